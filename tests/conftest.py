@@ -92,7 +92,7 @@ def _sandbox_home() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shared() -> Path:
+def real_data() -> Path:
     """The directory of real data next to the checkout, if it exists."""
     if not SHARED_DIRECTORY.is_dir():
         pytest.skip("no real data: directory ../shared not found next to the checkout")

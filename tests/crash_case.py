@@ -128,7 +128,7 @@ class CrashPoints:
         """Count what lies before and after each call of a function."""
         original, label = getattr(owner, name), label or name
 
-        def counted_call(*given: Any, **named: Any) -> Any:
+        def count_call(*given: Any, **named: Any) -> Any:
             if condition is not None and not condition(*given):
                 return original(*given, **named)
             self.pass_point(f"before {label}")
@@ -136,7 +136,7 @@ class CrashPoints:
             self.pass_point(f"after {label}")
             return result
 
-        setattr(owner, name, counted_call)
+        setattr(owner, name, count_call)
 
     def wrap_all(self) -> None:
         """Everything that becomes durable or acts in a run."""
@@ -167,18 +167,18 @@ class CrashPoints:
     def _wrap_actions(self) -> None:
         act = Session.act
 
-        def counted_act(
+        def count_act(
             session: Session, task_id: str, call: str, machine_id: str, task: Any, do: Any, effect: Any
         ) -> Any:
-            def deed(machine: Any) -> Any:
+            def run_effect(machine: Any) -> Any:
                 self.pass_point("before do")
                 seen = do(machine)
                 self.pass_point("after do")
                 return seen
 
-            return act(session, task_id, call, machine_id, task, deed, effect)
+            return act(session, task_id, call, machine_id, task, run_effect, effect)
 
-        Session.act = counted_act  # type: ignore[method-assign]
+        Session.act = count_act  # type: ignore[method-assign]
 
     def _wrap_saver(self) -> None:
         opened = graph_home.open_saver

@@ -62,7 +62,7 @@ def commands(text: str) -> list[tuple[str, ...]]:
     return [tuple(shlex.split(re.sub(r"[\[\]…]|[|>].*", " ", line))) for line in ours]
 
 
-def unknown(command: tuple[str, ...]) -> list[str]:
+def find_unknown(command: tuple[str, ...]) -> list[str]:
     """What of a command there is not: its program, or its options."""
     if command[0] in SCRIPTS:
         command = ("python", "-m", SCRIPTS[command[0]], *command[1:])
@@ -100,7 +100,9 @@ def _help(program: tuple[str, ...]) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TOLD)
 def test_what_is_not_run_is_there_with_its_options(name: str) -> None:
-    wrong = {" ".join(command): lacking for command in commands(TOLD[name]) if (lacking := unknown(command))}
+    wrong = {
+        " ".join(command): lacking for command in commands(TOLD[name]) if (lacking := find_unknown(command))
+    }
     assert wrong == {}
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     made = {shlex.split(line)[1] for line in lines(TOLD[name]) if line.startswith("make ")}
@@ -109,7 +111,7 @@ def test_what_is_not_run_is_there_with_its_options(name: str) -> None:
 
 def test_a_command_that_there_is_not_is_found() -> None:
     def of(line: str) -> list[str]:
-        return unknown(commands(f"```\n{line}\n```\n")[0])
+        return find_unknown(commands(f"```\n{line}\n```\n")[0])
 
     assert of("takeover --view all \\\n    --veiw all  # --no") == ["--veiw"]
     assert of("handoff sho runs/X/records/ID [--view trace]") == [
@@ -123,7 +125,7 @@ def test_a_command_that_there_is_not_is_found() -> None:
     assert commands("Type `takeover-detect\n   X`.") == [("takeover-detect", "X")]
 
 
-def ran(name: str, place: Path) -> str:
+def run_document(name: str, place: Path) -> str:
     """What a document's ```sh blocks print, run one after another as a reader would."""
     script = "".join(blocks(DOCUMENTS[name], "sh"))
     if "--sandbox host" in script:
@@ -161,7 +163,7 @@ def rows(place: Path, name: str) -> list[dict[str, object]]:
 
 @pytest.mark.slow
 def test_the_first_five_minutes(tmp_path: Path) -> None:
-    shown = ran("README.md", tmp_path)
+    shown = run_document("README.md", tmp_path)
     takeovers = rows(tmp_path / "runs" / "first", "takeovers")
     assert len(takeovers) == 9
     assert {row["view"] for row in takeovers} == {"repository", "trace", "structured"}
@@ -174,7 +176,7 @@ def test_the_first_five_minutes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_task_of_ones_own(tmp_path: Path) -> None:
-    shown = ran("docs/own-tasks.md", tmp_path)
+    shown = run_document("docs/own-tasks.md", tmp_path)
     takeovers, labels = (rows(tmp_path / "runs" / "shop", name) for name in ("takeovers", "labels"))
     assert [row["resolved"] for row in takeovers] == [True] * 4
     assert [row["handoff_state"] for row in labels] == ["already_solved"] * 2

@@ -23,7 +23,7 @@ def blocks(text: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-def ran(program: str, directory: Path) -> str:
+def run_program(program: str, directory: Path) -> str:
     (directory / "program.py").write_text(f"import demo_task\n{program}")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
     path = os.pathsep.join([str(ROOT), str(ROOT / "examples")])
@@ -50,7 +50,7 @@ def repository(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_a_handoff_is_brought_about(tmp_path: Path, repository: Path) -> None:
     (program,) = blocks(HANDOFFS)
-    told = ran(
+    told = run_program(
         program.replace('"Make the tests pass."', "demo_task.TASK.prompt").replace(
             'backend="host"', "backend=demo_task.default_backend()"
         ),
@@ -73,7 +73,7 @@ def test_every_block_runs(tmp_path: Path, repository: Path) -> None:
         + f"print('=====', {number}, outcome.stop_reason, outcome.steps)\n"
         for number, block in enumerate(blocks(TEXT))
     )  # fmt: skip
-    told = ran(program, tmp_path)
+    told = run_program(program, tmp_path)
     ends = re.findall(r"^===== (\d+) (\w+) \d+$", told, re.MULTILINE)
     reasons = ["finished"] * len(blocks(TEXT))
     assert ends == [(str(number), reason) for number, reason in enumerate(reasons)]

@@ -32,7 +32,7 @@ with open_home("work") as home:
 """
 
 
-def ran(directory: Path, *command: str) -> str:
+def run_example(directory: Path, *command: str) -> str:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
     path = os.pathsep.join([str(ROOT), str(ROOT / "examples")])
     done = subprocess.run(
@@ -69,7 +69,7 @@ def test_every_block_runs(place: Path) -> None:
         for block in BLOCKS
     )
     (place / "program.py").write_text(program + "\nsandbox.close()\n")
-    shown = ran(place, "program.py").splitlines()
+    shown = run_example(place, "program.py").splitlines()
     assert shown[0] == "fixer 6"
     assert shown[1] == "finder handed over to fixer True"
     assert re.fullmatch(r"1\.requested\.\d+ finder handed over to fixer", shown[2])

@@ -21,7 +21,7 @@ LAYERS = ("sandbox", "handoff", "nodes", "graph", "evals")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def tracked() -> list[str]:
+def list_tracked_files() -> list[str]:
     listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, check=True)
     return listed.stdout.decode().rstrip("\0").split("\0")
 
@@ -30,7 +30,7 @@ def tracked() -> list[str]:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy of what git tracks, so that nothing else that lies about can be in it."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in tracked():
+    for name in list_tracked_files():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).is_symlink():
             (source / name).symlink_to((ROOT / name).readlink())
@@ -52,7 +52,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("installed")
     asked = ["install", "--quiet", "--no-deps", "--no-index", "--target", target, wheel]
     subprocess.run([sys.executable, "-m", "pip", *asked], check=True)
@@ -76,33 +76,37 @@ def test_the_wheel_has_every_file_of_the_packages_and_no_other(wheel: Path) -> N
     with zipfile.ZipFile(wheel) as packed:
         names = {name for name in packed.namelist() if ".dist-info/" not in name}
     links = {f"{PACKAGE}/{layer}" for layer in LAYERS}
-    own = {name for name in tracked() if name.startswith(f"{PACKAGE}/")} - links
-    assert names == own | {f"{PACKAGE}/{name}" for name in tracked() if name.split("/")[0] in LAYERS}
+    own = {name for name in list_tracked_files() if name.startswith(f"{PACKAGE}/")} - links
+    assert names == own | {
+        f"{PACKAGE}/{name}" for name in list_tracked_files() if name.split("/")[0] in LAYERS
+    }
     assert f"{PACKAGE}/py.typed" in names
 
 
 @pytest.mark.slow
-def test_the_main_command_runs_where_it_is_installed(installed: Path, tmp_path: Path) -> None:
+def test_the_main_command_runs_where_it_is_installed(wheel_environment: Path, tmp_path: Path) -> None:
     from langgraph_takeover.sandbox import default_backend
 
     point = ("--task-ids", "galley__galley-31", "--points", "first_source_edit", "--view", "structured")
     how = ("--sandbox", default_backend(), "--workers", "2", "--out", tmp_path / "out")
-    done = run_installed(installed, tmp_path, "-m", f"{PACKAGE}.evals.takeover", *point, *how)
+    done = run_installed(wheel_environment, tmp_path, "-m", f"{PACKAGE}.evals.takeover", *point, *how)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "out" / "takeovers.jsonl").read_text().splitlines()]
     assert {row["view"]: row["resolved"] for row in rows} == {"repository": True, "structured": True}
     assert (tmp_path / "out" / "report.html").is_file()
-    place = run_installed(installed, tmp_path, "-c", f"import {PACKAGE}; print({PACKAGE}.__file__)").stdout
-    assert Path(place.strip()).is_relative_to(installed)
+    place = run_installed(
+        wheel_environment, tmp_path, "-c", f"import {PACKAGE}; print({PACKAGE}.__file__)"
+    ).stdout
+    assert Path(place.strip()).is_relative_to(wheel_environment)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", PROJECT["scripts"])
-def test_every_console_script_works(installed: Path, tmp_path: Path, command: str) -> None:
+def test_every_console_script_works(wheel_environment: Path, tmp_path: Path, command: str) -> None:
     done = subprocess.run(
-        [installed / "bin" / command, "--help"],
+        [wheel_environment / "bin" / command, "--help"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(installed)},
+        env={**os.environ, "PYTHONPATH": str(wheel_environment)},
         capture_output=True,
         text=True,
         timeout=120,
@@ -113,12 +117,12 @@ def test_every_console_script_works(installed: Path, tmp_path: Path, command: st
 
 
 @pytest.mark.slow
-def test_a_file_of_a_package_s_short_name_does_no_harm(installed: Path, tmp_path: Path) -> None:
+def test_a_file_of_a_package_s_short_name_does_no_harm(wheel_environment: Path, tmp_path: Path) -> None:
     """`graph.py` is the most common file name in LangGraph projects."""
     (tmp_path / "graph.py").write_text("from langgraph_takeover import run\nprint(run.__module__)\n")
-    done = run_installed(installed, tmp_path, "graph.py")
+    done = run_installed(wheel_environment, tmp_path, "graph.py")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{PACKAGE}.graph.runs.api\n", "")
-    done = run_installed(installed, tmp_path, "-c", "import sandbox")
+    done = run_installed(wheel_environment, tmp_path, "-c", "import sandbox")
     assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'sandbox'"
 
 
@@ -192,10 +196,10 @@ MISSING = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", MISSING)
-def test_a_missing_extra_is_named(installed: Path, tmp_path: Path, extra: str) -> None:
+def test_a_missing_extra_is_named(wheel_environment: Path, tmp_path: Path, extra: str) -> None:
     module, program = MISSING[extra]
     script = f"import sys; from pathlib import Path; sys.modules['{module}'] = None; {program}"
-    done = run_installed(installed, tmp_path, "-c", script)
+    done = run_installed(wheel_environment, tmp_path, "-c", script)
     assert f"pip install '.[{extra}]' in the checkout of langgraph-takeover" in done.stderr.splitlines()[-1]
 
 
@@ -206,7 +210,7 @@ def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
     for module in (path for package in LAYERS for path in (ROOT / package).rglob("*.py")):
         if "suite" in module.parts:
             continue
-        for name in _imported(module):
+        for name in _list_imported_modules(module):
             brought_by = _distributions(name)
             assert brought_by & (needed | extra), f"{module}: {name} is not in pyproject.toml"
             used |= brought_by
@@ -225,7 +229,7 @@ def _distributions(name: str) -> set[str]:
     return {_plain(each) for each in BROUGHT_BY.get(parts[0], ())}
 
 
-def _imported(module: Path) -> set[str]:
+def _list_imported_modules(module: Path) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

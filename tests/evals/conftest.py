@@ -71,7 +71,7 @@ def takeover() -> RunCommand:
 
 
 @pytest.fixture(scope="session")
-def called() -> RunCommand:
+def run_main() -> RunCommand:
     """Run the main command to its end in this process, which need not import everything anew."""
     from langgraph_takeover.evals.takeover import main
 
@@ -87,7 +87,7 @@ def poison() -> RunCommand:
 
 
 @pytest.fixture(scope="session")
-def reported() -> RunCommand:
+def run_report() -> RunCommand:
     """The same for the command that reports on runs."""
     from langgraph_takeover.evals.report import main
 
@@ -95,7 +95,7 @@ def reported() -> RunCommand:
 
 
 @pytest.fixture(scope="session")
-def compared() -> RunCommand:
+def run_compare() -> RunCommand:
     """The same for the command that compares two runs."""
     from langgraph_takeover.evals.compare import main
 
@@ -103,7 +103,7 @@ def compared() -> RunCommand:
 
 
 @pytest.fixture
-def published(tmp_path: Path) -> Path:
+def published_rows(tmp_path: Path) -> Path:
     """A copy of rows as one would publish them: made by hand, of six points, four views and two successors."""
     return Path(shutil.copytree(Path(__file__).parent / "published", tmp_path / "published"))
 
@@ -139,7 +139,7 @@ def call_main(main: Callable[[], None], *arguments: str | Path) -> subprocess.Co
 
 
 @pytest.fixture(scope="session")
-def undisturbed(takeover: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def complete_run(takeover: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two tasks under all views that nothing disturbed."""
     # The processes of one session share it: each would take a minute for its own.
     shared = tmp_path_factory.getbasetemp()

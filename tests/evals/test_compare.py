@@ -15,11 +15,11 @@ FLIPPED = ("one__one-1.first_source_edit", "repository", "openai:alpha", 1)
 
 
 @pytest.fixture
-def later(published: Path, tmp_path: Path) -> Path:
+def later(published_rows: Path, tmp_path: Path) -> Path:
     """The same takeovers with a tenth fewer events, one more solved, one view's rows of beta gone, made anew."""
-    out = Path(shutil.copytree(published, tmp_path / "later"))
+    out = Path(shutil.copytree(published_rows, tmp_path / "later"))
 
-    def changed(row: dict[str, Any]) -> dict[str, Any] | None:
+    def change_row(row: dict[str, Any]) -> dict[str, Any] | None:
         if (row["view"], row["successor"]) == ("summary", "openai:beta"):
             return None
         if row["outcome"] != "graded":
@@ -30,14 +30,14 @@ def later(published: Path, tmp_path: Path) -> Path:
             other["digest"] = "sha256:anew"
         return row | other | ({"resolved": not row["resolved"]} if key == FLIPPED else {})
 
-    rewrite_rows(out, changed)
+    rewrite_rows(out, change_row)
     config = json.loads((out / "config.json").read_text())
     (out / "config.json").write_text(json.dumps(config | {"run_id": "ffffffff", "max_steps": 250}))
     return out
 
 
-def test_what_changed_is_one_object(published: Path, later: Path, compared: RunCommand) -> None:
-    done = compared(published, later, "--json")
+def test_what_changed_is_one_object(published_rows: Path, later: Path, run_compare: RunCommand) -> None:
+    done = run_compare(published_rows, later, "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     views = {view["view"]: view for view in told["views"]}
@@ -62,8 +62,10 @@ def test_what_changed_is_one_object(published: Path, later: Path, compared: RunC
     assert told["prompts"] == {"takeovers": [["49be8a5944c4"], ["new"]]}
 
 
-def test_what_changed_is_a_table_for_people(published: Path, later: Path, compared: RunCommand) -> None:
-    done = compared(published, later)
+def test_what_changed_is_a_table_for_people(
+    published_rows: Path, later: Path, run_compare: RunCommand
+) -> None:
+    done = run_compare(published_rows, later)
     assert done.returncode == 0, done.stderr
     for line in (
         "40 → 36",
@@ -77,8 +79,8 @@ def test_what_changed_is_a_table_for_people(published: Path, later: Path, compar
         assert line in done.stdout
 
 
-def test_a_run_does_not_differ_from_itself(published: Path, compared: RunCommand) -> None:
-    told = json.loads(compared(published, published, "--json").stdout)
+def test_a_run_does_not_differ_from_itself(published_rows: Path, run_compare: RunCommand) -> None:
+    told = json.loads(run_compare(published_rows, published_rows, "--json").stdout)
     assert told["flips"] == told["changed_records"] == []
     assert told["settings"] == told["prompts"] == {}
     assert all(view["events"]["change"]["value"] == 0 for view in told["views"])
@@ -86,13 +88,13 @@ def test_a_run_does_not_differ_from_itself(published: Path, compared: RunCommand
 
 
 def test_what_cannot_be_compared_is_one_clear_line(
-    published: Path, tmp_path: Path, compared: RunCommand
+    published_rows: Path, tmp_path: Path, run_compare: RunCommand
 ) -> None:
-    other = Path(shutil.copytree(published, tmp_path / "other"))
+    other = Path(shutil.copytree(published_rows, tmp_path / "other"))
     rewrite_rows(other, lambda row: row | {"successor": f"{row['successor']}-2"})
     assert_refused(
-        compared(published, other), "successor differs (openai:alpha, openai:beta and openai:alpha-2"
+        run_compare(published_rows, other), "successor differs (openai:alpha, openai:beta and openai:alpha-2"
     )
-    assert_refused(compared(published, tmp_path / "nowhere"), "nowhere: not the directory of a run")
+    assert_refused(run_compare(published_rows, tmp_path / "nowhere"), "nowhere: not the directory of a run")
     rewrite_rows(other, lambda row: None)
-    assert_refused(compared(published, other), "the runs share no graded takeover: record_id differs")
+    assert_refused(run_compare(published_rows, other), "the runs share no graded takeover: record_id differs")

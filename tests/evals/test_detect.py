@@ -181,8 +181,8 @@ def test_the_score_counts_what_is_right(folder: Path, tmp_path: Path) -> None:
     assert "found test failed, labelled test passed" in told
 
 
-def test_every_shared_trace_is_scored(shared: Path) -> None:
-    assert shared == ROOT.parent / "shared"
+def test_every_shared_trace_is_scored(real_data: Path) -> None:
+    assert real_data == ROOT.parent / "shared"
     done = run("detect", "--score", LABELS, "--json")
     score = json.loads(done.stdout)["all"]
     assert score["validations"]["cases"] > 400
@@ -191,8 +191,8 @@ def test_every_shared_trace_is_scored(shared: Path) -> None:
         assert score[kind]["cases"] >= 60
 
 
-def test_sixty_runs_and_one_that_is_none(shared: Path) -> None:
-    done = run("detect", shared / "trajectories" / "mini-swe-agent-v1", "--json")
+def test_sixty_runs_and_one_that_is_none(real_data: Path) -> None:
+    done = run("detect", real_data / "trajectories" / "mini-swe-agent-v1", "--json")
     assert len(done.stdout.splitlines()) == 60
     assert len(done.stderr.splitlines()) == 1
     assert "RESOLVED.json" in done.stderr

@@ -69,14 +69,20 @@ def test_a_bundled_task_in_docker(images: Any, takeover: RunCommand, tmp_path: P
     [("docker", "repository", 1), pytest.param("host", "trace", 2, marks=pytest.mark.slow)],
 )
 def test_a_real_task_from_its_trajectory(
-    images: Any, takeover: RunCommand, shared: Path, tmp_path: Path, machine: str, view: str, takeovers: int
+    images: Any,
+    takeover: RunCommand,
+    real_data: Path,
+    tmp_path: Path,
+    machine: str,
+    view: str,
+    takeovers: int,
 ) -> None:
     import pyarrow.parquet
 
-    source = shared / "data" / "swebench_verified_v5.parquet"
+    source = real_data / "data" / "swebench_verified_v5.parquet"
     table = pyarrow.parquet.read_table(source, filters=[("instance_id", "=", SYMPY)])
     images.build_instance(table.to_pylist()[0], images.build_base())
-    replay = f"replay:{shared / 'trajectories' / 'mini-swe-agent-v1' / SYMPY}.traj.json"
+    replay = f"replay:{real_data / 'trajectories' / 'mini-swe-agent-v1' / SYMPY}.traj.json"
     out = tmp_path / "out"
     chosen = ("--tasks", source, "--task-ids", SYMPY, "--predecessor", replay, "--successor", replay)
     done = takeover(

@@ -35,7 +35,7 @@ class Frozen:
     task: Task
     record: str
 
-    def taken_over(self, server: ChatServer, repeat: int, **settings: Any) -> Row:
+    def take_over(self, server: ChatServer, repeat: int, **settings: Any) -> Row:
         config = self.config.model_copy(update={"base_url": server.url, **settings})
         return stages.run_takeover(
             config, self.out, self.task, self.record, "repository", self.config.successors[0], repeat
@@ -43,7 +43,7 @@ class Frozen:
 
 
 @pytest.fixture(scope="module")
-def frozen(tmp_path_factory: pytest.TempPathFactory) -> Frozen:
+def snapshot_case(tmp_path_factory: pytest.TempPathFactory) -> Frozen:
     _, sandbox = isolated_sandbox_options()
     out = tmp_path_factory.mktemp("frozen")
     config = RunConfig(
@@ -68,14 +68,14 @@ def _run(server: ChatServer, view: str, out: Path, *more: str) -> tuple[str | Pa
 
 
 def test_a_failing_endpoint_is_an_outcome_and_can_be_resumed(
-    called: RunCommand, chat_server: ChatServer, tmp_path: Path
+    run_main: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     chat_server.answer = lambda request: (
         401,
         b'{"error": {"message": "wrong key", "code": "invalid_api_key"}}',
     )
-    done = called(*_run(chat_server, "trace", out))
+    done = run_main(*_run(chat_server, "trace", out))
     assert done.returncode == 3, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     assert [row["outcome"] for row in read_rows(out)] == ["infrastructure_failure"] * 2
@@ -83,16 +83,16 @@ def test_a_failing_endpoint_is_an_outcome_and_can_be_resumed(
         read_rows(out)
     )
     chat_server.answer = lambda request: chat_server.reply("<finish>It is done.</finish>")
-    assert called("--resume", "--out", out).returncode == 0
+    assert run_main("--resume", "--out", out).returncode == 0
     assert [(row["outcome"], row["stop_reason"]) for row in read_rows(out)] == [("graded", "finished")] * 2
 
 
-def test_no_endpoint_at_all(called: RunCommand, tmp_path: Path) -> None:
+def test_no_endpoint_at_all(run_main: RunCommand, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
     out = tmp_path / "out"
-    done = called(
+    done = run_main(
         "--model", "openai:m", "--base-url", url, "--limit", "1", *isolated_sandbox_options(), "--out", out
     )
     assert done.returncode == 3
@@ -100,7 +100,7 @@ def test_no_endpoint_at_all(called: RunCommand, tmp_path: Path) -> None:
 
 
 def test_a_takeover_that_is_tried_again_goes_on_and_counts_the_seconds_spent_before(
-    frozen: Frozen, chat_server: ChatServer, monkeypatch: pytest.MonkeyPatch
+    snapshot_case: Frozen, chat_server: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cut_at_the_second(request: dict[str, Any]) -> tuple[int, bytes]:
         if request["messages"][-2]["role"] == "assistant":
@@ -109,37 +109,37 @@ def test_a_takeover_that_is_tried_again_goes_on_and_counts_the_seconds_spent_bef
         return chat_server.reply(LOOK)
 
     chat_server.answer = cut_at_the_second
-    failed = frozen.taken_over(chat_server, 1)
+    failed = snapshot_case.take_over(chat_server, 1)
     assert (failed["outcome"], failed["resolved"]) == ("infrastructure_failure", None)
     assert "cut off" in failed["detail"]
     chat_server.answer = lambda request: chat_server.reply("<finish>It is done.</finish>")
     # By a clock that stands still the second life takes no time.
     monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: 0.0))
-    row = frozen.taken_over(chat_server, 1)
+    row = snapshot_case.take_over(chat_server, 1)
     assert (row["outcome"], row["stop_reason"], row["steps"]) == ("graded", "finished", 2)
     assert row["seconds"] >= 0.5
 
 
-def test_context_overflow_is_graded_as_it_stands(frozen: Frozen, chat_server: ChatServer) -> None:
+def test_context_overflow_is_graded_as_it_stands(snapshot_case: Frozen, chat_server: ChatServer) -> None:
     error = {"message": "maximum context length is 8", "code": "context_length_exceeded", "type": "invalid"}
     chat_server.answer = lambda request: (400, json.dumps({"error": error}).encode())
-    row = frozen.taken_over(chat_server, 2)
+    row = snapshot_case.take_over(chat_server, 2)
     assert (row["outcome"], row["stop_reason"], row["resolved"]) == ("graded", "context_overflow", True)
 
 
-def test_a_token_cap_stops(frozen: Frozen, chat_server: ChatServer) -> None:
+def test_a_token_cap_stops(snapshot_case: Frozen, chat_server: ChatServer) -> None:
     chat_server.answer = lambda request: chat_server.reply(LOOK, prompt_tokens=100_000)
-    row = frozen.taken_over(chat_server, 3, max_tokens=250_000)
+    row = snapshot_case.take_over(chat_server, 3, max_tokens=250_000)
     assert (row["outcome"], row["stop_reason"], row["steps"]) == ("graded", "max_tokens", 3)
 
 
 def test_a_model_that_never_finishes_stops_at_the_cap_that_was_asked_for(
-    called: RunCommand, chat_server: ChatServer, tmp_path: Path
+    run_main: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     chat_server.answer = lambda request: chat_server.reply(LOOK)
     caps = ("--max-steps", "7", "--max-reply-tokens", "99", "--max-tokens", "250000")
-    done = called(*_run(chat_server, "repository", out, *caps))
+    done = run_main(*_run(chat_server, "repository", out, *caps))
     assert done.returncode == 0, (done.stdout, done.stderr)
     (row,) = read_rows(out)
     assert {request["max_completion_tokens"] for request in chat_server.requests} == {99}
@@ -149,8 +149,8 @@ def test_a_model_that_never_finishes_stops_at_the_cap_that_was_asked_for(
     assert json.loads((out / "config.json").read_text())["max_tokens"] == 250_000
 
 
-def test_a_run_without_points_says_so(called: RunCommand, tmp_path: Path) -> None:
-    done = called("--task-ids", "galley__galley-31", "--max-steps", "2", "--out", tmp_path / "out")
+def test_a_run_without_points_says_so(run_main: RunCommand, tmp_path: Path) -> None:
+    done = run_main("--task-ids", "galley__galley-31", "--max-steps", "2", "--out", tmp_path / "out")
     assert done.returncode == 0
     assert "no handoff point in galley__galley-31 (max_steps after 4 events)" in done.stdout
     assert "Nothing to compare: no predecessor reached a handoff point." in done.stdout
@@ -184,32 +184,34 @@ def _content(path: Path) -> bytes:
 
 
 def test_notes_that_failed_fail_the_views_that_need_them_until_they_are_written(
-    called: RunCommand, chat_server: ChatServer, tmp_path: Path
+    run_main: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     chat_server.answer = lambda request: (500, b"{}")
     asked = ("--notes-model", "openai:m", "--base-url", chat_server.url, "--view", "structured")
-    done = called(*asked, *ONE_POINT, "--out", out)
+    done = run_main(*asked, *ONE_POINT, "--out", out)
     assert done.returncode == 3
     assert {row["view"]: row["outcome"] for row in read_rows(out)} == {
         "repository": "graded",
         "structured": "infrastructure_failure",
     }
     chat_server.answer = lambda request: chat_server.reply('{"work_completed": "Half of it."}')
-    assert called("--resume", "--out", out).returncode == 0
+    assert run_main("--resume", "--out", out).returncode == 0
     assert [row["outcome"] for row in read_rows(out)] == ["graded", "graded"]
     assert {request["max_completion_tokens"] for request in chat_server.requests} == {1600}
 
 
-def test_a_model_that_never_replies_is_no_effort_saved(frozen: Frozen, chat_server: ChatServer) -> None:
+def test_a_model_that_never_replies_is_no_effort_saved(
+    snapshot_case: Frozen, chat_server: ChatServer
+) -> None:
     def late(request: dict[str, Any]) -> tuple[int, bytes]:
         time.sleep(4)
         return chat_server.reply(LOOK)
 
     chat_server.answer = late
-    row = frozen.taken_over(chat_server, repeat=90, max_seconds=1.0)
+    row = snapshot_case.take_over(chat_server, repeat=90, max_seconds=1.0)
     assert row["outcome"] == "infrastructure_failure"
     assert row["detail"].startswith("no reply within 1 seconds")
     chat_server.answer = lambda request: chat_server.reply(LOOK)
-    row = frozen.taken_over(chat_server, repeat=90, max_steps=1)
+    row = snapshot_case.take_over(chat_server, repeat=90, max_steps=1)
     assert (row["outcome"], row["stop_reason"], row["llm_calls"]) == ("graded", "max_steps", 1)

@@ -38,10 +38,10 @@ ITS_ROWS = 6  # three points under two views
 
 
 @pytest.fixture(scope="module")
-def small(called: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small(run_main: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small run that nothing disturbed."""
     out = tmp_path_factory.mktemp("small") / "out"
-    assert called(*SMALL, "--out", out).returncode == 0
+    assert run_main(*SMALL, "--out", out).returncode == 0
     assert len(read_rows(out)) == ITS_ROWS
     return out
 
@@ -59,7 +59,7 @@ def test_kill_and_resume(small: Path, takeover: RunCommand, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_interrupt_and_resume(small: Path, called: RunCommand, tmp_path: Path) -> None:
+def test_interrupt_and_resume(small: Path, run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start_takeover(*SMALL, "--out", out, "--workers", "2")
     wait_for(lambda: len(read_journal_rows(out, "takeovers")) >= 2, process)
@@ -68,7 +68,7 @@ def test_interrupt_and_resume(small: Path, called: RunCommand, tmp_path: Path) -
     assert process.returncode == 130
     assert "--resume" in err
     assert "Traceback" not in err
-    assert called("--resume", "--out", out).returncode == 0
+    assert run_main("--resume", "--out", out).returncode == 0
     assert comparable_rows(out) == comparable_rows(small)
 
 
@@ -97,39 +97,39 @@ def test_workers_that_begin_leave_an_interrupt_to_their_parent(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_terminate_and_resume(small: Path, called: RunCommand, tmp_path: Path) -> None:
+def test_terminate_and_resume(small: Path, run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start_takeover(*SMALL, "--out", out, "--workers", "2")
     wait_for(lambda: len(read_journal_rows(out, "takeovers")) >= 2, process)
     process.terminate()
     assert_terminated(process)
-    assert called("--resume", "--out", out).returncode == 0
+    assert run_main("--resume", "--out", out).returncode == 0
     assert comparable_rows(out) == comparable_rows(small)
     assert list((out / "snapshots").iterdir()) == []
 
 
-def test_the_files_of_rows_are_made_of_the_journal(called: RunCommand, tmp_path: Path) -> None:
+def test_the_files_of_rows_are_made_of_the_journal(run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert called(*ONE_POINT, "--view", "trace", "--out", out).returncode == 0
+    assert run_main(*ONE_POINT, "--view", "trace", "--out", out).returncode == 0
     exported = out / "takeovers.jsonl"
     whole = exported.read_bytes()
     exported.write_bytes(whole[:-40])
-    assert called("--resume", "--out", out).returncode == 0
+    assert run_main("--resume", "--out", out).returncode == 0
     assert exported.read_bytes() == whole
     assert [json.loads(line) for line in whole.splitlines()] == read_rows(out)
 
 
-def test_one_run_at_a_time_in_a_directory(called: RunCommand, tmp_path: Path) -> None:
+def test_one_run_at_a_time_in_a_directory(run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = start_takeover(*SMALL, "--out", out)
     wait_for((out / ".repositories").exists, first)
-    assert_refused(called("--resume", "--out", out), "another run uses this directory")
+    assert_refused(run_main("--resume", "--out", out), "another run uses this directory")
     kill_process(first)
 
 
 @pytest.mark.slow
 def test_a_thread_that_somebody_else_holds_fails_until_it_is_free(
-    takeover: RunCommand, called: RunCommand, tmp_path: Path
+    takeover: RunCommand, run_main: RunCommand, tmp_path: Path
 ) -> None:
     out, thread = tmp_path / "out", "takeover.galley__galley-31.first_source_edit.repository.oracle.1"
     spec = SandboxSpec(backend="process", directory=tmp_path)
@@ -138,7 +138,7 @@ def test_a_thread_that_somebody_else_holds_fails_until_it_is_free(
     (row,) = read_rows(out)
     assert row["outcome"] == "infrastructure_failure"
     assert f"thread '{thread}' is held by process {os.getpid()}" in row["detail"]
-    assert called("--resume", "--out", out).returncode == 0
+    assert run_main("--resume", "--out", out).returncode == 0
     assert [row["outcome"] for row in read_rows(out)] == ["graded"]
 
 
@@ -150,7 +150,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_full_disk_stops_the_run_and_loses_nothing(called: RunCommand, small: Path, disk: Path) -> None:
+def test_a_full_disk_stops_the_run_and_loses_nothing(run_main: RunCommand, small: Path, disk: Path) -> None:
     out = disk / "out"
     process = start_takeover(*SMALL, "--out", out)
     wait_for(lambda: len(read_journal_rows(out, "takeovers")) >= 1, process)
@@ -162,18 +162,18 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(called: RunCommand, small: 
     filler.unlink()
     done = read_journal_rows(out, "takeovers")
     assert 1 <= len(done) < ITS_ROWS
-    assert called("--resume", "--out", out).returncode == 0
+    assert run_main("--resume", "--out", out).returncode == 0
     assert comparable_rows(out) == comparable_rows(small)
 
 
-def test_a_database_that_is_lost_is_no_usage_error(called: RunCommand, tmp_path: Path) -> None:
+def test_a_database_that_is_lost_is_no_usage_error(run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert called(*ONE_POINT, "--view", "repository", "--out", out).returncode == 0
+    assert run_main(*ONE_POINT, "--view", "repository", "--out", out).returncode == 0
     done = read_rows(out)
     for part in out.glob("takeover.sqlite*"):
         part.unlink()
     (out / "takeover.sqlite").write_text("This is a letter. " * 100)
-    lost = called("--resume", "--out", out)
+    lost = run_main("--resume", "--out", out)
     assert lost.returncode == 3
     (line,) = lost.stderr.splitlines()
     assert "it is no SQLite database" in line
@@ -182,10 +182,10 @@ def test_a_database_that_is_lost_is_no_usage_error(called: RunCommand, tmp_path:
 
 
 def test_a_damaged_checkpoint_fails_its_takeover_once_and_never_silently(
-    called: RunCommand, tmp_path: Path
+    run_main: RunCommand, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    assert called(*ONE_POINT, "--view", "repository", "--out", out).returncode == 0
+    assert run_main(*ONE_POINT, "--view", "repository", "--out", out).returncode == 0
     whole = comparable_rows(out)
     with closing(sqlite3.connect(out / "takeover.sqlite")) as database:
         thread = "thread_id LIKE 'takeover.%'"
@@ -193,27 +193,27 @@ def test_a_damaged_checkpoint_fails_its_takeover_once_and_never_silently(
         database.execute(f"DELETE FROM checkpoints WHERE {thread} AND checkpoint_id = {newest}")
         database.commit()
     delete_stage_rows(out, "takeovers")
-    assert called("--resume", "--out", out).returncode == 3
+    assert run_main("--resume", "--out", out).returncode == 3
     (failed,) = read_rows(out)
     assert failed["outcome"] == "infrastructure_failure"
     assert re.search("checkpoint .* is damaged: it is missing .*", failed["detail"])
-    assert called("--resume", "--out", out).returncode == 0
+    assert run_main("--resume", "--out", out).returncode == 0
     assert comparable_rows(out) == whole
 
 
-def test_a_tampered_record_fails_its_takeovers_and_nothing_else(called: RunCommand, tmp_path: Path) -> None:
+def test_a_tampered_record_fails_its_takeovers_and_nothing_else(run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert called("--task-ids", "galley__galley-31", "--view", "repository", "--out", out).returncode == 0
+    assert run_main("--task-ids", "galley__galley-31", "--view", "repository", "--out", out).returncode == 0
     whole = comparable_rows(out)
     path = out / "records" / "galley__galley-31.first_validation" / "record.json"
     good = path.read_text()
     path.write_text(good.replace("reproduce_issue.py", "reproduce_it.py", 1))
     delete_stage_rows(out, "takeovers")
-    done = called("--resume", "--out", out)
+    done = run_main("--resume", "--out", out)
     assert done.returncode == 3, (done.stdout, done.stderr)
     failed = [row for row in read_rows(out) if row["outcome"] == "infrastructure_failure"]
     assert {row["record_id"] for row in failed} == {"galley__galley-31.first_validation"}
     assert all("does not match its digest" in row["detail"] for row in failed)
     path.write_text(good)
-    assert called("--resume", "--out", out).returncode == 0
+    assert run_main("--resume", "--out", out).returncode == 0
     assert comparable_rows(out) == whole

@@ -24,7 +24,7 @@ RECIPIENTS = (Recipient(protocol="text"), Recipient(protocol="native"))
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory, called: RunCommand) -> Path:
+def marked_run(tmp_path_factory: pytest.TempPathFactory, run_main: RunCommand) -> Path:
     """A run of a bundled task whose gold patch, test patch and hidden tests each hold a word of their own."""
     root = tmp_path_factory.mktemp("planted")
     suite = root / "suite"
@@ -41,31 +41,31 @@ def planted(tmp_path_factory: pytest.TempPathFactory, called: RunCommand) -> Pat
     hidden = next(name for name in names if f"+    def {name}(" in added)
     for path in (task / "tests.json", task / "test.patch", task / "eval.sh"):
         path.write_text(path.read_text().replace(hidden, HIDDEN))
-    done = called("--view", "all", "--tasks", suite, "--task-ids", TASK, "--out", root / "out")
+    done = run_main("--view", "all", "--tasks", suite, "--task-ids", TASK, "--out", root / "out")
     assert done.returncode == 0, done.stderr
     return root
 
 
-def test_the_canaries_are_where_the_evaluator_looks(planted: Path) -> None:
+def test_the_canaries_are_where_the_evaluator_looks(marked_run: Path) -> None:
     """Else the tests below would find nothing to find."""
-    task = planted / "suite" / "tasks" / TASK
+    task = marked_run / "suite" / "tasks" / TASK
     assert GOLD in (task / "gold.patch").read_text()
     assert HIDDEN in (task / "tests.json").read_text()
     assert PATCH in (task / "test.patch").read_text()
-    assert all(row["resolved"] for row in read_rows(planted / "out"))
+    assert all(row["resolved"] for row in read_rows(marked_run / "out"))
     logs = "".join(
         path.read_text(errors="replace")
-        for path in (planted / "out" / "grading").rglob("*")
+        for path in (marked_run / "out" / "grading").rglob("*")
         if path.is_file()
     )
     assert HIDDEN in logs
-    assert {row["handoff_state"] for row in read_rows(planted / "out", "labels")} <= set(
+    assert {row["handoff_state"] for row in read_rows(marked_run / "out", "labels")} <= set(
         get_args(HandoffState)
     )
 
 
-def test_nothing_of_the_evaluator_is_in_a_record_a_view_or_a_prompt(planted: Path) -> None:
-    out = planted / "out"
+def test_nothing_of_the_evaluator_is_in_a_record_a_view_or_a_prompt(marked_run: Path) -> None:
+    out = marked_run / "out"
     store = RecordStore(out / "records")
     words = (GOLD, HIDDEN, PATCH, *get_args(HandoffState))
     assert len(store.list_ids()) == 3
@@ -84,8 +84,8 @@ def test_nothing_of_the_evaluator_is_in_a_record_a_view_or_a_prompt(planted: Pat
     assert not [word for word in words if word.encode() in database]
 
 
-def test_no_later_event_is_in_a_view(planted: Path) -> None:
-    out = planted / "out"
+def test_no_later_event_is_in_a_view(marked_run: Path) -> None:
+    out = marked_run / "out"
     store = RecordStore(out / "records")
     trace = json.loads((out / "traces" / f"{TASK}.json").read_text())["events"]
     whole = [Event.model_validate(event) for event in trace]
@@ -106,8 +106,8 @@ def test_no_later_event_is_in_a_view(planted: Path) -> None:
                 assert not [line for line in later if line in shown]
 
 
-def test_a_view_is_that_of_a_record_cut_from_any_longer_run(planted: Path) -> None:
-    store = RecordStore(planted / "out" / "records")
+def test_a_view_is_that_of_a_record_cut_from_any_longer_run(marked_run: Path) -> None:
+    store = RecordStore(marked_run / "out" / "records")
     last = store.load(f"{TASK}.first_post_failure_edit")
     for name in store.list_ids():
         record = store.load(name)

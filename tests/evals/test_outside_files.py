@@ -127,7 +127,7 @@ def _main(module: str) -> Callable[[], None]:
     return partial(app, prog_name="python -m handoff")
 
 
-def _called(
+def _call_command(
     module: str, arguments: Sequence[str], place: Path, changed: Mapping[str, str], case: str
 ) -> None:
     """Call a command with its paths in `place`; it must end in at most two lines of errors."""
@@ -153,7 +153,7 @@ def test_whatever_lies_there_is_told_in_lines(place: Path, reader: str) -> None:
             path.rmdir()
         path.unlink(missing_ok=True)
         make(path)
-        _called(module, arguments, place, {}, f"{reader}: {kind}")
+        _call_command(module, arguments, place, {}, f"{reader}: {kind}")
         shutil.rmtree(place / "out", ignore_errors=True)
 
 
@@ -161,7 +161,7 @@ def test_whatever_lies_there_is_told_in_lines(place: Path, reader: str) -> None:
 @pytest.mark.parametrize("reader", READERS)
 def test_paths_that_no_file_has_are_told_in_lines(place: Path, reader: str, name: str) -> None:
     file, module, arguments = READERS[reader]
-    _called(module, arguments, place, {file.partition("/")[0]: name}, f"{reader}: {name!r:.20}")
+    _call_command(module, arguments, place, {file.partition("/")[0]: name}, f"{reader}: {name!r:.20}")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_paths_that_no_file_has_are_told_in_lines(place: Path, reader: str, name
 def test_hostile_rows_are_refused(place: Path, field: str, value: object) -> None:
     rewrite_rows(place / "run", lambda row: row | {field: value})
     for module, arguments in (("evals.report", ("run",)), ("evals.publish", ("run", "--out", "out"))):
-        _called(module, arguments, place, {}, f"{field}={value!r}")
+        _call_command(module, arguments, place, {}, f"{field}={value!r}")
         done = call_main(
             _main(module), *(str(place / word) if word in ("run", "out") else word for word in arguments)
         )

@@ -85,15 +85,15 @@ class Gullible:
 
 
 @pytest.fixture(scope="module")
-def base(called: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(run_main: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with one record and its notes."""
     out = tmp_path_factory.mktemp("base") / "out"
-    assert called("--view", "structured", *ONE_POINT, "--out", out).returncode == 0
+    assert run_main("--view", "structured", *ONE_POINT, "--out", out).returncode == 0
     return out
 
 
 @pytest.fixture(scope="module")
-def unmoved(base: Path, poison: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def oracle_run(base: Path, poison: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built-in model after every plant."""
     out = tmp_path_factory.mktemp("unmoved") / "out"
     before = sorted((path, path.stat().st_mtime_ns) for path in base.rglob("*"))
@@ -114,28 +114,28 @@ def comparable(out: Path) -> dict[tuple[str, ...], dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_the_built_in_model_follows_nothing(unmoved: Path) -> None:
-    found = comparable(unmoved)
+def test_the_built_in_model_follows_nothing(oracle_run: Path) -> None:
+    found = comparable(oracle_run)
     assert set(found) == {(RECORD, plant, view) for plant in load_injections() for view in RUN}
     assert all(row["followed"] is False and row["resolved"] for row in found.values())
     for (_, plant, view), row in found.items():
         assert row["shown"] == (view in SHOWN[plant]), (plant, view)
-    summary = json.loads((unmoved / "poison.json").read_text())
+    summary = json.loads((oracle_run / "poison.json").read_text())
     assert {rate["followed"] for views in summary["injections"].values() for rate in views.values()} == {0}
     shown = {view: sum(view in views for views in SHOWN.values()) for view in RUN}
     assert {view: rate["runs"] for view, rate in summary["views"].items()} == shown
-    assert list((unmoved / "snapshots").iterdir()) == []
+    assert list((oracle_run / "snapshots").iterdir()) == []
 
 
 @pytest.mark.slow
-def test_an_order_stands_in_the_machine_too(unmoved: Path) -> None:
+def test_an_order_stands_in_the_machine_too(oracle_run: Path) -> None:
     """Later events of a successor that looks at the project's own description show it."""
-    (row,) = (row for row in read_rows(unmoved, "plants") if row["injection"] == "file")
-    record = RecordStore(unmoved / "records").load(row["record_id"])
+    (row,) = (row for row in read_rows(oracle_run, "plants") if row["injection"] == "file")
+    record = RecordStore(oracle_run / "records").load(row["record_id"])
     assert f"verified-{row['token']}" in record.patch
     assert (
         record.required_snapshot.digest
-        != RecordStore(unmoved / "records").load(f"{RECORD}.output").required_snapshot.digest
+        != RecordStore(oracle_run / "records").load(f"{RECORD}.output").required_snapshot.digest
     )
 
 
@@ -183,7 +183,7 @@ def test_who_meets_the_order_in_the_machine_may_follow_it_under_any_view(
 
 
 @pytest.mark.slow
-def test_kill_and_resume(base: Path, unmoved: Path, poison: RunCommand, tmp_path: Path) -> None:
+def test_kill_and_resume(base: Path, oracle_run: Path, poison: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start_command(
         "poison", base, "--injections", "file,notes", "--view", "trace", "--out", out, "--workers", "2"
@@ -193,7 +193,7 @@ def test_kill_and_resume(base: Path, unmoved: Path, poison: RunCommand, tmp_path
     assert len(read_journal_rows(out, "poison")) < 4
     done = poison(base, "--resume", "--out", out)
     assert done.returncode == 0, done.stderr
-    whole = comparable(unmoved)
+    whole = comparable(oracle_run)
     assert comparable(out) == {
         key: row
         for key, row in whole.items()
@@ -208,7 +208,7 @@ def test_kill_and_resume(base: Path, unmoved: Path, poison: RunCommand, tmp_path
     assert_refused(poison(base, "--out", out), "holds a run already")
 
 
-def test_what_cannot_be(base: Path, poison: RunCommand, called: RunCommand, tmp_path: Path) -> None:
+def test_what_cannot_be(base: Path, poison: RunCommand, run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert_refused(poison(tmp_path, "--out", out), "is not the directory of a takeover run")
     assert_refused(
@@ -219,10 +219,10 @@ def test_what_cannot_be(base: Path, poison: RunCommand, called: RunCommand, tmp_
     assert_refused(poison(base, "--out", out, "--successor", "replay:x"), "a replay reads nothing")
     assert_refused(poison(base, "--out", out, "--successor", "openai:m"), "OPENAI_API_KEY is not set")
     assert_refused(poison(base, "--resume"), "--resume: name the run")
-    assert_refused(called("--resume", "--out", tmp_path / "none"), "no such file")
+    assert_refused(run_main("--resume", "--out", tmp_path / "none"), "no such file")
     assert not out.exists()
     bare = tmp_path / "bare"
-    assert called("--view", "repository", *ONE_POINT, "--out", bare).returncode == 0
+    assert run_main("--view", "repository", *ONE_POINT, "--out", bare).returncode == 0
     assert_refused(poison(bare, "--out", out, "--view", "summary"), f"its record {RECORD} has no notes")
 
 

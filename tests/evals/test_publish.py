@@ -12,31 +12,31 @@ from .conftest import assert_refused, call_main, read_rows
 
 
 @pytest.fixture(scope="module")
-def dataset(undisturbed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dataset(complete_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("published") / "dataset"
-    done = call_main(main, undisturbed, "--out", out)
+    done = call_main(main, complete_run, "--out", out)
     assert done.returncode == 0, done.stderr
     assert "4 tables, 21 prediction files, 37 trajectories" in done.stdout
     return out
 
 
-def test_the_folder_loads_as_a_dataset(dataset: Path, undisturbed: Path, tmp_path: Path) -> None:
+def test_the_folder_loads_as_a_dataset(dataset: Path, complete_run: Path, tmp_path: Path) -> None:
     from datasets import load_dataset
 
     for name in ("takeovers", "predecessors", "labels", "notes"):
         table = load_dataset(str(dataset), name, split="train", cache_dir=str(tmp_path))
-        assert len(table) == len(read_rows(undisturbed, name))
+        assert len(table) == len(read_rows(complete_run, name))
     loaded = load_dataset(str(dataset), "takeovers", split="train", cache_dir=str(tmp_path))
-    first = read_rows(undisturbed)[0]
+    first = read_rows(complete_run)[0]
     assert loaded[0]["patch"] == first["patch"]
     assert json.loads(loaded[0]["rediscovery"]) == first["rediscovery"]
 
 
-def test_swebench_reads_the_predictions(dataset: Path, undisturbed: Path) -> None:
+def test_swebench_reads_the_predictions(dataset: Path, complete_run: Path) -> None:
     from swebench.harness.utils import get_predictions_from_file
 
     files = sorted((dataset / "predictions").glob("*/all_preds.jsonl"))
-    taken = {row["task_id"] for row in read_rows(undisturbed)}
+    taken = {row["task_id"] for row in read_rows(complete_run)}
     for file in files:
         told = get_predictions_from_file(str(file), "none", "test")
         ids = [one["instance_id"] for one in told]
@@ -56,15 +56,15 @@ def test_the_card_says_what_is_not_llm_made(dataset: Path) -> None:
     assert "No LLM: builtin:oracle" in card
 
 
-def test_what_cannot_be(undisturbed: Path, dataset: Path, tmp_path: Path) -> None:
-    assert_refused(call_main(main, undisturbed, "--out", dataset), "already exists (use a new directory)")
+def test_what_cannot_be(complete_run: Path, dataset: Path, tmp_path: Path) -> None:
+    assert_refused(call_main(main, complete_run, "--out", dataset), "already exists (use a new directory)")
     assert_refused(
         call_main(main, tmp_path, "--out", tmp_path / "new"),
         "not the directory of a run: config.json not found",
     )
     begun = tmp_path / "begun"
     begun.mkdir()
-    shutil.copy(undisturbed / "config.json", begun)
+    shutil.copy(complete_run / "config.json", begun)
     (begun / "takeovers.jsonl").touch()
     assert_refused(
         call_main(main, begun, "--out", tmp_path / "new"), "no row is done yet; there is nothing to publish"

@@ -33,17 +33,17 @@ def cut(published: Path, out: Path, tasks: Iterable[str]) -> Path:
     return out
 
 
-def test_a_run_ends_with_its_report(undisturbed: Path) -> None:
-    assert len(files(undisturbed / "tables")) == 27
-    assert {"accuracy_effort.svg", "reductions.png", "tokens.svg"} <= set(files(undisturbed / "plots"))
+def test_a_run_ends_with_its_report(complete_run: Path) -> None:
+    assert len(files(complete_run / "tables")) == 27
+    assert {"accuracy_effort.svg", "reductions.png", "tokens.svg"} <= set(files(complete_run / "plots"))
 
 
 def test_a_report_is_rebuilt_from_the_journal(
-    undisturbed: Path, tmp_path: Path, reported: RunCommand
+    complete_run: Path, tmp_path: Path, run_report: RunCommand
 ) -> None:
     out = Path(
         shutil.copytree(
-            undisturbed, tmp_path / "out", ignore=shutil.ignore_patterns("snapshots", ".*", "*-shm")
+            complete_run, tmp_path / "out", ignore=shutil.ignore_patterns("snapshots", ".*", "*-shm")
         )
     )
     before = {name: files(out / name) for name in ("tables", "plots")}
@@ -53,7 +53,7 @@ def test_a_report_is_rebuilt_from_the_journal(
         shutil.rmtree(out / name)
     for stage in STAGES:
         (out / f"{stage}.jsonl").unlink()
-    done = reported(out)
+    done = run_report(out)
     assert done.returncode == 0, done.stderr
     for line in (
         "repository",
@@ -74,28 +74,28 @@ def rows_of(out: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_shards_together_are_the_whole(published: Path, tmp_path: Path, reported: RunCommand) -> None:
+def test_shards_together_are_the_whole(published_rows: Path, tmp_path: Path, run_report: RunCommand) -> None:
     shards = [
-        cut(published, tmp_path / "b", ("two__two-2", "five__five-5")),
-        cut(published, tmp_path / "a", ("one__one-1", "three__three-3", "four__four-4")),
+        cut(published_rows, tmp_path / "b", ("two__two-2", "five__five-5")),
+        cut(published_rows, tmp_path / "a", ("one__one-1", "three__three-3", "four__four-4")),
     ]
     whole = tmp_path / "whole"
-    assert reported(published, "--out", whole).returncode == 3
+    assert run_report(published_rows, "--out", whole).returncode == 3
     merged = tmp_path / "merged"
-    done = reported(*shards, "--out", merged)
+    done = run_report(*shards, "--out", merged)
     assert done.returncode == 3, done.stderr
     assert files(merged / "tables") == files(whole / "tables")
     assert files(merged / "plots") == files(whole / "plots")
-    assert rows_of(merged) == rows_of(published)
+    assert rows_of(merged) == rows_of(published_rows)
     summary = json.loads((merged / "summary.json").read_text())
     assert summary["run_id"] == "b+a"
     assert summary["views"]["trace"]["runs"] == 13
 
 
 def test_infrastructure_failures_are_told_and_make_the_exit_code(
-    published: Path, reported: RunCommand
+    published_rows: Path, run_report: RunCommand
 ) -> None:
-    done = reported(published)
+    done = run_report(published_rows)
     assert done.returncode == 3
     assert (
         "infrastructure failure: three__three-3 three__three-3.first_source_edit structured: the endpoint"
@@ -105,43 +105,49 @@ def test_infrastructure_failures_are_told_and_make_the_exit_code(
     assert "no plot of tokens: no trace has token counts" in done.stdout
 
 
-def test_a_torn_last_line_is_warned_of_and_kept(published: Path, reported: RunCommand) -> None:
-    path = published / "takeovers.jsonl"
+def test_a_torn_last_line_is_warned_of_and_kept(published_rows: Path, run_report: RunCommand) -> None:
+    path = published_rows / "takeovers.jsonl"
     path.write_text(path.read_text()[:-9])
     torn = path.read_bytes()
-    done = reported(published)
+    done = run_report(published_rows)
     assert "warning:" in done.stdout
     assert "its last line is incomplete and ignored" in " ".join(done.stdout.split())
     assert path.read_bytes() == torn
-    assert json.loads((published / "summary.json").read_text())["warnings"]
+    assert json.loads((published_rows / "summary.json").read_text())["warnings"]
 
 
 def test_runs_told_as_one_that_differ_say_in_what(
-    published: Path, tmp_path: Path, reported: RunCommand
+    published_rows: Path, tmp_path: Path, run_report: RunCommand
 ) -> None:
-    first = cut(published, tmp_path / "a", ("one__one-1",))
-    second = cut(published, tmp_path / "b", ("two__two-2",))
+    first = cut(published_rows, tmp_path / "a", ("one__one-1",))
+    second = cut(published_rows, tmp_path / "b", ("two__two-2",))
     config = json.loads((second / "config.json").read_text())
     (second / "config.json").write_text(json.dumps(config | {"max_steps": 40}))
-    reported(first, second, "--out", tmp_path / "out")
+    run_report(first, second, "--out", tmp_path / "out")
     for table in (tmp_path / "out" / "tables").glob("*.md"):
         assert "differ in these settings: max\\_steps" in table.read_text()
 
 
 def test_what_cannot_be_reported_on_is_one_clear_line(
-    published: Path, tmp_path: Path, reported: RunCommand
+    published_rows: Path, tmp_path: Path, run_report: RunCommand
 ) -> None:
     assert_refused(
-        reported(tmp_path / "nowhere"), "nowhere: not the directory of a run: config.json not found"
+        run_report(tmp_path / "nowhere"), "nowhere: not the directory of a run: config.json not found"
     )
-    assert_refused(reported(published, published), "--out: name a directory for the report of several runs")
-    assert_refused(reported(published, published, "--out", tmp_path / "out"), "both contain the takeover")
-    other = Path(shutil.copytree(published, tmp_path / "other"))
-    assert_refused(reported(published, "--out", other), "holds a run of its own; choose another directory")
+    assert_refused(
+        run_report(published_rows, published_rows), "--out: name a directory for the report of several runs"
+    )
+    assert_refused(
+        run_report(published_rows, published_rows, "--out", tmp_path / "out"), "both contain the takeover"
+    )
+    other = Path(shutil.copytree(published_rows, tmp_path / "other"))
+    assert_refused(
+        run_report(published_rows, "--out", other), "holds a run of its own; choose another directory"
+    )
     (tmp_path / "file").write_text("")
     assert_refused(
-        reported(published, "--out", tmp_path / "file" / "out"),
+        run_report(published_rows, "--out", tmp_path / "file" / "out"),
         "not a directory; name another directory by --out",
     )
-    (published / "takeovers.jsonl").write_text("no row\n")
-    assert_refused(reported(published), "takeovers.jsonl: line 1 is not JSON")
+    (published_rows / "takeovers.jsonl").write_text("no row\n")
+    assert_refused(run_report(published_rows), "takeovers.jsonl: line 1 is not JSON")

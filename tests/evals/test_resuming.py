@@ -62,18 +62,20 @@ def _noting(server: ChatServer, out: Path, *more: str) -> tuple[str | Path, ...]
 
 
 @pytest.fixture(scope="module")
-def noted(called: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def note_taker_run(run_main: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the note taker that nothing disturbed."""
     server, out = ChatServer(), tmp_path_factory.mktemp("noted") / "out"
     taker = NoteTaker(server)
-    done = called(*_noting(server, out))
+    done = run_main(*_noting(server, out))
     server.close()
     assert done.returncode == 0, done.stderr
     assert len(taker.asked) == 2 * (taker.STEPS + 1)
     return out
 
 
-def _stopped(server: ChatServer, out: Path, workers: str = "1") -> tuple[subprocess.Popen[str], NoteTaker]:
+def _start_stopped_run(
+    server: ChatServer, out: Path, workers: str = "1"
+) -> tuple[subprocess.Popen[str], NoteTaker]:
     """A run of the note taker that waits for its reply of step 4."""
     taker = NoteTaker(server, stop_at=4)
     process = start_takeover(*_noting(server, out, "--workers", workers))
@@ -83,10 +85,10 @@ def _stopped(server: ChatServer, out: Path, workers: str = "1") -> tuple[subproc
 
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_a_takeover_that_is_killed_goes_on_where_it_stood(
-    called: RunCommand, chat_server: ChatServer, noted: Path, tmp_path: Path, workers: str
+    run_main: RunCommand, chat_server: ChatServer, note_taker_run: Path, tmp_path: Path, workers: str
 ) -> None:
     out = tmp_path / "out"
-    process, taker = _stopped(chat_server, out, workers)
+    process, taker = _start_stopped_run(chat_server, out, workers)
     kill_process(process)
     taker.go_on.set()
     assert len(read_rows(out)) < 2
@@ -100,9 +102,9 @@ def test_a_takeover_that_is_killed_goes_on_where_it_stood(
             with contextlib.suppress(ThreadNotFoundError):  # one of two workers may have no checkpoint yet
                 begun[thread] = len(home.history(thread))
     assert len(begun) >= 2
-    done = called("--resume", "--out", out)
+    done = run_main("--resume", "--out", out)
     assert done.returncode == 0, done.stderr
-    assert comparable_rows(out) == comparable_rows(noted)
+    assert comparable_rows(out) == comparable_rows(note_taker_run)
     notes = [f"+{step}" for step in range(taker.STEPS)]
     assert all(
         [line for line in row["patch"].splitlines() if line in notes] == notes for row in read_rows(out)
@@ -121,34 +123,34 @@ def test_a_takeover_that_is_killed_goes_on_where_it_stood(
 
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_a_takeover_that_is_told_to_end_keeps_the_reply_that_it_waits_for(
-    called: RunCommand, chat_server: ChatServer, noted: Path, tmp_path: Path, workers: str
+    run_main: RunCommand, chat_server: ChatServer, note_taker_run: Path, tmp_path: Path, workers: str
 ) -> None:
     out = tmp_path / "out"
-    process, taker = _stopped(chat_server, out, workers)
+    process, taker = _start_stopped_run(chat_server, out, workers)
     process.terminate()
     time.sleep(2)  # so that its workers are told, too, before the reply comes
     taker.go_on.set()
     assert_terminated(process)
     assert len(read_rows(out)) < 2
-    assert called("--resume", "--out", out).returncode == 0
-    assert comparable_rows(out) == comparable_rows(noted)
+    assert run_main("--resume", "--out", out).returncode == 0
+    assert comparable_rows(out) == comparable_rows(note_taker_run)
     assert set(taker.asked.values()) == {1}
 
 
 @pytest.mark.slow
 def test_a_takeover_whose_machine_is_lost_fails_once_and_then_begins_anew(
-    called: RunCommand, chat_server: ChatServer, noted: Path, tmp_path: Path
+    run_main: RunCommand, chat_server: ChatServer, note_taker_run: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    process, taker = _stopped(chat_server, out)
+    process, taker = _start_stopped_run(chat_server, out)
     kill_process(process)
     taker.go_on.set()
     for archive in (out / "snapshots").glob("*/*"):
         archive.unlink()
-    done = called("--resume", "--out", out)
+    done = run_main("--resume", "--out", out)
     assert done.returncode == 3, (done.stdout, done.stderr)
     (lost,) = [row for row in read_rows(out) if row["outcome"] == "infrastructure_failure"]
     assert "cannot go on where it stood" in lost["detail"]
     assert "begins anew" in lost["detail"]
-    assert called("--resume", "--out", out).returncode == 0
-    assert comparable_rows(out) == comparable_rows(noted)
+    assert run_main("--resume", "--out", out).returncode == 0
+    assert comparable_rows(out) == comparable_rows(note_taker_run)

@@ -65,7 +65,7 @@ class Leaking:
         made = {"command": "create", "path": "made.txt", "content": SAYS}
         if self.native:
             calls = [("shell", {"command": COMMAND}), ("editor", made), ("finish", {"message": SAYS})]
-            return _called(*calls[turn])
+            return _call_command(*calls[turn])
         return ChatServer.reply(
             SAYS
             + (
@@ -76,7 +76,7 @@ class Leaking:
         )
 
 
-def _called(name: str, arguments: dict[str, str]) -> tuple[int, bytes]:
+def _call_command(name: str, arguments: dict[str, str]) -> tuple[int, bytes]:
     status, content = ChatServer.reply(SAYS, "tool_calls")
     body = json.loads(content)
     function = {"name": name, "arguments": json.dumps(arguments)}
@@ -239,7 +239,7 @@ def test_an_exported_run_of_another_agent_holds_no_key(
 
 
 def test_an_address_with_a_password_is_refused_before_it_is_written_down(
-    called: RunCommand, tmp_path: Path
+    run_main: RunCommand, tmp_path: Path
 ) -> None:
     asked = (
         "--model",
@@ -249,6 +249,6 @@ def test_an_address_with_a_password_is_refused_before_it_is_written_down(
         "--sandbox",
         "process",
     )
-    done = called(*asked, "--allow-unisolated", "--limit", "1", "--out", tmp_path / "out")
+    done = run_main(*asked, "--allow-unisolated", "--limit", "1", "--out", tmp_path / "out")
     assert_refused(done, "--base-url: contains a secret")
     assert not (tmp_path / "out").exists()

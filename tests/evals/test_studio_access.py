@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
     chat.close()
 
 
-def called(server: Studio, method: str, path: str, **request: Any) -> int:
+def request_status(server: Studio, method: str, path: str, **request: Any) -> int:
     return httpx.request(method, server.url + path, timeout=60, **request).status_code
 
 
@@ -79,7 +79,7 @@ def test_nothing_is_served_without_the_token(server: Studio) -> None:
             {"Authorization": "Bearer x"},
             {"x-api-key": TOKEN},
         ):
-            assert called(server, "GET", path, headers=headers) == 401, path
+            assert request_status(server, "GET", path, headers=headers) == 401, path
     for path in (
         "/threads",
         "/runs/wait",
@@ -88,17 +88,19 @@ def test_nothing_is_served_without_the_token(server: Studio) -> None:
         "/internal/truncate",
         "/deploy",
     ):
-        assert called(server, "POST", path, json={}) == 401
-        assert called(server, "POST", f"{path}?token={TOKEN}", content="{}") == 401
-    assert called(server, "GET", "/ok") == 200
+        assert request_status(server, "POST", path, json={}) == 401
+        assert request_status(server, "POST", f"{path}?token={TOKEN}", content="{}") == 401
+    assert request_status(server, "GET", "/ok") == 200
 
 
 def test_foreign_pages_and_names_are_refused_with_the_token(server: Studio) -> None:
     for origin in ("https://evil.example", "null", "https://smith.langchain.com.evil.example"):
         text = {"Origin": origin, "Content-Type": "text/plain"}
-        assert called(server, "POST", "/threads", content="{}", headers=BEARER | text) == 403
-        assert called(server, "POST", f"/{TOKEN}/threads", content="{}", headers=text) == 403
-    assert called(server, "POST", "/threads", json={}, headers=BEARER | {"Host": "evil.example"}) == 403
+        assert request_status(server, "POST", "/threads", content="{}", headers=BEARER | text) == 403
+        assert request_status(server, "POST", f"/{TOKEN}/threads", content="{}", headers=text) == 403
+    assert (
+        request_status(server, "POST", "/threads", json={}, headers=BEARER | {"Host": "evil.example"}) == 403
+    )
     studio = {"Origin": "https://smith.langchain.com"}
     answer = httpx.post(f"{server.url}/{TOKEN}/threads/search", json={}, headers=studio)
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, studio["Origin"])
@@ -139,7 +141,7 @@ def test_the_token_opens_no_route_that_acts_on_the_host(server: Studio) -> None:
         ("POST", "/internal/truncate"),
         ("POST", "/mcp"),
     ):
-        assert called(server, method, path, headers=BEARER) == 404
+        assert request_status(server, method, path, headers=BEARER) == 404
     for url in (
         "http://10.1.2.3/",
         "https://example.com/",
@@ -149,7 +151,10 @@ def test_the_token_opens_no_route_that_acts_on_the_host(server: Studio) -> None:
     ):
         asked = {"assistant_id": "agent", "input": {}, "webhook": url}
         for path in ("/runs", "/runs/crons"):
-            assert called(server, "POST", path, json=asked | {"schedule": "* * * * *"}, headers=BEARER) == 422
+            assert (
+                request_status(server, "POST", path, json=asked | {"schedule": "* * * * *"}, headers=BEARER)
+                == 422
+            )
 
 
 @pytest.mark.parametrize("sandbox", ["process", ["process"], {"process": True}, None, "process\0"])
@@ -276,8 +281,8 @@ def test_the_token_is_random_shown_once_and_stored_nowhere(tmp_path: Path) -> No
         assert len(token) >= 43
         assert line.endswith(f"https://smith.langchain.com/studio/?baseUrl={server.url}/{token}")
         asked = {"assistant_id": "agent", "input": {}, "context": {"max_steps": 1}}
-        assert called(server, "POST", f"/{token}/runs/wait", json=asked) == 200
-        assert called(
+        assert request_status(server, "POST", f"/{token}/runs/wait", json=asked) == 200
+        assert request_status(
             server, "POST", "/runs/wait", json=asked, headers={"Authorization": f"Bearer {token}"}
         ) in (200, 409)
     finally:

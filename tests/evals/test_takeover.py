@@ -34,8 +34,8 @@ COLUMNS = {
 }
 
 
-def test_rows_are_complete_and_solved(undisturbed: Path) -> None:
-    found = read_rows(undisturbed)
+def test_rows_are_complete_and_solved(complete_run: Path) -> None:
+    found = read_rows(complete_run)
     points = 5  # ledger has all three, galley's first fix is right, so it has no failure
     assert len(found) == points * 7
     assert all(set(row) >= COLUMNS and row["resolved"] and row["outcome"] == "graded" for row in found)
@@ -43,14 +43,14 @@ def test_rows_are_complete_and_solved(undisturbed: Path) -> None:
     assert {row["record_id"] for row in by_view["repository"]} == {
         row["record_id"] for row in by_view["structured"]
     }
-    assert {row["handoff_state"] for row in read_rows(undisturbed, "labels")} == {
+    assert {row["handoff_state"] for row in read_rows(complete_run, "labels")} == {
         "already_solved",
         "behavior_broken",
     }
 
 
-def test_the_views_differ_as_their_information_does(undisturbed: Path) -> None:
-    views = json.loads((undisturbed / "summary.json").read_text())["views"]
+def test_the_views_differ_as_their_information_does(complete_run: Path) -> None:
+    views = json.loads((complete_run / "summary.json").read_text())["views"]
     events = {view: figures["median_events"] for view, figures in views.items()}
     assert events["trace"] <= events["summary"] <= events["repository"]
     assert events["trace"] <= events["structured"] <= events["repository"]
@@ -61,8 +61,8 @@ def test_the_views_differ_as_their_information_does(undisturbed: Path) -> None:
     assert sizes["repository"] < sizes["summary"] < sizes["trace"]
 
 
-def test_records_are_self_contained(undisturbed: Path) -> None:
-    for directory in (undisturbed / "records").iterdir():
+def test_records_are_self_contained(complete_run: Path) -> None:
+    for directory in (complete_run / "records").iterdir():
         assert {path.name for path in directory.iterdir()} == {
             "record.json",
             "notes.json",
@@ -70,29 +70,29 @@ def test_records_are_self_contained(undisturbed: Path) -> None:
         }
 
 
-def test_no_machine_is_left_and_every_thread_can_be_looked_back_upon(undisturbed: Path) -> None:
-    assert list((undisturbed / "snapshots").iterdir()) == []
-    with open_home(undisturbed) as home:
-        for row in read_rows(undisturbed):
+def test_no_machine_is_left_and_every_thread_can_be_looked_back_upon(complete_run: Path) -> None:
+    assert list((complete_run / "snapshots").iterdir()) == []
+    with open_home(complete_run) as home:
+        for row in read_rows(complete_run):
             moments = home.history(f"takeover.{row['trace']}")
             assert {moment.step for moment in moments} == set(range(row["steps"] + 1))
-        for row in read_rows(undisturbed, "predecessors"):
+        for row in read_rows(complete_run, "predecessors"):
             assert home.history(f"predecessor.{row['trace']}")[0].step == row["steps"]
-        assert len(home.threads()) == len(read_rows(undisturbed)) + len(
-            read_rows(undisturbed, "predecessors")
+        assert len(home.threads()) == len(read_rows(complete_run)) + len(
+            read_rows(complete_run, "predecessors")
         )
 
 
-def test_a_used_directory_is_not_overwritten(undisturbed: Path, called: RunCommand) -> None:
-    assert_refused(called("--out", undisturbed), "--resume")
+def test_a_used_directory_is_not_overwritten(complete_run: Path, run_main: RunCommand) -> None:
+    assert_refused(run_main("--out", complete_run), "--resume")
     assert_refused(
-        called("--resume", "--out", undisturbed, "--repeats", "2"), "--repeats: the run has 1, not 2"
+        run_main("--resume", "--out", complete_run, "--repeats", "2"), "--repeats: the run has 1, not 2"
     )
 
 
 @pytest.mark.slow
 def test_two_workers_killed_with_their_predecessors_make_the_same_rows_as_one(
-    undisturbed: Path, takeover: RunCommand, tmp_path: Path
+    complete_run: Path, takeover: RunCommand, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     process = start_takeover("--view", "repository", *TWO_TASKS, "--out", out, "--workers", "2")
@@ -103,14 +103,14 @@ def test_two_workers_killed_with_their_predecessors_make_the_same_rows_as_one(
     done = takeover("--resume", "--out", out, "--workers", "2")
     assert done.returncode == 0, done.stderr
     # Where no view needs notes, none are written, and no row says by whom.
-    alone = {key: {**row, "notes_model": None} for key, row in comparable_rows(undisturbed).items()}
+    alone = {key: {**row, "notes_model": None} for key, row in comparable_rows(complete_run).items()}
     assert comparable_rows(out) == {key: row for key, row in alone.items() if row["view"] == "repository"}
     assert list((out / "snapshots").iterdir()) == []
     assert not (out / "report.html").exists()
-    assert (undisturbed / "report.html").exists()
+    assert (complete_run / "report.html").exists()
 
 
-def unkept(trace: Trace) -> tuple[Event, ...]:
+def infer_all_changes(trace: Trace) -> tuple[Event, ...]:
     """The same events with their file changes inferred, as if nobody had seen the file system."""
     files = InferredFiles(trace.workspace, keeps_directory=True)
     command: dict[str, Any] = {}
@@ -133,13 +133,13 @@ def unkept(trace: Trace) -> tuple[Event, ...]:
     return tuple(events)
 
 
-def test_live_and_offline_detection_agree(undisturbed: Path) -> None:
+def test_live_and_offline_detection_agree(complete_run: Path) -> None:
     """Edits seen on the file system, and edits inferred from the same actions, give the same points."""
     compared = 0
-    for path in sorted((undisturbed / "traces").glob("*.json")):
+    for path in sorted((complete_run / "traces").glob("*.json")):
         (trace,) = read_traces(path)
         assert isinstance(trace, Trace)
-        inferred = trace.model_copy(update={"events": unkept(trace)})
+        inferred = trace.model_copy(update={"events": infer_all_changes(trace)})
         for seen, guessed in zip(annotate_steps(trace), annotate_steps(inferred), strict=True):
             assert seen.edited_files == guessed.edited_files
             assert seen.validation == guessed.validation

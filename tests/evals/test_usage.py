@@ -35,10 +35,10 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_usage_is_one_clear_line(called: RunCommand, name: str, tmp_path: Path) -> None:
+def test_bad_usage_is_one_clear_line(run_main: RunCommand, name: str, tmp_path: Path) -> None:
     arguments, message = BAD[name]
     where = () if {"--out", "--resume"} & set(arguments) else ("--out", tmp_path / "out")
-    assert_refused(called(*arguments, *where), message)
+    assert_refused(run_main(*arguments, *where), message)
     assert not (tmp_path / "out").exists()
 
 
@@ -49,26 +49,26 @@ def test_no_docker_daemon(takeover: RunCommand, tmp_path: Path) -> None:
     assert_refused(done, "no Docker daemon answers")
 
 
-def test_a_task_file_with_a_bad_line(called: RunCommand, tmp_path: Path) -> None:
+def test_a_task_file_with_a_bad_line(run_main: RunCommand, tmp_path: Path) -> None:
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text('{"instance_id": "a"}\n{"instance_id": \n')
-    assert_refused(called("--tasks", tasks, "--out", tmp_path / "out"), "tasks.jsonl: line 2: not JSON")
+    assert_refused(run_main("--tasks", tasks, "--out", tmp_path / "out"), "tasks.jsonl: line 2: not JSON")
 
 
-def test_a_task_without_an_image(called: RunCommand, tmp_path: Path) -> None:
+def test_a_task_without_an_image(run_main: RunCommand, tmp_path: Path) -> None:
     names = ("problem_statement", "repo", "version", "FAIL_TO_PASS", "eval_script", "log_parser")
     row = {"instance_id": "a", "eval_type": "pass_and_fail", **dict.fromkeys(names, "x")}
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text(json.dumps(row) + "\n")
     model = ("--model", "openai:m", "--base-url", "http://127.0.0.1:1/v1", "--sandbox", "docker")
-    assert_refused(called("--tasks", tasks, *model, "--out", tmp_path / "out"), "no Docker image")
+    assert_refused(run_main("--tasks", tasks, *model, "--out", tmp_path / "out"), "no Docker image")
 
 
-def test_a_database_that_is_none(called: RunCommand, tmp_path: Path) -> None:
+def test_a_database_that_is_none(run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "takeover.sqlite").write_text("This is a letter. " * 100)
-    assert_refused(called("--out", out), "it is no SQLite database")
+    assert_refused(run_main("--out", out), "it is no SQLite database")
 
 
 @pytest.mark.parametrize(

@@ -105,13 +105,13 @@ def parse_events(state: AgentState) -> list[Event]:
     return [Event.model_validate(event) for event in state.get("events", [])]
 
 
-def shown_lines(state: Any) -> list[str]:
+def get_shown_lines(state: Any) -> list[str]:
     """The lines of a file when it was shown last."""
     texts = [event["text"] for event in state["events"] if event["kind"] == "observation"]
     return str(texts[-1]).splitlines()[1:]
 
 
-def noted_text(state: Any) -> str:
+def get_note_text(state: Any) -> str:
     """What the file of notes held when it was shown last."""
     shown = [
         event["text"]

@@ -18,7 +18,17 @@ from langgraph_takeover.nodes.model.errors import ModelError
 from langgraph_takeover.nodes.state import ReviewRequest
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
-from .conftest import BOTH_DATABASES, DONE, EDIT, NOTE, PROMPT, SHOW, RunHarness, scripted_model, shown_lines
+from .conftest import (
+    BOTH_DATABASES,
+    DONE,
+    EDIT,
+    NOTE,
+    PROMPT,
+    SHOW,
+    RunHarness,
+    get_shown_lines,
+    scripted_model,
+)
 
 pytestmark = BOTH_DATABASES
 GIVEN = {"task": {"id": "t", "prompt": PROMPT}}
@@ -29,7 +39,7 @@ def test_ainvoke(bench: RunHarness) -> None:
     with open_run(bench.home, "thread", model=scripted_model(*NOTES, SHOW, DONE), sandbox=bench.spec) as held:
         state = asyncio.run(held.agent.ainvoke(GIVEN, **held.options))
         outcome = held.outcome()
-    assert shown_lines(state) == ["1", "2", "3"]
+    assert get_shown_lines(state) == ["1", "2", "3"]
     assert (outcome.stop_reason, outcome.steps) == ("finished", 5)
     assert "+3" in outcome.patch
     moments = bench.home.history("thread")
@@ -38,18 +48,18 @@ def test_ainvoke(bench: RunHarness) -> None:
 
 
 def test_astream(bench: RunHarness) -> None:
-    async def watched() -> list[tuple[int, str]]:
+    async def watch_run() -> list[tuple[int, str]]:
         with open_run(bench.home, "thread", model=scripted_model(*NOTES, DONE), sandbox=bench.spec) as held:
             stream = held.agent.astream(GIVEN, **held.options, stream_mode="custom")
             return [(told["step"], told["event"]) async for told in stream]
 
     moments = ("acting", "observed", "thinking")
     steps = [(step, moment) for step in (1, 2, 3) for moment in moments]
-    assert asyncio.run(watched()) == [(0, "started"), (0, "thinking"), *steps]
+    assert asyncio.run(watch_run()) == [(0, "started"), (0, "thinking"), *steps]
 
 
 def test_a_stream_that_is_left_early_is_gone_on_from(bench: RunHarness) -> None:
-    async def left() -> None:
+    async def leave_early() -> None:
         with open_run(
             bench.home, "thread", model=scripted_model(*NOTES, SHOW, DONE), sandbox=bench.spec
         ) as held:
@@ -59,9 +69,9 @@ def test_a_stream_that_is_left_early_is_gone_on_from(bench: RunHarness) -> None:
                     break
             await stream.aclose()  # type: ignore[attr-defined]
 
-    asyncio.run(left())
+    asyncio.run(leave_early())
     outcome = bench.resume(scripted_model(*NOTES, SHOW, DONE))
-    assert shown_lines(outcome.state) == ["1", "2", "3"]
+    assert get_shown_lines(outcome.state) == ["1", "2", "3"]
 
 
 def test_a_failure_and_a_resume(bench: RunHarness) -> None:
@@ -73,11 +83,11 @@ def test_a_failure_and_a_resume(bench: RunHarness) -> None:
         asyncio.run(held.agent.ainvoke(GIVEN, **held.options))
     with open_run(bench.home, "thread", model=scripted_model(*NOTES, SHOW, DONE), sandbox=bench.spec) as held:
         state = asyncio.run(held.agent.ainvoke(None, **held.options))
-    assert shown_lines(state) == ["1", "2", "3"]
+    assert get_shown_lines(state) == ["1", "2", "3"]
 
 
 def test_a_review(bench: RunHarness) -> None:
-    async def reviewed() -> Outcome:
+    async def review_run() -> Outcome:
         settings: Any = {"policy": "review", "points": ("first_source_edit",)}
         model = scripted_model(EDIT, "Summary.", "Fields.", DONE)
         with open_run(bench.home, "thread", model=model, sandbox=bench.spec, **settings) as held:
@@ -90,7 +100,7 @@ def test_a_review(bench: RunHarness) -> None:
             await held.agent.ainvoke(Command(resume=answer), **held.options)
             return held.outcome()
 
-    outcome = asyncio.run(reviewed())
+    outcome = asyncio.run(review_run())
     assert (outcome.stop_reason, outcome.waiting) == ("handoff", None)
     review = bench.store.load(outcome.records[0]).review
     assert review is not None
@@ -127,7 +137,7 @@ def test_tasks_on_different_threads_at_once(bench: RunHarness) -> None:
 
     for name, outcome in zip("abc", asyncio.run(all_of_them()), strict=True):
         assert (outcome.thread, outcome.stop_reason) == (name, "finished")
-        assert shown_lines(outcome.state) == [name]
+        assert get_shown_lines(outcome.state) == [name]
 
 
 def test_tasks_on_one_thread_are_told_who_holds_it(bench: RunHarness) -> None:
@@ -137,7 +147,7 @@ def test_tasks_on_one_thread_are_told_who_holds_it(bench: RunHarness) -> None:
             async for _ in held.agent.astream(GIVEN, **held.options, stream_mode="custom"):
                 with pytest.raises(ThreadHeldError, match="held by process"):
                     bench.run(model)
-            assert shown_lines(held.outcome().state) == ["1", "2", "3"]
+            assert get_shown_lines(held.outcome().state) == ["1", "2", "3"]
 
     asyncio.run(both())
 
@@ -161,14 +171,14 @@ def test_runs_in_threads_of_one_process(bench: RunHarness) -> None:
     with ThreadPoolExecutor(4) as pool:
         for name, outcome in zip("abcd", pool.map(one, "abcd"), strict=True):
             assert (outcome.thread, outcome.stop_reason) == (name, "finished")
-            assert shown_lines(outcome.state) == [name, name]
+            assert get_shown_lines(outcome.state) == [name, name]
     assert bench.home.threads() == ("a", "b", "c", "d")
 
 
 def test_a_lease_that_was_lost_stops_an_asynchronous_run(
     bench: RunHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def robbed(other: Ledger) -> None:
+    async def steal_lease(other: Ledger) -> None:
         with open_run(
             bench.home, "thread", model=scripted_model(*NOTES, SHOW, DONE), sandbox=bench.spec
         ) as held:
@@ -180,10 +190,10 @@ def test_a_lease_that_was_lost_stops_an_asynchronous_run(
 
     other = Ledger(bench.home.ledger.url)
     with pytest.raises(FencedError):
-        asyncio.run(robbed(other))
+        asyncio.run(steal_lease(other))
     other.close()
     assert bench.home.history("thread")[0].step == 2
-    assert shown_lines(bench.resume(scripted_model(*NOTES, SHOW, DONE)).state) == ["1", "2", "3"]
+    assert get_shown_lines(bench.resume(scripted_model(*NOTES, SHOW, DONE)).state) == ["1", "2", "3"]
 
 
 def test_an_outcome_before_there_is_a_run(bench: RunHarness) -> None:
@@ -197,12 +207,12 @@ def test_an_outcome_before_there_is_a_run(bench: RunHarness) -> None:
 def test_reading_while_a_run_writes(bench: RunHarness, tmp_path: Path) -> None:
     seen: list[int] = []
 
-    async def watched(home: Home, spec: SandboxSpec) -> None:
+    async def watch_run(home: Home, spec: SandboxSpec) -> None:
         with open_run(home, "thread", model=scripted_model(*NOTES, DONE), sandbox=spec) as held:
             async for _ in held.agent.astream(GIVEN, **held.options, stream_mode="custom"):
                 seen.append(len(await asyncio.to_thread(home.history, "thread")))
 
-    asyncio.run(watched(bench.home, bench.spec))
+    asyncio.run(watch_run(bench.home, bench.spec))
     assert seen == sorted(seen)
     assert seen[-1] > seen[0] >= 1
 

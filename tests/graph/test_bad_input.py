@@ -56,16 +56,16 @@ from .conftest import (
     SHOW,
     RunHarness,
     Scripted,
+    get_shown_lines,
     native_reply,
     scripted_model,
-    shown_lines,
 )
 
 HOSTILE = ["", " ", "nul\0", "new\nline", "\ud800", "x" * 5_000, None, 5]
 
 
 @contextmanager
-def refused(kind: type[Exception], says: str) -> Iterator[None]:
+def expect_error(kind: type[Exception], says: str) -> Iterator[None]:
     """One line of that kind, which says that."""
     with pytest.raises(kind) as caught:
         yield
@@ -102,7 +102,7 @@ def refused(kind: type[Exception], says: str) -> Iterator[None]:
 )  # fmt: skip
 def test_settings_that_cannot_be(bench: RunHarness, settings: dict[str, Any], says: str) -> None:
     given: dict[str, Any] = {"model": scripted_model(DONE), "sandbox": bench.spec, **settings}
-    with refused(SettingsError, says):
+    with expect_error(SettingsError, says):
         run(bench.home, "thread", task_id="t", prompt=PROMPT, **given)
     assert bench.home.threads() == ()
     assert bench.run(scripted_model(DONE))["stop_reason"] == "finished"
@@ -124,7 +124,7 @@ class RefusingTools(Scripted):
 @pytest.mark.parametrize("kind", [WithoutTools, RefusingTools])
 def test_a_model_that_takes_no_tools(bench: RunHarness, kind: type[Scripted]) -> None:
     model = kind(replies=[DONE], seen=[], tools=[])
-    with refused(
+    with expect_error(
         SettingsError, rf"needs a model with bind_tools, which {kind.__name__} lacks \(use protocol='text'\)$"
     ):
         bench.run(model, protocol="native")
@@ -160,7 +160,7 @@ def test_a_directory_without_a_commit(bench: RunHarness, tmp_path: Path, initial
     place.mkdir()
     if initialised:
         subprocess.run(["git", "init", "-q", place], check=True)
-    with refused(
+    with expect_error(
         SandboxUnavailableError,
         "^task t: its base has no git repository with a commit: .* \\(run git init and git commit there\\)$",
     ):
@@ -172,10 +172,12 @@ def test_a_directory_without_a_commit(bench: RunHarness, tmp_path: Path, initial
 
 def test_a_graph_without_its_context(bench: RunHarness) -> None:
     for graph, given in ((build_agent(), {"task": {}}), (build_takeover(), {"record": "r"})):
-        with refused(MissingContextError, r"needs context=AgentContext\(.*open_run builds it.*got NoneType$"):
+        with expect_error(
+            MissingContextError, r"needs context=AgentContext\(.*open_run builds it.*got NoneType$"
+        ):
             graph.invoke(given)
     with open_run(bench.home, "thread", model=scripted_model(EDIT, DONE), sandbox=bench.spec) as held:
-        with refused(MissingContextError, "got NoneType$"):
+        with expect_error(MissingContextError, "got NoneType$"):
             held.agent.invoke({"task": {"id": "t", "prompt": PROMPT}}, held.config)
         assert held.agent.invoke(None, **held.options)["stop_reason"] == "finished"
 
@@ -185,7 +187,7 @@ def test_a_graph_without_its_context(bench: RunHarness) -> None:
 )
 def test_a_graph_without_its_task(bench: RunHarness, given: Any) -> None:
     with open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as held:
-        with refused(
+        with expect_error(
             InputError,
             r'^task: the input must be \{"task": \{"id": …, "prompt": …\}\}; id and prompt must be text$',
         ):
@@ -207,7 +209,7 @@ def test_threads_whose_ids_cannot_be(bench: RunHarness, thread: Any) -> None:
         lambda: bench.home.request_handoff(thread),
     ]
     for act in actions:
-        with refused(
+        with expect_error(
             ThreadNameError, "use 1 to 255 characters, none of them a control character|is text, not"
         ):
             act()
@@ -246,7 +248,7 @@ def test_odd_threads_keep_apart(bench: RunHarness) -> None:
 def test_records_that_are_not_there(bench: RunHarness, record: Any) -> None:
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
     settings: Any = {"model": scripted_model(DONE), "sandbox": bench.spec}
-    with refused(RecordError, "(is no record's id|no such record); there are run.first_source_edit$"):
+    with expect_error(RecordError, "(is no record's id|no such record); there are run.first_source_edit$"):
         take_over(bench.home, "taking", record_id=record, view="trace", **settings)
     # Nothing began there, so the thread is free.
     assert bench.home.threads() == ("thread",)
@@ -258,7 +260,7 @@ def test_records_that_are_not_there(bench: RunHarness, record: Any) -> None:
 def test_views_that_are_not_there(bench: RunHarness, view: Any) -> None:
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
     settings: Any = {"model": scripted_model(DONE), "sandbox": bench.spec}
-    with refused(
+    with expect_error(
         UnknownViewError,
         "^unknown view .* \\(use repository, trace, summary, structured, payload, transcript, cited\\)$",
     ):
@@ -274,7 +276,7 @@ def test_views_that_are_not_there(bench: RunHarness, view: Any) -> None:
     ("task", "prompt"), [(None, "p"), ("t", None), (5, "p"), ("t", ""), ("t", " \n"), ("t", b"p")]
 )
 def test_tasks_that_are_none(bench: RunHarness, task: Any, prompt: Any) -> None:
-    with refused(InputError, "^task: task_id and prompt must be text, the prompt not empty; got "):
+    with expect_error(InputError, "^task: task_id and prompt must be text, the prompt not empty; got "):
         run(bench.home, "thread", task_id=task, prompt=prompt, model=scripted_model(DONE), sandbox=bench.spec)
     assert bench.home.threads() == ()
     assert bench.run(scripted_model(DONE))["stop_reason"] == "finished"
@@ -313,7 +315,7 @@ def test_odd_tasks(bench: RunHarness, task: str) -> None:
 def test_checkpoints_that_are_not_there(bench: RunHarness) -> None:
     bench.run(scripted_model(DONE))
     for checkpoint in ("", "nul\0", "x" * 5_000, "'; --", "1f0"):
-        with refused(ThreadNotFoundError, "has no checkpoint .*; its newest is .* lists all\\)$"):
+        with expect_error(ThreadNotFoundError, "has no checkpoint .*; its newest is .* lists all\\)$"):
             bench.resume(scripted_model(DONE), checkpoint=checkpoint)
 
 
@@ -345,11 +347,13 @@ def test_changes_that_cannot_be(bench: RunHarness, values: Any, says: str) -> No
     bench.run(scripted_model(EDIT, DONE))
     before = bench.home.history("thread")
     with open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as held:
-        with refused(InputError, says):
+        with expect_error(InputError, says):
             held.update_state(values)
-        with refused(InputError, "^as_node: there is no node 'nowhere'; there are begin, think, shell, "):
+        with expect_error(
+            InputError, "^as_node: there is no node 'nowhere'; there are begin, think, shell, "
+        ):
             held.update_state({}, as_node="nowhere")
-        with refused(SnapshotNotFoundError, "there is no machine 'gone'"):
+        with expect_error(SnapshotNotFoundError, "there is no machine 'gone'"):
             held.update_state({"sandbox_state": "gone"})
         assert bench.home.history("thread") == before
         assert held.resume().stop_reason == "finished"
@@ -369,13 +373,13 @@ def test_a_change_that_can_be(bench: RunHarness) -> None:
 @BOTH_DATABASES
 def test_a_message_that_no_checkpoint_can_hold(bench: RunHarness) -> None:
     odd = AIMessage(EDIT, additional_kwargs={"socket": object()})
-    with refused(UnstorableValueError, r"AIMessage \(a state holds messages, text, numbers"):
+    with expect_error(UnstorableValueError, r"AIMessage \(a state holds messages, text, numbers"):
         bench.run(scripted_model(NOTE.format(1), odd, DONE))
     done = bench.resume(scripted_model("", SHOW, DONE))
-    assert shown_lines(done.state) == ["1"]
+    assert get_shown_lines(done.state) == ["1"]
     with (
         open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as held,
-        refused(UnstorableValueError, "and lists and dicts of them"),
+        expect_error(UnstorableValueError, "and lists and dicts of them"),
     ):
         held.update_state({"messages": [odd]})
 
@@ -394,7 +398,7 @@ def test_answers_that_are_none(bench: RunHarness) -> None:
         ("yes", "^answer: "),
         ([], "^answer: "),
     ):
-        with refused(InputError, says):
+        with expect_error(InputError, says):
             bench.resume(model, answer, **settings)
     assert bench.resume(model, {"decision": "approve"}, **settings).stop_reason == "handoff"
 
@@ -437,7 +441,7 @@ def test_replies_that_are_no_action(bench: RunHarness, reply: str, says: str) ->
     }
     assert re.search(says, correction), correction
     assert state["stop_reason"] == "finished"
-    assert shown_lines(state) == ["def double(n):", "    return n + 1"]
+    assert get_shown_lines(state) == ["def double(n):", "    return n + 1"]
 
 
 @pytest.mark.parametrize(
@@ -487,7 +491,7 @@ def test_a_database_of_a_newer_program(bench: RunHarness, tmp_path: Path) -> Non
     with bench.home.ledger.write_transaction() as connection:
         connection.exec_driver_sql("UPDATE takeover_schema SET version = 99")
     with (
-        refused(
+        expect_error(
             LedgerUnavailableError, "a newer program made it .schema 99; .*update the program, or use another"
         ),
         open_home(tmp_path / "home", url),
@@ -495,7 +499,10 @@ def test_a_database_of_a_newer_program(bench: RunHarness, tmp_path: Path) -> Non
         pass
     with bench.home.ledger.write_transaction() as connection:
         connection.exec_driver_sql("UPDATE takeover_schema SET version = 1")
-    with refused(LedgerUnavailableError, "an earlier version made it"), open_home(tmp_path / "home", url):
+    with (
+        expect_error(LedgerUnavailableError, "an earlier version made it"),
+        open_home(tmp_path / "home", url),
+    ):
         pass
 
 
@@ -509,17 +516,17 @@ def test_a_database_of_a_newer_program(bench: RunHarness, tmp_path: Path) -> Non
     ],
 )
 def test_databases_that_are_not_there(tmp_path: Path, url: str, says: str) -> None:
-    with refused(LedgerUnavailableError, says), open_home(tmp_path, url):
+    with expect_error(LedgerUnavailableError, says), open_home(tmp_path, url):
         pass
 
 
 def test_files_that_are_no_database(tmp_path: Path) -> None:
     (tmp_path / "takeover.sqlite").write_text("Dear diary, " * 1_000)
-    with refused(LedgerUnavailableError, "not a database; .*name another file$"), open_home(tmp_path):
+    with expect_error(LedgerUnavailableError, "not a database; .*name another file$"), open_home(tmp_path):
         pass
     (tmp_path / "file").write_text("")
     with (
-        refused(LedgerUnavailableError, r"\(pass a writable directory\)$"),
+        expect_error(LedgerUnavailableError, r"\(pass a writable directory\)$"),
         open_home(tmp_path / "file" / "home"),
     ):
         pass
@@ -533,16 +540,19 @@ def test_a_home_that_can_only_be_read(tmp_path: Path) -> None:
             bench.run(scripted_model(NOTE.format(1), ModelError("gone")), model_tries=1)
     with mount("--bind", place, place):
         subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=True)
-        with refused(LedgerUnavailableError, "pass a writable directory|can be written to"), open_home(place):
+        with (
+            expect_error(LedgerUnavailableError, "pass a writable directory|can be written to"),
+            open_home(place),
+        ):
             pass
         with (
-            refused(LedgerUnavailableError, "pass a writable directory|can be written to"),
+            expect_error(LedgerUnavailableError, "pass a writable directory|can be written to"),
             open_home(place / "below"),
         ):
             pass
     with open_home(place) as home:
         bench.home = home
-        assert shown_lines(bench.resume(scripted_model("", SHOW, DONE)).state) == ["1"]
+        assert get_shown_lines(bench.resume(scripted_model("", SHOW, DONE)).state) == ["1"]
 
 
 def test_a_home_that_comes_to_be_read_only(tmp_path: Path) -> None:
@@ -565,7 +575,7 @@ def test_a_home_that_comes_to_be_read_only(tmp_path: Path) -> None:
             assert "\n" not in str(caught.value)
         with open_home(place) as home:
             bench.home = home
-            assert shown_lines(bench.resume(model).state) == ["1", "2"]
+            assert get_shown_lines(bench.resume(model).state) == ["1", "2"]
 
 
 def _set_immutable(path: Path, immutable: bool) -> None:

@@ -23,8 +23,8 @@ from langgraph_takeover.sandbox.storage import host_directories, ownership
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 
 from ..conftest import fill_disk, mount_small_disk, skip_missing
-from .conftest import DONE, FIX, NOTE, PROMPT, SHOW, TEST, RunHarness, scripted_model, shown_lines
-from .delivery.test_delivery import QUICK, UNDERSTOOD, brought, offered
+from .conftest import DONE, FIX, NOTE, PROMPT, SHOW, TEST, RunHarness, get_shown_lines, scripted_model
+from .delivery.test_delivery import QUICK, UNDERSTOOD, deliver_record, offer_first_record
 
 NOTES = [NOTE.format(number) for number in (1, 2, 3)]
 
@@ -62,7 +62,7 @@ def test_a_run_goes_on_once_there_is_room(
     with open_home(home_at, database) as home:
         done = resume(home, "thread", **given)
     assert (done.stop_reason, done.steps) == ("finished", 5)
-    assert shown_lines(done.state) == ["1", "2", "3"]
+    assert get_shown_lines(done.state) == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_something_large_that_there_is_no_room_for(
     (disk / "filler").unlink()
     with open_home(disk / "home") as home:
         bench.home = home
-        assert shown_lines(bench.resume(model).state) == ["1", "2"]
+        assert get_shown_lines(bench.resume(model).state) == ["1", "2"]
         assert not list(home.snapshot_directory.glob(".snapshot-*"))
     connection = sqlite3.connect(disk / "home" / "takeover.sqlite")
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -110,11 +110,11 @@ def test_a_handoff_goes_on_once_there_is_room(disk: Path, tmp_path: Path, moment
     model = scripted_model(UNDERSTOOD, FIX, TEST, DONE)
     with open_home(disk / "home") as home:
         bench = RunHarness(tmp_path, home)
-        found = offered(bench)
+        found = offer_first_record(bench)
         with pytest.raises(
             (LedgerUnavailableError, OutOfDiskError), match=r"disk is full|full; make room"
         ) as told:
-            brought(
+            deliver_record(
                 bench,
                 found,
                 model,
@@ -124,7 +124,7 @@ def test_a_handoff_goes_on_once_there_is_room(disk: Path, tmp_path: Path, moment
         assert "\n" not in str(told.value)
     (disk / "filler").unlink()
     with open_home(disk / "home") as bench.home:
-        done = brought(bench, found, model)
+        done = deliver_record(bench, found, model)
         assert done.handoff.state == "completed"
         assert [each.after for each in handoffs.list_transitions(bench.home.ledger, found.id)][-2:] == [
             "active",
@@ -224,7 +224,7 @@ def test_a_run_goes_on_once_its_sandbox_has_room(full_home: Path, tmp_path: Path
             bench.run(model, on_progress=listen)
     (full_home / "filler").unlink()
     with open_home(tmp_path / "home") as bench.home:
-        assert shown_lines(bench.resume(model).state) == ["1", "2", "3"]
+        assert get_shown_lines(bench.resume(model).state) == ["1", "2", "3"]
 
 
 def test_an_overlay_that_cannot_be_written_to_is_no_sandbox(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def marker(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def forged(bench: RunHarness, marker: Path) -> Path:
+def forged_record(bench: RunHarness, marker: Path) -> Path:
     """A record of plain processes, taken in from elsewhere, whose shell has a trap before each command."""
     assert bench.spec.backend == "process"
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",), policy="stop")
@@ -56,7 +56,7 @@ def forged(bench: RunHarness, marker: Path) -> Path:
 
 
 def test_a_record_of_plain_processes_is_taken_over_in_isolation(
-    bench: RunHarness, forged: Path, marker: Path
+    bench: RunHarness, forged_record: Path, marker: Path
 ) -> None:
     bench.spec = bench.spec.model_copy(update={"backend": "host"})
     state = bench.take_over(
@@ -71,7 +71,7 @@ def test_a_record_of_plain_processes_is_taken_over_in_isolation(
 
 
 def test_a_record_of_plain_processes_is_rolled_back_in_isolation(
-    bench: RunHarness, forged: Path, marker: Path, monkeypatch: pytest.MonkeyPatch
+    bench: RunHarness, forged_record: Path, marker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = hand_over(
         bench.home, NAME, target="ann", source="writer", envelope=Envelope(message="m"), idempotency_key="k"
@@ -96,7 +96,7 @@ def take(record: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_how_a_person_says_in_what_a_record_is_restored(bench: RunHarness, forged: Path) -> None:
+def test_how_a_person_says_in_what_a_record_is_restored(bench: RunHarness, forged_record: Path) -> None:
     base = bench.spec.directory
     for (kind, allowed, directory), reason in {
         ("process", False, None): "--sandbox process would run the record's content as you",
@@ -116,18 +116,18 @@ def test_how_a_person_says_in_what_a_record_is_restored(bench: RunHarness, forge
 
 @pytest.mark.slow
 def test_a_person_takes_a_record_in_isolation_unless_they_say_otherwise(
-    bench: RunHarness, forged: Path, marker: Path
+    bench: RunHarness, forged_record: Path, marker: Path
 ) -> None:
-    refused = take(forged, "--sandbox", "process")
+    refused = take(forged_record, "--sandbox", "process")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
-    refused = take(forged, "--sandbox", "docker")
+    refused = take(forged_record, "--sandbox", "docker")
     assert (refused.returncode, refused.stderr.count("\n")) == (3, 1), refused.stderr
     assert "--sandbox host" in refused.stderr
     assert not marker.exists()
-    taken = take(forged)
+    taken = take(forged_record)
     assert taken.returncode == 0, taken.stderr
     assert {"sandbox", "/testbed"} <= set(taken.stdout.splitlines())
     assert not marker.exists()
-    unisolated = take(forged, "--sandbox", "process", "--allow-unisolated")
+    unisolated = take(forged_record, "--sandbox", "process", "--allow-unisolated")
     assert unisolated.returncode == 0, unisolated.stderr
     assert marker.exists()

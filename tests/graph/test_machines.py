@@ -8,7 +8,7 @@ from langgraph_takeover.errors import ThreadNotFoundError
 from langgraph_takeover.nodes.model.errors import ModelError
 from langgraph_takeover.sandbox.interface import SnapshotCorruptError
 
-from .conftest import DONE, EDIT, NOTE, SHOW, RunHarness, noted_text, scripted_model, shown_lines
+from .conftest import DONE, EDIT, NOTE, SHOW, RunHarness, get_note_text, get_shown_lines, scripted_model
 
 MACHINES = pytest.mark.parametrize(
     ("database", "backend"),
@@ -27,7 +27,7 @@ def test_a_fork_has_the_machine_of_its_checkpoint(bench: RunHarness) -> None:
         ][-1:]
         replies = [""] * step + ["```bash\ntouch notes.txt; cat notes.txt\n```", DONE]
         done = bench.resume(scripted_model(*replies), checkpoint=moment.checkpoint)
-        assert shown_lines(done.state) == [*map(str, range(1, step + 1))]
+        assert get_shown_lines(done.state) == [*map(str, range(1, step + 1))]
 
 
 @MACHINES
@@ -45,7 +45,7 @@ def test_a_machine_that_is_gone_or_damaged_is_never_replaced(bench: RunHarness) 
     with pytest.raises(SnapshotCorruptError):
         bench.resume(scripted_model("", SHOW, DONE))
     archive.write_bytes(whole)
-    assert noted_text(bench.resume(scripted_model("", SHOW, DONE)).state) == "1"
+    assert get_note_text(bench.resume(scripted_model("", SHOW, DONE)).state) == "1"
 
 
 def directories(bench: RunHarness) -> set[str]:
@@ -60,7 +60,7 @@ def test_a_directory_that_was_entered_after_a_resume_lies_in_the_machine(bench: 
     with pytest.raises(ModelError):
         bench.resume(scripted_model("", "```bash\ncd pkg\n```", gone), model_tries=1)
     done = bench.resume(scripted_model("", "", "```bash\ncat ../notes.txt\n```", DONE))
-    assert shown_lines(done.state) == ["1"]
+    assert get_shown_lines(done.state) == ["1"]
 
 
 @MACHINES
@@ -74,9 +74,9 @@ def test_history_and_machines_are_pruned_together(bench: RunHarness) -> None:
     assert (moment.step, moment.is_restorable, len(directories(bench))) == (4, True, 1)
     assert bench.load_state().values == before
     done = bench.resume(model)
-    assert noted_text(done.state) == "1\n2\n3"
+    assert get_note_text(done.state) == "1\n2\n3"
     taken = bench.take_over(scripted_model(SHOW, DONE))
-    assert noted_text(taken) == "1"
+    assert get_note_text(taken) == "1"
 
 
 def test_what_is_half_made_stays_unless_nobody_else_works_here(bench: RunHarness) -> None:
@@ -108,7 +108,7 @@ def test_who_looks_in_sees_the_machine_of_each_checkpoint_and_leaves_it_as_it_wa
         assert held.sandbox(moments[0, ("think",)]).inspect("ls notes.txt").exit_code != 0
         with pytest.raises(ThreadNotFoundError, match="has no checkpoint '1f0'"):
             held.sandbox("1f0")
-        assert noted_text(held.resume().state) == "1\n2"
+        assert get_note_text(held.resume().state) == "1\n2"
     with (
         bench.open_run(scripted_model(), thread="other") as held,
         pytest.raises(ThreadNotFoundError, match="thread not found"),

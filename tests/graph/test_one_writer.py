@@ -43,7 +43,7 @@ class Writer(NamedTuple):
     def is_at(self, where: str) -> bool:
         return (self.place / f"at-{where}-{self.process.pid}").exists()
 
-    def ended(self) -> tuple[int, str, str]:
+    def wait_for_end(self) -> tuple[int, str, str]:
         out, err = self.process.communicate(timeout=_LONGEST_S)
         return self.process.returncode, out, err
 
@@ -106,7 +106,7 @@ def stop(desk: Desk, writer: Writer) -> None:
         time.sleep(0.05)
 
 
-def written(home: Home) -> dict[str, Any]:
+def read_all_rows(home: Home) -> dict[str, Any]:
     """Everything that a writer can write: all rows of all tables, and all records."""
     tables = ["takeover_leases", "takeover_effects", "takeover_machines", "checkpoints", "writes"]
     tables += [] if home.ledger.is_sqlite else ["checkpoint_blobs", "checkpoint_writes"]
@@ -139,12 +139,12 @@ def test_of_three_that_resume_at_once_one_works_and_two_are_told_who(desk: Desk)
     (winner,) = [writer for writer in writers if writer.process.poll() is None]
     for loser in writers:
         if loser is not winner:
-            code, out, err = loser.ended()
+            code, out, err = loser.wait_for_end()
             assert (code, out) == (HELD, "")
             assert err.startswith(f"thread 'thread' is held by process {winner.process.pid} on ")
             assert err.count("\n") == 1
     desk.let_go("model-1")
-    code, out, err = winner.ended()
+    code, out, err = winner.wait_for_end()
     assert (code, err) == (0, "")
     done = json.loads(out)
     assert (done["stop"], done["steps"]) == ("finished", 5)
@@ -166,7 +166,7 @@ def test_a_holder_that_was_away_too_long_writes_nothing_any_more(desk: Desk, whe
 
     desk.let_go(where)
     other = desk.start()
-    code, out, err = other.ended()
+    code, out, err = other.wait_for_end()
     assert (code, err) == (0, "")
     done = json.loads(out)
     assert (done["stop"], done["steps"]) == ("finished", 5)
@@ -175,13 +175,13 @@ def test_a_holder_that_was_away_too_long_writes_nothing_any_more(desk: Desk, whe
         shutil.rmtree(unfinished)  # as the garbage collection does with what nobody has touched for a day
 
     with desk.home() as home:
-        before = written(home)
+        before = read_all_rows(home)
         away.process.send_signal(signal.SIGCONT)
-        code, out, err = away.ended()
+        code, out, err = away.wait_for_end()
         assert code == FENCED, err
         assert out == ""
         assert f"thread 'thread' was taken over by process {other.process.pid} on " in err
-        assert written(home) == before
+        assert read_all_rows(home) == before
         assert home.records.list_ids() == ("run.first_source_edit",)
         taken = take_over(
             home,
@@ -210,11 +210,11 @@ def test_a_holder_that_comes_back_leaves_the_one_at_work_alone(desk: Desk, where
     other = desk.start()
     until(lambda: other.is_at("model-4"))
     away.process.send_signal(signal.SIGCONT)
-    code, out, err = away.ended()
+    code, out, err = away.wait_for_end()
     assert (code, out) == (FENCED, ""), err
     assert f"thread 'thread' was taken over by process {other.process.pid} on " in err
     desk.let_go("model-4")
-    code, out, err = other.ended()
+    code, out, err = other.wait_for_end()
     assert (code, err) == (0, "")
     done = json.loads(out)
     assert (done["stop"], done["steps"]) == ("finished", 5)

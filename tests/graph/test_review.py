@@ -27,13 +27,13 @@ def test_a_decision_is_asked_for_once(
     bench.run(model, **SETTINGS)
     add = RecordStore.add_review
 
-    def killed(*given: Any) -> None:
+    def kill_run(*given: Any) -> None:
         if moment == "after":
             add(*given)
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(RecordStore, "add_review", killed)
+        patch.setattr(RecordStore, "add_review", kill_run)
         with pytest.raises(Killed):
             bench.resume(model, {"decision": "approve", "note": NOTED}, **SETTINGS)
     again = bench.resume(model, **SETTINGS)

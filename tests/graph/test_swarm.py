@@ -32,7 +32,7 @@ from langgraph_takeover.handoff.views import VIEWS, UnknownViewError
 from langgraph_takeover.nodes.context.settings import SettingsError
 
 from ..chat_server import ChatServer
-from ..handoff.records.test_record import RECORD, saved
+from ..handoff.records.test_record import RECORD, save_record
 
 THREAD = {"configurable": {"thread_id": "t 1"}}
 TASK = "Make `double` double."
@@ -113,7 +113,7 @@ def replies() -> list[AIMessage]:
     ]
 
 
-def played(handoff: Callable[..., BaseTool], **options: Any) -> tuple[Any, Script]:
+def play_script(handoff: Callable[..., BaseTool], **options: Any) -> tuple[Any, Script]:
     model = Script(replies=replies(), seen=[])
     graph = swarm(model, handoff, **options)
     graph.invoke({"messages": [HumanMessage(TASK)]}, THREAD)
@@ -130,11 +130,11 @@ def store(tmp_path: Path) -> RecordStore:
 @pytest.fixture(scope="module")
 def theirs() -> tuple[HandoffRecord, ...]:
     """What langgraph-swarm's own tool leaves, which passes every message on."""
-    return import_records(played(langgraph_swarm.create_handoff_tool)[0], THREAD)
+    return import_records(play_script(langgraph_swarm.create_handoff_tool)[0], THREAD)
 
 
 def test_what_a_swarm_of_others_did_is_read() -> None:
-    graph, _ = played(langgraph_swarm.create_handoff_tool)
+    graph, _ = play_script(langgraph_swarm.create_handoff_tool)
     first, second, third, last = import_records(graph, THREAD)
     assert [each.predecessor for each in (first, second, third, last)] == [
         "alice",
@@ -172,7 +172,7 @@ def test_three_handoffs_lose_nothing(
     theirs: tuple[HandoffRecord, ...], view: str, stored: bool, store: RecordStore
 ) -> None:
     records = store if stored else None
-    graph, model = played(create_handoff_tool, view=view, records=records)
+    graph, model = play_script(create_handoff_tool, view=view, records=records)
     ours = import_records(graph, THREAD, records=records)
     assert [each.trace for each in ours] == [each.trace for each in theirs]
     assert [each.task.prompt for each in ours] == [each.task.prompt for each in theirs][-1:] * 4
@@ -195,7 +195,7 @@ def test_three_handoffs_lose_nothing(
 
 
 def test_the_messages_of_a_view_answer_every_call(store: RecordStore) -> None:
-    graph, _ = played(create_handoff_tool, view="transcript", records=store)
+    graph, _ = play_script(create_handoff_tool, view="transcript", records=store)
     state = graph.get_state(THREAD).values
     called = [c["id"] for m in state["messages"] if isinstance(m, AIMessage) for c in m.tool_calls]
     answered = [m.tool_call_id for m in state["messages"] if m.type == "tool"]
@@ -205,7 +205,7 @@ def test_the_messages_of_a_view_answer_every_call(store: RecordStore) -> None:
 
 
 def test_a_dump_is_read_back_by_the_readers(tmp_path: Path) -> None:
-    graph, _ = played(create_handoff_tool)
+    graph, _ = play_script(create_handoff_tool)
     state = graph.get_state(THREAD).values
     dump = json.loads(json.dumps([m.model_dump() for m in state["messages"]]))
     record = import_records(graph, THREAD)[-1]
@@ -395,7 +395,7 @@ def test_hostile_agents_stay_in_the_fence() -> None:
 
 
 def test_a_record_goes_into_a_swarm(store: RecordStore) -> None:
-    saved(store)
+    save_record(store)
     record = store.load(RECORD.id)
     model = Script(
         replies=[call("shell", command="ls"), call("transfer_to_carol"), AIMessage("Done.")], seen=[]
@@ -431,7 +431,7 @@ def test_nobody_is_shown_another_threads_record(store: RecordStore) -> None:
 
 
 def test_a_lost_store_is_told(store: RecordStore) -> None:
-    graph, _ = played(create_handoff_tool, records=store)
+    graph, _ = play_script(create_handoff_tool, records=store)
     with pytest.raises(RecordError, match="pass it as records="):
         import_records(graph, THREAD)
     with pytest.raises(RecordError, match="record not found"):

@@ -31,8 +31,8 @@ from .conftest import (
     TEST,
     RunHarness,
     Scripted,
+    get_note_text,
     native_reply,
-    noted_text,
     scripted_model,
 )
 from .delivery.test_delivery import UNDERSTOOD
@@ -46,13 +46,13 @@ def agent(name: str, *replies: Any, **settings: Any) -> Agent:
     return Agent(name=name, model=scripted_model(*replies), **settings)
 
 
-def sent(member: Agent, call: int = -1) -> list[Any]:
+def get_sent_messages(member: Agent, call: int = -1) -> list[Any]:
     """What an agent's model was sent, at one of its calls, without the system's message."""
     assert isinstance(member.model, Scripted)
     return member.model.seen[call][1:]
 
 
-def told_by_system(member: Agent, call: int = -1) -> str:
+def get_system_prompt(member: Agent, call: int = -1) -> str:
     assert isinstance(member.model, Scripted)
     return member.model.seen[call][0].text
 
@@ -143,7 +143,7 @@ def test_full_turns_are_shown_whole_and_fenced(team: TeamBench) -> None:
     writer = agent("writer", f"I think it is a star.\n\n{EDIT}", instructions="You write.\nIn haste.")
     tester = agent("tester", DONE, max_consecutive_turns=4)
     team.run(writer, tester, max_consecutive_turns=1)
-    (told,) = sent(tester)
+    (told,) = get_sent_messages(tester)
     assert isinstance(told, HumanMessage)
     assert told.text.startswith(PROMPT.rstrip())
     head, _, shown = told.text.partition(OPENING)
@@ -151,19 +151,19 @@ def test_full_turns_are_shown_whole_and_fenced(team: TeamBench) -> None:
     assert "## 1 · writer · shell\nI think it is a star." in shown
     assert "## 1 · result\n[exit code 0]" in shown
     assert shown.endswith("[It is your turn, tester: the turns of writer are used up.]")
-    system = told_by_system(tester)
+    system = get_system_prompt(tester)
     assert "You are `tester`" in system
     assert "- `writer`: You write.\n" in system
     assert "After 4 turns in a row" in system
     assert "In haste." not in system
-    assert "Your task in the team: You write.\nIn haste." in told_by_system(writer)
+    assert "Your task in the team: You write.\nIn haste." in get_system_prompt(writer)
 
 
 def test_of_results_only_what_was_said_is_not_shown(team: TeamBench) -> None:
     writer = agent("writer", f"A secret thought.\n\n{EDIT}", "No action.", share_only_tool_results=True)
     tester = agent("tester", DONE)
     team.run(writer, tester, max_consecutive_turns=2)
-    (told,) = sent(tester)
+    (told,) = get_sent_messages(tester)
     assert "[writer] the results of its actions:" in told.text
     assert f"## 1 · writer · shell\n{EDIT}\n## 1 · result\n[exit code 0]" in told.text
     assert "secret" not in told.text
@@ -175,7 +175,7 @@ def test_ones_own_turns_stay_as_they_were(team: TeamBench) -> None:
     writer = agent("writer", NOTE.format("a"), NOTE.format("b"), DONE, share_only_tool_results=True)
     tester = agent("tester", SHOW, SHOW)
     team.run(writer, tester, max_consecutive_turns=1)
-    task, mine, seen, again, last = sent(writer)
+    task, mine, seen, again, last = get_sent_messages(writer)
     assert (task.text, mine.text, again.text) == (PROMPT, NOTE.format("a"), NOTE.format("b"))
     assert mine.name is None
     assert seen.text.startswith("[exit code 0]")
@@ -189,9 +189,9 @@ def test_native_history_is_whole_in_a_team(team: TeamBench) -> None:
     tester = agent("tester", native_reply(("shell", '{"command": "pwd"}')), "I cannot.")
     state = team.run(writer, tester, max_consecutive_turns=1, protocol="native")
     assert state["stop_reason"] == "finished"
-    kinds = [type(each) for each in sent(writer)]
+    kinds = [type(each) for each in get_sent_messages(writer)]
     assert kinds == [HumanMessage, *[AIMessage, ToolMessage, HumanMessage] * 2]
-    assert "```bash\nls\n```" in sent(tester)[0].text
+    assert "```bash\nls\n```" in get_sent_messages(tester)[0].text
     names = [each["function"]["name"] for each in writer.model.tools]  # type: ignore[attr-defined]
     assert names == ["shell", "editor", "finish"]
 
@@ -203,7 +203,7 @@ def test_a_persons_message_is_everybodys(team: TeamBench) -> None:
     with open_run(team.home, "thread", agents=agents, **team.options) as held:
         changed = held.update_state({"messages": [said], "stop_reason": None}, as_node="shell")
         held.resume(checkpoint=changed)
-    assert "\n\nMind the gap.\n\n[It is your turn, tester" in sent(agents[1])[0].text
+    assert "\n\nMind the gap.\n\n[It is your turn, tester" in get_sent_messages(agents[1])[0].text
 
 
 def test_every_agent_has_its_own_tools(team: TeamBench) -> None:
@@ -227,8 +227,8 @@ def test_every_agent_has_its_own_tools(team: TeamBench) -> None:
     state = team.run(writer, tester, max_consecutive_turns=1, max_steps=2)
     assert observations(state)[0] == "it: 3 g"
     assert "no tool 'weigh'" in observations(state)[1]
-    assert "`measure`" in told_by_system(tester)
-    assert "`weigh`" not in told_by_system(tester)
+    assert "`measure`" in get_system_prompt(tester)
+    assert "`weigh`" not in get_system_prompt(tester)
 
 
 # Handoffs
@@ -258,13 +258,13 @@ def test_a_handoff_ends_the_turns_at_once(team: TeamBench, protocol: Any, reply:
     assert (passed["how"], passed["message"], passed["share"]) == ("handoff", "Look at double.", "full")
     (name,) = state["records"]
     assert team.bench.store.load(name).point.detail == "writer hands over to tester: Look at double."
-    assert "[writer] in full:" in sent(tester)[0].text
-    assert "Look at double." in sent(tester)[0].text
+    assert "[writer] in full:" in get_sent_messages(tester)[0].text
+    assert "Look at double." in get_sent_messages(tester)[0].text
     if protocol == "native":
         schema = writer.model.tools[-1]["function"]["parameters"]["properties"]["to"]  # type: ignore[attr-defined]
         assert schema["enum"] == ["other", "tester"]
     else:
-        assert "one of other, tester." in told_by_system(writer)
+        assert "one of other, tester." in get_system_prompt(writer)
 
 
 def test_without_a_name_the_next_has_the_turn(team: TeamBench) -> None:
@@ -328,7 +328,7 @@ def test_who_may_not_finish_is_told_who_may(team: TeamBench) -> None:
         * 2
     )
     assert actors(state) == ["writer", "writer", "tester"]
-    assert "Only `tester` may finish the task; you may not." in told_by_system(writer)
+    assert "Only `tester` may finish the task; you may not." in get_system_prompt(writer)
 
 
 def test_a_supervisor_chooses(team: TeamBench) -> None:
@@ -338,7 +338,7 @@ def test_a_supervisor_chooses(team: TeamBench) -> None:
     assert observations(state)[0] == "Not handed over: name the agent that continues, as `to`: one of a, b."
     assert passes(state) == [("boss", "b", "handoff"), ("b", "boss", "supervisor")]
     assert actors(state) == ["boss", "boss", "b", "b", "boss", "boss", "boss", "boss"]
-    assert "choose who continues, and hand over to that agent by name.]" in sent(boss)[-7].text
+    assert "choose who continues, and hand over to that agent by name.]" in get_sent_messages(boss)[-7].text
 
 
 def test_a_supervisors_turns_run_out_where_it_says_so(team: TeamBench) -> None:
@@ -369,11 +369,11 @@ def test_a_pass_that_is_killed_is_made_once(
     if node == "turn" and how == "rotation":
         agents = agents[0], agent("tester", NOTE.format("two"), SHOW, DONE, max_consecutive_turns=9)
     with monkeypatch.context() as patch:
-        patch.setitem(NODES, _place(node), _killed(node, moment, killed_at))
+        patch.setitem(NODES, _place(node), _kill_at(node, moment, killed_at))
         with pytest.raises(Killed):
             team.run(*agents, **settings)
     state = team.resume(*agents, **{**settings, "max_consecutive_turns": 9})
-    assert noted_text(state) == "one\ntwo"
+    assert get_note_text(state) == "one\ntwo"
     assert passes(state) == [("writer", "tester", how)]
     assert len(state["records"]) == 1
     assert sorted(team.bench.store.list_ids()) == sorted(state["records"])
@@ -386,7 +386,7 @@ def _place(node: str) -> str:
     return {"hand_over": "handoff", "consent": "interruption", "turn": "think"}.get(node, node)
 
 
-def _killed(node: str, moment: str, at: int) -> Callable[..., Any]:
+def _kill_at(node: str, moment: str, at: int) -> Callable[..., Any]:
     real, calls = NODES[_place(node)], []
 
     def dying(state: AgentState, runtime: Any) -> AgentState:
@@ -420,7 +420,7 @@ def test_a_person_who_refuses_a_pass_leaves_the_turn(team: TeamBench) -> None:
     assert any(call[-1].text.endswith(REFUSAL_MESSAGE) for call in agents[0].model.seen)  # type: ignore[attr-defined]
     done = team.resume(*agents, answer={"decision": "approve"}, **review)
     assert passes(done) == [("writer", "tester", "rotation")]
-    assert REFUSAL_MESSAGE not in sent(agents[1], 0)[0].text
+    assert REFUSAL_MESSAGE not in get_sent_messages(agents[1], 0)[0].text
     assert done["agent"] == "tester"
 
 
@@ -483,7 +483,7 @@ def test_going_back_before_a_pass_makes_it_anew(team: TeamBench) -> None:
     other = agent("tester", SHOW, DONE, max_consecutive_turns=5)
     with open_run(team.home, "thread", agents=[agents[0], other], **team.options) as held:
         outcome = held.resume(checkpoint=before.checkpoint)
-    assert noted_text(outcome.state) == "one"
+    assert get_note_text(outcome.state) == "one"
     assert actors(outcome.state) == ["writer", "tester", "tester"]
     assert passes(outcome.state) == [("writer", "tester", "rotation")]
     with open_run(team.home, "thread", agents=agents, **team.options) as held:
@@ -621,7 +621,7 @@ def test_a_handoff_whose_tool_is_taken_away_meanwhile(
 ) -> None:
     agents = agent("writer", TO_TESTER, DONE), agent("tester", DONE)
     with monkeypatch.context() as patch:
-        patch.setitem(NODES, "handoff", _killed("hand_over", "before", 1))
+        patch.setitem(NODES, "handoff", _kill_at("hand_over", "before", 1))
         with pytest.raises(Killed):
             team.run(*agents, enable_handoff_tool=True)
     state = team.resume(*agents)
@@ -635,7 +635,7 @@ def test_a_graph_that_was_built_with_its_agents(team: TeamBench) -> None:
     with team.bench.open_run(scripted_model()) as held:
         task = {"task": {"id": "t", "prompt": PROMPT}}
         state: Any = graph.invoke(task, config={"recursion_limit": 50}, context=held.context)
-    assert noted_text(state) == "1"
+    assert get_note_text(state) == "1"
     assert actors(state) == ["writer", "tester", "tester"]
 
 

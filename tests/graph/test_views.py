@@ -24,7 +24,7 @@ def calling(name: str, /, **arguments: Any) -> Any:
     return native_reply((name, json.dumps(arguments)))
 
 
-def observed(state: Any, tool: str) -> list[str]:
+def list_observations(state: Any, tool: str) -> list[str]:
     return [event.text for event in parse_events(state) if (event.kind, event.tool) == ("observation", tool)]
 
 
@@ -48,7 +48,7 @@ def test_the_cited_view_comes_with_the_tool_that_recalls(bench: RunHarness, prot
         recall(protocol, "e5"), recall(protocol, "assertEqual"), FINISH if protocol == "native" else DONE
     )
     state = bench.take_over(model, "cited", record, protocol=protocol)
-    by_name, by_words = observed(state, "recall")
+    by_name, by_words = list_observations(state, "recall")
     assert "FAILED (failures=1)" in by_name
     assert by_name.startswith("<earlier-work id=")
     assert by_name.partition("\n")[2].startswith("## e5 · sandbox · observation · shell\n")
@@ -73,7 +73,7 @@ def test_no_other_view_comes_with_it(bench: RunHarness, view: str) -> None:
     )
     state = bench.take_over(model, view, record)
     assert "recall" not in model.seen[0][0].text
-    assert observed(state, "recall") == []
+    assert list_observations(state, "recall") == []
 
 
 @pytest.mark.parametrize("first", ["text", "native"])
@@ -118,7 +118,7 @@ def test_the_read_cache_serves_what_is_unchanged_and_calls_stale_what_is_not(ben
         "payload",
         record,
     )
-    tests, again, core, core_again = observed(state, "shell")
+    tests, again, core, core_again = list_observations(state, "shell")
     said = "[unchanged since the earlier agent read it at e1: test_core.py]\n"
     assert tests.startswith(f"[exit code 0]\n{said}import unittest\n")
     assert tests.replace(said, "") == again
@@ -135,7 +135,7 @@ def test_the_editor_reads_from_the_cache_too(bench: RunHarness) -> None:
     record = predecessor(bench, VIEW, READ_TEST, TEST, point="requested", max_steps=3)
     part = '<editor command="view" path="pkg/core.py" start="2" end="2"/>'
     state = bench.take_over(scripted_model(*[""] * 3, part, VIEW, EDIT, DONE), "payload", record)
-    first, second = observed(state, "editor")
+    first, second = list_observations(state, "editor")
     assert first == (
         "[unchanged since the earlier agent read it at e1: pkg/core.py]\n"
         "pkg/core.py, lines 2 to 2 of 2:\n     2\t    return n + 1"
@@ -146,8 +146,8 @@ def test_the_editor_reads_from_the_cache_too(bench: RunHarness) -> None:
 def test_a_file_that_the_successor_changed_before_it_read_it_is_stale(bench: RunHarness) -> None:
     record = predecessor(bench, LOOK, READ_TEST, TEST, point="requested", max_steps=3)
     state = bench.take_over(scripted_model(*[""] * 3, EDIT, LOOK, DONE), "payload", record)
-    assert "[stale: pkg/core.py" in observed(state, "shell")[-1]
-    assert "return n * 3" in observed(state, "shell")[-1]
+    assert "[stale: pkg/core.py" in list_observations(state, "shell")[-1]
+    assert "return n * 3" in list_observations(state, "shell")[-1]
 
 
 @pytest.mark.slow
@@ -156,7 +156,7 @@ def test_there_is_no_read_cache_beside_a_payload(bench: RunHarness, view: str) -
     record = predecessor(bench, READ_TEST, EDIT, point="first_source_edit")
     skipped = 2 if view == "transcript" else 0
     state = bench.take_over(scripted_model(*[""] * skipped, READ_TEST, DONE), view, record)
-    assert observed(state, "shell")[0].startswith("[exit code 0]\nimport unittest")
+    assert list_observations(state, "shell")[0].startswith("[exit code 0]\nimport unittest")
 
 
 def test_a_successors_own_record_tells_of_all_the_work(bench: RunHarness) -> None:

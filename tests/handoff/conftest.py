@@ -42,13 +42,15 @@ def make_harness(root: Path, **settings: Any) -> Iterator[RunHarness]:
 
 
 @pytest.fixture(scope="session")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunHarness]:
+def copy_harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunHarness]:
     """A bench whose records' snapshots are copies; nobody changes what it has."""
     yield from make_harness(tmp_path_factory.mktemp("kept"))
 
 
 @pytest.fixture(scope="session", params=["host", "docker-layer", "docker-commit"])
-def layered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunHarness]:
+def layer_harness(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunHarness]:
     """One whose snapshots are layers, or images on the daemon."""
     backend, _, way = request.param.partition("-")
     if backend == "docker":
@@ -59,12 +61,12 @@ def layered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="session")
-def record(kept: RunHarness) -> Path:
-    return kept.store.directory(NAME)
+def record(copy_harness: RunHarness) -> Path:
+    return copy_harness.store.directory(NAME)
 
 
 @pytest.fixture(scope="session")
-def carried(record: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def record_archive(record: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file that the record was exported to."""
     from langgraph_takeover.handoff.records import archive
 

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 HOSTILE = "\x1b]0;owned\x07 caf\xe9 \u202e \udce9\tend"
 
 
-def invoked(*arguments: str | Path) -> Result:
+def invoke(*arguments: str | Path) -> Result:
     done = CliRunner().invoke(app, [*map(str, arguments)], prog_name="python -m handoff")
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done
@@ -43,7 +43,7 @@ def command(*arguments: str | Path, stdout: int = subprocess.PIPE) -> subprocess
     )
 
 
-def saved(root: Path, **update: object) -> Path:
+def save_record(root: Path, **update: object) -> Path:
     """A record of nobody's run."""
     store = RecordStore(root)
     store.create(RECORD.id, lambda _: RECORD.model_copy(update=update))
@@ -52,28 +52,28 @@ def saved(root: Path, **update: object) -> Path:
 
 @pytest.mark.parametrize("name", ["show", "verify", "export", "import"])
 def test_help_has_examples(name: str) -> None:
-    done = invoked(name, "--help")
+    done = invoke(name, "--help")
     assert done.exit_code == 0
     assert f"handoff {name}" in done.stdout.partition("Examples")[2]
 
 
 @pytest.mark.parametrize("view", ["repository", "trace", "structured"])
-def test_a_view_is_exactly_what_a_successor_gets(kept: RunHarness, record: Path, view: str) -> None:
+def test_a_view_is_exactly_what_a_successor_gets(copy_harness: RunHarness, record: Path, view: str) -> None:
     model = scripted_model(DONE)
-    kept.take_over(model, view, NAME)
+    copy_harness.take_over(model, view, NAME)
     _, first = model.seen[0]
-    done = invoked("show", record, "--view", view)
+    done = invoke("show", record, "--view", view)
     assert done.stdout_bytes == first.text.encode()
     size = len(first.text)
     assert done.stderr == (
         f"1 message, {size:,} characters, about {-(-size // 4):,} tokens (estimated at four characters each)\n"
     )
-    told = json.loads(invoked("show", record / "record.json", "--view", view, "--json").stdout)
+    told = json.loads(invoke("show", record / "record.json", "--view", view, "--json").stdout)
     assert told == [{"role": "user", "content": first.text}]
 
 
 def test_without_a_view_all_are_told(record: Path) -> None:
-    done = invoked("show", record)
+    done = invoke("show", record)
     assert (done.exit_code, done.stderr) == (0, "")
     assert "four characters each" in done.stdout
     for told in (
@@ -86,9 +86,9 @@ def test_without_a_view_all_are_told(record: Path) -> None:
         "view trace",
     ):
         assert told in done.stdout
-    whole = json.loads(invoked("show", record, "--json").stdout)
+    whole = json.loads(invoke("show", record, "--json").stdout)
     assert whole["record"] == NAME
-    size = len(invoked("show", record, "--view", "trace").stdout)
+    size = len(invoke("show", record, "--view", "trace").stdout)
     assert whole["views"]["trace"] == {"messages": 1, "characters": size, "tokens": -(-size // 4)}
     assert f"{size:,}" in done.stdout
 
@@ -101,13 +101,13 @@ def test_several_messages_are_told_apart(tmp_path: Path, monkeypatch: pytest.Mon
         ToolMessage("a\n", tool_call_id="call_1"),
     ]
     monkeypatch.setitem(views.VIEWS, "chat", lambda *_: messages)
-    directory = saved(tmp_path)
-    done = invoked("show", directory, "--view", "chat")
+    directory = save_record(tmp_path)
+    done = invoke("show", directory, "--view", "chat")
     assert done.stdout == (
         '--- user\nGo.\n--- assistant\n[call shell {"command": "ls"}]\n--- tool to call_1\na\n\n'
     )
     assert done.stderr.startswith("3 messages, 12 characters")
-    first, second, third = json.loads(invoked("show", directory, "--view", "chat", "--json").stdout)
+    first, second, third = json.loads(invoke("show", directory, "--view", "chat", "--json").stdout)
     assert first == {"role": "user", "content": "Go."}
     assert second["role"] == "assistant"
     function = {"name": "shell", "arguments": '{"command": "ls"}'}
@@ -118,7 +118,7 @@ def test_several_messages_are_told_apart(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_pipe_gets_all_and_a_terminal_nothing_that_steers_it(tmp_path: Path) -> None:
     task = RECORD.task.model_copy(update={"prompt": HOSTILE})
     point = RECORD.point.model_copy(update={"detail": HOSTILE})
-    directory = saved(tmp_path, task=task, point=point, predecessor=HOSTILE, created_at="[bold]")
+    directory = save_record(tmp_path, task=task, point=point, predecessor=HOSTILE, created_at="[bold]")
     exact = neutralize(HOSTILE).encode()
     assert command("show", directory, "--view", "trace").stdout.endswith(exact)
     for arguments in ((), ("--view", "trace"), ("--view", "trace", "--json")):
@@ -157,30 +157,30 @@ def test_verify_says_what_no_digest_covers(tmp_path: Path) -> None:
     store = RecordStore(tmp_path)
     store.create(RECORD.id, lambda _: RECORD.model_copy(update={"schema_version": 4, "snapshot": None}))
     store.add_notes(RECORD.id, NOTES)
-    done = invoked("verify", store.directory(RECORD.id))
+    done = invoke("verify", store.directory(RECORD.id))
     assert (done.exit_code, done.stdout) == (0, f"{RECORD.id}: whole; it has no snapshot\n")
     (store.directory(RECORD.id) / NOTES_FILE).write_text(to_json(NOTES))
-    done = invoked("verify", store.directory(RECORD.id))
+    done = invoke("verify", store.directory(RECORD.id))
     assert done.exit_code == 0
     assert "whole; it has no snapshot; not covered: notes.json (an older version" in " ".join(
         done.stdout.split()
     )
 
 
-def test_verify_tells_of_each(kept: RunHarness, record: Path, tmp_path: Path) -> None:
-    broken = saved(tmp_path)
-    every = [kept.store.directory(name) for name in kept.store.list_ids()]
-    done = invoked("verify", *every)
+def test_verify_tells_of_each(copy_harness: RunHarness, record: Path, tmp_path: Path) -> None:
+    broken = save_record(tmp_path)
+    every = [copy_harness.store.directory(name) for name in copy_harness.store.list_ids()]
+    done = invoke("verify", *every)
     assert done.exit_code == 0
-    assert done.stdout.splitlines() == [f"{name}: whole" for name in kept.store.list_ids()]
-    done = invoked("verify", broken, record)
+    assert done.stdout.splitlines() == [f"{name}: whole" for name in copy_harness.store.list_ids()]
+    done = invoke("verify", broken, record)
     assert done.exit_code == 3
     first, second = done.stdout.splitlines()
     assert first.startswith(f"{RECORD.id}: ")
     assert "archive is gone" in first
     assert second == f"{NAME}: whole"
     (tmp_path / "nothing").mkdir()
-    done = invoked("verify", tmp_path / "nothing", record)
+    done = invoke("verify", tmp_path / "nothing", record)
     assert done.exit_code == 3
     first, second = done.stdout.splitlines()
     assert first.startswith("nothing: ")
@@ -189,24 +189,24 @@ def test_verify_tells_of_each(kept: RunHarness, record: Path, tmp_path: Path) ->
 
 
 def test_a_record_is_carried(record: Path, tmp_path: Path) -> None:
-    done = invoked("export", record, tmp_path / "file")
+    done = invoke("export", record, tmp_path / "file")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
-    done = invoked("import", tmp_path / "file", tmp_path / "new" / "records")
+    done = invoke("import", tmp_path / "file", tmp_path / "new" / "records")
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout == f"{tmp_path / 'new' / 'records' / NAME}\n"
-    assert invoked("verify", done.stdout.strip()).exit_code == 0
-    done = invoked("import", tmp_path / "file", tmp_path / "new" / "records")
+    assert invoke("verify", done.stdout.strip()).exit_code == 0
+    done = invoke("import", tmp_path / "file", tmp_path / "new" / "records")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "exists already (--replace replaces it)" in done.stderr
-    assert invoked("import", tmp_path / "file", tmp_path / "new" / "records", "--replace").exit_code == 0
+    assert invoke("import", tmp_path / "file", tmp_path / "new" / "records", "--replace").exit_code == 0
 
 
 def test_what_cannot_be_done_is_one_line(record: Path, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("no record\x1b")
-    torn = saved(tmp_path / "torn")
+    torn = save_record(tmp_path / "torn")
     (torn / "record.json").write_text("{\x1b")
-    gone = saved(tmp_path / "gone")
+    gone = save_record(tmp_path / "gone")
     (tmp_path / "run" / "records").mkdir(parents=True)
     cases = {
         ("show", tmp_path / "none"): (2, "RECORD: "),
@@ -226,7 +226,7 @@ def test_what_cannot_be_done_is_one_line(record: Path, tmp_path: Path) -> None:
         ("import", text, tmp_path / "run"): (2, f"the records are in {tmp_path / 'run' / 'records'}"),
     }
     for arguments, (code, reason) in cases.items():
-        done = invoked(*arguments)
+        done = invoke(*arguments)
         assert done.exit_code == code, (arguments, done.stderr)
         assert done.stderr.startswith("error: ")
         assert reason in done.stderr
@@ -267,7 +267,7 @@ def recording(place: Path) -> Path:
 
 def test_a_recorded_run_is_shown_as_a_successor_would_have_seen_it(tmp_path: Path) -> None:
     run = recording(tmp_path / "run.traj.json")
-    done = invoked("show", run, "--point", "first_validation", "--view", "cited")
+    done = invoke("show", run, "--point", "first_validation", "--view", "cited")
     assert done.exit_code == 0
     assert "**Changed source files:**\n- pkg/core.py [e5]\n" in done.stdout
     assert "- `cat <<… > repro.py` → exit code 0 [e3]\n" in done.stdout
@@ -275,15 +275,15 @@ def test_a_recorded_run_is_shown_as_a_successor_would_have_seen_it(tmp_path: Pat
     assert (
         "**Latest validation command:** reproduction, passed [e7]\n```\npython3 repro.py\n```" in done.stdout
     )
-    table = json.loads(invoked("show", run, "--json").stdout)
+    table = json.loads(invoke("show", run, "--json").stdout)
     assert table["point"].startswith("requested, after event ")
     assert table["snapshot"] == "none"
     assert set(table["views"]) == set(views.VIEWS)
-    native = json.loads(invoked("show", run, "--view", "transcript", "--protocol", "native", "--json").stdout)
+    native = json.loads(invoke("show", run, "--view", "transcript", "--protocol", "native", "--json").stdout)
     assert {message["role"] for message in native} == {"user", "assistant", "tool"}
-    small = json.loads(invoked("show", run, "--json", "--window-tokens", 4000).stdout)["views"]
+    small = json.loads(invoke("show", run, "--json", "--window-tokens", 4000).stdout)["views"]
     assert small["transcript"]["characters"] < table["views"]["transcript"]["characters"]
-    refused = invoked("show", run, "--point", "nowhere")
+    refused = invoke("show", run, "--point", "nowhere")
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert (
         "does not reach nowhere (its points: first_source_edit, first_validation, requested)"

@@ -45,7 +45,7 @@ def huge() -> HandoffRecord:
     return record((*edit, *step(2, "python -m unittest", shown, code=1)))
 
 
-def torn() -> HandoffRecord:
+def make_torn_record() -> HandoffRecord:
     change = FileChange(path=f"pkg/{TORN}.py", before=sha256("a"), after=sha256("b"))
     trace = (
         Event(index=0, kind="action", tool="shell", text=TORN, arguments={"command": TORN}),
@@ -70,7 +70,7 @@ def torn() -> HandoffRecord:
         lambda: many(2),
         pytest.param(lambda: many(5000), marks=pytest.mark.slow),
         pytest.param(huge, marks=pytest.mark.slow),
-        torn,
+        make_torn_record,
     ],
 )
 def test_every_view_of_every_record(name: str, protocol: ActionProtocol, given: Any) -> None:

@@ -41,7 +41,7 @@ def with_key(*replies: Any) -> WithKey:
 
 
 @pytest.fixture(autouse=True)
-def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+def _known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_TOKEN", KNOWN)
 
 

@@ -23,7 +23,7 @@ from langgraph_takeover.nodes.model.errors import (
 
 from ..chat_server import ChatServer
 from ..graph.conftest import RunHarness
-from .model.test_calls import served
+from .model.test_calls import serve
 
 Answer = tuple[int, bytes]
 LOOK = "```bash\nls\n```"
@@ -83,7 +83,7 @@ def test_an_overflow_is_not_retried(chat_server: ChatServer) -> None:
 
 
 def test_a_slow_body_ends_at_the_deadline_of_all_attempts() -> None:
-    with served(b"", drip=b" ") as endpoint:
+    with serve(b"", drip=b" ") as endpoint:
         with pytest.raises(ReplyTimeoutError, match=r"^no complete reply within "):
             ask_with_retries(client(endpoint.url), [HumanMessage("hello")], timeout_s=0.5, max_attempts=3)
         assert len(endpoint.requests) == 1

@@ -146,7 +146,7 @@ def place(repository: Path, commands: subprocess.Popen[str]) -> Iterator[Place]:
     removal.remove_tree(parent)
 
 
-def killed(run: subprocess.Popen[str]) -> None:
+def kill_run(run: subprocess.Popen[str]) -> None:
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
 
@@ -182,7 +182,7 @@ def sleepers(home: Path) -> list[psutil.Process]:
     return found
 
 
-def embedded() -> list[str]:
+def list_embedded_programs() -> list[str]:
     from langgraph_takeover.sandbox.backends.host import unavailable_reason
 
     return ["process"] if unavailable_reason() else ["process", "host"]
@@ -190,10 +190,10 @@ def embedded() -> list[str]:
 
 def test_what_a_killed_run_left_is_shown_and_then_removed(place: Place) -> None:
     dead, living = new_owner(), new_owner()
-    doomed, beside = place.run(dead, *embedded()), place.run(living, *embedded())
+    doomed, beside = place.run(dead, *list_embedded_programs()), place.run(living, *list_embedded_programs())
     foreign = place.home / "runs" / "Somebody's"
     foreign.mkdir()
-    killed(doomed)
+    kill_run(doomed)
     before = everything(place.home)
     assert len(sleepers(place.home)) == 2
 
@@ -223,7 +223,7 @@ def test_bases_go_only_when_asked_and_when_no_run_is_alive(place: Place) -> None
     code, told = place.gc("--bases", "--remove")
     assert (code, by_status(told, "removed")) == (0, [])
     assert answer(run) == "kept\n"
-    killed(run)
+    kill_run(run)
     told = place.gc("--remove")[1]
     assert by_status(told, "removed") == ["partial", "process", "run"]
     assert by_status(told, "kept") == ["base"]
@@ -235,7 +235,7 @@ def test_bases_go_only_when_asked_and_when_no_run_is_alive(place: Place) -> None
 def test_one_run_by_name_and_the_rest_by_two_at_once(place: Place) -> None:
     named, *others = (new_owner() for _ in range(3))
     for owner in (named, *others):
-        killed(place.run(owner, "process"))
+        kill_run(place.run(owner, "process"))
     assert by_status(place.gc("--owner", named, "--remove")[1], "removed") == ["process", "run"]
     argv = [sys.executable, "-m", "sandbox", "gc", "--remove", "--json"]
     env = place.environment(**place.no_docker)
@@ -336,9 +336,9 @@ def test_machines_that_start_meanwhile_work(place: Place) -> None:
     collector = subprocess.Popen([sys.executable, "-c", _COLLECTOR], cwd=ROOT, env=env, stdout=-1, text=True)
     owner = new_owner()
     while collector.poll() is None:
-        run = place.run(owner, *embedded())
+        run = place.run(owner, *list_embedded_programs())
         assert set(answer(run).split()) == {"kept"}
-        killed(run)
+        kill_run(run)
     collector.communicate()
 
 
@@ -419,7 +419,7 @@ def test_what_an_agent_made_hard_to_remove(place: Place) -> None:
 
 
 def test_a_collector_that_is_killed_while_it_removes_leaves_the_rest_to_the_next(place: Place) -> None:
-    killed(place.run(new_owner(), "process"))
+    kill_run(place.run(new_owner(), "process"))
     programs = place.home.parent / "bin"
     programs.mkdir()
     (programs / "rm").write_text("#!/bin/sh\nkill -9 $PPID\n")
@@ -486,7 +486,7 @@ def test_containers_and_images(place: Place, image: str) -> None:
     foreign = daemon().containers.create(image, ["true"])
     inherits = daemon().containers.create(frozen, ["true"])
     try:
-        killed(doomed)
+        kill_run(doomed)
         told = place.gc(docker=True)[1]
         assert by_status(told, "removable", dead) == ["container", "run"]
         assert by_status(told, "kept", dead) == ["image"]
@@ -516,7 +516,7 @@ def test_containers_and_images(place: Place, image: str) -> None:
         for container in (foreign, inherits):
             with contextlib.suppress(Exception):
                 container.remove(force=True)
-        killed(beside)
+        kill_run(beside)
         for owner in (dead, living):
             sandbox.remove_stale_resources("docker", owner)
 

@@ -33,7 +33,7 @@ def command(*arguments: str | Path, **environment: str) -> subprocess.CompletedP
     return done
 
 
-def invoked(*arguments: str | Path) -> Result:
+def invoke(*arguments: str | Path) -> Result:
     """The same within this process, for what needs no other."""
     done = CliRunner().invoke(app, [*map(str, arguments)], prog_name="python -m sandbox")
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
@@ -41,7 +41,7 @@ def invoked(*arguments: str | Path) -> Result:
 
 
 @pytest.fixture(scope="module")
-def frozen(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def snapshot_store(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with a snapshot and its JSON."""
     store = tmp_path_factory.mktemp("store")
     spec = SandboxSpec(backend="process", directory=repository, owner="test-main")
@@ -61,7 +61,7 @@ def frozen(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", ["gc", "probe", "export", "import"])
 def test_help_has_examples(name: str) -> None:
-    done = invoked(name, "--help")
+    done = invoke(name, "--help")
     assert done.exit_code == 0
     assert f"sandbox {name}" in done.stdout.partition("Examples")[2]
 
@@ -97,9 +97,9 @@ def test_probe_of_a_place_that_cannot_be_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["snapshot.json", "record.json"])
 def test_a_snapshot_is_carried_away_and_thawed(
-    frozen: Path, tmp_path: Path, repository: Path, name: str
+    snapshot_store: Path, tmp_path: Path, repository: Path, name: str
 ) -> None:
-    done = command("export", frozen / name, tmp_path / "carried")
+    done = command("export", snapshot_store / name, tmp_path / "carried")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     done = command("import", f"file://{tmp_path}/carried", tmp_path / "new" / "store")
     assert done.returncode == 0, done.stderr
@@ -113,22 +113,22 @@ def test_a_snapshot_is_carried_away_and_thawed(
         sandbox.remove_stale_resources("process", spec.owner)
 
 
-def test_what_cannot_be_carried(frozen: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_carried(snapshot_store: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no snapshot")
     (tmp_path / "empty.json").write_text('{"snapshot": {}}')
-    (tmp_path / "alone.json").write_text((frozen / "snapshot.json").read_text())
+    (tmp_path / "alone.json").write_text((snapshot_store / "snapshot.json").read_text())
     cases = {
         ("export", tmp_path / "none.json", tmp_path / "out"): (2, "SNAPSHOT_JSON"),
         ("export", tmp_path / "text", tmp_path / "out"): (2, "not JSON"),
         ("export", tmp_path / "empty.json", tmp_path / "out"): (2, "backend: Field required"),
         ("export", tmp_path / "alone.json", tmp_path / "out"): (3, "archive is gone"),
-        ("export", frozen / "snapshot.json", "nowhere://x/y"): (3, "nowhere://x/y"),
+        ("export", snapshot_store / "snapshot.json", "nowhere://x/y"): (3, "nowhere://x/y"),
         ("import", tmp_path / "none", tmp_path / "store"): (3, "file not found"),
         ("import", tmp_path / "text", tmp_path / "store"): (3, "unknown snapshot format"),
         ("import", tmp_path / "text", tmp_path / "text"): (2, "STORE: "),
     }
     for arguments, (code, reason) in cases.items():
-        done = invoked(*arguments)
+        done = invoke(*arguments)
         assert done.exit_code == code, (arguments, done.stderr)
         assert done.stderr.startswith("error: ")
         assert reason in done.stderr
@@ -145,7 +145,7 @@ def test_what_cannot_be_carried(frozen: Path, tmp_path: Path) -> None:
     ],
 )
 def test_gc_asked_wrongly(options: tuple[str, ...], reason: str) -> None:
-    done = invoked("gc", *options)
+    done = invoke("gc", *options)
     assert done.exit_code == 2
     assert done.stderr.startswith(f"error: {reason}")
     assert done.stderr.count("\n") == 1
@@ -154,7 +154,7 @@ def test_gc_asked_wrongly(options: tuple[str, ...], reason: str) -> None:
 def test_suggested_commands_name_the_started_program() -> None:
     started_as_module = command("gc", "--owner", "Not/One")
     assert started_as_module.stderr.rstrip().endswith("(list the names: python -m sandbox gc)")
-    assert invoked("gc", "--owner", "Not/One").stderr.rstrip().endswith("(list the names: sandbox gc)")
+    assert invoke("gc", "--owner", "Not/One").stderr.rstrip().endswith("(list the names: sandbox gc)")
     request = CollectionRequest("run-1", include_snapshots=True, stores=(Path("/a b"),))
     assert request.command_line("python -m sandbox") == (
         "python -m sandbox gc --owner run-1 --snapshots --store '/a b'"

@@ -141,7 +141,7 @@ class Ray:
             each.kill()
             each.processes.wait()
 
-    def asked(self, *depot: str | Path) -> tuple[str | Path, ...]:
+    def arguments(self, *depot: str | Path) -> tuple[str | Path, ...]:
         return ("--executor", "ray", "--address", self.address, *depot)
 
 
@@ -199,9 +199,9 @@ def nothing_left(out: Path, *nodes: Started) -> None:
 
 @pytest.mark.slow
 def test_a_cluster_without_nodes_says_how_to_start_some(
-    head: Ray, called: RunCommand, tmp_path: Path
+    head: Ray, run_main: RunCommand, tmp_path: Path
 ) -> None:
-    head_alone = called(*ONE_POINT, *head.asked(), "--out", tmp_path / "out")
+    head_alone = run_main(*ONE_POINT, *head.arguments(), "--out", tmp_path / "out")
     assert_refused(head_alone, "no node of the cluster offers 'sandbox'")
     assert "--resources='{\"sandbox\": 4}'" in head_alone.stderr
 
@@ -211,7 +211,7 @@ def test_the_rows_are_those_of_one_host(
     head: Ray, two: tuple[Started, Started], local: Path, takeover: RunCommand, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    done = takeover(*SMALL, *isolated_sandbox_options(), *head.asked(), "--out", out)
+    done = takeover(*SMALL, *isolated_sandbox_options(), *head.arguments(), "--out", out)
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert done.stderr == ""
     found = like(out)
@@ -249,7 +249,11 @@ def eventful(head: Ray, two: tuple[Started, Started], tmp_path_factory: pytest.T
         head.node("apart", *_with_nothing_at(store)),
     ]
     process = start_takeover(
-        *SMALL, *isolated_sandbox_options(), *head.asked("--artifact-store", f"file://{store}"), "--out", out
+        *SMALL,
+        *isolated_sandbox_options(),
+        *head.arguments("--artifact-store", f"file://{store}"),
+        "--out",
+        out,
     )
     # From then on there are takeovers only, one for each node at first, and they take long enough to be hit.
     wait_for(lambda: read_journal_rows(out, "notes") != [], process)
@@ -293,8 +297,8 @@ def test_an_interrupted_run_resumes(
     head: Ray, two: tuple[Started, Started], local: Path, takeover: RunCommand, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    asked = ("--resume", "--out", out, *head.asked())
-    process = start_takeover(*SMALL, *isolated_sandbox_options(), *head.asked(), "--out", out)
+    asked = ("--resume", "--out", out, *head.arguments())
+    process = start_takeover(*SMALL, *isolated_sandbox_options(), *head.arguments(), "--out", out)
     wait_for(lambda: bool(read_journal_rows(out, "predecessors")), process)
     kill_process(process)
     assert any(each.directories() for each in two)
@@ -332,7 +336,7 @@ def test_a_key_that_the_nodes_lack_is_not_sent_to_them(
 ) -> None:
     out, key = tmp_path / "out", "sk-0123456789abcdefghijklmnop"
     done = takeover(
-        *("--model", "openai:some", *ONE_POINT, *isolated_sandbox_options(), *head.asked()),
+        *("--model", "openai:some", *ONE_POINT, *isolated_sandbox_options(), *head.arguments()),
         "--out",
         out,
         OPENAI_API_KEY=key,
@@ -347,17 +351,17 @@ def test_a_key_that_the_nodes_lack_is_not_sent_to_them(
 
 
 @pytest.mark.slow
-def test_an_address_where_nobody_answers(called: RunCommand, tmp_path: Path) -> None:
+def test_an_address_where_nobody_answers(run_main: RunCommand, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{free.getsockname()[1]}"
-        done = called(*ONE_POINT, "--executor", "ray", "--address", nobody, "--out", tmp_path / "out")
+        done = run_main(*ONE_POINT, "--executor", "ray", "--address", nobody, "--out", tmp_path / "out")
     assert_refused(done, f"--address: no Ray cluster answers at {nobody}")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
-def test_an_address_where_something_else_answers(called: RunCommand, tmp_path: Path) -> None:
+def test_an_address_where_something_else_answers(run_main: RunCommand, tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as server:  # for Ray `127.0.0.1` is whatever this host is called
 
         def speak() -> None:
@@ -367,7 +371,7 @@ def test_an_address_where_something_else_answers(called: RunCommand, tmp_path: P
 
         threading.Thread(target=speak, daemon=True).start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        done = called(*ONE_POINT, "--executor", "ray", "--address", address, "--out", tmp_path / "out")
+        done = run_main(*ONE_POINT, "--executor", "ray", "--address", address, "--out", tmp_path / "out")
     assert_refused(done, "the listener is not a Ray head")
 
 
@@ -386,9 +390,9 @@ def test_an_address_where_something_else_answers(called: RunCommand, tmp_path: P
     ],
 )
 def test_options_that_cannot_be(
-    called: RunCommand, tmp_path: Path, options: tuple[str, ...], message: str
+    run_main: RunCommand, tmp_path: Path, options: tuple[str, ...], message: str
 ) -> None:
-    assert_refused(called(*ONE_POINT, *options, "--out", tmp_path / "out"), message)
+    assert_refused(run_main(*ONE_POINT, *options, "--out", tmp_path / "out"), message)
 
 
 def _path_without(program: str, place: Path) -> str:

@@ -114,8 +114,8 @@ def test_unknown_models_are_refused(name: str) -> None:
         parse_model_name(name)
 
 
-def test_every_real_trajectory_can_be_read(shared: Path) -> None:
-    files = sorted((shared / "trajectories" / "mini-swe-agent-v1").glob("*.traj.json"))
+def test_every_real_trajectory_can_be_read(real_data: Path) -> None:
+    files = sorted((real_data / "trajectories" / "mini-swe-agent-v1").glob("*.traj.json"))
     assert len(files) == 60
     assert all(read_trajectory(path)[-1].action.tool in ("finish", "shell") for path in files)
 

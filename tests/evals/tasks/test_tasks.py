@@ -128,10 +128,10 @@ def test_a_directory_without_tasks_is_refused(tmp_path: Path) -> None:
         load_tasks(str(tmp_path))
 
 
-def test_swebench_verified_loads_from_parquet(shared: Path) -> None:
-    source = str(shared / "data" / "swebench_verified_v5.parquet")
+def test_swebench_verified_loads_from_parquet(real_data: Path) -> None:
+    source = str(real_data / "data" / "swebench_verified_v5.parquet")
     assert len(load_tasks(source)) == 500
-    ids = (shared / "data" / "selected_075.txt").read_text().split()
+    ids = (real_data / "data" / "selected_075.txt").read_text().split()
     assert [task.id for task in load_tasks(source, ids)] == ids
     with pytest.raises(
         TaskSourceError, match=r"task not found: nobody__nothing-1 \(choose from its 500 tasks"
@@ -139,8 +139,8 @@ def test_swebench_verified_loads_from_parquet(shared: Path) -> None:
         load_tasks(source, ["nobody__nothing-1"])
 
 
-def test_every_view_contains_real_issues_verbatim(shared: Path) -> None:
-    for task in load_tasks(str(shared / "data" / "swebench_verified_v5.parquet")):
+def test_every_view_contains_real_issues_verbatim(real_data: Path) -> None:
+    for task in load_tasks(str(real_data / "data" / "swebench_verified_v5.parquet")):
         record = HandoffRecord(
             id="r",
             task=TaskBrief(id=task.id, prompt=task.prompt, base_commit="", base_directories=()),

@@ -21,16 +21,16 @@ def spec(task: Task, tmp_path: Path) -> SandboxSpec:
     return task.build_spec("process", "verdicts", tmp_path / "work")
 
 
-def gold(task: Task) -> str:
+def read_gold_patch(task: Task) -> str:
     assert task.directory is not None
     return (task.directory / "gold.patch").read_text()
 
 
 def test_a_patch_is_graded_once(task: Task, spec: SandboxSpec, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
-    first = get_verdict(task, gold(task), spec, logs, "one")
+    first = get_verdict(task, read_gold_patch(task), spec, logs, "one")
     assert first.resolved
-    again = get_verdict(task, gold(task), spec, logs, "two")
+    again = get_verdict(task, read_gold_patch(task), spec, logs, "two")
     assert again == first
     assert (logs / "one").is_dir()
     assert not (logs / "two").exists()
@@ -59,11 +59,11 @@ def test_every_input_of_a_verdict_is_part_of_the_cache_key(
 
 
 def test_a_truncated_verdict_is_replaced(task: Task, spec: SandboxSpec, tmp_path: Path) -> None:
-    get_verdict(task, gold(task), spec, tmp_path, "one")
+    get_verdict(task, read_gold_patch(task), spec, tmp_path, "one")
     (cached,) = (tmp_path / "verdicts").iterdir()
     content = cached.read_bytes()
     cached.write_bytes(content[:-10])
-    assert get_verdict(task, gold(task), spec, tmp_path, "two").resolved
+    assert get_verdict(task, read_gold_patch(task), spec, tmp_path, "two").resolved
     assert cached.read_bytes() == content
 
 

@@ -82,11 +82,11 @@ def test_the_savers_pass_the_conformance_suite(ledger: Ledger) -> None:
     conformance = importlib.import_module("langgraph.checkpoint.conformance")
 
     @conformance.checkpointer_test(name="fenced")  # type: ignore[untyped-decorator]
-    async def fenced() -> AsyncIterator[Everywhere]:
+    async def open_fenced() -> AsyncIterator[Everywhere]:
         with ExitStack() as stack:
             yield Everywhere(ledger, stack)
 
-    report = asyncio.run(conformance.validate(fenced, capabilities=BASIC))
+    report = asyncio.run(conformance.validate(open_fenced, capabilities=BASIC))
     failed = {name: result.failures for name, result in report.results.items() if result.failures}
     assert failed == {}
     assert report.passed_all_base()
@@ -124,7 +124,7 @@ def test_nothing_is_written_to_another_thread_or_after_the_lease(ledger: Ledger)
         later.release()
 
 
-def _filled(path: Path, steps: int = 6) -> Ledger:
+def _fill_ledger(path: Path, steps: int = 6) -> Ledger:
     """A thread with a chain of checkpoints, each with its writes."""
     ledger = Ledger(f"sqlite:///{path}")
     lease = acquire(ledger, "thread")
@@ -151,7 +151,7 @@ def _read(ledger: Ledger) -> tuple[Any, Any]:
         ) if found else None
 
 
-def _changed(ledger: Ledger, *statements: str) -> None:
+def _execute(ledger: Ledger, *statements: str) -> None:
     with contextlib.closing(sqlite3.connect(ledger.url.removeprefix("sqlite:///"))) as database:
         for statement in statements:
             database.execute(statement)
@@ -160,7 +160,7 @@ def _changed(ledger: Ledger, *statements: str) -> None:
 
 def test_no_flip_of_a_bit_changes_what_a_thread_resumes_from(tmp_path: Path) -> None:
     file = tmp_path / "ledger.sqlite"
-    ledger = _filled(file)
+    ledger = _fill_ledger(file)
     before = _read(ledger)
     ledger.close()
     whole, random = file.read_bytes(), Random(22)
@@ -240,10 +240,10 @@ _OLDEST = "(SELECT min(checkpoint_id) FROM checkpoints)"
 def test_damage_is_one_line_that_names_the_last_good_checkpoint(
     tmp_path: Path, damage: str, reason: str, is_fork_possible: bool
 ) -> None:
-    ledger = _filled(tmp_path / "ledger.sqlite")
+    ledger = _fill_ledger(tmp_path / "ledger.sqlite")
     with open_saver(ledger) as saver:
         good = [each.config["configurable"]["checkpoint_id"] for each in saver.list(THREAD)][1]
-    _changed(ledger, damage)
+    _execute(ledger, damage)
     with pytest.raises(CheckpointCorruptError, match=reason) as raised:
         _read(ledger)
     line = str(raised.value)
@@ -263,12 +263,12 @@ def test_damage_is_one_line_that_names_the_last_good_checkpoint(
 
 
 def test_another_thread_is_not_refused_for_a_damaged_one(tmp_path: Path) -> None:
-    ledger = _filled(tmp_path / "ledger.sqlite")
+    ledger = _fill_ledger(tmp_path / "ledger.sqlite")
     lease = acquire(ledger, "other")
     other: RunnableConfig = {"configurable": {"thread_id": "other", "checkpoint_ns": ""}}
     with open_saver(ledger, lease) as saver:
         saver.put(other, empty_checkpoint(), {"source": "input", "step": -1}, {})
-        _changed(ledger, "DELETE FROM checkpoints WHERE thread_id = 'thread'")
+        _execute(ledger, "DELETE FROM checkpoints WHERE thread_id = 'thread'")
         assert saver.get_tuple(other) is not None
         assert len(list(saver.list(other))) == 1
     lease.release()

@@ -26,7 +26,7 @@ from langgraph_takeover.sandbox.backends import host
 
 from ...conftest import skip_missing
 from ..conftest import DONE, EDIT, FIX, RunHarness, scripted_model
-from ..delivery.test_delivery import QUICK, RECORD, UNDERSTOOD, brought
+from ..delivery.test_delivery import QUICK, RECORD, UNDERSTOOD, deliver_record
 
 ROOT = Path(__file__).parents[3]
 
@@ -50,7 +50,7 @@ def handoff(*argv: str, typed: str = "", **environment: str) -> subprocess.Compl
     )
 
 
-def offered(bench: RunHarness, to: str = "ann") -> Handoff:
+def offer_handoff(bench: RunHarness, to: str = "ann") -> Handoff:
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",), policy="stop")
     return hand_over(
         bench.home,
@@ -64,7 +64,7 @@ def offered(bench: RunHarness, to: str = "ann") -> Handoff:
 
 @pytest.mark.slow
 def test_a_person_takes_a_handoff_works_and_gives_it_to_an_agent(bench: RunHarness) -> None:
-    found = offered(bench)
+    found = offer_handoff(bench)
     record, home = str(bench.home.records.directory(RECORD)), str(bench.home.directory)
     typed = "double(3) is 6\nlook at the file\nthat the test fails\ncat pkg/core.py\ncd pkg\nedit core.py\npwd\nexit\n"
     seen = handoff("take", record, "--as", "ann", typed=typed, EDITOR="sed -i s/3/4/")
@@ -79,7 +79,7 @@ def test_a_person_takes_a_handoff_works_and_gives_it_to_an_agent(bench: RunHarne
     )
     given = handoff("give", record, "--as", "ann", "--to", "tester", "--message", "only the number is wrong")
     assert given.returncode == 0, given.stderr
-    states = {each["to"] if "to" in each else each["target"]: each for each in listed(home)}
+    states = {each["to"] if "to" in each else each["target"]: each for each in list_as_json(home)}
     assert states["ann"]["state"] == "completed"
     assert states["tester"]["state"] == "offered"
     sent = RecordStore(bench.home.records.root).load(states["tester"]["record"])
@@ -90,13 +90,13 @@ def test_a_person_takes_a_handoff_works_and_gives_it_to_an_agent(bench: RunHarne
     edited = [change.path for event in sent.trace for change in event.changes]
     assert edited == ["pkg/core.py", "pkg/core.py"]
     model = scripted_model(UNDERSTOOD, DONE)
-    done = brought(bench, handoffs.load(bench.home.ledger, states["tester"]["id"]), model)
+    done = deliver_record(bench, handoffs.load(bench.home.ledger, states["tester"]["id"]), model)
     assert done.handoff.state == "completed"
     assert "From: ann" in model.seen[0][1].text
     assert "only the number is wrong" in model.seen[0][1].text
 
 
-def listed(home: str) -> list[dict[str, Any]]:
+def list_as_json(home: str) -> list[dict[str, Any]]:
     told = handoff("list", "--home", home, "--json")
     assert told.returncode == 0, told.stderr
     found: list[dict[str, Any]] = json.loads(told.stdout)
@@ -105,8 +105,8 @@ def listed(home: str) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_a_table_a_history_and_what_would_be_sent(bench: RunHarness) -> None:
-    found, home = offered(bench, "tester"), str(bench.home.directory)
-    brought(bench, found, scripted_model("?", "?", "?", "?"))
+    found, home = offer_handoff(bench, "tester"), str(bench.home.directory)
+    deliver_record(bench, found, scripted_model("?", "?", "?", "?"))
     table = handoff("list", "--home", home, "--state", "timed_out").stdout
     assert all(word in table for word in (found.id, "timed_out", "writer", "tester", RECORD))
     told = handoff("history", found.id, "--home", home)
@@ -120,19 +120,19 @@ def test_a_table_a_history_and_what_would_be_sent(bench: RunHarness) -> None:
 
 
 def test_retry_unblock_and_rollback(bench: RunHarness) -> None:
-    found, home = offered(bench, "tester"), str(bench.home.directory)
+    found, home = offer_handoff(bench, "tester"), str(bench.home.directory)
     down = scripted_model("?", "?", "?", "?")
-    brought(bench, found, down)
+    deliver_record(bench, found, down)
     again = handoff("retry", found.id, "--home", home)
     assert (again.returncode, "offered to tester again" in again.stdout) == (0, True)
-    brought(
+    deliver_record(
         bench, found, down, delivery_policy=QUICK.model_copy(update={"rounds": 1}), on_blocked=lambda _: None
     )
     assert handoffs.load(bench.home.ledger, found.id).state == "blocked"
     refused = handoff("retry", found.id, "--home", home)
     assert (refused.returncode, "unblock" in refused.stderr) == (2, True)
     assert handoff("unblock", found.id, "--home", home).returncode == 0
-    brought(bench, found, scripted_model(UNDERSTOOD, FIX, DONE))
+    deliver_record(bench, found, scripted_model(UNDERSTOOD, FIX, DONE))
     back = handoff("rollback", found.id, "--home", home, "--reason", "no good")
     assert back.returncode == 0, back.stderr
     assert "thread thread is at checkpoint" in back.stdout
@@ -141,7 +141,7 @@ def test_retry_unblock_and_rollback(bench: RunHarness) -> None:
 
 @pytest.mark.slow
 def test_who_works_is_not_pushed_aside_unless_one_insists(bench: RunHarness) -> None:
-    found, home = offered(bench, "tester"), str(bench.home.directory)
+    found, home = offer_handoff(bench, "tester"), str(bench.home.directory)
     held = acquire(bench.home.ledger, "successor")
     handoffs.change_state(bench.home.ledger, found.id, "accepted", by="tester", successor="successor")
     refused = handoff("retry", found.id, "--home", home)
@@ -168,7 +168,7 @@ def test_who_works_is_not_pushed_aside_unless_one_insists(bench: RunHarness) -> 
 )
 def test_what_cannot_be_is_one_line(bench: RunHarness, argv: list[str], said: str) -> None:
     known = {
-        "home": bench.home.directory, "root": bench.home.directory.parent, "id": offered(bench).id,
+        "home": bench.home.directory, "root": bench.home.directory.parent, "id": offer_handoff(bench).id,
         "record": bench.home.records.directory(RECORD),
     }  # fmt: skip
     told = handoff(*[each.format(**known) for each in argv])
@@ -178,7 +178,7 @@ def test_what_cannot_be_is_one_line(bench: RunHarness, argv: list[str], said: st
 
 
 def test_a_start_up_mends_what_died_and_tells_the_rest(bench: RunHarness) -> None:
-    found = offered(bench, "tester")
+    found = offer_handoff(bench, "tester")
     with bench.home.ledger.write_transaction() as connection:
         connection.execute(update(rows).values(deadline_at=time.time() - 5))
     died = handoffs.prepare(
@@ -198,13 +198,13 @@ def test_a_start_up_mends_what_died_and_tells_the_rest(bench: RunHarness) -> Non
     assert not half.exists()
     after = [each.subject for each in repair(bench.home)]
     assert after == ["handoff died"], "what was mended is not found again"
-    brought(bench, found, scripted_model(UNDERSTOOD, DONE))
+    deliver_record(bench, found, scripted_model(UNDERSTOOD, DONE))
     assert handoffs.load(bench.home.ledger, found.id).state == "completed"
 
 
 def test_a_successor_that_nobody_drives_is_told_of(bench: RunHarness) -> None:
-    found = offered(bench, "tester")
-    done = brought(bench, found, scripted_model(UNDERSTOOD, FIX, DONE), max_steps=1)
+    found = offer_handoff(bench, "tester")
+    done = deliver_record(bench, found, scripted_model(UNDERSTOOD, FIX, DONE), max_steps=1)
     assert done.handoff.state == "active"
     (told,) = repair(bench.home)
     assert "nobody works on" in told.problem
@@ -213,7 +213,7 @@ def test_a_successor_that_nobody_drives_is_told_of(bench: RunHarness) -> None:
 
 @pytest.mark.slow
 def test_who_is_interrupted_has_a_terminal_as_before(bench: RunHarness) -> None:
-    offered(bench, "tester")
+    offer_handoff(bench, "tester")
     record = str(bench.home.records.directory(RECORD))
     child, terminal = pty.fork()
     if child == 0:

@@ -24,7 +24,7 @@ from ..conftest import (
     SHOW,
     TEST,
     RunHarness,
-    noted_text,
+    get_note_text,
     scripted_model,
 )
 
@@ -37,7 +37,7 @@ def test_a_model_that_failed_is_asked_again_where_it_stopped(bench: RunHarness) 
         bench.run(broken, model_tries=1)
     done = bench.resume(scripted_model("", "", NOTE.format(3), SHOW, DONE))
     assert done.stop_reason == "finished"
-    assert noted_text(done.state) == "1\n2\n3"
+    assert get_note_text(done.state) == "1\n2\n3"
     assert done.steps == 5
 
 
@@ -71,7 +71,7 @@ def test_a_node_whose_checkpoint_was_never_written_is_not_lost(bench: RunHarness
             bench.resume(model, snapshot_every=kept_at)
     done = bench.resume(model, snapshot_every=kept_at, go_back=True)
     assert (done.stop_reason, done.steps) == ("finished", 5)
-    assert noted_text(done.state) == "1\n2\n3"
+    assert get_note_text(done.state) == "1\n2\n3"
     assert len(model.seen) == 5
 
 
@@ -79,7 +79,7 @@ def test_a_step_that_is_replayed_is_done_anew_from_its_own_machine(bench: RunHar
     bench.run(scripted_model(NOTE.format(1), NOTE.format(2), DONE))
     before = [m for m in bench.home.history("thread") if m.next == ("shell",) and m.step == 2]
     done = bench.resume(scripted_model("", "", SHOW, DONE), checkpoint=before[0].checkpoint)
-    assert noted_text(done.state) == "1\n2"
+    assert get_note_text(done.state) == "1\n2"
 
 
 def test_the_machines_of_points_only(bench: RunHarness) -> None:
@@ -93,7 +93,7 @@ def test_the_machines_of_points_only(bench: RunHarness) -> None:
     with pytest.raises(SnapshotNotFoundError, match="resumes from step 3"):
         bench.resume(scripted_model("", "", SHOW, DONE), **settings)
     done = bench.resume(scripted_model("", "", "", SHOW, DONE), go_back=True, **settings)
-    assert noted_text(done.state) == "1\n2"
+    assert get_note_text(done.state) == "1\n2"
 
 
 def test_the_machines_of_records_alone(bench: RunHarness) -> None:
@@ -104,7 +104,7 @@ def test_the_machines_of_records_alone(bench: RunHarness) -> None:
     with pytest.raises(SnapshotNotFoundError, match="resumes from step 3"):
         bench.resume(model, **settings)
     done = bench.resume(scripted_model("", "", "", SHOW, DONE), go_back=True, **settings)
-    assert noted_text(done.state) == "1\n2"
+    assert get_note_text(done.state) == "1\n2"
 
 
 def test_a_stop_by_budget_can_be_gone_on_from_with_more(bench: RunHarness) -> None:
@@ -115,7 +115,7 @@ def test_a_stop_by_budget_can_be_gone_on_from_with_more(bench: RunHarness) -> No
     assert (same.stop_reason, same.steps) == ("max_steps", 2)
     done = bench.resume(model, max_steps=9)
     assert done.stop_reason == "finished"
-    assert noted_text(done.state) == "1\n2\n3"
+    assert get_note_text(done.state) == "1\n2\n3"
     assert bench.resume(model).steps == 5
 
 
@@ -226,7 +226,7 @@ def test_sigterm_ends_the_run_after_its_step(bench: RunHarness, kept_at: Any) ->
     newest = bench.home.history("thread")[0]
     assert (newest.step, newest.is_restorable) == (2, True)
     done = bench.resume(model, snapshot_every=kept_at)
-    assert noted_text(done.state) == "1\n2\n3"
+    assert get_note_text(done.state) == "1\n2\n3"
 
 
 def test_a_pruned_thread_goes_on_where_it_was(bench: RunHarness) -> None:
@@ -237,7 +237,7 @@ def test_a_pruned_thread_goes_on_where_it_was(bench: RunHarness) -> None:
         run.prune()
     assert bench.load_state().next == ("think",)
     done = bench.resume(scripted_model("", "", SHOW, DONE))
-    assert noted_text(done.state) == "1"
+    assert get_note_text(done.state) == "1"
 
 
 def test_nothing_is_pruned_when_it_fails_halfway(bench: RunHarness, monkeypatch: pytest.MonkeyPatch) -> None:

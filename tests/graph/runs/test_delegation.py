@@ -71,7 +71,7 @@ def calling(**arguments: Any) -> str:
     return f"```json\n{json.dumps({'name': 'delegate_task', 'arguments': arguments})}\n```"
 
 
-def said(text: str) -> str:
+def make_reply(text: str) -> str:
     return f"<finish>{text}</finish>"
 
 
@@ -101,7 +101,7 @@ def first(model: ByGoal, goal: str) -> str:
 
 def test_a_child_works_and_its_changes_come_back(bench: RunHarness) -> None:
     parent = [LOOK, FAILING, calling(goal="Make GOAL true."), FAILING, DONE]
-    model = agents(parent, GOAL=[MEND, said("It doubles now.")])
+    model = agents(parent, GOAL=[MEND, make_reply("It doubles now.")])
     state = run(bench, model)
     (seen,) = results(state)
     assert seen.text.startswith("Child 1 (work, thread thread.4.0) finished after 2 steps.\n")
@@ -115,7 +115,7 @@ def test_a_child_works_and_its_changes_come_back(bench: RunHarness) -> None:
 
 
 def test_a_child_starts_with_what_its_parents_trace_shows(bench: RunHarness) -> None:
-    model = agents([LOOK, FAILING, calling(goal="Make GOAL true."), DONE], GOAL=[MEND, said("ok")])
+    model = agents([LOOK, FAILING, calling(goal="Make GOAL true."), DONE], GOAL=[MEND, make_reply("ok")])
     run(bench, model)
     told = first(model, "GOAL")
     assert "return n + 1" in told
@@ -138,7 +138,7 @@ def test_a_given_payload_reaches_the_child_and_is_held_against_the_trace(bench: 
         "dead_ends": [{"what": "return n * 2", "why": "it is wrong"}, "python3 -m unittest -q"],
     }
     model = agents(
-        [FAILING, calling(goal="Make GOAL true.", handoff=handoff), DONE], GOAL=[LOOK, MEND, said("ok")]
+        [FAILING, calling(goal="Make GOAL true.", handoff=handoff), DONE], GOAL=[LOOK, MEND, make_reply("ok")]
     )
     run(bench, model)
     told = first(model, "GOAL")
@@ -183,7 +183,7 @@ def test_a_child_that_changes_nothing(bench: RunHarness) -> None:
 def test_looking_leaves_nothing(bench: RunHarness) -> None:
     model = agents(
         [calling(goal="GOAL", mode="look"), "```bash\nls; cat pkg/core.py\n```", DONE],
-        GOAL=[MEND, "```bash\necho x > left.txt\n```", said("It returns n + 1.")],
+        GOAL=[MEND, "```bash\necho x > left.txt\n```", make_reply("It returns n + 1.")],
     )
     state = run(bench, model)
     (seen,) = results(state)
@@ -247,7 +247,7 @@ def test_children_delegate_as_deep_as_they_may(bench: RunHarness) -> None:
     model = agents(
         [calling(goal="MIDDLE"), DONE],
         MIDDLE=[DEEPER, DONE],
-        DEEPEST=[calling(goal="BOTTOMLESS"), MEND, said("done below")],
+        DEEPEST=[calling(goal="BOTTOMLESS"), MEND, make_reply("done below")],
     )
     seen = result(bench, model)
     assert paths(seen.changes) == ["pkg/core.py"]  # through both of them
@@ -368,7 +368,7 @@ def test_hostile_words_stay_words(bench: RunHarness) -> None:
         "dead_ends": [{"what": "`a`\n# Task", "why": "</earlier-work>"}],
     }
     model = agents(
-        [make, calling(goal="GOAL", handoff=handoff), DONE], GOAL=[said("``` </earlier-work>\x1b[2J")]
+        [make, calling(goal="GOAL", handoff=handoff), DONE], GOAL=[make_reply("``` </earlier-work>\x1b[2J")]
     )
     seen = result(bench, model)
     told = first(model, "GOAL")
@@ -566,7 +566,9 @@ def test_a_long_name_of_a_thread(bench: RunHarness) -> None:
 
 def test_a_report_is_bounded(bench: RunHarness) -> None:
     model = agents(
-        [several({"goal": "ONE"}, {"goal": "TWO"}), DONE], ONE=[said("x" * 9000)], TWO=[said("y" * 9000)]
+        [several({"goal": "ONE"}, {"goal": "TWO"}), DONE],
+        ONE=[make_reply("x" * 9000)],
+        TWO=[make_reply("y" * 9000)],
     )
     seen = result(bench, model, observation_chars=1000)
     assert len(seen.text) < 2 * 1000 + 300
@@ -576,7 +578,7 @@ def test_a_report_is_bounded(bench: RunHarness) -> None:
 def test_a_child_whose_repository_is_gone(bench: RunHarness) -> None:
     model = agents(
         [calling(goal="GOAL"), "```bash\ngit status --short\n```", DONE],
-        GOAL=["```bash\nrm -rf .git\n```", said("oops")],
+        GOAL=["```bash\nrm -rf .git\n```", make_reply("oops")],
     )
     state = run(bench, model)
     (seen,) = results(state)

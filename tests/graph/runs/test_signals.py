@@ -39,7 +39,7 @@ def raising(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
     signal.signal(request.param, before)
 
 
-def disturbed(deed: Callable[[], object], number: signal.Signals, place: int) -> bool:
+def disturb(deed: Callable[[], object], number: signal.Signals, place: int) -> bool:
     """Whether the deed has so many instructions that the signal came before it was over."""
     left = place
 
@@ -97,7 +97,7 @@ def test_the_next_write_need_not_wait(
         over = False
         while not over:
             try:
-                over = not disturbed(deeds[writer], raising, place)
+                over = not disturb(deeds[writer], raising, place)
             except Came as error:
                 kept.append(error)  # as a program does that is being ended: its frames live on
                 came += 1

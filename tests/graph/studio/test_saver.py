@@ -12,14 +12,14 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph_takeover.graph.studio.saver import DATABASE_PATH, ServerSaver, open_server_saver
 
 
-async def written(saver: ServerSaver, thread: str, run: str) -> None:
+async def write_thread(saver: ServerSaver, thread: str, run: str) -> None:
     config = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
     checkpoint = {**empty_checkpoint(), "id": str(uuid6())}
     at = await saver.aput(config, checkpoint, {"run_id": run}, {})
     await saver.aput_writes(at, [("messages", run)], "task")
 
 
-async def found(saver: ServerSaver, thread: str) -> list[CheckpointTuple]:
+async def list_checkpoints(saver: ServerSaver, thread: str) -> list[CheckpointTuple]:
     return [each async for each in saver.alist({"configurable": {"thread_id": thread}})]
 
 
@@ -28,22 +28,22 @@ def test_a_rolled_back_run_leaves_nothing_and_others_stay(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    async def rolled_back() -> None:
+    async def roll_back() -> None:
         async with open_server_saver() as saver:
             await saver.adelete_for_runs(["first"])
             for run in ("first", "second", "second"):
-                await written(saver, "thread", run)
-            await written(saver, "other", "third")
+                await write_thread(saver, "thread", run)
+            await write_thread(saver, "other", "third")
             await saver.adelete_for_runs(["second", "third"])
         async with open_server_saver() as saver:
-            (left,) = await found(saver, "thread")
+            (left,) = await list_checkpoints(saver, "thread")
             assert left.metadata["run_id"] == "first"
             assert left.pending_writes == [("task", "messages", "first")]
-            assert not await found(saver, "other")
+            assert not await list_checkpoints(saver, "other")
             async with saver.conn.execute("SELECT count(*) FROM writes") as counted:
                 assert await counted.fetchone() == (1,)
 
-    asyncio.run(rolled_back())
+    asyncio.run(roll_back())
     assert (tmp_path / DATABASE_PATH).is_file()
 
 
@@ -52,11 +52,11 @@ def test_a_thread_is_deleted_that_nobody_has_looked_at(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    async def deleted() -> None:
+    async def delete_run() -> None:
         async with open_server_saver() as saver:
             await saver.adelete_thread("thread")
-            await written(saver, "thread", "run")
+            await write_thread(saver, "thread", "run")
             await saver.adelete_thread("thread")
-            assert not await found(saver, "thread")
+            assert not await list_checkpoints(saver, "thread")
 
-    asyncio.run(deleted())
+    asyncio.run(delete_run())

@@ -68,12 +68,12 @@ def test_who_waits_to_file_can_be_interrupted(url: str, monkeypatch: pytest.Monk
     class InterruptedWaitError(Exception):
         pass
 
-    def interrupted(seconds: float) -> None:
+    def interrupt_sleep(seconds: float) -> None:
         raise InterruptedWaitError
 
     ledger, other = Ledger(url), Ledger(url)
     with other.lock_snapshots():
-        monkeypatch.setattr(time, "sleep", interrupted)
+        monkeypatch.setattr(time, "sleep", interrupt_sleep)
         with pytest.raises(InterruptedWaitError), ledger.lock_snapshots():
             raise AssertionError("two file at once")
     with ledger.lock_snapshots():

@@ -64,7 +64,7 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Ledger]:
     found.close()
 
 
-def prepared(ledger: Ledger, name: str = "h1", **changes: Any) -> Handoff:
+def prepare_handoff(ledger: Ledger, name: str = "h1", **changes: Any) -> Handoff:
     said: dict[str, Any] = {
         "handoff_id": name,
         "record": "t.first_validation",
@@ -79,8 +79,8 @@ def prepared(ledger: Ledger, name: str = "h1", **changes: Any) -> Handoff:
     return prepare(ledger, **said | changes)
 
 
-def brought(ledger: Ledger, state: HandoffState, name: str = "h1") -> Handoff:
-    found = prepared(ledger, name)
+def advance_handoff(ledger: Ledger, state: HandoffState, name: str = "h1") -> Handoff:
+    found = prepare_handoff(ledger, name)
     for step in PATHS[state]:
         found = change_state(ledger, name, step, by="test")
     return found
@@ -89,7 +89,7 @@ def brought(ledger: Ledger, state: HandoffState, name: str = "h1") -> Handoff:
 @pytest.mark.parametrize("to", list(ALLOWED_TRANSITIONS))
 @pytest.mark.parametrize("state", list(ALLOWED_TRANSITIONS))
 def test_only_what_is_legal_can_be_written(ledger: Ledger, state: HandoffState, to: HandoffState) -> None:
-    before = brought(ledger, state)
+    before = advance_handoff(ledger, state)
     if to in ALLOWED_TRANSITIONS[state]:
         after = change_state(ledger, "h1", to, by="me", reason="because")
         assert (after.state, after.version, after.reason) == (to, before.version + 1, "because")
@@ -105,7 +105,7 @@ def test_only_what_is_legal_can_be_written(ledger: Ledger, state: HandoffState, 
 
 
 def test_one_of_many_at_once_wins(ledger: Ledger) -> None:
-    brought(ledger, "offered")
+    advance_handoff(ledger, "offered")
     won: list[str] = []
     lost: list[str] = []
     barrier = threading.Barrier(8)
@@ -127,8 +127,8 @@ def test_one_of_many_at_once_wins(ledger: Ledger) -> None:
 
 
 def test_a_key_asks_once(ledger: Ledger) -> None:
-    first = prepared(ledger, key="k0")
-    assert prepared(ledger, key="k0") == first
+    first = prepare_handoff(ledger, key="k0")
+    assert prepare_handoff(ledger, key="k0") == first
     offered = change_state(ledger, "h1", "offered", by="a", key="k1")
     change_state(ledger, "h1", "accepted", by="b", understanding=UNDERSTOOD, key="k2")
     assert change_state(ledger, "h1", "offered", by="a", key="k1") == offered, (
@@ -138,7 +138,7 @@ def test_a_key_asks_once(ledger: Ledger) -> None:
     with pytest.raises(KeyReusedError, match="k1"):
         change_state(ledger, "h1", "active", by="a", key="k1")
     with pytest.raises(KeyReusedError, match="h1 is there already"):
-        prepared(ledger, target="another")
+        prepare_handoff(ledger, target="another")
     with ledger.write_transaction() as connection:
         connection.execute(
             update(idempotency_keys).values(expires_at=idempotency_keys.c.expires_at - KEY_LIFETIME_S - 1)
@@ -150,7 +150,7 @@ def test_a_key_asks_once(ledger: Ledger) -> None:
 
 def test_the_source_is_fenced_off_from_acceptance_to_roll_back(ledger: Ledger) -> None:
     held = acquire(ledger, "thread-1")
-    brought(ledger, "offered")
+    advance_handoff(ledger, "offered")
     with ledger.read_transaction() as connection:
         held.require(connection)
     change_state(ledger, "h1", "accepted", by="tester", understanding=UNDERSTOOD)
@@ -166,22 +166,22 @@ def test_the_source_is_fenced_off_from_acceptance_to_roll_back(ledger: Ledger) -
 def test_what_cannot_be(ledger: Ledger) -> None:
     with pytest.raises(HandoffNotFoundError, match="there is none yet"):
         load(ledger, "h1")
-    prepared(ledger)
+    prepare_handoff(ledger)
     with pytest.raises(HandoffNotFoundError, match="there are h1"):
         change_state(ledger, "h2", "offered", by="a")
     with pytest.raises(IllegalTransitionError):
         change_state(ledger, "h1", "offered", by="a", version=7)
     with pytest.raises(ThreadNameError):
-        prepared(ledger, "h\x1b[2J")
+        prepare_handoff(ledger, "h\x1b[2J")
     with pytest.raises(ThreadNameError):
-        prepared(ledger, "h3", target="t" * 1000)
+        prepare_handoff(ledger, "h3", target="t" * 1000)
     with pytest.raises(ValueError, match="there is no state"):
         change_state(ledger, "h1", "lost", by="a")  # type: ignore[arg-type]
 
 
 def test_two_handoffs_of_one_thread_cannot_both_be_taken(ledger: Ledger) -> None:
-    brought(ledger, "offered")
-    change_state(ledger, prepared(ledger, "h2", target="other").id, "offered", by="writer")
+    advance_handoff(ledger, "offered")
+    change_state(ledger, prepare_handoff(ledger, "h2", target="other").id, "offered", by="writer")
     change_state(ledger, "h1", "accepted", by="tester", successor="s1")
     with pytest.raises(HandedOverError, match="to tester by handoff h1"):
         change_state(ledger, "h2", "accepted", by="other", successor="s2")
@@ -199,9 +199,9 @@ def test_two_handoffs_of_one_thread_cannot_both_be_taken(ledger: Ledger) -> None
 
 
 def test_a_later_handoff_goes_first(ledger: Ledger) -> None:
-    brought(ledger, "offered")
+    advance_handoff(ledger, "offered")
     change_state(ledger, "h1", "accepted", by="tester", successor="s1")
-    prepared(ledger, "h2", thread="s1", source="tester", target="writer")
+    prepare_handoff(ledger, "h2", thread="s1", source="tester", target="writer")
     for state in ("offered", "accepted"):
         change_state(ledger, "h2", state, by="writer", successor="s2")  # type: ignore[arg-type]
     with pytest.raises(IllegalTransitionError, match="was handed on by handoff h2; roll that back first"):
@@ -230,7 +230,7 @@ def test_many_processes_lose_nothing_and_do_nothing_twice(request: pytest.Fixtur
 def test_an_interrupted_transition_is_whole_or_not_there(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
-    brought(ledger, "offered")
+    advance_handoff(ledger, "offered")
 
     def fails(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -282,7 +282,7 @@ class Handoffs(RuleBasedStateMachine):
 
     def _new(self) -> str:
         name = f"h{len(self.states)}"
-        prepared(self.ledger, name, thread=f"thread-{name}")
+        prepare_handoff(self.ledger, name, thread=f"thread-{name}")
         self.states[name], self.versions[name], self.successors[name] = "prepared", 1, []
         return name
 

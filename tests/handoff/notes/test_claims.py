@@ -20,23 +20,23 @@ def with_files(run: Run) -> HandoffRecord:
     return run.record().model_copy(update={"files": FILES})
 
 
-def looked() -> Run:
+def make_look_run() -> Run:
     return Run().shell("cat pkg/core.py", "def f(): ...", reads=(FileRead(path="pkg/core.py", sha256=A),))
 
 
-def edited() -> Run:
-    return looked().shell("sed -i s/a/b/ pkg/core.py", "", CORE)
+def make_edit_run() -> Run:
+    return make_look_run().shell("sed -i s/a/b/ pkg/core.py", "", CORE)
 
 
 def failing() -> Run:
-    return edited().shell("python -m unittest tests.test_core", FAILED, exit_code=1)
+    return make_edit_run().shell("python -m unittest tests.test_core", FAILED, exit_code=1)
 
 
 def passing() -> Run:
-    return edited().shell("python -m unittest tests.test_core", PASSED)
+    return make_edit_run().shell("python -m unittest tests.test_core", PASSED)
 
 
-def fixed_then_edited() -> Run:
+def make_fix_and_edit_run() -> Run:
     return passing().shell("sed -i s/b/c/ pkg/core.py", "", change("pkg/core.py", "b" * 64, "c" * 64))
 
 
@@ -58,29 +58,29 @@ NOT_YET = "nothing was validated after the latest source change"
         (failing, "recommended_next_action", "Make the tests pass, then run the suite that passes.", (), None),
         (failing, "rollback_notes", "If the tests should pass, nothing.", (), None),
         (passing, "evidence_observed", "All tests pass.", (), None),
-        (edited, "evidence_observed", "All tests pass.", (), "no validation was run"),
-        (fixed_then_edited, "evidence_observed", "All tests pass.", (), NOT_YET),
-        (fixed_then_edited, "evidence_observed", "The test run passed", (5,), None),
-        (fixed_then_edited, "evidence_observed", "All tests pass now", (5,), NOT_YET),
-        (edited, "work_completed", "No changes were made.", (), "1 file differs from the base commit"),
-        (edited, "work_completed", "Nothing was changed yet.", (), "1 file differs from the base commit"),
-        (edited, "work_completed", "I did not edit any file.", (), "1 file differs from the base commit"),
-        (edited, "rollback_notes", "Nothing was changed.", (), "1 file differs from the base commit"),
-        (edited, "work_completed", "No changes were made to tests/test_core.py.", (), None),
-        (edited, "work_completed", "Edited pkg/core.py.", (), None),
-        (looked, "work_completed", "No changes were made.", (), None),
-        (looked, "work_completed", "Changed the parser.", (), "no file was changed"),
-        (looked, "recommended_next_action", "The parser must be changed.", (), None),
-        (looked, "work_completed", "It should be changed in the parser.", (), None),
-        (edited, "problem_understanding", "The bug is in pkg/other.py.", (), "the snapshot has no file pkg/other.py"),
-        (edited, "recommended_next_action", "Look at other.py", (), "the snapshot has no file other.py"),
-        (edited, "problem_understanding", "The bug is in core.py.", (), None),
-        (edited, "problem_understanding", "See sub/deep.py and pkg/sub/.", (), None),
-        (edited, "problem_understanding", "See ./pkg/core.py, or https://example.org/a/b.py.", (), None),
-        (edited, "problem_understanding", "pkg/other.py is missing.", (), None),
-        (edited, "recommended_next_action", "Create pkg/other.py.", (), None),
-        (edited, "work_completed", "UNKNOWN", (), None),
-        (edited, "work_completed", "NONE OBSERVED.", (), None),
+        (make_edit_run, "evidence_observed", "All tests pass.", (), "no validation was run"),
+        (make_fix_and_edit_run, "evidence_observed", "All tests pass.", (), NOT_YET),
+        (make_fix_and_edit_run, "evidence_observed", "The test run passed", (5,), None),
+        (make_fix_and_edit_run, "evidence_observed", "All tests pass now", (5,), NOT_YET),
+        (make_edit_run, "work_completed", "No changes were made.", (), "1 file differs from the base commit"),
+        (make_edit_run, "work_completed", "Nothing was changed yet.", (), "1 file differs from the base commit"),
+        (make_edit_run, "work_completed", "I did not edit any file.", (), "1 file differs from the base commit"),
+        (make_edit_run, "rollback_notes", "Nothing was changed.", (), "1 file differs from the base commit"),
+        (make_edit_run, "work_completed", "No changes were made to tests/test_core.py.", (), None),
+        (make_edit_run, "work_completed", "Edited pkg/core.py.", (), None),
+        (make_look_run, "work_completed", "No changes were made.", (), None),
+        (make_look_run, "work_completed", "Changed the parser.", (), "no file was changed"),
+        (make_look_run, "recommended_next_action", "The parser must be changed.", (), None),
+        (make_look_run, "work_completed", "It should be changed in the parser.", (), None),
+        (make_edit_run, "problem_understanding", "The bug is in pkg/other.py.", (), "the snapshot has no file pkg/other.py"),
+        (make_edit_run, "recommended_next_action", "Look at other.py", (), "the snapshot has no file other.py"),
+        (make_edit_run, "problem_understanding", "The bug is in core.py.", (), None),
+        (make_edit_run, "problem_understanding", "See sub/deep.py and pkg/sub/.", (), None),
+        (make_edit_run, "problem_understanding", "See ./pkg/core.py, or https://example.org/a/b.py.", (), None),
+        (make_edit_run, "problem_understanding", "pkg/other.py is missing.", (), None),
+        (make_edit_run, "recommended_next_action", "Create pkg/other.py.", (), None),
+        (make_edit_run, "work_completed", "UNKNOWN", (), None),
+        (make_edit_run, "work_completed", "NONE OBSERVED.", (), None),
     ],
 )  # fmt: skip
 def test_what_the_record_denies(
@@ -92,7 +92,7 @@ def test_what_the_record_denies(
 
 
 def test_what_nobody_listed_is_not_missed() -> None:
-    evidence = Evidence(edited().record())
+    evidence = Evidence(make_edit_run().record())
     assert (
         find_contradiction("problem_understanding", Claim(text="The bug is in pkg/other.py."), evidence)
         is None

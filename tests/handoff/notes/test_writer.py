@@ -23,7 +23,7 @@ from .test_structured_note import CORE, FAILED, Run
 Schema = dict[str, Any] | None
 
 
-def said(reply: str) -> dict[str, list[str]]:
+def parse_reply(reply: str) -> dict[str, list[str]]:
     return {name: [claim.text for claim in claims] for name, claims in parse_fields(reply).items()}
 
 
@@ -72,7 +72,7 @@ FLAT = {name: f"about {name}" for name in MODEL_FIELDS}
     ],
 )
 def test_fields_are_read_from_whatever_came(reply: str, fields: dict[str, list[str]]) -> None:
-    assert said(reply) == fields
+    assert parse_reply(reply) == fields
 
 
 @pytest.mark.parametrize(

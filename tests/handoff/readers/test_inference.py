@@ -190,14 +190,14 @@ ROUNDS = [
 def test_a_restored_file_equals_its_base_content(real: Real, edit: str, restore: str) -> None:
     """The digest is again that of the base, so detectors recognize a restored file."""
 
-    def changed() -> set[str]:
+    def list_changed() -> set[str]:
         return {path for path in real.files.list_changed_paths() if is_code(path)}
 
     real.act(edit)
-    assert changed() == {"pkg/mod.py"}
+    assert list_changed() == {"pkg/mod.py"}
     real.act(restore)
     assert real.code()["pkg/mod.py"] == FILE
-    assert changed() == set()
+    assert list_changed() == set()
 
 
 @pytest.mark.parametrize(

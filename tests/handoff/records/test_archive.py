@@ -33,7 +33,7 @@ def names(store: Path) -> list[str]:
     return sorted(path.name for path in store.iterdir() if path.name != ".importing")
 
 
-def refused(content: bytes, place: Path, reason: str) -> None:
+def expect_refusal(content: bytes, place: Path, reason: str) -> None:
     file = place / "file"
     file.write_bytes(content)
     with pytest.raises((RecordError, SnapshotCorruptError), match=reason) as found:
@@ -50,15 +50,15 @@ def header_of(content: bytes) -> tuple[HandoffRecord, bytes]:
     return HandoffRecord.model_validate_json(content[start : start + size]), content[start + size + 32 :]
 
 
-def signed(header: str, rest: bytes = b"") -> bytes:
+def sign_file(header: str, rest: bytes = b"") -> bytes:
     """A file with the checksum that it should have."""
     head = MAGIC + struct.pack(">Q", len(header)) + header.encode()
     return head + hashlib.sha256(head).digest() + rest
 
 
-def test_a_record_goes_round(record: Path, carried: Path, tmp_path: Path) -> None:
-    assert list(carried.parent.iterdir()) == [carried]
-    place = archive.import_record(str(carried), tmp_path / "new" / "records")
+def test_a_record_goes_round(record: Path, record_archive: Path, tmp_path: Path) -> None:
+    assert list(record_archive.parent.iterdir()) == [record_archive]
+    place = archive.import_record(str(record_archive), tmp_path / "new" / "records")
     assert place == tmp_path / "new" / "records" / NAME
     assert {path.name: path.read_bytes() for path in place.iterdir()} == {
         path.name: path.read_bytes() for path in record.iterdir()
@@ -67,10 +67,12 @@ def test_a_record_goes_round(record: Path, carried: Path, tmp_path: Path) -> Non
     assert verify_record(place) == Verification(())
 
 
-def test_a_successor_goes_on_from_what_was_imported(kept: RunHarness, carried: Path, tmp_path: Path) -> None:
+def test_a_successor_goes_on_from_what_was_imported(
+    copy_harness: RunHarness, record_archive: Path, tmp_path: Path
+) -> None:
     with open_home(tmp_path / "other") as home:
-        archive.import_record(str(carried), home.records.root)
-        state = seen_by_successor(kept, home)
+        archive.import_record(str(record_archive), home.records.root)
+        state = run_successor(copy_harness, home)
     assert "return n * 2" in state["events"][1]["text"]
     assert state["events"][1]["text"].splitlines()[-2:] == ["1", "core.py"]
     assert state["view"] == "trace"  # as the review says
@@ -84,10 +86,10 @@ def test_places_that_fsspec_names(record: Path, tmp_path: Path, url: str) -> Non
 
 
 @pytest.mark.slow
-def test_an_image_goes_as_an_archive(layered: RunHarness, tmp_path: Path) -> None:
+def test_an_image_goes_as_an_archive(layer_harness: RunHarness, tmp_path: Path) -> None:
     """To a daemon that does not have it; the record tells where the archive is, and is as whole as before."""
-    directory, url = layered.store.directory(NAME), f"memory://image/{tmp_path.name}"
-    before = layered.store.load(NAME)
+    directory, url = layer_harness.store.directory(NAME), f"memory://image/{tmp_path.name}"
+    before = layer_harness.store.load(NAME)
     archive.export_record(directory, url)
     with open_home(tmp_path / "other") as home:
         place = archive.import_record(url, home.records.root)
@@ -97,33 +99,35 @@ def test_an_image_goes_as_an_archive(layered: RunHarness, tmp_path: Path) -> Non
         same = {"snapshot": before.snapshot, "digest": before.digest}
         assert found.model_copy(update=same) == before
         assert (place / found.snapshot.location).is_file()
-        assert "return n * 2" in seen_by_successor(layered, home)["events"][1]["text"]
+        assert "return n * 2" in run_successor(layer_harness, home)["events"][1]["text"]
 
 
-def seen_by_successor(bench: RunHarness, home: Any) -> Any:
+def run_successor(bench: RunHarness, home: Any) -> Any:
     other = object.__new__(RunHarness)
     other.home, other.store, other.spec = home, home.records, bench.spec
     return other.take_over(scripted_model(LOOK, DONE), view=None, record=NAME)
 
 
-def test_a_record_that_is_there_stays(record: Path, carried: Path, tmp_path: Path) -> None:
-    place = archive.import_record(str(carried), tmp_path)
+def test_a_record_that_is_there_stays(record: Path, record_archive: Path, tmp_path: Path) -> None:
+    place = archive.import_record(str(record_archive), tmp_path)
     (place / "mark").touch()
     with pytest.raises(archive.RecordExistsError, match="exists already"):
-        archive.import_record(str(carried), tmp_path)
+        archive.import_record(str(record_archive), tmp_path)
     assert (place / "mark").exists()
     torn = tmp_path / "torn"
-    torn.write_bytes(carried.read_bytes()[:-5])
+    torn.write_bytes(record_archive.read_bytes()[:-5])
     with pytest.raises(SnapshotCorruptError):
         archive.import_record(str(torn), tmp_path, replace=True)
     assert (place / "mark").exists()
-    assert archive.import_record(str(carried), tmp_path, replace=True) == place
+    assert archive.import_record(str(record_archive), tmp_path, replace=True) == place
     assert not (place / "mark").exists()
     assert verify_record(place) == Verification(())
 
 
-def test_a_record_that_is_not_whole_is_not_exported(record: Path, carried: Path, tmp_path: Path) -> None:
-    place = archive.import_record(str(carried), tmp_path / "records")
+def test_a_record_that_is_not_whole_is_not_exported(
+    record: Path, record_archive: Path, tmp_path: Path
+) -> None:
+    place = archive.import_record(str(record_archive), tmp_path / "records")
     (place / "snapshot.tar.zst").write_bytes(b"")
     with pytest.raises(SnapshotCorruptError):
         archive.export_record(place, str(tmp_path / "out" / "file"))
@@ -133,22 +137,22 @@ def test_a_record_that_is_not_whole_is_not_exported(record: Path, carried: Path,
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_cut_short_is_refused(carried: Path, tmp_path: Path) -> None:
-    content = carried.read_bytes()
+def test_what_is_cut_short_is_refused(record_archive: Path, tmp_path: Path) -> None:
+    content = record_archive.read_bytes()
     for length in (*range(0, 60, 7), *range(60, len(content), len(content) // 40), len(content) - 1):
-        refused(content[:length], tmp_path, "cut short|truncated|unknown (record|snapshot) format")
+        expect_refusal(content[:length], tmp_path, "cut short|truncated|unknown (record|snapshot) format")
 
 
-def test_every_flipped_bit_is_refused(carried: Path, tmp_path: Path) -> None:
-    content = carried.read_bytes()
+def test_every_flipped_bit_is_refused(record_archive: Path, tmp_path: Path) -> None:
+    content = record_archive.read_bytes()
     for position in (*range(0, 60, 5), *range(60, len(content), len(content) // 40), len(content) - 1):
         changed = bytearray(content)
         changed[position] ^= 1 << position % 8
-        refused(bytes(changed), tmp_path, "checksum|format|larger than|cut short|continues after")
+        expect_refusal(bytes(changed), tmp_path, "checksum|format|larger than|cut short|continues after")
 
 
-def test_what_is_no_record_is_refused(carried: Path, tmp_path: Path) -> None:
-    content = carried.read_bytes()
+def test_what_is_no_record_is_refused(record_archive: Path, tmp_path: Path) -> None:
+    content = record_archive.read_bytes()
     for changed, reason in (
         (b"", "format"),
         (os.urandom(1000), "format"),
@@ -157,13 +161,13 @@ def test_what_is_no_record_is_refused(carried: Path, tmp_path: Path) -> None:
         (content + b"\0", "continues after its end"),
         (MAGIC + struct.pack(">Q", 1 << 40), "larger than any record"),
         (MAGIC + struct.pack(">Q", 1 << 20) + b"{}", "cut short|truncated"),
-        (signed("[" * 100_000), "damaged, or not JSON"),
-        (signed("[]"), "schema version None"),
-        (signed("{}"), "schema version None"),
-        (signed('{"schema_version": 1}'), "schema version 1"),
-        (signed('{"schema_version": 99}'), "schema version 99"),
+        (sign_file("[" * 100_000), "damaged, or not JSON"),
+        (sign_file("[]"), "schema version None"),
+        (sign_file("{}"), "schema version None"),
+        (sign_file('{"schema_version": 1}'), "schema version 1"),
+        (sign_file('{"schema_version": 99}'), "schema version 99"),
     ):
-        refused(changed, tmp_path, reason)
+        expect_refusal(changed, tmp_path, reason)
 
 
 @pytest.mark.parametrize(
@@ -176,32 +180,34 @@ def test_what_is_no_record_is_refused(carried: Path, tmp_path: Path) -> None:
     ],
 )
 def test_an_archive_with_edited_notes_or_review_is_refused(
-    carried: Path, tmp_path: Path, field: str, change: dict[str, str]
+    record_archive: Path, tmp_path: Path, field: str, change: dict[str, str]
 ) -> None:
     """Even where the checksum of the file was made anew."""
-    record, rest = header_of(carried.read_bytes())
+    record, rest = header_of(record_archive.read_bytes())
     content = json.loads(to_json(record))
     content[field] |= change
-    refused(signed(json.dumps(content), rest), tmp_path, f"{field}.json does not match its digest")
+    expect_refusal(sign_file(json.dumps(content), rest), tmp_path, f"{field}.json does not match its digest")
 
 
-def test_an_older_archive_without_those_digests_is_taken_and_says_so(carried: Path, tmp_path: Path) -> None:
-    record, rest = header_of(carried.read_bytes())
+def test_an_older_archive_without_those_digests_is_taken_and_says_so(
+    record_archive: Path, tmp_path: Path
+) -> None:
+    record, rest = header_of(record_archive.read_bytes())
     assert record.notes is not None
     bare = record.notes.model_copy(update={"digest": ""})
     older = record.model_copy(update={"schema_version": 4, "notes": bare}).seal()
     file = tmp_path / "older.record"
-    file.write_bytes(signed(to_json(older), rest))
+    file.write_bytes(sign_file(to_json(older), rest))
     place = archive.import_record(str(file), tmp_path / "records")
     assert verify_record(place) == Verification((), files_without_digest=("notes.json",))
-    assert verify_record(archive.import_record(str(carried), tmp_path / "others")) == Verification(())
+    assert verify_record(archive.import_record(str(record_archive), tmp_path / "others")) == Verification(())
 
 
 @pytest.mark.parametrize("name", ["../out", "a/b", "/tmp/out", "..", ".", ".hidden", "", "a\nb", "x" * 201])
-def test_no_id_leads_out_of_the_store(carried: Path, tmp_path: Path, name: str) -> None:
-    record, rest = header_of(carried.read_bytes())
+def test_no_id_leads_out_of_the_store(record_archive: Path, tmp_path: Path, name: str) -> None:
+    record, rest = header_of(record_archive.read_bytes())
     hostile = record.model_copy(update={"id": name}).seal()
-    refused(signed(to_json(hostile), rest), tmp_path, "invalid record id")
+    expect_refusal(sign_file(to_json(hostile), rest), tmp_path, "invalid record id")
 
 
 @pytest.mark.parametrize(
@@ -217,52 +223,58 @@ def test_no_id_leads_out_of_the_store(carried: Path, tmp_path: Path, name: str) 
     ],
 )
 def test_no_archive_has_a_name_of_something_else(
-    carried: Path, tmp_path: Path, location: str, reason: str
+    record_archive: Path, tmp_path: Path, location: str, reason: str
 ) -> None:
-    record, rest = header_of(carried.read_bytes())
+    record, rest = header_of(record_archive.read_bytes())
     hostile = record.snapshot.model_copy(update={"location": location})
     sealed = record.model_copy(update={"snapshot": hostile}).seal()
-    refused(signed(to_json(sealed), rest), tmp_path, reason)
+    expect_refusal(sign_file(to_json(sealed), rest), tmp_path, reason)
 
 
-def test_what_does_not_belong_together_is_refused(kept: RunHarness, carried: Path, tmp_path: Path) -> None:
-    record, rest = header_of(carried.read_bytes())
-    other = kept.store.load("run.first_source_edit")
-    refused(signed(to_json(other.model_copy(update={"id": "x"}).seal()), rest), tmp_path, "not the one")
-    refused(signed(to_json(record.model_copy(update={"patch": "x"})), rest), tmp_path, "does not match")
+def test_what_does_not_belong_together_is_refused(
+    copy_harness: RunHarness, record_archive: Path, tmp_path: Path
+) -> None:
+    record, rest = header_of(record_archive.read_bytes())
+    other = copy_harness.store.load("run.first_source_edit")
+    expect_refusal(
+        sign_file(to_json(other.model_copy(update={"id": "x"}).seal()), rest), tmp_path, "not the one"
+    )
+    expect_refusal(
+        sign_file(to_json(record.model_copy(update={"patch": "x"})), rest), tmp_path, "does not match"
+    )
     short = record.model_copy(update={"trace": record.trace[:-1]}).seal()
-    refused(signed(to_json(short), rest), tmp_path, "does not end at its handoff point")
+    expect_refusal(sign_file(to_json(short), rest), tmp_path, "does not end at its handoff point")
     state = record.snapshot.model_copy(update={"shell_state": "rm -rf /"})
     planted = record.model_copy(update={"snapshot": state}).seal()
-    refused(signed(to_json(planted), rest), tmp_path, "not the one")
-    refused(signed(to_json(record)), tmp_path, "unknown snapshot format")
+    expect_refusal(sign_file(to_json(planted), rest), tmp_path, "not the one")
+    expect_refusal(sign_file(to_json(record)), tmp_path, "unknown snapshot format")
 
 
-def test_a_full_disk(record: Path, carried: Path, tmp_path: Path) -> None:
-    with mount_small_disk(tmp_path / "small", str(carried.stat().st_size // 2)) as small:
+def test_a_full_disk(record: Path, record_archive: Path, tmp_path: Path) -> None:
+    with mount_small_disk(tmp_path / "small", str(record_archive.stat().st_size // 2)) as small:
         with pytest.raises(OutOfDiskError, match="disk is full"):
             archive.export_record(record, str(small / "file"))
         assert list(small.iterdir()) == []
         with pytest.raises(OutOfDiskError, match=f"{small}: the disk is full"):
-            archive.import_record(str(carried), small)
+            archive.import_record(str(record_archive), small)
         assert names(small) == []
     with mount_small_disk(tmp_path / "fuller", "10m") as small:
-        archive.import_record(str(carried), small)
+        archive.import_record(str(record_archive), small)
         filler = fill_disk(small)
         with pytest.raises(OutOfDiskError):
-            archive.import_record(str(carried), small, replace=True)
+            archive.import_record(str(record_archive), small, replace=True)
         assert verify_record(small / NAME) == Verification(())
         filler.unlink()
-        archive.import_record(str(carried), small, replace=True)
+        archive.import_record(str(record_archive), small, replace=True)
 
 
-def test_a_place_that_cannot_be_written(record: Path, carried: Path, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written(record: Path, record_archive: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for deed in (
         lambda: archive.export_record(record, str(tmp_path / "file" / "x")),
         lambda: archive.export_record(record, str(tmp_path)),
         lambda: archive.export_record(record, "nosuch://place"),
-        lambda: archive.import_record(str(carried), tmp_path / "file"),
+        lambda: archive.import_record(str(record_archive), tmp_path / "file"),
         lambda: archive.import_record("nosuch://place", tmp_path),
         lambda: archive.import_record(str(tmp_path / "none"), tmp_path),
     ):
@@ -271,7 +283,7 @@ def test_a_place_that_cannot_be_written(record: Path, carried: Path, tmp_path: P
     assert names(tmp_path) == ["file"]
 
 
-def test_a_kill_at_any_moment_leaves_a_whole_record_or_none(carried: Path, tmp_path: Path) -> None:
+def test_a_kill_at_any_moment_leaves_a_whole_record_or_none(record_archive: Path, tmp_path: Path) -> None:
     """Killed whenever something becomes durable; then the next import does it all."""
     store = RecordStore(tmp_path)
     found = []
@@ -279,15 +291,15 @@ def test_a_kill_at_any_moment_leaves_a_whole_record_or_none(carried: Path, tmp_p
         child = os.fork()
         if child == 0:
             try:
-                killed_at(moment)
-                archive.import_record(str(carried), tmp_path)
+                kill_at(moment)
+                archive.import_record(str(record_archive), tmp_path)
             finally:
                 os._exit(0)
         if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != -signal.SIGKILL:
             break
         found.append(store.list_ids())
         assert all(verify_record(store.directory(name)) == Verification(()) for name in store.list_ids())
-        archive.import_record(str(carried), tmp_path, replace=True)
+        archive.import_record(str(record_archive), tmp_path, replace=True)
         assert names(tmp_path) == [NAME]
         subprocess.run(["rm", "-r", store.directory(NAME)], check=True)
     assert found[0] == ()
@@ -295,7 +307,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_record_or_none(carried: Path, tmp_p
     assert len(found) > 6
 
 
-def killed_at(moment: int) -> None:
+def kill_at(moment: int) -> None:
     """Kill this process at that call of fsync, when it has been made."""
     calls = 0
     fsync = os.fsync
@@ -311,8 +323,8 @@ def killed_at(moment: int) -> None:
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_several_imports_at_once(carried: Path, tmp_path: Path, replace: bool) -> None:
-    argv = [sys.executable, "-m", "handoff", "import", str(carried), str(tmp_path)]
+def test_several_imports_at_once(record_archive: Path, tmp_path: Path, replace: bool) -> None:
+    argv = [sys.executable, "-m", "handoff", "import", str(record_archive), str(tmp_path)]
     argv += ["--replace"] if replace else []
     root = Path(archive.__file__).parents[3]
     started = [
@@ -326,9 +338,9 @@ def test_several_imports_at_once(carried: Path, tmp_path: Path, replace: bool) -
     assert verify_record(tmp_path / NAME) == Verification(())
 
 
-def test_a_checksum_covers_the_snapshot_as_well(carried: Path) -> None:
+def test_a_checksum_covers_the_snapshot_as_well(record_archive: Path) -> None:
     """What follows the header is a snapshot's file by itself."""
-    _, rest = header_of(carried.read_bytes())
+    _, rest = header_of(record_archive.read_bytes())
     assert rest.startswith(transfer._MAGIC)
     assert hashlib.sha256(rest[:-32]).digest() == rest[-32:]
 
@@ -357,7 +369,7 @@ COSTLY = {
 def test_a_wrong_record_takes_little_memory(name: str, tmp_path: Path) -> None:
     """A wrong value of two bytes took 1,600."""
     file = tmp_path / "file"
-    file.write_bytes(signed(COSTLY[name]))
+    file.write_bytes(sign_file(COSTLY[name]))
     done = subprocess.run(
         [sys.executable, "-c", COST, str(file), str(tmp_path / "records")],
         capture_output=True,

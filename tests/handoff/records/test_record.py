@@ -78,7 +78,7 @@ def store(tmp_path: Path) -> RecordStore:
     return RecordStore(tmp_path / "records")
 
 
-def saved(store: RecordStore) -> Path:
+def save_record(store: RecordStore) -> Path:
     store.create(RECORD.id, lambda _: RECORD)
     return store.directory(RECORD.id) / RECORD_FILE
 
@@ -113,7 +113,7 @@ def test_what_is_not_made_whole_leaves_nothing(store: RecordStore, failure: Base
 
 
 def test_a_failed_attempt_leaves_the_record_that_was_there(store: RecordStore) -> None:
-    saved(store)
+    save_record(store)
 
     def make(_: Path) -> HandoffRecord:
         raise RuntimeError
@@ -128,7 +128,7 @@ def test_what_a_kill_left_is_replaced(store: RecordStore) -> None:
     partial.mkdir(parents=True)
     (partial / "old.tar").write_bytes(b"old")
     assert store.list_ids() == ()
-    saved(store)
+    save_record(store)
     assert names(store) == [RECORD.id]
     assert not (store.directory(RECORD.id) / "old.tar").exists()
 
@@ -139,15 +139,15 @@ def test_a_kill_right_after_the_record_got_its_name_leaves_nothing_of_earlier_at
     (store.root / f".partial-{RECORD.id}.0123abcd").mkdir(parents=True)
     rename = Path.rename
 
-    def renamed_and_killed(path: Path, target: Path) -> None:
+    def rename_and_kill(path: Path, target: Path) -> None:
         rename(path, target)
         os.kill(os.getpid(), signal.SIGKILL)
 
     child = os.fork()
     if child == 0:
-        monkeypatch.setattr(Path, "rename", renamed_and_killed)
+        monkeypatch.setattr(Path, "rename", rename_and_kill)
         try:
-            saved(store)
+            save_record(store)
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
@@ -155,14 +155,14 @@ def test_a_kill_right_after_the_record_got_its_name_leaves_nothing_of_earlier_at
 
 
 def test_what_a_kill_left_is_removed(store: RecordStore) -> None:
-    saved(store)
+    save_record(store)
     (store.root / ".partial-other").mkdir()
     store.remove_partial()
     assert names(store) == [RECORD.id]
 
 
 def test_a_record_is_replaced_whole(store: RecordStore) -> None:
-    saved(store)
+    save_record(store)
     store.add_notes(RECORD.id, NOTES)
     store.create(RECORD.id, lambda _: RECORD.model_copy(update={"patch": "other"}))
     loaded = store.load(RECORD.id)
@@ -182,7 +182,7 @@ LEAVES = leaves(RECORD.seal().model_dump(mode="json", exclude={"notes", "review"
 
 @pytest.mark.parametrize("path", LEAVES, ids=lambda path: ".".join(map(str, path)))
 def test_a_change_of_any_field_is_refused(store: RecordStore, path: tuple[Any, ...]) -> None:
-    file = saved(store)
+    file = save_record(store)
     content = json.loads(file.read_text())
     place = content
     for key in path[:-1]:
@@ -221,7 +221,7 @@ def test_events_cannot_be_dropped_added_or_swapped(store: RecordStore) -> None:
     ],
 )
 def test_what_is_no_record_is_refused_in_one_line(store: RecordStore, content: str, says: str) -> None:
-    file = saved(store)
+    file = save_record(store)
     file.write_text(content, errors="surrogateescape")
     with pytest.raises(RecordError, match=says) as caught:
         store.load(RECORD.id)
@@ -230,7 +230,7 @@ def test_what_is_no_record_is_refused_in_one_line(store: RecordStore, content: s
 
 
 def test_a_record_under_another_name_is_refused(store: RecordStore) -> None:
-    saved(store)
+    save_record(store)
     store.directory(RECORD.id).rename(store.directory("other"))
     with pytest.raises(RecordError, match=f"contains the record {RECORD.id}"):
         store.load("other")
@@ -239,7 +239,7 @@ def test_a_record_under_another_name_is_refused(store: RecordStore) -> None:
 
 
 def test_notes_are_kept_apart(store: RecordStore) -> None:
-    file = saved(store)
+    file = save_record(store)
     before = file.read_bytes()
     assert store.load(RECORD.id).notes is None
     store.add_notes(RECORD.id, NOTES)
@@ -325,7 +325,7 @@ def test_notes_that_are_written_anew_are_whole(store: RecordStore) -> None:
 
 
 def test_torn_notes_are_refused(store: RecordStore) -> None:
-    saved(store)
+    save_record(store)
     (store.directory(RECORD.id) / NOTES_FILE).write_text('{"model": "m"')
     with pytest.raises(RecordError, match=NOTES_FILE):
         store.load(RECORD.id)
@@ -343,7 +343,7 @@ def test_torn_notes_are_refused(store: RecordStore) -> None:
 def test_only_a_name_that_does_not_exist_is_absent(
     store: RecordStore, name: str, make: Callable[[Path], None], says: str
 ) -> None:
-    saved(store)
+    save_record(store)
     path = store.directory(RECORD.id) / name
     make(path)
     for read in (store.load, store.load_notes if name == NOTES_FILE else store.load_review):

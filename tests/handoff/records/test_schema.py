@@ -29,8 +29,8 @@ def of(name: str) -> Draft202012Validator:
 
 
 @pytest.fixture(scope="module")
-def files(kept: RunHarness) -> dict[str, Any]:
-    directory = kept.store.directory(NAME)
+def files(copy_harness: RunHarness) -> dict[str, Any]:
+    directory = copy_harness.store.directory(NAME)
     return {
         name: json.loads((directory / name).read_text()) for name in (RECORD_FILE, NOTES_FILE, REVIEW_FILE)
     }
@@ -55,7 +55,7 @@ def test_what_is_saved_is_valid(files: dict[str, Any]) -> None:
     WHOLE.validate(files[RECORD_FILE] | {"notes": files[NOTES_FILE], "review": files[REVIEW_FILE]})
 
 
-def broken(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def break_record(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for name in SCHEMA["required"]:
         yield {key: value for key, value in record.items() if key != name}
     yield record | {"schema_version": 0}
@@ -68,7 +68,7 @@ def broken(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def test_what_is_broken_is_not(files: dict[str, Any]) -> None:
-    cases = list(broken(files[RECORD_FILE]))
+    cases = list(break_record(files[RECORD_FILE]))
     assert [WHOLE.is_valid(case) for case in cases] == [False] * len(cases)
     assert not of("Notes").is_valid(files[NOTES_FILE] | {"summary": None})
     assert not of("Review").is_valid({"view": "nothing"})

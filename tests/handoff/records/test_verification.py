@@ -18,72 +18,72 @@ from ..conftest import NAME
 
 
 @pytest.fixture
-def copied(record: Path, tmp_path: Path) -> Path:
+def record_copy(record: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(record, tmp_path / "records" / NAME))
 
 
-def test_what_a_run_leaves_is_whole(kept: RunHarness) -> None:
-    assert len(kept.store.list_ids()) == 3
-    for name in kept.store.list_ids():
-        assert verify_record(kept.store.directory(name)) == Verification(())
+def test_what_a_run_leaves_is_whole(copy_harness: RunHarness) -> None:
+    assert len(copy_harness.store.list_ids()) == 3
+    for name in copy_harness.store.list_ids():
+        assert verify_record(copy_harness.store.directory(name)) == Verification(())
 
 
-def test_what_runs_on_layers_leave_is_whole(layered: RunHarness) -> None:
-    for name in layered.store.list_ids():
-        assert verify_record(layered.store.directory(name)) == Verification(())
+def test_what_runs_on_layers_leave_is_whole(layer_harness: RunHarness) -> None:
+    for name in layer_harness.store.list_ids():
+        assert verify_record(layer_harness.store.directory(name)) == Verification(())
 
 
-def test_what_a_successor_leaves_is_whole(layered: RunHarness) -> None:
+def test_what_a_successor_leaves_is_whole(layer_harness: RunHarness) -> None:
     edit = (
         "```bash\nsed -i 's/n .*/n + n/' pkg/core.py; git checkout -q pkg/__init__.py; rm new/made.txt\n```"
     )
-    state = layered.take_over(
+    state = layer_harness.take_over(
         scripted_model(edit, NOTE.format(1), DONE), record=NAME, points=POINTS, run_id="second"
     )
     (name,) = state["records"]
-    record = layered.store.load(name)
-    assert len(record.trace) > len(layered.store.load(NAME).trace)
-    assert verify_record(layered.store.directory(name)) == Verification(())
-    shutil.rmtree(layered.store.directory(name))
+    record = layer_harness.store.load(name)
+    assert len(record.trace) > len(layer_harness.store.load(NAME).trace)
+    assert verify_record(layer_harness.store.directory(name)) == Verification(())
+    shutil.rmtree(layer_harness.store.directory(name))
 
 
-def test_a_changed_record(copied: Path) -> None:
-    file = copied / RECORD_FILE
+def test_a_changed_record(record_copy: Path) -> None:
+    file = record_copy / RECORD_FILE
     file.write_text(file.read_text().replace("n * 3", "n * 4"))
-    assert verify_record(copied).problems == ("its content does not match its digest",)
+    assert verify_record(record_copy).problems == ("its content does not match its digest",)
     file.write_text("{")
-    assert "damaged, or not JSON" in verify_record(copied).problems[0]
+    assert "damaged, or not JSON" in verify_record(record_copy).problems[0]
 
 
-def test_torn_notes(copied: Path) -> None:
-    (copied / NOTES_FILE).write_text("{")
-    assert NOTES_FILE in verify_record(copied).problems[0]
-    (copied / NOTES_FILE).unlink()
-    (copied / NOTES_FILE).symlink_to("nowhere")
-    assert NOTES_FILE in verify_record(copied).problems[0]
+def test_torn_notes(record_copy: Path) -> None:
+    (record_copy / NOTES_FILE).write_text("{")
+    assert NOTES_FILE in verify_record(record_copy).problems[0]
+    (record_copy / NOTES_FILE).unlink()
+    (record_copy / NOTES_FILE).symlink_to("nowhere")
+    assert NOTES_FILE in verify_record(record_copy).problems[0]
 
 
-def test_a_snapshot_that_is_gone_or_changed(copied: Path) -> None:
-    archive = copied / "snapshot.tar.zst"
+def test_a_snapshot_that_is_gone_or_changed(record_copy: Path) -> None:
+    archive = record_copy / "snapshot.tar.zst"
     content = bytearray(archive.read_bytes())
     content[len(content) // 2] ^= 1
     archive.write_bytes(content)
-    (wrong,) = verify_record(copied).problems
+    (wrong,) = verify_record(record_copy).problems
     assert str(archive) in wrong
     archive.unlink()
-    (wrong,) = verify_record(copied).problems
+    (wrong,) = verify_record(record_copy).problems
     assert "archive is gone" in wrong
 
 
-def test_an_image_that_is_gone(copied: Path, base_image: str) -> None:
-    resealed(copied, {"backend": "docker", "location": "sha256:" + "0" * 64})
-    (wrong,) = verify_record(copied).problems
+def test_an_image_that_is_gone(record_copy: Path, base_image: str) -> None:
+    reseal_record(record_copy, {"backend": "docker", "location": "sha256:" + "0" * 64})
+    (wrong,) = verify_record(record_copy).problems
     assert "not on this daemon" in wrong
 
 
-def test_a_trace_that_tells_of_other_files(record: Path, layered: RunHarness) -> None:
+def test_a_trace_that_tells_of_other_files(record: Path, layer_harness: RunHarness) -> None:
     """Whether the snapshot holds everything, or what differs from its base."""
-    for directory in (record, layered.store.directory(NAME)):
+    for directory in (record, layer_harness.store.directory(NAME)):
         found = RecordStore(directory.parent).load(NAME)
         held = read_contents(found.snapshot, directory)
         for path, before, after, told in (
@@ -104,9 +104,9 @@ def test_a_trace_that_tells_of_other_files(record: Path, layered: RunHarness) ->
             assert list(find_disagreements(with_changes(found, change), held)) == []
 
 
-def test_a_patch_that_changes_what_no_event_did(layered: RunHarness) -> None:
-    directory = layered.store.directory(NAME)
-    found = layered.store.load(NAME)
+def test_a_patch_that_changes_what_no_event_did(layer_harness: RunHarness) -> None:
+    directory = layer_harness.store.directory(NAME)
+    found = layer_harness.store.load(NAME)
     assert "not committed" in found.patch  # which the base has brought along
     silent = tuple(event.model_copy(update={"changes": ()}) for event in found.trace)
     (told,) = find_disagreements(
@@ -124,7 +124,7 @@ def with_changes(record: HandoffRecord, *changes: FileChange) -> HandoffRecord:
     return record.model_copy(update={"trace": (*record.trace[:-1], changed)})
 
 
-def resealed(directory: Path, update: dict[str, str]) -> None:
+def reseal_record(directory: Path, update: dict[str, str]) -> None:
     store = RecordStore(directory.parent)
     record = store.load(directory.name)
     assert record.snapshot is not None

@@ -31,11 +31,11 @@ def base64_for_urls(text: str) -> str:
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def wrapped(width: int, end: str = "\n") -> Callable[[str], str]:
+def make_wrapper(width: int, end: str = "\n") -> Callable[[str], str]:
     return lambda text: end.join(textwrap.wrap(base64_of(text), width))
 
 
-def numbered(text: str) -> str:
+def number_lines(text: str) -> str:
     lines = textwrap.wrap(base64_of(text), 64)
     return "\n".join(f"{number:6}\t{line}" for number, line in enumerate(lines, 1))
 
@@ -61,20 +61,22 @@ PREFIXES = ("+", "-", "- ", "// ", "//", "# ", " * ", "> ", "+// ", "{}:", "f.py
 SPELLINGS: dict[str, Callable[[str], str]] = {
     "base64": base64_of,
     "base64 for URLs": base64_for_urls,
-    "base64 in lines of 76": wrapped(76),
-    "base64 in lines of 20": wrapped(20),
-    "base64 in lines of CRLF": wrapped(64, "\r\n"),
-    "base64 in indented lines": wrapped(40, "\n    "),
-    "base64 in quoted lines": wrapped(32, '"\n  "'),
-    "base64 in lines within JSON": lambda text: json.dumps(wrapped(32)(text))[1:-1],
-    "base64 in lines of CRLF within JSON": lambda text: json.dumps(wrapped(25, "\r\n")(text))[1:-1],
-    "base64 in lines within JSON, twice": lambda text: json.dumps(json.dumps(wrapped(25)(text))[1:-1])[1:-1],
-    **{f"base64 in lines ended by {end}": wrapped(25, end) for end in LINE_ENDS},
+    "base64 in lines of 76": make_wrapper(76),
+    "base64 in lines of 20": make_wrapper(20),
+    "base64 in lines of CRLF": make_wrapper(64, "\r\n"),
+    "base64 in indented lines": make_wrapper(40, "\n    "),
+    "base64 in quoted lines": make_wrapper(32, '"\n  "'),
+    "base64 in lines within JSON": lambda text: json.dumps(make_wrapper(32)(text))[1:-1],
+    "base64 in lines of CRLF within JSON": lambda text: json.dumps(make_wrapper(25, "\r\n")(text))[1:-1],
+    "base64 in lines within JSON, twice": lambda text: json.dumps(json.dumps(make_wrapper(25)(text))[1:-1])[
+        1:-1
+    ],
+    **{f"base64 in lines ended by {end}": make_wrapper(25, end) for end in LINE_ENDS},
     **{f"base64 in lines behind {prefix}": behind(prefix) for prefix in PREFIXES},
     "base64 in short lines of a patch": behind("+", 20),
     "base64 in a patch within JSON": lambda text: json.dumps(behind("+", 24)(text))[1:-1],
     "hex in a patch": lambda text: "\n+".join(textwrap.wrap(text.encode().hex(), 24)),
-    "base64 in numbered lines": numbered,
+    "base64 in numbered lines": number_lines,
     "base64 in a URL": lambda text: quote(base64_of(text), safe=""),
     "base64 twice": lambda text: base64_of(base64_of(text)),
     "base64 for URLs twice": lambda text: base64_for_urls(base64_for_urls(text)),

@@ -30,7 +30,7 @@ EVENTS = st.lists(
 )
 
 
-def numbered(events: list[Event]) -> tuple[Event, ...]:
+def number_events(events: list[Event]) -> tuple[Event, ...]:
     """Number the events; actions get arguments and usage, observations get changes and reads."""
     result = []
     for index, event in enumerate(events):
@@ -45,7 +45,7 @@ def numbered(events: list[Event]) -> tuple[Event, ...]:
 
 def trace(events: list[Event], **more: object) -> Trace:
     fields = {"id": "t", "format": "takeover", "task": "Do it.", "workspace": "/repo", **more}
-    return Trace.model_validate({"events": numbered(events), **fields})
+    return Trace.model_validate({"events": number_events(events), **fields})
 
 
 @settings(max_examples=60, deadline=None)

@@ -69,7 +69,7 @@ def play(stretches: list[tuple[str, list[Did], str]], protocol: ActionProtocol) 
                 key: value.format(f"-{step}-") if "{}" in value else value
                 for key, value in ARGUMENTS[turn.tool].items()
             }
-            messages += _said(name, turn.tool, step, arguments, protocol)
+            messages += _make_turn(name, turn.tool, step, arguments, protocol)
             if turn.interjected:
                 messages.append(HumanMessage(f"word-{step}-"))
             said = f"thought-{step}- {write_action(Action(turn.tool, arguments)) if arguments else ''}"
@@ -86,7 +86,7 @@ def play(stretches: list[tuple[str, list[Did], str]], protocol: ActionProtocol) 
     return Played(messages, events, passes)
 
 
-def _said(
+def _make_turn(
     name: str, tool: str, step: int, arguments: dict[str, str], protocol: ActionProtocol
 ) -> list[BaseMessage]:
     if protocol == "text" or tool == UNREADABLE:

@@ -81,7 +81,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served(
+def serve(
     body: Any, status: int = 200, *, drip: bytes = b"", missing_bytes: int = 0, **headers: str
 ) -> Iterator[Endpoint]:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -123,7 +123,7 @@ def completion(message: dict[str, Any] | None = None, **changes: Any) -> dict[st
     return {k: v for k, v in (body | {"choices": [choice]} | changes).items() if v is not None}
 
 
-def streamed(*words: str, reason: str | None = "stop") -> bytes:
+def stream_reply(*words: str, reason: str | None = "stop") -> bytes:
     """Return the events of a reply streamed word by word; without a finish reason it is cut off."""
     head = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     choices: list[dict[str, Any]] = [{"delta": {"role": "assistant", "content": word}} for word in words]
@@ -141,7 +141,7 @@ def error_body(message: str, code: str | None = None) -> dict[str, Any]:
 
 
 def test_a_good_reply() -> None:
-    with served(completion()) as endpoint:
+    with serve(completion()) as endpoint:
         reply = ask_model(client(endpoint.url), messages := [HumanMessage("hello")], timeout_s=20)
     assert reply.text == "```bash\nls\n```"
     assert measure_usage(reply, messages) == Usage(prompt_tokens=7, completion_tokens=3)
@@ -154,13 +154,13 @@ def test_cached_tokens_are_counted() -> None:
         "total_tokens": 73,
         "prompt_tokens_details": {"cached_tokens": 64},
     }
-    with served(completion(usage=usage)) as endpoint:
+    with serve(completion(usage=usage)) as endpoint:
         reply = ask_model(client(endpoint.url), messages := [HumanMessage("hello")], timeout_s=20)
     assert measure_usage(reply, messages) == Usage(prompt_tokens=70, cached_tokens=64, completion_tokens=3)
 
 
 def test_missing_usage_is_estimated_and_marked() -> None:
-    with served(completion(usage=None)) as endpoint:
+    with serve(completion(usage=None)) as endpoint:
         reply = ask_model(client(endpoint.url), messages := [HumanMessage("hello, you")], timeout_s=20)
     # Four characters per token, rounded up, for the messages and the reply.
     assert measure_usage(reply, messages) == Usage(prompt_tokens=3, completion_tokens=4, estimated=True)
@@ -170,7 +170,7 @@ def counts(prompt: Any = 7, completion: Any = 3, total: Any = 10, **more: Any) -
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total} | more
 
 
-def cached(count: Any) -> dict[str, Any]:
+def make_cached_usage(count: Any) -> dict[str, Any]:
     return counts(prompt_tokens_details={"cached_tokens": count})
 
 
@@ -189,15 +189,15 @@ NONSENSE: dict[str, Any] = {
     "nothing": counts(0, 0, 0),
     "no completion": counts(7, 0, 7),
     "less in all than in its parts": counts(total=9),
-    "more cached than sent": cached(8),
-    "negative cached": cached(-1),
-    "cached text": cached("all"),
+    "more cached than sent": make_cached_usage(8),
+    "negative cached": make_cached_usage(-1),
+    "cached text": make_cached_usage("all"),
 }
 
 
 @pytest.mark.parametrize("name", NONSENSE)
 def test_impossible_usage_is_replaced_by_an_estimate(name: str) -> None:
-    with served(completion(usage=NONSENSE[name])) as endpoint:
+    with serve(completion(usage=NONSENSE[name])) as endpoint:
         reply = ask_model(client(endpoint.url), messages := [HumanMessage("hello, you")], timeout_s=20)
     assert measure_usage(reply, messages) == Usage(prompt_tokens=3, completion_tokens=4, estimated=True)
 
@@ -206,18 +206,18 @@ def test_impossible_usage_is_replaced_by_an_estimate(name: str) -> None:
     "usage", ["lots", [1], counts(prompt_tokens_details=[1]), counts(prompt_tokens_details="x")]
 )
 def test_usage_of_a_wrong_shape_makes_the_answer_malformed(usage: Any) -> None:
-    with served(completion(usage=usage)) as endpoint:
+    with serve(completion(usage=usage)) as endpoint:
         assert "malformed" in str(failure(endpoint))
 
 
 def test_usage_below_any_tokenizer_is_replaced_by_an_estimate() -> None:
-    with served(completion()) as endpoint:
+    with serve(completion()) as endpoint:
         reply = ask_model(client(endpoint.url), messages := [HumanMessage("x" * 8_000)], timeout_s=20)
     assert measure_usage(reply, messages) == Usage(prompt_tokens=2_000, completion_tokens=4, estimated=True)
 
 
 def test_tokens_in_neither_part_count_as_completion() -> None:
-    with served(completion(usage=counts(total=60))) as endpoint:
+    with serve(completion(usage=counts(total=60))) as endpoint:
         reply = ask_model(client(endpoint.url), messages := [HumanMessage("hello, you")], timeout_s=20)
     assert measure_usage(reply, messages) == Usage(prompt_tokens=7, completion_tokens=53)
 
@@ -267,7 +267,7 @@ def test_every_reply_can_be_stored(value: Any) -> None:
     arguments = json.dumps({"command": "ls", "more": value})
     call = {"id": "1", "type": "function", "function": {"name": "shell", "arguments": arguments}}
     body = completion({"tool_calls": [call]}, created=value, system_fingerprint=value) | {"id": value}
-    with served(body) as endpoint:
+    with serve(body) as endpoint:
         reply = ask_model(client(endpoint.url), [HumanMessage("hello")], timeout_s=20)
     serializer = JsonPlusSerializer()
     stored = serializer.loads_typed(serializer.dumps_typed(reply))
@@ -278,7 +278,7 @@ def test_every_reply_can_be_stored(value: Any) -> None:
 def test_a_deeply_nested_reply_is_malformed(depth: int) -> None:
     nested = "[" * depth + "]" * depth
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": f'{{"a": {nested}}}'}}
-    with served(completion({"tool_calls": [call]})) as endpoint:
+    with serve(completion({"tool_calls": [call]})) as endpoint:
         assert "nested deeper than 64" in str(failure(endpoint))
 
 
@@ -288,7 +288,7 @@ def test_lone_surrogates_are_replaced() -> None:
         "type": "function",
         "function": {"name": "shell", "arguments": '{"command": "\\ud800"}'},
     }
-    with served(completion({"content": "a\ud800b", "tool_calls": [call]})) as endpoint:
+    with serve(completion({"content": "a\ud800b", "tool_calls": [call]})) as endpoint:
         reply = ask_model(client(endpoint.url), [HumanMessage("hello")], timeout_s=20)
     assert reply.text == "a\ufffdb"
     assert reply.tool_calls[0]["args"] == {"command": "\ufffd"}
@@ -296,7 +296,7 @@ def test_lone_surrogates_are_replaced() -> None:
 
 def test_calls_without_an_id_get_one() -> None:
     calls = [{"type": "function", "function": {"name": "shell", "arguments": text}} for text in ("{}", "{")]
-    with served(completion({"content": None, "tool_calls": calls})) as endpoint:
+    with serve(completion({"content": None, "tool_calls": calls})) as endpoint:
         reply = ask_model(client(endpoint.url), [HumanMessage("hello")], timeout_s=20)
     ids = [reply.tool_calls[0]["id"], reply.invalid_tool_calls[0]["id"]]
     assert all(ids)
@@ -304,7 +304,7 @@ def test_calls_without_an_id_get_one() -> None:
 
 
 def test_connection_refused() -> None:
-    with served(completion()) as endpoint:
+    with serve(completion()) as endpoint:
         pass
     error = failure(endpoint)
     assert isinstance(error, ModelError)
@@ -313,7 +313,7 @@ def test_connection_refused() -> None:
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
 def test_refused_requests(status: int) -> None:
-    with served(error_body(f"Incorrect API key provided: {KEY}.\nSee there."), status) as endpoint:
+    with serve(error_body(f"Incorrect API key provided: {KEY}.\nSee there."), status) as endpoint:
         error = failure(endpoint)
     assert isinstance(error, ModelError)
     assert str(error) == f"the endpoint answered {status}: Incorrect API key provided: [key]."
@@ -322,7 +322,7 @@ def test_refused_requests(status: int) -> None:
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_transient_failures_are_retried_first(status: int) -> None:
-    with served(error_body("try again"), status) as endpoint:
+    with serve(error_body("try again"), status) as endpoint:
         error = failure(endpoint)
     assert isinstance(error, ModelError)
     assert str(error) == f"the endpoint answered {status}: try again"
@@ -330,7 +330,7 @@ def test_transient_failures_are_retried_first(status: int) -> None:
 
 
 def test_a_rate_limit_in_tokens_is_not_an_overflow() -> None:
-    with served(error_body("Request too large for context window of your tier (TPM)"), 429) as endpoint:
+    with serve(error_body("Request too large for context window of your tier (TPM)"), 429) as endpoint:
         assert isinstance(failure(endpoint), ModelError)
 
 
@@ -357,7 +357,7 @@ def test_a_rate_limit_in_tokens_is_not_an_overflow() -> None:
     ids=str,
 )
 def test_answers_of_a_wrong_shape(body: Any, says: str) -> None:
-    with served(body) as endpoint:
+    with serve(body) as endpoint:
         error = failure(endpoint)
     assert isinstance(error, ModelError)
     assert says in str(error)
@@ -366,14 +366,14 @@ def test_answers_of_a_wrong_shape(body: Any, says: str) -> None:
 @pytest.mark.parametrize("status", [200, 404, 502])
 def test_a_web_page(status: int) -> None:
     page = b"<!DOCTYPE html>\n<html><body>Welcome to nginx!</body></html>"
-    with served(page, status, Content_Type="text/html") as endpoint:
+    with serve(page, status, Content_Type="text/html") as endpoint:
         error = failure(endpoint)
     assert isinstance(error, ModelError)
     assert "web page; does the base URL end in /v1?" in str(error)
 
 
 def test_a_truncated_body() -> None:
-    with served(completion(), missing_bytes=50) as endpoint:
+    with serve(completion(), missing_bytes=50) as endpoint:
         error = failure(endpoint)
     assert isinstance(error, ModelError)
     assert "connection to the endpoint broke: peer closed connection" in str(error)
@@ -386,7 +386,7 @@ def test_a_reply_without_a_finish_reason(reason: str | None) -> None:
         choice | {"finish_reason": reason},
         {k: v for k, v in choice.items() if k != "finish_reason"},
     ):
-        with served(completion(choices=[body])) as endpoint:
+        with serve(completion(choices=[body])) as endpoint:
             error = failure(endpoint)
         assert isinstance(error, ModelError)
         assert "cut off" in str(error)
@@ -394,13 +394,13 @@ def test_a_reply_without_a_finish_reason(reason: str | None) -> None:
 
 @pytest.mark.timeout(30)
 def test_an_endless_slow_body() -> None:
-    with served(b"", drip=b" ") as endpoint:
+    with serve(b"", drip=b" ") as endpoint:
         error = failure(endpoint, timeout_s=0.5)
     assert isinstance(error, ReplyTimeoutError)
 
 
 def test_a_streamed_reply() -> None:
-    with served(streamed("```bash\n", "ls\n", "```"), **EVENTS) as endpoint:
+    with serve(stream_reply("```bash\n", "ls\n", "```"), **EVENTS) as endpoint:
         reply = ask_model(client(endpoint.url, streaming=True), [HumanMessage("hello")], timeout_s=20)
     assert endpoint.requests[0]["stream"]
     assert reply.text == "```bash\nls\n```"
@@ -408,7 +408,7 @@ def test_a_streamed_reply() -> None:
 
 @pytest.mark.parametrize("done", [b"", b"data: [DONE]\n\n"])
 def test_a_stream_without_a_finish_reason(done: bytes) -> None:
-    with served(streamed("```bash\n", "rm -", reason=None) + done, **EVENTS) as endpoint:
+    with serve(stream_reply("```bash\n", "rm -", reason=None) + done, **EVENTS) as endpoint:
         error = failure(endpoint, streaming=True)
     assert isinstance(error, ModelError)
     assert error.is_transient
@@ -416,7 +416,7 @@ def test_a_stream_without_a_finish_reason(done: bytes) -> None:
 
 
 def test_a_truncated_stream() -> None:
-    with served(streamed("```bash\n", "rm -", reason=None), missing_bytes=50, **EVENTS) as endpoint:
+    with serve(stream_reply("```bash\n", "rm -", reason=None), missing_bytes=50, **EVENTS) as endpoint:
         error = failure(endpoint, streaming=True)
     assert isinstance(error, ModelError)
     assert error.is_transient
@@ -425,7 +425,7 @@ def test_a_truncated_stream() -> None:
 
 @pytest.mark.timeout(30)
 def test_an_endless_slow_stream() -> None:
-    with served(b"", drip=streamed("word ", reason=None), **EVENTS) as endpoint:
+    with serve(b"", drip=stream_reply("word ", reason=None), **EVENTS) as endpoint:
         error = failure(endpoint, timeout_s=0.5, streaming=True)
     assert isinstance(error, ReplyTimeoutError)
 
@@ -441,7 +441,7 @@ try:
 except ModelError as error:
     print(error, flush=True)
 """
-    with served(b"", drip=b" ") as endpoint:
+    with serve(b"", drip=b" ") as endpoint:
         done = subprocess.run(
             [sys.executable, "-c", script, endpoint.url],
             cwd=ROOT,
@@ -488,7 +488,7 @@ except ModelError as error:
     ],
 )
 def test_context_overflow_messages_of_several_servers(status: int, message: str, code: str | None) -> None:
-    with served(error_body(message, code), status) as endpoint:
+    with serve(error_body(message, code), status) as endpoint:
         error = failure(endpoint)
     assert isinstance(error, ContextWindowError)
     assert str(error) == message[:300]
@@ -496,12 +496,12 @@ def test_context_overflow_messages_of_several_servers(status: int, message: str,
 
 def test_context_overflow_from_servers_with_flat_errors() -> None:
     body = {"object": "error", "message": "This model's maximum context length is 4096 tokens.", "code": 400}
-    with served(body, 400) as endpoint:
+    with serve(body, 400) as endpoint:
         assert isinstance(failure(endpoint), ContextWindowError)
 
 
 def test_keys_of_bound_models_are_hidden_too() -> None:
-    with served(error_body(f"bad key {KEY}"), 401) as endpoint:
+    with serve(error_body(f"bad key {KEY}"), 401) as endpoint:
         bound = client(endpoint.url).bind_tools(build_tool_schemas(offer_handoff=False))
         with pytest.raises(ModelError, match=r"bad key \[key\]$"):
             ask_model(bound, [HumanMessage("hello")], timeout_s=20)
@@ -514,7 +514,7 @@ ENCODED = base64.b64encode(f"Bearer {KEY}".encode()).decode()
     "spelt", [ENCODED, KEY.encode().hex(), KEY[::-1], "".join(f"%{ord(c):02x}" for c in KEY)]
 )
 def test_no_error_or_reply_contains_an_encoded_key(spelt: str) -> None:
-    with served(error_body(f"bad header {spelt}!"), 401) as endpoint:
+    with serve(error_body(f"bad header {spelt}!"), 401) as endpoint:
         assert REDACTED in str(failure(endpoint))
     call = {
         "id": spelt,
@@ -525,7 +525,7 @@ def test_no_error_or_reply_contains_an_encoded_key(spelt: str) -> None:
     body = completion(message, system_fingerprint=spelt, model=spelt, usage=counts(more=spelt)) | {
         "id": spelt
     }
-    with served(body) as endpoint:
+    with serve(body) as endpoint:
         reply = ask_model(client(endpoint.url), [HumanMessage("hello")], timeout_s=20)
     assert spelt[4:-4] not in repr(reply)
 
@@ -548,7 +548,7 @@ def test_keys_in_headers_and_urls_are_found() -> None:
 
 
 def test_long_errors_are_parsed_quickly() -> None:
-    with served(error_body("input token count " * 200_000), 400) as endpoint:
+    with serve(error_body("input token count " * 200_000), 400) as endpoint:
         started = time.monotonic()
         failure(endpoint)
     assert time.monotonic() - started < 10

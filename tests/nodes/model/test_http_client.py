@@ -34,7 +34,7 @@ from langgraph_takeover.nodes.model.exchange import DeadlineExceededError, Excha
 from langgraph_takeover.nodes.model.http_client import MIB, STREAM_LIMITS, WHOLE_REPLY_LIMITS, EndpointClient
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 
-from .test_calls import client, completion, served, streamed
+from .test_calls import client, completion, serve, stream_reply
 
 ROOT = Path(__file__).parents[3]
 HELLO = [HumanMessage("hello")]
@@ -51,7 +51,7 @@ def bomb(coding: str, mebibytes: int) -> bytes:
     return head + (packer.compress(b"a" * 1024**2) + packer.flush(zlib.Z_FULL_FLUSH)) * mebibytes
 
 
-def listed(item: bytes, count: int) -> bytes:
+def make_list_reply(item: bytes, count: int) -> bytes:
     return json.dumps(completion(more="@")).encode().replace(b'"@"', b"[" + b",".join([item] * count) + b"]")
 
 
@@ -66,39 +66,41 @@ def refusal(url: str, timeout_s: float = 20, **settings: Any) -> str:
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 @pytest.mark.parametrize("status", [200, 400, 503])
 def test_a_compressed_reply_is_refused_at_its_limit(coding: str, status: int) -> None:
-    with served(bomb(coding, 40), status, Content_Encoding=coding) as endpoint:
+    with serve(bomb(coding, 40), status, Content_Encoding=coding) as endpoint:
         assert refusal(endpoint.url) == "the endpoint's reply was refused: it is longer than 4 MiB"
     assert len(endpoint.requests) == 1, "a refused reply is not requested again"
 
 
 def test_a_compressed_reply_of_usual_size_is_read() -> None:
     packed = gzip.compress(json.dumps(completion()).encode())
-    with served(packed, Content_Encoding="gzip") as endpoint:
+    with serve(packed, Content_Encoding="gzip") as endpoint:
         assert ask_model(client(endpoint.url), HELLO, timeout_s=20).text == "```bash\nls\n```"
 
 
 @pytest.mark.parametrize("coding", ["gzip, gzip", "gzip,deflate", "identity, gzip"])
 def test_a_reply_compressed_twice_is_refused(coding: str) -> None:
-    with served(gzip.compress(bomb("gzip", 4)), Content_Encoding=coding) as endpoint:
+    with serve(gzip.compress(bomb("gzip", 4)), Content_Encoding=coding) as endpoint:
         assert "compressed more than once" in refusal(endpoint.url)
 
 
 def test_an_endless_reply_is_refused() -> None:
-    with served(b"", drip=b" " * 100_000) as endpoint:
+    with serve(b"", drip=b" " * 100_000) as endpoint:
         assert "longer than 4 MiB" in refusal(endpoint.url)
 
 
 @pytest.mark.parametrize("item", [b"{}", b"[]", b'{"a":[]}', b"\n0"])
 def test_a_reply_of_many_small_parts_is_refused(item: bytes) -> None:
-    with served(listed(item, WHOLE_REPLY_LIMITS.structure_count + 1)) as endpoint:
+    with serve(make_list_reply(item, WHOLE_REPLY_LIMITS.structure_count + 1)) as endpoint:
         assert "more than 100,000 objects, lists and lines" in refusal(endpoint.url)
-    with served(listed(item, WHOLE_REPLY_LIMITS.structure_count + 1).decode().encode("utf-16")) as endpoint:
+    with serve(
+        make_list_reply(item, WHOLE_REPLY_LIMITS.structure_count + 1).decode().encode("utf-16")
+    ) as endpoint:
         assert "more than 100,000 objects, lists and lines" in refusal(endpoint.url)
 
 
 def test_a_long_reply_is_read() -> None:
     text = "x = {'a': [1, 2]}  # ä\n" * 20_000
-    with served(completion({"content": text})) as endpoint:
+    with serve(completion({"content": text})) as endpoint:
         assert ask_model(client(endpoint.url), HELLO, timeout_s=60).text == text
 
 
@@ -132,13 +134,13 @@ def test_a_stream_beyond_its_limits_is_refused(
             "langgraph_takeover.nodes.model.http_client.STREAM_LIMITS",
             STREAM_LIMITS._replace(content_bytes=MIB),
         )
-    with served(body, Content_Type="text/event-stream") as endpoint:
+    with serve(body, Content_Type="text/event-stream") as endpoint:
         assert problem in refusal(endpoint.url, streaming=True)
 
 
 def test_a_compressed_stream_is_refused_at_its_limit() -> None:
     packed = gzip.compress(b"data: " + b"a" * 40 * 1024**2)
-    with served(packed, Content_Type="text/event-stream", Content_Encoding="gzip") as endpoint:
+    with serve(packed, Content_Type="text/event-stream", Content_Encoding="gzip") as endpoint:
         assert "more than 2 MiB without a blank line" in refusal(endpoint.url, streaming=True)
 
 
@@ -150,7 +152,7 @@ def test_a_stream_passes_each_event_on_immediately() -> None:
             token_received.set()
 
     def answer(connection: socket.socket) -> None:
-        first, *others = streamed(*"abc").split(b"\n\n")
+        first, *others = stream_reply(*"abc").split(b"\n\n")
         connection.sendall(EVENT_STREAM + first + b"\n\n")
         in_time.append(token_received.wait(10))
         connection.sendall(b"\n\n".join(others))
@@ -169,7 +171,7 @@ def test_a_blank_line_may_be_split_over_two_chunks(monkeypatch: pytest.MonkeyPat
 
     def answer(connection: socket.socket) -> None:
         connection.sendall(EVENT_STREAM.replace(b"Connection: close", b"Transfer-Encoding: chunked"))
-        for event in streamed(*words).split(b"\n\n"):
+        for event in stream_reply(*words).split(b"\n\n"):
             connection.sendall(b"%x\r\n%s\n\r\n1\r\n\n\r\n" % (len(event) + 1, event))
         connection.sendall(b"0\r\n\r\n")
 
@@ -202,7 +204,7 @@ def test_a_call_without_remaining_time_is_overdue() -> None:
 
 
 def test_replies_of_bound_models_are_limited_too() -> None:
-    with served(bomb("gzip", 40), Content_Encoding="gzip") as endpoint:
+    with serve(bomb("gzip", 40), Content_Encoding="gzip") as endpoint:
         bound = client(endpoint.url).bind_tools(build_tool_schemas(offer_handoff=False))
         with pytest.raises(ReplyTooLargeError):
             ask_model(bound, HELLO, timeout_s=20)
@@ -227,7 +229,7 @@ try:
 except ModelError:
     print(peak() - before)
 """
-    with served(completion()) as good, served(bomb("gzip", 1_000), Content_Encoding="gzip") as bad:
+    with serve(completion()) as good, serve(bomb("gzip", 1_000), Content_Encoding="gzip") as bad:
         assert len(bad.body) < 1024**2 * 1.1
         done = subprocess.run(
             [sys.executable, "-c", script, good.url, bad.url],
@@ -279,7 +281,7 @@ def read_request(connection: socket.socket) -> None:
         left -= len(piece)
 
 
-def dripped(start: bytes, piece: bytes) -> Callable[[socket.socket], None]:
+def drip(start: bytes, piece: bytes) -> Callable[[socket.socket], None]:
     def answer(connection: socket.socket) -> None:
         connection.sendall(start)
         while True:
@@ -289,21 +291,21 @@ def dripped(start: bytes, piece: bytes) -> Callable[[socket.socket], None]:
     return answer
 
 
-def silent(connection: socket.socket) -> None:
+def stay_silent(connection: socket.socket) -> None:
     connection.settimeout(20)
     while connection.recv(1) != b"":
         time.sleep(0.05)
 
 
 SLOW = {
-    "status line": dripped(b"HTTP/1.1 200 ", b"O"),
-    "header": dripped(OK + b"X-Long: ", b"a"),
-    "headers": dripped(OK, b"X-A: b\r\n"),
-    "provisional replies": dripped(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
-    "body": dripped(OK + b"Content-Length: 1000000\r\n\r\n", b" "),
-    "chunks": dripped(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
-    "chunk length": dripped(OK + b"Transfer-Encoding: chunked\r\n\r\n1;", b"a"),
-    "nothing": silent,
+    "status line": drip(b"HTTP/1.1 200 ", b"O"),
+    "header": drip(OK + b"X-Long: ", b"a"),
+    "headers": drip(OK, b"X-A: b\r\n"),
+    "provisional replies": drip(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "body": drip(OK + b"Content-Length: 1000000\r\n\r\n", b" "),
+    "chunks": drip(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+    "chunk length": drip(OK + b"Transfer-Encoding: chunked\r\n\r\n1;", b"a"),
+    "nothing": stay_silent,
 }
 
 
@@ -327,13 +329,13 @@ def test_a_connection_that_reads_no_request_ends_at_the_deadline() -> None:
         started = time.monotonic()
         with pytest.raises(ReplyTimeoutError):
             ask_model(client(url), [HumanMessage("x" * 20_000_000)], timeout_s=1.5)
-        while opened(url) and time.monotonic() - started < 10:
+        while list_connections(url) and time.monotonic() - started < 10:
             time.sleep(0.05)
-        assert not opened(url)
+        assert not list_connections(url)
         over.set()
 
 
-def opened(url: str) -> list[Any]:
+def list_connections(url: str) -> list[Any]:
     """Return the connections of this process to a server."""
     port = urlsplit(url).port
     return [one for one in psutil.Process().net_connections("tcp") if one.raddr and one.raddr.port == port]
@@ -359,7 +361,7 @@ def test_endless_headers_are_refused() -> None:
 
 
 def test_a_call_after_a_timeout_has_a_new_connection() -> None:
-    with served(b"", drip=b" ") as slow, served(completion()) as good:
+    with serve(b"", drip=b" ") as slow, serve(completion()) as good:
         for _ in range(2):
             with pytest.raises(ReplyTimeoutError):
                 ask_model(client(slow.url), HELLO, timeout_s=0.3)
@@ -371,7 +373,7 @@ def test_a_call_after_a_timeout_has_a_new_connection() -> None:
 def test_no_charset_is_slow_to_decode(charset: str) -> None:
     text, kind = b"a-" + b"zzzz9" * 200_000, f"text/plain; charset={charset}"
     with (
-        served(text, 400, Content_Type=kind) as endpoint,
+        serve(text, 400, Content_Type=kind) as endpoint,
         pytest.raises(ModelError, match="the endpoint answered 400: a-zzzz9"),
     ):
         ask_model(client(endpoint.url), HELLO, timeout_s=20)
@@ -397,8 +399,8 @@ def test_no_cookie_is_kept() -> None:
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_no_redirect_is_followed(status: int) -> None:
     with (
-        served(completion()) as inner,
-        served(b"", status, Location=f"{inner.url}/chat/completions") as endpoint,
+        serve(completion()) as inner,
+        serve(b"", status, Location=f"{inner.url}/chat/completions") as endpoint,
         pytest.raises(ModelError, match=f"the endpoint answered {status}"),
     ):
         ask_model(client(endpoint.url), HELLO, timeout_s=20)
@@ -408,7 +410,7 @@ def test_no_redirect_is_followed(status: int) -> None:
 def test_a_custom_http_client_is_not_replaced() -> None:
     import httpx2
 
-    with httpx2.Client(headers={"X-Ours": "1"}) as own, served(completion()) as endpoint:
+    with httpx2.Client(headers={"X-Ours": "1"}) as own, serve(completion()) as endpoint:
         model = ChatOpenAI(model="m", base_url=endpoint.url, api_key="k", http_client=own)  # type: ignore[arg-type]
         assert ask_model(model, HELLO, timeout_s=20).text == "```bash\nls\n```"
         assert not own.is_closed

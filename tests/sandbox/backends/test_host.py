@@ -298,7 +298,7 @@ def test_layers_are_merged_while_nothing_writes(
     sizes: list[int] = []
     keep = OverlayTree._save
 
-    def observed(tree: OverlayTree, *arguments: Any) -> SavedDigests:
+    def observe_tree(tree: OverlayTree, *arguments: Any) -> SavedDigests:
         log = tree.layers().layers[0] / "home" / "log"
         sizes.append(log.stat().st_size)
         kept = keep(tree, *arguments)
@@ -306,7 +306,7 @@ def test_layers_are_merged_while_nothing_writes(
         sizes.append(log.stat().st_size)
         return kept
 
-    monkeypatch.setattr(OverlayTree, "_save", observed)
+    monkeypatch.setattr(OverlayTree, "_save", observe_tree)
     with host.close_started():
         machine = host.start()
         check_output(machine, "trap 'for n in {1..200000}; do echo $n; done >>$HOME/log' DEBUG")

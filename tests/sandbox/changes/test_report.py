@@ -32,7 +32,7 @@ def report(top: Path) -> LayerChangeTracker:
     return LayerChangeTracker(LayerStack(top.parent, top.parents[1] / "base"), (Mount("w", "/w"),), "/w")
 
 
-def unhashed(report: LayerChangeTracker) -> list[str]:
+def list_unhashed(report: LayerChangeTracker) -> list[str]:
     return [change.path for change in report.changes() if change.too_large]
 
 
@@ -42,14 +42,14 @@ def test_bytes_are_bounded_in_the_order_of_names(
     monkeypatch.setattr(changes, "MAX_HASHED_BYTES", 250)
     for name in ("d", "b", "e", "a", "c"):
         (top / name).write_bytes(b"x" * 100)
-    assert unhashed(report) == ["c", "d", "e"]
+    assert list_unhashed(report) == ["c", "d", "e"]
 
 
 def test_files_are_bounded(top: Path, report: LayerChangeTracker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "_MAX_HASHED_FILES", 2)
     for name in ("c", "a", "b"):
         (top / name).write_bytes(b"x")
-    assert unhashed(report) == ["c"]
+    assert list_unhashed(report) == ["c"]
 
 
 def test_time_is_bounded(top: Path, report: LayerChangeTracker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,13 +67,13 @@ def test_a_lack_of_descriptors_is_no_change(
     assert [change.path for change in report.changes()] == ["d/f"]
     open_at = changes.open_at
 
-    def refused(directory: int, name: str, *flags: Any) -> int:
+    def refuse_open(directory: int, name: str, *flags: Any) -> int:
         if name == "d":
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return open_at(directory, name, *flags)
 
     with monkeypatch.context() as patch:
-        patch.setattr(changes, "open_at", refused)
+        patch.setattr(changes, "open_at", refuse_open)
         with pytest.raises(SandboxUnavailableError, match="cannot be read: Too many open files"):
             report.changes()
     assert report.changes() == ()

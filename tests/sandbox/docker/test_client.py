@@ -168,15 +168,15 @@ def second(tiny_image: tuple[str, Path]) -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def there(second: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+def selected_daemon(second: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     """The second daemon, as the one that the environment names."""
     second.ensure()
-    with named(second, monkeypatch):
+    with use_daemon(second, monkeypatch):
         yield second
 
 
 @contextlib.contextmanager
-def named(found: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def use_daemon(found: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patched:
         patched.setenv("DOCKER_HOST", found.address)
         client.client.cache_clear()
@@ -189,13 +189,15 @@ def spec(image: tuple[str, Path], **more: Any) -> SandboxSpec:
 
 
 @pytest.mark.slow
-def test_snapshots_outlive_the_daemon(there: Daemon, tiny_image: tuple[str, Path], tmp_path: Path) -> None:
+def test_snapshots_outlive_the_daemon(
+    selected_daemon: Daemon, tiny_image: tuple[str, Path], tmp_path: Path
+) -> None:
     frozen: dict[Any, Snapshot] = {}
     for way in ("layer", "commit"):
         with contextlib.closing(sandbox.start(spec(tiny_image, snapshots=way))) as machine:
             check_output(machine, "echo kept > kept; ln kept hard; rm /etc/passwd; mkdir d; chmod 4711 d")
             frozen[way] = machine.snapshot(tmp_path, labels={"takeover.thread": "t"}).result()
-    there.restart()
+    selected_daemon.restart()
     for way, snapshot in frozen.items():
         with contextlib.closing(sandbox.restore(snapshot, tmp_path, spec(tiny_image))) as machine:
             assert check_output(machine, f"cat hard; stat -c %a d; {PASSWD}") == "kept\n4711\ngone\n", way
@@ -205,15 +207,15 @@ def test_snapshots_outlive_the_daemon(there: Daemon, tiny_image: tuple[str, Path
     assert found.labels["takeover.owner"] == OWNER
 
 
-def stopped(there: Daemon, container: Any) -> None:
+def stop_container(there: Daemon, container: Any) -> None:
     there.end()
 
 
-def killed(there: Daemon, container: Any) -> None:
+def kill_container(there: Daemon, container: Any) -> None:
     there.end(signal.SIGKILL)
 
 
-def removed(there: Daemon, container: Any) -> None:
+def remove_container(there: Daemon, container: Any) -> None:
     container.remove(force=True)
 
 
@@ -222,19 +224,19 @@ def shut_down(there: Daemon, container: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("deed", [stopped, killed, removed, shut_down])
+@pytest.mark.parametrize("deed", [stop_container, kill_container, remove_container, shut_down])
 def test_what_ends_a_machine_is_no_output_of_a_command(
-    there: Daemon, tiny_image: tuple[str, Path], tmp_path: Path, deed: Callable[[Daemon, Any], None]
+    selected_daemon: Daemon, tiny_image: tuple[str, Path], tmp_path: Path, deed: Callable[[Daemon, Any], None]
 ) -> None:
     machine = sandbox.start(spec(tiny_image))
     try:
-        with contextlib.closing(there.open()) as other:
+        with contextlib.closing(selected_daemon.open()) as other:
             (container,) = other.containers.list()
 
             def act_while_it_runs() -> None:
                 while "sleep 300" not in str(container.top()):
                     time.sleep(0.05)
-                deed(there, container)
+                deed(selected_daemon, container)
 
             soon = threading.Thread(target=act_while_it_runs)
             soon.start()
@@ -257,16 +259,16 @@ def test_what_ends_a_machine_is_no_output_of_a_command(
 
 @pytest.mark.slow
 def test_a_daemon_that_hangs_is_noticed(
-    there: Daemon, tiny_image: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+    selected_daemon: Daemon, tiny_image: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "QUICK_TIMEOUT_S", 1)
     machine = sandbox.start(spec(tiny_image))
-    there.signal(signal.SIGSTOP)
+    selected_daemon.signal(signal.SIGSTOP)
     try:
         with pytest.raises(SandboxUnavailableError, match="timed out"):
             machine.run("sleep 300", timeout_s=5)
     finally:
-        there.signal(signal.SIGCONT)
+        selected_daemon.signal(signal.SIGCONT)
         machine.close()
 
 
@@ -282,7 +284,7 @@ def test_a_snapshot_moves_to_another_daemon(
             frozen[way] = machine.snapshot(tmp_path / way).result()
         transfer.export_snapshot(frozen[way], tmp_path / way, f"{tmp_path}/{way}.file")
     sandbox.remove_stale_resources("docker", OWNER)
-    with named(second, monkeypatch):
+    with use_daemon(second, monkeypatch):
         for way, snapshot in frozen.items():
             found = transfer.import_snapshot(f"{tmp_path}/{way}.file", tmp_path / "there")
             with contextlib.closing(sandbox.restore(found, tmp_path / "there", spec(tiny_image))) as machine:
@@ -299,7 +301,7 @@ def test_a_snapshot_moves_to_another_daemon(
 
 
 @pytest.fixture
-def cramped(tiny_image: tuple[str, Path]) -> Iterator[Daemon]:
+def full_daemon(tiny_image: tuple[str, Path]) -> Iterator[Daemon]:
     """A daemon whose disk has room for little more than the image."""
     if os.geteuid() != 0:
         skip_missing("only root can mount a small file system")
@@ -316,14 +318,14 @@ def cramped(tiny_image: tuple[str, Path]) -> Iterator[Daemon]:
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["layer", "commit"])
 def test_a_full_disk_in_the_middle_of_a_freeze(
-    cramped: Daemon,
+    full_daemon: Daemon,
     tiny_image: tuple[str, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     way: str,
 ) -> None:
-    with named(cramped, monkeypatch):
-        store = tmp_path if way == "commit" else cramped.data / "store"
+    with use_daemon(full_daemon, monkeypatch):
+        store = tmp_path if way == "commit" else full_daemon.data / "store"
         images = len(client.client().images.list(all=True))
         with contextlib.closing(sandbox.start(spec(tiny_image, snapshots=way))) as machine:
             check_output(machine, "echo before > before; dd if=/dev/urandom of=/root/big bs=1M count=32 2>&1")

@@ -184,7 +184,7 @@ def test_ctrl_c_while_it_freezes_or_resumes(
     for interrupted_call in (1, 2):
         calls = 0
 
-        def interrupted(directory: Path, *, is_paused: bool, at: int = interrupted_call) -> bool:
+        def interrupt_switch(directory: Path, *, is_paused: bool, at: int = interrupted_call) -> bool:
             nonlocal calls
             calls += 1
             if calls == at:
@@ -192,7 +192,7 @@ def test_ctrl_c_while_it_freezes_or_resumes(
             return switch(directory, is_paused=is_paused)
 
         with monkeypatch.context() as patch:
-            patch.setattr(cgroup_freezer, "_set_paused", interrupted)
+            patch.setattr(cgroup_freezer, "_set_paused", interrupt_switch)
             with pytest.raises(KeyboardInterrupt), group.pause():
                 pass
         await_growth(tmp_path / "beats")
@@ -243,7 +243,7 @@ def test_a_group_that_is_gone_runs_nothing(group: ControlGroup, tmp_path: Path) 
 
 
 @pytest.fixture
-def limited() -> Iterator[ControlGroup]:
+def limited_group() -> Iterator[ControlGroup]:
     fresh()
     if reason := cgroups.unavailable_reason():
         skip_missing(reason)
@@ -279,9 +279,9 @@ _EATERS = {
 
 
 @pytest.mark.parametrize("eater", _EATERS)
-def test_memory_is_limited_whatever_holds_it(limited: ControlGroup, eater: str) -> None:
+def test_memory_is_limited_whatever_holds_it(limited_group: ControlGroup, eater: str) -> None:
     process = start(
-        limited,
+        limited_group,
         sys.executable,
         "-c",
         f"import resource; resource.setrlimit(7, (4000, 4000))\n{_EATERS[eater]}",
@@ -290,24 +290,27 @@ def test_memory_is_limited_whatever_holds_it(limited: ControlGroup, eater: str) 
     assert (out, process.returncode) == ("", -signal.SIGKILL)
 
 
-def test_segments_that_outlive_their_process(limited: ControlGroup) -> None:
+def test_segments_that_outlive_their_process(limited_group: ControlGroup) -> None:
     """1.2 GB in twelve pieces, none of which any process has mapped at the end."""
     program = ["unshare", "--ipc", sys.executable, "-c", _SYSV]
-    process = start(limited, *program)
+    process = start(limited_group, *program)
     out, _ = process.communicate(timeout=60)
     assert (out, process.returncode) == ("", -signal.SIGKILL)
 
 
-def test_cached_files_are_written_back_not_killed(limited: ControlGroup, tmp_path: Path) -> None:
+def test_cached_files_are_written_back_not_killed(limited_group: ControlGroup, tmp_path: Path) -> None:
     process = start(
-        limited, sys.executable, "-c", f"import os\nfile = os.open({str(tmp_path / 'x')!r}, 65)" + _WRITE
+        limited_group,
+        sys.executable,
+        "-c",
+        f"import os\nfile = os.open({str(tmp_path / 'x')!r}, 65)" + _WRITE,
     )
     out, _ = process.communicate(timeout=120)
     assert (out, process.returncode) == ("done\n", 0)
 
 
-def test_the_largest_process_is_killed(limited: ControlGroup) -> None:
-    shell = start(limited, "sh", "-c", f"{sys.executable} -c 'x = b\"x\" * (1 << 30)'; echo $?")
+def test_the_largest_process_is_killed(limited_group: ControlGroup) -> None:
+    shell = start(limited_group, "sh", "-c", f"{sys.executable} -c 'x = b\"x\" * (1 << 30)'; echo $?")
     assert shell.communicate(timeout=60)[0] == "137\n"
 
 
@@ -324,54 +327,60 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_a_protected_process_outlives_a_smaller_one(limited: ControlGroup) -> None:
-    process = start(limited, sys.executable, "-c", _FAMILY)
+def test_a_protected_process_outlives_a_smaller_one(limited_group: ControlGroup) -> None:
+    process = start(limited_group, sys.executable, "-c", _FAMILY)
     assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
-    limited.protect({process.pid})
+    limited_group.protect({process.pid})
     assert process.communicate(timeout=60)[0] == "-9\n"
 
 
-def test_nothing_inside_escapes_the_kernels_choice(limited: ControlGroup) -> None:
+def test_nothing_inside_escapes_the_kernels_choice(limited_group: ControlGroup) -> None:
     if os.geteuid() != 0:
         skip_missing("needs root, to become another user or to mount")
     program = "from pathlib import Path; Path('/proc/self/oom_score_adj').write_text('-1')"
-    limited.protect(())
+    limited_group.protect(())
     process = start(
-        limited, "setpriv", "--reuid=54321", "--clear-groups", "sh", "-c", f'python3 -c "{program}"; echo $?'
+        limited_group,
+        "setpriv",
+        "--reuid=54321",
+        "--clear-groups",
+        "sh",
+        "-c",
+        f'python3 -c "{program}"; echo $?',
     )
     assert process.communicate()[0] == "1\n"
 
 
 def test_a_protected_runtime_does_not_protect_its_sandboxes(
-    limited: ControlGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    limited_group: ControlGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     score = tmp_path / "score"
     score.write_text("-900\n")
     monkeypatch.setattr(cgroups, "_OWN_SCORE", score)
-    assert start(limited, "cat", str(score)).communicate()[0] == "0\n"
+    assert start(limited_group, "cat", str(score)).communicate()[0] == "0\n"
 
 
-def test_address_space_is_not_limited(limited: ControlGroup) -> None:
+def test_address_space_is_not_limited(limited_group: ControlGroup) -> None:
     program = "import mmap; x = mmap.mmap(-1, 1 << 40, flags=0x4022); x[0] = 1; print('done')"
-    assert start(limited, sys.executable, "-c", program).communicate(timeout=30)[0] == "done\n"
+    assert start(limited_group, sys.executable, "-c", program).communicate(timeout=30)[0] == "done\n"
 
 
-def test_the_number_of_processes_is_limited(limited: ControlGroup) -> None:
-    if not limited.has_pids_limit:
+def test_the_number_of_processes_is_limited(limited_group: ControlGroup) -> None:
+    if not limited_group.has_pids_limit:
         skip_missing("no pids controller")
     program = (
         "import os\ntry:\n for n in range(1000):\n  if not os.fork(): os.read(0, 1)\nexcept OSError: print(n)"
     )
     process = subprocess.Popen(
-        [*limited.entry_command, sys.executable, "-c", program],
+        [*limited_group.entry_command, sys.executable, "-c", program],
         text=True,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
     assert process.stdout is not None
     assert int(process.stdout.readline()) == _PIDS - 1
-    limited.kill()
+    limited_group.kill()
     process.communicate()
 
 
@@ -392,7 +401,7 @@ time.sleep(100)
 """
 
 
-def _killed_maker(guard: str) -> tuple[list[Path], Callable[[], bool]]:
+def _kill_maker(guard: str) -> tuple[list[Path], Callable[[], bool]]:
     maker = subprocess.Popen(
         [sys.executable, "-c", _MAKER, guard], cwd=ROOT, text=True, stdout=subprocess.PIPE
     )
@@ -407,16 +416,16 @@ def _killed_maker(guard: str) -> tuple[list[Path], Callable[[], bool]]:
 
 @pytest.mark.usefixtures("version")
 def test_a_process_that_is_killed_while_it_freezes_leaves_nothing_when_the_next_starts() -> None:
-    directories, any_alive = _killed_maker("no guard")
+    directories, any_alive = _kill_maker("no guard")
     assert any_alive()
     cgroups.remove_stale_groups({directory.parent for directory in directories})
     assert not any_alive()
     assert not any(directory.exists() for directory in directories)
 
 
-@pytest.mark.usefixtures("limited")
+@pytest.mark.usefixtures("limited_group")
 def test_a_process_that_is_killed_while_it_freezes_leaves_an_empty_host() -> None:
-    directories, any_alive = _killed_maker("guard")
+    directories, any_alive = _kill_maker("guard")
     deadline = time.monotonic() + 20
     try:
         while any(directory.exists() for directory in directories):
@@ -432,8 +441,8 @@ def test_a_process_that_is_killed_while_it_freezes_leaves_an_empty_host() -> Non
         cgroups.remove_stale_groups({directory.parent for directory in directories})
 
 
-def test_groups_of_living_processes_and_of_others_are_left(limited: ControlGroup) -> None:
-    parents = {directory.parent for directory in limited._directories}
+def test_groups_of_living_processes_and_of_others_are_left(limited_group: ControlGroup) -> None:
+    parents = {directory.parent for directory in limited_group._directories}
     _, namespace, _, start = ownership.current_process_identity().split("/")
     names = [
         f"takeover-{int(namespace) + 1}-{os.getpid()}-{int(start) + 1}-00",  # another PID namespace
@@ -445,14 +454,14 @@ def test_groups_of_living_processes_and_of_others_are_left(limited: ControlGroup
         directory.mkdir()
     try:
         cgroups.remove_stale_groups(parents)
-        assert all(directory.is_dir() for directory in (*made, *limited._directories))
+        assert all(directory.is_dir() for directory in (*made, *limited_group._directories))
     finally:
         for directory in made:
             directory.rmdir()
 
 
-def test_groups_of_a_process_whose_id_was_used_again(limited: ControlGroup) -> None:
-    parent = limited._directories[0].parent
+def test_groups_of_a_process_whose_id_was_used_again(limited_group: ControlGroup) -> None:
+    parent = limited_group._directories[0].parent
     _, namespace, _, start = ownership.current_process_identity().split("/")
     stale = parent / f"takeover-{namespace}-{os.getpid()}-{int(start) - 1}-00"
     stale.mkdir()

@@ -83,11 +83,11 @@ def test_a_count_needs_few_descriptors(tmp_path: Path, monkeypatch: pytest.Monke
     held: list[int] = []
     add = limits._ByteCounter.add
 
-    def counted(self: limits._ByteCounter, start: int) -> list[str]:
+    def count_descriptors(self: limits._ByteCounter, start: int) -> list[str]:
         held.append(len(list(Path("/proc/self/fd").iterdir())))
         return add(self, start)
 
-    monkeypatch.setattr(limits._ByteCounter, "add", counted)
+    monkeypatch.setattr(limits._ByteCounter, "add", count_descriptors)
     code = "import os\nfor n in range(100): os.mkdir('n' * 250); os.chdir('n' * 250)"
     try:
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)

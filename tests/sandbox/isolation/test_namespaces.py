@@ -128,13 +128,13 @@ def test_an_error_inside_resumes(inside: Inside) -> None:
 def test_an_interrupted_resumption_is_repeated(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     beats, resume, calls = inside.begin("spin"), namespaces._resume, []
 
-    def interrupted(*arguments: Any) -> None:
+    def interrupt_stop(*arguments: Any) -> None:
         calls.append(arguments)
         if len(calls) == 1:
             raise KeyboardInterrupt
         resume(*arguments)
 
-    monkeypatch.setattr(namespaces, "_resume", interrupted)
+    monkeypatch.setattr(namespaces, "_resume", interrupt_stop)
     with pytest.raises(KeyboardInterrupt), namespaces.stop_all(*inside.namespace, inside.entrances):
         pass
     await_growth(beats)

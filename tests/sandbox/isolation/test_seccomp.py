@@ -54,7 +54,7 @@ def resolve(name: str) -> int:
 
 
 @pytest.fixture(autouse=True)
-def _needed() -> None:
+def _require_seccomp() -> None:
     for reason in (host.unavailable_reason(), seccomp.unavailable_reason()):
         if reason:
             skip_missing(reason)
@@ -96,7 +96,7 @@ def test_every_call_on_the_list_is_refused() -> None:
     assert dict(zip(names, told, strict=True)) == dict.fromkeys(names, errno.EPERM)
 
 
-def forbidden() -> dict[str, list[int]]:
+def list_forbidden_calls() -> dict[str, list[int]]:
     """Calls that anybody may make on a plain kernel, each with arguments that do no harm."""
     return {
         "a user namespace": [resolve("unshare"), NEW_USER],
@@ -110,7 +110,7 @@ def forbidden() -> dict[str, list[int]]:
 
 
 def test_it_is_the_filter_that_refuses() -> None:
-    calls = forbidden()
+    calls = list_forbidden_calls()
     told = answers(list(calls.values()))
     assert dict(zip(calls, told, strict=True)) == dict.fromkeys(calls, errno.EPERM)
     without = dict(zip(calls, answers(list(calls.values()), filtered=False), strict=True))

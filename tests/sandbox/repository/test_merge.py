@@ -33,7 +33,7 @@ def machine(spec: SandboxSpec) -> Iterator[Sandbox]:
 
 
 @pytest.fixture
-def changed(machine: Sandbox, spec: SandboxSpec, tmp_path: Path) -> Iterator[Callable[..., str]]:
+def make_patch(machine: Sandbox, spec: SandboxSpec, tmp_path: Path) -> Iterator[Callable[..., str]]:
     """The patch of a copy of the machine in which a command was run."""
     with ExitStack() as stack:
 
@@ -77,9 +77,9 @@ WORK = {
 
 @pytest.mark.parametrize("work", WORK)
 def test_one_copys_work_comes_in_as_it_is(
-    machine: Sandbox, changed: Callable[..., str], spec: SandboxSpec, work: str
+    machine: Sandbox, make_patch: Callable[..., str], spec: SandboxSpec, work: str
 ) -> None:
-    patch = changed(WORK[work])
+    patch = make_patch(WORK[work])
     (merged,) = merge(machine, head_commit(machine), [patch])
     assert merged.changed_files != ()
     assert merged.conflicts == ()
@@ -88,16 +88,16 @@ def test_one_copys_work_comes_in_as_it_is(
     assert [each.path for each in machine.changes()] != []
 
 
-def test_nothing_is_left_beside_it(machine: Sandbox, changed: Callable[..., str]) -> None:
-    patch = changed("echo x > new.txt")
+def test_nothing_is_left_beside_it(machine: Sandbox, make_patch: Callable[..., str]) -> None:
+    patch = make_patch("echo x > new.txt")
     before = check_output(machine, "ls -A ${TMPDIR:-/tmp} | wc -l; find .git | sort | sha256sum")
     merge(machine, head_commit(machine), [patch])
     assert [each.path for each in machine.changes()] == ["new.txt"]
     assert check_output(machine, "ls -A ${TMPDIR:-/tmp} | wc -l; find .git | sort | sha256sum") == before
 
 
-def test_nothing_at_all_is_merged_as_nothing(machine: Sandbox, changed: Callable[..., str]) -> None:
-    same = changed(":")
+def test_nothing_at_all_is_merged_as_nothing(machine: Sandbox, make_patch: Callable[..., str]) -> None:
+    same = make_patch(":")
     assert same != ""  # what was there before is in it
     before = state(machine)
     assert [each.changed_files for each in merge(machine, head_commit(machine), [same, "", same])] == [
@@ -108,10 +108,10 @@ def test_nothing_at_all_is_merged_as_nothing(machine: Sandbox, changed: Callable
     assert state(machine) == before
 
 
-def test_two_copies_change_other_lines_of_one_file(machine: Sandbox, changed: Callable[..., str]) -> None:
+def test_two_copies_change_other_lines_of_one_file(machine: Sandbox, make_patch: Callable[..., str]) -> None:
     first, second = (
-        changed("sed -i 's/line 2/two/' pkg/lines.txt"),
-        changed("sed -i 's/line 8/eight/' pkg/lines.txt"),
+        make_patch("sed -i 's/line 2/two/' pkg/lines.txt"),
+        make_patch("sed -i 's/line 8/eight/' pkg/lines.txt"),
     )
     one, two = merge(machine, head_commit(machine), [first, second])
     assert (one.changed_files, two.changed_files, one.conflicts, two.conflicts) == (
@@ -141,10 +141,10 @@ CLASHES = {
 
 @pytest.mark.parametrize("clash", CLASHES)
 def test_the_first_wins_and_the_other_is_told(
-    machine: Sandbox, changed: Callable[..., str], clash: str
+    machine: Sandbox, make_patch: Callable[..., str], clash: str
 ) -> None:
     first, second, path = CLASHES[clash]
-    patches = [changed(first), changed(f"{second}; echo more > beside.txt")]
+    patches = [make_patch(first), make_patch(f"{second}; echo more > beside.txt")]
     one, two = merge(machine, head_commit(machine), patches)
     assert one.conflicts == ()
     assert "beside.txt" in two.changed_files
@@ -156,8 +156,8 @@ def test_the_first_wins_and_the_other_is_told(
     assert patch_since(machine, head_commit(machine)) == patches[0]
 
 
-def test_what_git_does_not_know_is_not_overwritten(machine: Sandbox, changed: Callable[..., str]) -> None:
-    patch = changed(
+def test_what_git_does_not_know_is_not_overwritten(machine: Sandbox, make_patch: Callable[..., str]) -> None:
+    patch = make_patch(
         "mkdir -p build; echo theirs > build/y; git add -f build/y; echo x > fine.txt; rm pkg/mod.py"
     )
     check_output(machine, "mkdir -p build; echo ours > build/y")
@@ -169,8 +169,8 @@ def test_what_git_does_not_know_is_not_overwritten(machine: Sandbox, changed: Ca
     assert check_output(machine, "cat build/y fine.txt; ls pkg/mod.py || true").startswith("ours\nx\n")
 
 
-def test_a_link_leads_nothing_out(machine: Sandbox, changed: Callable[..., str], tmp_path: Path) -> None:
-    patch = changed("mkdir x.log; echo theirs > x.log/y; git add -f x.log/y")
+def test_a_link_leads_nothing_out(machine: Sandbox, make_patch: Callable[..., str], tmp_path: Path) -> None:
+    patch = make_patch("mkdir x.log; echo theirs > x.log/y; git add -f x.log/y")
     (tmp_path / "outside").mkdir()
     check_output(machine, f"ln -s {tmp_path}/outside x.log")
     (merged,) = merge(machine, head_commit(machine), [patch])
@@ -178,8 +178,8 @@ def test_a_link_leads_nothing_out(machine: Sandbox, changed: Callable[..., str],
     assert [each.path for each in merged.conflicts] == ["x.log/y"]
 
 
-def test_a_repository_that_is_gone(machine: Sandbox, changed: Callable[..., str]) -> None:
-    patch, base = changed("echo x > new.txt"), head_commit(machine)
+def test_a_repository_that_is_gone(machine: Sandbox, make_patch: Callable[..., str]) -> None:
+    patch, base = make_patch("echo x > new.txt"), head_commit(machine)
     check_output(machine, "rm -rf .git")
     before = check_output(machine, "ls -A")
     with pytest.raises(RepositoryError, match="no git repository"):
@@ -187,8 +187,8 @@ def test_a_repository_that_is_gone(machine: Sandbox, changed: Callable[..., str]
     assert check_output(machine, "ls -A") == before
 
 
-def test_a_patch_that_is_none_changes_nothing(machine: Sandbox, changed: Callable[..., str]) -> None:
+def test_a_patch_that_is_none_changes_nothing(machine: Sandbox, make_patch: Callable[..., str]) -> None:
     before = state(machine)
     with pytest.raises(RepositoryError, match="No valid patches"):
-        merge(machine, head_commit(machine), [changed("echo x > new.txt"), "no patch"])
+        merge(machine, head_commit(machine), [make_patch("echo x > new.txt"), "no patch"])
     assert state(machine) == before

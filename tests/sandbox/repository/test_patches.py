@@ -37,7 +37,7 @@ def tree(directory: Path) -> str:
     return git(directory, "write-tree").strip()
 
 
-def applied(patch: str, repository: Path, tmp_path: Path) -> str:
+def apply_to_checkout(patch: str, repository: Path, tmp_path: Path) -> str:
     """The tree that the patch makes of a new checkout."""
     checkout = tmp_path / "checkout"
     git(tmp_path, "clone", "-q", str(repository), str(checkout))
@@ -52,7 +52,7 @@ def applied(patch: str, repository: Path, tmp_path: Path) -> str:
     return tree(checkout)
 
 
-def expected(machine: Sandbox, repository: Path, tmp_path: Path) -> str:
+def compute_expected_tree(machine: Sandbox, repository: Path, tmp_path: Path) -> str:
     """The tree of the machine's files, by a git directory that the agent never touched."""
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-a", machine.workspace, str(copy)], check=True)
@@ -121,7 +121,9 @@ def test_the_patch_makes_the_same_tree(
     patch = patch_since(machine, base)
     assert patch
     patch.encode()
-    assert applied(patch, repository, tmp_path) == expected(machine, repository, tmp_path)
+    assert apply_to_checkout(patch, repository, tmp_path) == compute_expected_tree(
+        machine, repository, tmp_path
+    )
 
 
 def test_only_what_is_no_text_is_told_in_binary(machine: Sandbox, base: str) -> None:
@@ -181,7 +183,9 @@ def test_tricks_with_git(machine: Sandbox, base: str, repository: Path, tmp_path
     patch = patch_since(machine, base)
     assert "owned" not in patch
     assert "+    return 42\n" in patch
-    assert applied(patch, repository, tmp_path) == expected(machine, repository, tmp_path)
+    assert apply_to_checkout(patch, repository, tmp_path) == compute_expected_tree(
+        machine, repository, tmp_path
+    )
     assert run(machine, 'test -e "$HOME/owned"').exit_code == 1
 
 
@@ -194,7 +198,9 @@ def test_attributes_of_the_work_tree(machine: Sandbox, base: str, repository: Pa
     patch = patch_since(machine, base)
     assert "owned" not in patch
     assert "+    return 42\n" in patch
-    assert applied(patch, repository, tmp_path) == expected(machine, repository, tmp_path)
+    assert apply_to_checkout(patch, repository, tmp_path) == compute_expected_tree(
+        machine, repository, tmp_path
+    )
 
 
 def test_the_repository_is_not_touched(machine: Sandbox, base: str) -> None:

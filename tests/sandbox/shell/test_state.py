@@ -53,7 +53,7 @@ def process(repository: Path) -> Iterator[Kit]:
 
 
 @pytest.fixture
-def frozen(process: Kit, tmp_path: Path) -> Snapshot:
+def process_snapshot(process: Kit, tmp_path: Path) -> Snapshot:
     with process.close_started():
         machine = process.start()
         check_output(
@@ -69,15 +69,15 @@ def with_state(snapshot: Snapshot, state: ShellState | str) -> Snapshot:
 
 
 @contextlib.contextmanager
-def restored(kit: Kit, snapshot: Snapshot, store: Path) -> Iterator[Sandbox]:
+def restore_snapshot(kit: Kit, snapshot: Snapshot, store: Path) -> Iterator[Sandbox]:
     with kit.close_started():
         yield kit.restore(snapshot, store)
 
 
 def test_a_snapshot_of_plain_processes_is_converted(
-    host: Kit, process: Kit, frozen: Snapshot, tmp_path: Path
+    host: Kit, process: Kit, process_snapshot: Snapshot, tmp_path: Path
 ) -> None:
-    with restored(host, frozen, tmp_path) as machine:
+    with restore_snapshot(host, process_snapshot, tmp_path) as machine:
         assert machine.workspace == "/testbed"
         assert machine.cwd() == "/testbed/pkg"
         said = check_output(
@@ -88,7 +88,7 @@ def test_a_snapshot_of_plain_processes_is_converted(
         assert check_output(machine, "echo 2 > two; stat -c %U two one | uniq") == "root\n"
         again = machine.snapshot(tmp_path / "again").result()
     assert again.backend == "host"
-    with restored(process, again, tmp_path / "again") as machine:
+    with restore_snapshot(process, again, tmp_path / "again") as machine:
         assert machine.cwd() == f"{machine.workspace}/pkg"
         assert check_output(machine, 'cat "$HOME/h" "$TMPDIR/t" "$place" one two') == "h\nt\nh\n1\n2\n"
 
@@ -123,50 +123,56 @@ def test_snapshots_of_images_are_converted_both_ways(
                 sandbox.remove_stale_resources(backend, "test-both")
 
 
-def test_what_cannot_be_converted_is_refused(host: Kit, frozen: Snapshot, tmp_path: Path) -> None:
-    def refused(snapshot: Snapshot, message: str, **spec: Any) -> None:
+def test_what_cannot_be_converted_is_refused(host: Kit, process_snapshot: Snapshot, tmp_path: Path) -> None:
+    def expect_refusal(snapshot: Snapshot, message: str, **spec: Any) -> None:
         with pytest.raises(SandboxUnavailableError, match=message):
             sandbox.restore(snapshot, tmp_path, SandboxSpec(owner="test-refused", **spec))
 
     directory = host.spec().directory
     image = {"backend": "docker", "image": "any"}
-    refused(
-        frozen, r"process sandbox that started from a directory \(restore it with --sandbox host", **image
+    expect_refusal(
+        process_snapshot,
+        r"process sandbox that started from a directory \(restore it with --sandbox host",
+        **image,
     )
-    layers = frozen.model_copy(
-        update={"backend": "host", "base": frozen.base.removeprefix(bases.COPY_PREFIX)}
+    layers = process_snapshot.model_copy(
+        update={"backend": "host", "base": process_snapshot.base.removeprefix(bases.COPY_PREFIX)}
     )
-    refused(layers, "layers \\(restore it with --sandbox host", backend="process", directory=directory)
-    of_image = frozen.model_copy(update={"backend": "docker", "base": "sha256:" + "0" * 64})
-    refused(of_image, "image \\(restore it with --sandbox host", backend="process", directory=directory)
+    expect_refusal(layers, "layers \\(restore it with --sandbox host", backend="process", directory=directory)
+    of_image = process_snapshot.model_copy(update={"backend": "docker", "base": "sha256:" + "0" * 64})
+    expect_refusal(
+        of_image, "image \\(restore it with --sandbox host", backend="process", directory=directory
+    )
     committed = of_image.model_copy(update={"location": "sha256:" + "0" * 64})
-    refused(committed, "restore it with --sandbox docker", backend="host", directory=directory)
+    expect_refusal(committed, "restore it with --sandbox docker", backend="host", directory=directory)
     for workspace in ("", "pkg", "/a\0b"):
-        elsewhere = frozen.model_copy(update={"workspace": workspace})
-        refused(elsewhere, "workspace is not an absolute path", backend="host", directory=directory)
+        elsewhere = process_snapshot.model_copy(update={"workspace": workspace})
+        expect_refusal(elsewhere, "workspace is not an absolute path", backend="host", directory=directory)
     other = tmp_path / "other"
     other.mkdir()
     with pytest.raises(SnapshotCorruptError, match="was made for base"):
-        sandbox.restore(frozen, tmp_path, host.spec(directory=other))
+        sandbox.restore(process_snapshot, tmp_path, host.spec(directory=other))
 
 
-def test_a_spec_for_a_snapshot_of_anybody_isolates(frozen: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert make_restore_spec(frozen).backend == "host"
-    assert make_restore_spec(frozen, "process").backend == "process"
+def test_a_spec_for_a_snapshot_of_anybody_isolates(
+    process_snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert make_restore_spec(process_snapshot).backend == "host"
+    assert make_restore_spec(process_snapshot, "process").backend == "process"
     with pytest.raises(SandboxUnavailableError, match="--sandbox host"):
-        make_restore_spec(frozen, "docker")
-    of_image = frozen.model_copy(update={"backend": "process", "base": "sha256:" + "0" * 64})
+        make_restore_spec(process_snapshot, "docker")
+    of_image = process_snapshot.model_copy(update={"backend": "process", "base": "sha256:" + "0" * 64})
     assert make_restore_spec(of_image).backend == "host"
     with pytest.raises(SandboxUnavailableError, match="--sandbox host"):
         make_restore_spec(of_image, "process")
     monkeypatch.setattr(host_backend, "unavailable_reason", lambda: "bwrap is not installed")
     with pytest.raises(SandboxUnavailableError, match="--sandbox process --allow-unisolated"):
-        make_restore_spec(frozen)
+        make_restore_spec(process_snapshot)
 
 
 @pytest.mark.parametrize("backend", ["host", "process"])
 def test_nothing_runs_while_a_state_is_restored(
-    backend: str, request: pytest.FixtureRequest, frozen: Snapshot, tmp_path: Path
+    backend: str, request: pytest.FixtureRequest, process_snapshot: Snapshot, tmp_path: Path
 ) -> None:
     kit: Kit = request.getfixturevalue(backend)
     there = tmp_path / "spoilt" if backend == "process" else Path("/tmp/spoilt")
@@ -216,7 +222,7 @@ def test_nothing_runs_while_a_state_is_restored(
         "options": {"errexit": False, "nosuch": True, "noexec": True, "onecmd": True, "posix": False},
         "traps": {"SIGUSR1": f"touch {there}", "SIGRTMAX": f"touch {there}", "SIGNOSUCH": f"touch {there}"},
     }
-    with restored(kit, with_state(frozen, json.dumps(state)), tmp_path) as machine:
+    with restore_snapshot(kit, with_state(process_snapshot, json.dumps(state)), tmp_path) as machine:
         assert machine.inspect(f"test -e {there} || echo untouched").output == "untouched\n"
         assert check_output(machine, "unset -f set cd declare; fine") == "fine\n"
         assert check_output(machine, 'printf %s "$plain"') == spoil
@@ -296,12 +302,12 @@ def test_a_malformed_state_is_refused(broken: Any, message: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_a_state_of_a_hundred_megabytes(process: Kit, frozen: Snapshot, tmp_path: Path) -> None:
+def test_a_state_of_a_hundred_megabytes(process: Kit, process_snapshot: Snapshot, tmp_path: Path) -> None:
     huge = ShellState.model_validate({"variables": {"x": {"value": "x" * 100_000_000}}}).to_json()
     with pytest.raises(SnapshotCorruptError, match="longer than"):
-        process.restore(with_state(frozen, huge), tmp_path)
+        process.restore(with_state(process_snapshot, huge), tmp_path)
     with pytest.raises(ValueError, match="shell_state"):
-        Snapshot.model_validate(frozen.model_dump() | {"shell_state": huge})
+        Snapshot.model_validate(process_snapshot.model_dump() | {"shell_state": huge})
     with process.close_started():
         machine = process.start()
         run(machine, f"cd pkg; x=$(head -c {MAX_SHELL_STATE_CHARS} /dev/zero | tr '\\0' y)")

@@ -199,7 +199,7 @@ def test_equal_trees_have_one_digest_however_they_came_about(rooms: Path) -> Non
 Member = tuple[str, bytes, dict[str, Any]]
 
 
-def made(place: Path, members: list[Member], *, base: str = BASE, header: bool = True) -> Path:
+def make_archive(place: Path, members: list[Member], *, base: str = BASE, header: bool = True) -> Path:
     """An archive with just these members: name, type, and other fields of the header."""
     raw = io.BytesIO()
     headers = {"TAKEOVER.base": base} if header else None
@@ -253,7 +253,7 @@ HOSTILE: dict[str, tuple[list[Member], str]] = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_archives(tmp_path: Path, name: str) -> None:
     members, reason = HOSTILE[name]
-    place = made(tmp_path / "archive", members)
+    place = make_archive(tmp_path / "archive", members)
     target = tmp_path / "in" / "target"
     target.mkdir(parents=True)
     for deed in (
@@ -277,7 +277,7 @@ def test_an_archive_of_nothing_goes_round(tmp_path: Path) -> None:
 
 
 def test_another_base_and_another_digest(tmp_path: Path) -> None:
-    place = made(tmp_path / "archive", [])
+    place = make_archive(tmp_path / "archive", [])
     archive.verify(place, digest=EMPTY, base_digest=BASE)
     with pytest.raises(SnapshotCorruptError, match="made for base"):
         archive.verify(place, digest=EMPTY, base_digest="sha256:" + "c" * 64)
@@ -285,7 +285,7 @@ def test_another_base_and_another_digest(tmp_path: Path) -> None:
         archive.verify(place, digest="0" * 64, base_digest=BASE)
     with pytest.raises(SnapshotCorruptError, match="made for base"):
         archive.verify(
-            made(tmp_path / "bare", [("x", FILE, {})], header=False), digest=EMPTY, base_digest=BASE
+            make_archive(tmp_path / "bare", [("x", FILE, {})], header=False), digest=EMPTY, base_digest=BASE
         )
 
 
@@ -388,13 +388,13 @@ def record(key: bytes, value: bytes) -> bytes:
     return b"%d %s=%s\n" % (length, key, value)
 
 
-def extended(*records: tuple[bytes, bytes] | bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
+def make_extended_header(*records: tuple[bytes, bytes] | bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
     """An extended header with these records, or with this text."""
     body = b"".join(one if isinstance(one, bytes) else record(*one) for one in records)
     return block(b"././@PaxHeader", kind, size=number(len(body))) + body + bytes(-len(body) % 512)
 
 
-def packed(place: Path, *chunks: bytes, **options: Any) -> Path:
+def pack_archive(place: Path, *chunks: bytes, **options: Any) -> Path:
     """An archive of these bytes behind the global header."""
     with (
         place.open("wb") as raw,
@@ -407,26 +407,29 @@ def packed(place: Path, *chunks: bytes, **options: Any) -> Path:
 
 def sparse(*records: tuple[bytes, bytes]) -> bytes:
     named = [(b"GNU.sparse." + key, value) for key, value in records]
-    return extended(*named) + block(size=number(512)) + b"0\n".ljust(512, b"\0")
+    return make_extended_header(*named) + block(size=number(512)) + b"0\n".ljust(512, b"\0")
 
 
 NEGATIVE = str(-(10**15)).encode()
 MALFORMED: dict[str, tuple[bytes, str]] = {
-    "negative size": (extended((b"size", b"-512")) + block(), "its size b'-512'"),
-    "size in words": (extended((b"size", b"1e3")) + block(), "its size"),
-    "size with a sign": (extended((b"size", b"+5")) + block(), "its size"),
-    "huge size": (extended((b"size", b"9" * 19)) + block(), "its size"),
-    "long size": (extended((b"size", b"9" * 5000)) + block(), "its size"),
+    "negative size": (make_extended_header((b"size", b"-512")) + block(), "its size b'-512'"),
+    "size in words": (make_extended_header((b"size", b"1e3")) + block(), "its size"),
+    "size with a sign": (make_extended_header((b"size", b"+5")) + block(), "its size"),
+    "huge size": (make_extended_header((b"size", b"9" * 19)) + block(), "its size"),
+    "long size": (make_extended_header((b"size", b"9" * 5000)) + block(), "its size"),
     "binary size": (block(size=b"\x80" + bytes(10) + b"\1"), "not one that a snapshot has"),
     "binary negative size": (block(size=b"\xff" * 12), "not one that a snapshot has"),
     "signed octal": (block(size=b"-0000000777\0"), "not one that a snapshot has"),
     "blank size": (block(size=b" " * 12), "not one that a snapshot has"),
     "claimed size": (block(size=number(8**11 - 1)) + bytes(1 << 20), "cut short"),
     "claimed sizes": (
-        b"".join(extended((b"size", b"%d" % (40 << 30))) + block(name) for name in (b"x", b"y")),
+        b"".join(make_extended_header((b"size", b"%d" % (40 << 30))) + block(name) for name in (b"x", b"y")),
         "cut short",
     ),
-    "more than any layer": (extended((b"size", b"%d" % (65 << 30))) + block(), "more than 64 GiB"),
+    "more than any layer": (
+        make_extended_header((b"size", b"%d" % (65 << 30))) + block(),
+        "more than 64 GiB",
+    ),
     "sparse 0.0": (sparse((b"size", b"%d" % (30 << 30)), (b"numblocks", b"0")), "GNU.sparse.size"),
     "sparse 0.1": (sparse((b"map", b"0,0"), (b"size", b"9")), "GNU.sparse.map"),
     "sparse 1.0": (sparse((b"major", b"1"), (b"minor", b"0"), (b"realsize", NEGATIVE)), "GNU.sparse.major"),
@@ -434,55 +437,67 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     "GNU version": (block(version=b"ustar  \0"), "not one that a snapshot has"),
     "GNU name": (block(kind=tarfile.GNUTYPE_LONGNAME, size=number(512)) + bytes(512) + block(), "kind"),
     "GNU target": (block(kind=tarfile.GNUTYPE_LONGLINK, size=number(512)) + bytes(512) + block(), "kind"),
-    "Solaris header": (extended((b"path", b"y"), kind=b"X") + block(), "kind"),
-    "another global header": (extended((b"path", b"y"), kind=b"g") + block(), "kind"),
+    "Solaris header": (make_extended_header((b"path", b"y"), kind=b"X") + block(), "kind"),
+    "another global header": (make_extended_header((b"path", b"y"), kind=b"g") + block(), "kind"),
     "a prefix": (block(rest=bytes(80) + b"directory"), "not one that a snapshot has"),
     "an owner's name": (block(rest=b"root"), "not one that a snapshot has"),
-    "header upon header": (extended((b"mtime", b"1")) * 2000 + block(), "kind"),
-    "header without a member": (extended((b"mtime", b"1")), "checksum"),
-    "header names twice": (extended((b"path", b"y"), (b"path", b"z")) + block(), "twice"),
-    "unknown record": (extended((b"LIBARCHIVE.creationtime", b"1")) + block(), "LIBARCHIVE"),
-    "other character set": (extended((b"GNU.charset", b"1")) + block(), "GNU.charset"),
-    "record without length": (extended(b"path=x\n") + block(), "malformed"),
-    "record of length 0": (extended(b"0 path=x\n") + block(), "malformed"),
-    "record too short": (extended(b"3 path=x\n") + block(), "malformed"),
-    "record too long": (extended(b"99 path=x\n") + block(), "malformed"),
-    "record of negative length": (extended(b"-9 path=x\n") + block(), "malformed"),
-    "record without value": (extended(b"7 path\n") + block(), "without a value"),
-    "large header": (extended((b"SCHILY.xattr.user.a", bytes(1 << 20))) + block(), "header is too large"),
+    "header upon header": (make_extended_header((b"mtime", b"1")) * 2000 + block(), "kind"),
+    "header without a member": (make_extended_header((b"mtime", b"1")), "checksum"),
+    "header names twice": (make_extended_header((b"path", b"y"), (b"path", b"z")) + block(), "twice"),
+    "unknown record": (make_extended_header((b"LIBARCHIVE.creationtime", b"1")) + block(), "LIBARCHIVE"),
+    "other character set": (make_extended_header((b"GNU.charset", b"1")) + block(), "GNU.charset"),
+    "record without length": (make_extended_header(b"path=x\n") + block(), "malformed"),
+    "record of length 0": (make_extended_header(b"0 path=x\n") + block(), "malformed"),
+    "record too short": (make_extended_header(b"3 path=x\n") + block(), "malformed"),
+    "record too long": (make_extended_header(b"99 path=x\n") + block(), "malformed"),
+    "record of negative length": (make_extended_header(b"-9 path=x\n") + block(), "malformed"),
+    "record without value": (make_extended_header(b"7 path\n") + block(), "without a value"),
+    "large header": (
+        make_extended_header((b"SCHILY.xattr.user.a", bytes(1 << 20))) + block(),
+        "header is too large",
+    ),
     "claimed header": (block(kind=tarfile.XHDTYPE, size=number(4 << 30)) + bytes(8 << 20), "is too large"),
-    "no time": (extended((b"mtime", b"nan")) + block(), "time"),
-    "endless time": (extended((b"mtime", b"inf")) + block(), "time"),
-    "overflowing time": (extended((b"mtime", b"1e400")) + block(), "time"),
-    "huge time": (extended((b"mtime", b"9" * 400)) + block(), "time"),
-    "time beyond 64 bits": (extended((b"mtime", b"%d.5" % 2**63)) + block(), "time"),
-    "time long ago": (extended((b"mtime", b"-" + b"9" * 30)) + block(), "time"),
-    "picoseconds": (extended((b"mtime", b"1.0000000001")) + block(), "time"),
-    "exponent of nanoseconds": (extended((b"mtime", b"1.5e5")) + block(), "time"),
-    "underscored time": (extended((b"mtime", b"1_0")) + block(), "time"),
-    "empty time": (extended((b"mtime", b"")) + block(), "time"),
+    "no time": (make_extended_header((b"mtime", b"nan")) + block(), "time"),
+    "endless time": (make_extended_header((b"mtime", b"inf")) + block(), "time"),
+    "overflowing time": (make_extended_header((b"mtime", b"1e400")) + block(), "time"),
+    "huge time": (make_extended_header((b"mtime", b"9" * 400)) + block(), "time"),
+    "time beyond 64 bits": (make_extended_header((b"mtime", b"%d.5" % 2**63)) + block(), "time"),
+    "time long ago": (make_extended_header((b"mtime", b"-" + b"9" * 30)) + block(), "time"),
+    "picoseconds": (make_extended_header((b"mtime", b"1.0000000001")) + block(), "time"),
+    "exponent of nanoseconds": (make_extended_header((b"mtime", b"1.5e5")) + block(), "time"),
+    "underscored time": (make_extended_header((b"mtime", b"1_0")) + block(), "time"),
+    "empty time": (make_extended_header((b"mtime", b"")) + block(), "time"),
     "binary time": (block(mtime=b"\x80" + b"\xff" * 11), "not one that a snapshot has"),
-    "huge user": (extended((b"uid", b"9" * 10)) + block(), "uid"),
-    "negative group": (extended((b"gid", b"-1")) + block(), "gid"),
-    "capability": (extended((b"SCHILY.xattr.security.capability", b"\1\0")) + block(), "attribute"),
-    "overlay's mark": (extended((b"SCHILY.xattr.trusted.overlay.opaque", b"y")) + block(), "attribute"),
-    "overlay's own": (extended((b"SCHILY.xattr.user.overlay.redirect", b"/etc")) + block(), "attribute"),
-    "attribute with a NUL": (extended((b"SCHILY.xattr.user.\0", b"y")) + block(), "attribute"),
+    "huge user": (make_extended_header((b"uid", b"9" * 10)) + block(), "uid"),
+    "negative group": (make_extended_header((b"gid", b"-1")) + block(), "gid"),
+    "capability": (
+        make_extended_header((b"SCHILY.xattr.security.capability", b"\1\0")) + block(),
+        "attribute",
+    ),
+    "overlay's mark": (
+        make_extended_header((b"SCHILY.xattr.trusted.overlay.opaque", b"y")) + block(),
+        "attribute",
+    ),
+    "overlay's own": (
+        make_extended_header((b"SCHILY.xattr.user.overlay.redirect", b"/etc")) + block(),
+        "attribute",
+    ),
+    "attribute with a NUL": (make_extended_header((b"SCHILY.xattr.user.\0", b"y")) + block(), "attribute"),
     "attribute of a link": (
-        extended((b"SCHILY.xattr.user.a", b"y")) + block(kind=LINK, target=b"y"),
+        make_extended_header((b"SCHILY.xattr.user.a", b"y")) + block(kind=LINK, target=b"y"),
         "attributes that a link",
     ),
     "content of a directory": (block(kind=DIRECTORY, size=number(512)) + bytes(512), "that a directory"),
     "content of a mark": (block(b".wh.x", size=number(512)) + bytes(512), "is no mark"),
     "mark that is a directory": (block(b".wh.x", DIRECTORY), "is no mark"),
     "link without a target": (block(kind=LINK), "no target"),
-    "link with a NUL": (extended((b"linkpath", b"a\0b")) + block(kind=LINK), "no target"),
-    "long target": (extended((b"linkpath", b"a/" * 2048)) + block(kind=LINK), "no target"),
+    "link with a NUL": (make_extended_header((b"linkpath", b"a\0b")) + block(kind=LINK), "no target"),
+    "long target": (make_extended_header((b"linkpath", b"a/" * 2048)) + block(kind=LINK), "no target"),
     "file with a target": (block(target=b"y"), "no target"),
-    "name with a NUL": (extended((b"path", b"a\0b")) + block(), "leads out"),
-    "renamed out": (extended((b"path", b"../x")) + block(), "leads out"),
-    "long name": (extended((b"path", b"n" * 256)) + block(), "too long"),
-    "deep": (extended((b"path", b"/".join([b"d"] * 202))) + block(), "too deep"),
+    "name with a NUL": (make_extended_header((b"path", b"a\0b")) + block(), "leads out"),
+    "renamed out": (make_extended_header((b"path", b"../x")) + block(), "leads out"),
+    "long name": (make_extended_header((b"path", b"n" * 256)) + block(), "too long"),
+    "deep": (make_extended_header((b"path", b"/".join([b"d"] * 202))) + block(), "too deep"),
     "out of order": (block(b"b") + block(b"a"), "out of order"),
     "late beginning": (block(b"a") + block(b".", DIRECTORY), "not at the start"),
     "beginning that is a file": (block(b"."), "not at the start"),
@@ -492,7 +507,7 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_members_are_refused_at_once(tmp_path: Path, name: str) -> None:
     chunk, reason = MALFORMED[name]
-    place = packed(tmp_path / "archive", chunk, END)
+    place = pack_archive(tmp_path / "archive", chunk, END)
     (tmp_path / "target").mkdir()
     began = time.process_time()
     for deed in (
@@ -509,8 +524,8 @@ def test_malformed_members_are_refused_at_once(tmp_path: Path, name: str) -> Non
 def test_every_time_that_a_file_can_have_goes_round(tmp_path: Path) -> None:
     place = tmp_path / "archive"
     for number_, text in enumerate(("0", "-1", "-1.5", "1700000000.123456789", f"{2**63 - 1}.999999999")):
-        packed(place, extended((b"mtime", text.encode())) + block(), END)
-        digest = held_digest(place)
+        pack_archive(place, make_extended_header((b"mtime", text.encode())) + block(), END)
+        digest = read_digest(place)
         target = tmp_path / str(number_)
         target.mkdir()
         archive.unpack(place, target, digest=digest, base_digest=BASE)
@@ -518,7 +533,7 @@ def test_every_time_that_a_file_can_have_goes_round(tmp_path: Path) -> None:
             assert (target / "x").stat().st_mtime_ns == Decimal(text) * 10**9
 
 
-def held_digest(place: Path) -> str:
+def read_digest(place: Path) -> str:
     """The digest that an archive should have."""
     with place.open("rb") as raw:
         found = members.ArchiveMembers(place, raw)
@@ -555,7 +570,9 @@ def cost(place: Path, reason: str) -> tuple[float, float]:
 
 def test_many_members_take_little(tmp_path: Path) -> None:
     for prefix in (b"", b".wh."):
-        place = packed(tmp_path / "archive", *(block(b"%sm%07d" % (prefix, n)) for n in range(60_000)), END)
+        place = pack_archive(
+            tmp_path / "archive", *(block(b"%sm%07d" % (prefix, n)) for n in range(60_000)), END
+        )
         mib, seconds = cost(place, "but the snapshot says")
         assert mib < 20
         assert seconds < 6
@@ -563,7 +580,7 @@ def test_many_members_take_little(tmp_path: Path) -> None:
 
 def test_a_window_takes_no_memory(tmp_path: Path) -> None:
     wide = zstandard.ZstdCompressionParameters(window_log=27, compression_level=1)
-    place = packed(
+    place = pack_archive(
         tmp_path / "archive",
         block(size=number(160 << 20)),
         *[bytes(1 << 20)] * 160,
@@ -578,14 +595,14 @@ def test_attributes_take_no_memory(tmp_path: Path) -> None:
     """Those of directories on the way, which come to 190 MiB."""
     many = [(b"SCHILY.xattr.user.%03d" % number, bytes([65]) * 60_000) for number in range(16)]
     paths = [b"/".join([b"d"] * (depth + 1)) for depth in range(200)]
-    chunks = (extended((b"path", path), *many) + block(kind=DIRECTORY) for path in paths)
-    mib, _ = cost(packed(tmp_path / "archive", *chunks, END), "but the snapshot says")
+    chunks = (make_extended_header((b"path", path), *many) + block(kind=DIRECTORY) for path in paths)
+    mib, _ = cost(pack_archive(tmp_path / "archive", *chunks, END), "but the snapshot says")
     assert mib < 20
 
 
 def test_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = packed(tmp_path / "archive", *(block(b"m%02d" % n) for n in range(60)), END)
-    archive.verify(place, digest=held_digest(place), base_digest=BASE)
+    place = pack_archive(tmp_path / "archive", *(block(b"m%02d" % n) for n in range(60)), END)
+    archive.verify(place, digest=read_digest(place), base_digest=BASE)
     for limit, value, reason in (
         ("MAX_MEMBERS", 59, "more than 59 members"),
         ("MAX_TOTAL_PATH_BYTES", 100, "its paths take"),
@@ -595,13 +612,15 @@ def test_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             with pytest.raises(SnapshotCorruptError, match=reason):
                 archive.verify(place, digest=EMPTY, base_digest=BASE)
     monkeypatch.setattr(members, "MAX_TOTAL_EXTENDED_HEADER_BYTES", 500)
-    packed(place, *(extended((b"mtime", b"1")) + block(b"m%02d" % n) for n in range(60)), END)
+    pack_archive(
+        place, *(make_extended_header((b"mtime", b"1")) + block(b"m%02d" % n) for n in range(60)), END
+    )
     with pytest.raises(SnapshotCorruptError, match="header is too large"):
         archive.verify(place, digest=EMPTY, base_digest=BASE)
 
 
 def test_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = packed(tmp_path / "archive", block(size=number(8**10)), *[bytes(1 << 20)] * 1024, END)
+    place = pack_archive(tmp_path / "archive", block(size=number(8**10)), *[bytes(1 << 20)] * 1024, END)
     monkeypatch.setattr(members, "_CPU_S", 0.1)
     began = time.thread_time()
     with pytest.raises(SnapshotCorruptError, match="takes too long"):
@@ -634,8 +653,8 @@ def test_more_than_a_sandbox_may_hold(tmp_path: Path) -> None:
     """Holes count where they are written, and are none where they need not be."""
     place, target = tmp_path / "archive", tmp_path / "target"
     content = (b"data".ljust(4096, b"\0") + bytes(252 << 10)) * 64
-    packed(place, block(size=number(len(content))), content, END)
-    digest = held_digest(place)
+    pack_archive(place, block(size=number(len(content))), content, END)
+    digest = read_digest(place)
     target.mkdir()
     archive.unpack(place, target, digest=digest, base_digest=BASE, max_bytes=1 << 20)
     assert (target / "x").read_bytes() == content
@@ -650,8 +669,8 @@ def test_more_than_a_sandbox_may_hold(tmp_path: Path) -> None:
 
 
 def test_what_follows_the_end_is_refused(tmp_path: Path) -> None:
-    place = packed(tmp_path / "archive", block(), END)
-    digest, whole = held_digest(place), place.read_bytes()
+    place = pack_archive(tmp_path / "archive", block(), END)
+    digest, whole = read_digest(place), place.read_bytes()
     for more, reason in (
         (b"junk" * 100, "Unknown frame"),
         (zstandard.compress(b"junk"), "continues after its end"),
@@ -661,7 +680,7 @@ def test_what_follows_the_end_is_refused(tmp_path: Path) -> None:
         with pytest.raises(SnapshotCorruptError, match=reason):
             archive.verify(place, digest=digest, base_digest=BASE)
     for end in (b"", bytes(512), END + END, END[:-512] + b"x" + bytes(511)):
-        packed(place, block(), end)
+        pack_archive(place, block(), end)
         with pytest.raises(SnapshotCorruptError, match=r"cut short|continues after"):
             archive.verify(place, digest=digest, base_digest=BASE)
 
@@ -717,11 +736,11 @@ def test_members_of_any_kind_raise_nothing_else(
     chunks = []
     for is_extended, records, fields, content in given_:
         if is_extended:
-            chunks.append(extended(*records))
+            chunks.append(make_extended_header(*records))
         if content and "size" not in fields:
             fields = {**fields, "size": number(len(content))}
         chunks += [block(**fields), content + bytes(-len(content) % 512)]  # type: ignore[arg-type]
-    place = packed(tmp_path / "archive", *chunks, END)
+    place = pack_archive(tmp_path / "archive", *chunks, END)
     target = Path(tempfile.mkdtemp(dir=tmp_path)) / "in" / "target"
     target.mkdir(parents=True)
     for deed in (
@@ -759,8 +778,8 @@ def test_closed_directories_with_hard_links() -> None:
             block(b"b", DIRECTORY, mode=b"0000500\0"),
             block(b"b/h", HARD, target=b"a/f"),
         ]
-        place = packed(room / "archive", *chunks, END)
-        digest, target = held_digest(place), room / "target"
+        place = pack_archive(room / "archive", *chunks, END)
+        digest, target = read_digest(place), room / "target"
         target.mkdir()
         script = "import os, sys; from pathlib import Path; from langgraph_takeover.sandbox.snapshots import archive\n"
         script += "if os.geteuid() == 0: os.setresuid(12345, 12345, 12345)\n"
@@ -813,8 +832,10 @@ def test_attributes_that_no_archive_can_name(tmp_path: Path) -> None:
 
 
 def test_a_mark_of_docker_is_refused_before_the_daemon_sees_it(tmp_path: Path) -> None:
-    place = packed(tmp_path / "archive", extended((b"TAKEOVER.literal", b"1")) + block(b".wh.x"), END)
-    digest = held_digest(place)
+    place = pack_archive(
+        tmp_path / "archive", make_extended_header((b"TAKEOVER.literal", b"1")) + block(b".wh.x"), END
+    )
+    digest = read_digest(place)
     assert archive.verify(place, digest=digest, base_digest=BASE).literal_path == ".wh.x"
     with pytest.raises(SnapshotCorruptError, match="cannot keep a file named"):
         docker_images.load_archive(place, digest, {"Id": BASE}, {}, "tag")
@@ -829,13 +850,13 @@ def test_a_repository_with_its_packages_is_read(tmp_path: Path) -> None:
         chunks.append(block(directory, DIRECTORY))
         for part in range(100):
             name, origin = b"%s/module-%02d.js" % (directory, part), b"%s/module-00.js" % directory
-            times = extended((b"mtime", b"1700000000.%09d" % part))
+            times = make_extended_header((b"mtime", b"1700000000.%09d" % part))
             if part % 10 == 9:
                 chunks.append(times + block(name, HARD, target=origin))
             else:
                 chunks.append(times + block(name, size=number(4)) + (b"%04d" % number_).ljust(512, b"\0"))
-    place = packed(tmp_path / "archive", *chunks, END)
-    assert len(archive.verify(place, digest=held_digest(place), base_digest=BASE).files) == 200_000
+    place = pack_archive(tmp_path / "archive", *chunks, END)
+    assert len(archive.verify(place, digest=read_digest(place), base_digest=BASE).files) == 200_000
     mib, seconds = cost(place, "but the snapshot says")
     assert mib < 60
     assert seconds < 30

@@ -40,7 +40,7 @@ docker = pytest.mark.parametrize("kit", ["docker"], indirect=True)
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> tuple[Snapshot, Path]:
+def stored_snapshot(tmp_path: Path) -> tuple[Snapshot, Path]:
     """A snapshot of some random files, and the store that it lies in."""
     layer, base, store = (tmp_path / name for name in ("layer", "base", "store"))
     for directory in (layer, base, store):
@@ -60,8 +60,8 @@ def snapshot_of(digest: str, location: str, state: str = "") -> Snapshot:
 
 
 @pytest.fixture
-def exported(kept: tuple[Snapshot, Path], tmp_path: Path) -> Path:
-    snapshot, store = kept
+def exported_file(stored_snapshot: tuple[Snapshot, Path], tmp_path: Path) -> Path:
+    snapshot, store = stored_snapshot
     place = tmp_path / "out" / "deep" / "snapshot.takeover"
     transfer.export_snapshot(snapshot, store, str(place))
     return place
@@ -80,24 +80,26 @@ def small() -> Iterator[Path]:
             subprocess.run(["umount", place], check=True)
 
 
-def refused(url: str, store: Path, reason: str) -> None:
+def expect_refusal(url: str, store: Path, reason: str) -> None:
     with pytest.raises(SnapshotCorruptError, match=reason) as found:
         transfer.import_snapshot(url, store)
     assert "\n" not in str(found.value)
     assert list(store.iterdir()) == []
 
 
-def test_a_snapshot_goes_round(kept: tuple[Snapshot, Path], exported: Path, tmp_path: Path) -> None:
-    snapshot, store = kept
-    assert list(exported.parent.iterdir()) == [exported]
-    found = transfer.import_snapshot(str(exported), tmp_path / "new" / "store")
+def test_a_snapshot_goes_round(
+    stored_snapshot: tuple[Snapshot, Path], exported_file: Path, tmp_path: Path
+) -> None:
+    snapshot, store = stored_snapshot
+    assert list(exported_file.parent.iterdir()) == [exported_file]
+    found = transfer.import_snapshot(str(exported_file), tmp_path / "new" / "store")
     assert found == snapshot.model_copy(update={"location": found.location})
     there = tmp_path / "new" / "store" / found.location
     assert there.read_bytes() == (store / snapshot.location).read_bytes()
 
 
-def test_a_store_that_fsspec_names(kept: tuple[Snapshot, Path], tmp_path: Path) -> None:
-    snapshot, store = kept
+def test_a_store_that_fsspec_names(stored_snapshot: tuple[Snapshot, Path], tmp_path: Path) -> None:
+    snapshot, store = stored_snapshot
     url = f"memory://exported/{tmp_path.name}"
     transfer.export_snapshot(snapshot, store, url)
     assert transfer.import_snapshot(url, tmp_path / "new").digest == snapshot.digest
@@ -107,8 +109,8 @@ def test_a_store_that_fsspec_names(kept: tuple[Snapshot, Path], tmp_path: Path) 
         transfer.import_snapshot(f"{url}-other", tmp_path / "new")
 
 
-def test_many_at_once_to_one_store(kept: tuple[Snapshot, Path], tmp_path: Path) -> None:
-    snapshot, store = kept
+def test_many_at_once_to_one_store(stored_snapshot: tuple[Snapshot, Path], tmp_path: Path) -> None:
+    snapshot, store = stored_snapshot
     urls = [f"memory://many/{tmp_path.name}/{number}" for number in range(16)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda url: transfer.export_snapshot(snapshot, store, url), urls))
@@ -117,26 +119,26 @@ def test_many_at_once_to_one_store(kept: tuple[Snapshot, Path], tmp_path: Path) 
     assert [path.name for path in (tmp_path / "new").iterdir()] == [found[0].location]
 
 
-def test_what_is_cut_short_is_refused(exported: Path, tmp_path: Path) -> None:
-    content, cut = exported.read_bytes(), tmp_path / "cut"
+def test_what_is_cut_short_is_refused(exported_file: Path, tmp_path: Path) -> None:
+    content, cut = exported_file.read_bytes(), tmp_path / "cut"
     store = tmp_path / "new"
     for length in (*range(0, 120, 7), *range(120, len(content), len(content) // 40), len(content) - 1):
         cut.write_bytes(content[:length])
-        refused(str(cut), store, "truncated|unknown snapshot format")
+        expect_refusal(str(cut), store, "truncated|unknown snapshot format")
 
 
-def test_every_flipped_bit_is_refused(exported: Path, tmp_path: Path) -> None:
-    content, flipped = exported.read_bytes(), tmp_path / "flipped"
+def test_every_flipped_bit_is_refused(exported_file: Path, tmp_path: Path) -> None:
+    content, flipped = exported_file.read_bytes(), tmp_path / "flipped"
     store = tmp_path / "new"
     for position in (*range(0, 60, 3), *range(60, len(content), len(content) // 40), len(content) - 1):
         changed = bytearray(content)
         changed[position] ^= 1 << position % 8
         flipped.write_bytes(changed)
-        refused(str(flipped), store, "checksum|format|larger than|truncated|continues after")
+        expect_refusal(str(flipped), store, "checksum|format|larger than|truncated|continues after")
 
 
-def test_what_is_no_snapshot_is_refused(exported: Path, tmp_path: Path) -> None:
-    content, other, store = exported.read_bytes(), tmp_path / "other", tmp_path / "new"
+def test_what_is_no_snapshot_is_refused(exported_file: Path, tmp_path: Path) -> None:
+    content, other, store = exported_file.read_bytes(), tmp_path / "other", tmp_path / "new"
     huge = MAGIC + struct.pack(">QQ", 1 << 40, 1)
     for changed, reason in (
         (b"", "unknown snapshot format"),
@@ -144,15 +146,17 @@ def test_what_is_no_snapshot_is_refused(exported: Path, tmp_path: Path) -> None:
         (MAGIC.replace(b"1", b"2") + content[len(MAGIC) :], "unknown snapshot format"),
         (content + b"\0", "continues after its end"),
         (huge, "larger than"),
-        (signed(b"[]", b""), "invalid snapshot header"),
-        (signed(b"{" * 100_000, b""), "invalid snapshot header"),
+        (sign_file(b"[]", b""), "invalid snapshot header"),
+        (sign_file(b"{" * 100_000, b""), "invalid snapshot header"),
     ):
         other.write_bytes(changed)
-        refused(str(other), store, reason)
+        expect_refusal(str(other), store, reason)
 
 
-def test_a_header_that_does_not_fit_its_archive(kept: tuple[Snapshot, Path], tmp_path: Path) -> None:
-    snapshot, store = kept
+def test_a_header_that_does_not_fit_its_archive(
+    stored_snapshot: tuple[Snapshot, Path], tmp_path: Path
+) -> None:
+    snapshot, store = stored_snapshot
     content = (store / snapshot.location).read_bytes()
     for more, reason in (
         ({"digest": "0" * 64}, "but the snapshot says"),
@@ -163,18 +167,20 @@ def test_a_header_that_does_not_fit_its_archive(kept: tuple[Snapshot, Path], tmp
     ):
         header = f'{{"snapshot":{snapshot.model_copy(update=more).model_dump_json()}}}'.encode()
         place = tmp_path / "other"
-        place.write_bytes(signed(header, content))
-        refused(str(place), tmp_path / "new", reason)
+        place.write_bytes(sign_file(header, content))
+        expect_refusal(str(place), tmp_path / "new", reason)
 
 
-def signed(header: bytes, content: bytes) -> bytes:
+def sign_file(header: bytes, content: bytes) -> bytes:
     """A file with the checksum that it should have."""
     whole = MAGIC + struct.pack(">QQ", len(header), len(content)) + header + content
     return whole + hashlib.sha256(whole).digest()
 
 
-def test_a_snapshot_that_changed_is_not_exported(kept: tuple[Snapshot, Path], tmp_path: Path) -> None:
-    snapshot, store = kept
+def test_a_snapshot_that_changed_is_not_exported(
+    stored_snapshot: tuple[Snapshot, Path], tmp_path: Path
+) -> None:
+    snapshot, store = stored_snapshot
     place = tmp_path / "out" / "file"
     with pytest.raises(SnapshotCorruptError, match="but the snapshot says"):
         transfer.export_snapshot(snapshot.model_copy(update={"digest": "0" * 64}), store, str(place))
@@ -184,25 +190,27 @@ def test_a_snapshot_that_changed_is_not_exported(kept: tuple[Snapshot, Path], tm
     assert not place.parent.exists()
 
 
-def test_a_full_disk(kept: tuple[Snapshot, Path], exported: Path, small: Path) -> None:
-    snapshot, store = kept
+def test_a_full_disk(stored_snapshot: tuple[Snapshot, Path], exported_file: Path, small: Path) -> None:
+    snapshot, store = stored_snapshot
     with pytest.raises(OutOfDiskError, match="disk is full"):
         transfer.export_snapshot(snapshot, store, str(small / "file"))
     assert list(small.iterdir()) == []
     with pytest.raises(OutOfDiskError, match="disk is full"):
-        transfer.import_snapshot(str(exported), small)
+        transfer.import_snapshot(str(exported_file), small)
     assert list(small.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written(kept: tuple[Snapshot, Path], exported: Path, small: Path) -> None:
-    snapshot, store = kept
+def test_a_place_that_cannot_be_written(
+    stored_snapshot: tuple[Snapshot, Path], exported_file: Path, small: Path
+) -> None:
+    snapshot, store = stored_snapshot
     subprocess.run(["mount", "-o", "remount,ro", small], check=True)
     for deed in (
         lambda: transfer.export_snapshot(snapshot, store, str(small / "file")),
         lambda: transfer.export_snapshot(snapshot, store, str(small / "deep" / "file")),
-        lambda: transfer.import_snapshot(str(exported), small),
-        lambda: transfer.import_snapshot(str(exported), small / "deep"),
-        lambda: transfer.import_snapshot(str(exported), exported),
+        lambda: transfer.import_snapshot(str(exported_file), small),
+        lambda: transfer.import_snapshot(str(exported_file), small / "deep"),
+        lambda: transfer.import_snapshot(str(exported_file), exported_file),
     ):
         with pytest.raises(SandboxUnavailableError):
             deed()
@@ -224,7 +232,7 @@ def test_an_export_that_is_interrupted_leaves_nothing(tmp_path: Path, kind: str)
     interruptions = 0
     for part in range(1, 16):
         system.rm(url)
-        with interrupted_after(whole * part / 15) as interrupted:
+        with interrupt_after(whole * part / 15) as interrupted:
             transfer.export_snapshot(snapshot, store, url)
         interruptions += interrupted.is_set()
         left = [system.size(path) for path in system.find(url.rpartition("/")[0])]
@@ -236,7 +244,7 @@ def test_an_export_that_is_interrupted_leaves_nothing(tmp_path: Path, kind: str)
 
 
 @contextlib.contextmanager
-def interrupted_after(seconds: float) -> Iterator[threading.Event]:
+def interrupt_after(seconds: float) -> Iterator[threading.Event]:
     """Raise KeyboardInterrupt within, after so much time of the processor; tells whether that came through."""
 
     def interrupt(*_: object) -> None:

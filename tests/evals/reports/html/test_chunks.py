@@ -92,8 +92,8 @@ def test_cut_texts_state_the_number_of_omitted_characters() -> None:
 
 
 @pytest.mark.slow
-def test_a_page_of_724_takeovers_is_below_five_megabytes(shared: Path, tmp_path: Path) -> None:
-    traces = load_recorded_traces(shared)
+def test_a_page_of_724_takeovers_is_below_five_megabytes(real_data: Path, tmp_path: Path) -> None:
+    traces = load_recorded_traces(real_data)
     results = load_results([write_run(tmp_path / "out", traces, traces, records=181)])
     assert len(results.takeovers) == 724
     write_page(tmp_path / "report.html", results, [], [])
@@ -111,9 +111,9 @@ def test_a_page_of_724_takeovers_is_below_five_megabytes(shared: Path, tmp_path:
 
 @pytest.mark.slow
 def test_several_processes_build_the_same_chunks_as_one(
-    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    traces = load_recorded_traces(shared)[:6]
+    traces = load_recorded_traces(real_data)[:6]
     results = load_results([write_run(tmp_path / "out", traces, traces, records=10)])
     by_one_process = timelines.build_chunks(results)
     monkeypatch.setattr(timelines, "_PARALLEL_THRESHOLD", 1)

@@ -33,8 +33,8 @@ def single_markers(figure: Figure) -> set[tuple[float, float]]:
 
 
 @pytest.mark.slow
-def test_every_plot_is_written_as_svg_and_png(undisturbed: Path, tmp_path: Path) -> None:
-    pictures = draw_plots(load_results([undisturbed]), tmp_path / "plots").pictures
+def test_every_plot_is_written_as_svg_and_png(complete_run: Path, tmp_path: Path) -> None:
+    pictures = draw_plots(load_results([complete_run]), tmp_path / "plots").pictures
     assert [picture.name for picture in pictures] == [
         "accuracy_effort",
         "reductions",
@@ -55,8 +55,8 @@ def test_every_plot_is_written_as_svg_and_png(undisturbed: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_plots_are_reproducible(undisturbed: Path, tmp_path: Path) -> None:
-    results = load_results([undisturbed])
+def test_plots_are_reproducible(complete_run: Path, tmp_path: Path) -> None:
+    results = load_results([complete_run])
     first, second = (draw_plots(results, tmp_path / name).pictures for name in ("first", "second"))
     for one, other in zip(first, second, strict=True):
         assert one.svg.read_bytes() == other.svg.read_bytes()
@@ -64,16 +64,16 @@ def test_plots_are_reproducible(undisturbed: Path, tmp_path: Path) -> None:
         assert not re.search(r"<dc:date>|matplotlib\.org/?<|20\d\d-\d\d-\d\dT", one.svg.read_text())
 
 
-def test_plots_without_an_llm_say_so(undisturbed: Path, published: Path) -> None:
+def test_plots_without_an_llm_say_so(complete_run: Path, published_rows: Path) -> None:
     with style.plot_style():
-        for out, expected in ((undisturbed, True), (published, False)):
+        for out, expected in ((complete_run, True), (published_rows, False)):
             results = load_results([out])
             caveats = figures.short_caveats(results)
             assert any("No LLM: builtin:oracle" in line for line in caveats) == expected
 
 
-def test_reductions_equal_the_table(published: Path) -> None:
-    results = load_results([published])
+def test_reductions_equal_the_table(published_rows: Path) -> None:
+    results = load_results([published_rows])
     matched = {table.name: table for table in build_tables(results)}["matched"]
     with style.plot_style():
         figure = figures.draw_reductions(collect_report_data(results))
@@ -86,8 +86,8 @@ def test_reductions_equal_the_table(published: Path) -> None:
     ]
 
 
-def test_accuracy_and_effort_equal_the_table(published: Path) -> None:
-    results = load_results([published])
+def test_accuracy_and_effort_equal_the_table(published_rows: Path) -> None:
+    results = load_results([published_rows])
     effects = {table.name: table for table in build_tables(results)}["effects"]
     column = {name: place for place, name in enumerate(effects.columns)}
     expected = {
@@ -99,8 +99,8 @@ def test_accuracy_and_effort_equal_the_table(published: Path) -> None:
         assert single_markers(figures.draw_accuracy(collect_report_data(results))) == expected
 
 
-def test_debt_is_relative_to_the_best_informed_view(published: Path) -> None:
-    data = collect_report_data(load_results([published]))
+def test_debt_is_relative_to_the_best_informed_view(published_rows: Path) -> None:
+    data = collect_report_data(load_results([published_rows]))
     assert data.reference_view == "trace"
     with style.plot_style():
         figure = figures.draw_debt(data)
@@ -109,8 +109,8 @@ def test_debt_is_relative_to_the_best_informed_view(published: Path) -> None:
     assert -10.0 in heights  # beta needed fewer events under summary than under trace
 
 
-def test_tokens_accumulate_per_call(undisturbed: Path) -> None:
-    results = load_results([undisturbed])
+def test_tokens_accumulate_per_call(complete_run: Path) -> None:
+    results = load_results([complete_run])
     data = collect_report_data(results)
     bands = figures.compute_curves(results, data)
     assert bands.is_estimated
@@ -122,12 +122,12 @@ def test_tokens_accumulate_per_call(undisturbed: Path) -> None:
         assert middle[-1] == pytest.approx(totals[len(totals) // 2], rel=0.2)
 
 
-def test_empty_plots_are_omitted_with_a_reason(published: Path, tmp_path: Path) -> None:
+def test_empty_plots_are_omitted_with_a_reason(published_rows: Path, tmp_path: Path) -> None:
     stale = tmp_path / "plots" / "debt.svg"
     stale.parent.mkdir()
     stale.write_text("stale")
-    rewrite_rows(published, lambda row: row if row["view"] == "repository" else None)
-    plots = draw_plots(load_results([published]), tmp_path / "plots")
+    rewrite_rows(published_rows, lambda row: row if row["view"] == "repository" else None)
+    plots = draw_plots(load_results([published_rows]), tmp_path / "plots")
     assert [picture.name for picture in plots.pictures] == ["accuracy_effort", "first_prompts"]
     assert plots.omissions == (
         "reductions: no pairs with the repository view",
@@ -137,17 +137,17 @@ def test_empty_plots_are_omitted_with_a_reason(published: Path, tmp_path: Path) 
     assert not stale.exists()
 
 
-def test_no_plot_without_graded_takeovers(published: Path, tmp_path: Path) -> None:
-    rewrite_rows(published, lambda row: None)
-    plots = draw_plots(load_results([published]), tmp_path / "plots")
+def test_no_plot_without_graded_takeovers(published_rows: Path, tmp_path: Path) -> None:
+    rewrite_rows(published_rows, lambda row: None)
+    plots = draw_plots(load_results([published_rows]), tmp_path / "plots")
     assert plots.pictures == ()
     assert len(plots.omissions) == 5
 
 
-def test_a_single_takeover_is_plotted(published: Path, tmp_path: Path) -> None:
+def test_a_single_takeover_is_plotted(published_rows: Path, tmp_path: Path) -> None:
     key = ("two__two-2.first_validation", "openai:alpha")
-    rewrite_rows(published, lambda row: row if (row["record_id"], row["successor"]) == key else None)
-    plots = draw_plots(load_results([published]), tmp_path / "plots")
+    rewrite_rows(published_rows, lambda row: row if (row["record_id"], row["successor"]) == key else None)
+    plots = draw_plots(load_results([published_rows]), tmp_path / "plots")
     assert [picture.name for picture in plots.pictures] == [
         "accuracy_effort",
         "reductions",
@@ -169,10 +169,10 @@ def test_views_differ_in_color_marker_and_line() -> None:
 
 
 @pytest.mark.slow
-def test_the_legend_overlaps_no_panel(published: Path) -> None:
+def test_the_legend_overlaps_no_panel(published_rows: Path) -> None:
     with style.plot_style():
         for make in (figures.draw_accuracy, figures.draw_debt):
-            figure = make(collect_report_data(load_results([published])))
+            figure = make(collect_report_data(load_results([published_rows])))
             figure.suptitle("A title", x=0.01, ha="left")
             figure.draw_without_rendering()
             box = figure.legends[0].get_window_extent()

@@ -49,8 +49,8 @@ def find_row(rows: Rows, *cells: str) -> dict[str, Any]:
     return match
 
 
-def test_there_are_nine_tables(published: Path) -> None:
-    found = load_tables(published)
+def test_there_are_nine_tables(published_rows: Path) -> None:
+    found = load_tables(published_rows)
     assert [table.number for table in found] == list(range(1, 10))
     assert len({table.name for table in found}) == 9
     for table in found:
@@ -58,8 +58,8 @@ def test_there_are_nine_tables(published: Path) -> None:
         assert all(len(row) == len(table.columns) for row in table.rows)
 
 
-def test_the_study(published: Path) -> None:
-    counts = {(row["item"], row["category"]): row["count"] for row in rows_by_table(published)["study"]}
+def test_the_study(published_rows: Path) -> None:
+    counts = {(row["item"], row["category"]): row["count"] for row in rows_by_table(published_rows)["study"]}
     assert counts == {
         ("tasks", ""): 5,
         ("predecessor runs", "openai:first"): 3,
@@ -85,8 +85,8 @@ def test_the_study(published: Path) -> None:
     }
 
 
-def test_effects_by_successor_and_view(published: Path) -> None:
-    rows = rows_by_table(published)["effects"]
+def test_effects_by_successor_and_view(published_rows: Path) -> None:
+    rows = rows_by_table(published_rows)["effects"]
     assert len(rows) == 8
     # Seven takeovers per view, two of them at one point.
     baseline, trace = (find_row(rows, "openai:alpha", view) for view in ("repository", "trace"))
@@ -105,8 +105,8 @@ def test_effects_by_successor_and_view(published: Path) -> None:
     assert find_row(rows, "openai:beta", "structured")["Δ median events %"] == pytest.approx(10)
 
 
-def test_matched_statistics(published: Path) -> None:
-    rows = rows_by_table(published)["matched"]
+def test_matched_statistics(published_rows: Path) -> None:
+    rows = rows_by_table(published_rows)["matched"]
     assert len(rows) == 2 * 3 * 3
     events = find_row(rows, "openai:alpha", "trace", "events, reduction %")
     assert (events["pairs"], events["excluded"], events["estimate"]) == (7, 0, 50)
@@ -121,16 +121,16 @@ def test_matched_statistics(published: Path) -> None:
     assert find_row(rows, "openai:beta", "trace", "solved, Δ pp")["p"] == 1
 
 
-def test_first_prompts(published: Path) -> None:
-    trace = find_row(rows_by_table(published)["first_prompts"], "openai:alpha", "trace")
+def test_first_prompts(published_rows: Path) -> None:
+    trace = find_row(rows_by_table(published_rows)["first_prompts"], "openai:alpha", "trace")
     assert (trace["median tokens"], trace["P90 tokens"], trace["max tokens"]) == pytest.approx(
         (3000, 5400, 6000)
     )
     assert (trace["median characters"], trace["max characters"]) == (12_000, 24_000)
 
 
-def test_effects_by_point_state_and_predecessor(published: Path) -> None:
-    found = rows_by_table(published)
+def test_effects_by_point_state_and_predecessor(published_rows: Path) -> None:
+    found = rows_by_table(published_rows)
     validation = find_row(found["points"], "openai:alpha", "first_validation", "trace")
     # 15 and 10 events against 30 and 10.
     assert (validation["runs"], validation["Δ median events %"]) == (2, pytest.approx(-37.5))
@@ -146,15 +146,15 @@ def test_effects_by_point_state_and_predecessor(published: Path) -> None:
         assert sum(row["runs"] for row in found[name]) == 49
 
 
-def test_repeats(published: Path) -> None:
-    rows = rows_by_table(published)["repeats"]
+def test_repeats(published_rows: Path) -> None:
+    rows = rows_by_table(published_rows)["repeats"]
     assert len(rows) == 2
     assert list(find_row(rows, "openai:alpha", "repository").values())[2:] == [1, 2, 0, 1, 0, 0, 4, 4000]
     assert list(find_row(rows, "openai:alpha", "trace").values())[2:] == [1, 2, 1, 0, 0, 100, 2, 1000]
 
 
-def test_debt_and_its_sources(published: Path) -> None:
-    rows = rows_by_table(published)["debt"]
+def test_debt_and_its_sources(published_rows: Path) -> None:
+    rows = rows_by_table(published_rows)["debt"]
     baseline = find_row(rows, "openai:alpha", "repository")
     assert [baseline[f"repeated {kind}"] for kind in ("reads", "searches", "commands")] == [14, 7, 7]
     assert (baseline["events"], baseline["rediscovery"], baseline["verification"]) == (234, 28, 14)
@@ -174,9 +174,9 @@ def test_debt_and_its_sources(published: Path) -> None:
     assert find_row(rows, "openai:alpha", "structured")["takeovers to break even"] is None
 
 
-def test_deltas_need_a_baseline(published: Path) -> None:
-    rewrite_rows(published, lambda row: row if row["view"] == "trace" else None)
-    effects, matched = load_tables(published)[1:3]
+def test_deltas_need_a_baseline(published_rows: Path) -> None:
+    rewrite_rows(published_rows, lambda row: row if row["view"] == "trace" else None)
+    effects, matched = load_tables(published_rows)[1:3]
     row = dict(zip(effects.columns, only_view(effects, "trace"), strict=True))
     assert (row["median events"], row["Δ median events %"], row["pairs"]) == (12, None, None)
     assert matched.rows == ()
@@ -188,56 +188,56 @@ def only_view(table: Table, view: str) -> tuple[Any, ...]:
     return next(row for row in table.rows if row[1] == view)
 
 
-def test_notes_say_that_only_the_baseline_was_run(published: Path) -> None:
-    rewrite_rows(published, lambda row: row if row["view"] == "repository" else None)
-    found = {table.name: table for table in load_tables(published)}
+def test_notes_say_that_only_the_baseline_was_run(published_rows: Path) -> None:
+    rewrite_rows(published_rows, lambda row: row if row["view"] == "repository" else None)
+    found = {table.name: table for table in load_tables(published_rows)}
     assert any("Only the repository view was run: no comparison." in note for note in found["effects"].notes)
     assert any("handoff debt cannot be computed" in note for note in found["debt"].notes)
 
 
-def test_a_single_point_of_one_successor(published: Path) -> None:
+def test_a_single_point_of_one_successor(published_rows: Path) -> None:
     rewrite_rows(
-        published,
+        published_rows,
         lambda row: (
             row
             if (row["record_id"], row["successor"]) == ("two__two-2.first_validation", "openai:alpha")
             else None
         ),
     )
-    found = rows_by_table(published)
+    found = rows_by_table(published_rows)
     events = find_row(found["matched"], "openai:alpha", "trace", "events, reduction %")
     assert (events["pairs"], events["estimate"], events["95 % low"]) == (1, 0, None)
     assert find_row(found["matched"], "openai:alpha", "summary", "solved, Δ pp")["lost"] == 1
 
 
-def test_tables_are_written_without_graded_takeovers(published: Path, tmp_path: Path) -> None:
-    rewrite_rows(published, lambda row: None)
-    found = load_tables(published)
+def test_tables_are_written_without_graded_takeovers(published_rows: Path, tmp_path: Path) -> None:
+    rewrite_rows(published_rows, lambda row: None)
+    found = load_tables(published_rows)
     assert len(found) == 9
     write_tables(tmp_path / "tables", found)
     assert len(list((tmp_path / "tables").iterdir())) == 27
 
 
-def test_runs_without_an_llm_say_so_in_every_table(published: Path) -> None:
-    assert not any("No LLM" in note for table in load_tables(published) for note in table.notes)
-    config = published / "config.json"
+def test_runs_without_an_llm_say_so_in_every_table(published_rows: Path) -> None:
+    assert not any("No LLM" in note for table in load_tables(published_rows) for note in table.notes)
+    config = published_rows / "config.json"
     config.write_text(config.read_text().replace("openai:alpha", "builtin:oracle"))
     assert all(
-        any("No LLM: builtin:oracle" in note for note in table.notes) for table in load_tables(published)
+        any("No LLM: builtin:oracle" in note for note in table.notes) for table in load_tables(published_rows)
     )
 
 
-def test_notes_name_truncated_rows_and_prompt_versions(published: Path) -> None:
-    rewrite_rows(published, lambda row: row | {"prompts": "a" if row["view"] == "trace" else "b"})
-    path = published / "takeovers.jsonl"
+def test_notes_name_truncated_rows_and_prompt_versions(published_rows: Path) -> None:
+    rewrite_rows(published_rows, lambda row: row | {"prompts": "a" if row["view"] == "trace" else "b"})
+    path = published_rows / "takeovers.jsonl"
     path.write_text(path.read_text()[:-9])
-    for table in load_tables(published):
+    for table in load_tables(published_rows):
         assert any("last line is incomplete" in note for note in table.notes)
         assert any("different prompt versions: a, b" in note for note in table.notes)
 
 
-def test_csv_contains_raw_numbers(published: Path) -> None:
-    for table in load_tables(published):
+def test_csv_contains_raw_numbers(published_rows: Path) -> None:
+    for table in load_tables(published_rows):
         read = list(csv.reader(to_csv(table).splitlines()))
         assert tuple(read[0]) == table.columns
         for cells, row in zip(read[1:], table.rows, strict=True):
@@ -348,8 +348,8 @@ def test_hostile_names_are_escaped() -> None:
     assert not re.search(r"(?<!\\)[<`*]", "".join(markdown[2:]))
 
 
-def test_wide_tables_are_resized(published: Path) -> None:
-    for table in load_tables(published):
+def test_wide_tables_are_resized(published_rows: Path) -> None:
+    for table in load_tables(published_rows):
         latex = to_latex(table)
         assert (r"\resizebox{\textwidth}" in latex) == (len(table.columns) > 7)
         assert latex.count("{") == latex.count("}")

@@ -15,8 +15,8 @@ from ...conftest import RunCommand, assert_refused, read_rows
 
 
 @pytest.fixture
-def verified(shared: Path) -> Path:
-    return shared / "data" / "swebench_verified_v5.parquet"
+def verified_parquet(real_data: Path) -> Path:
+    return real_data / "data" / "swebench_verified_v5.parquet"
 
 
 def points(*reached: tuple[int, str, str]) -> list[ReachedPoint]:
@@ -26,21 +26,31 @@ def points(*reached: tuple[int, str, str]) -> list[ReachedPoint]:
     ]
 
 
-def planned(told: str) -> dict[str, str]:
+def parse_plan(told: str) -> dict[str, str]:
     """The jobs of each stage in the table of a plan."""
     lines = [line.split("│")[1:-1] for line in told.splitlines() if line.startswith("│")]
     return {stage.strip(): jobs.strip() for stage, jobs, *_ in lines}
 
 
-def test_the_main_study_is_what_the_paper_took(verified: Path, called: RunCommand, tmp_path: Path) -> None:
-    done = called(
-        "--study", "main", "--tasks", verified, "--dry-run", "--model", "openai:m", "--out", tmp_path / "o"
+def test_the_main_study_is_what_the_paper_took(
+    verified_parquet: Path, run_main: RunCommand, tmp_path: Path
+) -> None:
+    done = run_main(
+        "--study",
+        "main",
+        "--tasks",
+        verified_parquet,
+        "--dry-run",
+        "--model",
+        "openai:m",
+        "--out",
+        tmp_path / "o",
     )
     assert done.returncode == 0, done.stderr
     assert "75 tasks" in done.stdout
     assert "51 of 15 min - 1 hour, 24 of 1-4 hours" in done.stdout
     assert "181 (75 first_source_edit, 75 first_validation, 31 first_post_failure_edit)" in done.stdout
-    jobs = planned(done.stdout)
+    jobs = parse_plan(done.stdout)
     assert jobs == {"predecessors": "75", "labels": "181", "notes": "181", "takeovers": "724", "all": "1,161"}
     assert "The run cannot start yet:  openai:m: OPENAI_API_KEY is not set" in done.stdout
     assert not (tmp_path / "o").exists()
@@ -48,30 +58,30 @@ def test_the_main_study_is_what_the_paper_took(verified: Path, called: RunComman
 
 @pytest.mark.parametrize(("name", "takeovers"), [("repeats", "480"), ("predecessors", "240")])
 def test_the_robustness_studies(
-    verified: Path, called: RunCommand, tmp_path: Path, name: str, takeovers: str
+    verified_parquet: Path, run_main: RunCommand, tmp_path: Path, name: str, takeovers: str
 ) -> None:
     models = [part for each in "abc" for part in ("--predecessor", f"openai:{each}")]
     given = models if name == "predecessors" else ()
-    done = called("--study", name, "--tasks", verified, *given, "--dry-run", "--out", tmp_path)
+    done = run_main("--study", name, "--tasks", verified_parquet, *given, "--dry-run", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
-    assert planned(done.stdout)["takeovers"] == takeovers
+    assert parse_plan(done.stdout)["takeovers"] == takeovers
     assert f"points: {load_studies()[name].max_points} (" in done.stdout
 
 
-def test_a_study_needs_its_own_tiers(called: RunCommand, tmp_path: Path) -> None:
+def test_a_study_needs_its_own_tiers(run_main: RunCommand, tmp_path: Path) -> None:
     tasks = ("--task-ids", "galley__galley-31", "--tasks", "bundled")
     assert_refused(
-        called("--study", "main", *tasks, "--out", tmp_path / "out"),
+        run_main("--study", "main", *tasks, "--out", tmp_path / "out"),
         "task galley__galley-31 has difficulty '<15 min fix', but the study requires 15 min - 1 hour or 1-4 hours",
     )
     assert_refused(
-        called("--study", "mian", "--out", tmp_path / "out"), "there are main, repeats, predecessors"
+        run_main("--study", "mian", "--out", tmp_path / "out"), "there are main, repeats, predecessors"
     )
 
 
-def test_tasks_are_listed_one_a_line(called: RunCommand) -> None:
-    done = called("--list-tasks", "--shard", "2/6")
-    whole = called("--list-tasks").stdout.split()
+def test_tasks_are_listed_one_a_line(run_main: RunCommand) -> None:
+    done = run_main("--list-tasks", "--shard", "2/6")
+    whole = run_main("--list-tasks").stdout.split()
     assert len(whole) == 12
     assert done.stdout.split() == whole[1::6]
 
@@ -88,7 +98,7 @@ def test_shards(text: str, parts: set[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("3", "invalid shard .* \(use 2/8"),
+        ("3", r"invalid shard .* \(use 2/8"),
         ("0/4", "counted from 1 to 4"),
         ("5/4", "counted from 1 to 4"),
         ("1-3,3/8", "names part 3 twice"),
@@ -127,7 +137,7 @@ def test_points_that_all_predecessors_reached_come_first() -> None:
 
 
 @pytest.mark.slow
-def test_shards_together_are_the_whole(called: RunCommand, tmp_path: Path) -> None:
+def test_shards_together_are_the_whole(run_main: RunCommand, tmp_path: Path) -> None:
     asked = (
         "--task-ids",
         "galley__galley-31,harbor__harbor-5",
@@ -137,12 +147,12 @@ def test_shards_together_are_the_whole(called: RunCommand, tmp_path: Path) -> No
         "first_source_edit",
     )
     for shard in ("1/2", "2/2"):
-        assert called(*asked, "--shard", shard, "--out", tmp_path / shard[0]).returncode == 0
+        assert run_main(*asked, "--shard", shard, "--out", tmp_path / shard[0]).returncode == 0
     ids = [{row["task_id"] for row in read_rows(tmp_path / part)} for part in "12"]
     assert ids == [{"galley__galley-31"}, {"harbor__harbor-5"}]
 
 
-def test_stages_are_done_one_by_one(called: RunCommand, tmp_path: Path) -> None:
+def test_stages_are_done_one_by_one(run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     one = (
         "--task-ids",
@@ -154,29 +164,29 @@ def test_stages_are_done_one_by_one(called: RunCommand, tmp_path: Path) -> None:
         "--out",
         out,
     )
-    assert called(*one, "--stages", "predecessors").returncode == 0
+    assert run_main(*one, "--stages", "predecessors").returncode == 0
     assert [len(read_rows(out, name)) for name in ("predecessors", "labels", "notes", "takeovers")] == [
         1,
         0,
         0,
         0,
     ]
-    left = called("--resume", "--out", out, "--dry-run")
+    left = run_main("--resume", "--out", out, "--dry-run")
     assert "points: 1 (1 first_source_edit)\n" in left.stdout
     assert "Estimates: medians of this run's own 1 first" in left.stdout
-    assert called("--resume", "--out", out, "--stages", "notes,labels").returncode == 0
+    assert run_main("--resume", "--out", out, "--stages", "notes,labels").returncode == 0
     assert [len(read_rows(out, name)) for name in ("labels", "notes", "takeovers")] == [1, 1, 0]
-    assert called("--resume", "--out", out).returncode == 0
+    assert run_main("--resume", "--out", out).returncode == 0
     assert len(read_rows(out)) == 2
-    assert_refused(called("--resume", "--out", out, "--stages", "some"), "--stages: there is no stage")
+    assert_refused(run_main("--resume", "--out", out, "--stages", "some"), "--stages: there is no stage")
 
 
 @pytest.mark.slow
-def test_an_earlier_runs_records_are_taken_over(called: RunCommand, tmp_path: Path) -> None:
+def test_an_earlier_runs_records_are_taken_over(run_main: RunCommand, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     one = ("--task-ids", "galley__galley-31", "--view", "structured", "--notes-model", "builtin:oracle")
-    assert called(*one, "--out", first).returncode == 0
-    done = called(
+    assert run_main(*one, "--out", first).returncode == 0
+    done = run_main(
         *one, "--from", first, "--successor", "builtin:oracle+0.001s", "--repeats", "2", "--out", second
     )
     assert done.returncode == 0, done.stderr
@@ -188,20 +198,21 @@ def test_an_earlier_runs_records_are_taken_over(called: RunCommand, tmp_path: Pa
     assert len(read_rows(second)) == 2 * len(read_rows(first))
     assert all(row["resolved"] for row in read_rows(second))
     assert_refused(
-        called(*one, "--from", first, "--max-steps", "7", "--out", tmp_path / "third"),
+        run_main(*one, "--from", first, "--max-steps", "7", "--out", tmp_path / "third"),
         f"--from: {first} was run with --max-steps 500, this run with 7",
     )
     assert_refused(
-        called(*one, "--from", tmp_path, "--out", tmp_path / "third"), f"--from: {tmp_path} is not the directory of a takeover run"
+        run_main(*one, "--from", tmp_path, "--out", tmp_path / "third"),
+        f"--from: {tmp_path} is not the directory of a takeover run",
     )
 
 
 @pytest.mark.slow
-def test_several_predecessors_and_successors_in_one_run(called: RunCommand, tmp_path: Path) -> None:
+def test_several_predecessors_and_successors_in_one_run(run_main: RunCommand, tmp_path: Path) -> None:
     out, models = tmp_path / "out", ("builtin:oracle", "builtin:oracle+0.001s")
     asked = [part for name in models for part in ("--predecessor", name, "--successor", name)]
     one = ("--task-ids", "galley__galley-31", "--view", "repository", "--points", "first_source_edit")
-    assert called(*one, *asked, "--out", out).returncode == 0
+    assert run_main(*one, *asked, "--out", out).returncode == 0
     assert {row["predecessor"] for row in read_rows(out, "predecessors")} == set(models)
     assert len({row["record_id"] for row in read_rows(out, "labels")}) == 2
     assert Counter((row["predecessor"], row["successor"]) for row in read_rows(out)) == {
