@@ -215,7 +215,7 @@ def test_deliver(tmp_path: Path, mode: str) -> None:
     output = run_example("deliver.py", tmp_path, *filter(None, [mode])).splitlines()
     assert output[0].startswith("killed before its first step: ")
     assert any(line.split()[1:4] == ["accepted", "writer", "tester"] for line in output if line)
-    assert any("is accepted, but nobody works on" in line for line in output)
+    assert any("is accepted, but no process works on" in line for line in output)
     states = [line.split()[2] for line in output if line.startswith("+") and line.split()[1:2] == ["s"]]
     assert states == [
         "prepared",

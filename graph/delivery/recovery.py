@@ -71,7 +71,7 @@ def _check_handoff(home: Home, handoff: Handoff, confirm_s: float) -> Iterator[R
     elif handoff.state in ("accepted", "active") and not leases.is_held(home.ledger, handoff.successor):
         yield RepairFinding(
             what,
-            f"is {handoff.state}, but nobody works on {handoff.successor}",
+            f"is {handoff.state}, but no process works on {handoff.successor}",
             f"deliver() continues there; or: handoff retry {handoff.id}",
         )
     elif handoff.state == "blocked":

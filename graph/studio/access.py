@@ -229,7 +229,7 @@ async def _announce_access(_: Starlette) -> AsyncIterator[None]:
     print(
         f"Studio with the token: {_access.origins[0]}/studio/?baseUrl={url}\n"
         f"Programs with the token: Authorization: Bearer {token}\n"
-        "Whoever has the token can run commands in the sandbox and read all runs.",
+        "Anyone with the token can run commands in the sandbox and read all runs.",
         flush=True,
     )
     yield

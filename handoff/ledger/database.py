@@ -171,7 +171,7 @@ _FILE_KINDS = {
 def _check_file(path: Path) -> None:
     """Raise LedgerUnavailableError where no database file can be opened or created."""
     if not path.parent.is_dir():
-        raise LedgerUnavailableError(f"{path}: there is no directory {path.parent}")
+        raise LedgerUnavailableError(f"{path}: directory not found: {path.parent} (create it)")
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -222,8 +222,8 @@ def _describe_cause(error: BaseException | None) -> str:
     lines = str(error).strip().splitlines()
     said = lines[0] if lines else type(error).__name__
     cures = {
-        "disk is full": "make room and go on",
-        "readonly|unable to open|read-only": "it must be a file that can be written to, in a directory that can be too",
+        "disk is full": "free some space and resume",
+        "readonly|unable to open|read-only": "the file and its directory must be writable",
         "not a database|malformed|decode to UTF-8|no such (column|table)|has no column": (
             "it is no SQLite database, or a damaged one; restore it from a copy, or name another file"
         ),

@@ -51,7 +51,7 @@ def find(ledger: Ledger, key: EffectKey) -> Effect | None:
 
 
 def begin(lease: Lease, key: EffectKey, state_id: str) -> Effect | None:
-    """Note that an effect begins upon a machine; what is known of it, if it had begun before. Raises FencedError."""
+    """Record that an effect starts in a sandbox state. Return the effect if it started before. Raises FencedError."""
     ledger = lease.ledger
     with ledger.write_transaction() as connection:
         lease.require(connection)

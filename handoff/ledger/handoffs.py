@@ -186,7 +186,7 @@ def change_state(
     has the source.
     """
     if to not in get_args(HandoffState):
-        raise ValueError(f"there is no state {to!r:.60}; there are {', '.join(get_args(HandoffState))}")
+        raise ValueError(f"unknown state {to!r:.60} (use {', '.join(get_args(HandoffState))})")
     said = redact(reason)[:500]
     meant = None if understanding is None else redact(understanding.model_dump(mode="json"))
 
@@ -336,8 +336,8 @@ def _load(connection: Connection, handoff_id: str) -> Handoff:
             .all()
         )
         raise HandoffNotFoundError(
-            f"there is no handoff {handoff_id!r:.60}; "
-            + (f"there are {', '.join(ids)}" if ids else "there is none yet")
+            f"handoff not found: {handoff_id!r:.60} "
+            + (f"(known handoffs: {', '.join(ids)})" if ids else "(no handoff yet)")
         )
     return found
 

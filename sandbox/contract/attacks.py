@@ -1,4 +1,4 @@
-"""The contract of every machine, fourth part: what a hostile agent cannot reach, break or outlive."""
+"""The contract of every sandbox, fourth part: what a hostile agent cannot reach, break or outlive."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ LIMITS = {"memory_mb": MEMORY_MB, "pids": PIDS, "disk_mb": DISK_MB, "open_files"
 
 @pytest.fixture(scope="session")
 def confined_sandbox(kit: Kit) -> Iterator[Sandbox]:
-    """One machine with narrow limits for all attacks that it survives; a backend without isolation has none."""
+    """One sandbox with narrow limits for all attacks that it survives; skipped for a back end without isolation."""
     if not kit.is_isolated:
-        pytest.skip("this backend does not promise to hold against a hostile agent")
+        pytest.skip("this back end does not promise to withstand a hostile agent")
     before = os.environ.get("OPENAI_API_KEY")
     os.environ["OPENAI_API_KEY"] = SECRET
     try:
@@ -43,15 +43,15 @@ def confined_sandbox(kit: Kit) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def victim(kit: Kit) -> Iterator[Sandbox]:
-    """A machine of an attack's own, with the same limits."""
+    """A sandbox of its own for one attack, with the same limits."""
     if not kit.is_isolated:
-        pytest.skip("this backend does not promise to hold against a hostile agent")
+        pytest.skip("this back end does not promise to withstand a hostile agent")
     with kit.close_started():
         yield kit.start(**LIMITS)
 
 
 def assert_usable(sandbox: Sandbox) -> None:
-    """The machine answers, tells, reads and writes as before."""
+    """Check that the sandbox runs commands, lists changes, reads and writes as before."""
     assert check_output(sandbox, "cd; echo usable") == "usable\n"
     sandbox.write_file("/tmp/note", b"x")
     assert sandbox.read_file("/tmp/note") == b"x"
@@ -60,7 +60,7 @@ def assert_usable(sandbox: Sandbox) -> None:
 
 
 def can_connect(sandbox: Sandbox, address: str, family: str = "AF_INET") -> bool:
-    """Whether a command inside can connect; it must at least be able to try."""
+    """Whether a command inside can connect. The command must be able to try."""
     code = (
         f"import socket; s = socket.socket(socket.{family}); s.settimeout(3); print(s.connect_ex({address}))"
     )
@@ -82,7 +82,7 @@ def test_no_way_to_this_hosts_network(confined_sandbox: Sandbox) -> None:
     with socket.create_server(("0.0.0.0", 0)) as listener:
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port), timeout=3):
-            pass  # what follows would otherwise prove nothing
+            pass  # otherwise the checks below prove nothing
         own = socket.gethostbyname(socket.gethostname())
         for host in {"127.0.0.1", own, "172.17.0.1", "192.0.2.1", "1.1.1.1"}:
             assert not can_connect(confined_sandbox, f"({host!r}, {port})"), host
@@ -127,7 +127,7 @@ def test_another_machines_files_are_not_there(confined_sandbox: Sandbox) -> None
 
 def test_nothing_outside_the_agents_own_can_be_written(confined_sandbox: Sandbox) -> None:
     if run(confined_sandbox, "echo > /usr/x").exit_code == 0:
-        pytest.skip("the system's files are this machine's own")
+        pytest.skip("the system's files are this host's own")
     for path in ("/usr/x", "/etc/x", "/x", "/bin/x", "/home/x"):
         assert run(confined_sandbox, f"echo > {path}").exit_code != 0, path
     assert (
@@ -205,7 +205,7 @@ def test_memory_is_limited(confined_sandbox: Sandbox) -> None:
 
 
 _QUOTA_PERIOD_S = 0.2
-"""A quota is kept over periods of a tenth of a second: what two of them can be too much."""
+"""The kernel enforces a quota per tenth of a second, so the usage may exceed it by two of these periods."""
 
 
 def test_processors_are_limited(kit: Kit, victim: Sandbox) -> None:
@@ -233,7 +233,7 @@ def test_a_fork_bomb(victim: Sandbox) -> None:
 
 def test_memory_taken_by_many_processes(victim: Sandbox) -> None:
     hog = f'import time; x = b"x" * ({MEMORY_MB // 2} << 20); print(len(x), flush=True); time.sleep(300)'
-    # None ends by itself: the first that does was killed.
+    # No process ends by itself: the first to end was killed.
     result = run(
         victim,
         f"for i in {{1..8}}; do python3 -c '{hog}' & done; wait -n; kill -9 $(jobs -p); wait",

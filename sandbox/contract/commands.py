@@ -1,4 +1,4 @@
-"""The contract of every machine, first part: what `run` does with whatever an agent sends."""
+"""The contract of every sandbox, first part: the results of `run` for any command of an agent."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_syntax_error_is_a_result(clean_sandbox: Sandbox) -> None:
 
 
 def test_a_shell_that_bash_itself_breaks(clean_sandbox: Sandbox) -> None:
-    # Bash 5.2 spoils its memory over this one, and aborts now or a few commands later.
+    # Bash 5.2 corrupts its memory on this command, and aborts now or a few commands later.
     for _ in range(6):
         assert run(clean_sandbox, "echo $(").exit_code != 0
     run(clean_sandbox, "exit")

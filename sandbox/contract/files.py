@@ -1,4 +1,4 @@
-"""The contract of every machine, second part: reading, writing, and telling what changed."""
+"""The contract of every sandbox, second part: reading, writing and listing changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def digest(content: str | bytes) -> str:
 
 
 def collect_changes(sandbox: Sandbox, command: str) -> dict[str, tuple[str | None, str | None]]:
-    """What a command changed, by path; and that it is told only once."""
+    """The changes of a command, by path; checks that they are listed only once."""
     check_output(sandbox, command)
     found = sandbox.changes()
     assert list(found) == sorted(found, key=lambda change: change.path)

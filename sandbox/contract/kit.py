@@ -28,7 +28,7 @@ FILES = {
 
 
 def make_repository(root: Path) -> None:
-    """The git repository that every machine of the contract starts from, as the workspace's content."""
+    """Create the git repository that is the initial workspace of every sandbox of the contract."""
     for name, content in FILES.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ class Kit:
         sandbox.remove_stale_resources(self.backend, owner, kept_images=kept_images)
 
     def find_stale_resources(self, owner: str) -> set[str]:
-        """What of a run is still on this host: directories, containers, and processes named `owner`."""
+        """Resources of the owner that are still on this host: directories, containers and processes."""
         found = {str(path) for path in host_directories.runs_directory().glob(f"{owner}/*")}
         for process in psutil.process_iter(["cmdline", "status"]):
             if owner in (process.info["cmdline"] or ()) and process.info["status"] != psutil.STATUS_ZOMBIE:
@@ -130,7 +130,7 @@ git reset -q --hard && git clean -qfdx && find "$HOME" "${TMPDIR:-/tmp}" -mindep
 
 @pytest.fixture
 def clean_sandbox(session_sandbox: Sandbox) -> Sandbox:
-    """One machine for all tests of a backend: each finds a new shell in the repository as it was."""
+    """One sandbox for all tests of a back end. Each test gets a new shell in the initial repository."""
     assert session_sandbox.run("cd; exit", timeout_s=20).shell_ended
     check_output(session_sandbox, f"cd {session_sandbox.workspace}; {_RESET}")
     session_sandbox.changes()
@@ -139,7 +139,7 @@ def clean_sandbox(session_sandbox: Sandbox) -> Sandbox:
 
 @pytest.fixture
 def fresh_sandbox(kit: Kit) -> Iterator[Sandbox]:
-    """A machine of the test's own, as it starts."""
+    """A new sandbox for one test."""
     with kit.close_started():
         yield kit.start()
 
@@ -154,7 +154,7 @@ def run(sandbox: Sandbox, command: str, timeout_s: float = 30) -> ExecResult:
 
 
 def check_output(sandbox: Sandbox, command: str) -> str:
-    """The output of a command that must succeed."""
+    """Return the output of a command that must succeed."""
     result = run(sandbox, command)
     assert result.exit_code == 0, result
     assert not result.shell_ended, result

@@ -108,7 +108,7 @@ def test_what_runs_and_what_is_stopped_stays_so_after_a_snapshot(victim: Sandbox
 
 def test_large_sparse_files_are_reported_by_their_size(kit: Kit, store: Path) -> None:
     if not kit.is_isolated:
-        pytest.skip("this backend does not promise to hold against a hostile agent")
+        pytest.skip("this back end does not promise to withstand a hostile agent")
     with kit.close_started():
         sandbox = kit.start(disk_mb=4096)
         check_output(

@@ -1,4 +1,4 @@
-"""The contract of every machine, third part: freezing, thawing, and leaving nothing behind."""
+"""The contract of every sandbox, third part: taking and restoring snapshots, and cleaning up."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_shell_is_carried_over(kit: Kit, fresh_sandbox: Sandbox, store: Path
 def test_the_state_of_the_shell_is_told_as_a_snapshot_keeps_it(fresh_sandbox: Sandbox, store: Path) -> None:
     assert fresh_sandbox.run("cd /tmp; SAID='one two'", timeout_s=20).exit_code == 0
     first, kept = fresh_sandbox.shell_state(), fresh_sandbox.snapshot(store).result().shell_state
-    # Bash gives some of its own variables a value only once somebody has asked for it.
+    # Bash sets some of its own variables only on first use.
     changed = set(first.splitlines()) ^ set(kept.splitlines())
     assert all("BASH" in line for line in changed)
     assert any("SAID" in line for line in first.splitlines())
@@ -271,7 +271,7 @@ def test_a_machine_that_its_run_did_not_close_is_removed(kit: Kit) -> None:
         check_output(machine, f"(setsid bash -c 'sleep 1000; :' {owner} >/dev/null 2>&1 &)")
         assert kit.find_stale_resources(owner)
         kit.remove_stale_resources(owner)
-        if kit.backend != "host":  # whose processes end with the run, and not before
+        if kit.backend != "host":  # The run's end, and nothing earlier, ends its processes.
             assert kit.find_stale_resources(owner) == set()
         with pytest.raises(SandboxUnavailableError):
             machine.changes()

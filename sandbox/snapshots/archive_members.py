@@ -142,7 +142,7 @@ class ArchiveMembers:
     def _read_exactly(self, size: int) -> bytes:
         data = self._stream.read(size)
         if len(data) < size:
-            raise MalformedArchiveError("it is cut short")
+            raise MalformedArchiveError("it is truncated")
         return data
 
     def _require_end(self) -> None:
@@ -150,7 +150,7 @@ class ArchiveMembers:
         if len(left) > tarfile.RECORDSIZE or left.strip(b"\0"):
             raise MalformedArchiveError("it continues after its end")
         if len(left) < tarfile.BLOCKSIZE:
-            raise MalformedArchiveError("it is cut short")
+            raise MalformedArchiveError("it is truncated")
 
 
 class _TarHeader:

@@ -196,7 +196,9 @@ def test_a_damaged_checkpoint_fails_its_takeover_once_and_never_silently(
     assert run_main("--resume", "--out", out).returncode == 3
     (failed,) = read_rows(out)
     assert failed["outcome"] == "infrastructure_failure"
-    assert re.search("checkpoint .* is damaged: it is missing .*", failed["detail"])
+    assert re.search(
+        "checkpoint .* is damaged: it is missing .* the resumed run starts the thread again", failed["detail"]
+    )
     assert run_main("--resume", "--out", out).returncode == 0
     assert comparable_rows(out) == whole
 

@@ -158,8 +158,8 @@ def test_who_works_is_not_pushed_aside_unless_one_insists(bench: RunHarness) -> 
         (["list", "--home", "{home}", "--state", "lost"], "there is no 'lost'"),
         (["list", "--home", "nowhere"], "--home: nowhere"),
         (["list", "--home", "{root}"], "holds no takeover.sqlite"),
-        (["history", "another", "--home", "{home}"], "there is no handoff 'another'"),
-        (["history", "\x1b[2J", "--home", "{home}"], "there is no handoff '\\x1b[2J'"),
+        (["history", "another", "--home", "{home}"], "handoff not found: 'another'"),
+        (["history", "\x1b[2J", "--home", "{home}"], "handoff not found: '\\x1b[2J'"),
         (["unblock", "{id}", "--home", "{home}"], "is offered, not blocked"),
         (["give", "{record}", "--as", "zoe", "--to", "tester"], "zoe has not taken"),
         (["give", "{record}", "--as", "ann", "--to", " "], "is no agent's name"),
@@ -207,7 +207,7 @@ def test_a_successor_that_nobody_drives_is_told_of(bench: RunHarness) -> None:
     done = deliver_record(bench, found, scripted_model(UNDERSTOOD, FIX, DONE), max_steps=1)
     assert done.handoff.state == "active"
     (told,) = repair(bench.home)
-    assert "nobody works on" in told.problem
+    assert "no process works on" in told.problem
     assert found.id in told.action
 
 

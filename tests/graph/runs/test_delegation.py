@@ -191,7 +191,7 @@ def test_looking_leaves_nothing(bench: RunHarness) -> None:
     assert "Its changes were discarded." in seen.text
     assert "left.txt" not in parse_events(state)[-2].text
     assert "n + 1" in parse_events(state)[-2].text
-    assert "thrown away when you finish" in first(model, "GOAL")
+    assert "is deleted when you finish" in first(model, "GOAL")
     assert [each.is_restorable for each in bench.home.history("thread.0.0") if each.state_id != "base"] != []
     assert not any(each.is_restorable for each in bench.home.history("thread.0.0") if each.state_id != "base")
 

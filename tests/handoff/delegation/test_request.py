@@ -216,9 +216,9 @@ def test_the_view_and_the_cache_go_by_the_payload() -> None:
     assert "pkg/core.py, lines 1 to 2 of 2:\n     1\tdef double(n):\n     2\t    return n + 1" in told
     assert told[-1].startswith("empty is empty.\n\n<earlier-work id=")
     assert "[exit code 0]\npkg" not in told
-    assert "has delegated the task at the end to you" in told[0]
+    assert "delegated the task at the end to you" in told[0]
     look = found.model_copy(update={"payload": given.model_copy(update={"mode": "look"})})
-    assert "thrown away when you finish" in find_view("payload")(look)[0].text
+    assert "is deleted when you finish" in find_view("payload")(look)[0].text
     assert build_read_cache(found)["pkg/core.py"].content == CORE
 
 

@@ -175,7 +175,7 @@ def test_what_cannot_be(ledger: Ledger) -> None:
         prepare_handoff(ledger, "h\x1b[2J")
     with pytest.raises(ThreadNameError):
         prepare_handoff(ledger, "h3", target="t" * 1000)
-    with pytest.raises(ValueError, match="there is no state"):
+    with pytest.raises(ValueError, match="unknown state"):
         change_state(ledger, "h1", "lost", by="a")  # type: ignore[arg-type]
 
 

@@ -332,7 +332,7 @@ def test_a_database_of_an_earlier_version_is_refused(ledger: Ledger, url: str) -
     [
         ("takeover.sqlite", "is no database URL; give sqlite:///FILE or postgresql://"),
         ("", "is no database URL"),
-        ("sqlite:////nowhere/at/all/ledger.sqlite", "there is no directory /nowhere/at/all"),
+        ("sqlite:////nowhere/at/all/ledger.sqlite", "directory not found: /nowhere/at/all"),
         ("mysql://root:hunter2@127.0.0.1/x", "driver is not installed"),
         ("nonsense+driver://root:hunter2@127.0.0.1/x", "driver is not installed"),
         ("postgresql://me:hunter2@127.0.0.1:1/x", "is the server running, and the URL right"),
@@ -389,7 +389,7 @@ def test_a_full_disk_is_told_and_no_transaction_is_half_there(tmp_path: Path) ->
             for number in range(100):
                 snapshots.save(held, f"m{number}", big)
 
-        with pytest.raises(LedgerUnavailableError, match="full; make room and go on") as told:
+        with pytest.raises(LedgerUnavailableError, match="full; free some space and resume") as told:
             fill()
         one_line(told)
         assert snapshots.list_state_ids(ledger, "thread") == {f"m{each}" for each in range(number)}

@@ -505,11 +505,9 @@ def test_a_format_can_be_required(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def recordings() -> list[Any]:
-    if not SHARED.is_dir():
-        pytest.skip("real data not found: ../shared beside the checkout")
+def recordings(real_data: Path) -> list[Any]:
     data = []
-    for path in sorted(SHARED.rglob("*")):
+    for path in sorted((real_data / "trajectories").rglob("*")):
         if path.suffix in (".json", ".traj", ".jsonl") and path.stat().st_size < 120_000:
             lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
             data += [json.loads(line) for line in lines[:2]]

@@ -140,7 +140,7 @@ def test_a_record_that_is_not_whole_is_not_exported(
 def test_what_is_cut_short_is_refused(record_archive: Path, tmp_path: Path) -> None:
     content = record_archive.read_bytes()
     for length in (*range(0, 60, 7), *range(60, len(content), len(content) // 40), len(content) - 1):
-        expect_refusal(content[:length], tmp_path, "cut short|truncated|unknown (record|snapshot) format")
+        expect_refusal(content[:length], tmp_path, "truncated|unknown (record|snapshot) format")
 
 
 def test_every_flipped_bit_is_refused(record_archive: Path, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_every_flipped_bit_is_refused(record_archive: Path, tmp_path: Path) -> N
     for position in (*range(0, 60, 5), *range(60, len(content), len(content) // 40), len(content) - 1):
         changed = bytearray(content)
         changed[position] ^= 1 << position % 8
-        expect_refusal(bytes(changed), tmp_path, "checksum|format|larger than|cut short|continues after")
+        expect_refusal(bytes(changed), tmp_path, "checksum|format|larger than|truncated|continues after")
 
 
 def test_what_is_no_record_is_refused(record_archive: Path, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_what_is_no_record_is_refused(record_archive: Path, tmp_path: Path) -> N
         (content.replace(b"record 1", b"record 2", 1), "format"),
         (content + b"\0", "continues after its end"),
         (MAGIC + struct.pack(">Q", 1 << 40), "larger than any record"),
-        (MAGIC + struct.pack(">Q", 1 << 20) + b"{}", "cut short|truncated"),
+        (MAGIC + struct.pack(">Q", 1 << 20) + b"{}", "truncated"),
         (sign_file("[" * 100_000), "damaged, or not JSON"),
         (sign_file("[]"), "schema version None"),
         (sign_file("{}"), "schema version None"),

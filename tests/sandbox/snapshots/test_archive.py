@@ -421,10 +421,10 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     "binary negative size": (block(size=b"\xff" * 12), "not one that a snapshot has"),
     "signed octal": (block(size=b"-0000000777\0"), "not one that a snapshot has"),
     "blank size": (block(size=b" " * 12), "not one that a snapshot has"),
-    "claimed size": (block(size=number(8**11 - 1)) + bytes(1 << 20), "cut short"),
+    "claimed size": (block(size=number(8**11 - 1)) + bytes(1 << 20), "truncated"),
     "claimed sizes": (
         b"".join(make_extended_header((b"size", b"%d" % (40 << 30))) + block(name) for name in (b"x", b"y")),
-        "cut short",
+        "truncated",
     ),
     "more than any layer": (
         make_extended_header((b"size", b"%d" % (65 << 30))) + block(),
@@ -681,7 +681,7 @@ def test_what_follows_the_end_is_refused(tmp_path: Path) -> None:
             archive.verify(place, digest=digest, base_digest=BASE)
     for end in (b"", bytes(512), END + END, END[:-512] + b"x" + bytes(511)):
         pack_archive(place, block(), end)
-        with pytest.raises(SnapshotCorruptError, match=r"cut short|continues after"):
+        with pytest.raises(SnapshotCorruptError, match=r"truncated|continues after"):
             archive.verify(place, digest=digest, base_digest=BASE)
 
 
