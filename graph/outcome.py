@@ -18,7 +18,7 @@ from langgraph_takeover.sandbox.repository.patches import RepositoryError, patch
 
 
 class RunStatus(StrEnum):
-    """Where a run stands.
+    """The status of a run.
 
     `finished` and `failed` are final. A `waiting` run resumes with an answer, a `stopped` one with changed limits or
     as it is. The work of a `handed_over` run continues on another thread.
@@ -69,7 +69,7 @@ class Outcome(Frozen):
     patch: str = ""
     """Difference from the task's base commit."""
     patch_error: str | None = None
-    """Why there is no patch."""
+    """The reason for a missing patch."""
     predecessor: Outcome | None = None
     """Under the policy `takeover`: the outcome of the run that handed over to this one."""
     state: AgentState = Field(repr=False)
@@ -77,7 +77,7 @@ class Outcome(Frozen):
 
     @property
     def status(self) -> RunStatus:
-        """Where the run stands, in one word."""
+        """The status of the run."""
         if self.waiting is not None:
             return RunStatus.WAITING
         if self.stop_reason is None:

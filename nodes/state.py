@@ -78,13 +78,13 @@ NO_SPENDING = Spending(prompt_tokens=0, completion_tokens=0, cost=0.0, seconds=0
 
 
 class ActionEdgeState(TypedDict, total=False):
-    """What the edges after an action read: LangGraph loads no more than that for them."""
+    """The fields that the edges after an action read. LangGraph loads only these for them."""
 
     fired: list[dict[str, Any]]
 
 
 class TurnEdgeState(ActionEdgeState, total=False):
-    """What a team's edges read after an agent has acted."""
+    """The fields that a team's edges read after an action."""
 
     stop_reason: StopReason | None
     turns_left: int | None
@@ -92,13 +92,13 @@ class TurnEdgeState(ActionEdgeState, total=False):
 
 
 class TeamThoughtEdgeState(TurnEdgeState, total=False):
-    """What a team's edges read after a reply."""
+    """The fields that a team's edges read after a reply."""
 
     events: Annotated[list[dict[str, Any]], _LIST_CHANNEL]
 
 
 class ThoughtEdgeState(ActionEdgeState, total=False):
-    """What the edges after the model's reply read."""
+    """The fields that the edges after the model's reply read."""
 
     events: Annotated[list[dict[str, Any]], _LIST_CHANNEL]
     stop_reason: StopReason | None
@@ -160,7 +160,7 @@ _FIELD_ADAPTERS: dict[str, TypeAdapter[Any]] = {
 
 
 def validate_state_update(values: Mapping[str, Any]) -> AgentState:
-    """Validate what somebody outside writes to a state. Raises InputError."""
+    """Validate an external update of a state. Raises InputError."""
     if not isinstance(values, Mapping):
         raise InputError(f"a state update is a dict of values, not {shorten_value(values)}")
     found: dict[str, Any] = {}

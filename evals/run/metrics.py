@@ -52,7 +52,7 @@ def count_rediscovery(record: HandoffRecord, successor: Sequence[Event]) -> Coun
 
 
 class PredecessorKnowledge(NamedTuple):
-    """What a predecessor knew at its handoff point."""
+    """The predecessor's knowledge at its handoff point."""
 
     reads: frozenset[FileRead]
     commands: frozenset[tuple[str, str]]

@@ -169,7 +169,7 @@ class _CheckedCheckpoint(NamedTuple):
     id: str
     parent: str | None
     problem: str
-    """The problem; empty if there is none."""
+    """The problem; empty without one."""
 
 
 def _walk_ancestors(cursor: sqlite3.Cursor, key: ChainKey, checkpoint: str) -> Iterator[_CheckedCheckpoint]:

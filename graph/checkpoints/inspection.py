@@ -1,4 +1,4 @@
-"""What a stored checkpoint says about its run, without running a graph."""
+"""Facts about a run from its stored checkpoint, without running a graph."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from langgraph_takeover.handoff.records.record import RecordError
 from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
 
 _OFFER_GRACE_S = 60.0
-"""How long a sender may take from storing a handoff to offering it."""
+"""Seconds that a sender may take from storing a handoff to offering it."""
 _PARTIAL_RECORD_AGE_S = 3600.0
 _MAX_CLOCK_SKEW_S = 60.0
 _ACTOR = "the repair"

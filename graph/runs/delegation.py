@@ -32,7 +32,7 @@ _OpenRun = Callable[..., AbstractContextManager[Run]]
 
 
 class Delegation(BaseModel):
-    """How an agent may delegate. Children inherit what is not set here.
+    """Settings of delegation. Children inherit every setting that is None.
 
     Example:
         >>> from langgraph_takeover import Delegation

@@ -48,7 +48,7 @@ _MAX_ERROR_CHARS = 1000
 
 
 class ServedRequest(NamedTuple):
-    """What a run asks for: its thread, state, form and choices."""
+    """A run request: thread, state, form and choices."""
 
     thread: str
     state: AgentState
@@ -58,7 +58,7 @@ class ServedRequest(NamedTuple):
 
 
 class ServedRunSetup(NamedTuple):
-    """What a served run gets: model, sandbox, settings."""
+    """The resources of a served run: model, sandbox, settings."""
 
     model: BaseChatModel
     model_name: str | None
@@ -69,7 +69,7 @@ class ServedRunSetup(NamedTuple):
     team: Team | None = None
     """For a team's graph; its agents have their own models."""
     initial_state: AgentState = AgentState()
-    """What the first node finds in the state when the run starts."""
+    """The initial state for the first node."""
 
 
 BuildSetup = Callable[[Home, ServedRequest], ServedRunSetup]

@@ -1,4 +1,4 @@
-"""What an orchestrator passes to `delegate_task`: parsed strictly, and checked against its own trace and sandbox."""
+"""The arguments of `delegate_task`, parsed strictly and checked against the orchestrator's trace and sandbox."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_SHARE = 0.3
 _CHARS_PER_TOKEN = 4
 _MAX_REPORTED = 5
 _LINE_NUMBER_CHARS = 8
-"""How many characters a line's number takes."""
+"""Number of characters of a line number."""
 _INLINE_CODE = re.compile(r"`([^`\n]+)`")
 _ERROR_TEXTS = {
     "extra_forbidden": "unknown field",
@@ -71,7 +71,7 @@ def _wrap_text(name: str) -> BeforeValidator:
 
 
 class HandoffArguments(Frozen):
-    """What the orchestrator knows already."""
+    """The orchestrator's knowledge."""
 
     read_files: tuple[
         Annotated[FileArgument, _wrap_text("path"), WithJsonSchema({"type": "string"})], ...

@@ -1,4 +1,4 @@
-"""What a receiver checks before it accepts a handoff."""
+"""A receiver's checks before it accepts a handoff."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 BUSY_S = 60.0
-"""How long a writer waits for another transaction."""
+"""Seconds that a writer waits for another transaction."""
 RETRY_PAUSE_S = 0.02
 _READ_ONLY_OPTION = "takeover_reads"
 Synchronous = Literal["NORMAL", "FULL"]

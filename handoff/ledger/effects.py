@@ -1,6 +1,6 @@
-"""The journal of effects: what was begun on a thread, what it came to, and between which machines it lies.
+"""The journal of effects: started tool calls of a thread, their results, and the sandbox states before and after them.
 
-Only a node that a crash cut short asks for what its calls came to. Once another one begins to act, the checkpoint
+Only a node that a crash interrupted reads the results of its calls. Once another node starts to act, the checkpoint
 between them is on disk, so the journal lets go of what lies before: it stays as small as one node's calls.
 """
 
@@ -16,7 +16,7 @@ from langgraph_takeover.handoff.ledger.store import Ledger, effects
 
 
 class EffectKey(NamedTuple):
-    """What names one effect: the same when a node is run again after a crash, another in every fork."""
+    """The key of an effect: equal when a node runs again after a crash, different in every fork."""
 
     thread: str
     task_id: str

@@ -1,4 +1,4 @@
-"""Where each handoff stands: every transition is one atomic compare-and-set, and illegal ones cannot be written.
+"""The state of each handoff. Every transition is one atomic compare-and-set; illegal transitions are refused.
 
     prepared -> offered -> accepted -> active -> completed
 
@@ -46,11 +46,11 @@ ALLOWED_TRANSITIONS: dict[HandoffState, tuple[HandoffState, ...]] = {
     "completed": ("rolled_back",),
     "rolled_back": (),
 }
-"""What each state may turn into."""
+"""The permitted next states of each state."""
 TRANSFERRED_STATES: tuple[HandoffState, ...] = ("accepted", "active", "completed")
 """The states in which the successor has the task, and the source's thread is closed."""
 OPEN_STATES: tuple[HandoffState, ...] = ("prepared", "offered", "rejected", "timed_out", "accepted", "active")
-"""The states from which it goes on by itself."""
+"""The states that continue without a decision."""
 KEY_LIFETIME_S = 24 * 3600.0
 
 
@@ -70,9 +70,9 @@ class Handoff(Frozen):
     """The thread that the target works on."""
     state: HandoffState
     version: int
-    """How many transitions lie behind it."""
+    """The number of its transitions so far."""
     offers: int
-    """How often it was offered so far."""
+    """The number of offers so far."""
     deadline_at: float | None
     """By when what comes next has to have come; None where nothing is waited for."""
     reason: str
@@ -102,7 +102,7 @@ class HandoffNotFoundError(TakeoverError, LookupError):
 
 
 class IllegalTransitionError(TakeoverError, ValueError):
-    """What was asked for cannot follow upon the state that the handoff is in, or another one was faster."""
+    """The requested transition is illegal from the current state, or another process was faster."""
 
     def __init__(self, handoff: Handoff, to: HandoffState, reason: str = "") -> None:
         may = ", ".join(ALLOWED_TRANSITIONS[handoff.state]) or "nothing: it has ended"
@@ -248,7 +248,7 @@ def find_by_successor(ledger: Ledger, thread: str) -> Handoff | None:
 
 
 def advance(ledger: Ledger, handoff_id: str, to: HandoffState, *, by: str, reason: str = "") -> None:
-    """Let a handoff that its successor has come to the next state of; said again, it changes nothing.
+    """Record the next state of a handoff that its successor has reached. Repeating it changes nothing.
 
     Raises IllegalTransitionError where it is not the successor's any more.
     """
@@ -307,7 +307,7 @@ def _run_once(
 
 
 def _update_thread_access(connection: Connection, handoff: Handoff, to: HandoffState) -> None:
-    """Close the thread of whoever has not the task any more, even where it still runs, and open the other's."""
+    """Close the thread of the agent that no longer has the task, even if it still runs, and open the other's."""
     if to == "accepted":
         close_thread(connection, handoff.thread, handoff.id, handoff.target)
     elif handoff.state in TRANSFERRED_STATES and to not in TRANSFERRED_STATES:

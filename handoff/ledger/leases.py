@@ -99,9 +99,9 @@ class Lease:
         self.thread = thread
         self.token = token
         self.previous_place = previous_place
-        """Where the previous holder had its sandbox, if it died without releasing the lease."""
+        """The sandbox of the previous holder, if it died without releasing the lease."""
         self.handoff_request: str | None = None
-        """Why somebody outside asks for a handoff, as of the last look; None if nobody does."""
+        """Reason of an external handoff request, as of the last read; None without a request."""
         self._ended = threading.Event()
         self._released = False
         renewing = threading.Thread(

@@ -48,7 +48,7 @@ _EMPTY_CLAIM = re.compile(rf"^\W*(?:{UNKNOWN}|{NONE_OBSERVED}|none|n/?a)\W*$", r
 
 
 class Soundness(NamedTuple):
-    """How many statements a model made, and how many the record does not support."""
+    """Numbers of a model's statements: all, and those that the record does not support."""
 
     claims: int
     contradicted: int

@@ -1,4 +1,4 @@
-"""What a record proves, computed in one walk over its trace."""
+"""The evidence of a record, computed in one pass over its trace."""
 
 from __future__ import annotations
 

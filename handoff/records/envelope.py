@@ -1,4 +1,4 @@
-"""What a handoff carries besides its record, and what a receiver answers."""
+"""The envelope of a handoff: the source's message and the receiver's answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RefusalKind = Literal[
 
 
 class Envelope(Frozen):
-    """What the source tells the target besides the record.
+    """The source's message to the target.
 
     Example:
         >>> from langgraph_takeover import Envelope
@@ -56,7 +56,7 @@ class Envelope(Frozen):
 
 
 class Understanding(Frozen):
-    """How a receiver shows that it got a handoff and knows what to do."""
+    """The receiver's confirmation that it received and understood a handoff."""
 
     goal: str = Field(min_length=_MIN_LENGTH, max_length=_MAX_LENGTH)
     next_step: str = Field(min_length=_MIN_LENGTH, max_length=_MAX_LENGTH)
@@ -68,9 +68,9 @@ class Refusal(Frozen):
 
     kind: RefusalKind
     what: str
-    """What is wrong, in one line."""
+    """The problem, in one line."""
     resend: str
-    """What would be accepted."""
+    """The fix."""
 
     def __str__(self) -> str:
         return f"{self.what}; {self.resend}"

@@ -47,7 +47,7 @@ class DeadEnd(Frozen):
     why: str
     event: int | None
     shown: str = ""
-    """What the trace shows of a parent's claim; `event` says where, None: nowhere."""
+    """The evidence for a parent's claim in the trace. `event` is its index, None without evidence."""
     proven: bool = True
     """The trace shows that it was tried and failed."""
 

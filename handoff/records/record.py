@@ -46,7 +46,7 @@ class RecordError(TakeoverError, ValueError):
 
 
 class TaskBrief(Frozen):
-    """What an agent may know of a task; nothing of its tests or its solution."""
+    """The part of a task that an agent may see, without tests or solution."""
 
     id: str
     prompt: str
@@ -84,7 +84,7 @@ class Attachment(Frozen):
 
 
 class Notes(Attachment):
-    """What the predecessor's model wrote about its own trace, before any takeover."""
+    """The notes of the predecessor's model about its own trace, written before any takeover."""
 
     model: str
     prompts: str = ""
@@ -95,7 +95,7 @@ class Notes(Attachment):
     malformed: bool = False
     """The reply for the fields could not be read."""
     retried: Literal["", "malformed", "contradicted"] = ""
-    """Why the fields were requested once more."""
+    """Reason for the second request of the fields."""
     summary_usage: Usage
     structured_usage: Usage
     """Of both calls, if there were two."""
@@ -141,11 +141,11 @@ class HandoffRecord(Frozen):
     trace: FailFastTuple[Event]
     created_at: str
     payload: Payload | None = None
-    """What a parent hands its child, if the record was made to delegate."""
+    """The payload that a parent passes to its child, if the record was made for a delegation."""
     notes: Notes | None = None
     review: Review | None = None
     envelope: Envelope | None = None
-    """What the source says in the current handoff; it belongs to the ledger and is never saved with the record."""
+    """The source's message in the current handoff. It belongs to the ledger and is never saved with the record."""
     digest: str = Field(default="")
 
     def seal(self) -> HandoffRecord:
@@ -185,7 +185,7 @@ class HandoffRecord(Frozen):
 
     @property
     def required_snapshot(self) -> Snapshot:
-        """The snapshot. Raises RecordError if there is none."""
+        """The snapshot. Raises RecordError if missing."""
         if self.snapshot is None:
             raise RecordError(f"record {self.id}: its sandbox was not saved, so it cannot be taken over")
         return self.snapshot

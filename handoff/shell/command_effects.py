@@ -19,7 +19,7 @@ from langgraph_takeover.handoff.shell.programs import ALWAYS_HARMLESS, GIT_RESTO
 from langgraph_takeover.handoff.shell.runners import find_python_target, find_runner
 
 CommandEffect = Literal["nothing", "shell", "anything"]
-"""What a command line can change: nothing, only the directory of its shell, or anything."""
+"""The possible effect of a command line: none, only the shell's directory, or any."""
 _SCRIPT_PROGRAMS = {"sed", "awk", "gawk", "mawk"}
 """Programs whose first operand is a script, unless an option supplies the script."""
 _DIRECTORY_COMMANDS = {"cd", "pushd", "popd"}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Program(NamedTuple):
-    """What the arguments of one program say about its effect on files."""
+    """The file effects of one program, by its arguments."""
 
     harmless_patterns: tuple[re.Pattern[str], ...] = ()
     """Arguments with which it provably changes nothing: one pattern per word, the last for all further words."""

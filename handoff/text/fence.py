@@ -229,7 +229,7 @@ def _escape_markup(seen: Skeleton) -> Skeleton:
 
 
 def _find_imitated_lines(pattern: re.Pattern[str], text: str) -> Iterator[int]:
-    """Return the match of an imitation if only the start of a line, a quote or a list stands before it."""
+    """Return the match of an imitation if only the start of a line, a quote or a list precedes it."""
     for found in pattern.finditer(text):
         place = found.start()
         if found["imitates"]:
@@ -239,7 +239,7 @@ def _find_imitated_lines(pattern: re.Pattern[str], text: str) -> Iterator[int]:
 
 
 def _find_underlines(text: str) -> Iterator[int]:
-    """Where a line begins that makes a heading of the one above."""
+    """Start of a line that turns the previous line into a heading."""
     for found in _UNDERLINE.finditer(text):
         end = found.start()
         first = max(0, end - _MAX_UNDERLINED)
@@ -250,7 +250,7 @@ def _find_underlines(text: str) -> Iterator[int]:
 
 
 def _find_end_phrases(text: str) -> Iterator[int]:
-    """Where words stand that say that the earlier work ends, also if they are cut off."""
+    """Positions of words that claim the end of the earlier work, also if truncated."""
     for found in _EARLIER_AGENT.finditer(text):
         before = _preceding_text(text, found)
         if (found["ends"] and not before.endswith("\\")) or _BEFORE_EARLIER_AGENT.search(before):

@@ -1,4 +1,4 @@
-"""Files that somebody else wrote: of a bounded size, and never waited for."""
+"""Reading of untrusted files: bounded in size, and without blocking."""
 
 from __future__ import annotations
 

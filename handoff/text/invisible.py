@@ -44,7 +44,7 @@ _MAX_REQUIRED_RUN = 7
 """Of the ends of a flag."""
 _CONTROLS = dict.fromkeys([*range(9), *range(11, 32), 127])
 _PLANES = (range(0x80, 0x20000), range(0xE0000, 0xF0000))
-"""Those that Unicode has ignorable code points in."""
+"""The blocks in which Unicode has ignorable code points."""
 
 
 def escape_invisible(text: str) -> str:

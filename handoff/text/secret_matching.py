@@ -196,7 +196,7 @@ def _list_text_forms(secret: str) -> Iterator[bytes]:
 
 
 def _list_unescaped_forms(content: bytes) -> Iterator[bytes]:
-    """What a secret becomes where its own characters are read as escapes, as those around it are."""
+    """A secret after its own characters are decoded as escapes, like the surrounding text."""
     for _ in range(_MAX_ESCAPE_DEPTH):
         for escape in _ESCAPES:
             unescaped = escape.sub(_decode_escape, content)
@@ -227,7 +227,7 @@ def _find_occurrences(form: bytes, content: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _replace_with_newlines(start: re.Match[bytes]) -> bytes:
-    """As many line ends, so that what follows keeps its place."""
+    """As many line ends, so that later lines keep their numbers."""
     return b"\n" * len(start[0])
 
 
@@ -263,7 +263,7 @@ def _compute_offsets(content: bytes, rounds: int) -> list[int]:
 
 
 def _decode_escape(escape: re.Match[bytes]) -> bytes:
-    """The bytes that an escape stands for."""
+    """The bytes that an escape encodes."""
     kind = escape.lastgroup or ""
     return _decode_byte(kind, escape[kind]) or escape[0]
 

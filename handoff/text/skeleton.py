@@ -52,7 +52,7 @@ _CONTROL_CHARACTERS = dict.fromkeys([*range(9), *range(14, 32), 127]) | {11: "\n
 
 
 class Skeleton:
-    """A text's skeleton: equal for texts that look alike.
+    """A text's skeleton, equal for texts that look alike.
 
     Unseen code points and accents are left out, spaces become U+00A0, letters and marks the ASCII that they look like.
     Tabs, line ends and printable ASCII stay. In lower case it is as long.
@@ -70,7 +70,7 @@ class Skeleton:
         """In lower case."""
 
     def source_position(self, index: int) -> int:
-        """Where in the source the skeleton's character at the index comes from."""
+        """The source position of the skeleton's character at an index."""
         if self._is_source:
             return index
         if self._positions is None:
@@ -79,7 +79,7 @@ class Skeleton:
 
 
 class _FoldTable(dict[int, str]):
-    """What each code point folds to, computed when it is first met."""
+    """The folded form of each code point, computed on first use."""
 
     def __missing__(self, code: int) -> str:
         self[code] = folded = _fold_character(chr(code))

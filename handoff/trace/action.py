@@ -7,7 +7,7 @@ import re
 from typing import Literal, NamedTuple
 
 ActionProtocol = Literal["text", "native"]
-"""How a model acts: by text in a fixed form, or by native tool calls of its provider."""
+"""The action format of a model: text in a fixed form, or native tool calls of its provider."""
 
 
 class Action(NamedTuple):

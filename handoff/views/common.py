@@ -14,7 +14,7 @@ from langgraph_takeover.sandbox.interface import Frozen
 
 
 class Recipient(Frozen):
-    """What a view must know of the successor."""
+    """The properties of the successor that a view needs."""
 
     protocol: ActionProtocol = "text"
     window_tokens: int = Field(default=128_000, ge=1000)

@@ -1,4 +1,4 @@
-"""How a record and its views are shown on a terminal, and as JSON."""
+"""A record and its views as terminal text and as JSON."""
 
 from __future__ import annotations
 

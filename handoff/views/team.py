@@ -19,7 +19,7 @@ from langgraph_takeover.sandbox.interface import Frozen
 PassReason = Literal["handoff", "rotation", "supervisor"]
 """A handoff by request, a rotation when turns are used up, or a supervisor's choice."""
 SharePolicy = Literal["full", "results"]
-"""What the others see of the passed turns: everything, or only results."""
+"""The part of earlier turns that other agents see: everything, or only results."""
 EventData = Mapping[str, Any]
 """An event as JSON."""
 _NON_WORK_TOOLS = (UNREADABLE, "handoff", "finish")

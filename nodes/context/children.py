@@ -42,7 +42,7 @@ class ChildResult(Frozen):
     patch: str = ""
     """Difference from the task's base commit, including its parent's earlier changes."""
     problem: str = ""
-    """Why there is no patch."""
+    """The reason for a missing patch."""
     steps: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0

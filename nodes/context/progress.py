@@ -1,4 +1,4 @@
-"""What a run streams while it works, as a type."""
+"""The type of the progress events that a run streams."""
 
 from __future__ import annotations
 

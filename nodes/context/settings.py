@@ -1,4 +1,4 @@
-"""What a run gets from outside and never stores: settings, model, tools, and its session."""
+"""The context of a run, which is never stored: settings, model, tools and session."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Prices(BaseModel):
 
 
 class Settings(BaseModel, AgentOptions):
-    """How an agent runs: shared options, points, policy, budgets. No secrets, no live objects."""
+    """The configuration of an agent: shared options, points, policy, budgets. No secrets, no live objects."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -121,7 +121,7 @@ class AgentConfig(Settings):
 
 
 class AgentContext(AgentConfig):
-    """What the nodes of a run get: the agent's configuration, and the session of its thread."""
+    """The context of a run's nodes: the agent's configuration, and the session of its thread."""
 
     session: Session
     member: TeamMember | None = None

@@ -56,13 +56,13 @@ class DeliveryState(TypedDict, total=False):
     why: str
     """Why the last attempt failed, or how it ended."""
     may: Literal["retry", "escalate", "block"]
-    """What the policy allows after a failed attempt."""
+    """The action that the policy allows after a failed attempt."""
     decision: str
     reason: str
 
 
 class DeliveryContext(BaseModel):
-    """What the caller of a delivery provides."""
+    """The caller's inputs to a delivery."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 

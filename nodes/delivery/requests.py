@@ -9,7 +9,7 @@ from langgraph_takeover.sandbox.interface import Frozen
 
 
 class SupervisorRequest(Frozen):
-    """What a supervisor, a person or an agent, sees before it decides."""
+    """The facts that a supervisor, a person or an agent, sees before the decision."""
 
     handoff: str
     record: str

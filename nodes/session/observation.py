@@ -11,7 +11,7 @@ from langgraph_takeover.sandbox.interface import FileChange, Frozen
 
 
 class Observation(Frozen):
-    """What a tool returned and changed."""
+    """The result and the changes of a tool call."""
 
     text: str
     changes: tuple[FileChange, ...] = ()

@@ -1,4 +1,4 @@
-"""What follows from a run's events, updated step by step so that no step reads all events."""
+"""State derived from a run's events, updated per step so that no step reads all events."""
 
 from __future__ import annotations
 

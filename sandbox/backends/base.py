@@ -31,7 +31,7 @@ _INSPECT_TIMEOUT_S = 300.0
 
 
 class Backend(Protocol):
-    """What differs between back ends: how a bash starts, and how files are saved."""
+    """The back end's part of a sandbox: starting a bash and saving files."""
 
     workspace: str
     file_roots: tuple[str, ...]

@@ -189,6 +189,6 @@ class ScanChangeTracker:
 
 
 def _size_digest(signature: str) -> str:
-    """What stands for the content of a file that is too large to hash."""
+    """The placeholder for the content of a file that is too large to hash."""
     size, time, *_ = signature.split()
     return hashlib.sha256(f"large:{size}:{time}".encode()).hexdigest()

@@ -92,11 +92,11 @@ class LayerStack:
         self.opaque_attribute = opaque_attribute
 
     def find(self, path: str) -> LayerEntry | None:
-        """Return the entry at `path`; None if there is none."""
+        """Return the entry at `path`; None if not found."""
         return LayerLookup(self).find(path)
 
     def listing(self, path: str) -> dict[str, LayerEntry]:
-        """List the names in a directory; empty if there is none. The root's path is empty."""
+        """List the names in a directory; empty if it does not exist. The root's path is empty."""
         return {name: items[0] for name, items in _merge_parts(LayerLookup(self).parts(path)).items()}
 
     def walk(self, path: str = "") -> Iterator[LayerEntry]:
@@ -112,13 +112,13 @@ class LayerLookup:
         self._known: dict[str, tuple[LayerEntry, ...]] = {}
 
     def find(self, path: str) -> LayerEntry | None:
-        """Return the entry at `path`; None if there is none."""
+        """Return the entry at `path`; None if not found."""
         parent = path.rpartition("/")[0]
         found = next(_find_entries(self.parts(parent), path), None)
         return None if found is None or found.is_whiteout else found
 
     def parts(self, path: str) -> tuple[LayerEntry, ...]:
-        """Return the layers' parts of a directory, the top one first; empty if there is no directory."""
+        """Return the layers' parts of a directory, the top one first; empty if it does not exist."""
         if not self._known:
             self._known[""] = _take_visible_parts(_list_roots(self._stack))
         names = path.split("/")

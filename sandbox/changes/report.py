@@ -85,7 +85,7 @@ class Mount(NamedTuple):
 
 
 class _HashBudget:
-    """How much one report may still hash. Counted in bytes and files, not in seconds: equal runs get equal reports."""
+    """Remaining hash budget of one report. Counted in bytes and files, not in seconds: equal runs get equal reports."""
 
     def __init__(self) -> None:
         self._bytes, self._files = MAX_HASHED_BYTES, _MAX_HASHED_FILES

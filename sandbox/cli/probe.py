@@ -1,4 +1,4 @@
-"""What this host supports for sandboxes, what is missing, and how to get it."""
+"""Sandbox capabilities of this host, with fixes for missing ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class HostCapability(Frozen):
     status: Literal["ok", "limited", "missing"]
     detail: str
     fix: str | None = None
-    """How to improve it, if it is missing or limited."""
+    """The fix, if the capability is missing or limited."""
 
 
 def list_capabilities() -> list[HostCapability]:

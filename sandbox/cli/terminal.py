@@ -1,4 +1,4 @@
-"""How resources and capabilities are shown on a terminal, and as JSON."""
+"""Resources and capabilities as terminal tables and as JSON."""
 
 from __future__ import annotations
 

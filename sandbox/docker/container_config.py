@@ -1,4 +1,4 @@
-"""What a container may have and do: its limits and rights."""
+"""Limits and capabilities of a container."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from langgraph_takeover.sandbox.docker.client import client, system_call_filter,
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
-"""What root needs to install packages and run tests: change owners, read, become another user, send signals."""
+"""Capabilities that root needs to install packages and run tests: change owners, read, become another user, send signals."""
 
 
 def make_host_config(spec: SandboxSpec) -> Any:

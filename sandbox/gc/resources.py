@@ -27,7 +27,7 @@ class Resource:
 
 
 class CollectionRequest(NamedTuple):
-    """What to inspect, and what to remove beyond the default."""
+    """Options of a collection: what to inspect and what to remove beyond the default."""
 
     owner: str | None = None
     include_snapshots: bool = False

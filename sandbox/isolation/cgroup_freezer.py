@@ -16,7 +16,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.01
 
 
 def find_container_group(container: str, pid: int) -> Path | None:
-    """The container's own control group; None where this process cannot freeze it.
+    """The container's own control group; None if this process cannot freeze it.
 
     The daemon's own pause takes as long as the tar of a small layer.
     """
@@ -91,7 +91,7 @@ def _set_paused(directory: Path, *, is_paused: bool) -> bool:
 
 
 def run_to_completion(finish: Callable[[], None]) -> None:
-    """Run a function that must complete; once more if Ctrl-C interrupts it."""
+    """Run a function that must complete; repeat it if Ctrl-C interrupts it."""
     try:
         finish()
     except BaseException:

@@ -1,4 +1,4 @@
-"""Mounted control group hierarchies: where a process stands in them, and where it can make groups."""
+"""Mounted control group hierarchies: the position of a process, and the directories in which it can create groups."""
 
 from __future__ import annotations
 

@@ -246,14 +246,14 @@ def unavailable_reason() -> str | None:
 
 
 def available_controllers() -> frozenset[str]:
-    """What a control group made here controls: some of "freezer", "memory" and "pids"."""
+    """Controllers of a control group created here: some of "freezer", "memory" and "pids"."""
     return frozenset(
         cgroup_hierarchies.find_parent_groups(os.getpid()) if unavailable_reason() is None else ()
     )
 
 
 def remove_stale_groups(parents: Iterable[Path]) -> None:
-    """Kill and remove groups of processes that have died, in these groups and those beside them."""
+    """Kill and remove groups whose owner process has died, in these groups and their siblings."""
     boot = ownership.current_process_identity().partition("/")[0]
     stale: dict[str, dict[str, Path]] = {}
     for parent in dict.fromkeys(parents):
@@ -323,7 +323,7 @@ def _start_guard(pid: int) -> subprocess.Popen[bytes]:
 
 
 def _hierarchy_kind(directory: Path) -> str:
-    """A controller of the hierarchy in which a group lies."""
+    """A controller of the group's hierarchy."""
     if cgroup_freezer.can_pause(directory):
         return "freezer"
     return "memory" if (directory / "memory.limit_in_bytes").exists() else "pids"

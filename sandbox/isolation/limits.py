@@ -1,4 +1,4 @@
-"""How much disk and memory a sandbox uses while a command runs, and the end of a command that uses too much."""
+"""Disk and memory use of a sandbox during a command; ends a command that exceeds a limit."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _RESUME_NSENTER_SCRIPT = '"$@"; kill -s CONT $0 2>/dev/null'
 class _Thread(NamedTuple):
     state: str
     context_switches: tuple[str, ...]
-    """How often it gave up the processor: if unchanged, it has not run since."""
+    """Number of context switches: if unchanged, the process has not run since."""
 
 
 _ThreadsById = dict[tuple[int, int], _Thread]

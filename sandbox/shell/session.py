@@ -46,7 +46,7 @@ class Channel(Protocol):
     """A bash process, or the channel to one: its input and output."""
 
     limits_command: str
-    """What the bash must run first to be limited."""
+    """Script that limits the bash, run first."""
 
     def send(self, data: bytes) -> None: ...
 

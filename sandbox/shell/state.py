@@ -195,7 +195,7 @@ _PART_COUNT = 11
 
 
 def parse_printed_state(printed: str, mark: str) -> ShellState | None:
-    """Parse the state that a shell printed by `PRINT_STATE`; None if there is none, or one that is too long.
+    """Parse the state that a shell printed by `PRINT_STATE`; None if it is missing or too long.
 
     Parts that cannot be data, such as a reference to an array's element, are left out.
     """
@@ -248,7 +248,7 @@ class _StateScanner:
         return is_there
 
     def read_word(self) -> str | None:
-        """Return the value of the next word; None if there is none, or one that needs expansion."""
+        """Return the value of the next word; None if it is missing or needs expansion."""
         found = self.match(_WORD)
         return None if found is None else _to_json_text(_unquote(found[0]))
 
@@ -325,7 +325,7 @@ def _parse_functions(names: str, printed: str) -> Iterator[tuple[str, ShellFunct
 
 
 def _find_head(printed: str, name: str, start: int) -> tuple[int, int] | None:
-    """Return where the first line of a function's definition starts and ends; None if there is none after `start`."""
+    """Return where the first line of a function's definition starts and ends; None if no definition follows `start`."""
     head = f"{name} () \n"
     while (found := printed.find(head, start)) >= 0:
         begin = found - len(_KEYWORD) if printed.endswith(_KEYWORD, 0, found) else found

@@ -266,7 +266,7 @@ class HashedFile:
         return self._sum.digest()
 
     def _find_data(self, start: int) -> tuple[int, int]:
-        """Return where the next data starts and ends; if there is none, the rest is a hole."""
+        """Return where the next data starts and ends; if no data follows, the rest is a hole."""
         if start >= self.size:
             return self.size, self.size
         try:

@@ -28,7 +28,7 @@ MAX_MEMBERS = 1_000_000
 MAX_EXTENDED_HEADER_BYTES = 1024**2
 """The extended header of one member in bytes: long names, times and attributes. Docker takes no more either."""
 MAX_TOTAL_EXTENDED_HEADER_BYTES = 256 * 1024**2
-"""Those of all members together."""
+"""The limit for all members together."""
 MAX_TOTAL_PATH_BYTES = 128 * 1024**2
 """The paths of all members together, in bytes."""
 _MAX_WINDOW_BYTES = 8 * 1024**2

@@ -63,7 +63,7 @@ def require_base_image(base: str) -> Mapping[str, Any]:
 
 
 def count_layers_above(image: Mapping[str, Any], base: Mapping[str, Any]) -> int:
-    """How many layers an image has above its base. Raises SnapshotCorruptError when it stands on another."""
+    """The number of layers that an image has above its base. Raises SnapshotCorruptError if its base differs."""
     found, expected = image["RootFS"]["Layers"], base["RootFS"]["Layers"]
     if found[: len(expected)] != expected:
         raise SnapshotCorruptError(f"snapshot image {image['Id'][:19]} was not made from {base['Id'][:19]}")
@@ -88,7 +88,7 @@ def open_image(image: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[Im
 
 
 def image_content_digest(image: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-    """The digest of an image's difference from its base. An image's id stands for all that is in it,
+    """The digest of an image's difference from its base. An image's id is a digest of its whole content,
     so that one look a process is enough."""
     key = (image["Id"], base["Id"])
     if key not in _verified_digests:
@@ -168,7 +168,7 @@ def _make_config(base: Mapping[str, Any], layer: str, labels: Mapping[str, str])
 
 
 def _stream_image(path: Path, size: int, base: Mapping[str, Any], config: bytes, tag: str) -> Iterator[bytes]:
-    """What `docker save` would write, without the base's layers: the daemon has them and does not look."""
+    """The output of `docker save` without the base's layers, which the daemon has and does not check."""
     name = f"{hashlib.sha256(config).hexdigest()}.json"
     below = [f"base/{number}/layer.tar" for number in range(len(base["RootFS"]["Layers"]))]
     manifest = [

@@ -20,7 +20,7 @@ ROOT_UID = 0x4000_0000
 
 
 _MIN_FREE_BYTES, _MIN_FREE_FILES = 1024**2, 64
-"""What a disk must have left for a sandbox to start, and to go on after a command."""
+"""Free disk space that a sandbox needs to start, and to continue after a command."""
 
 
 def root() -> Path:

@@ -132,7 +132,7 @@ def creator_state(labels: Mapping[str, str]) -> ProcessState:
 
 
 def origin(labels: Mapping[str, str]) -> Origin:
-    """Where something with these labels was made."""
+    """Whether this host, with this root directory, created the resource with these labels."""
     here = {HOST_LABEL: socket.gethostname(), ROOT_LABEL: str(host_directories.root())}
     known = {name: labels[name] for name in here if name in labels}
     if any(here[name] != value for name, value in known.items()):

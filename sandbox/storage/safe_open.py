@@ -55,7 +55,7 @@ def open_at(directory: int, name: str, flags: int = os.O_RDONLY) -> int:
 
 
 def read_status(root: Path, path: str) -> os.stat_result:
-    """What `lstat` returns for a path below `root`. Raises OSError as `opened` does."""
+    """The result of `lstat` for a path below `root`. Raises OSError as `opened` does."""
     descriptor = open_beneath(root, path, os.O_PATH)
     try:
         return os.fstat(descriptor)
@@ -70,7 +70,7 @@ def read_link_target(root: Path, path: str) -> bytes:
 
 
 def list_entries(root: Path, path: str) -> list[tuple[str, os.stat_result]]:
-    """List the names in a directory, each with the result of `lstat`; names that disappear meanwhile are left out."""
+    """List the names in a directory, each with the result of `lstat`; names that disappear meanwhile are skipped."""
     found = []
     with open_safely(root, path, _DIRECTORY_FLAGS) as descriptor, os.scandir(descriptor) as listed:
         for entry in listed:

@@ -1,4 +1,4 @@
-"""The settings of one run, fixed at its start and stored beside its results."""
+"""The settings of one run, fixed at its start and stored with its results."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RunConfig(Frozen, RunOptions):
     records_of: str | None = None
     """The directory of an earlier run whose predecessors, records, labels and notes are reused."""
     journal: str | None = None
-    """The database of rows without its password. None: the one beside the results."""
+    """The database of rows without its password. None: the one in the results directory."""
     points: tuple[PointKind, ...] = POINTS
     sandbox: BackendName
 

@@ -124,7 +124,7 @@ class CommandLine:
         self.touched_paths.add(path)
 
     def write_output(self, path: str, content: Content | None, *, append: bool) -> None:
-        """Write printed text into a file; None stands for unknown text."""
+        """Write printed text into a file; None means unknown text."""
         if append and (content is None or not content.origin):
             old_content = self.content_or_empty(path) if self.files.exists(path) else known_content("")
             lines = [p for p in content.pieces if isinstance(p, str)] if content else []
