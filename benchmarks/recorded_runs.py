@@ -34,7 +34,7 @@ class RecordedRuns(NamedTuple):
 
 @contextmanager
 def open_recorded_runs(sources: Sequence[str]) -> Iterator[RecordedRuns]:
-    """Open the runs and report unreadable ones; exit if there are no readable ones."""
+    """Open the runs and report unreadable ones; exit if none is readable."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as work:
         if not sources:
             sources = (

@@ -31,7 +31,9 @@ DOCUMENTS = {
     for path in sorted(place.glob("*.md") if place == ROOT else place.rglob("*.md"))
     if "suite" not in path.parts
 }
-TOLD = {name: text for name, text in DOCUMENTS.items() if "/" not in name or name.startswith("docs/")}
+READER_DOCUMENTS = {
+    name: text for name, text in DOCUMENTS.items() if "/" not in name or name.startswith("docs/")
+}
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SCRIPTS = {
     script: target.split(":")[0]
@@ -98,14 +100,16 @@ def _help(program: tuple[str, ...]) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", READER_DOCUMENTS)
 def test_what_is_not_run_is_there_with_its_options(name: str) -> None:
     wrong = {
-        " ".join(command): lacking for command in commands(TOLD[name]) if (lacking := find_unknown(command))
+        " ".join(command): lacking
+        for command in commands(READER_DOCUMENTS[name])
+        if (lacking := find_unknown(command))
     }
     assert wrong == {}
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    made = {shlex.split(line)[1] for line in lines(TOLD[name]) if line.startswith("make ")}
+    made = {shlex.split(line)[1] for line in lines(READER_DOCUMENTS[name]) if line.startswith("make ")}
     assert made <= targets
 
 
@@ -171,7 +175,7 @@ def test_the_first_five_minutes(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "first" / "report.html").is_file()
     assert list((tmp_path / "dataset").iterdir()) != []
     assert "killed during: str_replace galley/wrap.py" in shown
-    assert "You continue work that another agent began" in shown
+    assert "You continue the work of another agent in this repository." in shown
 
 
 @pytest.mark.slow
@@ -186,7 +190,11 @@ def test_a_task_of_ones_own(tmp_path: Path) -> None:
 
 def test_every_block_to_run_is_run() -> None:
     here = Path(__file__).read_text(encoding="utf-8")
-    assert [name for name, text in TOLD.items() if blocks(text, "sh") and f'ran("{name}"' not in here] == []
+    assert [
+        name
+        for name, text in READER_DOCUMENTS.items()
+        if blocks(text, "sh") and f'run_document("{name}"' not in here
+    ] == []
 
 
 def anchors(text: str) -> set[str]:

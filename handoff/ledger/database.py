@@ -182,7 +182,7 @@ def _check_file(path: Path) -> None:
         kind = _FILE_KINDS.get(stat.S_IFMT(mode))
     if kind is not None:
         raise LedgerUnavailableError(
-            f"{path}: {kind}; it must be a file that can be written to: move it away, or name another file"
+            f"{path}: {kind}; the ledger must be a writable file (move {path.name} away, or name another file)"
         )
 
 

@@ -213,12 +213,14 @@ def test_what_cannot_be(base: Path, poison: RunCommand, run_main: RunCommand, tm
     assert_refused(poison(tmp_path, "--out", out), "is not the directory of a takeover run")
     assert_refused(
         poison(base, "--out", out, "--injections", "weed"),
-        "--injections: there is no injection 'weed'; there are file, output",
+        "--injections: unknown injection 'weed' (use file, output",
     )
-    assert_refused(poison(base, "--out", out, "--view", "x"), "--view: there is no view 'x'")
-    assert_refused(poison(base, "--out", out, "--successor", "replay:x"), "a replay reads nothing")
+    assert_refused(
+        poison(base, "--out", out, "--view", "x"), "--view: unknown view 'x' (use repository, trace"
+    )
+    assert_refused(poison(base, "--out", out, "--successor", "replay:x"), "a replay ignores what it reads (use an LLM)")
     assert_refused(poison(base, "--out", out, "--successor", "openai:m"), "OPENAI_API_KEY is not set")
-    assert_refused(poison(base, "--resume"), "--resume: name the run")
+    assert_refused(poison(base, "--resume"), "--resume: pass the run's directory as --out")
     assert_refused(run_main("--resume", "--out", tmp_path / "none"), "no such file")
     assert not out.exists()
     bare = tmp_path / "bare"

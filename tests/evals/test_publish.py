@@ -66,7 +66,5 @@ def test_what_cannot_be(complete_run: Path, dataset: Path, tmp_path: Path) -> No
     begun.mkdir()
     shutil.copy(complete_run / "config.json", begun)
     (begun / "takeovers.jsonl").touch()
-    assert_refused(
-        call_main(main, begun, "--out", tmp_path / "new"), "no row is done yet; there is nothing to publish"
-    )
+    assert_refused(call_main(main, begun, "--out", tmp_path / "new"), "no completed row to publish")
     assert not (tmp_path / "new").exists()

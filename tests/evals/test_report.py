@@ -135,19 +135,19 @@ def test_what_cannot_be_reported_on_is_one_clear_line(
         run_report(tmp_path / "nowhere"), "nowhere: not the directory of a run: config.json not found"
     )
     assert_refused(
-        run_report(published_rows, published_rows), "--out: name a directory for the report of several runs"
+        run_report(published_rows, published_rows), "--out: required for the report of several runs"
     )
     assert_refused(
         run_report(published_rows, published_rows, "--out", tmp_path / "out"), "both contain the takeover"
     )
     other = Path(shutil.copytree(published_rows, tmp_path / "other"))
     assert_refused(
-        run_report(published_rows, "--out", other), "holds a run of its own; choose another directory"
+        run_report(published_rows, "--out", other), "contains another run (choose another directory)"
     )
     (tmp_path / "file").write_text("")
     assert_refused(
         run_report(published_rows, "--out", tmp_path / "file" / "out"),
-        "not a directory; name another directory by --out",
+        "not a directory (choose another directory by --out",
     )
     (published_rows / "takeovers.jsonl").write_text("no row\n")
     assert_refused(run_report(published_rows), "takeovers.jsonl: line 1 is not JSON")

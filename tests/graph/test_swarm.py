@@ -180,7 +180,7 @@ def test_three_handoffs_lose_nothing(
     # What the second, the third and then the first agent were sent at first is the view of what was done before.
     for asked, record in zip((3, 7, 9), theirs, strict=False):
         prompt = model.seen[asked][0].text
-        assert prompt.startswith("You continue work that another agent began")
+        assert prompt.startswith("You continue the work of another agent in this repository.")
         shown = "\n".join(message.text for message in model.seen[asked])
         assert record.trace[1].text in shown or view not in ("trace", "transcript")
         assert shown.count(OPENING) == shown.count(CLOSING)

@@ -26,4 +26,4 @@ def test_a_recorded_trajectory_is_compared_by_its_content(tmp_path: Path) -> Non
     before = collect_versions(config, ())
     assert find_difference(before, collect_versions(config, ())) == ""
     trajectory.write_text("other")
-    assert find_difference(collect_versions(config, ()), before).startswith(f"it has {trajectory} ")
+    assert find_difference(collect_versions(config, ()), before).startswith(f"{trajectory} is ")

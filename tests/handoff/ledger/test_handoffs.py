@@ -164,10 +164,10 @@ def test_the_source_is_fenced_off_from_acceptance_to_roll_back(ledger: Ledger) -
 
 
 def test_what_cannot_be(ledger: Ledger) -> None:
-    with pytest.raises(HandoffNotFoundError, match="there is none yet"):
+    with pytest.raises(HandoffNotFoundError, match="no handoff yet"):
         load(ledger, "h1")
     prepare_handoff(ledger)
-    with pytest.raises(HandoffNotFoundError, match="there are h1"):
+    with pytest.raises(HandoffNotFoundError, match="known handoffs: h1"):
         change_state(ledger, "h2", "offered", by="a")
     with pytest.raises(IllegalTransitionError):
         change_state(ledger, "h1", "offered", by="a", version=7)

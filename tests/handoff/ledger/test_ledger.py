@@ -372,9 +372,11 @@ def test_a_database_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
     with mount("--bind", place, place):
         subprocess.run(["mount", "-o", "remount,ro,bind", place], check=True)
         for name in ("there.sqlite", "new.sqlite"):
-            with pytest.raises(LedgerUnavailableError, match="must be a file that can be written to") as told:
+            with pytest.raises(
+                LedgerUnavailableError, match="the file and its directory must be writable"
+            ) as error:
                 Ledger(f"sqlite:///{place}/{name}")
-            one_line(told)
+            one_line(error)
 
 
 def test_a_full_disk_is_told_and_no_transaction_is_half_there(tmp_path: Path) -> None:

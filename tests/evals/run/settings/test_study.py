@@ -52,7 +52,7 @@ def test_the_main_study_is_what_the_paper_took(
     assert "181 (75 first_source_edit, 75 first_validation, 31 first_post_failure_edit)" in done.stdout
     jobs = parse_plan(done.stdout)
     assert jobs == {"predecessors": "75", "labels": "181", "notes": "181", "takeovers": "724", "all": "1,161"}
-    assert "The run cannot start yet:  openai:m: OPENAI_API_KEY is not set" in done.stdout
+    assert "The run cannot start yet: openai:m: OPENAI_API_KEY is not set" in done.stdout
     assert not (tmp_path / "o").exists()
 
 
@@ -75,7 +75,8 @@ def test_a_study_needs_its_own_tiers(run_main: RunCommand, tmp_path: Path) -> No
         "task galley__galley-31 has difficulty '<15 min fix', but the study requires 15 min - 1 hour or 1-4 hours",
     )
     assert_refused(
-        run_main("--study", "mian", "--out", tmp_path / "out"), "there are main, repeats, predecessors"
+        run_main("--study", "mian", "--out", tmp_path / "out"),
+        "unknown study 'mian' (use main, repeats, predecessors)",
     )
 
 
@@ -178,7 +179,7 @@ def test_stages_are_done_one_by_one(run_main: RunCommand, tmp_path: Path) -> Non
     assert [len(read_rows(out, name)) for name in ("labels", "notes", "takeovers")] == [1, 1, 0]
     assert run_main("--resume", "--out", out).returncode == 0
     assert len(read_rows(out)) == 2
-    assert_refused(run_main("--resume", "--out", out, "--stages", "some"), "--stages: there is no stage")
+    assert_refused(run_main("--resume", "--out", out, "--stages", "some"), "--stages: unknown stage 'some'")
 
 
 @pytest.mark.slow
