@@ -81,9 +81,10 @@ def command(
 ) -> None:
     """Measure how often a successor follows text injected into a handoff."""
     from langgraph_takeover.evals.injections.preparation import prepare_poison_run
+    from langgraph_takeover.sandbox.cli.program import program_name
 
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-poison"
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "view": view,
         "successor": successor,
         "base_url": base_url,
@@ -91,14 +92,12 @@ def command(
         "limit": limit,
         "allow_unisolated": allow_unisolated,
     }
-    given = {name for name in asked if is_explicit(context, name)}
-    from langgraph_takeover.sandbox.cli.program import program_name
-
+    explicit = {name for name in options if is_explicit(context, name)}
     code = run_command(
         where,
         f"{program_name('takeover-poison', 'evals.poison')} {run_directory} --resume --out {where}",
-        lambda: prepare_poison_run(run_directory, asked, given, out, where, resume=resume),
-        lambda settled: run(make_console(), *settled, where, workers=workers),
+        lambda: prepare_poison_run(run_directory, options, explicit, out, where, resume=resume),
+        lambda prepared: run(make_console(), *prepared, where, workers=workers),
     )
     raise typer.Exit(code)
 
@@ -107,41 +106,37 @@ def run(console: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pat
     """Run what is missing and report. Return the exit code. `tasks` has the task of each record."""
     from langgraph_takeover.evals.injections import stages
     from langgraph_takeover.evals.run.execution import threads
-    from langgraph_takeover.evals.run.execution.cleanup import clean_before_and_after
+    from langgraph_takeover.evals.run.execution.directory import open_run_directory
     from langgraph_takeover.evals.run.execution.executors import Job, open_local_executor
-    from langgraph_takeover.evals.run.journal import Journal, lock_output, open_journal
+    from langgraph_takeover.evals.run.journal import Journal
     from langgraph_takeover.evals.run.paths import RunPaths
 
-    places = RunPaths(out)
     print(
         f"{len(config.records)} records, {len(config.injections)} injections, {len(config.views)} views; results: {out}"
     )
     print(f"successor: {config.successors[0]}; sandbox: {config.sandbox}", flush=True)
     with (
-        lock_output(out),
-        places.home() as home,
-        clean_before_and_after(config, places, home),
-        open_journal(out, run=config.run_id) as database,
-        open_local_executor(workers) as machinery,
+        open_run_directory(config, out) as (paths, home, database),
+        open_local_executor(workers) as executor,
     ):
         injected = Journal(database, config.run_id, "injections", "record", "injection")
         takeovers = Journal(database, config.run_id, "poison", "record", "injection", "view")
         for journal in (injected, takeovers):
             journal.drop_failures()
         for task in {task.id: task for task in tasks.values()}.values():
-            task.check_out(places.repositories, copy_from=RunPaths(Path(config.source)).repositories)
+            task.check_out(paths.repositories, copy_from=RunPaths(Path(config.source)).repositories)
 
-        def forget(row: Row) -> None:
+        def release(row: Row) -> None:
             threads.release_snapshots(config, home, tasks[row["record"]], row)
 
         for row in takeovers.rows():
-            forget(row)
+            release(row)
         missing = [
             Job(stages.create_injected_record, config, out, (tasks[record], record, name), (record, name))
             for record in config.records
             for name in config.injections
         ]
-        run_jobs(console, machinery, injected, missing)
+        run_jobs(console, executor, injected, missing)
         take_over = [
             Job(stages.take_over_injected, config, out, (tasks[row["record"]], *key, view), (*key, view))
             for row in injected.rows()
@@ -149,7 +144,7 @@ def run(console: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pat
             for key in [injected.key(row)]
             for view in config.views
         ]
-        run_jobs(console, machinery, takeovers, take_over, forget)
+        run_jobs(console, executor, takeovers, take_over, release)
         for journal in (injected, takeovers):
             journal.export(out)
         return report_results(console, config, list(injected.rows()), list(takeovers.rows()), out)

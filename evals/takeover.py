@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from langgraph_takeover.evals.cli.runner import DONE, USAGE, is_explicit, make_c
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from langgraph_takeover.evals.cli.executors import ExecutorChoice
+    from langgraph_takeover.evals.run.execution.executors import ExecutorChoice
     from langgraph_takeover.evals.run.journal import Row
     from langgraph_takeover.evals.run.settings.config import RunConfig
     from langgraph_takeover.evals.tasks import Task
@@ -43,25 +44,24 @@ def command(
     **options: Any,
 ) -> None:
     """Measure what it costs when one coding agent must continue another's unfinished work."""
-    from langgraph_takeover.evals.cli.executors import choose_executor, format_resume_options
     from langgraph_takeover.evals.run import preparation
     from langgraph_takeover.evals.run.settings.config import read_stages
 
-    given = {name for name in options if is_explicit(context, name)}
+    explicit = {name for name in options if is_explicit(context, name)}
     if resume and out is None:
         print("error: --resume: pass the run's directory as --out", file=sys.stderr)
         raise typer.Exit(USAGE)
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
 
     url = options["journal"]
-    there = {"address": address, "artifact_store": artifact_store, "node_dir": node_dir}
+    cluster = {"address": address, "artifact_store": artifact_store, "node_dir": node_dir}
 
     def prepare() -> tuple[RunConfig, tuple[Task, ...], tuple[str, ...], ExecutorChoice]:
-        steps, choice = read_stages(stages), choose_executor(executor, workers, **there)
+        steps, choice = read_stages(stages), _choose_executor(executor, workers, **cluster)
         if dry_run or list_tasks:
-            return *preparation.resolve_run(options, given, where, resume=resume), steps, choice
+            return *preparation.resolve_run(options, explicit, where, resume=resume), steps, choice
         return (
-            *preparation.prepare_run(options, given, where, resume=resume, extra_check=choice.check),
+            *preparation.prepare_run(options, explicit, where, resume=resume, extra_check=choice.check),
             steps,
             choice,
         )
@@ -77,8 +77,9 @@ def command(
 
     from langgraph_takeover.sandbox.cli.program import program_name
 
-    again = f"{program_name('takeover', 'evals.takeover')} --resume --out {where}{format_resume_options(executor, **there)}"
-    code = run_command(where, again, prepare, begin)
+    program = program_name("takeover", "evals.takeover")
+    resume_command = f"{program} --resume --out {where}{_format_executor_options(executor, **cluster)}"
+    code = run_command(where, resume_command, prepare, begin)
     raise typer.Exit(code)
 
 
@@ -94,18 +95,13 @@ def run(
     report: bool = True,
 ) -> int:
     """Run the missing jobs and report. Return the exit code."""
-    from langgraph_takeover.evals.run.execution.cleanup import clean_before_and_after
-    from langgraph_takeover.evals.run.journal import get_journals, lock_output, open_journal
-    from langgraph_takeover.evals.run.paths import RunPaths
+    from langgraph_takeover.evals.run.execution.directory import open_run_directory
+    from langgraph_takeover.evals.run.journal import get_journals
 
-    places = RunPaths(out)
     by_id = {task.id: task for task in tasks}
     _print_run_header(config, tasks, out)
     with (
-        lock_output(out),
-        places.home() as home,
-        clean_before_and_after(config, places, home),
-        open_journal(out, url, config.run_id) as database,
+        open_run_directory(config, out, url) as (paths, home, database),
         choice.open_executor() as executor,
     ):
         # These take as long as the workers take to start.
@@ -118,11 +114,11 @@ def run(
         rows = get_journals(database, config.run_id)
         for journal in rows:
             journal.drop_failures()
-        taken = reuse.copy_source_run(config, by_id, places, rows)
-        if taken:
-            print(f"predecessors reused from {config.records_of}: {taken}", flush=True)
+        reused = reuse.copy_source_run(config, by_id, paths, rows)
+        if reused:
+            print(f"predecessors reused from {config.records_of}: {reused}", flush=True)
         for task in tasks:
-            task.check_out(places.repositories)
+            task.check_out(paths.repositories)
 
         def release(row: Row) -> None:
             if row.get("task_id") in by_id:
@@ -170,6 +166,37 @@ def print_plan(
     except preparation.usage_errors() as error:
         print(f"The run cannot start yet: {error}")
     return DONE
+
+
+def _choose_executor(
+    name: str, workers: int, *, address: str | None, artifact_store: str | None, node_dir: str | None
+) -> ExecutorChoice:
+    """Choose an executor by name. Raises RunUsageError."""
+    from langgraph_takeover.evals.run.execution.executors import LocalExecutor
+    from langgraph_takeover.evals.run.settings.config import RunUsageError
+
+    if name == "ray":
+        if workers != 1:
+            raise RunUsageError(
+                "--workers: not for --executor ray, whose nodes set their number of slots (see `sandbox` in docs/cluster.md)"
+            )
+        from langgraph_takeover.evals.cluster.executor import RayExecutor
+
+        return RayExecutor(address or "auto", artifact_store, node_dir)
+    if name != "local":
+        raise RunUsageError(f"--executor: unknown executor {name!r} (use local or ray)")
+    for option, value in (("--artifact-store", artifact_store), ("--node-dir", node_dir)):
+        if value is not None:
+            raise RunUsageError(f"{option}: requires --executor ray")
+    return LocalExecutor(workers)
+
+
+def _format_executor_options(name: str, **options: str | None) -> str:
+    """The options that select the same executor for a resumed run."""
+    words = ["", "--executor", name] if name != "local" else []
+    for option, value in options.items():
+        words += [f"--{option.replace('_', '-')}", shlex.quote(value)] if words and value else []
+    return " ".join(words)
 
 
 def _print_run_header(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:

@@ -18,7 +18,7 @@ from langgraph_takeover.evals.cluster.artifacts import ArtifactStore
 from langgraph_takeover.evals.cluster.compatibility import Versions, collect_versions, find_difference
 from langgraph_takeover.evals.models import ModelNameError
 from langgraph_takeover.evals.run.execution import threads
-from langgraph_takeover.evals.run.execution.cleanup import remove_stale_resources
+from langgraph_takeover.evals.run.execution.directory import remove_stale_resources
 from langgraph_takeover.evals.run.execution.signals import handle_sigterm
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.paths import RunPaths

@@ -15,6 +15,7 @@ from langgraph_takeover.evals.run.settings.config import RunConfig
 
 if TYPE_CHECKING:
     from langgraph_takeover.evals.run.journal import Row
+    from langgraph_takeover.evals.tasks import Task
 
 _JOBS_PER_WORKER = 2
 """Running and waiting jobs per worker."""
@@ -67,6 +68,31 @@ class ProcessExecutor:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
                 yield future.result()
+
+
+class ExecutorChoice(Protocol):
+    """An executor that is not open yet."""
+
+    def check(self, config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
+        """Check that the executor can run the jobs. Raises RunUsageError."""
+
+    def open_executor(self) -> AbstractContextManager[Executor]:
+        """The open executor. An interrupt ends the started jobs.
+
+        On SystemExit, which `exit_on_sigterm` raises, the agents complete their current action first.
+        """
+
+
+class LocalExecutor(NamedTuple):
+    """Up to `workers` processes of this host."""
+
+    workers: int
+
+    def check(self, config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
+        pass
+
+    def open_executor(self) -> AbstractContextManager[Executor]:
+        return open_local_executor(self.workers)
 
 
 def open_local_executor(workers: int) -> AbstractContextManager[Executor]:

@@ -1,25 +1,45 @@
-"""Cleanup of a run: remove its sandboxes."""
+"""The output directory of a run while it runs: locked, cleaned up before and after, with its home and its journal open."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
 
 from langgraph_takeover import Home, sandbox
+from langgraph_takeover.evals.run.journal import lock_output, open_journal
 from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.handoff.ledger import snapshots
+from langgraph_takeover.handoff.ledger.database import Database
 from langgraph_takeover.nodes.session.snapshots import build_owner_name
 
 
+class RunDirectory(NamedTuple):
+    """The open output directory of a run."""
+
+    paths: RunPaths
+    home: Home
+    database: Database
+
+
 @contextmanager
-def clean_before_and_after(config: RunConfig, paths: RunPaths, home: Home) -> Iterator[None]:
-    """Remove the run's sandboxes before and after it, however it ends."""
-    remove_stale_resources(config, paths, home)
-    try:
-        yield
-    finally:
+def open_run_directory(
+    config: RunConfig, out: Path, journal_url: str | None = None
+) -> Iterator[RunDirectory]:
+    """Open the output directory for one process. Remove the run's sandboxes before and after, however it ends.
+
+    Raises OutputInUseError, LedgerUnavailableError and JournalError.
+    """
+    paths = RunPaths(out)
+    with lock_output(out), paths.home() as home:
         remove_stale_resources(config, paths, home)
+        try:
+            with open_journal(out, journal_url, config.run_id) as database:
+                yield RunDirectory(paths, home, database)
+        finally:
+            remove_stale_resources(config, paths, home)
 
 
 def remove_stale_resources(config: RunConfig, paths: RunPaths, home: Home) -> None:
