@@ -73,10 +73,10 @@ def main(
     print(f"seed {seed}; sandboxes: {', '.join(sandboxes)}", flush=True)
     for each in (signal.SIGINT, signal.SIGTERM):  # runs would inherit an ignored signal
         signal.signal(each, signal.default_int_handler)
-    with work_directory(with_docker) as place, contextlib.suppress(KeyboardInterrupt):
+    with work_directory(with_docker) as directory, contextlib.suppress(KeyboardInterrupt):
         expected, durations_s = {}, {}
         for name in sandboxes:
-            out, start = place / name, time.monotonic()
+            out, start = directory / name, time.monotonic()
             problems = wait_for_run(start_run(out, name))
             expected[name], durations_s[name] = read_rows(out), time.monotonic() - start
             if problems or not expected[name]:
@@ -87,7 +87,7 @@ def main(
         deadline = time.monotonic() + 60 * minutes
         while time.monotonic() < deadline and number != operations:
             name, number = sandboxes[number % len(sandboxes)], number + 1
-            out = place / str(number)
+            out = directory / str(number)
             sent, problems = kill_and_resume(out, name, durations_s[name], rng)
             signals += sent
             problems += compare_rows(read_rows(out), expected[name])
@@ -111,17 +111,21 @@ def work_directory(with_docker: bool) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(
         prefix="takeover-soak-", dir=os.environ.get("TMPDIR", "/var/tmp")
     ) as name:
-        place = Path(name)
-        place.chmod(0o711)
-        (place / "tmp").mkdir()
-        os.environ |= {"TAKEOVER_HOME": f"{place}/home", "TMPDIR": f"{place}/tmp", "PYTHONPATH": str(ROOT)}
+        directory = Path(name)
+        directory.chmod(0o711)
+        (directory / "tmp").mkdir()
+        os.environ |= {
+            "TAKEOVER_HOME": f"{directory}/home",
+            "TMPDIR": f"{directory}/tmp",
+            "PYTHONPATH": str(ROOT),
+        }
         try:
-            yield place
+            yield directory
         finally:
             for process in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
-            for config in place.glob("*/config.json") if with_docker else ():
+            for config in directory.glob("*/config.json") if with_docker else ():
                 collect_garbage(config.parent, with_docker)
             run_gc("--bases", "--remove", DOCKER_HOST="unix:///none")
 

@@ -59,8 +59,8 @@ def write_run(
             _save_record(out, record)
             state = STATES[len(rows["labels"]) % 3]
             rows["labels"].append({"record_id": record.id, "outcome": "graded", "handoff_state": state})
-            for place, view in enumerate(views):
-                successor_trace = successor_traces[(number + 7 * place + 1) % len(successor_traces)]
+            for index, view in enumerate(views):
+                successor_trace = successor_traces[(number + 7 * index + 1) % len(successor_traces)]
                 rows["takeovers"].append(
                     _write_takeover(out, record, view, successor, successor_trace, patch)
                 )

@@ -95,27 +95,27 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
 
 
 def _describe_differences(comparison: Comparison) -> list[str]:
-    said = []
+    lines = []
     for view in comparison.views:
         if view.only_before or view.only_after:
-            said.append(
+            lines.append(
                 f"{view.view}: {view.only_before} only in the earlier run, {view.only_after} only in the later"
             )
     for flip in comparison.flips[:_MAX_FLIPS]:
         became = "solved now" if flip.is_solved else "no longer solved"
-        said.append(f"{became}: {flip.record_id}, {flip.view}, {flip.successor}, repeat {flip.repeat}")
+        lines.append(f"{became}: {flip.record_id}, {flip.view}, {flip.successor}, repeat {flip.repeat}")
     if len(comparison.flips) > _MAX_FLIPS:
-        said.append(f"… and {len(comparison.flips) - _MAX_FLIPS} more (--json lists all)")
+        lines.append(f"… and {len(comparison.flips) - _MAX_FLIPS} more (--json lists all)")
     if comparison.changed_records:
-        said.append(
+        lines.append(
             f"{len(comparison.changed_records)} of {comparison.records} records have the same name but different content"
         )
-    said += [f"setting {name}: {then} → {now}" for name, (then, now) in comparison.settings.items()]
-    said += [
+    lines += [f"setting {name}: {then} → {now}" for name, (then, now) in comparison.settings.items()]
+    lines += [
         f"prompts of {stage}: {', '.join(then) or 'none'} → {', '.join(now) or 'none'}"
         for stage, (then, now) in comparison.prompts.items()
     ]
-    return said
+    return lines
 
 
 def _format_medians(measure: MetricChange) -> str:

@@ -98,9 +98,9 @@ def _find_trace_directories(labels: Path | None) -> list[str]:
     """Default directories of labelled runs."""
     if labels is None:
         _exit_with_usage_error("PATHS: pass files, directories or globs of recorded runs")
-    places = [place for place in (labels.parent, _SHARED_TRAJECTORIES) if place.is_dir()]
-    print(f"looking in {', '.join(map(str, places))}", file=sys.stderr)
-    return [str(place) for place in places]
+    directories = [directory for directory in (labels.parent, _SHARED_TRAJECTORIES) if directory.is_dir()]
+    print(f"looking in {', '.join(map(str, directories))}", file=sys.stderr)
+    return [str(directory) for directory in directories]
 
 
 def build_report(name: str, trace: Trace) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def _print_timeline(console: Console, name: str, trace: Trace) -> None:
     for heading in headings[: 5 if narrow else 6]:
         table.add_column(heading, no_wrap=True, justify="right" if heading in ("action", "event") else "left")
     rows = annotate_steps(trace)
-    room = max(console.width - (_NARROW_FIXED_WIDTH if narrow else _FIXED_WIDTH), _MIN_COMMAND_WIDTH)
+    width = max(console.width - (_NARROW_FIXED_WIDTH if narrow else _FIXED_WIDTH), _MIN_COMMAND_WIDTH)
     reasons = []
     for number, step in enumerate(rows):
         outcome = step.validation.outcome if step.validation is not None else ""
@@ -160,7 +160,7 @@ def _print_timeline(console: Console, name: str, trace: Trace) -> None:
             "" if step.action_index is None else str(step.action_index),
             str(step.event_index),
             # No markup, so that brackets and backslashes of a command print unchanged.
-            Text(did if len(did) <= room else did[: room - 1] + "…"),
+            Text(did if len(did) <= width else did[: width - 1] + "…"),
             Text(make_printable(step.label)[:_MAX_KIND_WIDTH]),
             Text(outcome, style=_STYLES.get(outcome, "")),
             Text(", ".join(point.kind for point in step.points), style="bold"),

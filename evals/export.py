@@ -85,8 +85,8 @@ def write_documents(out: Path, traces: list[Trace]) -> int:
             for other, one in enumerate(traces)
             if one.continues is not None and one.continues.trace == trace.id and trace.continues is None
         ]
-        told = redact(build_document(trace, successors))
-        write_durably(out / names[number], json.dumps(told, ensure_ascii=True))
+        document = redact(build_document(trace, successors))
+        write_durably(out / names[number], json.dumps(document, ensure_ascii=True))
     return len(traces)
 
 

@@ -103,9 +103,9 @@ def _write_all(records: list[tuple[str, HandoffRecord]], model: str, base_url: s
     ask = build_ask(llm, timeout_s=NOTES_TIMEOUT_S)
     rows, failed = [], 0
     for number, (name, record) in enumerate(records, 1):
-        place = out / f"{number:03}-{record.digest[:12]}.json"
-        if place.is_file():
-            notes = parse_model(read_untrusted_file(place), place, Notes)
+        path = out / f"{number:03}-{record.digest[:12]}.json"
+        if path.is_file():
+            notes = parse_model(read_untrusted_file(path), path, Notes)
         else:
             print(f"{number}/{len(records)} {Path(name).name}, {len(record.trace)} events", flush=True)
             try:
@@ -114,7 +114,7 @@ def _write_all(records: list[tuple[str, HandoffRecord]], model: str, base_url: s
                 print(f"error: {name}: {error}", file=sys.stderr)
                 failed += 1
                 continue
-            write_durably(place, json.dumps(notes.model_dump(mode="json"), indent=1))
+            write_durably(path, json.dumps(notes.model_dump(mode="json"), indent=1))
         rows.append(_build_row(name, record, notes))
     _print_table(rows)
     return INFRASTRUCTURE_FAILURES if failed else 0

@@ -151,7 +151,7 @@ def _iterate_runs(results: Results) -> Iterator[Row]:
 def _format_card(results: Results, tables: list[str]) -> str:
     from langgraph_takeover.evals.reports.summary import list_caveats
 
-    told = [caveat for source in results.sources for caveat in list_caveats(source.config)]
+    caveats = [caveat for source in results.sources for caveat in list_caveats(source.config)]
     views = dict.fromkeys(row["view"] for row in results.takeovers)
     return _CARD_TEMPLATE.format(
         configs="\n".join(f"- config_name: {name}\n  data_files: data/{name}.parquet" for name in tables),
@@ -159,7 +159,7 @@ def _format_card(results: Results, tables: list[str]) -> str:
         points=len({row["record_id"] for row in results.takeovers}),
         tasks=len({row["task_id"] for row in results.takeovers}),
         views=", ".join(views),
-        caveats="\n".join(dict.fromkeys(told)),
+        caveats="\n".join(dict.fromkeys(caveats)),
     )
 
 

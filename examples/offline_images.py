@@ -195,8 +195,8 @@ def build_base(tag: str = BASE, force: bool = False) -> str:
         for name in ("python3", "python"):
             tree.add_entry(f"usr/local/bin/{name}", link=VERSION)
         tree.add_folder(stdlib, f"usr/local/lib/{VERSION}")
-        places = [sysconfig.get_path("purelib", vars={"base": sys.base_prefix}), *sys.path]
-        packages = next((Path(p) for p in places if Path(p, "pip").is_dir()), stdlib)
+        directories = [sysconfig.get_path("purelib", vars={"base": sys.base_prefix}), *sys.path]
+        packages = next((Path(p) for p in directories if Path(p, "pip").is_dir()), stdlib)
         for part in sorted(p for p in packages.iterdir() if PACKAGING.match(p.name)):
             put = tree.add_folder if part.is_dir() else tree.add_file
             put(part, f"{SITE[1:]}/{part.name}")

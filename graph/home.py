@@ -167,30 +167,30 @@ def open_home(directory: str | Path, database: str | None = None) -> Iterator[Ho
         ...     home.threads()
         ()
     """
-    place = Path(directory)
+    path = Path(directory)
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise LedgerUnavailableError(f"{place}: {error.strerror} (pass a writable directory)") from error
-    ledger = Ledger(database or f"sqlite:///{place.absolute() / DATABASE_FILE}")
+        raise LedgerUnavailableError(f"{path}: {error.strerror} (pass a writable directory)") from error
+    ledger = Ledger(database or f"sqlite:///{path.absolute() / DATABASE_FILE}")
     try:
         with open_saver(ledger) as saver:
-            yield Home(place, ledger, saver)
+            yield Home(path, ledger, saver)
     finally:
         ledger.close()
 
 
 def _checkpoint_info(stored: Any, restorable: frozenset[str]) -> CheckpointInfo:
     values = stored.checkpoint["channel_values"]
-    machine = values.get("sandbox_state", BASE_STATE)
+    state_id = values.get("sandbox_state", BASE_STATE)
     prefix = "branch:to:"
     return CheckpointInfo(
         checkpoint=stored.config["configurable"]["checkpoint_id"],
         parent=stored.parent_config["configurable"]["checkpoint_id"] if stored.parent_config else None,
         step=values.get("steps", 0),
         next=tuple(sorted(name.removeprefix(prefix) for name in values if name.startswith(prefix))),
-        state_id=machine,
-        is_restorable=machine in restorable,
+        state_id=state_id,
+        is_restorable=state_id in restorable,
         created_at=stored.checkpoint["ts"],
     )
 

@@ -177,8 +177,8 @@ def validate_state_update(values: Mapping[str, Any]) -> AgentState:
             found[name] = redact_known_secrets(_FIELD_ADAPTERS[name].dump_python(checked, mode="json"))
         except ValidationError as error:
             first = error.errors()[0]
-            place = ".".join(map(str, (name, *first["loc"])))
-            raise InputError(f"{place}: {first['msg']}, not {shorten_value(first['input'])}") from None
+            location = ".".join(map(str, (name, *first["loc"])))
+            raise InputError(f"{location}: {first['msg']}, not {shorten_value(first['input'])}") from None
     return cast(AgentState, found)
 
 

@@ -71,9 +71,9 @@ def disconnect() -> None:
 
 def _check_listener(address: str) -> None:
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S) as there:
-        there.sendall(_HTTP2_PREFACE)
-        if there.recv(9)[3:4] != bytes([_HTTP2_SETTINGS]):
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S) as connection:
+        connection.sendall(_HTTP2_PREFACE)
+        if connection.recv(9)[3:4] != bytes([_HTTP2_SETTINGS]):
             raise ConnectionError("the listener is not a Ray head")
 
 

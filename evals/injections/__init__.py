@@ -131,8 +131,10 @@ def is_followed(
 
 def _find_readme(names: Sequence[str]) -> str:
     """The file that describes a project and is usually read first."""
-    told = [name for name in names if "/" not in name and name.upper().startswith(("README", "CONTRIBUTING"))]
-    return max(told, key=lambda name: name.upper().startswith("README"), default="README.md")
+    readmes = [
+        name for name in names if "/" not in name and name.upper().startswith(("README", "CONTRIBUTING"))
+    ]
+    return max(readmes, key=lambda name: name.upper().startswith("README"), default="README.md")
 
 
 def _choose_wrong_file(record: HandoffRecord, gold: str) -> str:

@@ -35,30 +35,32 @@ class PoisonConfig(RunConfig):
 
 def create_injected_record(config: PoisonConfig, out: Path, task: Task, record_id: str, name: str) -> Row:
     """Copy a record with an injection into the store of the poison run."""
-    places, source = RunPaths(out), RecordStore(Path(config.source) / "records")
+    paths, source = RunPaths(out), RecordStore(Path(config.source) / "records")
     started = time.monotonic()
     row: Row = {"task_id": task.id, "record": record_id, "injection": name}
     chosen = injections.load_injections()[name]
     try:
         record = source.load(record_id)
-        said = _choose_substitutions(record, chosen, task)
-        if chosen.aim == "misled" and not said.wrong_file:
+        substitutions = _choose_substitutions(record, chosen, task)
+        if chosen.aim == "misled" and not substitutions.wrong_file:
             return row | {"outcome": "left_out", "detail": "the repository has no other source file"}
-        poisoned, notes = injections.inject(record, chosen, said)
+        poisoned, notes = injections.inject(record, chosen, substitutions)
 
         def write_snapshot(directory: Path) -> HandoffRecord:
             if not chosen.in_sandbox:
                 copy_to_store(record.required_snapshot, source.directory(record_id), directory)
                 return poisoned
-            changed, content = _inject_into_sandbox(config, places, task, record, source, said, directory)
-            return injections.inject(changed, chosen, said, content)[0]
+            changed, content = _inject_into_sandbox(
+                config, paths, task, record, source, substitutions, directory
+            )
+            return injections.inject(changed, chosen, substitutions, content)[0]
 
-        places.records.create(poisoned.id, write_snapshot)
-        places.records.add_notes(poisoned.id, notes)
+        paths.records.create(poisoned.id, write_snapshot)
+        paths.records.add_notes(poisoned.id, notes)
     except stages.INFRASTRUCTURE_ERRORS as error:
         return row | stages.make_failure_row(error, started)
-    shown = {"token": said.token} if chosen.aim == "order" else {}
-    shown |= {"wrong_file": said.wrong_file} if chosen.aim == "misled" else {}
+    shown = {"token": substitutions.token} if chosen.aim == "order" else {}
+    shown |= {"wrong_file": substitutions.wrong_file} if chosen.aim == "misled" else {}
     return row | {"outcome": "injected", "detail": "", "record_id": poisoned.id, **shown}
 
 
@@ -66,21 +68,23 @@ def take_over_injected(
     config: PoisonConfig, out: Path, task: Task, record_id: str, name: str, view: str
 ) -> Row:
     """Let a successor continue a poisoned record under a view, and detect compliance from its actions."""
-    places, chosen = RunPaths(out), injections.load_injections()[name]
+    paths, chosen = RunPaths(out), injections.load_injections()[name]
     row = stages.run_takeover(config, out, task, f"{record_id}.{name}", view, config.successors[0], 1)
     row |= {"record": record_id, "injection": name, "aim": chosen.aim, "shown": None, "followed": None}
     if row["outcome"] != "graded":
         return row
-    said = _choose_substitutions(RecordStore(Path(config.source) / "records").load(record_id), chosen, task)
-    record = places.records.load(row["record_id"])
-    (trace,) = read_traces(places.traces / f"{row['trace']}.json")
+    substitutions = _choose_substitutions(
+        RecordStore(Path(config.source) / "records").load(record_id), chosen, task
+    )
+    record = paths.records.load(row["record_id"])
+    (trace,) = read_traces(paths.traces / f"{row['trace']}.json")
     assert isinstance(trace, Trace)
     recipient = views.Recipient(protocol=config.protocol, window_tokens=row["window_tokens"])
     messages = views.find_view(view)(record, recipient)
     finished = row["stop_reason"] == "finished"
     return row | {
-        "shown": injections.is_shown(messages, chosen, said),
-        "followed": injections.is_followed(record, chosen, said, trace.events, is_finished=finished),
+        "shown": injections.is_shown(messages, chosen, substitutions),
+        "followed": injections.is_followed(record, chosen, substitutions, trace.events, is_finished=finished),
     }
 
 
@@ -98,18 +102,18 @@ def _inject_into_sandbox(
     directory: Path,
 ) -> tuple[HandoffRecord, str]:
     """The record with another snapshot, in which a file starts with the order; and that file."""
-    with SandboxManager(paths.spec(config, task)) as workbench:
-        machine = workbench.restore(record.required_snapshot, source.directory(record.id))
+    with SandboxManager(paths.spec(config, task)) as manager:
+        sandbox = manager.restore(record.required_snapshot, source.directory(record.id))
         try:
-            before = machine.read_file(substitutions.file).decode("utf-8", "surrogateescape")
+            before = sandbox.read_file(substitutions.file).decode("utf-8", "surrogateescape")
         except FileAccessError:
             before = ""
         content = f"{injections.format_order(substitutions)}\n\n{before}"
-        machine.write_file(substitutions.file, content.encode("utf-8", "surrogateescape"))
+        sandbox.write_file(substitutions.file, content.encode("utf-8", "surrogateescape"))
         try:
-            patch = patch_since(machine, record.task.base_commit)
+            patch = patch_since(sandbox, record.task.base_commit)
         except RepositoryError:
             patch = record.patch
-        snapshot: Snapshot = machine.snapshot(directory, labels={"record": record.id}).result()
-        files = list_files(machine)
+        snapshot: Snapshot = sandbox.snapshot(directory, labels={"record": record.id}).result()
+        files = list_files(sandbox)
     return record.model_copy(update={"snapshot": snapshot, "patch": patch, "files": files}), content

@@ -70,7 +70,7 @@ class TaskFacts(Frozen):
     guide: Guide
     reproduction: Reproduction
     wrong: WrongAttempt | None = None
-    places: tuple[CodeRegion, ...]
+    regions: tuple[CodeRegion, ...]
 
 
 @functools.lru_cache(maxsize=64)

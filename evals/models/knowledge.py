@@ -65,7 +65,7 @@ class OracleKnowledge:
 
     @property
     def is_fixed(self) -> bool:
-        return all(self.state(region) == "right" for region in self.facts.places)
+        return all(self.state(region) == "right" for region in self.facts.regions)
 
     @property
     def is_refuted(self) -> bool:

@@ -58,11 +58,11 @@ def choose_turn(knowledge: OracleKnowledge) -> Turn:
     facts = knowledge.facts
     if knowledge.turns >= _MAX_TURNS:
         return _finish("I stop here without a verified fix.")
-    states = [knowledge.state(region) for region in facts.places]
+    states = [knowledge.state(region) for region in facts.regions]
     if knowledge.is_refused:
         return Turn(
             "The edit did not apply; I view the current file.",
-            _view_action(facts.places[_find_first_unfixed(states)]),
+            _view_action(facts.regions[_find_first_unfixed(states)]),
         )
     if all(state == "right" for state in states):
         return _validate(knowledge) or _finish(
@@ -84,7 +84,7 @@ def _repair(knowledge: OracleKnowledge) -> Turn | None:
     """The next step of the fix, right or tempting; None if it is complete."""
     facts = knowledge.facts
     target: Variant = "right" if facts.wrong is None or knowledge.is_refuted else "wrong"
-    for region in facts.places:
+    for region in facts.regions:
         if target == "wrong" and region.wrong is None:
             continue
         state = knowledge.state(region)

@@ -11,8 +11,8 @@ from langgraph_takeover.evals.models.knowledge import OracleKnowledge, reproduct
 def write_notes(kind: str, knowledge: OracleKnowledge) -> str:
     """Notes that consist only of facts in the record, with citations and without code."""
     facts = knowledge.facts
-    paths = [region.path for region in facts.places if knowledge.knows(region.path)]
-    edited = [region.path for region in facts.places if knowledge.state(region) in ("wrong", "right")]
+    paths = [region.path for region in facts.regions if knowledge.knows(region.path)]
+    edited = [region.path for region in facts.regions if knowledge.state(region) in ("wrong", "right")]
     commands = [
         command for command in (reproduction_command(facts), facts.guide.command) if knowledge.knows(command)
     ]

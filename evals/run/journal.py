@@ -82,15 +82,15 @@ class Journal:
 
     def keys(self) -> set[tuple[Any, ...]]:
         """The keys of the rows."""
-        asked = select(_rows.c.number, _rows.c.key).where(*self._filter)
+        query = select(_rows.c.number, _rows.c.key).where(*self._filter)
         with self._database.read_transaction() as connection:
-            found = connection.execute(asked).all()
+            found = connection.execute(query).all()
         return {self._parse_key(number, key) for number, key in found}
 
     def __contains__(self, key: tuple[Any, ...]) -> bool:
-        asked = select(_rows.c.number).where(*self._filter, _rows.c.key == json.dumps(key))
+        query = select(_rows.c.number).where(*self._filter, _rows.c.key == json.dumps(key))
         with self._database.read_transaction() as connection:
-            return connection.execute(asked).first() is not None
+            return connection.execute(query).first() is not None
 
     def rows(self) -> Iterator[Row]:
         """Every row, one page in memory at a time. May include rows that arrive meanwhile."""
@@ -228,9 +228,9 @@ class _JournalDatabase(Database):
         with self.read_transaction() as connection:
             found = connection.execute(text("PRAGMA integrity_check(1)")).scalar()
         if found != "ok":
-            said = str(found).strip().splitlines()[-1]
+            damage = str(found).strip().splitlines()[-1]
             raise LedgerUnavailableError(
-                f"{self.name}: damaged ({said:.200}); restore it from a copy, or recover its rows: "
+                f"{self.name}: damaged ({damage:.200}); restore it from a copy, or recover its rows: "
                 f"sqlite3 {make_url(self.url).database} .recover | sqlite3 NEW, then replace it with NEW"
             )
 

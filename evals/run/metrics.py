@@ -31,8 +31,8 @@ def count_tokens(events: Iterable[Event]) -> TokenTotals:
     usages = [event.usage for event in events if event.usage is not None and not event.usage.estimated]
 
     def total(name: str) -> int | None:
-        said = [value for usage in usages if (value := getattr(usage, name)) is not None]
-        return sum(said) if said else None
+        counts = [value for usage in usages if (value := getattr(usage, name)) is not None]
+        return sum(counts) if counts else None
 
     return TokenTotals(total("prompt_tokens"), total("cached_tokens"), total("completion_tokens"))
 
@@ -118,10 +118,10 @@ class _ExecutedAction(NamedTuple):
 
 
 def _list_executed_actions(events: Sequence[Event]) -> Iterable[_ExecutedAction]:
-    for place, (action, observation) in enumerate(pairwise(events)):
+    for index, (action, observation) in enumerate(pairwise(events)):
         if action.kind == "action" and observation.kind == "observation" and not observation.refused:
             command = _normalize(action.arguments["command"]) if action.tool == "shell" else ""
-            yield _ExecutedAction(place, command, action.tree, frozenset(observation.reads))
+            yield _ExecutedAction(index, command, action.tree, frozenset(observation.reads))
 
 
 def _normalize(command: str) -> str:

@@ -150,9 +150,9 @@ def _estimate_costs(stage: str, config: RunConfig, own: Costs, graded_s: float) 
     if stage == "predecessors":
         run = _scale(own, _compute_llm_share(config, config.predecessors))
         return run, run
-    asked = _compute_llm_share(config, config.successors)
+    llm_share = _compute_llm_share(config, config.successors)
     others = (len(config.views) - 1) / len(config.views)
-    low, high = (_scale(own, asked * (1 - others * saved)) for saved in reversed(_SAVINGS))
+    low, high = (_scale(own, llm_share * (1 - others * saved)) for saved in reversed(_SAVINGS))
     return _add(low, grading), _add(high, grading)
 
 
@@ -200,8 +200,8 @@ def print_plan(
     )
     if config.study is not None:
         study = load_studies()[config.study]
-        told = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in study.paper.items())
-        print(f"study {config.study}: {study.title}; in the paper {told}, with {_describe_models(study)}")
+        paper = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in study.paper.items())
+        print(f"study {config.study}: {study.title}; in the paper {paper}, with {_describe_models(study)}")
 
 
 def _describe_models(study: Study) -> str:

@@ -160,15 +160,15 @@ def _deduplicate(names: Sequence[str]) -> tuple[str, ...]:
 def _select_explicit(options: dict[str, Any], explicit: set[str]) -> dict[str, Any]:
     """The options that the user passed to a resumed run, named like the stored settings."""
     settled = _resolve_settings(options)
-    asked = {
+    changes = {
         field: settled[field]
         for name in explicit
         for field in OPTION_FIELDS.get(name, (name,))
         if field in settled
     }
     if "sandbox" in explicit and options["sandbox"] != "auto":
-        asked["sandbox"] = options["sandbox"]
-    return asked
+        changes["sandbox"] = options["sandbox"]
+    return changes
 
 
 def _choose_backend(options: dict[str, Any], tasks: tuple[Task, ...]) -> BackendName:

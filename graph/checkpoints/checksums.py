@@ -116,16 +116,15 @@ class WriteRecorder:
     def store_writes_checksum(self) -> None:
         if not self._rows:
             return
-        place = self._rows[0][:3]
+        key = self._rows[0][:3]
         # A second batch may be ignored or replace the first, so the stored rows count.
         alone = len(set(map(_write_key, self._rows))) == len(self._rows)
         if (
             alone
-            and self._cursor.execute(_STORE_FIRST_WRITES, (*place, _checksum_writes(self._rows))).rowcount
-            == 1
+            and self._cursor.execute(_STORE_FIRST_WRITES, (*key, _checksum_writes(self._rows))).rowcount == 1
         ):
             return
-        self._cursor.execute(_STORE_WRITES, place)
+        self._cursor.execute(_STORE_WRITES, key)
 
 
 def check_checkpoint(
@@ -158,8 +157,8 @@ def check_all_checkpoints(cursor: sqlite3.Cursor, name: str, thread: str | None)
     scope, values = ("", ()) if thread is None else ("WHERE thread_id = ?", (thread,))
     columns = "SELECT thread_id, checkpoint_ns, checkpoint_id FROM"
     sealed = cursor.execute(f"{columns} takeover_seals {scope}", values).fetchall()
-    there = cursor.execute(f"{columns} checkpoints {scope}", values).fetchall()
-    for thread_id, namespace, checkpoint in dict.fromkeys((*there, *sealed)):
+    stored = cursor.execute(f"{columns} checkpoints {scope}", values).fetchall()
+    for thread_id, namespace, checkpoint in dict.fromkeys((*stored, *sealed)):
         check_checkpoint(
             cursor, name, ChainKey(str(thread_id), str(namespace)), str(checkpoint), with_ancestors=False
         )
@@ -208,14 +207,14 @@ def _newest_checkpoint(cursor: sqlite3.Cursor, key: ChainKey) -> str | None:
 
 
 def _newest_with_checksum(cursor: sqlite3.Cursor, key: ChainKey) -> str | None:
-    asked = _NEWEST.format("takeover_seals", "AND seal IS NOT NULL")
-    row = cursor.execute(f"{asked} LIMIT 1", key).fetchone()
+    query = _NEWEST.format("takeover_seals", "AND seal IS NOT NULL")
+    row = cursor.execute(f"{query} LIMIT 1", key).fetchone()
     return str(row[0]) if row else None
 
 
 def _has_checksum(cursor: sqlite3.Cursor, key: ChainKey, checkpoint: str) -> bool:
-    asked = f"SELECT 1 FROM takeover_seals s WHERE s.{_KEY_MATCHES.format('s')} = ?3 AND seal IS NOT NULL"
-    return cursor.execute(asked, (*key, checkpoint)).fetchone() is not None
+    query = f"SELECT 1 FROM takeover_seals s WHERE s.{_KEY_MATCHES.format('s')} = ?3 AND seal IS NOT NULL"
+    return cursor.execute(query, (*key, checkpoint)).fetchone() is not None
 
 
 def _corruption_error(
@@ -262,8 +261,8 @@ def _list_ids(cursor: sqlite3.Cursor, table: str, key: ChainKey) -> list[Any]:
 
 
 def _exists(cursor: sqlite3.Cursor, key: ChainKey, checkpoint: str) -> bool:
-    asked = f"SELECT 1 FROM checkpoints c WHERE c.{_KEY_MATCHES.format('c')} = ?3"
-    return cursor.execute(asked, (*key, checkpoint)).fetchone() is not None
+    query = f"SELECT 1 FROM checkpoints c WHERE c.{_KEY_MATCHES.format('c')} = ?3"
+    return cursor.execute(query, (*key, checkpoint)).fetchone() is not None
 
 
 def _compute_checksum(*values: Any) -> bytes:

@@ -146,15 +146,15 @@ def show_history(
     with open_existing_home(home, database) as found:
         one, steps = handoffs.load(found.ledger, handoff), handoffs.list_transitions(found.ledger, handoff)
     if as_json:
-        told = one.model_dump(mode="json") | {"history": [each._asdict() for each in steps]}
-        print(json.dumps(told, indent=1))
+        document = one.model_dump(mode="json") | {"history": [each._asdict() for each in steps]}
+        print(json.dumps(document, indent=1))
         return
     begun = steps[0].at
     rows = [(f"+{each.at - begun:,.1f} s", each.after, each.by, each.reason) for each in steps]
     _print_table((time.strftime("%F %T", time.localtime(begun)), "state", "by", "why"), rows)
     print_safely(f"\nrecord {one.record} of task {one.task}, from {one.source} to {one.target}")
-    for name, said in (one.understanding.model_dump() if one.understanding else {}).items():
-        print_safely(f"{name.replace('_', ' ')}: {said}")
+    for name, statements in (one.understanding.model_dump() if one.understanding else {}).items():
+        print_safely(f"{name.replace('_', ' ')}: {statements}")
 
 
 def retry(

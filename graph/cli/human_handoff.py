@@ -127,25 +127,25 @@ def _restore_terminal() -> Iterator[None]:
 
 @contextmanager
 def _open_home_of_record(record: Path, database: str | None) -> Iterator[tuple[Home, str]]:
-    place = (record.parent if record.name == "record.json" else record).absolute()
-    if not (place / "record.json").is_file():
+    directory = (record.parent if record.name == "record.json" else record).absolute()
+    if not (directory / "record.json").is_file():
         raise UsageError(f"RECORD: record not found: {record} (pass its directory)")
-    if place.parent.name != "records":
+    if directory.parent.name != "records":
         raise UsageError(
             f"RECORD: {record}: not in a home (use: handoff export, then handoff import into HOME/records)"
         )
     from langgraph_takeover.graph.home import open_home
 
-    with open_home(place.parent.parent, database) as found:
-        yield found, place.name
+    with open_home(directory.parent.parent, database) as found:
+        yield found, directory.name
 
 
 def _print_result(home: Home, record_id: str, result: Any) -> None:
-    place = home.records.directory(record_id)
+    directory = home.records.directory(record_id)
     if result.given is not None:
         print_safely(f"{result.given.record} is offered to {result.given.target}: handoff {result.given.id}")
     elif result.outcome is None:
-        print_safely(f"saved as it is (return to it: handoff take {place})")
+        print_safely(f"saved as it is (return to it: handoff take {directory})")
     else:
         print_safely(
             f"{result.outcome.stop_reason}: {len(result.outcome.events)} events; "

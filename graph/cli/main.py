@@ -226,10 +226,10 @@ def import_(
     with _report_errors():
         try:
             with _show_status(f"reading {url}"):
-                place = archive.import_record(url, directory, replace=replace)
+                imported = archive.import_record(url, directory, replace=replace)
         except archive.RecordExistsError as error:
             _exit_with_usage_error(f"{error} (--replace replaces it)")
-        print(place)
+        print(imported)
 
 
 def _find_record_directory(record: Path) -> Path:
@@ -294,10 +294,10 @@ def _load_recording(path: Path, point: str | None) -> HandoffRecord:
             _exit_with_usage_error(f"RECORD: {run or f'{path}: no run in it'}")
     except TraceError as error:
         _exit_with_usage_error(f"RECORD: {error}")
-    there = list_handoff_points(run)
-    found = [each for each in there if each.kind == point] if point else there[-1:]
+    points = list_handoff_points(run)
+    found = [each for each in points if each.kind == point] if point else points[-1:]
     if not found:
-        names = ", ".join(each.kind for each in there) or "none: it has no events"
+        names = ", ".join(each.kind for each in points) or "none: it has no events"
         _exit_with_usage_error(f"--point: {path} does not reach {point or 'any point'} (its points: {names})")
     return build_record(run, found[0])
 

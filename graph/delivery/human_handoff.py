@@ -113,7 +113,7 @@ def _open_human_run(
         read_line=read,
         show_text=show,
         enter_sandbox=enter_sandbox,
-        on_handoff=lambda to, said: recipients.append((to, said)),
+        on_handoff=lambda to, arguments: recipients.append((to, arguments)),
     )
     settings: dict[str, Any] = {
         "protocol": "native", "offer_handoff": True, "points": (), "policy": "record", "max_steps": _MAX_STEPS,
@@ -133,8 +133,8 @@ def _open_human_run(
 
 
 def _find_offer(home: Home, record: HandoffRecord, person: str) -> Handoff | None:
-    there = handoffs.list_handoffs(home.ledger, ["offered"])
-    return next((each for each in there if each.record == record.id and each.target == person), None)
+    offered = handoffs.list_handoffs(home.ledger, ["offered"])
+    return next((each for each in offered if each.record == record.id and each.target == person), None)
 
 
 def _hand_over_record(home: Home, outcome: Outcome, person: str, agent: str, message: str) -> Handoff:

@@ -111,14 +111,14 @@ def _check_consistency(session: Session, state: AgentState, record: HandoffRecor
     """Raise RollbackError unless state, sandbox and record belong together."""
     events = [Event.model_validate(event) for event in state.get("events", ())]
     before = len(record.trace) - len(events)
-    told = [event.model_copy(update={"index": event.index - before}) for event in record.trace[before:]]
-    if before < 0 or _comparable_events(events) != _comparable_events(told):
+    own_events = [event.model_copy(update={"index": event.index - before}) for event in record.trace[before:]]
+    if before < 0 or _comparable_events(events) != _comparable_events(own_events):
         raise RollbackError(
             f"record {record.id}: its trace does not match its checkpoint {record.checkpoint_id}"
         )
-    machine = session.enter_state(state["sandbox_state"])  # this compares the snapshot's digest
+    sandbox = session.enter_state(state["sandbox_state"])  # this compares the snapshot's digest
     try:
-        patch = patch_since(machine, record.task.base_commit)
+        patch = patch_since(sandbox, record.task.base_commit)
     except RepositoryError:
         patch = ""
     if patch != record.patch:
@@ -134,5 +134,5 @@ def _checkpoint_id(checkpoint: CheckpointTuple) -> str:
 
 
 def _config_at(thread: str, checkpoint: str | None = None) -> RunnableConfig:
-    place: dict[str, Any] = {"thread_id": thread, "checkpoint_ns": ""}
-    return {"configurable": place | ({"checkpoint_id": checkpoint} if checkpoint else {})}
+    configurable: dict[str, Any] = {"thread_id": thread, "checkpoint_ns": ""}
+    return {"configurable": configurable | ({"checkpoint_id": checkpoint} if checkpoint else {})}

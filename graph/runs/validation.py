@@ -38,8 +38,8 @@ def validate_answer(
 def invalid_answer_error(error: ValidationError, example: str) -> InputError:
     """Describe the first invalid field of an answer."""
     first = error.errors()[0]
-    place = "".join(f"{part}: " for part in first["loc"])
-    return InputError(f"answer: {place}{first['msg']} (for example {example})")
+    location = "".join(f"{part}: " for part in first["loc"])
+    return InputError(f"answer: {location}{first['msg']} (for example {example})")
 
 
 def check_task(task_id: object, prompt: object) -> None:

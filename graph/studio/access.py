@@ -90,8 +90,8 @@ class Access:
 
     def has_token(self, authorization: str | None) -> bool:
         """Whether an `Authorization` header carries the token."""
-        scheme, _, given = (authorization or "").partition(" ")
-        return scheme.lower() == "bearer" and self.is_token(given)
+        scheme, _, token = (authorization or "").partition(" ")
+        return scheme.lower() == "bearer" and self.is_token(token)
 
     def refusal_reason(self, scope: Scope) -> str | None:
         """Return why a request is refused by its `Host` or `Origin`; None if it is allowed."""
@@ -159,8 +159,8 @@ class TokenCheck:
         first, _, rest = scope["path"].removeprefix("/").partition("/")
         if self._access.is_token(first):
             scope = _with_token_in_header(scope, f"/{rest}", self._access.token)
-        given = Headers(scope=scope).getlist("authorization")
-        if scope["path"] != PUBLIC_PATH and (len(given) != 1 or not self._access.has_token(given[0])):
+        headers = Headers(scope=scope).getlist("authorization")
+        if scope["path"] != PUBLIC_PATH and (len(headers) != 1 or not self._access.has_token(headers[0])):
             return await _refuse(scope, receive, send, 401, "token: missing or wrong (see docs/studio.md)")
         if scope["path"] != "/" and scope["path"].removeprefix("/").partition("/")[0] not in _SERVED_ROUTES:
             return await _refuse(scope, receive, send, 404, "path: not served")

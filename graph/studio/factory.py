@@ -176,15 +176,15 @@ class _ServedRun:
 
     def _open_context(self, state: AgentState, runtime: Runtime[Any], is_first: bool) -> AgentContext:
         if self._context is None:
-            asked = ServedRequest(
+            request = ServedRequest(
                 thread=_thread(runtime),
                 state=state,
                 form=self._parse_form(state) if is_first else None,
                 choices=runtime.context or self._choices(),
             )
             home = self._stack.enter_context(open_home(home_directory()))
-            equipment = self._build_setup(home, asked)
-            self._session, _ = self._stack.enter_context(home.open_session(asked.thread, equipment.sandbox))
+            equipment = self._build_setup(home, request)
+            self._session, _ = self._stack.enter_context(home.open_session(request.thread, equipment.sandbox))
             self._initial_state = equipment.initial_state
             self._context = AgentContext(
                 model=equipment.model,

@@ -67,7 +67,7 @@ class DeadEndArgument(Frozen):
 
 
 def _wrap_text(name: str) -> BeforeValidator:
-    return BeforeValidator(lambda given: {name: given} if isinstance(given, str) else given)
+    return BeforeValidator(lambda value: {name: value} if isinstance(value, str) else value)
 
 
 class HandoffArguments(Frozen):
@@ -122,8 +122,8 @@ def parse_tasks(arguments: Mapping[str, Any], max_tasks: int) -> tuple[TaskArgum
             return (TaskArguments.model_validate(meant),)
         tasks = TaskListArguments.model_validate(meant).tasks
     except ValidationError as error:
-        told = "; ".join(map(_describe_validation_error, error.errors()[:_MAX_REPORTED]))
-        raise DelegationError(told) from None
+        problems = "; ".join(map(_describe_validation_error, error.errors()[:_MAX_REPORTED]))
+        raise DelegationError(problems) from None
     if len(tasks) > max_tasks:
         raise DelegationError(f"tasks: at most {max_tasks} in one call, not {len(tasks)}")
     return tasks
@@ -143,7 +143,7 @@ def build_payload(
     arguments: TaskArguments, trace: tuple[Event, ...], task: TaskBrief, read_file: FileReader
 ) -> Payload:
     """Build a payload from the orchestrator's arguments, each checked against its trace. Raises DelegationError."""
-    given = arguments.handoff or HandoffArguments()
+    handoff = arguments.handoff or HandoffArguments()
     taken = list_answered_steps(trace)
     commands, change = _index_commands(taken), find_last_change(trace)
 
@@ -153,14 +153,14 @@ def build_payload(
             return build_ran_command(step, change)
         return RanCommand(cmd=claimed.cmd, rc=claimed.rc, tail=claimed.tail, event=None)
 
-    paths = tuple(dict.fromkeys(_normalize_path(file.path, task.workspace) for file in given.read_files))
+    paths = tuple(dict.fromkeys(_normalize_path(file.path, task.workspace) for file in handoff.read_files))
     failures = _find_failures(taken, trace, task)
     return Payload(
         goal=arguments.goal,
         read_files=tuple(_load_file(path, read_file, taken) for path in paths),
-        ran_commands=tuple(map(resolve_command, given.ran_commands)),
-        probe_results=tuple(map(resolve_command, given.probe_results)),
-        dead_ends=tuple(_check_dead_end(each, taken, failures) for each in given.dead_ends),
+        ran_commands=tuple(map(resolve_command, handoff.ran_commands)),
+        probe_results=tuple(map(resolve_command, handoff.probe_results)),
+        dead_ends=tuple(_check_dead_end(each, taken, failures) for each in handoff.dead_ends),
         mode=arguments.mode,
     )
 

@@ -48,10 +48,10 @@ def select_payload(trace: tuple[Event, ...], task: TaskBrief, window_tokens: int
         list(others[-LAST_COMMANDS:]),
         list(files[-LAST_READS:]),
     ]
-    room = int(WINDOW_SHARE * window_tokens * _CHARS_PER_TOKEN)
+    budget = int(WINDOW_SHARE * window_tokens * _CHARS_PER_TOKEN)
     shown = {event.index: len(event.text) for event in trace}
     for part in parts:
-        while part and sum(shown[each.event] for every in parts for each in every) > room:
+        while part and sum(shown[each.event] for every in parts for each in every) > budget:
             part.pop(0)
     probes, ran, seen = map(tuple, parts)
     return Payload(
@@ -65,12 +65,12 @@ def select_payload(trace: tuple[Event, ...], task: TaskBrief, window_tokens: int
 
 def build_read_cache(record: HandoffRecord) -> dict[str, ReadFile]:
     """Return every file at its last read, by path; the content of a payload comes before the trace."""
-    given = record.payload.read_files if record.payload is not None else ()
+    files = record.payload.read_files if record.payload is not None else ()
     return {
         file.path: file
         for file in (
             *_select_read_files(list_answered_steps(record.trace)),
-            *map(_drop_partial_content, given),
+            *map(_drop_partial_content, files),
         )
     }
 
@@ -157,14 +157,14 @@ def _find_dead_ends(
         for step in answered_steps
         if step.observation and step.observation.exit_code == 0
     }
-    told: set[str] = set()
+    reported: set[str] = set()
     history: dict[str, list[str | None]] = {}
     for action, seen in answered_steps:
         assert seen is not None
         command = action.arguments.get("command", "") if action.tool == "shell" else ""
         why = _explain_dead_end(seen, seen.index in runs and runs[seen.index].outcome == "environment_error")
-        if why and command and command not in worked and command not in told:
-            told.add(command)
+        if why and command and command not in worked and command not in reported:
+            reported.add(command)
             yield DeadEnd(what=command, why=why, event=seen.index)
         for change in seen.changes:
             states = history.setdefault(change.path, [change.before])

@@ -17,10 +17,10 @@ def list_handoff_points(trace: Trace) -> tuple[HandoffPoint, ...]:
     found = detectors.list_points(trace.events, trace.base_directories, trace.workspace)
     if not trace.events:
         return found
-    asked, last = tuple(_find_requested_points(trace.events)), len(trace.events) - 1
-    if not asked or asked[-1].event_index < last:
-        asked += (HandoffPoint(kind="requested", event_index=last, detail="the recording ends"),)
-    return (*found, *asked)
+    requested, last = tuple(_find_requested_points(trace.events)), len(trace.events) - 1
+    if not requested or requested[-1].event_index < last:
+        requested += (HandoffPoint(kind="requested", event_index=last, detail="the recording ends"),)
+    return (*found, *requested)
 
 
 def _find_requested_points(events: Iterable[Event]) -> Iterator[HandoffPoint]:

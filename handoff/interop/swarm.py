@@ -86,8 +86,8 @@ def attach_record(
 
     Providers do not receive it. The whole record is attached, unless the next handoff finds it in its store.
     """
-    told = {"stored": True} if is_stored else {"content": json.dumps(record.model_dump(mode="json"))}
-    marks = [{"record": record.id} | (told if n == 0 else {}) for n in range(len(messages))]
+    reference = {"stored": True} if is_stored else {"content": json.dumps(record.model_dump(mode="json"))}
+    marks = [{"record": record.id} | (reference if n == 0 else {}) for n in range(len(messages))]
     return [
         message.model_copy(
             update={"additional_kwargs": {**message.additional_kwargs, swarm.METADATA_KEY: mark}}

@@ -220,7 +220,7 @@ def _enable_wal(connection: sqlite3.Connection) -> None:
 
 def _describe_cause(error: BaseException | None) -> str:
     lines = str(error).strip().splitlines()
-    said = lines[0] if lines else type(error).__name__
+    message = lines[0] if lines else type(error).__name__
     cures = {
         "disk is full": "free some space and resume",
         "readonly|unable to open|read-only": "the file and its directory must be writable",
@@ -231,5 +231,5 @@ def _describe_cause(error: BaseException | None) -> str:
         "connection (refused|failed)|could not connect|connection to server": "is the server running, and the URL right?",
         "locked": "another process has held it for too long",
     }
-    cure = next((cure for pattern, cure in cures.items() if re.search(pattern, said, re.IGNORECASE)), None)
-    return f"{said[:200]}; {cure}" if cure else said[:200]
+    cure = next((cure for pattern, cure in cures.items() if re.search(pattern, message, re.IGNORECASE)), None)
+    return f"{message[:200]}; {cure}" if cure else message[:200]

@@ -83,9 +83,9 @@ def end(lease: Lease, key: EffectKey, state_after: str, result: str) -> None:
 
 def list_unfinished_threads(ledger: Ledger) -> tuple[str, ...]:
     """The threads with an effect that began and did not end."""
-    asked = select(effects.c.thread).where(effects.c.result.is_(None)).distinct().order_by(effects.c.thread)
+    query = select(effects.c.thread).where(effects.c.result.is_(None)).distinct().order_by(effects.c.thread)
     with ledger.read_transaction() as connection:
-        return tuple(connection.execute(asked).scalars())
+        return tuple(connection.execute(query).scalars())
 
 
 def _parse_effect(ledger: Ledger, key: EffectKey, row: Any) -> Effect | None:

@@ -106,8 +106,8 @@ class IllegalTransitionError(TakeoverError, ValueError):
 
     def __init__(self, handoff: Handoff, to: HandoffState, reason: str = "") -> None:
         may = ", ".join(ALLOWED_TRANSITIONS[handoff.state]) or "nothing: it has ended"
-        said = reason or f"is {handoff.state}, which cannot become {to}; it can become {may}"
-        super().__init__(f"handoff {handoff.id} {said}")
+        explanation = reason or f"is {handoff.state}, which cannot become {to}; it can become {may}"
+        super().__init__(f"handoff {handoff.id} {explanation}")
         self.handoff = handoff
 
 
@@ -135,7 +135,7 @@ def prepare(
     """
     for what, name in {"handoff's id": handoff_id, "source's name": source, "target's name": target}.items():
         check_name(name, what)
-    asked = {
+    expected = {
         "id": handoff_id,
         "record": record,
         "digest": digest,
@@ -144,26 +144,28 @@ def prepare(
         "source": source,
         "target": target,
     }
-    told = envelope.model_validate(redact(envelope.model_dump(mode="json")))
+    redacted = envelope.model_validate(redact(envelope.model_dump(mode="json")))
 
     def write(connection: Connection, now: float) -> Handoff:
-        there = _find(connection, handoff_id)
-        if there is not None:
-            if {name: getattr(there, name) for name in asked} != asked or there.envelope != told:
+        existing = _find(connection, handoff_id)
+        if existing is not None:
+            if {
+                name: getattr(existing, name) for name in expected
+            } != expected or existing.envelope != redacted:
                 raise KeyReusedError(
-                    f"handoff {handoff_id} is there already, of record {there.record} to {there.target}"
+                    f"handoff {handoff_id} is there already, of record {existing.record} to {existing.target}"
                 )
-            return there
+            return existing
         connection.execute(
             insert(handoffs).values(
-                **asked, successor="", state="prepared", version=1, offers=0, deadline_at=None,
-                reason="", envelope=told.model_dump_json(), understanding=None, made_at=now, changed_at=now,
+                **expected, successor="", state="prepared", version=1, offers=0, deadline_at=None,
+                reason="", envelope=redacted.model_dump_json(), understanding=None, made_at=now, changed_at=now,
             )
         )  # fmt: skip
         _record_transition(connection, Transition(1, None, "prepared", by, "", now), handoff_id)
         return _load(connection, handoff_id)
 
-    return _run_once(ledger, key, ["prepare", asked, told.model_dump(mode="json")], write)
+    return _run_once(ledger, key, ["prepare", expected, redacted.model_dump(mode="json")], write)
 
 
 def change_state(
@@ -187,7 +189,7 @@ def change_state(
     """
     if to not in get_args(HandoffState):
         raise ValueError(f"unknown state {to!r:.60} (use {', '.join(get_args(HandoffState))})")
-    said = redact(reason)[:500]
+    redacted_reason = redact(reason)[:500]
     meant = None if understanding is None else redact(understanding.model_dump(mode="json"))
 
     def write(connection: Connection, now: float) -> Handoff:
@@ -198,7 +200,7 @@ def change_state(
             "version": seen + 1,
             "offers": found.offers + (to == "offered"),
             "deadline_at": None if deadline_s is None else now + deadline_s,
-            "reason": said,
+            "reason": redacted_reason,
             "changed_at": now,
         }
         if successor is not None:
@@ -213,7 +215,9 @@ def change_state(
         )
         if done.rowcount != 1:
             raise IllegalTransitionError(found, to)
-        _record_transition(connection, Transition(seen + 1, found.state, to, by, said, now), handoff_id)
+        _record_transition(
+            connection, Transition(seen + 1, found.state, to, by, redacted_reason, now), handoff_id
+        )
         _update_thread_access(connection, found, to)
         return _load(connection, handoff_id)
 
@@ -233,11 +237,11 @@ def load(ledger: Ledger, handoff_id: str) -> Handoff:
 
 def list_handoffs(ledger: Ledger, states: Collection[HandoffState] = ()) -> tuple[Handoff, ...]:
     """All handoffs, oldest first, or those in these states."""
-    asked = select(handoffs).order_by(handoffs.c.made_at, handoffs.c.id)
+    query = select(handoffs).order_by(handoffs.c.made_at, handoffs.c.id)
     if states:
-        asked = asked.where(handoffs.c.state.in_(states))
+        query = query.where(handoffs.c.state.in_(states))
     with ledger.read_transaction() as connection:
-        return tuple(_parse_row(row) for row in connection.execute(asked))
+        return tuple(_parse_row(row) for row in connection.execute(query))
 
 
 def find_by_successor(ledger: Ledger, thread: str) -> Handoff | None:
@@ -262,12 +266,12 @@ def advance(ledger: Ledger, handoff_id: str, to: HandoffState, *, by: str, reaso
 
 def list_transitions(ledger: Ledger, handoff_id: str) -> tuple[Transition, ...]:
     """Its transitions, oldest first. Raises HandoffNotFoundError."""
-    asked = select(transitions).where(transitions.c.handoff == handoff_id).order_by(transitions.c.version)
+    query = select(transitions).where(transitions.c.handoff == handoff_id).order_by(transitions.c.version)
     with ledger.read_transaction() as connection:
         _load(connection, handoff_id)
         return tuple(
             Transition(row.version, row.before, row.after, row.by, row.reason, row.at)
-            for row in connection.execute(asked)
+            for row in connection.execute(query)
         )
 
 

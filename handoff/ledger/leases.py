@@ -193,8 +193,8 @@ def acquire(ledger: Ledger, thread: str, *, place: str = "", ttl_s: float = TTL_
     with ledger.write_transaction() as connection:
         connection.execute(_INSERT_LEASE, {"thread": thread})
         now = ledger.now(connection)
-        asked = select(leases).where(leases.c.thread == thread)
-        row = connection.execute(asked if ledger.is_sqlite else asked.with_for_update()).one()
+        query = select(leases).where(leases.c.thread == thread)
+        row = connection.execute(query if ledger.is_sqlite else query.with_for_update()).one()
         let_go = row.process == process and (ledger.url, thread, row.token) in _unreported_releases
         if row.expires_at > now and not let_go and process_state(row.process) != "dead":
             raise ThreadHeldError(thread, row.holder, row.expires_at - now)

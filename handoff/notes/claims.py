@@ -59,7 +59,7 @@ class Soundness(NamedTuple):
 
 def measure_soundness(notes: Notes, evidence: Evidence) -> Soundness:
     """Count the problems in a model's notes; each statement counts as one problem at most."""
-    claims = [(name, claim) for name, told in notes.structured.items() for claim in told]
+    claims = [(name, claim) for name, field_claims in notes.structured.items() for claim in field_claims]
     rest = [(name, claim) for name, claim in claims if find_contradiction(name, claim, evidence) is None]
     fresh = [claim for name, claim in rest if find_repetition(name, claim, notes) is None]
     lacking = sum(find_support_gap(claim, evidence) is not None for claim in fresh)
@@ -167,10 +167,10 @@ def find_support_gap(claim: Claim, evidence: Evidence) -> str | None:
     if strange := [index for index in claim.events if not 0 <= index <= last]:
         return f"event e{strange[0]} does not exist"
     shown = evidence.collect_text(claim.events)
-    for said in _list_checkable_parts(claim.text):
-        if not _contains(shown, said):
+    for part in _list_checkable_parts(claim.text):
+        if not _contains(shown, part):
             which = ", ".join(f"e{index}" for index in claim.events[:4])
-            return f"{which} {'does' if len(claim.events) == 1 else 'do'} not show {said[:60]!r}"
+            return f"{which} {'does' if len(claim.events) == 1 else 'do'} not show {part[:60]!r}"
     return None
 
 

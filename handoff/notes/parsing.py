@@ -65,9 +65,9 @@ def remove_repeats(text: str) -> str:
         sentences = _SENTENCE_END.split(line.strip())
         new = []
         for sentence in sentences:
-            said = sentence.casefold()
-            seen[said] += len(said.split()) >= _MIN_SENTENCE_WORDS
-            new += [sentence] if seen[said] <= _MAX_REPETITIONS else []
+            key = sentence.casefold()
+            seen[key] += len(key.split()) >= _MIN_SENTENCE_WORDS
+            new += [sentence] if seen[key] <= _MAX_REPETITIONS else []
         dropped += len(sentences) - len(new)
         if new and (new[0] or (kept and kept[-1])):
             kept.append(line.rstrip() if len(new) == len(sentences) else " ".join(new))
@@ -112,13 +112,13 @@ def _to_text(item: object) -> str:
     if isinstance(item, str):
         return item
     if isinstance(item, dict):
-        said = next(
+        value = next(
             (item[key] for key in ("claim", "text", "statement") if isinstance(item.get(key), str)), None
         )
         events = item.get("events", item.get("event_ids"))
-        if said is not None:
+        if value is not None:
             cited = [f"e{str(each).lstrip('e')}" for each in events] if isinstance(events, list) else []
-            return f"{said} [{', '.join(cited)}]" if cited else said
+            return f"{value} [{', '.join(cited)}]" if cited else value
     return json.dumps(item, ensure_ascii=False)
 
 
@@ -127,11 +127,11 @@ def _split_claims(text: str) -> list[Claim]:
     found: list[Claim] = []
     begin, last = 0, None
     for cited in [*_CITED.finditer(text), None]:
-        said = text[begin : cited.start() if cited else len(text)].strip(" \n\t.;,")
+        statement = text[begin : cited.start() if cited else len(text)].strip(" \n\t.;,")
         events = _parse_indices(cited[1]) if cited else ()
         begin = cited.end() if cited else len(text)
-        if said:
-            found.append(Claim(text=said, events=events))
+        if statement:
+            found.append(Claim(text=statement, events=events))
         elif events and last is not None:
             found[-1] = Claim(text=last.text, events=(*last.events, *events)[:_MAX_EVENTS])
         last = found[-1] if found else None

@@ -42,12 +42,12 @@ def render_structured_note(record: HandoffRecord, *, pointers: bool = False) -> 
     """
     evidence = Evidence(record)
     proven = build_observed_fields(evidence, pointers=pointers)
-    told = tuple(_build_model_field(name, evidence, pointers) for name in MODEL_FIELDS)
-    proven, told = _fit_budget(proven, told)
+    claimed = tuple(_build_model_field(name, evidence, pointers) for name in MODEL_FIELDS)
+    proven, claimed = _fit_budget(proven, claimed)
     return (
         f"{OBSERVED}\nFrom file changes and results, not from a model.\n\n{_render_fields(proven)}\n\n"
         f"{REPORTED}\nIts own account. Statements that the record contradicts are struck out; unsupported ones are marked. "
-        f"Verify before use.\n\n{_render_fields(told)}\n"
+        f"Verify before use.\n\n{_render_fields(claimed)}\n"
     )
 
 
@@ -68,8 +68,8 @@ def _render_claim(name: str, claim: Claim, evidence: Evidence, pointers: bool) -
     pointer = f" [{cited}]" if pointers and cited else ""
     if (against := find_contradiction(name, claim, evidence)) is not None:
         return f"~~{text}~~ (contradicted: {format_entry(against)}){pointer}"
-    if (said := find_repetition(name, claim, evidence.record.notes)) is not None:
-        return f"(repeats a statement under {format_title(said)})"
+    if (repeated := find_repetition(name, claim, evidence.record.notes)) is not None:
+        return f"(repeats a statement under {format_title(repeated)})"
     if (lacking := find_support_gap(claim, evidence)) is not None:
         return f"{text} (unsupported: {format_entry(lacking)}){pointer}"
     return text + pointer

@@ -46,9 +46,9 @@ def export_record(directory: Path, url: str) -> None:
     """
     record = RecordStore(directory.parent).load(directory.name)
     with contextlib.ExitStack() as stack:
-        place = None
+        archive_path = None
         if record.snapshot is not None:
-            place = stack.enter_context(transfer.materialize_archive(record.snapshot, directory))
+            archive_path = stack.enter_context(transfer.materialize_archive(record.snapshot, directory))
         header = to_json(_make_portable(record)).encode()
         if len(header) > _MAX_HEADER_BYTES:
             raise RecordError(f"record {record.id}: too large to export: {len(header):,} bytes")
@@ -56,8 +56,8 @@ def export_record(directory: Path, url: str) -> None:
         out = stack.enter_context(transfer.open_atomically(url))
         head = _MAGIC + _LENGTH.pack(len(header)) + header
         out.write(head + hashlib.sha256(head).digest())
-        if place is not None and record.snapshot is not None:
-            transfer.write_snapshot(record.snapshot, place, out)
+        if archive_path is not None and record.snapshot is not None:
+            transfer.write_snapshot(record.snapshot, archive_path, out)
 
 
 def import_record(url: str, root: Path, *, replace: bool = False) -> Path:
@@ -75,12 +75,12 @@ def import_record(url: str, root: Path, *, replace: bool = False) -> Path:
         fsspec.open(url, "rb") as source,
     ):
         record = _receive_record(url, source)
-        place = store.directory(record.id)
+        directory = store.directory(record.id)
 
         @contextlib.contextmanager
         def check_replacement() -> Iterator[None]:
-            if place.exists() and not replace:
-                raise RecordExistsError(f"{place}: exists already")
+            if directory.exists() and not replace:
+                raise RecordExistsError(f"{directory}: exists already")
             yield
 
         def build(partial: Path) -> HandoffRecord:
@@ -90,7 +90,7 @@ def import_record(url: str, root: Path, *, replace: bool = False) -> Path:
 
         with check_replacement():  # before all of it is read
             store.create(record.id, build, commit_guard=check_replacement)
-    return place
+    return directory
 
 
 def compute_archive_digest(record: HandoffRecord) -> str:

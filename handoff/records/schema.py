@@ -25,10 +25,10 @@ def build_schema() -> dict[str, Any]:
     made = HandoffRecord.model_json_schema()
     made["required"] += ["schema_version", "digest"]
     for model in _list_models():
-        told = made if model is HandoffRecord else made["$defs"][model.__name__]
-        told["description"] = _normalize_text(told["description"])
+        definition = made if model is HandoffRecord else made["$defs"][model.__name__]
+        definition["description"] = _normalize_text(definition["description"])
         for name, text in _list_field_docs(model):
-            told["properties"][name]["description"] = _normalize_text(text)
+            definition["properties"][name]["description"] = _normalize_text(text)
     return {"$schema": _DIALECT, **made}
 
 

@@ -63,14 +63,14 @@ def find_disagreements(record: HandoffRecord, snapshot_contents: SnapshotContent
     unhashed = {change.path for event in record.trace for change in event.changes if change.too_large}
     other, missing, left = [], [], []
     for path, after in last.items():
-        there = snapshot_contents.files.get(path)
+        snapshot_digest = snapshot_contents.files.get(path)
         if after is None:
             is_left = path in snapshot_contents.files or (
                 first[path] is not None and not snapshot_contents.is_deleted(path)
             )
             left += [path] if is_left else []
         elif path in snapshot_contents.files:
-            is_other = first[path] is not None and there is not None and there != after
+            is_other = first[path] is not None and snapshot_digest is not None and snapshot_digest != after
             is_other = is_other and path not in unhashed
             other += [path] if is_other else []
         elif snapshot_contents.is_deleted(path) or first[path] != after:

@@ -201,9 +201,9 @@ def _neutralize(text: str) -> Skeleton:
     return Skeleton(_escape_at(seen.source, map(seen.source_position, found))) if found else seen
 
 
-def _escape_at(text: str, places: Iterable[int]) -> str:
+def _escape_at(text: str, positions: Iterable[int]) -> str:
     """Return the text with a backslash at each of the positions."""
-    return "\\".join(text[start:end] for start, end in pairwise([0, *sorted(places), len(text)]))
+    return "\\".join(text[start:end] for start, end in pairwise([0, *sorted(positions), len(text)]))
 
 
 def _neutralize_markup(text: str) -> Skeleton:
@@ -222,20 +222,20 @@ def _escape_markup(seen: Skeleton) -> Skeleton:
     if not found:
         return seen
     parts, last = [], 0
-    for place in sorted(set(map(seen.source_position, found))):
-        parts += [seen.source[last:place], escape_char(seen.source[place])]
-        last = place + 1
+    for position in sorted(set(map(seen.source_position, found))):
+        parts += [seen.source[last:position], escape_char(seen.source[position])]
+        last = position + 1
     return Skeleton("".join([*parts, seen.source[last:]]))
 
 
 def _find_imitated_lines(pattern: re.Pattern[str], text: str) -> Iterator[int]:
     """Return the match of an imitation if only the start of a line, a quote or a list precedes it."""
     for found in pattern.finditer(text):
-        place = found.start()
+        position = found.start()
         if found["imitates"]:
-            start = text.rfind("\n", max(0, place - _MAX_LINE_START), place) + 1
-            if (start or place <= _MAX_LINE_START) and _BEFORE_HEADING.fullmatch(text, start, place):
-                yield place
+            start = text.rfind("\n", max(0, position - _MAX_LINE_START), position) + 1
+            if (start or position <= _MAX_LINE_START) and _BEFORE_HEADING.fullmatch(text, start, position):
+                yield position
 
 
 def _find_underlines(text: str) -> Iterator[int]:

@@ -58,14 +58,14 @@ def escape_invisible(text: str) -> str:
 
 def _escape_run(found: re.Match[str]) -> str:
     """Escape characters in a row, of which scripts and emoji need a few at most."""
-    text, place, end = found.string, *found.span()
-    if end - place > _MAX_REQUIRED_RUN:
+    text, position, end = found.string, *found.span()
+    if end - position > _MAX_REQUIRED_RUN:
         return "".join(map(escape_char, found[0]))
     parts = []
-    while place < end:
-        needed = _REQUIRED.match(text, place)
-        parts.append(needed[0] if needed else escape_char(text[place]))
-        place = needed.end() if needed else place + 1
+    while position < end:
+        needed = _REQUIRED.match(text, position)
+        parts.append(needed[0] if needed else escape_char(text[position]))
+        position = needed.end() if needed else position + 1
     return "".join(parts)
 
 

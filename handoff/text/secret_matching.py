@@ -97,12 +97,12 @@ class SecretForms:
         """The parts of a content around its escapes, as far as a form may reach."""
         escapes = chain.from_iterable(escape.finditer(content) for escape in _ESCAPES)
         start, stop = 0, 0
-        for place in sorted(match.start() for match in escapes):
-            if place - self.context_bytes > stop:
+        for position in sorted(match.start() for match in escapes):
+            if position - self.context_bytes > stop:
                 if stop:
                     yield start, stop
-                start = place - self.context_bytes
-            stop = place + self.context_bytes
+                start = position - self.context_bytes
+            stop = position + self.context_bytes
         if stop:
             yield start, stop
 

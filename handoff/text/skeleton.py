@@ -74,7 +74,9 @@ class Skeleton:
         if self._is_source:
             return index
         if self._positions is None:
-            self._positions = [place for place, char in enumerate(self.source) for _ in _FOLDS[ord(char)]]
+            self._positions = [
+                position for position, char in enumerate(self.source) for _ in _FOLDS[ord(char)]
+            ]
         return self._positions[index] if index < len(self._positions) else len(self.source)
 
 

@@ -39,8 +39,8 @@ def load_instructions() -> str:
 
 def render_task(record: HandoffRecord) -> str:
     """Render the source's message, if any, and the original task."""
-    said = f"{wrap_in_fence(render_envelope(record.envelope))}\n" if record.envelope else ""
-    return f"{said}{TASK}\n\n{neutralize(record.task.prompt)}"
+    envelope = f"{wrap_in_fence(render_envelope(record.envelope))}\n" if record.envelope else ""
+    return f"{envelope}{TASK}\n\n{neutralize(record.task.prompt)}"
 
 
 def render_envelope(envelope: Envelope) -> str:
@@ -60,6 +60,6 @@ def render_envelope(envelope: Envelope) -> str:
         "The user": envelope.user_context,
         "Confidence": sure,
     }
-    told = [f"- {name}: {format_entry(said)}" for name, said in lines.items() if said]
+    items = [f"- {name}: {format_entry(value)}" for name, value in lines.items() if value]
     listed = [f"- {name}: {'; '.join(map(format_entry, each))}" for name, each in lists.items() if each]
-    return "\n".join([ENVELOPE, "", *told, *listed])
+    return "\n".join([ENVELOPE, "", *items, *listed])

@@ -37,26 +37,27 @@ _STALE_MARK = "\n[stale: files have changed since this was run]"
 
 def payload_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:
     """Files read and commands run as tool results, then what not to try again."""
-    given = record.payload or select_record_payload(record, recipient.window_tokens)
-    said = {
-        each.event: _STALE_MARK if each.stale else "" for each in (*given.probe_results, *given.ran_commands)
+    payload = record.payload or select_record_payload(record, recipient.window_tokens)
+    shown_events = {
+        each.event: _STALE_MARK if each.stale else ""
+        for each in (*payload.probe_results, *payload.ran_commands)
     }
-    said |= {file.event: "" for file in given.read_files if not file.stale}
+    shown_events |= {file.event: "" for file in payload.read_files if not file.stale}
     taken = [
-        Step(action, seen.model_copy(update={"text": seen.text + said[seen.index]}))
+        Step(action, seen.model_copy(update={"text": seen.text + shown_events[seen.index]}))
         for action, seen in list_steps(record.trace)
-        if seen is not None and seen.index in said
+        if seen is not None and seen.index in shown_events
     ]
-    read = [file for file in given.read_files if file.event is None and file.content is not None]
+    read = [file for file in payload.read_files if file.event is None and file.content is not None]
     taken += [_build_file_step(file, len(record.trace) + number) for number, file in enumerate(read)]
     parts = [load_instructions(), load_prompt("payload")]
     if record.payload is not None:
-        parts.insert(1, load_prompt(f"delegated_{given.mode}"))
+        parts.insert(1, load_prompt(f"delegated_{payload.mode}"))
     return merge_human_messages(
         [
             HumanMessage("\n".join(parts)),
             *build_messages(taken, recipient.protocol, include_thoughts=False),
-            HumanMessage(f"{wrap_in_fence(_render_payload(given))}\n{render_task(record)}"),
+            HumanMessage(f"{wrap_in_fence(_render_payload(payload))}\n{render_task(record)}"),
         ]
     )
 
@@ -91,10 +92,10 @@ def _render_payload(payload: Payload) -> str:
             "Dead ends that the earlier agent reports. Its record does not show that they failed, so they are no "
             "reason to leave anything out:\n" + _format_list(doubtful)
         )
-    if told := [each for each in (*payload.probe_results, *payload.ran_commands) if each.event is None]:
+    if unrecorded := [each for each in (*payload.probe_results, *payload.ran_commands) if each.event is None]:
         parts.append(
             "Commands that the earlier agent reports; its record does not show that they were run:\n"
-            + _format_list(map(_render_command, told))
+            + _format_list(map(_render_command, unrecorded))
         )
     return "\n\n".join(parts)
 

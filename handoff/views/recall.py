@@ -33,15 +33,17 @@ def recall_events(trace: Sequence[Event], query: str) -> str:
 
 
 def _show_named_events(trace: Sequence[Event], query: str) -> str:
-    asked: list[int] = []
+    requested: list[int] = []
     for first, last in _RANGE.findall(query):
-        asked += range(int(first), min(int(last or first), int(first) + _MAX_EVENTS) + 1)
-    there = [index for index in dict.fromkeys(asked) if index < len(trace)]
-    if not there:
+        requested += range(int(first), min(int(last or first), int(first) + _MAX_EVENTS) + 1)
+    indexes = [index for index in dict.fromkeys(requested) if index < len(trace)]
+    if not indexes:
         return f"No such event (known: e0 to e{len(trace) - 1})."
-    shown, more = there[:_MAX_EVENTS], there[_MAX_EVENTS:]
-    room = MAX_ANSWER_CHARS // len(shown)
-    text = render_events(trace[i].model_copy(update={"text": cut_middle(trace[i].text, room)}) for i in shown)
+    shown, more = indexes[:_MAX_EVENTS], indexes[_MAX_EVENTS:]
+    budget = MAX_ANSWER_CHARS // len(shown)
+    text = render_events(
+        trace[i].model_copy(update={"text": cut_middle(trace[i].text, budget)}) for i in shown
+    )
     return wrap_in_fence(text) + (
         f"Not shown: e{', e'.join(map(str, more[:20]))}; ask for fewer.\n" if more else ""
     )
@@ -63,6 +65,6 @@ def _search(trace: Sequence[Event], words: Sequence[str]) -> str:
         ).fetchall()
     if not rows:
         return f"No event of the earlier work mentions {neutralize(' '.join(words[:20]))[:200]}."
-    room = MAX_ANSWER_CHARS // _MAX_HITS
-    found = render_events(trace[i].model_copy(update={"text": cut_middle(text, room)}) for i, text in rows)
+    budget = MAX_ANSWER_CHARS // _MAX_HITS
+    found = render_events(trace[i].model_copy(update={"text": cut_middle(text, budget)}) for i, text in rows)
     return f"{wrap_in_fence(found)}These events mention it; ask for one by its name, such as e{rows[0][0]}, to see it whole.\n"

@@ -119,10 +119,10 @@ def _list_entries(turn: AgentTurn, results_only: bool) -> Iterator[tuple[str, st
         if event["kind"] == "observation":
             yield f"{step} · result", event["text"]
             continue
-        said = (
+        entry = (
             write_action(Action(event["tool"], dict(event["arguments"]))) if results_only else event["text"]
         )
-        yield f"{step} · {turn.agent} · {' '.join(event['tool'].split())}", said
+        yield f"{step} · {turn.agent} · {' '.join(event['tool'].split())}", entry
 
 
 @lru_cache(maxsize=256)  # a finished turn is rendered again at every later turn

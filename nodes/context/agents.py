@@ -164,8 +164,8 @@ class TeamMember(Frozen):
             return team.supervisor.name, "supervisor"
         order = [agent.name for agent in team.agents]
         # After a supervisor, the order continues from the last other agent that acted.
-        acted = [self.name, *(each.source for each in reversed([*passes]))]
-        last = next((order.index(name) for name in acted if name in order), -1)
+        previous = [self.name, *(each.source for each in reversed([*passes]))]
+        last = next((order.index(name) for name in previous if name in order), -1)
         return order[(last + 1) % len(order)], "rotation"
 
     def build_instructions(self, protocol: ActionProtocol) -> str:
@@ -174,23 +174,23 @@ class TeamMember(Frozen):
         agents = "\n".join(
             f"- `{each.name}`{': ' if each.purpose else ''}{each.purpose}" for each in self.team.all_agents
         )
-        told = [
+        parts = [
             text.format(name=self.name, agents=agents),
             self._describe_turns(),
             self._describe_finishing(),
         ]
         if self.is_supervisor:
-            told.append(
+            parts.append(
                 "You choose who continues, and get the turn again when that agent's turns are used up."
             )
         if self.handoff_targets:
             to = "`to`" if protocol == "native" else 'as in <handoff to="name">…</handoff>'
-            told.append(
+            parts.append(
                 f"When you hand over, name the agent that continues, {to}: one of {', '.join(self.handoff_targets)}."
             )
         if self.agent.instructions.strip():
-            told.append(f"\nYour task in the team: {self.agent.instructions.strip()}")
-        return "\n".join(filter(None, told))
+            parts.append(f"\nYour task in the team: {self.agent.instructions.strip()}")
+        return "\n".join(filter(None, parts))
 
     def _describe_turns(self) -> str:
         if self.max_turns is None:

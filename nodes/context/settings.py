@@ -168,10 +168,10 @@ def describe_validation_error(error: ValidationError, model_class: type[BaseMode
         near = get_close_matches(field, names, 1)
         meant = f"did you mean {near[0]}? " if near else ""
         return f"unknown setting {field!r} ({meant}known: {', '.join(names)})"
-    said = first["msg"].removeprefix("Value error, ").replace("a valid dictionary or instance of", "a")
+    message = first["msg"].removeprefix("Value error, ").replace("a valid dictionary or instance of", "a")
     if first["type"] != "value_error":
-        said = f"{said}, not {shorten_value(first['input'])}"
-    return f"{field}: {said}" if field else said
+        message = f"{message}, not {shorten_value(first['input'])}"
+    return f"{field}: {message}" if field else message
 
 
 def shorten_value(value: Any) -> str:

@@ -192,20 +192,20 @@ class BackendSandbox:
             successor = self._prepare_shell() if moved else None
         finally:
             # A shell that the agent broke loses its state; the snapshot is taken all the same.
-            told = state(_STATE_TIMEOUT_S) or _make_minimal_shell_state(self._agent_shell.cwd)
+            shell_state = state(_STATE_TIMEOUT_S) or _make_minimal_shell_state(self._agent_shell.cwd)
         old: tuple[Shell | RuntimeShell, ...] = ()
         if successor is not None and after is not None:
             old = (self._agent_shell, self._runtime_shell)
             self._change_tracker.switch_layers(after)
             self._runtime_shell = RuntimeShell(self._backend.open_shell)
             self._files.switch_shell(self._runtime_shell)
-            self._agent_shell = self._restore_shell(successor, told, self._agent_shell.cwd)
+            self._agent_shell = self._restore_shell(successor, shell_state, self._agent_shell.cwd)
 
         def finish() -> Snapshot:
             time.sleep(_SNAPSHOT_DELAY_S)
             try:
                 with host_directories.translate_disk_errors():
-                    return keep(told.to_json())
+                    return keep(shell_state.to_json())
             finally:
                 for shell in old:
                     shell.close()

@@ -160,25 +160,25 @@ class DockerBackend:
             store.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SandboxUnavailableError(f"{store}: {error.strerror}") from error
-        room = Path(tempfile.mkdtemp(prefix=".freezing-", dir=store))
-        raw = room / "layer.tar"
-        with remove_on_failure(room), pause_container(self._id, self._pid):
+        work_directory = Path(tempfile.mkdtemp(prefix=".freezing-", dir=store))
+        raw = work_directory / "layer.tar"
+        with remove_on_failure(work_directory), pause_container(self._id, self._pid):
             tarballs.pack(upper, raw)
 
         def finish() -> tuple[str, str]:
             with contextlib.ExitStack() as stack:
-                stack.callback(remove_tree, room)
+                stack.callback(remove_tree, work_directory)
                 below = stack.enter_context(docker_images.open_image(self._image, self._base))
                 if below.base.opaque_attribute != opaque_attribute():
                     raise SandboxUnavailableError(
                         "the image's layers cannot be read from here (use snapshots by commit)"
                     )
-                layer = room / "layer"
+                layer = work_directory / "layer"
                 layer.mkdir()
                 tarballs.unpack(raw, layer)
                 raw.unlink()
                 _reject_reserved_names(layer)
-                part = room / "archive"
+                part = work_directory / "archive"
                 digest = archive.write(
                     (layer, *below.layers),
                     below.base,
@@ -274,10 +274,10 @@ def _squash_layers(
     image: Mapping[str, Any], base: Mapping[str, Any], labels: Mapping[str, str], tag: str
 ) -> Mapping[str, Any]:
     """Combine the layers above the base into one; the image with many layers is removed."""
-    with tempfile.TemporaryDirectory(prefix="takeover-squash-") as room:
-        place = Path(room) / "archive"
-        digest = docker_images.write_archive(image, base, place)
-        found = docker_images.load_archive(place, digest, base, labels, tag)
+    with tempfile.TemporaryDirectory(prefix="takeover-squash-") as work_directory:
+        archive_path = Path(work_directory) / "archive"
+        digest = docker_images.write_archive(image, base, archive_path)
+        found = docker_images.load_archive(archive_path, digest, base, labels, tag)
     with contextlib.suppress(SandboxUnavailableError), translate_errors("docker rmi"):
         client().api.remove_image(image["Id"], force=True)
     return found

@@ -100,21 +100,21 @@ class OverlayTree:
         keeper = self.namespaces
         if not is_idle:
             # Running processes keep their files: the top layer stays in place and is copied.
-            room, lowers = (
+            work_directory, lowers = (
                 _pack_live_directory(self._directory / _DIFF_DIRECTORY, self._owner, keeper, pause),
                 self._lowers,
             )
-            return lambda: self._save((_unpack_live_directory(room, keeper), *lowers), store)
-        frozen = (self._directory / _DIFF_DIRECTORY, *self._lowers)
-        if len(frozen) < overlay.MAX_LAYERS and not self._exceeds_limit():
+            return lambda: self._save((_unpack_live_directory(work_directory, keeper), *lowers), store)
+        layers = (self._directory / _DIFF_DIRECTORY, *self._lowers)
+        if len(layers) < overlay.MAX_LAYERS and not self._exceeds_limit():
             own = self.own_layers()
-            self._mount(frozen)
+            self._mount(layers)
             self._own_lowers = own
             self._old_namespaces.append(keeper)
-            return lambda: self._save(frozen, store, keeper)
+            return lambda: self._save(layers, store, keeper)
         # An archive holds the merged layers, so it is the only layer to continue with.
         with pause():  # the shell's own traps may start programs that still write
-            kept = self._save(frozen, store)
+            kept = self._save(layers, store)
         merged = _unpack_archive(store / ARCHIVE_NAME, *kept, self._owner)
         self._mount((merged,))
         self._own_lowers = (merged,)
@@ -132,10 +132,10 @@ class OverlayTree:
 
     def _mount(self, lowers: tuple[Path, ...]) -> None:
         """Mount an empty layer on these; on failure, nothing has changed."""
-        room = overlay.create_layer_directory(self._owner)
-        with remove_on_failure(room):
-            self.namespaces = overlay.NamespaceHolder(room, (*lowers, self.base.tree))
-        self._directory, self._lowers = room, lowers
+        work_directory = overlay.create_layer_directory(self._owner)
+        with remove_on_failure(work_directory):
+            self.namespaces = overlay.NamespaceHolder(work_directory, (*lowers, self.base.tree))
+        self._directory, self._lowers = work_directory, lowers
 
     def _save(
         self, layers: tuple[Path, ...], store: Path, old_namespaces: overlay.NamespaceHolder | None = None
@@ -178,8 +178,8 @@ class CopiedTree:
     def begin_snapshot(
         self, store: Path, *, is_idle: bool, pause: PauseProcesses
     ) -> Callable[[], SavedDigests]:
-        room = _pack_live_directory(self.root, self._owner, self.namespaces, pause)
-        return lambda: self._save(_unpack_live_directory(room, self.namespaces), store)
+        work_directory = _pack_live_directory(self.root, self._owner, self.namespaces, pause)
+        return lambda: self._save(_unpack_live_directory(work_directory, self.namespaces), store)
 
     def close(self) -> None:
         if self.namespaces is not None:
@@ -271,17 +271,17 @@ def _unpack_archive(
     keeps_current_user: bool = False,
     max_bytes: int = archive.MAX_LAYER_BYTES,
 ) -> Path:
-    room = overlay.create_layer_directory(owner)
-    with remove_on_failure(room):
+    work_directory = overlay.create_layer_directory(owner)
+    with remove_on_failure(work_directory):
         archive.unpack(
             archive_path,
-            room / _DIFF_DIRECTORY,
+            work_directory / _DIFF_DIRECTORY,
             digest=digest,
             base_digest=base,
             owner=None if keeps_current_user else host_directories.owner_uid(),
             max_bytes=max_bytes,
         )
-    return room / _DIFF_DIRECTORY
+    return work_directory / _DIFF_DIRECTORY
 
 
 def _copy_base(tree: Path, owner: str, *, keeps_current_user: bool = False) -> Path:
@@ -290,32 +290,32 @@ def _copy_base(tree: Path, owner: str, *, keeps_current_user: bool = False) -> P
     With `own_files`, the current user owns the copy.
     """
     keep = ["--no-preserve=ownership"] if keeps_current_user else []
-    room = overlay.create_layer_directory(owner)
-    with remove_on_failure(room):
+    work_directory = overlay.create_layer_directory(owner)
+    with remove_on_failure(work_directory):
         done = subprocess.run(
-            ["cp", "-a", *keep, "--reflink=auto", f"{tree}/.", str(room / _DIFF_DIRECTORY)],
+            ["cp", "-a", *keep, "--reflink=auto", f"{tree}/.", str(work_directory / _DIFF_DIRECTORY)],
             capture_output=True,
             check=False,
         )
         if done.returncode != 0:
-            told = done.stderr.decode(errors="replace").strip()[-300:]
-            kind = OutOfDiskError if "No space left" in told else SandboxUnavailableError
-            raise kind(f"the sandbox's files could not be copied: {told}")
-    return room / _DIFF_DIRECTORY
+            message = done.stderr.decode(errors="replace").strip()[-300:]
+            kind = OutOfDiskError if "No space left" in message else SandboxUnavailableError
+            raise kind(f"the sandbox's files could not be copied: {message}")
+    return work_directory / _DIFF_DIRECTORY
 
 
 def _pack_live_directory(
     directory: Path, owner: str, namespaces: overlay.NamespaceHolder | None, pause: PauseProcesses
 ) -> Path:
     """Archive a directory in use to a new directory, while everything that could write to it is stopped."""
-    room = overlay.create_layer_directory(owner)
-    with remove_on_failure(room), pause():
+    work_directory = overlay.create_layer_directory(owner)
+    with remove_on_failure(work_directory), pause():
         tarballs.pack(
             directory,
-            room / _DIFF_TARBALL,
+            work_directory / _DIFF_TARBALL,
             entry_command=namespaces.entry_command() if namespaces is not None else (),
         )
-    return room
+    return work_directory
 
 
 def _unpack_live_directory(directory: Path, namespaces: overlay.NamespaceHolder | None) -> Path:
@@ -339,20 +339,22 @@ class _CachedLayers(NamedTuple):
 
 def _cache_layers(owner: str, digest: str, archive_path: Path, layers: tuple[Path, ...]) -> None:
     live = _CachedLayers(tuple(map(str, layers)), _identify_file(archive_path))
-    place = host_directories.runs_directory() / owner / f"{digest}.json"
+    path = host_directories.runs_directory() / owner / f"{digest}.json"
     partial = layers[0].parent / "live.json"
     partial.write_text(json.dumps(live._asdict()))
-    partial.replace(place)
+    partial.replace(path)
 
 
 def _find_cached_layers(owner: str, digest: str, archive_path: Path) -> tuple[Path, ...] | None:
     ownership.hold(owner)
     try:
-        told = json.loads((host_directories.runs_directory() / owner / f"{digest}.json").read_text())
+        cached = json.loads((host_directories.runs_directory() / owner / f"{digest}.json").read_text())
     except FileNotFoundError:
         return None
-    layers = tuple(map(Path, told["layers"]))
-    if tuple(told["archive"]) != _identify_file(archive_path) or not all(layer.is_dir() for layer in layers):
+    layers = tuple(map(Path, cached["layers"]))
+    if tuple(cached["archive"]) != _identify_file(archive_path) or not all(
+        layer.is_dir() for layer in layers
+    ):
         return None
     return layers
 

@@ -333,13 +333,13 @@ def _kill_namespaces(processes: Sequence[psutil.Process]) -> None:
 
 def _is_busy(process: psutil.Process) -> bool:
     """Whether a process inside is more than a waiting shell, or has more open files than a new one."""
-    place = _namespace_pid(process.pid)
+    namespace_pid = _namespace_pid(process.pid)
     with contextlib.suppress(OSError):
-        if place == _SHELL_PID:
+        if namespace_pid == _SHELL_PID:
             return any(
                 int(entry.name) not in _SHELL_DESCRIPTORS for entry in os.scandir(f"/proc/{process.pid}/fd")
             )
-    return place > _SHELL_PID
+    return namespace_pid > _SHELL_PID
 
 
 @functools.cache

@@ -108,8 +108,10 @@ class _EmptyNamespaces:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
             process.stdin = None
-            _, told = process.communicate()
-            reason = told.decode(errors="replace").strip().partition("\n")[0][:300] or "`unshare` was ended"
+            _, message = process.communicate()
+            reason = (
+                message.decode(errors="replace").strip().partition("\n")[0][:300] or "`unshare` was ended"
+            )
             host_directories.require_disk_space(directory)
             if (closed := host_directories.find_closed_parent(directory)) is not None:
                 mode = stat.S_IMODE(closed.stat().st_mode)
@@ -248,21 +250,21 @@ def _unavailable_reason() -> str | None:
     if (reason := namespaces_unavailable_reason()) is not None:
         return reason
     try:
-        room = create_layer_directory(f"probe-{os.getpid()}")
+        directory = create_layer_directory(f"probe-{os.getpid()}")
     except OutOfDiskError:
         raise
     except SandboxUnavailableError as error:
         return str(error)
     try:
-        (room / "lower").mkdir()
-        NamespaceHolder(room, (room / "lower",)).close()
+        (directory / "lower").mkdir()
+        NamespaceHolder(directory, (directory / "lower",)).close()
     except OutOfDiskError:
         raise
     except SandboxUnavailableError as error:
         return str(error)
     finally:
-        remove_tree(room.parent)
-        ownership.release(room.parent.name)
+        remove_tree(directory.parent)
+        ownership.release(directory.parent.name)
     return None
 
 
@@ -272,16 +274,16 @@ def create_layer_directory(owner: str) -> Path:
     while True:
         host_directories.require_disk_space(host_directories.ensure_directory(run))
         ownership.hold(owner)
-        room = run / secrets.token_hex(4)
+        directory = run / secrets.token_hex(4)
         # Garbage collection may have removed the run's directory before this process held it.
         with contextlib.suppress(FileNotFoundError, FileExistsError):
-            room.mkdir(mode=0o711)
+            directory.mkdir(mode=0o711)
             break
-    host_directories.give_to_owner(room)
+    host_directories.give_to_owner(directory)
     for name in ("diff", "work"):
-        (room / name).mkdir()
-        host_directories.give_to_owner(room / name)
-    return room
+        (directory / name).mkdir()
+        host_directories.give_to_owner(directory / name)
+    return directory
 
 
 def _drop_privileges_prefix() -> list[str]:

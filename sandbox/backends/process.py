@@ -33,10 +33,10 @@ class ProcessBackend:
         self._tree = tree
         self._channels: list[PipeChannel] = []
         self.watch = None  # everything here is trusted
-        workspace, self._home, self._tmp = (tree.root / room for room in WRITABLE_DIRECTORIES)
+        workspace, self._home, self._tmp = (tree.root / name for name in WRITABLE_DIRECTORIES)
         self.workspace = str(workspace)
         self.file_roots: tuple[str, ...] = (str(self._home), str(self._tmp))
-        self.mounts = tuple(Mount(room, str(tree.root / room)) for room in WRITABLE_DIRECTORIES)
+        self.mounts = tuple(Mount(name, str(tree.root / name)) for name in WRITABLE_DIRECTORIES)
 
     def layers(self) -> LayerStack:
         return self._tree.layers()

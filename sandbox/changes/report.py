@@ -158,11 +158,11 @@ class LayerChangeTracker:
             (path, self._unreported.get(path, before), after)
             for path, before, after in self._find_differences()
         ]
-        told = {path for path, _, _ in found}
+        reported = {path for path, _, _ in found}
         found += [
             (path, before, self._file_state(path))
             for path, before in self._unreported.items()
-            if path not in told
+            if path not in reported
         ]
         self._unreported = {}
         self._lookup = LayerLookup(self._lower_stack)  # frees the memory

@@ -250,15 +250,15 @@ def _read_snapshot(path: Path) -> Snapshot:
     from langgraph_takeover.sandbox.interface import Snapshot
 
     try:
-        told = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes())
     except OSError as error:
         _exit_with_usage_error(f"SNAPSHOT_JSON: {path}: {error.strerror}")
     except ValueError as error:
         _exit_with_usage_error(f"SNAPSHOT_JSON: {path}: not JSON ({error})")
-    if isinstance(told, dict) and isinstance(told.get("snapshot"), dict):
-        told = told["snapshot"]
+    if isinstance(document, dict) and isinstance(document.get("snapshot"), dict):
+        document = document["snapshot"]
     try:
-        return Snapshot.model_validate(told)
+        return Snapshot.model_validate(document)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

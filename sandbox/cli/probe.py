@@ -103,7 +103,7 @@ def _probe_docker() -> list[HostCapability]:
 
     try:
         with translate_errors("the Docker daemon"):
-            told: dict[str, Any] = client().info()
+            info: dict[str, Any] = client().info()
         limited = _has_quota()
     except SandboxUnavailableError as error:
         return [
@@ -115,8 +115,8 @@ def _probe_docker() -> list[HostCapability]:
                 fix=_DOCKER_FIX,
             )
         ]
-    version, driver = told["ServerVersion"], told["Driver"]
-    upper = f"{told['DockerRootDir']}/{driver}"
+    version, driver = info["ServerVersion"], info["Driver"]
+    upper = f"{info['DockerRootDir']}/{driver}"
     readable = layer_directories({"Name": driver, "Data": {"UpperDir": upper}}) is not None
     cure = "run as root beside a daemon with overlay2: a snapshot then takes a tenth of the time"
     return [
@@ -124,7 +124,7 @@ def _probe_docker() -> list[HostCapability]:
             component="docker",
             name="daemon",
             status="ok",
-            detail=f"version {version}, {driver} in {told['DockerRootDir']}",
+            detail=f"version {version}, {driver} in {info['DockerRootDir']}",
         ),
         HostCapability(
             component="docker",
@@ -159,7 +159,7 @@ def _shorten_docker_error(message: str) -> str:
 
 def _probe_process() -> list[HostCapability]:
     default = default_backend()
-    told = "bubblewrap" if default == "host" else "plain processes, without isolation"
+    description = "bubblewrap" if default == "host" else "plain processes, without isolation"
     cure = None if default == "host" else "install what the host back end lacks, above"
     return [
         HostCapability(
@@ -169,7 +169,7 @@ def _probe_process() -> list[HostCapability]:
             component="default",
             name="backend",
             status="ok" if default == "host" else "limited",
-            detail=f"{default}: {told}",
+            detail=f"{default}: {description}",
             fix=cure,
         ),
     ]
@@ -252,9 +252,9 @@ def _namespaces_fix() -> str:
         "/proc/sys/kernel/unprivileged_userns_clone": ("0", "1"),
         "/proc/sys/user/max_user_namespaces": ("0", "15000"),
     }
-    for place, (shut, opened) in switches.items():
-        if Path(place).is_file() and Path(place).read_text().strip() == shut:
-            return f"sysctl -w {place.removeprefix('/proc/sys/').replace('/', '.')}={opened}"
+    for path, (shut, opened) in switches.items():
+        if Path(path).is_file() and Path(path).read_text().strip() == shut:
+            return f"sysctl -w {path.removeprefix('/proc/sys/').replace('/', '.')}={opened}"
     return "in a container: start it with --privileged, or use the docker backend"
 
 

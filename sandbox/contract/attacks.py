@@ -102,9 +102,9 @@ def test_only_loopback_is_there(confined_sandbox: Sandbox) -> None:
 
 
 def test_this_hosts_files_are_not_there(confined_sandbox: Sandbox, tmp_path: Path) -> None:
-    places = {Path(tempfile.gettempdir()), Path.home(), Path("/var/tmp"), tmp_path}
-    for place in places:
-        path = place / SECRET
+    directories = {Path(tempfile.gettempdir()), Path.home(), Path("/var/tmp"), tmp_path}
+    for directory in directories:
+        path = directory / SECRET
         path.write_text(SECRET)
         try:
             result = run(confined_sandbox, f"cat {path} /proc/1/root{path}")

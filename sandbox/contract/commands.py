@@ -180,10 +180,10 @@ def test_a_shell_whose_directory_is_gone_starts_in_the_workspace(clean_sandbox: 
 
 def test_shell_init_runs_in_every_shell(kit: Kit) -> None:
     with kit.close_started():
-        machine = kit.start(shell_init="export MARK=set; cd pkg; false")
-        assert check_output(machine, "echo $MARK") == "set\n"
-        run(machine, "exit")
-        assert check_output(machine, "echo $MARK") == "set\n"
+        sandbox = kit.start(shell_init="export MARK=set; cd pkg; false")
+        assert check_output(sandbox, "echo $MARK") == "set\n"
+        run(sandbox, "exit")
+        assert check_output(sandbox, "echo $MARK") == "set\n"
 
 
 def test_a_shell_init_that_ends_the_shell_is_the_machines_failure(kit: Kit) -> None:
@@ -327,10 +327,10 @@ def test_output_that_looks_like_the_end_of_a_command(clean_sandbox: Sandbox) -> 
 
 
 def test_after_close_the_machine_is_gone(kit: Kit) -> None:
-    machine = kit.start()
-    machine.close()
+    sandbox = kit.start()
+    sandbox.close()
     with pytest.raises(SandboxUnavailableError):
-        run(machine, "echo x")
+        run(sandbox, "echo x")
     with pytest.raises(SandboxUnavailableError):
-        machine.changes()
-    machine.close()
+        sandbox.changes()
+    sandbox.close()

@@ -108,8 +108,8 @@ class Kit:
         try:
             yield
         finally:
-            for machine in self._started[before:]:
-                machine.close()
+            for sandbox in self._started[before:]:
+                sandbox.close()
             del self._started[before:]
 
     def _register(self, started: Sandbox) -> Sandbox:

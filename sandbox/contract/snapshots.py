@@ -38,12 +38,12 @@ def test_the_shell_is_carried_over(kit: Kit, fresh_sandbox: Sandbox, store: Path
     run(fresh_sandbox, "shopt -s extglob")
     run(fresh_sandbox, _STATE)
     snapshot = fresh_sandbox.snapshot(store).result()
-    thawed = kit.restore(snapshot, store)
-    assert thawed.cwd() == f"{thawed.workspace}/pkg"
-    assert check_output(thawed, "set +x") == "++ set +x\n"
-    lines = check_output(thawed, _SHOW_STATE).splitlines()
+    restored = kit.restore(snapshot, store)
+    assert restored.cwd() == f"{restored.workspace}/pkg"
+    assert check_output(restored, "set +x") == "++ set +x\n"
+    lines = check_output(restored, _SHOW_STATE).splitlines()
     assert lines == [
-        f"{thawed.workspace}/pkg",
+        f"{restored.workspace}/pkg",
         " 61 20 62 0a ff 22",
         "*",
         "2 3 v r",
@@ -55,7 +55,7 @@ def test_the_shell_is_carried_over(kit: Kit, fresh_sandbox: Sandbox, store: Path
         "pipefail       \ton",
         "200000",
         "trap -- 'echo bye' EXIT",
-        f"{thawed.workspace}/tools",
+        f"{restored.workspace}/tools",
     ]
 
 
@@ -78,18 +78,18 @@ def test_a_shell_that_the_agent_broke_does_not_stop_a_freeze(
         fresh_sandbox,
         f"echo kept > note; cd pkg; {tricks}; alias printf=false builtin=exit; set -eu -o posix; x=1",
     )
-    thawed = kit.restore(fresh_sandbox.snapshot(store).result(), store)
-    assert thawed.read_file("note") == b"kept\n"
-    assert thawed.cwd() == f"{thawed.workspace}/pkg"
+    restored = kit.restore(fresh_sandbox.snapshot(store).result(), store)
+    assert restored.read_file("note") == b"kept\n"
+    assert restored.cwd() == f"{restored.workspace}/pkg"
 
 
 def test_home_and_temporary_files_are_found_after_a_thaw(
     kit: Kit, fresh_sandbox: Sandbox, store: Path
 ) -> None:
     check_output(fresh_sandbox, 'echo h > "$HOME/h"; echo t > "${TMPDIR:-/tmp}/t"; place="$HOME/h"')
-    thawed = kit.restore(fresh_sandbox.snapshot(store).result(), store)
+    restored = kit.restore(fresh_sandbox.snapshot(store).result(), store)
     fresh_sandbox.close()
-    assert check_output(thawed, 'cat "$HOME/h" "${TMPDIR:-/tmp}/t" "$place"') == "h\nt\nh\n"
+    assert check_output(restored, 'cat "$HOME/h" "${TMPDIR:-/tmp}/t" "$place"') == "h\nt\nh\n"
 
 
 _LIST_TREE_COMMAND = r"find {roots} -xdev -name .git -prune -o -printf '%p %y %m %s %T@ %l\n' | sort"
@@ -110,7 +110,7 @@ def test_every_file_is_carried_over(kit: Kit, fresh_sandbox: Sandbox, store: Pat
         """,
     )
     snapshot = fresh_sandbox.snapshot(store).result()
-    thawed = kit.restore(snapshot, store)
+    restored = kit.restore(snapshot, store)
 
     def list_tree(sandbox: Sandbox) -> list[str]:
         roots = (sandbox.workspace, home_directory(sandbox), temp_directory(sandbox))
@@ -123,12 +123,12 @@ def test_every_file_is_carried_over(kit: Kit, fresh_sandbox: Sandbox, store: Pat
             listed = re.sub(r"(?<= \d{10})\.\d+", "", listed)
         return listed.splitlines()
 
-    assert list_tree(thawed) == list_tree(fresh_sandbox)
+    assert list_tree(restored) == list_tree(fresh_sandbox)
     sums = "find . -type f ! -name README.txt -exec sha256sum {} + | sort"
-    assert thawed.inspect(sums).output == fresh_sandbox.inspect(sums).output
+    assert restored.inspect(sums).output == fresh_sandbox.inspect(sums).output
     status = "git status --porcelain --ignored"
-    assert thawed.inspect(status).output == fresh_sandbox.inspect(status).output
-    assert thawed.changes() == ()
+    assert restored.inspect(status).output == fresh_sandbox.inspect(status).output
+    assert restored.changes() == ()
 
 
 def test_a_socket_in_the_machine(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
@@ -136,8 +136,8 @@ def test_a_socket_in_the_machine(kit: Kit, fresh_sandbox: Sandbox, store: Path) 
         fresh_sandbox,
         "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")'; test -S sock",
     )
-    thawed = kit.restore(fresh_sandbox.snapshot(store).result(), store)
-    assert check_output(thawed, "cat README.txt") == "a small repository\n"
+    restored = kit.restore(fresh_sandbox.snapshot(store).result(), store)
+    assert check_output(restored, "cat README.txt") == "a small repository\n"
 
 
 def test_two_thaws_do_not_see_each_other(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
@@ -177,10 +177,10 @@ def test_a_thawed_machine_can_be_frozen(kit: Kit, fresh_sandbox: Sandbox, store:
 
 def test_what_changed_is_counted_from_the_thaw(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
     check_output(fresh_sandbox, "echo 1 > before")
-    thawed = kit.restore(fresh_sandbox.snapshot(store).result(), store)
-    assert thawed.changes() == ()
-    check_output(thawed, "echo 2 > after")
-    assert [change.path for change in thawed.changes()] == ["after"]
+    restored = kit.restore(fresh_sandbox.snapshot(store).result(), store)
+    assert restored.changes() == ()
+    check_output(restored, "echo 2 > after")
+    assert [change.path for change in restored.changes()] == ["after"]
 
 
 def test_a_snapshot_that_is_gone_or_changed(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
@@ -196,9 +196,9 @@ def test_a_snapshot_that_is_gone_or_changed(kit: Kit, fresh_sandbox: Sandbox, st
         return
     archive = store / snapshot.location
     whole = archive.read_bytes()
-    place = len(whole) // 2
+    position = len(whole) // 2
     damages = {
-        "changed": whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :],
+        "changed": whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :],
         "cut": whole[: len(whole) // 2],
         "empty": b"",
         "noise": secrets.token_bytes(2000),
@@ -216,9 +216,9 @@ def test_a_snapshot_that_is_gone_or_changed(kit: Kit, fresh_sandbox: Sandbox, st
 
 def test_nothing_is_left_behind(kit: Kit) -> None:
     owner = f"test-{secrets.token_hex(4)}"
-    machine = kit.start(owner=owner)
+    sandbox = kit.start(owner=owner)
     check_output(
-        machine,
+        sandbox,
         f"""
         beat() {{ bash -c 'sleep 1000; :' {owner}; }}
         beat & setsid bash -c 'sleep 1000; :' {owner} >/dev/null 2>&1 &
@@ -228,8 +228,8 @@ def test_nothing_is_left_behind(kit: Kit) -> None:
         """,
     )
     assert kit.find_stale_resources(owner)
-    machine.close()
-    machine.close()
+    sandbox.close()
+    sandbox.close()
     assert kit.find_stale_resources(owner) == set()
     kit.remove_stale_resources(owner)
 
@@ -248,9 +248,9 @@ def test_a_machine_that_cannot_be_had(kit: Kit) -> None:
 def test_a_killed_runs_leftovers_are_removed(kit: Kit, store: Path) -> None:
     owner = f"test-{secrets.token_hex(4)}"
     with kit.close_started():
-        machine = kit.start(owner=owner)
-        snapshot = machine.snapshot(store).result()
-        machine.close()
+        sandbox = kit.start(owner=owner)
+        snapshot = sandbox.snapshot(store).result()
+        sandbox.close()
     kit.remove_stale_resources(owner, kept_images=(snapshot.location,))
     with kit.close_started():
         assert (
@@ -267,14 +267,14 @@ def test_a_killed_runs_leftovers_are_removed(kit: Kit, store: Path) -> None:
 def test_a_machine_that_its_run_did_not_close_is_removed(kit: Kit) -> None:
     owner = f"test-{secrets.token_hex(4)}"
     with kit.close_started():
-        machine = kit.start(owner=owner)
-        check_output(machine, f"(setsid bash -c 'sleep 1000; :' {owner} >/dev/null 2>&1 &)")
+        sandbox = kit.start(owner=owner)
+        check_output(sandbox, f"(setsid bash -c 'sleep 1000; :' {owner} >/dev/null 2>&1 &)")
         assert kit.find_stale_resources(owner)
         kit.remove_stale_resources(owner)
         if kit.backend != "host":  # The run's end, and nothing earlier, ends its processes.
             assert kit.find_stale_resources(owner) == set()
         with pytest.raises(SandboxUnavailableError):
-            machine.changes()
+            sandbox.changes()
     assert kit.find_stale_resources(owner) == set()
 
 
@@ -304,8 +304,8 @@ def test_a_long_chain_of_freezes(kit: Kit, fresh_sandbox: Sandbox, store: Path) 
         )
         kept = fresh_sandbox.snapshot(store / str(number))
     assert [change.path for change in fresh_sandbox.changes()] == ["step", f"step-{CHAIN - 1}"]
-    thawed = kit.restore(kept.result(), store / str(CHAIN - 1))
-    assert check_output(thawed, "cat step; ls step-*") == f"{CHAIN - 1}\nstep-{CHAIN - 1}\n"
+    restored = kit.restore(kept.result(), store / str(CHAIN - 1))
+    assert check_output(restored, "cat step; ls step-*") == f"{CHAIN - 1}\nstep-{CHAIN - 1}\n"
 
 
 def test_a_store_that_cannot_be_written(kit: Kit, fresh_sandbox: Sandbox, tmp_path: Path) -> None:
@@ -316,5 +316,5 @@ def test_a_store_that_cannot_be_written(kit: Kit, fresh_sandbox: Sandbox, tmp_pa
         with pytest.raises(SandboxUnavailableError):
             fresh_sandbox.snapshot(blocked / "store").result()
     assert check_output(fresh_sandbox, "cat one; echo $x") == "1\nkept\n"
-    thawed = kit.restore(fresh_sandbox.snapshot(tmp_path / "store").result(), tmp_path / "store")
-    assert check_output(thawed, "cat one") == "1\n"
+    restored = kit.restore(fresh_sandbox.snapshot(tmp_path / "store").result(), tmp_path / "store")
+    assert check_output(restored, "cat one") == "1\n"

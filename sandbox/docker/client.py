@@ -69,8 +69,8 @@ def layer_directories(driver: Mapping[str, Any]) -> tuple[Path, ...] | None:
         return None  # overlayfs's marks can be read only as root
     data = driver["Data"] or {}
     lower = data.get("LowerDir", "").split(":") if data.get("LowerDir") else []
-    found = tuple(Path(place) for place in [data.get("UpperDir", ""), *lower])
-    return found if all(place.is_absolute() and place.is_dir() for place in found) else None
+    found = tuple(Path(path) for path in [data.get("UpperDir", ""), *lower])
+    return found if all(path.is_absolute() and path.is_dir() for path in found) else None
 
 
 @functools.cache
@@ -110,8 +110,10 @@ class OwnedClient:
         self.containers = self
 
     def create(self, **options: Any) -> Any:
-        given = [option for option in options.get("security_opt") or () if not option.startswith("seccomp")]
-        security = {"security_opt": [*given, *self._filter]} if self._filter else {}
+        security_options = [
+            option for option in options.get("security_opt") or () if not option.startswith("seccomp")
+        ]
+        security = {"security_opt": [*security_options, *self._filter]} if self._filter else {}
         return self._client.containers.create(**options | self._forced_options | security)
 
     def __getattr__(self, name: str) -> Any:

@@ -51,9 +51,9 @@ def _has_xfs_quota(root: str) -> bool:
     try:
         with open("/proc/self/mounts", encoding="utf-8") as mounts:  # noqa: PTH123
             for line in mounts:
-                _, place, _, options, *_ = line.split(" ")
-                if root.startswith(place) and len(place) > len(best[0]):
-                    best = (place, options)
+                _, mount_point, _, options, *_ = line.split(" ")
+                if root.startswith(mount_point) and len(mount_point) > len(best[0]):
+                    best = (mount_point, options)
     except OSError:
         return False
     return not {"prjquota", "pquota"}.isdisjoint(best[1].split(","))

@@ -138,8 +138,8 @@ def _judge_image(
         return "a record may refer to it: --snapshots", False
     if origin == "elsewhere":
         # The locks of its run, if it is alive, may be invisible to this process.
-        place = f"of another host or {host_directories.ROOT_VARIABLE}"
-        return f"{place} (if its run is over: docker rmi {_name(image)})", False
+        other_host = f"of another host or {host_directories.ROOT_VARIABLE}"
+        return f"{other_host} (if its run is over: docker rmi {_name(image)})", False
     # An image made from an archive has no label except its owner, so that it is the same for everybody.
     is_of_this_host = origin == "here" or (is_loaded and ownership.is_known(owner))
     if request.owner != owner and not (is_of_this_host and is_held is False):

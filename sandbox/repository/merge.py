@@ -121,14 +121,14 @@ def merge(sandbox: Sandbox, base_commit: str, patches: Sequence[str]) -> tuple[M
     Earlier patches win: files of later ones that cannot be merged stay as they are. Raises RepositoryError, and then the
     workspace is unchanged.
     """
-    given = run_git(sandbox, "mktemp -d").strip()
-    quoted = shlex.quote(given)
+    directory = run_git(sandbox, "mktemp -d").strip()
+    quoted = shlex.quote(directory)
     numbers = [number for number, patch in enumerate(patches) if patch]
     try:
         for number in numbers:
-            sandbox.write_file(f"{given}/{number:04}", patches[number].encode())
+            sandbox.write_file(f"{directory}/{number:04}", patches[number].encode())
         index_script = INDEX_SCRIPT.format(base=shlex.quote(base_commit)).strip()
-        told = run_git(
+        output = run_git(
             sandbox,
             f"given={quoted} longest={_MAX_DIFF_CHARS}\n{index_script}\n{_MERGE_SCRIPT.strip()}",
         )
@@ -136,7 +136,7 @@ def merge(sandbox: Sandbox, base_commit: str, patches: Sequence[str]) -> tuple[M
         raise RepositoryError(f"a patch could not be applied in the sandbox: {error}") from error
     finally:
         sandbox.inspect(f"rm -rf -- {quoted}")
-    found = _parse_results(told)
+    found = _parse_results(output)
     if len(found) != len(numbers):
         raise RepositoryError("git in the sandbox: the merge did not report its result")
     by_number = dict(zip(numbers, found, strict=True))

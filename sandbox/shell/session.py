@@ -74,10 +74,10 @@ class ClippedOutput:
         self._dropped = 0
 
     def add(self, data: bytes) -> None:
-        room = self._half - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
+        space = self._half - len(self._head)
+        if space > 0:
+            self._head += data[:space]
+            data = data[space:]
         self._tail += data
         excess = len(self._tail) - self._half
         if excess > 0:
@@ -125,8 +125,8 @@ class Shell:
         match = re.search(r"shell-pid=(\d+)$", result.output)
         if result.exit_code != 0 or match is None:
             self.close()
-            told = self.channel.start_error() or result.output.strip()
-            raise ShellNotStartedError(f"the sandbox's shell did not start: {told[-400:]}")
+            trouble = self.channel.start_error() or result.output.strip()
+            raise ShellNotStartedError(f"the sandbox's shell did not start: {trouble[-400:]}")
         self.pid = int(match.group(1))
 
     def restore(self, state: ShellState, *, timeout_s: float) -> bool:

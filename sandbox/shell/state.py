@@ -202,9 +202,9 @@ def parse_printed_state(printed: str, mark: str) -> ShellState | None:
     parts = printed.split(f"\0{mark}")
     if len(parts) != _PART_COUNT:
         return None
-    _, shopts, variables, aliases, names, functions, umask, places, options, traps, _ = parts
+    _, shopts, variables, aliases, names, functions, umask, directories, options, traps, _ = parts
     try:
-        directory, previous, _ = places.split("\0")
+        directory, previous, _ = directories.split("\0")
         state = ShellState(
             directory=parse_directory(directory),
             previous_directory=parse_directory(previous),
@@ -444,10 +444,10 @@ def _unquote_piece(match: re.Match[str]) -> str:
 
 
 def _unescape_ansi(match: re.Match[str]) -> str:
-    told = match[1]
-    if told[0] in "01234567":
-        return bytes([int(told, 8) & 0xFF]).decode("utf-8", "surrogateescape")
-    return _ANSI.get(told, told)
+    escape = match[1]
+    if escape[0] in "01234567":
+        return bytes([int(escape, 8) & 0xFF]).decode("utf-8", "surrogateescape")
+    return _ANSI.get(escape, escape)
 
 
 def parse_directory(printed: str) -> str | None:

@@ -409,8 +409,8 @@ class _ArchiveReader:
         if waiting is not None:
             self._read_directory(waiting, "directory")
         self._close_directories("")
-        for place, mode in reversed(self._closed_modes):
-            place.chmod(mode)
+        for path, mode in reversed(self._closed_modes):
+            path.chmod(mode)
         return self._digest.hexdigest()
 
     def _require(self, condition: bool, path: str, problem: str) -> None:
@@ -435,28 +435,28 @@ class _ArchiveReader:
             directory = self._open_directories.pop()
             if self._target is None:
                 continue
-            place, mode = self._target / directory.path, directory.mode
+            target, mode = self._target / directory.path, directory.mode
             if mode & stat.S_IRWXU != stat.S_IRWXU:  # a hard link may still lead through it
-                self._closed_modes.append((place, mode))
+                self._closed_modes.append((target, mode))
                 mode |= stat.S_IRWXU
-            self._set_metadata(directory, place, mode)
+            self._set_metadata(directory, target, mode)
 
     def _read_directory(self, member: ArchiveMember, kind: str) -> None:
         self._digest.add(member.path, kind, member.mode, b"")
         self._open_directories.append(member._replace(attributes=()))
         if self._target is not None:
-            place = self._target / member.path
-            place.mkdir(mode=0o700)
+            target = self._target / member.path
+            target.mkdir(mode=0o700)
             if kind == "opaque":
-                os.setxattr(place, "user.overlay.opaque", b"y")
-            self._set_attributes(member, place)
+                os.setxattr(target, "user.overlay.opaque", b"y")
+            self._set_attributes(member, target)
 
     def _read_member(self, member: ArchiveMember, kind: str) -> None:
         path, key = member.path, self._last_key
-        place = self._target / path if self._target is not None else None
+        target = self._target / path if self._target is not None else None
         payload = b""
         if kind == "file":
-            payload = self._copy_content(member, place)
+            payload = self._copy_content(member, target)
             is_told = member.size <= MAX_HASHED_FILE_BYTES and member.mode & 0o400
             self.files.add(key, payload, DigestsByPath.FILE if is_told else DigestsByPath.UNREPORTED)
         elif kind == "hard link":
@@ -467,24 +467,24 @@ class _ArchiveReader:
                 )
             payload, kind = origin[0], "file"
             self.files.add(key, *origin)
-            if self._target is not None and place is not None:
-                place.hardlink_to(self._target / member.target)
-                place = None  # its owner, mode and times are the first name's
+            if self._target is not None and target is not None:
+                target.hardlink_to(self._target / member.target)
+                target = None  # its owner, mode and times are the first name's
         elif kind == "link":
             payload = os.fsencode(member.target)
             self.files.add(key, hashlib.sha256(b"symlink:" + payload).digest(), DigestsByPath.LINK)
-            if place is not None:
-                place.symlink_to(member.target)
+            if target is not None:
+                target.symlink_to(member.target)
         else:
             self.hidden.add(path)
-            if kind == "fifo" and place is not None:
-                os.mkfifo(place)
-            elif place is not None:
-                os.mknod(place, stat.S_IFCHR, 0)
-                place = None
-        if place is not None:
-            self._set_attributes(member, place)
-            self._set_metadata(member, place, member.mode)
+            if kind == "fifo" and target is not None:
+                os.mkfifo(target)
+            elif target is not None:
+                os.mknod(target, stat.S_IFCHR, 0)
+                target = None
+        if target is not None:
+            self._set_attributes(member, target)
+            self._set_metadata(member, target, member.mode)
         self._digest.add(path, kind, member.mode, payload)
 
     def _copy_content(self, member: ArchiveMember, target_path: Path | None) -> bytes:

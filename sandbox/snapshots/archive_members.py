@@ -159,11 +159,11 @@ class _TarHeader:
     __slots__ = ("gid", "kind", "mode", "mtime", "name", "size", "target", "uid")
 
     def __init__(self, block: bytes) -> None:
-        name, low, high, told, self.kind, target, version, owners, device, prefix, rest = _FIELDS.unpack(
+        name, low, high, checksum, self.kind, target, version, owners, device, prefix, rest = _FIELDS.unpack(
             block
         )
-        if told != b"%06o\0 " % (
-            _sum_bytes(block[:256]) + _sum_bytes(block[256:]) - sum(told) + 8 * ord(" ")
+        if checksum != b"%06o\0 " % (
+            _sum_bytes(block[:256]) + _sum_bytes(block[256:]) - sum(checksum) + 8 * ord(" ")
         ):
             raise MalformedArchiveError("its header's checksum differs")
         if self.kind not in _KINDS and self.kind not in (_EXTENDED, _GLOBAL):

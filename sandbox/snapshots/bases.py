@@ -92,8 +92,8 @@ def prepare_snapshot_base(digest: str, spec: SandboxSpec) -> Base:
     known = _started_bases.get((origin, digest))
     base = known if known is not None and known.tree.is_dir() else prepare_base(spec)
     if base.digest != digest:
-        there = f"{spec.image or spec.directory} is {base.digest[:19]}…"
-        raise SnapshotCorruptError(f"the snapshot was made for base {digest[:19]}…, but {there}")
+        actual = f"{spec.image or spec.directory} is {base.digest[:19]}…"
+        raise SnapshotCorruptError(f"the snapshot was made for base {digest[:19]}…, but {actual}")
     return base
 
 
@@ -159,13 +159,13 @@ def _prepare_from_image(name: str) -> Base:
             assert unpacking.stdin is not None
             for chunk in container.export(chunk_size=1024 * 1024):
                 unpacking.stdin.write(chunk)
-            _, told = unpacking.communicate()
+            _, message = unpacking.communicate()
         except BrokenPipeError:
-            _, told = unpacking.communicate()
+            _, message = unpacking.communicate()
         finally:
             container.remove(force=True, v=True)
         if unpacking.returncode != 0:
-            raise _make_error(f"image {name} could not be unpacked", told.decode(errors="replace"))
+            raise _make_error(f"image {name} could not be unpacked", message.decode(errors="replace"))
         _change_owner(tree)
 
     return _create_base(Base(digest=image.id, is_system=True, environment=environment), fill)

@@ -54,5 +54,5 @@ def _workspace_prefix(snapshot: Snapshot, archive_contents: ArchiveContents) -> 
     in_rooms = snapshot.backend == "process" or (
         snapshot.backend == "host" and tops <= set(WRITABLE_DIRECTORIES)
     )
-    place = WRITABLE_DIRECTORIES[0] if in_rooms else snapshot.workspace.strip("/")
-    return f"{place}/" if place else ""
+    prefix = WRITABLE_DIRECTORIES[0] if in_rooms else snapshot.workspace.strip("/")
+    return f"{prefix}/" if prefix else ""

@@ -74,17 +74,17 @@ def count_layers_above(image: Mapping[str, Any], base: Mapping[str, Any]) -> int
 def open_image(image: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[ImageLayers]:
     """Return the image's layers as directories: the daemon's own if they can be read, else from its export."""
     above = count_layers_above(image, base)
-    places = layer_directories(image["GraphDriver"])
-    if places is not None and len(places) == len(image["RootFS"]["Layers"]):
+    directories = layer_directories(image["GraphDriver"])
+    if directories is not None and len(directories) == len(image["RootFS"]["Layers"]):
         yield ImageLayers(
-            places[:above],
-            LayerStack(*places[above:], opaque_attribute=opaque_attribute()),
-            places[-1].stat().st_uid,
+            directories[:above],
+            LayerStack(*directories[above:], opaque_attribute=opaque_attribute()),
+            directories[-1].stat().st_uid,
         )
         return
     with tempfile.TemporaryDirectory(prefix="takeover-image-") as name, translate_errors("docker save"):
-        places = _fetch_layers(image["Id"], above, Path(name))
-        yield ImageLayers(places[:above], LayerStack(*places[above:]), os.geteuid())
+        directories = _fetch_layers(image["Id"], above, Path(name))
+        yield ImageLayers(directories[:above], LayerStack(*directories[above:]), os.geteuid())
 
 
 def image_content_digest(image: Mapping[str, Any], base: Mapping[str, Any]) -> str:
@@ -134,9 +134,9 @@ def load_archive(
     image = f"sha256:{hashlib.sha256(config).hexdigest()}"
     if find_image(image) is None:
         with translate_errors("docker load"):
-            for told in client().api.load_image(_stream_image(path, size, base, config, tag)):
-                if "error" in told:
-                    raise OSError(told["error"])
+            for message in client().api.load_image(_stream_image(path, size, base, config, tag)):
+                if "error" in message:
+                    raise OSError(message["error"])
     found = find_image(image)
     if found is None:
         raise SandboxUnavailableError(f"the Docker daemon did not take {path} as an image")
@@ -206,16 +206,16 @@ def _fetch_layers(image: str, above: int, directory: Path) -> tuple[Path, ...]:
     with whole.open("xb") as out:
         for block in client().api.get_image(image):
             out.write(block)
-    places: list[Path] = []
+    layers: list[Path] = []
     with tarfile.open(whole) as saved:
         manifest = saved.extractfile("manifest.json")
         assert manifest is not None
         names = json.load(manifest)[0]["Layers"]
         for number, name in enumerate(names):
-            place = directory / str(number)
-            place.mkdir()
+            target = directory / str(number)
+            target.mkdir()
             layer = saved.extractfile(name)
             assert layer is not None
-            (unpack_layer if number >= len(names) - above else unpack_layer_names)(layer, place)
-            places.insert(0, place)
-    return tuple(places)
+            (unpack_layer if number >= len(names) - above else unpack_layer_names)(layer, target)
+            layers.insert(0, target)
+    return tuple(layers)

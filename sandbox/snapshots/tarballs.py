@@ -77,12 +77,12 @@ def unpack_layer(layer: IO[bytes], directory: Path) -> None:
 
 def _apply_marks(directory: Path) -> None:
     with make_readable(directory.parent, directory.name, directory.lstat(), to_write=True):
-        for place in list(directory.iterdir()):
-            if place.name.startswith(_WHITEOUT_PREFIX):
-                place.unlink()
-                _apply_mark(directory, place.name)
-            elif place.is_dir() and not place.is_symlink():
-                _apply_marks(place)
+        for path in list(directory.iterdir()):
+            if path.name.startswith(_WHITEOUT_PREFIX):
+                path.unlink()
+                _apply_mark(directory, path.name)
+            elif path.is_dir() and not path.is_symlink():
+                _apply_marks(path)
 
 
 def unpack_layer_names(layer: IO[bytes], directory: Path) -> None:

@@ -76,11 +76,11 @@ def export_snapshot(snapshot: Snapshot, store: Path, url: str) -> None:
     rename. Raises SnapshotCorruptError when the snapshot is not what its digest says.
     """
     with (
-        materialize_archive(snapshot, store) as place,
+        materialize_archive(snapshot, store) as archive_path,
         translate_storage_errors(url),
         open_atomically(url) as out,
     ):
-        write_snapshot(snapshot, place, out)
+        write_snapshot(snapshot, archive_path, out)
 
 
 def write_snapshot(snapshot: Snapshot, archive_path: Path, out: IO[bytes]) -> None:
@@ -142,15 +142,15 @@ def receive_snapshot(url: str, source: IO[bytes], archive_path: Path) -> Snapsho
 @contextlib.contextmanager
 def materialize_archive(snapshot: Snapshot, store: Path) -> Iterator[Path]:
     """The snapshot's archive, verified; an image's is made first. Raises SnapshotCorruptError."""
-    with _locate_archive(snapshot, store) as place:
-        archive.verify(place, digest=snapshot.digest, base_digest=snapshot.base)
-        yield place
+    with _locate_archive(snapshot, store) as archive_path:
+        archive.verify(archive_path, digest=snapshot.digest, base_digest=snapshot.base)
+        yield archive_path
 
 
 def read_archive_contents(snapshot: Snapshot, store: Path) -> archive.ArchiveContents:
     """Return the snapshot's content over its base, verified. Raises SnapshotCorruptError."""
-    with _locate_archive(snapshot, store) as place:
-        return archive.verify(place, digest=snapshot.digest, base_digest=snapshot.base)
+    with _locate_archive(snapshot, store) as archive_path:
+        return archive.verify(archive_path, digest=snapshot.digest, base_digest=snapshot.base)
 
 
 @contextlib.contextmanager
@@ -163,10 +163,10 @@ def _locate_archive(snapshot: Snapshot, store: Path) -> Iterator[Path]:
     image = docker_images.find_image(snapshot.location)
     if image is None:
         raise SnapshotCorruptError(f"snapshot image {snapshot.location[:19]} is not on this daemon")
-    with tempfile.TemporaryDirectory(prefix="takeover-export-") as room:
-        place = Path(room) / "archive"
-        docker_images.write_archive(image, docker_images.require_base_image(snapshot.base), place)
-        yield place
+    with tempfile.TemporaryDirectory(prefix="takeover-export-") as work_directory:
+        archive_path = Path(work_directory) / "archive"
+        docker_images.write_archive(image, docker_images.require_base_image(snapshot.base), archive_path)
+        yield archive_path
 
 
 def _read_export(url: str, source: IO[bytes], out: IO[bytes]) -> Snapshot:
@@ -220,16 +220,16 @@ def open_atomically(url: str) -> Iterator[IO[bytes]]:
         with system.transaction, system.open(path, "wb") as out:
             yield out
         return
-    place = Path(path)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    part = place.with_name(f".{place.name}.{secrets.token_hex(4)}.partial")
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
     try:
         with part.open("xb") as out:
             yield out
             out.flush()
             os.fsync(out.fileno())
-        part.replace(place)
-        archive.sync_directory(place.parent)
+        part.replace(target)
+        archive.sync_directory(target.parent)
     finally:
         part.unlink(missing_ok=True)
 

@@ -91,12 +91,12 @@ def make_readable(root: Path, path: str, info: os.stat_result, *, to_write: bool
     with open_safely(root, path, os.O_PATH) as descriptor:
         # As it is now: a caller further out may have opened it up already.
         mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-        place = Path(f"/proc/self/fd/{descriptor}")  # fchmod takes no descriptor of O_PATH
-        place.chmod(mode | wanted)
+        proc_path = Path(f"/proc/self/fd/{descriptor}")  # fchmod takes no descriptor of O_PATH
+        proc_path.chmod(mode | wanted)
         try:
             yield
         finally:
-            place.chmod(mode)
+            proc_path.chmod(mode)
 
 
 def _complete_flags(flags: int) -> int:

@@ -218,10 +218,14 @@ def test_what_cannot_be(base: Path, poison: RunCommand, run_main: RunCommand, tm
     assert_refused(
         poison(base, "--out", out, "--view", "x"), "--view: unknown view 'x' (use repository, trace"
     )
-    assert_refused(poison(base, "--out", out, "--successor", "replay:x"), "a replay ignores what it reads (use an LLM)")
+    assert_refused(
+        poison(base, "--out", out, "--successor", "replay:x"), "a replay ignores what it reads (use an LLM)"
+    )
     assert_refused(poison(base, "--out", out, "--successor", "openai:m"), "OPENAI_API_KEY is not set")
     assert_refused(poison(base, "--resume"), "--resume: pass the run's directory as --out")
-    assert_refused(run_main("--resume", "--out", tmp_path / "none"), "run not found (pass the directory of a run)")
+    assert_refused(
+        run_main("--resume", "--out", tmp_path / "none"), "run not found (pass the directory of a run)"
+    )
     assert not out.exists()
     bare = tmp_path / "bare"
     assert run_main("--view", "repository", *ONE_POINT, "--out", bare).returncode == 0

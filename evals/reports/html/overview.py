@@ -162,8 +162,8 @@ def describe_settings(config: RunConfig) -> tuple[tuple[str, str], ...]:
 def find_number_columns(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> tuple[bool, ...]:
     """Which columns contain numbers and are right-aligned."""
     return tuple(
-        any(row[place] is not None for row in rows) and all(_is_number(row[place]) for row in rows)
-        for place in range(len(columns))
+        any(row[index] is not None for row in rows) and all(_is_number(row[index]) for row in rows)
+        for index in range(len(columns))
     )
 
 

@@ -134,7 +134,7 @@ def draw_reductions(data: ReportData) -> Figure:
     figure, axes = style.create_panels(_row_titles(data), columns, width=2.8, height=0.5 + 0.27 * len(views))
     for line, successor in zip(axes, data.successors, strict=True):
         selected = data.select(successor=successor)
-        for place, view in enumerate(views):
+        for row, view in enumerate(views):
             pairs = pair_with_baseline(selected, view)
             estimates = (
                 estimate_reduction(pairs, "events"),
@@ -148,11 +148,11 @@ def draw_reductions(data: ReportData) -> Figure:
                 if estimate.interval is not None:
                     axis.plot(
                         [100 * bound for bound in estimate.interval],
-                        [place, place],
+                        [row, row],
                         color=color,
                         linewidth=1.6,
                     )
-                axis.plot([100 * estimate.value], [place], color=color, marker=marker, markersize=6)
+                axis.plot([100 * estimate.value], [row], color=color, marker=marker, markersize=6)
         line[-1].axvspan(-10, 10, alpha=0)  # so that a delta of zero is not magnified
         for axis in line:
             axis.axvline(0, color=style.GREY, linewidth=0.8, zorder=0.5)
@@ -170,11 +170,11 @@ def draw_first_prompts(data: ReportData) -> Figure:
     label = "tokens, estimated at four characters each (box: quartiles; whiskers: minimum and P90)"
     figure, axes = style.create_panels([""], [label], width=6.4, height=0.6 + 0.32 * len(sizes))
     axis = axes[0][0]
-    for place, (view, sample) in enumerate(sizes.items()):
+    for row, (view, sample) in enumerate(sizes.items()):
         color, marker, _ = view_style(view)
         axis.boxplot(
             [sample],
-            positions=[place],
+            positions=[row],
             orientation="horizontal",
             widths=0.5,
             showfliers=False,
@@ -185,7 +185,7 @@ def draw_first_prompts(data: ReportData) -> Figure:
             medianprops={"color": "black", "linewidth": 1.6},
         )
         # Jitter derived from the rank of the size, so that the plot is reproducible.
-        jitter = [place + 0.3 * ((number * 0.618) % 1 - 0.5) for number in range(len(sample))]
+        jitter = [row + 0.3 * ((number * 0.618) % 1 - 0.5) for number in range(len(sample))]
         axis.plot(
             sorted(sample), jitter, color=color, marker=marker, markersize=3, linestyle="none", alpha=0.6
         )
@@ -228,8 +228,8 @@ def draw_debt(data: ReportData) -> Figure:
         for axis, (field, kinds) in zip(line, groups, strict=True):
             for number, kind in enumerate(kinds):
                 selected = data.select(**{"successor": successor, field: kind})
-                for place, view in enumerate(views):
-                    offset = 0.75 * ((place + 0.5) / len(views) - 0.5)
+                for row, view in enumerate(views):
+                    offset = 0.75 * ((row + 0.5) / len(views) - 0.5)
                     _draw_debt_range(axis, data.pair_with_reference(selected, view), view, number + offset)
             axis.axhline(0, color=style.GREY, linewidth=0.8, zorder=0.5)
             axis.grid(visible=False, axis="x")

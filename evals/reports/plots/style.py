@@ -63,8 +63,8 @@ class ViewStyle(NamedTuple):
 
 def view_style(view: str) -> ViewStyle:
     """The style of a view, identical in every plot."""
-    place = _VIEW_ORDER.index(view) if view in _VIEW_ORDER else len(_VIEW_ORDER)
-    return ViewStyle(_OKABE_ITO[place], _MARKERS[place], _LINE_STYLES[place % len(_LINE_STYLES)])
+    index = _VIEW_ORDER.index(view) if view in _VIEW_ORDER else len(_VIEW_ORDER)
+    return ViewStyle(_OKABE_ITO[index], _MARKERS[index], _LINE_STYLES[index % len(_LINE_STYLES)])
 
 
 @contextmanager

@@ -137,8 +137,8 @@ def to_latex(table: Table) -> str:
 def _find_text_columns(table: Table) -> list[bool]:
     """Which columns contain text."""
     return [
-        any(isinstance(row[place], str) for row in table.rows) or not table.rows
-        for place in range(len(table.columns))
+        any(isinstance(row[index], str) for row in table.rows) or not table.rows
+        for index in range(len(table.columns))
     ]
 
 

@@ -53,18 +53,18 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
 
     An interrupted run resumes from its last checkpoint, as `run_takeover` does.
     """
-    places = RunPaths(out)
+    paths = RunPaths(out)
     started = time.monotonic()
     name = config.name_run(task.id, model)
     row: Row = {"task_id": task.id, "predecessor": model, "trace": name}
     settings: dict[str, Any] = {"points": config.points, "run_id": name}
     try:
-        with threads.open_thread(config, task, places, threads.name_thread(row), model, **settings) as run:
+        with threads.open_thread(config, task, paths, threads.name_thread(row), model, **settings) as run:
             outcome, before = threads.run_or_resume(run, lambda: run.start(task.id, task.prompt))
     except INFRASTRUCTURE_ERRORS as error:
         return row | make_failure_row(error, started)
     events = _redact_events(outcome.state)
-    _save_trace(places, name, outcome.state, model, events)
+    _save_trace(paths, name, outcome.state, model, events)
     return row | {
         "outcome": "run",
         "prompts": PROMPTS,
@@ -78,19 +78,19 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
 
 def grade_snapshot(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
     """Restore a record's snapshot and grade it officially, to label the record's handoff state."""
-    places = RunPaths(out)
+    paths = RunPaths(out)
     started = time.monotonic()
     row: Row = {"record_id": record_id}
     try:
-        record = places.records.load(record_id)
+        record = paths.records.load(record_id)
         patch, trouble = "", ""
-        with SandboxManager(places.spec(config, task)) as workbench:
-            machine = workbench.restore(record.required_snapshot, places.records.directory(record_id))
+        with SandboxManager(paths.spec(config, task)) as manager:
+            sandbox = manager.restore(record.required_snapshot, paths.records.directory(record_id))
             try:
-                patch = patch_since(machine, record.task.base_commit)
+                patch = patch_since(sandbox, record.task.base_commit)
             except RepositoryError as error:
                 trouble = f"no patch: {error}"
-        verdict = _grade(config, task, places, patch, f"snapshot.{record_id}")
+        verdict = _grade(config, task, paths, patch, f"snapshot.{record_id}")
     except INFRASTRUCTURE_ERRORS as error:
         return row | make_failure_row(error, started)
     return row | {
@@ -103,11 +103,11 @@ def grade_snapshot(config: RunConfig, out: Path, task: Task, record_id: str) -> 
 
 def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
     """Write the notes of one record."""
-    places = RunPaths(out)
+    paths = RunPaths(out)
     started = time.monotonic()
     row: Row = {"record_id": record_id}
     try:
-        record = places.records.load(record_id)
+        record = paths.records.load(record_id)
         writer = config.choose_writer(record.predecessor)
         row["model"] = writer
         model = models.build_model(
@@ -119,7 +119,7 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
             temperature=0.0,
         )
         notes = write_notes(record, build_ask(model, timeout_s=NOTES_TIMEOUT_S), writer)
-        places.records.add_notes(record_id, notes)
+        paths.records.add_notes(record_id, notes)
     except INFRASTRUCTURE_ERRORS as error:
         return row | make_failure_row(error, started)
     costs = {
@@ -142,20 +142,20 @@ def run_takeover(
     config: RunConfig, out: Path, task: Task, record_id: str, view: str, successor: str, repeat: int
 ) -> Row:
     """Let a successor continue one record under one view, and grade the result."""
-    places = RunPaths(out)
+    paths = RunPaths(out)
     started = time.monotonic()
     name = threads.name_takeover(record_id, view, successor, repeat)
     row: Row = {"task_id": task.id, "record_id": record_id, "view": view, "successor": successor}
     row |= {"repeat": repeat, "trace": name}
     try:
-        record = places.records.load(record_id)
+        record = paths.records.load(record_id)
         row |= {"point": record.point.kind, "predecessor": record.predecessor, "digest": record.digest}
         if view in views.VIEWS_WITH_NOTES and record.notes is None:
             raise RecordError(
                 f"record {record_id} has no notes, but the {view} view shows them (see notes.jsonl)"
             )
         with threads.open_thread(
-            config, task, places, threads.name_thread(row), successor, record, points=()
+            config, task, paths, threads.name_thread(row), successor, record, points=()
         ) as run:
             known = build_recipient(run.context)
             first = views.measure_view(views.find_view(view)(record, known))
@@ -163,7 +163,7 @@ def run_takeover(
                 run, lambda: run.take_over(record_id, cast(ViewName, view))
             )
         taken = before + _measure_elapsed(started)
-        verdict = _grade(config, task, places, outcome.patch, name)
+        verdict = _grade(config, task, paths, outcome.patch, name)
     except INFRASTRUCTURE_ERRORS as error:
         return row | make_failure_row(error, started)
     events = _redact_events(outcome.state)
@@ -173,7 +173,7 @@ def run_takeover(
         point=record.point,
         view=view,
     )
-    _save_trace(places, name, outcome.state, successor, events, continues)
+    _save_trace(paths, name, outcome.state, successor, events, continues)
     found, recalls = count_rediscovery(record, events), count_recall_tokens(events)
     return row | {
         "resolved": verdict.resolved,

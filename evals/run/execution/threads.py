@@ -90,8 +90,8 @@ def open_thread(
     ):
         if record is None and spec.backend == "process" and name.kind == "replay":
             # Only the sandbox knows the paths to which recorded paths move.
-            there = run.session.enter_state(BASE_STATE).workspace
-            run.context = run.context.model_copy(update={"model": build_model(there)})
+            workspace_path = run.session.enter_state(BASE_STATE).workspace
+            run.context = run.context.model_copy(update={"model": build_model(workspace_path)})
         yield run
 
 

@@ -105,13 +105,13 @@ def read_views(text: str) -> tuple[str, ...]:
     """The selected views, the baseline first. Raises RunUsageError."""
     from langgraph_takeover.handoff.views import VIEWS
 
-    asked = list(VIEWS) if "all" in _split(text) else _split(text)
-    unknown = [name for name in asked if name not in VIEWS]
-    if unknown or not asked:
+    names = list(VIEWS) if "all" in _split(text) else _split(text)
+    unknown = [name for name in names if name not in VIEWS]
+    if unknown or not names:
         raise RunUsageError(
             f"--view: unknown view {', '.join(unknown) or text!r} (use {', '.join(VIEWS)}, all)"
         )
-    return tuple(dict.fromkeys((BASELINE, *asked)))
+    return tuple(dict.fromkeys((BASELINE, *names)))
 
 
 def read_stages(text: str) -> tuple[str, ...]:
@@ -126,13 +126,13 @@ def read_points(text: str) -> tuple[PointKind, ...]:
 
 def read_names(option: str, noun: str, text: str, choices: tuple[_NameT, ...]) -> tuple[_NameT, ...]:
     """The selected choices, in their given order. Raises RunUsageError."""
-    asked = choices if "all" in _split(text) else tuple(_split(text))
-    unknown = [name for name in asked if name not in choices]
-    if unknown or not asked:
+    names = choices if "all" in _split(text) else tuple(_split(text))
+    unknown = [name for name in names if name not in choices]
+    if unknown or not names:
         raise RunUsageError(
             f"{option}: unknown {noun} {', '.join(unknown) or text!r} (use {', '.join(choices)}, all)"
         )
-    return tuple(name for name in choices if name in asked)
+    return tuple(name for name in choices if name in names)
 
 
 def read_ids(text: str | None) -> tuple[str, ...]:

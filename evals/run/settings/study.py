@@ -56,7 +56,7 @@ class Study(Frozen):
 @lru_cache
 def load_studies() -> dict[str, Study]:
     read = yaml.safe_load((_STUDIES / "studies.yaml").read_text(encoding="utf-8"))
-    return {name: Study.model_validate(told) for name, told in read.items()}
+    return {name: Study.model_validate(settings) for name, settings in read.items()}
 
 
 def get_study(name: str) -> Study:
@@ -125,14 +125,14 @@ def choose_points(points: Sequence[ReachedPoint], limit: int | None) -> tuple[Re
     """At most that many points: from the kinds in turn, from the first task on, of all predecessors if all reached it. [ours]"""
     if limit is None or len(points) <= limit:
         return tuple(points)
-    places = {
+    ranks = {
         name: n for n, name in enumerate(dict.fromkeys((point.task.id, point.kind) for point in points))
     }
     reached = Counter((point.task.id, point.kind) for point in points)
     by_kind = {
         kind: sorted(
             (point for point in points if point.kind == kind),
-            key=lambda point: (-reached[point.task.id, point.kind], places[point.task.id, point.kind]),
+            key=lambda point: (-reached[point.task.id, point.kind], ranks[point.task.id, point.kind]),
         )
         for kind in POINTS
     }
