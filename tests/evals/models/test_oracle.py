@@ -26,7 +26,7 @@ def test_the_first_turn_uses_no_path_command_or_code(task: Task) -> None:
     known = facts(task)
     turn = choose_turn(OracleKnowledge(known, [HumanMessage(task.prompt)]))
     text = str(turn)
-    secrets = [known.guide.command, known.reproduction.symptom, *(region.path for region in known.places)]
+    secrets = [known.guide.command, known.reproduction.symptom, *(region.path for region in known.regions)]
     assert not any(secret in text for secret in secrets)
 
 
@@ -34,7 +34,7 @@ def test_the_wrong_attempt_is_skipped_if_the_context_refutes_it() -> None:
     task = TASKS["ledger__ledger-12"]
     known = facts(task)
     assert known.wrong is not None
-    (region,) = known.places
+    (region,) = known.regions
     context = f"{task.prompt}\n{region.path}\n{region.base}\n{known.reproduction.symptom}\n"
     uninformed = choose_turn(OracleKnowledge(known, [HumanMessage(context)]))
     informed = choose_turn(OracleKnowledge(known, [HumanMessage(context + known.wrong.refuted_by)]))
@@ -45,7 +45,7 @@ def test_the_wrong_attempt_is_skipped_if_the_context_refutes_it() -> None:
 def test_the_state_of_a_file_is_the_last_one_shown() -> None:
     task = TASKS["ledger__ledger-12"]
     known = facts(task)
-    (region,) = known.places
+    (region,) = known.regions
     numbered = "\n".join(f"{number:6}\t{line}" for number, line in enumerate(region.right.splitlines(), 5))
     knowledge = OracleKnowledge(known, [HumanMessage(f"{task.prompt}\n{region.base}\n{numbered}")])
     assert knowledge.state(region) == "right"
@@ -67,7 +67,7 @@ def test_only_its_own_runs_since_its_last_edit_count() -> None:
 def test_notes_contain_facts_of_the_record_and_no_code() -> None:
     task = TASKS["ledger__ledger-12"]
     known = facts(task)
-    (region,) = known.places
+    (region,) = known.regions
     assert known.wrong is not None
     trace = f"{region.path}\n{region.wrong}\n{known.wrong.refuted_by}"
     note = (

@@ -215,9 +215,9 @@ _DAMAGED_JOURNALS: dict[str, tuple[Callable[[Path], object], str]] = {
         _put(_execute("CREATE TABLE bookmarks (a)")),
         "does not contain the rows of run run",
     ),
-    "directory": (_put(Path.mkdir), "a directory; .*move it away"),
-    "fifo": (_put(os.mkfifo), "a FIFO; .*move it away"),
-    "device": (_put(lambda file: file.symlink_to("/dev/zero")), "a device; .*move it away"),
+    "directory": (_put(Path.mkdir), "a directory; .*move journal.sqlite away"),
+    "fifo": (_put(os.mkfifo), "a FIFO; .*move journal.sqlite away"),
+    "device": (_put(lambda file: file.symlink_to("/dev/zero")), "a device; .*move journal.sqlite away"),
     "dangling": (_put(lambda file: file.symlink_to("nowhere")), "a symlink to a missing file; "),
     "loop": (_put(lambda file: file.symlink_to(file.name)), "too many levels of symbolic links"),
 }

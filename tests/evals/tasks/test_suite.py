@@ -66,10 +66,10 @@ class TaskRepository:
 
     def change(self, state: str) -> None:
         """Change every region that has this variant from the base to it."""
-        for place in self.oracle["places"]:
-            path = self.repo / place["path"]
-            assert path.read_text().count(place["base"]) == 1
-            path.write_text(path.read_text().replace(place["base"], place.get(state, place["base"])))
+        for region in self.oracle["regions"]:
+            path = self.repo / region["path"]
+            assert path.read_text().count(region["base"]) == 1
+            path.write_text(path.read_text().replace(region["base"], region.get(state, region["base"])))
 
     def suite(self) -> str:
         return self.run(self.oracle["guide"]["command"])[1]
@@ -251,34 +251,34 @@ def test_markers_occur_only_in_the_output_of_their_check(repository: TaskReposit
 
 def test_every_variant_has_distinctive_lines(repository: TaskRepository) -> None:
     all_text = "\n".join([repository.issue, *repository.files().values()])
-    for place in repository.oracle["places"]:
-        states = {state: place[state] for state in ("base", "wrong", "right") if state in place}
-        outside = all_text.replace(place["base"], "")
+    for region in repository.oracle["regions"]:
+        states = {state: region[state] for state in ("base", "wrong", "right") if state in region}
+        outside = all_text.replace(region["base"], "")
         for state, text in states.items():
             elsewhere = [outside, *(other for name, other in states.items() if name != state)]
             distinctive = [line for line in long_lines(text) if not any(line in other for other in elsewhere)]
-            assert distinctive, (place["path"], state)
+            assert distinctive, (region["path"], state)
 
 
 def test_searches_find_the_regions(repository: TaskRepository) -> None:
     known_text = repository.issue.lower()
-    for place in repository.oracle["places"]:
-        command = place.get("search", repository.oracle["search"])
+    for region in repository.oracle["regions"]:
+        command = region.get("search", repository.oracle["search"])
         pattern = shlex.split(command)[2]
         words = [word for word in re.findall(r"[a-z_]+", pattern.lower()) if word != "def"]
         assert words
         assert all(word in known_text for word in words)
         output = repository.run(command)[1]
-        assert place["path"] in output
+        assert region["path"] in output
         assert len(output.splitlines()) <= 10
-        known_text += (repository.repo / place["path"]).read_text().lower()
+        known_text += (repository.repo / region["path"]).read_text().lower()
 
 
 def test_the_issue_reveals_neither_paths_nor_code(repository: TaskRepository) -> None:
-    for place in repository.oracle["places"]:
-        dotted = place["path"].removesuffix(".py").replace("/", ".")
-        assert not any(hint in repository.issue for hint in (place["path"], Path(place["path"]).name, dotted))
-        assert not any(line in repository.issue for line in long_lines(place["right"]))
+    for region in repository.oracle["regions"]:
+        dotted = region["path"].removesuffix(".py").replace("/", ".")
+        assert not any(hint in repository.issue for hint in (region["path"], Path(region["path"]).name, dotted))
+        assert not any(line in repository.issue for line in long_lines(region["right"]))
 
 
 @pytest.mark.slow
