@@ -36,7 +36,7 @@ KEY = ("record_id", "view", "successor", "repeat")
 COMPARED_FIELDS = ("outcome", "resolved", "stop_reason", "events", "patch")
 """The fields in which two takeovers by the built-in model never differ."""
 DATABASES = "databases of a run, kB"
-PER_RUN_RESOURCES = ("containers", "images", "machines in a run")
+PER_RUN_RESOURCES = ("containers", "images", "snapshots in a run")
 """Counts that restart with each run; the others accumulate."""
 _PR_SET_CHILD_SUBREAPER = 36
 _CHILDREN_TIMEOUT_S, _RUN_TIMEOUT_S = 15.0, 900.0
@@ -209,7 +209,7 @@ def count_resources(out: Path, with_docker: bool) -> dict[str, int]:
         "images": on_daemon.count("image"),
         "mounts": sum(line.split()[4].startswith(str(home)) for line in mounts),
         "temporary files": len(list(Path(os.environ["TMPDIR"]).iterdir())),
-        "machines in a run": len(list(out.glob("snapshots/*"))),
+        "snapshots in a run": len(list(out.glob("snapshots/*"))),
         DATABASES: sum(file.stat().st_size for file in out.glob("*.sqlite*")) // 1000,
         **{f"{each.name} in TAKEOVER_HOME": len(list(each.iterdir())) for each in home.glob("*/")},
     }

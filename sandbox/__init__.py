@@ -78,13 +78,13 @@ def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
     _require_convertible(snapshot, spec)
     state = parse_state(snapshot.shell_state)
     with host_directories.translate_disk_errors():
-        enclosure = _load_backend(spec.backend).restore(snapshot, store, spec)
+        backend = _load_backend(spec.backend).restore(snapshot, store, spec)
         before, now = (
             _writable_directories(snapshot.backend, snapshot.workspace),
-            _writable_directories(spec.backend, enclosure.workspace),
+            _writable_directories(spec.backend, backend.workspace),
         )
         moved = state.relocate(dict(zip(before, now, strict=False)))
-        return BackendSandbox(enclosure, shell_init=spec.shell_init, shell_state=moved)
+        return BackendSandbox(backend, shell_init=spec.shell_init, shell_state=moved)
 
 
 def default_backend() -> BackendName:

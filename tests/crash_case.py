@@ -168,15 +168,15 @@ class CrashPoints:
         act = Session.act
 
         def count_act(
-            session: Session, task_id: str, call: str, machine_id: str, task: Any, do: Any, effect: Any
+            session: Session, task_id: str, call: str, state_id: str, task: Any, do: Any, effect: Any
         ) -> Any:
-            def run_effect(machine: Any) -> Any:
+            def run_effect(live_sandbox: Any) -> Any:
                 self.pass_point("before do")
-                seen = do(machine)
+                seen = do(live_sandbox)
                 self.pass_point("after do")
                 return seen
 
-            return act(session, task_id, call, machine_id, task, run_effect, effect)
+            return act(session, task_id, call, state_id, task, run_effect, effect)
 
         Session.act = count_act  # type: ignore[method-assign]
 
@@ -219,10 +219,10 @@ def run_or_resume(case: CrashCase, die_at: int = 0) -> None:
     @tool
     def note(number: int, config: RunnableConfig) -> str:
         """Note a number."""
-        machine = config["configurable"]["sandbox"]
-        machine.inspect(f"echo {number} >>log.txt")
+        live_sandbox = config["configurable"]["sandbox"]
+        live_sandbox.inspect(f"echo {number} >>log.txt")
         crossings.pass_point("between the tool's two effects")
-        machine.inspect(f"echo {number} >>{_OUTSIDE_FILE}")
+        live_sandbox.inspect(f"echo {number} >>{_OUTSIDE_FILE}")
         return f"noted {number}"
 
     crossings.wrap_all()
@@ -289,10 +289,10 @@ def audit_case(case: CrashCase) -> None:
         )
         found["successor"] = [taken.stop_reason, taken.state["events"][1]["text"], taken.patch]
         with home.open_session(case.name, case.spec) as (session, _):
-            machine = session.enter_state(
+            live_sandbox = session.enter_state(
                 home.saver.get_tuple(_thread_config(case)).checkpoint["channel_values"]["sandbox_state"]
             )
-            found["machine"] = machine.inspect(f"cat log.txt {_OUTSIDE_FILE} pkg/extra.py").output
+            found["machine"] = live_sandbox.inspect(f"cat log.txt {_OUTSIDE_FILE} pkg/extra.py").output
     (case.directory / "audit").write_text(_normalize_paths(json.dumps(found)))
 
 

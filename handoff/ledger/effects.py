@@ -36,7 +36,7 @@ _KEY_MATCHES = (
     & (effects.c.task_id == bindparam("k_task_id"))
     & (effects.c.call == bindparam("k_call"))
 )
-_SELECT = select(effects.c.machine_before, effects.c.machine_after, effects.c.result).where(_KEY_MATCHES)
+_SELECT = select(effects.c.state_before, effects.c.state_after, effects.c.result).where(_KEY_MATCHES)
 _INSERT = insert(effects)
 _DELETE_OLDER = delete(effects).where(
     effects.c.thread == bindparam("k_thread"), effects.c.task_id != bindparam("k_task_id")
@@ -60,7 +60,7 @@ def begin(lease: Lease, key: EffectKey, state_id: str) -> Effect | None:
             connection.execute(_DELETE_OLDER, _bind_key(key))
             connection.execute(
                 _INSERT,
-                {**key._asdict(), "machine_before": state_id, "begun_at": ledger.now(connection)},
+                {**key._asdict(), "state_before": state_id, "begun_at": ledger.now(connection)},
             )
     return _parse_effect(ledger, key, row)
 
@@ -74,7 +74,7 @@ def end(lease: Lease, key: EffectKey, state_after: str, result: str) -> None:
             _UPDATE,
             {
                 **_bind_key(key),
-                "machine_after": state_after,
+                "state_after": state_after,
                 "result": add_checksum(result),
                 "ended_at": ledger.now(connection),
             },
@@ -92,7 +92,7 @@ def _parse_effect(ledger: Ledger, key: EffectKey, row: Any) -> Effect | None:
     if row is None or row.result is None:
         return Effect(*row) if row else None
     what = f"the result of a call on thread {key.thread!r}"
-    return Effect(row.machine_before, row.machine_after, verify_text(ledger, what, row.result))
+    return Effect(row.state_before, row.state_after, verify_text(ledger, what, row.result))
 
 
 def _bind_key(key: EffectKey) -> dict[str, str]:

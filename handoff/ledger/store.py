@@ -45,14 +45,14 @@ effects = Table(
     Column("thread", Text, primary_key=True),
     Column("task_id", Text, primary_key=True),
     Column("call", Text, primary_key=True),
-    Column("machine_before", Text, nullable=False),
-    Column("machine_after", Text),
+    Column("state_before", Text, nullable=False),
+    Column("state_after", Text),
     Column("result", Text),
     Column("begun_at", Float, nullable=False),
     Column("ended_at", Float),
 )
 snapshots = Table(
-    "takeover_machines",
+    "takeover_snapshots",
     _metadata,
     Column("id", Text, primary_key=True),
     Column("thread", Text, nullable=False, index=True),

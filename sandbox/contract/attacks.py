@@ -116,7 +116,7 @@ def test_this_hosts_files_are_not_there(confined_sandbox: Sandbox, tmp_path: Pat
     assert run(confined_sandbox, "ls /var/run/docker.sock /run/docker.sock /etc/shadow").exit_code != 0
 
 
-def test_another_machines_files_are_not_there(confined_sandbox: Sandbox) -> None:
+def test_another_sandboxes_files_are_not_there(confined_sandbox: Sandbox) -> None:
     rooms = Path(tempfile.mkdtemp(prefix="takeover-other-"))
     try:
         assert run(confined_sandbox, f"ls {rooms}").exit_code == 2
@@ -187,7 +187,7 @@ def test_the_number_of_processes_is_limited(confined_sandbox: Sandbox) -> None:
     assert confined_sandbox.read_file("/tmp/forks.py") == _FORKS.encode()
 
 
-def test_a_machine_full_of_processes_stays_in_hand(confined_sandbox: Sandbox) -> None:
+def test_a_sandbox_full_of_processes_stays_in_hand(confined_sandbox: Sandbox) -> None:
     command = "python3 -c 'import os\nwhile 1:\n try: os.fork()\n except OSError: pass'"
     result = run(confined_sandbox, command, timeout_s=1)
     assert result.timed_out
@@ -218,7 +218,7 @@ def test_processors_are_limited(kit: Kit, victim: Sandbox) -> None:
     assert used_s <= elapsed_s + _QUOTA_PERIOD_S
 
 
-def test_two_machines_do_not_share_a_limit(kit: Kit, victim: Sandbox) -> None:
+def test_two_sandboxes_do_not_share_a_limit(kit: Kit, victim: Sandbox) -> None:
     other = kit.start(pids=PIDS)
     check_output(victim, f"for i in $(seq {PIDS - 20}); do sleep 60 & done")
     check_output(other, f"for i in $(seq {PIDS - 20}); do sleep 60 & done; ls")

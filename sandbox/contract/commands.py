@@ -186,7 +186,7 @@ def test_shell_init_runs_in_every_shell(kit: Kit) -> None:
         assert check_output(sandbox, "echo $MARK") == "set\n"
 
 
-def test_a_shell_init_that_ends_the_shell_is_the_machines_failure(kit: Kit) -> None:
+def test_a_shell_init_that_ends_the_shell_is_the_sandboxes_failure(kit: Kit) -> None:
     with pytest.raises(SandboxUnavailableError):
         kit.start(shell_init="exit 1")
 
@@ -214,7 +214,7 @@ def test_a_timeout_kills_everything_and_leaves_the_shell(clean_sandbox: Sandbox)
     assert check_output(clean_sandbox, beats) == last
 
 
-def test_after_a_timeout_nothing_of_the_command_goes_on(clean_sandbox: Sandbox) -> None:
+def test_after_a_timeout_nothing_of_the_command_continues(clean_sandbox: Sandbox) -> None:
     lists = (
         "sleep 60; touch late",
         "sleep 60 && touch late",
@@ -326,7 +326,7 @@ def test_output_that_looks_like_the_end_of_a_command(clean_sandbox: Sandbox) -> 
     assert clean_sandbox.cwd() == clean_sandbox.workspace
 
 
-def test_after_close_the_machine_is_gone(kit: Kit) -> None:
+def test_after_close_the_sandbox_is_gone(kit: Kit) -> None:
     sandbox = kit.start()
     sandbox.close()
     with pytest.raises(SandboxUnavailableError):

@@ -93,7 +93,7 @@ def test_a_file_that_may_not_be_read_is_not_deleted(clean_sandbox: Sandbox) -> N
     assert collect_changes(clean_sandbox, "chmod 644 pkg/mod.py") == {"pkg/mod.py": (same, same)}
 
 
-def test_modes_are_told(clean_sandbox: Sandbox) -> None:
+def test_modes_are_reported(clean_sandbox: Sandbox) -> None:
     same = digest(FILES["pkg/mod.py"])
     check_output(clean_sandbox, "chmod 755 pkg/mod.py")
     assert clean_sandbox.changes() == (
@@ -113,7 +113,7 @@ def test_caches_are_marked(clean_sandbox: Sandbox) -> None:
     assert generated == {"pkg/__pycache__/mod.pyc": True, "pkg/mine.log": False}
 
 
-def test_renames_are_told(clean_sandbox: Sandbox) -> None:
+def test_renames_are_reported(clean_sandbox: Sandbox) -> None:
     check_output(
         clean_sandbox, "mv pkg/mod.py pkg/moved.py; mv data.bin d1; cp d1 d2; rm README.txt; echo > README.md"
     )

@@ -59,7 +59,9 @@ def test_the_shell_is_carried_over(kit: Kit, fresh_sandbox: Sandbox, store: Path
     ]
 
 
-def test_the_state_of_the_shell_is_told_as_a_snapshot_keeps_it(fresh_sandbox: Sandbox, store: Path) -> None:
+def test_the_state_of_the_shell_is_reported_as_a_snapshot_keeps_it(
+    fresh_sandbox: Sandbox, store: Path
+) -> None:
     assert fresh_sandbox.run("cd /tmp; SAID='one two'", timeout_s=20).exit_code == 0
     first, kept = fresh_sandbox.shell_state(), fresh_sandbox.snapshot(store).result().shell_state
     # Bash sets some of its own variables only on first use.
@@ -70,7 +72,7 @@ def test_the_state_of_the_shell_is_told_as_a_snapshot_keeps_it(fresh_sandbox: Sa
     assert "one two" not in fresh_sandbox.shell_state()
 
 
-def test_a_shell_that_the_agent_broke_does_not_stop_a_freeze(
+def test_a_shell_that_the_agent_broke_does_not_stop_a_snapshot(
     kit: Kit, fresh_sandbox: Sandbox, store: Path
 ) -> None:
     tricks = "trap 'echo debug >&2' DEBUG; declare() { exit 3; }; set() { :; }; enable -n trap shopt"
@@ -83,7 +85,7 @@ def test_a_shell_that_the_agent_broke_does_not_stop_a_freeze(
     assert restored.cwd() == f"{restored.workspace}/pkg"
 
 
-def test_home_and_temporary_files_are_found_after_a_thaw(
+def test_home_and_temporary_files_are_found_after_a_restore(
     kit: Kit, fresh_sandbox: Sandbox, store: Path
 ) -> None:
     check_output(fresh_sandbox, 'echo h > "$HOME/h"; echo t > "${TMPDIR:-/tmp}/t"; place="$HOME/h"')
@@ -131,7 +133,7 @@ def test_every_file_is_carried_over(kit: Kit, fresh_sandbox: Sandbox, store: Pat
     assert restored.changes() == ()
 
 
-def test_a_socket_in_the_machine(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+def test_a_socket_in_the_sandbox(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
     check_output(
         fresh_sandbox,
         "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")'; test -S sock",
@@ -140,7 +142,7 @@ def test_a_socket_in_the_machine(kit: Kit, fresh_sandbox: Sandbox, store: Path) 
     assert check_output(restored, "cat README.txt") == "a small repository\n"
 
 
-def test_two_thaws_do_not_see_each_other(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+def test_two_restores_do_not_see_each_other(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
     check_output(fresh_sandbox, "echo frozen > state")
     snapshot = fresh_sandbox.snapshot(store).result()
     check_output(fresh_sandbox, "echo went on > state; touch only-first")
@@ -152,7 +154,7 @@ def test_two_thaws_do_not_see_each_other(kit: Kit, fresh_sandbox: Sandbox, store
     assert check_output(again, "cat state") == "frozen\n"
 
 
-def test_the_machine_goes_on_after_a_freeze(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+def test_the_sandbox_continues_after_a_snapshot(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
     check_output(fresh_sandbox, "x=kept; cd pkg; touch edited")
     check_output(
         fresh_sandbox, "while :; do date +%N > $HOME/b; mv $HOME/b $HOME/beat; sleep .02; done & echo on"
@@ -167,7 +169,7 @@ def test_the_machine_goes_on_after_a_freeze(kit: Kit, fresh_sandbox: Sandbox, st
     assert second.location
 
 
-def test_a_thawed_machine_can_be_frozen(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+def test_a_restored_sandbox_can_be_snapshotted(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
     check_output(fresh_sandbox, "echo 1 > one")
     second = kit.restore(fresh_sandbox.snapshot(store / "1").result(), store / "1")
     check_output(second, "echo 2 > two; rm README.txt")
@@ -175,7 +177,7 @@ def test_a_thawed_machine_can_be_frozen(kit: Kit, fresh_sandbox: Sandbox, store:
     assert check_output(third, "cat one two; ls README.txt 2>/dev/null || :") == "1\n2\n"
 
 
-def test_what_changed_is_counted_from_the_thaw(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+def test_what_changed_is_counted_from_the_restore(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
     check_output(fresh_sandbox, "echo 1 > before")
     restored = kit.restore(fresh_sandbox.snapshot(store).result(), store)
     assert restored.changes() == ()
@@ -234,7 +236,7 @@ def test_nothing_is_left_behind(kit: Kit) -> None:
     kit.remove_stale_resources(owner)
 
 
-def test_a_machine_that_cannot_be_had(kit: Kit) -> None:
+def test_a_sandbox_that_cannot_be_had(kit: Kit) -> None:
     owner = f"test-{secrets.token_hex(4)}"
     base = "image" if kit.spec().image else "directory"
     with pytest.raises(SandboxUnavailableError):
@@ -245,7 +247,7 @@ def test_a_machine_that_cannot_be_had(kit: Kit) -> None:
     kit.remove_stale_resources(owner)
 
 
-def test_a_killed_runs_leftovers_are_removed(kit: Kit, store: Path) -> None:
+def test_a_killed_runs_stale_resources_are_removed(kit: Kit, store: Path) -> None:
     owner = f"test-{secrets.token_hex(4)}"
     with kit.close_started():
         sandbox = kit.start(owner=owner)
@@ -264,7 +266,7 @@ def test_a_killed_runs_leftovers_are_removed(kit: Kit, store: Path) -> None:
             kit.restore(snapshot, store)
 
 
-def test_a_machine_that_its_run_did_not_close_is_removed(kit: Kit) -> None:
+def test_a_sandbox_that_its_run_did_not_close_is_removed(kit: Kit) -> None:
     owner = f"test-{secrets.token_hex(4)}"
     with kit.close_started():
         sandbox = kit.start(owner=owner)
@@ -297,7 +299,7 @@ def test_sixteen_successors_at_once(kit: Kit, fresh_sandbox: Sandbox, store: Pat
     assert check_output(fresh_sandbox, "cat state; ls README.txt") == "frozen\nREADME.txt\n"
 
 
-def test_a_long_chain_of_freezes(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+def test_a_long_chain_of_snapshots(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
     for number in range(CHAIN):
         check_output(
             fresh_sandbox, f"echo {number} > step; echo {number} > step-{number}; rm -f step-{number - 1}"

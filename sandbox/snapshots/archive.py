@@ -1,7 +1,7 @@
 """A sandbox's difference from its base as a single file: a layer in the format of the Open Container Initiative.
 
-A name that starts with `.wh.` means that the rest of the name is gone; `.wh..wh..opq` means that the directory hides
-the base's content. So the same file is a Docker image's layer and an overlay directory of the `host` back end.
+`.wh.NAME` means that NAME was deleted; `.wh..wh..opq` means that the directory hides the base's content. So the same file
+is a Docker image's layer and an overlay directory of the `host` back end.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class _ArchiveWriter:
 
 
 def _add_attributes(header: tarfile.TarInfo, descriptor: int) -> None:
-    """Put the user's extended attributes of an open file or directory into its header.
+    """Add the user's extended attributes of an open file or directory to its header.
 
     Attributes whose names an archive cannot express, with `=` or not in UTF-8, are left out.
     """
@@ -284,7 +284,7 @@ class ArchiveContents(NamedTuple):
     files: Mapping[str, str | None]
     """Files and links with the SHA-256 that a sandbox reports for them; None if it reports another."""
     hidden: Set[str]
-    """The base's content here is gone, including everything below."""
+    """Paths at which the base's content is deleted, including everything below."""
     literal_path: str | None
     """A path whose name Docker takes for a mark of its layers."""
 
@@ -293,7 +293,7 @@ def verify(
     archive: Path, *, digest: str, base_digest: str, max_bytes: int = MAX_LAYER_BYTES
 ) -> ArchiveContents:
     """Read the whole archive. Raises SnapshotCorruptError if it does not match these digests,
-    OutOfDiskError if its files take more than `largest` bytes.
+    OutOfDiskError if its files take more than `max_bytes` bytes.
     """
     return _read(archive, None, None, digest=digest, base_digest=base_digest, max_bytes=max_bytes)
 
@@ -307,11 +307,11 @@ def unpack(
     owner: int | None = None,
     max_bytes: int = MAX_LAYER_BYTES,
 ) -> None:
-    """Lay an archive out as an overlay directory, every file owned by `owner`; it is hostile until verified.
+    """Unpack an archive into an overlay directory, every file owned by `owner`. The archive is hostile until verified.
 
-    Raises SnapshotCorruptError when it reaches out of `target`, holds what no agent can have made, is cut
-    short, or is not what the digests say; OutOfDiskError when the disk is full or more than `largest` bytes would be
-    written, which holes are not. `target` must be empty, and is not fit for use after an error.
+    Raises SnapshotCorruptError if a path leaves `target`, if a member is of a kind that no agent can create, or if the
+    archive is truncated or does not match its digests. Raises OutOfDiskError if the disk is full or more than
+    `max_bytes` bytes (holes excluded) would be written. `target` must be empty; after an error it is incomplete.
     """
     _read(archive, target, owner, digest=digest, base_digest=base_digest, max_bytes=max_bytes)
 
@@ -341,7 +341,9 @@ def _read(
     except SandboxUnavailableError:
         raise  # one of the errors below
     except FileNotFoundError as error:
-        raise SnapshotCorruptError(f"{archive}: the snapshot's archive is gone") from error
+        raise SnapshotCorruptError(
+            f"{archive}: the snapshot's archive is missing (restore it from a copy)"
+        ) from error
     except (zstandard.ZstdError, ValueError) as error:
         raise SnapshotCorruptError(f"{archive}: cannot be unpacked: {error}") from error
     except OSError as error:
@@ -418,10 +420,10 @@ class _ArchiveReader:
             raise SnapshotCorruptError(f"{self._archive}: {path!r:.80} {problem}")
 
     def _enter(self, path: str, parent: str, name: str) -> None:
-        """Come to a path, if it stays within the tree that the archive itself has built so far."""
+        """Enter a path. Raise if it leaves the tree that the archive itself has built so far."""
         key = sort_key(path)
         self._require(
-            key != self._last_key and name not in ("", ".", ".."), path, "comes twice or has no name"
+            key != self._last_key and name not in ("", ".", ".."), path, "occurs twice or has no name"
         )
         self._close_directories(parent)
         top = self._open_directories[-1].path if self._open_directories else ""
@@ -430,7 +432,7 @@ class _ArchiveReader:
         self._last_key = key
 
     def _close_directories(self, path: str) -> None:
-        """Finish the directories that do not lead to a path: nothing more is put into them."""
+        """Finish the directories that do not lead to a path. They get no more members."""
         while self._open_directories and not f"{path}/".startswith(f"{self._open_directories[-1].path}/"):
             directory = self._open_directories.pop()
             if self._target is None:
@@ -525,7 +527,7 @@ class _ArchiveReader:
                 ) from error
 
     def _set_metadata(self, member: ArchiveMember, target_path: Path, mode: int) -> None:
-        """Set owner, mode and times; a directory's come last, when nothing more is put into it."""
+        """Set owner, mode and times. A directory gets them last, after all its members."""
         if self._owner is not None:
             os.chown(target_path, self._owner, self._owner, follow_symlinks=False)
         if member.kind != "link":
@@ -534,7 +536,7 @@ class _ArchiveReader:
 
 
 def _write_sparse(out: IO[bytes], block: bytes) -> int:
-    """Write a block but leave its pages of zeros out; the number of bytes written."""
+    """Write a block, with holes for its pages of zeros. Return the number of bytes written."""
     if block == _ZEROS[: len(block)]:
         out.seek(len(block), os.SEEK_CUR)
         return 0

@@ -50,7 +50,7 @@ _TIME = re.compile(rb"(-?)([0-9]{1,19})(?:\.([0-9]{1,9}))?")
 
 
 class MalformedArchiveError(TakeoverError, ValueError):
-    """The archive is not one that a snapshot is written as."""
+    """The archive does not have the format of a snapshot."""
 
 
 class ArchiveMember(NamedTuple):
@@ -167,10 +167,12 @@ class _TarHeader:
         ):
             raise MalformedArchiveError("its header's checksum differs")
         if self.kind not in _KINDS and self.kind not in (_EXTENDED, _GLOBAL):
-            raise MalformedArchiveError(f"{name.rstrip(bytes(1))!r:.80} is of a kind that no snapshot holds")
+            raise MalformedArchiveError(
+                f"{name.rstrip(bytes(1))!r:.80} is of a kind that snapshots do not contain"
+            )
         numbers = _NUMBERS.fullmatch(low + high)
         if numbers is None or version != b"ustar\00000" or (owners + prefix + rest + device).strip(b"\0"):
-            raise MalformedArchiveError("its header is not one that a snapshot has")
+            raise MalformedArchiveError("its header does not have the format of a snapshot")
         self.mode, self.uid, self.gid, self.size, self.mtime = (int(number, 8) for number in numbers.groups())
         self.name, self.target = name.rstrip(b"\0"), target.rstrip(b"\0")
 
@@ -206,7 +208,7 @@ def _parse_member(header: _TarHeader, extended: dict[bytes, bytes]) -> ArchiveMe
     path = extended.get(b"path", header.name)
     kind = _KINDS.get(header.kind)
     if kind is None:
-        raise MalformedArchiveError(f"{path!r:.80} is of a kind that no snapshot holds")
+        raise MalformedArchiveError(f"{path!r:.80} is of a kind that snapshots do not contain")
     if kind == "directory":
         path = path.removesuffix(b"/")
     target = extended.get(b"linkpath", header.target)

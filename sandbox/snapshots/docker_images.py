@@ -119,7 +119,9 @@ def load_archive(
     try:
         info = path.stat()
     except OSError as error:
-        raise SnapshotCorruptError(f"{path}: the snapshot's archive is gone") from error
+        raise SnapshotCorruptError(
+            f"{path}: the snapshot's archive is missing (restore it from a copy)"
+        ) from error
     key = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, digest, base["Id"], *labels.items())
     known = find_image(_loaded_images[key]) if key in _loaded_images else None
     if known is not None:

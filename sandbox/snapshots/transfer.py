@@ -1,7 +1,7 @@
-"""One snapshot as one file that another host can thaw, at any place that fsspec can name.
+"""One snapshot as one file, at any URL of fsspec, from which another host can restore it.
 
-A line of magic, the length of a header, the header (the snapshot as JSON), the archive, and a SHA-256 over all
-that comes before it.
+The file has a magic line, the lengths of header and archive, the header (the snapshot as JSON), the archive, and the
+SHA-256 of everything before it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _ExportHeader(Frozen):
 
 
 def copy_to_store(snapshot: Snapshot, store: Path, target_store: Path) -> None:
-    """Copy a snapshot from one store to another; one on a daemon needs no copy."""
+    """Copy a snapshot from one store to another. An image on a Docker daemon needs no copy."""
     source, target = store / snapshot.location, target_store / snapshot.location
     if snapshot.location.startswith("sha256:") or target.exists():
         return
@@ -60,7 +60,7 @@ def copy_to_store(snapshot: Snapshot, store: Path, target_store: Path) -> None:
         part.replace(target)
         archive.sync_directory(target_store)
     except FileNotFoundError as error:
-        raise SnapshotCorruptError(f"{source}: the snapshot is gone") from error
+        raise SnapshotCorruptError(f"{source}: snapshot not found (restore the file from a copy)") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise OutOfDiskError(f"{target}: the disk is full") from error
@@ -70,10 +70,10 @@ def copy_to_store(snapshot: Snapshot, store: Path, target_store: Path) -> None:
 
 
 def export_snapshot(snapshot: Snapshot, store: Path, url: str) -> None:
-    """Write a snapshot and all that it needs but its base to one file.
+    """Write a snapshot, without its base, to one file.
 
-    `store` is where it was frozen to. The file appears whole or not at all where the file system at `url` can
-    rename. Raises SnapshotCorruptError when the snapshot is not what its digest says.
+    `store` is the directory of the snapshot. If the file system at `url` can rename, the file appears complete or not
+    at all. Raises SnapshotCorruptError if the snapshot does not match its digest.
     """
     with (
         materialize_archive(snapshot, store) as archive_path,
@@ -105,10 +105,10 @@ def write_snapshot(snapshot: Snapshot, archive_path: Path, out: IO[bytes]) -> No
 
 
 def import_snapshot(url: str, store: Path) -> Snapshot:
-    """Put the snapshot of an exported file into `store`, verified; it can be thawed from there.
+    """Read the snapshot of an exported file into `store`, from which it can be restored.
 
-    Raises SnapshotCorruptError, with the reason, when the file is not one or is not whole, or its archive is not
-    what its digest says or reaches out of a machine.
+    Raises SnapshotCorruptError, with the reason, if the file is not an export or is truncated, or if its archive does
+    not match its digest or has paths outside the sandbox.
     """
     import fsspec
 
@@ -121,15 +121,16 @@ def import_snapshot(url: str, store: Path) -> Snapshot:
             part.replace(store / snapshot.location)
             archive.sync_directory(store)
     finally:
-        with contextlib.suppress(OSError):  # if nothing can be written, nothing is there
+        with contextlib.suppress(OSError):  # an unwritable directory has no partial file
             part.unlink()
     return snapshot
 
 
 def receive_snapshot(url: str, source: IO[bytes], archive_path: Path) -> Snapshot:
-    """Put the archive of what was sent at `place`, durably, and verify it; what follows it is refused.
+    """Write the archive of a sent snapshot to `archive_path`, durably, and verify it.
 
-    The snapshot's location is the name that the archive may have. Raises SnapshotCorruptError.
+    The returned snapshot's location is a safe name for the archive. Raises SnapshotCorruptError, also for data after
+    the end.
     """
     with archive_path.open("xb") as out:
         snapshot = _read_export(url, source, out)
@@ -141,7 +142,7 @@ def receive_snapshot(url: str, source: IO[bytes], archive_path: Path) -> Snapsho
 
 @contextlib.contextmanager
 def materialize_archive(snapshot: Snapshot, store: Path) -> Iterator[Path]:
-    """The snapshot's archive, verified; an image's is made first. Raises SnapshotCorruptError."""
+    """The verified archive of a snapshot, built first for an image. Raises SnapshotCorruptError."""
     with _locate_archive(snapshot, store) as archive_path:
         archive.verify(archive_path, digest=snapshot.digest, base_digest=snapshot.base)
         yield archive_path
@@ -212,7 +213,7 @@ def _read_export(url: str, source: IO[bytes], out: IO[bytes]) -> Snapshot:
 
 @contextlib.contextmanager
 def open_atomically(url: str) -> Iterator[IO[bytes]]:
-    """A file to write that gets its name when it is whole."""
+    """A file to write. It gets its name when it is complete."""
     import fsspec
 
     system, path = fsspec.core.url_to_fs(url, skip_instance_cache=True)  # one transaction each

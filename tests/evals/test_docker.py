@@ -73,7 +73,7 @@ def test_a_real_task_from_its_trajectory(
     takeover: RunCommand,
     real_data: Path,
     tmp_path: Path,
-    machine: str,
+    sandbox: str,
     view: str,
     takeovers: int,
 ) -> None:
@@ -86,7 +86,7 @@ def test_a_real_task_from_its_trajectory(
     out = tmp_path / "out"
     chosen = ("--tasks", source, "--task-ids", SYMPY, "--predecessor", replay, "--successor", replay)
     done = takeover(
-        *chosen, "--sandbox", machine, "--view", view, "--points", "first_source_edit", "--out", out
+        *chosen, "--sandbox", sandbox, "--view", view, "--points", "first_source_edit", "--out", out
     )
     assert done.returncode == 0, (done.stdout, done.stderr)
     (record,) = (out / "records").glob("*/record.json")

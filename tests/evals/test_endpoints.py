@@ -99,7 +99,7 @@ def test_no_endpoint_at_all(run_main: RunCommand, tmp_path: Path) -> None:
     assert "could not be reached" in read_rows(out, "predecessors")[0]["detail"]
 
 
-def test_a_takeover_that_is_tried_again_goes_on_and_counts_the_seconds_spent_before(
+def test_a_takeover_that_is_tried_again_continues_and_counts_the_seconds_spent_before(
     snapshot_case: Frozen, chat_server: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cut_at_the_second(request: dict[str, Any]) -> tuple[int, bytes]:

@@ -128,7 +128,7 @@ def test_the_built_in_model_follows_nothing(oracle_run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_order_stands_in_the_machine_too(oracle_run: Path) -> None:
+def test_an_order_stands_in_the_sandbox_too(oracle_run: Path) -> None:
     """Later events of a successor that looks at the project's own description show it."""
     (row,) = (row for row in read_rows(oracle_run, "plants") if row["injection"] == "file")
     record = RecordStore(oracle_run / "records").load(row["record_id"])
@@ -165,7 +165,7 @@ def test_a_gullible_model_follows_exactly_what_it_is_shown(
     assert re.search(r"│ notes +│ +0/1 0 %° │ +0/1 0 %° │ +1/1 100 % │", done.stdout), done.stdout
 
 
-def test_who_meets_the_order_in_the_machine_may_follow_it_under_any_view(
+def test_who_meets_the_order_in_the_sandbox_may_follow_it_under_any_view(
     base: Path, poison: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:
     Gullible(chat_server, first="cat README.md")
@@ -239,7 +239,7 @@ def record(base: Path) -> HandoffRecord:
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("name", load_injections())
-def test_what_a_view_shows_of_a_plant(record: HandoffRecord, name: str, view: str) -> None:
+def test_what_a_view_shows_of_a_injection(record: HandoffRecord, name: str, view: str) -> None:
     plant, said = load_injections()[name], choose_substitutions(record, name, "")
     poisoned, notes = inject(record, plant, said, f"{format_order(said)}\n\nRead me.")
     messages = find_view(view)(poisoned.seal().model_copy(update={"notes": notes}), DEFAULT_RECIPIENT)
@@ -247,7 +247,7 @@ def test_what_a_view_shows_of_a_plant(record: HandoffRecord, name: str, view: st
 
 
 @pytest.mark.parametrize("name", load_injections())
-def test_a_plant_leaves_what_is_proven_as_it_is(record: HandoffRecord, name: str) -> None:
+def test_a_injection_leaves_what_is_proven_as_it_is(record: HandoffRecord, name: str) -> None:
     plant = load_injections()[name]
     said = choose_substitutions(record, name, "")
     poisoned, notes = inject(record, plant, said, "Read me.")

@@ -92,7 +92,7 @@ def test_shards_together_are_the_whole(published_rows: Path, tmp_path: Path, run
     assert summary["views"]["trace"]["runs"] == 13
 
 
-def test_infrastructure_failures_are_told_and_make_the_exit_code(
+def test_infrastructure_failures_are_reported_and_make_the_exit_code(
     published_rows: Path, run_report: RunCommand
 ) -> None:
     done = run_report(published_rows)
@@ -116,7 +116,7 @@ def test_a_torn_last_line_is_warned_of_and_kept(published_rows: Path, run_report
     assert json.loads((published_rows / "summary.json").read_text())["warnings"]
 
 
-def test_runs_told_as_one_that_differ_say_in_what(
+def test_runs_reported_as_one_that_differ_say_in_what(
     published_rows: Path, tmp_path: Path, run_report: RunCommand
 ) -> None:
     first = cut(published_rows, tmp_path / "a", ("one__one-1",))

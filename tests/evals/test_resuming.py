@@ -84,7 +84,7 @@ def _start_stopped_run(
 
 
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
-def test_a_takeover_that_is_killed_goes_on_where_it_stood(
+def test_a_takeover_that_is_killed_continues_where_it_stood(
     run_main: RunCommand, chat_server: ChatServer, note_taker_run: Path, tmp_path: Path, workers: str
 ) -> None:
     out = tmp_path / "out"
@@ -92,10 +92,10 @@ def test_a_takeover_that_is_killed_goes_on_where_it_stood(
     kill_process(process)
     taker.go_on.set()
     assert len(read_rows(out)) < 2
-    machines_of_run = (
+    sandboxes_of_run = (
         host_directories.runs_directory() / json.loads((out / "config.json").read_text())["run_id"]
     )
-    assert any(machines_of_run.iterdir())
+    assert any(sandboxes_of_run.iterdir())
     with open_home(out) as home:
         begun = {}
         for thread in home.threads():
@@ -118,11 +118,11 @@ def test_a_takeover_that_is_killed_goes_on_where_it_stood(
         assert all(len(home.history(thread)) >= count for thread, count in begun.items())
         assert len(home.threads()) == 3
     assert list((out / "snapshots").iterdir()) == []
-    assert not machines_of_run.exists()
+    assert not sandboxes_of_run.exists()
 
 
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
-def test_a_takeover_that_is_told_to_end_keeps_the_reply_that_it_waits_for(
+def test_a_takeover_that_is_reported_to_end_keeps_the_reply_that_it_waits_for(
     run_main: RunCommand, chat_server: ChatServer, note_taker_run: Path, tmp_path: Path, workers: str
 ) -> None:
     out = tmp_path / "out"
@@ -138,7 +138,7 @@ def test_a_takeover_that_is_told_to_end_keeps_the_reply_that_it_waits_for(
 
 
 @pytest.mark.slow
-def test_a_takeover_whose_machine_is_lost_fails_once_and_then_begins_anew(
+def test_a_takeover_whose_sandbox_is_lost_fails_once_and_then_begins_anew(
     run_main: RunCommand, chat_server: ChatServer, note_taker_run: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"

@@ -135,18 +135,18 @@ def test_no_artefact_of_a_run_holds_a_secret(
     chat_server: ChatServer,
     tmp_path: Path,
     request: pytest.FixtureRequest,
-    machine: str,
+    sandbox: str,
     protocol: str,
     views: tuple[str, ...],
 ) -> None:
-    if machine == "docker":
+    if sandbox == "docker":
         builder = request.getfixturevalue("images")
         builder.build_suite(ROOT / "evals" / "tasks" / "suite" / "tasks", builder.build_base())
     out, place = tmp_path / "out", tmp_path / "place"
     place.mkdir(mode=0o711)
     chat_server.answer = Leaking(protocol == "native")
     asked = ("--model", "openai:m", "--base-url", chat_server.url, "--view", ",".join(views))
-    asked += ("--protocol", protocol, "--sandbox", machine, "--allow-unisolated")
+    asked += ("--protocol", protocol, "--sandbox", sandbox, "--allow-unisolated")
     done = takeover(*asked, *ONE_POINT, "--out", out, **ENVIRONMENT, **{ROOT_VARIABLE: str(place)})
     # One takeover met the endpoint that refused; what that said is in its row and in the report.
     assert done.returncode == 3, (done.stdout, done.stderr)

@@ -245,9 +245,9 @@ def test_what_the_switch_made_is_isolated_without_it(tmp_path: Path) -> None:
         server.stop()
         server.variables["TAKEOVER_STUDIO_UNISOLATED"] = ""
         server.start()
-        values, machine = server.values(made), server.values(isolated)["sandbox_state"]
+        values, live_sandbox = server.values(made), server.values(isolated)["sandbox_state"]
         with open_home(server.home) as home:
-            kept = [snapshots.find(home.ledger, each) for each in (values["sandbox_state"], machine)]
+            kept = [snapshots.find(home.ledger, each) for each in (values["sandbox_state"], live_sandbox)]
         assert [each.backend for each in kept if each] == ["process", "host"]
         update = {"sandbox_state": values["sandbox_state"], "stop_reason": None}
         server.run(isolated, input=None, command={"update": update, "goto": "think"})
@@ -255,7 +255,7 @@ def test_what_the_switch_made_is_isolated_without_it(tmp_path: Path) -> None:
         taken, received = server.thread(), server.thread()
         server.run(taken, "takeover", input={"record": record})
         # The state names an isolated machine, but the successor would enter the record's.
-        update = {"sandbox_state": machine, "record": record}
+        update = {"sandbox_state": live_sandbox, "record": record}
         server.run(received, "takeover", input=None, command={"update": update, "goto": "receive"})
         server.stop()
         with open_home(server.home) as home:  # files were converted: whatever was made is isolated

@@ -70,7 +70,7 @@ def test_records_are_self_contained(complete_run: Path) -> None:
         }
 
 
-def test_no_machine_is_left_and_every_thread_can_be_looked_back_upon(complete_run: Path) -> None:
+def test_no_sandbox_is_left_and_every_thread_can_be_looked_back_upon(complete_run: Path) -> None:
     assert list((complete_run / "snapshots").iterdir()) == []
     with open_home(complete_run) as home:
         for row in read_rows(complete_run):

@@ -140,7 +140,7 @@ def test_tasks_on_different_threads_at_once(bench: RunHarness) -> None:
         assert get_shown_lines(outcome.state) == [name]
 
 
-def test_tasks_on_one_thread_are_told_who_holds_it(bench: RunHarness) -> None:
+def test_tasks_on_one_thread_are_reported_who_holds_it(bench: RunHarness) -> None:
     async def both() -> None:
         model = scripted_model(*NOTES, SHOW, DONE)
         with open_run(bench.home, "thread", model=model, sandbox=bench.spec) as held:

@@ -38,7 +38,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("on_it", ["database", "home"])
 @pytest.mark.parametrize("moment", ["thinking", "acting", "observed"])
-def test_a_run_goes_on_once_there_is_room(
+def test_a_run_continues_once_there_is_room(
     bench: RunHarness, disk: Path, tmp_path: Path, on_it: str, moment: str
 ) -> None:
     home_at = disk / "home" if on_it == "home" else tmp_path / "roomy"
@@ -102,7 +102,7 @@ def test_something_large_that_there_is_no_room_for(
 
 
 @pytest.mark.parametrize("moment", ["started", "confirmed", "acting"])
-def test_a_handoff_goes_on_once_there_is_room(disk: Path, tmp_path: Path, moment: str) -> None:
+def test_a_handoff_continues_once_there_is_room(disk: Path, tmp_path: Path, moment: str) -> None:
     def listen(told: dict[str, Any]) -> None:
         if told["event"] == moment:
             fill_disk(disk)
@@ -162,9 +162,9 @@ def spec(request: pytest.FixtureRequest, tmp_path: Path, full_home: Path) -> San
 
 
 def test_no_sandbox_starts_where_its_disk_is_full(spec: SandboxSpec, full_home: Path, tmp_path: Path) -> None:
-    with contextlib.closing(sandbox.start(spec)) as machine:
-        machine.run("echo work > work", timeout_s=20)
-        snapshot = machine.snapshot(tmp_path / "store").result()
+    with contextlib.closing(sandbox.start(spec)) as live_sandbox:
+        live_sandbox.run("echo work > work", timeout_s=20)
+        snapshot = live_sandbox.snapshot(tmp_path / "store").result()
     shutil.copytree(tmp_path / "store", tmp_path / "elsewhere")
     filler = fill_disk(full_home)
     for begin in (
@@ -176,27 +176,27 @@ def test_no_sandbox_starts_where_its_disk_is_full(spec: SandboxSpec, full_home: 
             begin()
         assert "\n" not in str(told.value)
     filler.unlink()
-    with contextlib.closing(sandbox.restore(snapshot, tmp_path / "elsewhere", spec)) as machine:
-        assert machine.run("cat work", timeout_s=20).output == "work\n"
+    with contextlib.closing(sandbox.restore(snapshot, tmp_path / "elsewhere", spec)) as live_sandbox:
+        assert live_sandbox.run("cat work", timeout_s=20).output == "work\n"
 
 
 def test_a_disk_that_fills_is_no_failure_of_the_agent(
     spec: SandboxSpec, full_home: Path, tmp_path: Path
 ) -> None:
-    with contextlib.closing(sandbox.start(spec)) as machine:
+    with contextlib.closing(sandbox.start(spec)) as live_sandbox:
         filler = fill_disk(full_home)
         for deed in (
-            lambda: machine.run("echo new > new", timeout_s=20),
-            lambda: machine.run("echo > new; exit 3", timeout_s=20),
-            lambda: machine.run("sleep 9", timeout_s=0.5),
-            lambda: machine.write_file("new", b"x" * 100_000),
-            lambda: machine.snapshot(tmp_path / "store").result(),
+            lambda: live_sandbox.run("echo new > new", timeout_s=20),
+            lambda: live_sandbox.run("echo > new; exit 3", timeout_s=20),
+            lambda: live_sandbox.run("sleep 9", timeout_s=0.5),
+            lambda: live_sandbox.write_file("new", b"x" * 100_000),
+            lambda: live_sandbox.snapshot(tmp_path / "store").result(),
         ):
             with pytest.raises(OutOfDiskError, match=SAID):
                 deed()
         filler.unlink()
-    with contextlib.closing(sandbox.start(spec)) as machine:
-        assert machine.run("echo new > new && cat new", timeout_s=20).output == "new\n"
+    with contextlib.closing(sandbox.start(spec)) as live_sandbox:
+        assert live_sandbox.run("echo new > new && cat new", timeout_s=20).output == "new\n"
 
 
 def test_a_disk_without_room_for_names(
@@ -212,7 +212,7 @@ def test_a_disk_without_room_for_names(
 
 
 @pytest.mark.parametrize("moment", ["thinking", "acting"])
-def test_a_run_goes_on_once_its_sandbox_has_room(full_home: Path, tmp_path: Path, moment: str) -> None:
+def test_a_run_continues_once_its_sandbox_has_room(full_home: Path, tmp_path: Path, moment: str) -> None:
     def listen(told: dict[str, Any]) -> None:
         if told["event"] == moment and told["step"] == 2:
             fill_disk(full_home)

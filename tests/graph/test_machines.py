@@ -17,7 +17,7 @@ MACHINES = pytest.mark.parametrize(
 
 
 @MACHINES
-def test_a_fork_has_the_machine_of_its_checkpoint(bench: RunHarness) -> None:
+def test_a_fork_has_the_sandbox_of_its_checkpoint(bench: RunHarness) -> None:
     bench.run(scripted_model(NOTE.format(1), NOTE.format(2), NOTE.format(3), DONE))
     for step in (0, 1, 2, 3):
         (moment,) = [
@@ -31,7 +31,7 @@ def test_a_fork_has_the_machine_of_its_checkpoint(bench: RunHarness) -> None:
 
 
 @MACHINES
-def test_a_machine_that_is_gone_or_damaged_is_never_replaced(bench: RunHarness) -> None:
+def test_a_sandbox_that_is_gone_or_damaged_is_never_replaced(bench: RunHarness) -> None:
     with pytest.raises(ModelError):
         bench.run(scripted_model(NOTE.format(1), ModelError("gone")), model_tries=1)
     archives = [path for path in bench.home.snapshot_directory.rglob("*") if path.is_file()]
@@ -53,7 +53,7 @@ def directories(bench: RunHarness) -> set[str]:
 
 
 @pytest.mark.parametrize("backend", ["process", "host"])
-def test_a_directory_that_was_entered_after_a_resume_lies_in_the_machine(bench: RunHarness) -> None:
+def test_a_directory_that_was_entered_after_a_resume_lies_in_the_sandbox(bench: RunHarness) -> None:
     gone = ModelError("gone")
     with pytest.raises(ModelError):
         bench.run(scripted_model(NOTE.format(1), gone), model_tries=1)
@@ -64,7 +64,7 @@ def test_a_directory_that_was_entered_after_a_resume_lies_in_the_machine(bench: 
 
 
 @MACHINES
-def test_history_and_machines_are_pruned_together(bench: RunHarness) -> None:
+def test_history_and_sandboxes_are_pruned_together(bench: RunHarness) -> None:
     model = scripted_model(NOTE.format(1), EDIT, NOTE.format(2), NOTE.format(3), SHOW, DONE)
     before = bench.run(model, points=("first_source_edit",), max_steps=4)
     assert len(directories(bench)) == 5
@@ -96,7 +96,7 @@ def test_what_is_half_made_stays_unless_nobody_else_works_here(bench: RunHarness
     assert set(bench.home.snapshot_directory.iterdir()) == kept
 
 
-def test_who_looks_in_sees_the_machine_of_each_checkpoint_and_leaves_it_as_it_was(bench: RunHarness) -> None:
+def test_who_looks_in_sees_the_sandbox_of_each_checkpoint_and_leaves_it_as_it_was(bench: RunHarness) -> None:
     replies = (NOTE.format(1), NOTE.format(2), SHOW, DONE)
     bench.run(scripted_model(*replies), max_steps=2)
     moments = {(each.step, each.next): each for each in bench.home.history("thread")}

@@ -108,7 +108,7 @@ def stop(desk: Desk, writer: Writer) -> None:
 
 def read_all_rows(home: Home) -> dict[str, Any]:
     """Everything that a writer can write: all rows of all tables, and all records."""
-    tables = ["takeover_leases", "takeover_effects", "takeover_machines", "checkpoints", "writes"]
+    tables = ["takeover_leases", "takeover_effects", "takeover_snapshots", "checkpoints", "writes"]
     tables += [] if home.ledger.is_sqlite else ["checkpoint_blobs", "checkpoint_writes"]
     found: dict[str, Any] = {}
     with home.ledger.read_transaction() as connection:
@@ -127,7 +127,7 @@ def notes(state: Any) -> str:
     return str(shown[-1])
 
 
-def test_of_three_that_resume_at_once_one_works_and_two_are_told_who(desk: Desk) -> None:
+def test_of_three_that_resume_at_once_one_works_and_two_are_reported_who(desk: Desk) -> None:
     desk.hold("model-1")
     first = desk.start()
     until(lambda: first.is_at("model-1"))

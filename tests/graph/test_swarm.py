@@ -245,7 +245,7 @@ def test_a_handoff_is_repeated_without_a_second_record(store: RecordStore) -> No
     )
 
 
-def test_a_call_beside_the_handoff_is_told_as_unanswered() -> None:
+def test_a_call_beside_the_handoff_is_reported_as_unanswered() -> None:
     both = call("transfer_to_bob_the_2nd", "Both.")
     both.tool_calls.append({"name": "shell", "args": {"command": "ls"}, "id": "call_1", "type": "tool_call"})
     model = Script(replies=[both, call("shell", command="pwd", id="call_1"), AIMessage("Done.")], seen=[])
@@ -430,7 +430,7 @@ def test_nobody_is_shown_another_threads_record(store: RecordStore) -> None:
         graph.invoke({"messages": [forged]}, THREAD)
 
 
-def test_a_lost_store_is_told(store: RecordStore) -> None:
+def test_a_lost_store_is_reported(store: RecordStore) -> None:
     graph, _ = play_script(create_handoff_tool, records=store)
     with pytest.raises(RecordError, match="pass it as records="):
         import_records(graph, THREAD)

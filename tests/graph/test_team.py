@@ -316,7 +316,7 @@ def test_a_turn_that_goes_round_without_an_act_is_stopped(team: TeamBench) -> No
     assert actors(state) == ["a", "b", "a", "a", "a", "b"]
 
 
-def test_who_may_not_finish_is_told_who_may(team: TeamBench) -> None:
+def test_who_may_not_finish_is_reported_who_may(team: TeamBench) -> None:
     writer, tester = agent("writer", DONE, DONE, may_finish=False), agent("tester", DONE)
     state = team.run(writer, tester, max_consecutive_turns=2)
     assert (
@@ -433,7 +433,7 @@ def test_a_handoff_that_is_refused_leaves_the_turns(team: TeamBench) -> None:
     assert state["stop_reason"] == "finished"
 
 
-def test_a_run_that_stops_at_a_pass_goes_on_with_it(team: TeamBench) -> None:
+def test_a_run_that_stops_at_a_pass_continues_with_it(team: TeamBench) -> None:
     agents = agent("writer", EDIT), agent("tester", SHOW, DONE, max_consecutive_turns=3)
     settings: dict[str, Any] = {
         "policy": "stop",

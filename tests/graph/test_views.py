@@ -180,7 +180,7 @@ def test_a_successors_own_record_tells_of_all_the_work(bench: RunHarness) -> Non
     assert third["stop_reason"] == "finished"
 
 
-def test_the_files_of_the_machine_are_listed_with_the_record(bench: RunHarness) -> None:
+def test_the_files_of_the_sandbox_are_listed_with_the_record(bench: RunHarness) -> None:
     record = predecessor(
         bench,
         "```bash\nmkdir -p 'a b' && touch 'a b/c' && ln -s nowhere link\n```",

@@ -72,7 +72,7 @@ def test_a_view_is_exactly_what_a_successor_gets(copy_harness: RunHarness, recor
     assert told == [{"role": "user", "content": first.text}]
 
 
-def test_without_a_view_all_are_told(record: Path) -> None:
+def test_without_a_view_all_are_reported(record: Path) -> None:
     done = invoke("show", record)
     assert (done.exit_code, done.stderr) == (0, "")
     assert "four characters each" in done.stdout
@@ -93,7 +93,7 @@ def test_without_a_view_all_are_told(record: Path) -> None:
     assert f"{size:,}" in done.stdout
 
 
-def test_several_messages_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_messages_are_reported_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call = {"name": "shell", "args": {"command": "ls"}, "id": "call_1"}
     messages = [
         HumanMessage("Go."),
@@ -177,7 +177,7 @@ def test_verify_tells_of_each(copy_harness: RunHarness, record: Path, tmp_path: 
     assert done.exit_code == 3
     first, second = done.stdout.splitlines()
     assert first.startswith(f"{RECORD.id}: ")
-    assert "archive is gone" in first
+    assert "archive is missing (restore it from a copy)" in first
     assert second == f"{NAME}: whole"
     (tmp_path / "nothing").mkdir()
     done = invoke("verify", tmp_path / "nothing", record)
@@ -218,7 +218,7 @@ def test_what_cannot_be_done_is_one_line(record: Path, tmp_path: Path) -> None:
         ("verify", record, tmp_path / "none"): (2, "RECORD: "),
         ("export", tmp_path / "none", tmp_path / "out"): (2, "RECORD: "),
         ("export", torn, tmp_path / "out"): (3, "torn"),
-        ("export", gone, tmp_path / "out"): (3, "archive is gone"),
+        ("export", gone, tmp_path / "out"): (3, "archive is missing (restore it from a copy)"),
         ("export", record, "nowhere://x/y"): (3, "nowhere://x/y"),
         ("import", tmp_path / "none", tmp_path / "store"): (3, "file not found"),
         ("import", text, tmp_path / "store"): (3, "unknown record format"),

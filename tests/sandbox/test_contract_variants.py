@@ -28,15 +28,15 @@ def test_an_image_of_too_many_layers_is_made_one(
     repository: Path, testbed_image: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_kit("docker-commit", repository, testbed_image) as kit:
-        machine = kit.start()
+        sandbox = kit.start()
         below = len(docker_images.require_base_image(str(kit.spec().image))["RootFS"]["Layers"])
         monkeypatch.setattr("langgraph_takeover.sandbox.backends.docker._MAX_LAYERS", below + 2)
         for step in range(4):
-            check_output(machine, f"echo {step} >step; touch step-{step}; rm -f step-{step - 1}")
-            snapshot = machine.snapshot(tmp_path).result()
+            check_output(sandbox, f"echo {step} >step; touch step-{step}; rm -f step-{step - 1}")
+            snapshot = sandbox.snapshot(tmp_path).result()
             found = docker_images.find_image(snapshot.location)
             assert found is not None
             assert len(found["RootFS"]["Layers"]) <= below + 2
-            machine.close()
-            machine = kit.restore(snapshot, tmp_path)
-        assert check_output(machine, "cat step; ls step-*") == "3\nstep-3\n"
+            sandbox.close()
+            sandbox = kit.restore(snapshot, tmp_path)
+        assert check_output(sandbox, "cat step; ls step-*") == "3\nstep-3\n"

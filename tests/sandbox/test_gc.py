@@ -216,7 +216,7 @@ def test_what_a_killed_run_left_is_shown_and_then_removed(place: Place) -> None:
     assert foreign.is_dir()
 
 
-def test_bases_go_only_when_asked_and_when_no_run_is_alive(place: Place) -> None:
+def test_bases_continuely_when_asked_and_when_no_run_is_alive(place: Place) -> None:
     run = place.run(new_owner(), "process")
     half_done = place.home / "bases" / "0123456789ab.partial"
     half_done.mkdir()
@@ -331,7 +331,7 @@ def test_who_starts_while_its_files_go_waits_and_begins_afresh(
     newcomer.communicate("")
 
 
-def test_machines_that_start_meanwhile_work(place: Place) -> None:
+def test_sandboxes_that_start_meanwhile_work(place: Place) -> None:
     env = place.environment()
     collector = subprocess.Popen([sys.executable, "-c", _COLLECTOR], cwd=ROOT, env=env, stdout=-1, text=True)
     owner = new_owner()
@@ -343,7 +343,7 @@ def test_machines_that_start_meanwhile_work(place: Place) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["home", "runs", "locks", "bases"])
-def test_a_file_where_a_directory_should_be_is_told(place: Place, wrong: str) -> None:
+def test_a_file_where_a_directory_should_be_is_reported(place: Place, wrong: str) -> None:
     path = place.home if wrong == "home" else place.home / wrong
     if wrong == "home":
         path.rmdir()
@@ -358,7 +358,7 @@ def test_a_file_where_a_directory_should_be_is_told(place: Place, wrong: str) ->
     assert complaint.count("\n") == 1
 
 
-def test_names_that_are_not_ours_are_told_and_left(place: Place) -> None:
+def test_names_that_are_not_ours_are_reported_and_left(place: Place) -> None:
     runs, locks = place.home / "runs", place.home / "locks"
     for path in (runs / "Nobody", locks / "a-directory", place.home / "bases" / "mine"):
         path.mkdir(parents=True)

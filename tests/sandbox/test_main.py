@@ -45,12 +45,12 @@ def snapshot_store(repository: Path, tmp_path_factory: pytest.TempPathFactory) -
     """A store with a snapshot and its JSON."""
     store = tmp_path_factory.mktemp("store")
     spec = SandboxSpec(backend="process", directory=repository, owner="test-main")
-    machine = sandbox.start(spec)
+    live_sandbox = sandbox.start(spec)
     try:
-        machine.write_file("new.txt", b"carried\n")
-        snapshot = machine.snapshot(store).result()
+        live_sandbox.write_file("new.txt", b"carried\n")
+        snapshot = live_sandbox.snapshot(store).result()
     finally:
-        machine.close()
+        live_sandbox.close()
         sandbox.remove_stale_resources("process", spec.owner)
     (store / "snapshot.json").write_text(snapshot.model_dump_json())
     (store / "record.json").write_text(
@@ -96,7 +96,7 @@ def test_probe_of_a_place_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["snapshot.json", "record.json"])
-def test_a_snapshot_is_carried_away_and_thawed(
+def test_a_snapshot_is_carried_away_and_restored(
     snapshot_store: Path, tmp_path: Path, repository: Path, name: str
 ) -> None:
     done = command("export", snapshot_store / name, tmp_path / "carried")
@@ -105,11 +105,11 @@ def test_a_snapshot_is_carried_away_and_thawed(
     assert done.returncode == 0, done.stderr
     snapshot = Snapshot.model_validate_json(done.stdout)
     spec = SandboxSpec(backend="process", directory=repository, owner="test-main")
-    machine = sandbox.restore(snapshot, tmp_path / "new" / "store", spec)
+    live_sandbox = sandbox.restore(snapshot, tmp_path / "new" / "store", spec)
     try:
-        assert machine.read_file("new.txt") == b"carried\n"
+        assert live_sandbox.read_file("new.txt") == b"carried\n"
     finally:
-        machine.close()
+        live_sandbox.close()
         sandbox.remove_stale_resources("process", spec.owner)
 
 
@@ -121,7 +121,10 @@ def test_what_cannot_be_carried(snapshot_store: Path, tmp_path: Path) -> None:
         ("export", tmp_path / "none.json", tmp_path / "out"): (2, "SNAPSHOT_JSON"),
         ("export", tmp_path / "text", tmp_path / "out"): (2, "not JSON"),
         ("export", tmp_path / "empty.json", tmp_path / "out"): (2, "backend: Field required"),
-        ("export", tmp_path / "alone.json", tmp_path / "out"): (3, "archive is gone"),
+        ("export", tmp_path / "alone.json", tmp_path / "out"): (
+            3,
+            "archive is missing (restore it from a copy)",
+        ),
         ("export", snapshot_store / "snapshot.json", "nowhere://x/y"): (3, "nowhere://x/y"),
         ("import", tmp_path / "none", tmp_path / "store"): (3, "file not found"),
         ("import", tmp_path / "text", tmp_path / "store"): (3, "unknown snapshot format"),

@@ -54,7 +54,7 @@ def kit(tmp_path_factory):
 @pytest.mark.parametrize("broken", ["", "directory", "changes"])
 def test_another_projects_backend(tmp_path: Path, broken: str) -> None:
     (tmp_path / "test_theirs.py").write_text(_THEIRS.format(broken=broken))
-    chosen = "exit_codes or last or renames or modes or two_thaws"
+    chosen = "exit_codes or last or renames or modes or two_restores"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, tmp_path],
         cwd=tmp_path,

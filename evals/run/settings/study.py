@@ -125,9 +125,7 @@ def choose_points(points: Sequence[ReachedPoint], limit: int | None) -> tuple[Re
     """At most that many points: from the kinds in turn, from the first task on, of all predecessors if all reached it. [ours]"""
     if limit is None or len(points) <= limit:
         return tuple(points)
-    ranks = {
-        name: n for n, name in enumerate(dict.fromkeys((point.task.id, point.kind) for point in points))
-    }
+    ranks = {name: n for n, name in enumerate(dict.fromkeys((point.task.id, point.kind) for point in points))}
     reached = Counter((point.task.id, point.kind) for point in points)
     by_kind = {
         kind: sorted(

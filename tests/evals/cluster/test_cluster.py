@@ -193,8 +193,8 @@ def nothing_left(out: Path, *nodes: Started) -> None:
     assert [directory for each in nodes for directory in each.directories()] == []
     assert not (out / "depot").exists()
     run_id = json.loads((out / "config.json").read_text())["run_id"]
-    machines = {path.name for path in host_directories.runs_directory().glob(f"{run_id}*")}
-    assert not machines
+    sandboxes = {path.name for path in host_directories.runs_directory().glob(f"{run_id}*")}
+    assert not sandboxes
 
 
 @pytest.mark.slow

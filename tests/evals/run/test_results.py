@@ -52,7 +52,7 @@ def test_exported_files_tell_the_same(complete_run: Path, run_files: Path) -> No
     assert files.load_trace(files.takeovers[0]) is None
 
 
-def test_a_torn_last_line_is_told(run_files: Path) -> None:
+def test_a_torn_last_line_is_reported(run_files: Path) -> None:
     path = run_files / "takeovers.jsonl"
     path.write_text(path.read_text()[:-20])
     results = load_results([run_files])

@@ -751,7 +751,7 @@ def test_a_missing_snapshot_is_reported_with_advice(studio: Studio) -> None:
     archive.unlink()
     advice = " (resume from another checkpoint of the thread, or take over another record)"
     error = failure(studio.run(thread, input=None, checkpoint=checkpoint, context=choices("notes")))
-    assert error.endswith(f"the snapshot's archive is gone{advice}")
+    assert error.endswith(f"the snapshot's archive is missing (restore it from a copy){advice}")
     with open_home(studio.home) as home:
         lease = acquire(home.ledger, thread)
         snapshots.remove(lease, snapshots.list_state_ids(home.ledger, thread))

@@ -277,7 +277,9 @@ def test_searches_find_the_regions(repository: TaskRepository) -> None:
 def test_the_issue_reveals_neither_paths_nor_code(repository: TaskRepository) -> None:
     for region in repository.oracle["regions"]:
         dotted = region["path"].removesuffix(".py").replace("/", ".")
-        assert not any(hint in repository.issue for hint in (region["path"], Path(region["path"]).name, dotted))
+        assert not any(
+            hint in repository.issue for hint in (region["path"], Path(region["path"]).name, dotted)
+        )
         assert not any(line in repository.issue for line in long_lines(region["right"]))
 
 

@@ -202,7 +202,7 @@ def test_a_start_up_mends_what_died_and_tells_the_rest(bench: RunHarness) -> Non
     assert handoffs.load(bench.home.ledger, found.id).state == "completed"
 
 
-def test_a_successor_that_nobody_drives_is_told_of(bench: RunHarness) -> None:
+def test_a_successor_that_nobody_drives_is_reported_of(bench: RunHarness) -> None:
     found = offer_handoff(bench, "tester")
     done = deliver_record(bench, found, scripted_model(UNDERSTOOD, FIX, DONE), max_steps=1)
     assert done.handoff.state == "active"

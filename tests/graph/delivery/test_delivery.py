@@ -209,7 +209,7 @@ class Changing(Scripted):
         return scripted_model(*[reply] * 99)._generate(messages)
 
 
-def test_a_roll_back_restores_checkpoint_and_machine_together(bench: RunHarness) -> None:
+def test_a_roll_back_restores_checkpoint_and_sandbox_together(bench: RunHarness) -> None:
     found = offer_first_record(bench)
     deliver_record(bench, found, scripted_model(UNDERSTOOD, FIX, "```bash\nrm -rf pkg\n```", DONE))
     successor = handoffs.load(bench.home.ledger, found.id).successor
@@ -313,7 +313,7 @@ def test_two_handoffs_of_one_thread_have_one_taker(bench: RunHarness) -> None:
 
 
 @pytest.mark.parametrize("where", ["confirm", "accepted", "active", "acting", "completed"])
-def test_a_killed_successor_goes_on_where_it_was(bench: RunHarness, where: str) -> None:
+def test_a_killed_successor_continues_where_it_was(bench: RunHarness, where: str) -> None:
     found = offer_first_record(bench)
     model = Changing(replies=[UNDERSTOOD, FIX, TEST, DONE], seen=[], tools=[])
     child = os.fork()
@@ -360,7 +360,7 @@ def _die(where: str) -> None:
     handoffs.change_state, think.ask_with_retries = moving, asking  # type: ignore[assignment]
 
 
-def test_a_bare_resume_of_the_successor_goes_on_too(bench: RunHarness) -> None:
+def test_a_bare_resume_of_the_successor_continues_too(bench: RunHarness) -> None:
     found = offer_first_record(bench)
     done = deliver_record(bench, found, scripted_model(UNDERSTOOD, FIX, TEST, DONE), max_steps=1)
     assert done.handoff.state == "active"
@@ -414,7 +414,7 @@ def test_two_repairs_at_once_mend_a_thing_once(bench: RunHarness, monkeypatch: p
 
 
 @pytest.mark.parametrize("by_s", [-3 * 24 * 3600.0, 3 * 24 * 3600.0])
-def test_a_clock_that_jumps_changes_nothing_but_what_is_told(
+def test_a_clock_that_jumps_changes_nothing_but_what_is_reported(
     bench: RunHarness, monkeypatch: pytest.MonkeyPatch, by_s: float
 ) -> None:
     found, clock = offer_first_record(bench), bench.home.ledger.now

@@ -75,14 +75,14 @@ def test_a_node_whose_checkpoint_was_never_written_is_not_lost(bench: RunHarness
     assert len(model.seen) == 5
 
 
-def test_a_step_that_is_replayed_is_done_anew_from_its_own_machine(bench: RunHarness) -> None:
+def test_a_step_that_is_replayed_is_done_anew_from_its_own_sandbox(bench: RunHarness) -> None:
     bench.run(scripted_model(NOTE.format(1), NOTE.format(2), DONE))
     before = [m for m in bench.home.history("thread") if m.next == ("shell",) and m.step == 2]
     done = bench.resume(scripted_model("", "", SHOW, DONE), checkpoint=before[0].checkpoint)
     assert get_note_text(done.state) == "1\n2"
 
 
-def test_the_machines_of_points_only(bench: RunHarness) -> None:
+def test_the_sandboxes_of_points_only(bench: RunHarness) -> None:
     broken = scripted_model(NOTE.format(1), EDIT, NOTE.format(2), ModelError("gone"))
     settings: Any = {"snapshot_every": "point", "points": ("first_source_edit",)}
     with pytest.raises(ModelError):
@@ -96,7 +96,7 @@ def test_the_machines_of_points_only(bench: RunHarness) -> None:
     assert get_note_text(done.state) == "1\n2"
 
 
-def test_the_machines_of_records_alone(bench: RunHarness) -> None:
+def test_the_sandboxes_of_records_alone(bench: RunHarness) -> None:
     model = scripted_model(NOTE.format(1), EDIT, NOTE.format(2), SHOW, DONE)
     settings: Any = {"snapshot_every": "never", "points": ("first_source_edit",)}
     state = bench.run(model, max_steps=3, **settings)
@@ -169,7 +169,7 @@ def test_a_handoff_asked_for_from_outside(bench: RunHarness) -> None:
     assert again.stop_reason == "finished"
 
 
-def test_the_policy_takeover_lets_the_successor_go_on(bench: RunHarness) -> None:
+def test_the_policy_takeover_lets_the_successor_continue(bench: RunHarness) -> None:
     done = run(
         bench.home,
         "thread",
@@ -198,7 +198,7 @@ def test_a_thread_holds_one_run(bench: RunHarness) -> None:
         bench.resume(scripted_model(DONE), checkpoint="1f0")
 
 
-def test_a_second_writer_is_told_who_holds_the_thread(bench: RunHarness) -> None:
+def test_a_second_writer_is_reported_who_holds_the_thread(bench: RunHarness) -> None:
     with open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as first:
         with pytest.raises(ThreadHeldError, match="held by process"):
             bench.run(scripted_model(DONE))
@@ -229,7 +229,7 @@ def test_sigterm_ends_the_run_after_its_step(bench: RunHarness, kept_at: Any) ->
     assert get_note_text(done.state) == "1\n2\n3"
 
 
-def test_a_pruned_thread_goes_on_where_it_was(bench: RunHarness) -> None:
+def test_a_pruned_thread_continues_where_it_was(bench: RunHarness) -> None:
     broken = scripted_model(NOTE.format(1), EDIT, ModelError("gone"))
     with pytest.raises(ModelError):
         bench.run(broken)

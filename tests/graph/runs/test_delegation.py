@@ -332,7 +332,7 @@ BAD = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_be_delegated_is_told_to_the_model(bench: RunHarness, name: str) -> None:
+def test_what_cannot_be_delegated_is_reported_to_the_model(bench: RunHarness, name: str) -> None:
     arguments, says = BAD[name]
     begin = "```bash\nprintf 'a\\0b' > binary\n```"
     state = run(bench, agents([begin, calling(**arguments), "```bash\nls\n```", DONE]))
@@ -427,7 +427,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("kept", ["step", "point"])
-def test_children_go_on_after_a_failure_and_are_not_begun_again(bench: RunHarness, kept: Any) -> None:
+def test_children_continue_after_a_failure_and_are_not_begun_again(bench: RunHarness, kept: Any) -> None:
     done: list[str] = []
 
     def once(name: str, reply: Any) -> Callable[[Any], Any]:

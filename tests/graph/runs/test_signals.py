@@ -107,7 +107,7 @@ def test_the_next_write_need_not_wait(
     assert came > 10
 
 
-def test_a_run_that_fails_while_it_is_told_to_end_ends() -> None:
+def test_a_run_that_fails_while_it_is_reported_to_end_ends() -> None:
     def failing() -> None:
         with drain_on_sigterm(RunControl()):
             signal.raise_signal(signal.SIGTERM)

@@ -73,7 +73,7 @@ def dead(trace: Trace, what: str) -> DeadEnd:
     return end
 
 
-def test_a_file_is_as_the_machine_has_it() -> None:
+def test_a_file_is_as_the_sandbox_has_it() -> None:
     (file,) = payload(Trace(), read_files=["./pkg//core.py", "/w/pkg/core.py"]).read_files
     assert file == ReadFile(path="pkg/core.py", sha256=sha(CORE), event=None, content=CORE)
     seen = Trace().shell(
@@ -177,7 +177,7 @@ def test_fields_that_were_left_empty_are_not_meant() -> None:
     )
 
 
-def test_a_long_list_of_mistakes_is_told_in_part() -> None:
+def test_a_long_list_of_mistakes_is_reported_in_part() -> None:
     with pytest.raises(DelegationError) as caught:
         parse_tasks({"goal": "a", **{f"x{n}" * 500: n for n in range(50)}}, 8)
     assert len(str(caught.value)) < 1000

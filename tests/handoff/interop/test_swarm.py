@@ -103,7 +103,7 @@ def test_the_points_are_the_handoffs_and_the_end() -> None:
     assert (only.predecessor, only.point.detail) == ("alice", "handed over to Bob")
 
 
-def test_a_machine_belongs_to_where_the_messages_end(tmp_path: Path) -> None:
+def test_a_sandbox_belongs_to_where_the_messages_end(tmp_path: Path) -> None:
     first, last = from_swarm(MESSAGES, snapshot=RECORD.snapshot, base_commit="abc", checkpoint_id="c")
     assert (first.snapshot, first.task.base_commit, first.checkpoint_id) == (None, "", "")
     assert (last.required_snapshot, last.task.base_commit, last.checkpoint_id) == (
@@ -200,7 +200,7 @@ def test_a_reply_that_was_streamed_is_no_other() -> None:
     ]
 
 
-def test_the_next_handoff_goes_on_from_a_view(tmp_path: Path) -> None:
+def test_the_next_handoff_continues_from_a_view(tmp_path: Path) -> None:
     store = RecordStore(tmp_path)
     for records in (None, store):
         begun = build_latest_record(MESSAGES, thread_id="t", records=records)
@@ -233,7 +233,7 @@ def test_an_observed_trace_is_kept_as_it_was_observed() -> None:
     assert (later.snapshot, later.patch) == (None, "")
 
 
-def test_a_view_that_a_store_explains_is_told_without_it(tmp_path: Path) -> None:
+def test_a_view_that_a_store_explains_is_reported_without_it(tmp_path: Path) -> None:
     store = RecordStore(tmp_path / "records")
     begun = build_latest_record(MESSAGES, records=store)
     seen = attach_record(VIEWS["trace"](begun), begun, is_stored=True)
@@ -276,7 +276,7 @@ def test_a_mark_that_is_none_is_a_message_like_others(mark: Any) -> None:
 
 
 @pytest.mark.parametrize("state", [[], [HumanMessage("t")], {"messages": []}, {}, {"messages": "x"}, [3]])
-def test_messages_in_which_nothing_was_done_are_told(state: Any) -> None:
+def test_messages_in_which_nothing_was_done_are_reported(state: Any) -> None:
     with pytest.raises(TraceError, match="no agent has said or done anything"):
         from_swarm(state)
 

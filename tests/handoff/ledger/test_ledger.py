@@ -265,7 +265,7 @@ def test_an_effect_is_known_from_its_beginning_until_another_node_acts(ledger: L
     other.release()
 
 
-def test_machines_are_kept_found_and_forgotten(ledger: Ledger) -> None:
+def test_sandboxes_are_kept_found_and_forgotten(ledger: Ledger) -> None:
     held, other = acquire(ledger, "thread"), acquire(ledger, "other")
     snapshots.save(held, "m1", SNAPSHOT)
     snapshots.save(held, "m1", SNAPSHOT.model_copy(update={"digest": "another"}))
@@ -339,21 +339,21 @@ def test_a_database_of_an_earlier_version_is_refused(ledger: Ledger, url: str) -
         ("postgresql://me:hunter2@127.0.0.1:port/x", "is no database URL"),
     ],
 )
-def test_a_database_that_cannot_be_had_is_told_in_one_line(wrong: str, said: str) -> None:
+def test_a_database_that_cannot_be_had_is_reported_in_one_line(wrong: str, said: str) -> None:
     with pytest.raises(LedgerUnavailableError) as told:
         Ledger(wrong)
     assert said in one_line(told)
     assert "hunter2" not in str(told.value)
 
 
-def test_a_database_that_the_server_has_not_is_told_without_the_password(postgres_url: str) -> None:
+def test_a_database_that_the_server_has_not_is_reported_without_the_password(postgres_url: str) -> None:
     wrong = postgres_url.replace("postgres@", "postgres:hunter2@").rpartition("/")[0] + "/nowhere"
     with pytest.raises(LedgerUnavailableError, match="nowhere") as told:
         Ledger(wrong)
     assert "hunter2" not in one_line(told)
 
 
-def test_a_file_that_is_no_database_is_told_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_reported_and_left_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("Not a database.\n" * 300)
     with pytest.raises(LedgerUnavailableError, match="no SQLite database") as told:
@@ -365,7 +365,7 @@ def test_a_file_that_is_no_database_is_told_and_left_as_it_is(tmp_path: Path) ->
     one_line(told)
 
 
-def test_a_database_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
+def test_a_database_that_cannot_be_written_to_is_reported(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     Ledger(f"sqlite:///{place}/there.sqlite").close()
@@ -379,7 +379,7 @@ def test_a_database_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
             one_line(error)
 
 
-def test_a_full_disk_is_told_and_no_transaction_is_half_there(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_no_transaction_is_half_there(tmp_path: Path) -> None:
     with mount_small_disk(tmp_path / "place", "2m") as place:
         ledger = Ledger(f"sqlite:///{place}/ledger.sqlite")
         held = acquire(ledger, "thread", ttl_s=3600)

@@ -67,7 +67,7 @@ def test_a_record_goes_round(record: Path, record_archive: Path, tmp_path: Path)
     assert verify_record(place) == Verification(())
 
 
-def test_a_successor_goes_on_from_what_was_imported(
+def test_a_successor_continues_from_what_was_imported(
     copy_harness: RunHarness, record_archive: Path, tmp_path: Path
 ) -> None:
     with open_home(tmp_path / "other") as home:

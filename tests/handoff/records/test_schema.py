@@ -75,7 +75,7 @@ def test_what_is_broken_is_not(files: dict[str, Any]) -> None:
     assert of("Review").is_valid({})
 
 
-def test_every_field_that_needs_it_is_told() -> None:
+def test_every_field_that_needs_it_is_reported() -> None:
     told = json.dumps(SCHEMA)
     assert not re.search(r"\bNone\b", told)
     assert SCHEMA["$defs"]["Event"]["properties"]["changes"]["description"].startswith("Observations only")

@@ -72,7 +72,7 @@ def test_a_snapshot_that_is_gone_or_changed(record_copy: Path) -> None:
     assert str(archive) in wrong
     archive.unlink()
     (wrong,) = verify_record(record_copy).problems
-    assert "archive is gone" in wrong
+    assert "archive is missing (restore it from a copy)" in wrong
 
 
 def test_an_image_that_is_gone(record_copy: Path, base_image: str) -> None:

@@ -69,12 +69,12 @@ def small_disk(place: Path, image: Path, megabytes: int) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", place], check=True)
 
 
-def test_a_freeze_copies_nothing(host: Kit, tmp_path: Path) -> None:
+def test_a_snapshot_copies_nothing(host: Kit, tmp_path: Path) -> None:
     with host.close_started():
-        machine = host.start()
-        check_output(machine, "head -c 30M /dev/urandom >big")
+        live_sandbox = host.start()
+        check_output(live_sandbox, "head -c 30M /dev/urandom >big")
         before = removal.disk_usage(host_directories.runs_directory() / host.owner)
-        snapshot = machine.snapshot(tmp_path).result()
+        snapshot = live_sandbox.snapshot(tmp_path).result()
         successors = [host.restore(snapshot, tmp_path) for _ in range(3)]
         for successor in successors:
             assert check_output(successor, "head -c 30000000 big | wc -c; echo x >small") == "30000000\n"
@@ -83,24 +83,24 @@ def test_a_freeze_copies_nothing(host: Kit, tmp_path: Path) -> None:
 
 def test_layers_are_merged_before_there_are_too_many(host: Kit, tmp_path: Path) -> None:
     with host.close_started():
-        machine = host.start()
+        live_sandbox = host.start()
         number = overlay.MAX_LAYERS + 5
         for step in range(number):
-            check_output(machine, f"echo {step} >step; touch step-{step}; rm -f step-{step - 1}")
-            kept = machine.snapshot(tmp_path / str(step))
-        assert [change.path for change in machine.changes()] == ["step", f"step-{number - 1}"]
+            check_output(live_sandbox, f"echo {step} >step; touch step-{step}; rm -f step-{step - 1}")
+            kept = live_sandbox.snapshot(tmp_path / str(step))
+        assert [change.path for change in live_sandbox.changes()] == ["step", f"step-{number - 1}"]
         thawed = host.restore(kept.result(), tmp_path / str(number - 1))
         assert check_output(thawed, "cat step; ls step-*") == f"{number - 1}\nstep-{number - 1}\n"
 
 
-def test_what_runs_on_is_frozen_too(host: Kit, tmp_path: Path) -> None:
+def test_what_runs_on_is_snapshotted_too(host: Kit, tmp_path: Path) -> None:
     with host.close_started():
-        machine = host.start()
-        check_output(machine, "exec 7>log; (while :; do echo beat >>beats; sleep .01; done) &")
-        check_output(machine, "echo first >&7; echo x >file")
-        snapshot = machine.snapshot(tmp_path).result()
-        check_output(machine, "echo second >&7; jobs %1")
-        assert check_output(machine, "cat log") == "first\nsecond\n"
+        live_sandbox = host.start()
+        check_output(live_sandbox, "exec 7>log; (while :; do echo beat >>beats; sleep .01; done) &")
+        check_output(live_sandbox, "echo first >&7; echo x >file")
+        snapshot = live_sandbox.snapshot(tmp_path).result()
+        check_output(live_sandbox, "echo second >&7; jobs %1")
+        assert check_output(live_sandbox, "cat log") == "first\nsecond\n"
         assert check_output(host.restore(snapshot, tmp_path), "cat log file") == "first\nx\n"
 
 
@@ -130,14 +130,14 @@ def successor(kit: Kit, snapshot: Snapshot, store: Path, number: int) -> subproc
     )
 
 
-def test_processes_that_thaw_one_snapshot_at_once(
+def test_processes_that_restore_one_snapshot_at_once(
     host: Kit, tmp_path: Path, other_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(host_directories.ROOT_VARIABLE)
     with host.close_started():
-        machine = host.start()
-        check_output(machine, "echo frozen >state")
-        snapshot = machine.snapshot(tmp_path).result()
+        live_sandbox = host.start()
+        check_output(live_sandbox, "echo frozen >state")
+        snapshot = live_sandbox.snapshot(tmp_path).result()
     # Neither base nor layers lie there yet, so that all of them lay them out.
     monkeypatch.setenv(host_directories.ROOT_VARIABLE, str(other_home))
     started = [successor(host, snapshot, tmp_path, number) for number in range(4)]
@@ -153,13 +153,13 @@ def test_processes_that_thaw_one_snapshot_at_once(
 
 def test_a_command_that_ends_as_it_is_stopped_keeps_the_shell(host: Kit) -> None:
     with host.close_started():
-        machine: Any = host.start()
-        check_output(machine, "cd pkg")
-        machine._agent_shell._send_command("true")
+        live_sandbox: Any = host.start()
+        check_output(live_sandbox, "cd pkg")
+        live_sandbox._agent_shell._send_command("true")
         time.sleep(0.3)  # its end is in the pipe by now
-        state = machine._kill_all()
+        state = live_sandbox._kill_all()
         assert state is not None
-        assert state.directory == f"{machine.workspace}/pkg"
+        assert state.directory == f"{live_sandbox.workspace}/pkg"
 
 
 _MEMORY_MB = 256
@@ -195,12 +195,12 @@ def test_memory_that_no_process_seems_to_hold(host: Kit, kind: str) -> None:
     if reason := cgroups.unavailable_reason():
         skip_missing(reason)
     with host.close_started():
-        machine = host.start(memory_mb=_MEMORY_MB, disk_mb=4096)
-        machine.write_file("hog.py", f"{_IN_MEMORY[kind]}\nprint('all of it')".encode())
-        result = run(machine, "python3 hog.py", timeout_s=60)
+        live_sandbox = host.start(memory_mb=_MEMORY_MB, disk_mb=4096)
+        live_sandbox.write_file("hog.py", f"{_IN_MEMORY[kind]}\nprint('all of it')".encode())
+        result = run(live_sandbox, "python3 hog.py", timeout_s=60)
         assert result.exit_code not in (0, None), result
         assert "all of it" not in result.output
-        assert check_output(machine, "echo usable") == "usable\n"
+        assert check_output(live_sandbox, "echo usable") == "usable\n"
 
 
 def test_address_space_is_free_where_memory_is_counted(host: Kit) -> None:
@@ -208,8 +208,8 @@ def test_address_space_is_free_where_memory_is_counted(host: Kit) -> None:
         skip_missing(reason)
     reserve = "import mmap; print(len(mmap.mmap(-1, 64 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)))"
     with host.close_started():
-        machine = host.start(memory_mb=_MEMORY_MB)
-        assert check_output(machine, f"python3 -c '{reserve}'") == f"{64 << 30}\n"
+        live_sandbox = host.start(memory_mb=_MEMORY_MB)
+        assert check_output(live_sandbox, f"python3 -c '{reserve}'") == f"{64 << 30}\n"
 
 
 def test_shared_segments_are_bounded_and_end_with_the_sandbox(host: Kit) -> None:
@@ -220,11 +220,11 @@ libc = ctypes.CDLL(None)
 print(sum(libc.shmget(0, 10 << 20, 0o1600) >= 0 for _ in range(50)))
 """
     with host.close_started():
-        machine = host.start()
-        machine.write_file("take.py", take.encode())
-        assert run(machine, "echo 999999999 >/proc/sys/kernel/shmall").exit_code != 0
-        assert 0 < int(check_output(machine, "python3 take.py")) <= 6
-        assert len(check_output(machine, "cat /proc/sysvipc/shm").splitlines()) > 1
+        live_sandbox = host.start()
+        live_sandbox.write_file("take.py", take.encode())
+        assert run(live_sandbox, "echo 999999999 >/proc/sys/kernel/shmall").exit_code != 0
+        assert 0 < int(check_output(live_sandbox, "python3 take.py")) <= 6
+        assert len(check_output(live_sandbox, "cat /proc/sysvipc/shm").splitlines()) > 1
         other = host.start()
         assert len(check_output(other, "cat /proc/sysvipc/shm").splitlines()) == 1
     assert Path("/proc/sysvipc/shm").read_text().count(str(10 << 20)) == 0
@@ -237,9 +237,9 @@ libc = ctypes.CDLL(None)
 print(sum(libc.inotify_init1(0) >= 0 for _ in range(200)))
 """
     with host.close_started():
-        machine, other = host.start(), host.start()
-        machine.write_file("take.py", take.encode())
-        assert 0 < int(check_output(machine, "python3 take.py")) <= 32
+        live_sandbox, other = host.start(), host.start()
+        live_sandbox.write_file("take.py", take.encode())
+        assert 0 < int(check_output(live_sandbox, "python3 take.py")) <= 32
         other.write_file("take.py", take.encode())
         assert 0 < int(check_output(other, "python3 take.py")) <= 32
 
@@ -273,8 +273,8 @@ def test_namespaces_made_ahead_that_somebody_ends(
 
 def test_a_killed_run_leaves_no_process_and_no_mount(host: Kit, tmp_path: Path) -> None:
     with host.close_started():
-        machine = host.start()
-        snapshot = machine.snapshot(tmp_path).result()
+        live_sandbox = host.start()
+        snapshot = live_sandbox.snapshot(tmp_path).result()
         process = successor(host, snapshot, tmp_path, 1)
         assert process.stdout is not None
         process.stdout.readline()
@@ -308,9 +308,9 @@ def test_layers_are_merged_while_nothing_writes(
 
     monkeypatch.setattr(OverlayTree, "_save", observe_tree)
     with host.close_started():
-        machine = host.start()
-        check_output(machine, "trap 'for n in {1..200000}; do echo $n; done >>$HOME/log' DEBUG")
-        snapshot = machine.snapshot(tmp_path).result()
+        live_sandbox = host.start()
+        check_output(live_sandbox, "trap 'for n in {1..200000}; do echo $n; done >>$HOME/log' DEBUG")
+        snapshot = live_sandbox.snapshot(tmp_path).result()
         assert sizes[0] == sizes[1] > 0
         assert (
             int(check_output(host.restore(snapshot, tmp_path), "trap - DEBUG; stat -c %s $HOME/log"))
@@ -331,7 +331,7 @@ print(machine.snapshot(store).result().model_dump_json(), flush=True)
 """
 
 
-def test_a_freeze_that_is_killed_leaves_no_snapshot_or_a_whole_one(host: Kit, tmp_path: Path) -> None:
+def test_a_snapshot_that_is_killed_leaves_no_snapshot_or_a_whole_one(host: Kit, tmp_path: Path) -> None:
     owner = f"test-{secrets.token_hex(4)}"
     spec = host.spec(owner=owner).model_dump_json()
     for delay in (0.02, 0.1, 0.3, 0.5):
@@ -363,45 +363,45 @@ def _base(kit: Kit) -> str:
     return bases.prepare_base(kit.spec()).digest
 
 
-def test_a_full_disk_in_the_middle_of_a_freeze(host: Kit, tmp_path: Path) -> None:
+def test_a_full_disk_in_the_middle_of_a_snapshot(host: Kit, tmp_path: Path) -> None:
     small = tmp_path / "small"
     with small_disk(small, tmp_path / "image", 8), host.close_started():
-        machine = host.start()
-        check_output(machine, "x=kept; head -c 20M /dev/urandom >big")
+        live_sandbox = host.start()
+        check_output(live_sandbox, "x=kept; head -c 20M /dev/urandom >big")
         with pytest.raises(OutOfDiskError):
-            machine.snapshot(small).result()
+            live_sandbox.snapshot(small).result()
         assert [path.name for path in small.iterdir()] == ["lost+found"]
-        assert check_output(machine, "echo $x; head -c 20000000 big | wc -c") == "kept\n20000000\n"
-        snapshot = machine.snapshot(tmp_path / "store").result()
+        assert check_output(live_sandbox, "echo $x; head -c 20000000 big | wc -c") == "kept\n20000000\n"
+        snapshot = live_sandbox.snapshot(tmp_path / "store").result()
         assert check_output(host.restore(snapshot, tmp_path / "store"), "head -c 9 big | wc -c") == "9\n"
 
 
-def test_a_full_disk_under_the_machines(host: Kit, other_home: Path, tmp_path: Path) -> None:
+def test_a_full_disk_under_the_sandboxs(host: Kit, other_home: Path, tmp_path: Path) -> None:
     with small_disk(other_home, tmp_path / "image", 24):
         with host.close_started():
-            machine = host.start()
-            result = run(machine, "head -c 40M /dev/zero >big; echo code $?; rm big; echo x >file")
+            live_sandbox = host.start()
+            result = run(live_sandbox, "head -c 40M /dev/zero >big; echo code $?; rm big; echo x >file")
             assert "No space left on device" in result.output
-            assert machine.read_file("file") == b"x\n"
-            kept = machine.snapshot(tmp_path / "store").result()
-            check_output(machine, "head -c 15M /dev/zero >big || rm big; echo y >file || :")
-            machine.close()
+            assert live_sandbox.read_file("file") == b"x\n"
+            kept = live_sandbox.snapshot(tmp_path / "store").result()
+            check_output(live_sandbox, "head -c 15M /dev/zero >big || rm big; echo y >file || :")
+            live_sandbox.close()
             assert check_output(host.restore(kept, tmp_path / "store"), "cat file") == "x\n"
         sandbox.remove_stale_resources("host", host.owner)
 
 
 def test_editing_on_a_full_disk_keeps_the_old_content(host: Kit, other_home: Path, tmp_path: Path) -> None:
     with small_disk(other_home, tmp_path / "image", 24), host.close_started():
-        machine = host.start()
-        machine.write_file("file", b"old\n")
+        live_sandbox = host.start()
+        live_sandbox.write_file("file", b"old\n")
         with pytest.raises(OutOfDiskError):
-            run(machine, "head -c 40M /dev/zero >big")
+            run(live_sandbox, "head -c 40M /dev/zero >big")
         with pytest.raises(OutOfDiskError):
-            machine.write_file("file", b"new" * 100_000)
-        assert machine.read_file("file") == b"old\n"
-        check_output(machine, "rm big")  # which makes room before the disk is looked at
-        machine.write_file("file", b"new\n")
-        assert machine.read_file("file") == b"new\n"
+            live_sandbox.write_file("file", b"new" * 100_000)
+        assert live_sandbox.read_file("file") == b"old\n"
+        check_output(live_sandbox, "rm big")  # which makes room before the disk is looked at
+        live_sandbox.write_file("file", b"new\n")
+        assert live_sandbox.read_file("file") == b"new\n"
 
 
 _AS_ANYBODY = """

@@ -25,15 +25,15 @@ def plain(repository: Path) -> Iterator[Kit]:
 
 
 def test_a_loop_that_starts_programs_stands_still(plain: Kit) -> None:
-    machine = plain.start()
-    check_output(machine, _FORKS)
-    enclosure = machine._backend
-    assert isinstance(enclosure, ProcessBackend)
-    beat = Path(enclosure.workspace) / "beat"
+    sandbox = plain.start()
+    check_output(sandbox, _FORKS)
+    backend = sandbox._backend
+    assert isinstance(backend, ProcessBackend)
+    beat = Path(backend.workspace) / "beat"
     while not beat.exists():
         time.sleep(0.01)
     for _ in range(5):
-        with pause_processes(enclosure._list_processes):
+        with pause_processes(backend._list_processes):
             time.sleep(0.05)
             before = beat.read_text()
             time.sleep(0.1)
@@ -47,13 +47,13 @@ def test_a_process_whose_first_thread_has_ended_is_ended(plain: Kit) -> None:
         "import ctypes, os, threading, time; threading.Thread(target=time.sleep, args=(100,)).start(); "
         "print(os.getpid(), flush=True); ctypes.CDLL(None).pthread_exit(None)"
     )
-    machine = plain.start()
+    sandbox = plain.start()
     pid = int(
-        check_output(machine, f'coproc python3 -c "{program}"; read -r pid <&"${{COPROC[0]}}"; echo $pid')
+        check_output(sandbox, f'coproc python3 -c "{program}"; read -r pid <&"${{COPROC[0]}}"; echo $pid')
     )
     while "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
         time.sleep(0.01)
-    assert run(machine, "sleep 60", timeout_s=0.2).timed_out
+    assert run(sandbox, "sleep 60", timeout_s=0.2).timed_out
     deadline = time.monotonic() + 10
     while len(list(Path("/proc").glob(f"{pid}/task/*"))) > 1:  # one that nobody has reaped has one left
         assert time.monotonic() < deadline
@@ -61,22 +61,22 @@ def test_a_process_whose_first_thread_has_ended_is_ended(plain: Kit) -> None:
 
 
 def test_a_job_that_the_agent_stopped_stays_stopped(plain: Kit) -> None:
-    machine = plain.start()
-    check_output(machine, "sleep 100 & kill -STOP $!; sleep .1")
-    enclosure = machine._backend
-    assert isinstance(enclosure, ProcessBackend)
-    with pause_processes(enclosure._list_processes):
+    sandbox = plain.start()
+    check_output(sandbox, "sleep 100 & kill -STOP $!; sleep .1")
+    backend = sandbox._backend
+    assert isinstance(backend, ProcessBackend)
+    with pause_processes(backend._list_processes):
         pass
-    assert "T (stopped)" in check_output(machine, "grep State /proc/$!/status")
+    assert "T (stopped)" in check_output(sandbox, "grep State /proc/$!/status")
 
 
 def test_a_file_that_another_process_changes_is_no_error(plain: Kit, tmp_path: Path) -> None:
-    machine = plain.start()
-    check_output(machine, "head -c 20000000 /dev/urandom >large")
-    large = f"{machine.workspace}/large"
+    sandbox = plain.start()
+    check_output(sandbox, "head -c 20000000 /dev/urandom >large")
+    large = f"{sandbox.workspace}/large"
     with subprocess.Popen(["bash", "-c", f"while :; do echo more >>{large}; done"]) as other:
         try:
-            snapshot = machine.snapshot(tmp_path / "store").result()
+            snapshot = sandbox.snapshot(tmp_path / "store").result()
         finally:
             other.kill()
     thawed = plain.restore(snapshot, tmp_path / "store")

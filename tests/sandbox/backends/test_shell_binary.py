@@ -65,44 +65,44 @@ def kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
 
 def test_no_child_reads_its_shells_word(kit: Kit) -> None:
     with kit.close_started():
-        machine = kit.start()
-        machine.write_file("forge.py", _FORGE.encode())
+        sandbox = kit.start()
+        sandbox.write_file("forge.py", _FORGE.encode())
         for command in (
             "python3 forge.py $$; (exit 7)",
             "python3 forge.py $$ & wait; (exit 7)",
             "(python3 forge.py $$); (exit 7)",
             "(setsid python3 forge.py $BASHPID; :); (exit 7)",
         ):
-            result = run(machine, command)
+            result = run(sandbox, command)
             assert (result.exit_code, result.output) == (7, "\n"), command
-            assert machine.cwd() == machine.workspace
+            assert sandbox.cwd() == sandbox.workspace
 
 
 def test_the_first_process_has_none_of_its_shells_pipes(kit: Kit) -> None:
     """Any child may attach to it, and would read the next command's mark from the shell's input."""
     with kit.close_started():
-        machine = kit.start()
-        shells = check_output(machine, "readlink /proc/self/fd/1").split()
+        sandbox = kit.start()
+        shells = check_output(sandbox, "readlink /proc/self/fd/1").split()
         ends = check_output(
-            machine, "readlink /proc/1/fd/0 /proc/1/fd/1 /proc/1/fd/8 /proc/1/fd/9; :"
+            sandbox, "readlink /proc/1/fd/0 /proc/1/fd/1 /proc/1/fd/8 /proc/1/fd/9; :"
         ).split()
         assert ends == ["/dev/null", "/dev/null"]
-        assert shells[0] not in check_output(machine, "readlink /proc/1/fd/*").split()
+        assert shells[0] not in check_output(sandbox, "readlink /proc/1/fd/*").split()
 
 
 def test_the_shells_program_stays_unreadable(kit: Kit) -> None:
     with kit.close_started():
-        machine = kit.start()
-        assert check_output(machine, 'echo "$0 $BASH"') == f"bash {SHELL_PATH_INSIDE}\n"
+        sandbox = kit.start()
+        assert check_output(sandbox, 'echo "$0 $BASH"') == f"bash {SHELL_PATH_INSIDE}\n"
         for command in ("cat {0}", "chmod +r {0}", "cp {0} copy", "rm -f {0}", "mv {0} copy", "echo >> {0}"):
-            assert run(machine, command.format(SHELL_PATH_INSIDE)).exit_code != 0, command
+            assert run(sandbox, command.format(SHELL_PATH_INSIDE)).exit_code != 0, command
         # What a shell may look into itself, and its other uses, stay as they were.
         assert check_output(
-            machine, "read -r x < <(echo piped); echo $x; cat /dev/stdin <<< here; cat <(echo sub)"
+            sandbox, "read -r x < <(echo piped); echo $x; cat /dev/stdin <<< here; cat <(echo sub)"
         ) == ("piped\nhere\nsub\n")
         assert (
-            check_output(machine, '"$BASH" -c "echo one"; bash -c "echo two"; ls /proc/self/fd | head -1')
+            check_output(sandbox, '"$BASH" -c "echo one"; bash -c "echo two"; ls /proc/self/fd | head -1')
             == "one\ntwo\n0\n"
         )
-        said = run(machine, "no-such-command").output
+        said = run(sandbox, "no-such-command").output
         assert re.fullmatch(r"bash: line \d+: no-such-command: command not found\n", said)

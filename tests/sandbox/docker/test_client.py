@@ -194,13 +194,17 @@ def test_snapshots_outlive_the_daemon(
 ) -> None:
     frozen: dict[Any, Snapshot] = {}
     for way in ("layer", "commit"):
-        with contextlib.closing(sandbox.start(spec(tiny_image, snapshots=way))) as machine:
-            check_output(machine, "echo kept > kept; ln kept hard; rm /etc/passwd; mkdir d; chmod 4711 d")
-            frozen[way] = machine.snapshot(tmp_path, labels={"takeover.thread": "t"}).result()
+        with contextlib.closing(sandbox.start(spec(tiny_image, snapshots=way))) as live_sandbox:
+            check_output(
+                live_sandbox, "echo kept > kept; ln kept hard; rm /etc/passwd; mkdir d; chmod 4711 d"
+            )
+            frozen[way] = live_sandbox.snapshot(tmp_path, labels={"takeover.thread": "t"}).result()
     selected_daemon.restart()
     for way, snapshot in frozen.items():
-        with contextlib.closing(sandbox.restore(snapshot, tmp_path, spec(tiny_image))) as machine:
-            assert check_output(machine, f"cat hard; stat -c %a d; {PASSWD}") == "kept\n4711\ngone\n", way
+        with contextlib.closing(sandbox.restore(snapshot, tmp_path, spec(tiny_image))) as live_sandbox:
+            assert check_output(live_sandbox, f"cat hard; stat -c %a d; {PASSWD}") == "kept\n4711\ngone\n", (
+                way
+            )
     assert frozen["layer"].digest == frozen["commit"].digest
     found = client.client().images.get(frozen["commit"].location)
     assert found.labels["takeover.thread"] == "t"
@@ -225,10 +229,10 @@ def shut_down(there: Daemon, container: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("deed", [stop_container, kill_container, remove_container, shut_down])
-def test_what_ends_a_machine_is_no_output_of_a_command(
+def test_what_ends_a_sandbox_is_no_output_of_a_command(
     selected_daemon: Daemon, tiny_image: tuple[str, Path], tmp_path: Path, deed: Callable[[Daemon, Any], None]
 ) -> None:
-    machine = sandbox.start(spec(tiny_image))
+    live_sandbox = sandbox.start(spec(tiny_image))
     try:
         with contextlib.closing(selected_daemon.open()) as other:
             (container,) = other.containers.list()
@@ -241,20 +245,20 @@ def test_what_ends_a_machine_is_no_output_of_a_command(
             soon = threading.Thread(target=act_while_it_runs)
             soon.start()
             with pytest.raises(SandboxUnavailableError) as told_of:
-                machine.run("echo begun; sleep 300", timeout_s=300)
+                live_sandbox.run("echo begun; sleep 300", timeout_s=300)
             soon.join()
         assert "begun" not in str(told_of.value)
         for call in (
-            lambda: machine.run("echo next", timeout_s=5),
-            lambda: machine.inspect("echo next"),
-            lambda: machine.read_file("/etc/passwd"),
-            lambda: machine.snapshot(tmp_path / "store").result(),
+            lambda: live_sandbox.run("echo next", timeout_s=5),
+            lambda: live_sandbox.inspect("echo next"),
+            lambda: live_sandbox.read_file("/etc/passwd"),
+            lambda: live_sandbox.snapshot(tmp_path / "store").result(),
         ):
             with pytest.raises(SandboxUnavailableError):
                 call()
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     finally:
-        machine.close()
+        live_sandbox.close()
 
 
 @pytest.mark.slow
@@ -262,14 +266,14 @@ def test_a_daemon_that_hangs_is_noticed(
     selected_daemon: Daemon, tiny_image: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "QUICK_TIMEOUT_S", 1)
-    machine = sandbox.start(spec(tiny_image))
+    live_sandbox = sandbox.start(spec(tiny_image))
     selected_daemon.signal(signal.SIGSTOP)
     try:
         with pytest.raises(SandboxUnavailableError, match="timed out"):
-            machine.run("sleep 300", timeout_s=5)
+            live_sandbox.run("sleep 300", timeout_s=5)
     finally:
         selected_daemon.signal(signal.SIGCONT)
-        machine.close()
+        live_sandbox.close()
 
 
 @pytest.mark.slow
@@ -279,17 +283,19 @@ def test_a_snapshot_moves_to_another_daemon(
     second.ensure()
     frozen = {}
     for way in ("layer", "commit"):
-        with contextlib.closing(sandbox.start(spec(tiny_image, snapshots=way))) as machine:
-            check_output(machine, "echo moved > moved; rm /etc/passwd")
-            frozen[way] = machine.snapshot(tmp_path / way).result()
+        with contextlib.closing(sandbox.start(spec(tiny_image, snapshots=way))) as live_sandbox:
+            check_output(live_sandbox, "echo moved > moved; rm /etc/passwd")
+            frozen[way] = live_sandbox.snapshot(tmp_path / way).result()
         transfer.export_snapshot(frozen[way], tmp_path / way, f"{tmp_path}/{way}.file")
     sandbox.remove_stale_resources("docker", OWNER)
     with use_daemon(second, monkeypatch):
         for way, snapshot in frozen.items():
             found = transfer.import_snapshot(f"{tmp_path}/{way}.file", tmp_path / "there")
-            with contextlib.closing(sandbox.restore(found, tmp_path / "there", spec(tiny_image))) as machine:
-                assert check_output(machine, f"cat moved; {PASSWD}") == "moved\ngone\n"
-                assert machine.snapshot(tmp_path / "again").result().digest == snapshot.digest
+            with contextlib.closing(
+                sandbox.restore(found, tmp_path / "there", spec(tiny_image))
+            ) as live_sandbox:
+                assert check_output(live_sandbox, f"cat moved; {PASSWD}") == "moved\ngone\n"
+                assert live_sandbox.snapshot(tmp_path / "again").result().digest == snapshot.digest
         sandbox.remove_stale_resources("docker", OWNER)
         with contextlib.closing(second.open()) as there:
             there.images.remove(tiny_image[0], force=True)
@@ -317,7 +323,7 @@ def full_daemon(tiny_image: tuple[str, Path]) -> Iterator[Daemon]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["layer", "commit"])
-def test_a_full_disk_in_the_middle_of_a_freeze(
+def test_a_full_disk_in_the_middle_of_a_snapshot(
     full_daemon: Daemon,
     tiny_image: tuple[str, Path],
     tmp_path: Path,
@@ -327,14 +333,16 @@ def test_a_full_disk_in_the_middle_of_a_freeze(
     with use_daemon(full_daemon, monkeypatch):
         store = tmp_path if way == "commit" else full_daemon.data / "store"
         images = len(client.client().images.list(all=True))
-        with contextlib.closing(sandbox.start(spec(tiny_image, snapshots=way))) as machine:
-            check_output(machine, "echo before > before; dd if=/dev/urandom of=/root/big bs=1M count=32 2>&1")
+        with contextlib.closing(sandbox.start(spec(tiny_image, snapshots=way))) as live_sandbox:
+            check_output(
+                live_sandbox, "echo before > before; dd if=/dev/urandom of=/root/big bs=1M count=32 2>&1"
+            )
             with pytest.raises(OutOfDiskError, match="disk is full"):
-                machine.snapshot(store).result()
+                live_sandbox.snapshot(store).result()
             assert not store.exists() or list(store.iterdir()) == []
             assert len(client.client().images.list(all=True)) == images
-            assert check_output(machine, "cat before") == "before\n"
-            check_output(machine, "rm /root/big")
-            snapshot = machine.snapshot(store).result()
-        with contextlib.closing(sandbox.restore(snapshot, store, spec(tiny_image))) as machine:
-            assert check_output(machine, "cat before; ls /root") == "before\n"
+            assert check_output(live_sandbox, "cat before") == "before\n"
+            check_output(live_sandbox, "rm /root/big")
+            snapshot = live_sandbox.snapshot(store).result()
+        with contextlib.closing(sandbox.restore(snapshot, store, spec(tiny_image))) as live_sandbox:
+            assert check_output(live_sandbox, "cat before; ls /root") == "before\n"

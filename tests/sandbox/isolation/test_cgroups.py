@@ -79,7 +79,7 @@ _HERE = [kind for kind in KINDS if kind != "resume_all"]
 
 
 @pytest.mark.parametrize("kind", _HERE)
-def test_nothing_runs_while_frozen_and_nothing_survives(
+def test_nothing_runs_while_snapshotted_and_nothing_survives(
     group: ControlGroup, kind: str, tmp_path: Path
 ) -> None:
     if kind in ("many", "bomb") and not group.has_pids_limit:
@@ -112,7 +112,7 @@ def test_spared_processes_survive(group: ControlGroup, tmp_path: Path) -> None:
     assert spared.wait(5) == -signal.SIGKILL
 
 
-def test_nested_freezing_ends_with_the_last(group: ControlGroup, tmp_path: Path) -> None:
+def test_nested_snapshotting_ends_with_the_last(group: ControlGroup, tmp_path: Path) -> None:
     begin(group, "spin", tmp_path / "beats")
     with group.pause():
         with group.pause():
@@ -123,14 +123,14 @@ def test_nested_freezing_ends_with_the_last(group: ControlGroup, tmp_path: Path)
     await_growth(tmp_path / "beats")
 
 
-def test_a_kill_ends_what_is_frozen(group: ControlGroup, tmp_path: Path) -> None:
+def test_a_kill_ends_what_is_snapshotted(group: ControlGroup, tmp_path: Path) -> None:
     process = begin(group, "spin", tmp_path / "beats")
     with group.pause():
         group.kill()
         assert process.wait(5) == -signal.SIGKILL
 
 
-def test_many_groups_are_frozen_at_once(version: str, tmp_path: Path) -> None:
+def test_many_groups_are_snapshotted_at_once(version: str, tmp_path: Path) -> None:
     groups = [made for _ in range(8) if (made := cgroups.create_group(_MEMORY_BYTES, _PIDS)) is not None]
     failures: list[int] = []
     for number, group in enumerate(groups):
@@ -176,7 +176,7 @@ def test_what_does_not_stop_is_refused_and_resumed(
     await_growth(tmp_path / "beats")
 
 
-def test_ctrl_c_while_it_freezes_or_resumes(
+def test_ctrl_c_while_it_snapshots_or_resumes(
     group: ControlGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(group, "spin", tmp_path / "beats")
@@ -415,7 +415,7 @@ def _kill_maker(guard: str) -> tuple[list[Path], Callable[[], bool]]:
 
 
 @pytest.mark.usefixtures("version")
-def test_a_process_that_is_killed_while_it_freezes_leaves_nothing_when_the_next_starts() -> None:
+def test_a_process_that_is_killed_while_it_snapshots_leaves_nothing_when_the_next_starts() -> None:
     directories, any_alive = _kill_maker("no guard")
     assert any_alive()
     cgroups.remove_stale_groups({directory.parent for directory in directories})
@@ -424,7 +424,7 @@ def test_a_process_that_is_killed_while_it_freezes_leaves_nothing_when_the_next_
 
 
 @pytest.mark.usefixtures("limited_group")
-def test_a_process_that_is_killed_while_it_freezes_leaves_an_empty_host() -> None:
+def test_a_process_that_is_killed_while_it_snapshots_leaves_an_empty_host() -> None:
     directories, any_alive = _kill_maker("guard")
     deadline = time.monotonic() + 20
     try:
@@ -600,7 +600,7 @@ def test_read_only_hierarchies_are_none() -> None:
     assert "Read-only file system" in done.stdout
 
 
-def test_a_container_is_frozen_by_its_own_group(group: ControlGroup, tmp_path: Path) -> None:
+def test_a_container_is_snapshotted_by_its_own_group(group: ControlGroup, tmp_path: Path) -> None:
     process = begin(group, "spin", tmp_path / "beats")
     name = group._directories[0].name
     with pause_container(name, process.pid):

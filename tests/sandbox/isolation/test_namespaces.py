@@ -32,14 +32,14 @@ RESTLESS = Path(__file__).with_name("restless.py")
 class Inside:
     """A `host` sandbox as its processes are seen from this host."""
 
-    def __init__(self, machine: Any) -> None:
-        assert isinstance(machine, BackendSandbox)
-        enclosure = machine._backend
-        assert isinstance(enclosure, HostBackend)
-        keeper = enclosure._tree.namespaces  # type: ignore[attr-defined]
-        self.machine = machine
-        self.tmp = Path(f"/proc/{keeper.first_pid}/root{enclosure._tree.root}/tmp")
-        self.entrances = [channel.process.pid for channel in enclosure._channels]
+    def __init__(self, sandbox: Any) -> None:
+        assert isinstance(sandbox, BackendSandbox)
+        backend = sandbox._backend
+        assert isinstance(backend, HostBackend)
+        keeper = backend._tree.namespaces  # type: ignore[attr-defined]
+        self.machine = sandbox
+        self.tmp = Path(f"/proc/{keeper.first_pid}/root{backend._tree.root}/tmp")
+        self.entrances = [channel.process.pid for channel in backend._channels]
         self.namespace = (keeper.first_pid, keeper.entry_command())
 
     def begin(self, kind: str) -> Path:
@@ -66,9 +66,9 @@ def inside(repository: Path) -> Iterator[Inside]:
     with open_kit("host", repository, None) as kit:
         if reason := overlay.unavailable_reason():
             skip_missing(reason)
-        machine = kit.start(pids=700)
-        machine.inspect("true")
-        yield Inside(machine)
+        sandbox = kit.start(pids=700)
+        sandbox.inspect("true")
+        yield Inside(sandbox)
 
 
 KINDS = ["spin", "fork", "threads", "vfork", "trace", "handle", "resume", "resume_all", "many", "bomb"]
@@ -215,7 +215,7 @@ from langgraph_takeover.sandbox.interface import SandboxSpec
 machine = sandbox.start(SandboxSpec(backend="host", directory=Path(sys.argv[1]), owner="anybody"))
 machine.write_file("/tmp/restless.py", Path(sys.argv[2]).read_bytes())
 keeper = machine._backend._tree.namespaces
-beats = Path(f"/proc/{keeper.first_pid}/root{machine._backend._tree.root}/tmp/beats")
+beats = Path(f"/proc/{keeper.first_pid}/root{sandbox._backend._tree.root}/tmp/beats")
 for kind in ("fork", "vfork", "trace", "threads"):
     machine.run(f"python3 /tmp/restless.py {kind} /tmp/beats >/tmp/errors 2>&1 & sleep .5", timeout_s=30)
     entrances = [channel.process.pid for channel in machine._backend._channels]

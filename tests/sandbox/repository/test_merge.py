@@ -24,7 +24,7 @@ def spec(repository: Path) -> SandboxSpec:
 
 
 @pytest.fixture
-def machine(spec: SandboxSpec) -> Iterator[Sandbox]:
+def live_sandbox(spec: SandboxSpec) -> Iterator[Sandbox]:
     found = sandbox.start(spec)
     check_output(found, LINES)
     found.changes()
@@ -33,25 +33,25 @@ def machine(spec: SandboxSpec) -> Iterator[Sandbox]:
 
 
 @pytest.fixture
-def make_patch(machine: Sandbox, spec: SandboxSpec, tmp_path: Path) -> Iterator[Callable[..., str]]:
+def make_patch(live_sandbox: Sandbox, spec: SandboxSpec, tmp_path: Path) -> Iterator[Callable[..., str]]:
     """The patch of a copy of the machine in which a command was run."""
     with ExitStack() as stack:
 
         def patch(command: str) -> str:
             store = tmp_path / f"{len(list(tmp_path.iterdir()))}"
             store.mkdir()
-            copy = sandbox.restore(machine.snapshot(store).result(), store, spec)
+            copy = sandbox.restore(live_sandbox.snapshot(store).result(), store, spec)
             stack.callback(copy.close)
             check_output(copy, command)
-            return patch_since(copy, head_commit(machine))
+            return patch_since(copy, head_commit(live_sandbox))
 
         yield patch
 
 
-def state(machine: Sandbox) -> str:
+def state(live_sandbox: Sandbox) -> str:
     """Every file but git's, with kind, mode and content."""
     return check_output(
-        machine,
+        live_sandbox,
         "find . -path ./.git -prune -o -printf '%p %y %m %l\\n' | sort; "
         "find . -path ./.git -prune -o -type f -print0 | sort -z | xargs -0 sha256sum; git status --porcelain",
     )
@@ -77,50 +77,56 @@ WORK = {
 
 @pytest.mark.parametrize("work", WORK)
 def test_one_copys_work_comes_in_as_it_is(
-    machine: Sandbox, make_patch: Callable[..., str], spec: SandboxSpec, work: str
+    live_sandbox: Sandbox, make_patch: Callable[..., str], spec: SandboxSpec, work: str
 ) -> None:
     patch = make_patch(WORK[work])
-    (merged,) = merge(machine, head_commit(machine), [patch])
+    (merged,) = merge(live_sandbox, head_commit(live_sandbox), [patch])
     assert merged.changed_files != ()
     assert merged.conflicts == ()
-    assert patch_since(machine, head_commit(machine)) == patch
-    assert check_output(machine, "git log --oneline | wc -l; git diff --cached --name-only").split() == ["1"]
-    assert [each.path for each in machine.changes()] != []
+    assert patch_since(live_sandbox, head_commit(live_sandbox)) == patch
+    assert check_output(live_sandbox, "git log --oneline | wc -l; git diff --cached --name-only").split() == [
+        "1"
+    ]
+    assert [each.path for each in live_sandbox.changes()] != []
 
 
-def test_nothing_is_left_beside_it(machine: Sandbox, make_patch: Callable[..., str]) -> None:
+def test_nothing_is_left_beside_it(live_sandbox: Sandbox, make_patch: Callable[..., str]) -> None:
     patch = make_patch("echo x > new.txt")
-    before = check_output(machine, "ls -A ${TMPDIR:-/tmp} | wc -l; find .git | sort | sha256sum")
-    merge(machine, head_commit(machine), [patch])
-    assert [each.path for each in machine.changes()] == ["new.txt"]
-    assert check_output(machine, "ls -A ${TMPDIR:-/tmp} | wc -l; find .git | sort | sha256sum") == before
+    before = check_output(live_sandbox, "ls -A ${TMPDIR:-/tmp} | wc -l; find .git | sort | sha256sum")
+    merge(live_sandbox, head_commit(live_sandbox), [patch])
+    assert [each.path for each in live_sandbox.changes()] == ["new.txt"]
+    assert check_output(live_sandbox, "ls -A ${TMPDIR:-/tmp} | wc -l; find .git | sort | sha256sum") == before
 
 
-def test_nothing_at_all_is_merged_as_nothing(machine: Sandbox, make_patch: Callable[..., str]) -> None:
+def test_nothing_at_all_is_merged_as_nothing(live_sandbox: Sandbox, make_patch: Callable[..., str]) -> None:
     same = make_patch(":")
     assert same != ""  # what was there before is in it
-    before = state(machine)
-    assert [each.changed_files for each in merge(machine, head_commit(machine), [same, "", same])] == [
+    before = state(live_sandbox)
+    assert [
+        each.changed_files for each in merge(live_sandbox, head_commit(live_sandbox), [same, "", same])
+    ] == [
         (),
         (),
         (),
     ]
-    assert state(machine) == before
+    assert state(live_sandbox) == before
 
 
-def test_two_copies_change_other_lines_of_one_file(machine: Sandbox, make_patch: Callable[..., str]) -> None:
+def test_two_copies_change_other_lines_of_one_file(
+    live_sandbox: Sandbox, make_patch: Callable[..., str]
+) -> None:
     first, second = (
         make_patch("sed -i 's/line 2/two/' pkg/lines.txt"),
         make_patch("sed -i 's/line 8/eight/' pkg/lines.txt"),
     )
-    one, two = merge(machine, head_commit(machine), [first, second])
+    one, two = merge(live_sandbox, head_commit(live_sandbox), [first, second])
     assert (one.changed_files, two.changed_files, one.conflicts, two.conflicts) == (
         ("pkg/lines.txt",),
         ("pkg/lines.txt",),
         (),
         (),
     )
-    assert check_output(machine, "cat pkg/lines.txt").split("\n")[1:8:6] == ["two", "eight"]
+    assert check_output(live_sandbox, "cat pkg/lines.txt").split("\n")[1:8:6] == ["two", "eight"]
 
 
 CLASHES = {
@@ -140,55 +146,59 @@ CLASHES = {
 
 
 @pytest.mark.parametrize("clash", CLASHES)
-def test_the_first_wins_and_the_other_is_told(
-    machine: Sandbox, make_patch: Callable[..., str], clash: str
+def test_the_first_wins_and_the_other_is_reported(
+    live_sandbox: Sandbox, make_patch: Callable[..., str], clash: str
 ) -> None:
     first, second, path = CLASHES[clash]
     patches = [make_patch(first), make_patch(f"{second}; echo more > beside.txt")]
-    one, two = merge(machine, head_commit(machine), patches)
+    one, two = merge(live_sandbox, head_commit(live_sandbox), patches)
     assert one.conflicts == ()
     assert "beside.txt" in two.changed_files
     assert path not in two.changed_files
     (conflict,) = [each for each in two.conflicts if each.path == path]
     assert "+other" in conflict.theirs or "differ" in conflict.theirs or "deleted" in conflict.theirs
     assert "other" not in conflict.ours
-    check_output(machine, "rm beside.txt")
-    assert patch_since(machine, head_commit(machine)) == patches[0]
+    check_output(live_sandbox, "rm beside.txt")
+    assert patch_since(live_sandbox, head_commit(live_sandbox)) == patches[0]
 
 
-def test_what_git_does_not_know_is_not_overwritten(machine: Sandbox, make_patch: Callable[..., str]) -> None:
+def test_what_git_does_not_know_is_not_overwritten(
+    live_sandbox: Sandbox, make_patch: Callable[..., str]
+) -> None:
     patch = make_patch(
         "mkdir -p build; echo theirs > build/y; git add -f build/y; echo x > fine.txt; rm pkg/mod.py"
     )
-    check_output(machine, "mkdir -p build; echo ours > build/y")
-    (merged,) = merge(machine, head_commit(machine), [patch])
+    check_output(live_sandbox, "mkdir -p build; echo ours > build/y")
+    (merged,) = merge(live_sandbox, head_commit(live_sandbox), [patch])
     assert merged.changed_files == ("fine.txt", "pkg/mod.py")
     (conflict,) = merged.conflicts
     assert (conflict.path, conflict.ours) == ("build/y", "")
     assert "+theirs" in conflict.theirs
-    assert check_output(machine, "cat build/y fine.txt; ls pkg/mod.py || true").startswith("ours\nx\n")
+    assert check_output(live_sandbox, "cat build/y fine.txt; ls pkg/mod.py || true").startswith("ours\nx\n")
 
 
-def test_a_link_leads_nothing_out(machine: Sandbox, make_patch: Callable[..., str], tmp_path: Path) -> None:
+def test_a_link_leads_nothing_out(
+    live_sandbox: Sandbox, make_patch: Callable[..., str], tmp_path: Path
+) -> None:
     patch = make_patch("mkdir x.log; echo theirs > x.log/y; git add -f x.log/y")
     (tmp_path / "outside").mkdir()
-    check_output(machine, f"ln -s {tmp_path}/outside x.log")
-    (merged,) = merge(machine, head_commit(machine), [patch])
+    check_output(live_sandbox, f"ln -s {tmp_path}/outside x.log")
+    (merged,) = merge(live_sandbox, head_commit(live_sandbox), [patch])
     assert list((tmp_path / "outside").iterdir()) == []
     assert [each.path for each in merged.conflicts] == ["x.log/y"]
 
 
-def test_a_repository_that_is_gone(machine: Sandbox, make_patch: Callable[..., str]) -> None:
-    patch, base = make_patch("echo x > new.txt"), head_commit(machine)
-    check_output(machine, "rm -rf .git")
-    before = check_output(machine, "ls -A")
+def test_a_repository_that_is_gone(live_sandbox: Sandbox, make_patch: Callable[..., str]) -> None:
+    patch, base = make_patch("echo x > new.txt"), head_commit(live_sandbox)
+    check_output(live_sandbox, "rm -rf .git")
+    before = check_output(live_sandbox, "ls -A")
     with pytest.raises(RepositoryError, match="no git repository"):
-        merge(machine, base, [patch])
-    assert check_output(machine, "ls -A") == before
+        merge(live_sandbox, base, [patch])
+    assert check_output(live_sandbox, "ls -A") == before
 
 
-def test_a_patch_that_is_none_changes_nothing(machine: Sandbox, make_patch: Callable[..., str]) -> None:
-    before = state(machine)
+def test_a_patch_that_is_none_changes_nothing(live_sandbox: Sandbox, make_patch: Callable[..., str]) -> None:
+    before = state(live_sandbox)
     with pytest.raises(RepositoryError, match="No valid patches"):
-        merge(machine, head_commit(machine), [make_patch("echo x > new.txt"), "no patch"])
-    assert state(machine) == before
+        merge(live_sandbox, head_commit(live_sandbox), [make_patch("echo x > new.txt"), "no patch"])
+    assert state(live_sandbox) == before

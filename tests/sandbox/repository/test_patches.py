@@ -20,15 +20,15 @@ from langgraph_takeover.sandbox.repository.patches import (
 
 
 @pytest.fixture
-def machine(repository: Path) -> Iterator[Sandbox]:
+def live_sandbox(repository: Path) -> Iterator[Sandbox]:
     found = sandbox.start(SandboxSpec(backend="process", directory=repository, owner="test-repository"))
     yield found
     found.close()
 
 
 @pytest.fixture
-def base(machine: Sandbox) -> str:
-    return head_commit(machine)
+def base(live_sandbox: Sandbox) -> str:
+    return head_commit(live_sandbox)
 
 
 def tree(directory: Path) -> str:
@@ -52,10 +52,10 @@ def apply_to_checkout(patch: str, repository: Path, tmp_path: Path) -> str:
     return tree(checkout)
 
 
-def compute_expected_tree(machine: Sandbox, repository: Path, tmp_path: Path) -> str:
+def compute_expected_tree(live_sandbox: Sandbox, repository: Path, tmp_path: Path) -> str:
     """The tree of the machine's files, by a git directory that the agent never touched."""
     copy = tmp_path / "copy"
-    subprocess.run(["cp", "-a", machine.workspace, str(copy)], check=True)
+    subprocess.run(["cp", "-a", live_sandbox.workspace, str(copy)], check=True)
     subprocess.run(["rm", "-rf", str(copy / ".git")], check=True)
     git(tmp_path, "clone", "-q", "--bare", str(repository), str(copy / ".git"))
     git(copy, "config", "core.bare", "false")
@@ -63,22 +63,22 @@ def compute_expected_tree(machine: Sandbox, repository: Path, tmp_path: Path) ->
     return tree(copy)
 
 
-def test_the_commit_and_its_directories(machine: Sandbox, repository: Path) -> None:
+def test_the_commit_and_its_directories(live_sandbox: Sandbox, repository: Path) -> None:
     check_output(
-        machine,
+        live_sandbox,
         "mkdir größe; touch größe/x; git add -A; git -c user.name=t -c user.email=t@t commit -qm x",
     )
-    assert head_commit(machine) == check_output(machine, "git rev-parse HEAD").strip()
-    assert base_directories(machine) == ("docs", "größe", "pkg", "tools")
+    assert head_commit(live_sandbox) == check_output(live_sandbox, "git rev-parse HEAD").strip()
+    assert base_directories(live_sandbox) == ("docs", "größe", "pkg", "tools")
 
 
-def test_no_difference_is_no_patch(machine: Sandbox, base: str) -> None:
-    assert patch_since(machine, base) == ""
+def test_no_difference_is_no_patch(live_sandbox: Sandbox, base: str) -> None:
+    assert patch_since(live_sandbox, base) == ""
     check_output(
-        machine,
+        live_sandbox,
         "touch README.txt; chmod 600 pkg/mod.py; mkdir empty; echo x > x.log; mkdir build; touch build/y",
     )
-    assert patch_since(machine, base) == ""
+    assert patch_since(live_sandbox, base) == ""
 
 
 IDENTITY = "git config user.name a; git config user.email a@example.org; "
@@ -115,29 +115,30 @@ WORK = {
 
 @pytest.mark.parametrize("work", WORK)
 def test_the_patch_makes_the_same_tree(
-    machine: Sandbox, base: str, repository: Path, tmp_path: Path, work: str
+    live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path, work: str
 ) -> None:
-    run(machine, WORK[work])
-    patch = patch_since(machine, base)
+    run(live_sandbox, WORK[work])
+    patch = patch_since(live_sandbox, base)
     assert patch
     patch.encode()
     assert apply_to_checkout(patch, repository, tmp_path) == compute_expected_tree(
-        machine, repository, tmp_path
+        live_sandbox, repository, tmp_path
     )
 
 
-def test_only_what_is_no_text_is_told_in_binary(machine: Sandbox, base: str) -> None:
-    run(machine, WORK["latin-1"])
-    patch = patch_since(machine, base)
+def test_only_what_is_no_text_is_reported_in_binary(live_sandbox: Sandbox, base: str) -> None:
+    run(live_sandbox, WORK["latin-1"])
+    patch = patch_since(live_sandbox, base)
     assert "+plain\n" in patch
     assert "GIT binary patch" in patch
 
 
-def test_ignored_files_stay_out_unless_added(machine: Sandbox, base: str) -> None:
+def test_ignored_files_stay_out_unless_added(live_sandbox: Sandbox, base: str) -> None:
     check_output(
-        machine, "mkdir build; echo 1 > build/out; echo 2 > x.log; echo 3 > kept.log; git add -f kept.log"
+        live_sandbox,
+        "mkdir build; echo 1 > build/out; echo 2 > x.log; echo 3 > kept.log; git add -f kept.log",
     )
-    patch = patch_since(machine, base)
+    patch = patch_since(live_sandbox, base)
     assert "kept.log" in patch
     assert "build/out" not in patch
     assert "x.log" not in patch
@@ -174,46 +175,52 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("trick", HOSTILE)
-def test_tricks_with_git(machine: Sandbox, base: str, repository: Path, tmp_path: Path, trick: str) -> None:
-    run(machine, HOSTILE[trick].replace("{attributes}", "> .git/info/attributes echo '*'"))
+def test_tricks_with_git(
+    live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path, trick: str
+) -> None:
+    run(live_sandbox, HOSTILE[trick].replace("{attributes}", "> .git/info/attributes echo '*'"))
     check_output(
-        machine,
+        live_sandbox,
         "sed -i s/41/42/ pkg/mod.py; echo more >> README.txt; chmod -x tools/run.sh; printf 'a\\r\\n' > new.txt",
     )
-    patch = patch_since(machine, base)
+    patch = patch_since(live_sandbox, base)
     assert "owned" not in patch
     assert "+    return 42\n" in patch
     assert apply_to_checkout(patch, repository, tmp_path) == compute_expected_tree(
-        machine, repository, tmp_path
+        live_sandbox, repository, tmp_path
     )
-    assert run(machine, 'test -e "$HOME/owned"').exit_code == 1
+    assert run(live_sandbox, 'test -e "$HOME/owned"').exit_code == 1
 
 
-def test_attributes_of_the_work_tree(machine: Sandbox, base: str, repository: Path, tmp_path: Path) -> None:
-    check_output(machine, "git config diff.x.textconv 'echo owned'; git config filter.x.clean 'echo owned'")
+def test_attributes_of_the_work_tree(
+    live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path
+) -> None:
     check_output(
-        machine, "echo '*.py filter=x diff=x' > .gitattributes; echo '*.txt -diff' >> .gitattributes"
+        live_sandbox, "git config diff.x.textconv 'echo owned'; git config filter.x.clean 'echo owned'"
     )
-    check_output(machine, "sed -i s/41/42/ pkg/mod.py; echo more >> README.txt")
-    patch = patch_since(machine, base)
+    check_output(
+        live_sandbox, "echo '*.py filter=x diff=x' > .gitattributes; echo '*.txt -diff' >> .gitattributes"
+    )
+    check_output(live_sandbox, "sed -i s/41/42/ pkg/mod.py; echo more >> README.txt")
+    patch = patch_since(live_sandbox, base)
     assert "owned" not in patch
     assert "+    return 42\n" in patch
     assert apply_to_checkout(patch, repository, tmp_path) == compute_expected_tree(
-        machine, repository, tmp_path
+        live_sandbox, repository, tmp_path
     )
 
 
-def test_the_repository_is_not_touched(machine: Sandbox, base: str) -> None:
-    run(machine, WORK["staged"] + ";" + WORK["conflict"] + "; head -c 100000 /dev/urandom > big")
-    machine.changes()
+def test_the_repository_is_not_touched(live_sandbox: Sandbox, base: str) -> None:
+    run(live_sandbox, WORK["staged"] + ";" + WORK["conflict"] + "; head -c 100000 /dev/urandom > big")
+    live_sandbox.changes()
     look = (
         "find .git -type f -printf '%p %s %T@ %C@ %m\\n' | sort; find .git -type f -exec sha256sum {} + | sort; "
         'find "$HOME" "$TMPDIR"; git for-each-ref; git ls-files --stage'
     )
-    before = machine.inspect("export GIT_OPTIONAL_LOCKS=0; " + look).output
-    assert patch_since(machine, base)
-    assert machine.inspect("export GIT_OPTIONAL_LOCKS=0; " + look).output == before
-    assert machine.changes() == ()
+    before = live_sandbox.inspect("export GIT_OPTIONAL_LOCKS=0; " + look).output
+    assert patch_since(live_sandbox, base)
+    assert live_sandbox.inspect("export GIT_OPTIONAL_LOCKS=0; " + look).output == before
+    assert live_sandbox.changes() == ()
 
 
 @pytest.mark.parametrize(
@@ -227,21 +234,21 @@ def test_the_repository_is_not_touched(machine: Sandbox, base: str) -> None:
         "rm -rf .git; echo 'gitdir: /nowhere' > .git",
     ],
 )
-def test_a_broken_repository(machine: Sandbox, base: str, harm: str) -> None:
-    check_output(machine, harm)
+def test_a_broken_repository(live_sandbox: Sandbox, base: str, harm: str) -> None:
+    check_output(live_sandbox, harm)
     with pytest.raises(RepositoryError, match="git"):
-        patch_since(machine, base)
+        patch_since(live_sandbox, base)
     if harm != "rm -rf .git/objects; mkdir .git/objects":
         with pytest.raises(RepositoryError):
-            head_commit(machine)
-    assert check_output(machine, "echo usable") == "usable\n"
+            head_commit(live_sandbox)
+    assert check_output(live_sandbox, "echo usable") == "usable\n"
 
 
-def test_a_base_that_is_no_commit(machine: Sandbox) -> None:
+def test_a_base_that_is_no_commit(live_sandbox: Sandbox) -> None:
     for base in ("0" * 40, "no-such-branch", "--help", "$(touch owned)", "HEAD~99"):
         with pytest.raises(RepositoryError):
-            patch_since(machine, base)
-    assert run(machine, "test -e owned").exit_code == 1
+            patch_since(live_sandbox, base)
+    assert run(live_sandbox, "test -e owned").exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -251,13 +258,15 @@ def test_a_base_that_is_no_commit(machine: Sandbox) -> None:
         "git init -q inner; cd inner; touch x; git add x; git -c user.name=a -c user.email=b commit -qm x",
     ],
 )
-def test_a_repository_within(machine: Sandbox, base: str, init: str) -> None:
-    check_output(machine, f"({init}); echo more >> README.txt")
-    assert "+more\n" in patch_since(machine, base)
+def test_a_repository_within(live_sandbox: Sandbox, base: str, init: str) -> None:
+    check_output(live_sandbox, f"({init}); echo more >> README.txt")
+    assert "+more\n" in patch_since(live_sandbox, base)
 
 
-def test_a_patch_too_large_is_refused(machine: Sandbox, base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_patch_too_large_is_refused(
+    live_sandbox: Sandbox, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("langgraph_takeover.sandbox.repository.patches.MAX_PATCH_BYTES", 1000)
-    check_output(machine, "head -c 5000 /dev/urandom > big")
+    check_output(live_sandbox, "head -c 5000 /dev/urandom > big")
     with pytest.raises(RepositoryError, match="too large"):
-        patch_since(machine, base)
+        patch_since(live_sandbox, base)

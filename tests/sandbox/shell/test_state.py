@@ -55,12 +55,12 @@ def process(repository: Path) -> Iterator[Kit]:
 @pytest.fixture
 def process_snapshot(process: Kit, tmp_path: Path) -> Snapshot:
     with process.close_started():
-        machine = process.start()
+        live_sandbox = process.start()
         check_output(
-            machine, 'cd pkg; echo h > "$HOME/h"; echo t > "$TMPDIR/t"; place="$HOME/h"; echo 1 > one'
+            live_sandbox, 'cd pkg; echo h > "$HOME/h"; echo t > "$TMPDIR/t"; place="$HOME/h"; echo 1 > one'
         )
-        check_output(machine, 'f() { echo "f:$1"; }; other=/tmp/elsewhere; export HERE=$PWD:/usr/bin')
-        return machine.snapshot(tmp_path).result()
+        check_output(live_sandbox, 'f() { echo "f:$1"; }; other=/tmp/elsewhere; export HERE=$PWD:/usr/bin')
+        return live_sandbox.snapshot(tmp_path).result()
 
 
 def with_state(snapshot: Snapshot, state: ShellState | str) -> Snapshot:
@@ -77,20 +77,20 @@ def restore_snapshot(kit: Kit, snapshot: Snapshot, store: Path) -> Iterator[Sand
 def test_a_snapshot_of_plain_processes_is_converted(
     host: Kit, process: Kit, process_snapshot: Snapshot, tmp_path: Path
 ) -> None:
-    with restore_snapshot(host, process_snapshot, tmp_path) as machine:
-        assert machine.workspace == "/testbed"
-        assert machine.cwd() == "/testbed/pkg"
+    with restore_snapshot(host, process_snapshot, tmp_path) as live_sandbox:
+        assert live_sandbox.workspace == "/testbed"
+        assert live_sandbox.cwd() == "/testbed/pkg"
         said = check_output(
-            machine, 'hostname; cat "$HOME/h" "${TMPDIR:-/tmp}/t" "$place" one; f 1; echo "$HOME $HERE"'
+            live_sandbox, 'hostname; cat "$HOME/h" "${TMPDIR:-/tmp}/t" "$place" one; f 1; echo "$HOME $HERE"'
         )
         assert said == "sandbox\nh\nt\nh\n1\nf:1\n/home/agent /testbed/pkg:/usr/bin\n"
-        assert check_output(machine, "git status --porcelain") == "?? pkg/one\n"
-        assert check_output(machine, "echo 2 > two; stat -c %U two one | uniq") == "root\n"
-        again = machine.snapshot(tmp_path / "again").result()
+        assert check_output(live_sandbox, "git status --porcelain") == "?? pkg/one\n"
+        assert check_output(live_sandbox, "echo 2 > two; stat -c %U two one | uniq") == "root\n"
+        again = live_sandbox.snapshot(tmp_path / "again").result()
     assert again.backend == "host"
-    with restore_snapshot(process, again, tmp_path / "again") as machine:
-        assert machine.cwd() == f"{machine.workspace}/pkg"
-        assert check_output(machine, 'cat "$HOME/h" "$TMPDIR/t" "$place" one two') == "h\nt\nh\n1\n2\n"
+    with restore_snapshot(process, again, tmp_path / "again") as live_sandbox:
+        assert live_sandbox.cwd() == f"{live_sandbox.workspace}/pkg"
+        assert check_output(live_sandbox, 'cat "$HOME/h" "$TMPDIR/t" "$place" one two') == "h\nt\nh\n1\n2\n"
 
 
 @pytest.mark.slow
@@ -106,16 +106,17 @@ def test_snapshots_of_images_are_converted_both_ways(
         try:
             for before, after in (("docker", "host"), ("host", "docker")):
                 store = tmp_path / before
-                with contextlib.closing(sandbox.start(at[before])) as machine:
-                    check_output(machine, "cd pkg; x=kept; echo 1 > one; rm ../README.txt")
-                    snapshot = machine.snapshot(store).result()
+                with contextlib.closing(sandbox.start(at[before])) as live_sandbox:
+                    check_output(live_sandbox, "cd pkg; x=kept; echo 1 > one; rm ../README.txt")
+                    snapshot = live_sandbox.snapshot(store).result()
                 if snapshot.location.startswith("sha256:"):
                     with pytest.raises(SandboxUnavailableError, match="--sandbox docker"):
                         sandbox.restore(snapshot, store, at[after])
                     continue
-                with contextlib.closing(sandbox.restore(snapshot, store, at[after])) as machine:
+                with contextlib.closing(sandbox.restore(snapshot, store, at[after])) as live_sandbox:
                     said = check_output(
-                        machine, "pwd; echo $x; cat one; ls ../README.txt 2>/dev/null || echo gone; hostname"
+                        live_sandbox,
+                        "pwd; echo $x; cat one; ls ../README.txt 2>/dev/null || echo gone; hostname",
                     )
                     assert said == "/testbed/pkg\nkept\n1\ngone\nsandbox\n"
         finally:
@@ -222,15 +223,15 @@ def test_nothing_runs_while_a_state_is_restored(
         "options": {"errexit": False, "nosuch": True, "noexec": True, "onecmd": True, "posix": False},
         "traps": {"SIGUSR1": f"touch {there}", "SIGRTMAX": f"touch {there}", "SIGNOSUCH": f"touch {there}"},
     }
-    with restore_snapshot(kit, with_state(process_snapshot, json.dumps(state)), tmp_path) as machine:
-        assert machine.inspect(f"test -e {there} || echo untouched").output == "untouched\n"
-        assert check_output(machine, "unset -f set cd declare; fine") == "fine\n"
-        assert check_output(machine, 'printf %s "$plain"') == spoil
-        assert check_output(machine, 'printf %s "${map["@"]} ${map["]"]} ${#map[@]}"') == "2 1 4"
+    with restore_snapshot(kit, with_state(process_snapshot, json.dumps(state)), tmp_path) as live_sandbox:
+        assert live_sandbox.inspect(f"test -e {there} || echo untouched").output == "untouched\n"
+        assert check_output(live_sandbox, "unset -f set cd declare; fine") == "fine\n"
+        assert check_output(live_sandbox, 'printf %s "$plain"') == spoil
+        assert check_output(live_sandbox, 'printf %s "${map["@"]} ${map["]"]} ${#map[@]}"') == "2 1 4"
         for broken in ("ends", "closes", "both", "open", "quote", "pattern", "builtin", "eval", "unset"):
-            assert run(machine, f"\\builtin declare -F {broken}").exit_code == 1, broken
-        assert check_output(machine, "trap -p SIGUSR1") == f"trap -- 'touch {there}' SIGUSR1\n"
-        assert machine.inspect(f"test -e {there} || echo untouched").output == "untouched\n"
+            assert run(live_sandbox, f"\\builtin declare -F {broken}").exit_code == 1, broken
+        assert check_output(live_sandbox, "trap -p SIGUSR1") == f"trap -- 'touch {there}' SIGUSR1\n"
+        assert live_sandbox.inspect(f"test -e {there} || echo untouched").output == "untouched\n"
 
 
 _PIECES = (
@@ -309,11 +310,11 @@ def test_a_state_of_a_hundred_megabytes(process: Kit, process_snapshot: Snapshot
     with pytest.raises(ValueError, match="shell_state"):
         Snapshot.model_validate(process_snapshot.model_dump() | {"shell_state": huge})
     with process.close_started():
-        machine = process.start()
-        run(machine, f"cd pkg; x=$(head -c {MAX_SHELL_STATE_CHARS} /dev/zero | tr '\\0' y)")
-        kept = machine.snapshot(tmp_path / "second").result()
-        assert parse_state(kept.shell_state) == ShellState(directory=f"{machine.workspace}/pkg")
-        assert check_output(machine, "echo ${#x}") == f"{MAX_SHELL_STATE_CHARS}\n"
+        live_sandbox = process.start()
+        run(live_sandbox, f"cd pkg; x=$(head -c {MAX_SHELL_STATE_CHARS} /dev/zero | tr '\\0' y)")
+        kept = live_sandbox.snapshot(tmp_path / "second").result()
+        assert parse_state(kept.shell_state) == ShellState(directory=f"{live_sandbox.workspace}/pkg")
+        assert check_output(live_sandbox, "echo ${#x}") == f"{MAX_SHELL_STATE_CHARS}\n"
 
 
 _MADE = r"""
@@ -342,14 +343,14 @@ def test_all_that_a_shell_holds_is_restored(
 ) -> None:
     kit: Kit = request.getfixturevalue(backend)
     with kit.close_started():
-        machine = kit.start()
-        assert run(machine, _MADE).exit_code == 0
-        shown, state = check_output(machine, _SHOWN), machine.shell_state()
+        live_sandbox = kit.start()
+        assert run(live_sandbox, _MADE).exit_code == 0
+        shown, state = check_output(live_sandbox, _SHOWN), live_sandbox.shell_state()
         assert 'declare -r fixed="1"' in shown
-        again = kit.restore(machine.snapshot(tmp_path).result(), tmp_path)
+        again = kit.restore(live_sandbox.snapshot(tmp_path).result(), tmp_path)
         assert check_output(again, _SHOWN) == shown
         assert check_output(again, "sub; to; a-b; text; twice; bash -c sub") == check_output(
-            machine, "sub; to; a-b; text; twice; bash -c sub"
+            live_sandbox, "sub; to; a-b; text; twice; bash -c sub"
         )
         kept = again.shell_state()
         if backend == "host":
@@ -421,11 +422,13 @@ def test_reading_what_a_shell_prints_takes_linear_time(line: str) -> None:
 
 def test_a_function_of_quotes_takes_little_memory(process: Kit, tmp_path: Path) -> None:
     with process.close_started():
-        machine = process.start()
-        run(machine, 'eval "f() { : $(yes "\\\\\'" | head -n 400000 | tr -d \'\\n\'); }"')
-        state = parse_state(machine.shell_state())
+        live_sandbox = process.start()
+        run(live_sandbox, 'eval "f() { : $(yes "\\\\\'" | head -n 400000 | tr -d \'\\n\'); }"')
+        state = parse_state(live_sandbox.shell_state())
         length = len(state.functions["f"].commands)
         assert length > 800_000
         assert len(render_restore_code(state)) < 3 * length
-        again = process.restore(machine.snapshot(tmp_path).result(), tmp_path)
-        assert check_output(again, "declare -f f | wc -c") == check_output(machine, "declare -f f | wc -c")
+        again = process.restore(live_sandbox.snapshot(tmp_path).result(), tmp_path)
+        assert check_output(again, "declare -f f | wc -c") == check_output(
+            live_sandbox, "declare -f f | wc -c"
+        )

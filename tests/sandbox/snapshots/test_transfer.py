@@ -277,13 +277,13 @@ SHOWN = r"""find . "$HOME" -name .git -prune -o ! -type s -printf '%p %y %m %s %
 
 
 @both
-def test_a_machine_goes_round(kit: Kit, tmp_path: Path) -> None:
+def test_a_sandbox_goes_round(kit: Kit, tmp_path: Path) -> None:
     """Through a file and into a store where nothing of it was before."""
     with kit.close_started():
-        machine = kit.start()
-        check_output(machine, NASTY)
-        shown = check_output(machine, SHOWN)
-        snapshot = machine.snapshot(tmp_path / "store").result()
+        live_sandbox = kit.start()
+        check_output(live_sandbox, NASTY)
+        shown = check_output(live_sandbox, SHOWN)
+        snapshot = live_sandbox.snapshot(tmp_path / "store").result()
     url = str(tmp_path / "file")
     transfer.export_snapshot(snapshot, tmp_path / "store", url)
     with kit.close_started():
@@ -299,11 +299,11 @@ def test_both_ways_give_one_digest(kit: Kit, tmp_path: Path) -> None:
     found = {}
     with kit.close_started():
         for way in ("layer", "commit"):
-            machine = kit.start(snapshots=way)
-            check_output(machine, NASTY)
-            found[way] = machine.snapshot(tmp_path / way).result()
-            check_output(machine, "echo more > more")
-            found[f"{way}, again"] = machine.snapshot(tmp_path / way).result()
+            live_sandbox = kit.start(snapshots=way)
+            check_output(live_sandbox, NASTY)
+            found[way] = live_sandbox.snapshot(tmp_path / way).result()
+            check_output(live_sandbox, "echo more > more")
+            found[f"{way}, again"] = live_sandbox.snapshot(tmp_path / way).result()
         assert found["layer"].digest == found["commit"].digest
         assert found["layer, again"].digest == found["commit, again"].digest
         assert found["layer"].digest != found["layer, again"].digest
@@ -314,14 +314,14 @@ def test_both_ways_give_one_digest(kit: Kit, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @docker
-def test_a_committed_machine_outlives_its_image(kit: Kit, tmp_path: Path) -> None:
+def test_a_committed_sandbox_outlives_its_image(kit: Kit, tmp_path: Path) -> None:
     from langgraph_takeover.sandbox.backends.docker import client
 
     with kit.close_started():
-        machine = kit.start(snapshots="commit")
-        check_output(machine, NASTY)
-        shown = check_output(machine, SHOWN)
-        snapshot = machine.snapshot(tmp_path / "store").result()
+        live_sandbox = kit.start(snapshots="commit")
+        check_output(live_sandbox, NASTY)
+        shown = check_output(live_sandbox, SHOWN)
+        snapshot = live_sandbox.snapshot(tmp_path / "store").result()
         url = f"memory://committed/{tmp_path.name}"
         transfer.export_snapshot(snapshot, tmp_path / "store", url)
         client().images.remove(snapshot.location, force=True)
@@ -340,9 +340,9 @@ def test_a_committed_machine_outlives_its_image(kit: Kit, tmp_path: Path) -> Non
 @docker
 def test_a_base_that_is_not_here(kit: Kit, tmp_path: Path) -> None:
     with kit.close_started():
-        machine = kit.start()
-        check_output(machine, "echo x > x")
-        snapshot = machine.snapshot(tmp_path).result()
+        live_sandbox = kit.start()
+        check_output(live_sandbox, "echo x > x")
+        snapshot = live_sandbox.snapshot(tmp_path).result()
         missing_base = "sha256:" + "0" * 64
         with pytest.raises(
             SandboxUnavailableError, match=r"base sha256:0+.* is not on this daemon; pull or build"
@@ -376,7 +376,7 @@ DARK = (
 
 @pytest.mark.slow
 @docker
-def test_who_cannot_read_the_layers_freezes_by_commit(kit: Kit, tmp_path: Path) -> None:
+def test_who_cannot_read_the_layers_snapshots_by_commit(kit: Kit, tmp_path: Path) -> None:
     """A user in the daemon's group; what he exports is what root finds in the layers."""
     socket = Path("/var/run/docker.sock")
     if os.geteuid() != 0 or os.environ.get("DOCKER_HOST") or not socket.is_socket():
@@ -421,11 +421,11 @@ machine.close()
 
 @pytest.mark.slow
 @both
-def test_processes_that_thaw_one_snapshot_at_once(kit: Kit, tmp_path: Path) -> None:
+def test_processes_that_restore_one_snapshot_at_once(kit: Kit, tmp_path: Path) -> None:
     with kit.close_started():
-        machine = kit.start()
-        check_output(machine, "echo thawed > x; head -c 3000000 /dev/urandom > random")
-        snapshot = machine.snapshot(tmp_path / "store").result()
+        live_sandbox = kit.start()
+        check_output(live_sandbox, "echo thawed > x; head -c 3000000 /dev/urandom > random")
+        snapshot = live_sandbox.snapshot(tmp_path / "store").result()
     url = str(tmp_path / "file")
     transfer.export_snapshot(snapshot, tmp_path / "store", url)
     argv = [sys.executable, "-c", THAW, str(tmp_path / "new"), url, kit.spec().model_dump_json()]

@@ -84,7 +84,7 @@ def test_what_falls_into_a_finalizer_comes_again(
     assert (done.returncode, done.stdout, done.stderr) == (0, f"ended by {by}\n", "")
 
 
-def test_another_thing_that_goes_wrong_in_a_finalizer_is_told_as_ever(tmp_path: Path) -> None:
+def test_another_thing_that_goes_wrong_in_a_finalizer_is_reported_as_ever(tmp_path: Path) -> None:
     program = tmp_path / "wrong.py"
     program.write_text(_WRONG)
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60)
