@@ -277,9 +277,9 @@ def audit_case(case: CrashCase) -> None:
             os.utime(part, (0, 0))
         if case.database is None:  # elsewhere the database is shared with other homes
             home.remove_unused_snapshots()
-            found["unused machines"] = [part.name for part in home.snapshot_directory.glob(".*")]
+            found["unused snapshots"] = [part.name for part in home.snapshot_directory.glob(".*")]
             used = node_snapshots.snapshot_directory_names(snapshots.list_snapshots(ledger))
-            found["unknown machines"] = [
+            found["unknown snapshots"] = [
                 part.name for part in home.snapshot_directory.iterdir() if part.name not in used
             ]
         found["partial records"] = [part.name for part in home.records.root.glob(".*")]
@@ -292,7 +292,7 @@ def audit_case(case: CrashCase) -> None:
             live_sandbox = session.enter_state(
                 home.saver.get_tuple(_thread_config(case)).checkpoint["channel_values"]["sandbox_state"]
             )
-            found["machine"] = live_sandbox.inspect(f"cat log.txt {_OUTSIDE_FILE} pkg/extra.py").output
+            found["sandbox"] = live_sandbox.inspect(f"cat log.txt {_OUTSIDE_FILE} pkg/extra.py").output
     (case.directory / "audit").write_text(_normalize_paths(json.dumps(found)))
 
 
@@ -360,14 +360,14 @@ def check_reference(expected: dict[str, Any]) -> list[str]:
         "more than one effect": (audit["more than one effect"], False),
         "newest kept": (audit["newest kept"], True),
         "records of the home": ([record["id"] for record in audit["records"]], [RECORD]),
-        "unused machines": (audit.get("unused machines", []), []),
-        "unknown machines": (audit.get("unknown machines", []), []),
+        "unused snapshots": (audit.get("unused snapshots", []), []),
+        "unknown snapshots": (audit.get("unknown snapshots", []), []),
         "partial records": (audit["partial records"], []),
         "successor": (
             audit["successor"][:2],
             ["finished", "[exit code 0]\nkept\npkg\n1\n1\nONE = 1\nkept\n"],
         ),
-        "machine": (audit["machine"], f"{noted}{noted}ONE = 11\n"),
+        "sandbox": (audit["machine"], f"{noted}{noted}ONE = 11\n"),
     }
     return [
         f"{name} is {_format_difference(now, value)}" for name, (now, value) in due.items() if now != value

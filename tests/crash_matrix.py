@@ -149,9 +149,9 @@ class MatrixCell(NamedTuple):
 
 @app.command(epilog=_EPILOG)
 def main(
-    backends: Annotated[str, typer.Option(help="Which machines, of process, host, docker.")] = "process",
+    backends: Annotated[str, typer.Option(help="Sandboxes: process, host, docker.")] = "process",
     savers: Annotated[str, typer.Option(help="Which databases, of sqlite, postgres.")] = "sqlite",
-    snapshots: Annotated[str, typer.Option(help="When machines are kept, of step, point.")] = "step",
+    snapshots: Annotated[str, typer.Option(help="When snapshots are taken: step, point.")] = "step",
     points: Annotated[
         str,
         typer.Option(
@@ -417,8 +417,8 @@ def _print_results(results: list[CaseResult], seed: int, as_json: bool) -> None:
         print(json.dumps({"seed": seed, "runs": [result._asdict() for result in results]}))
         return
     table = Table(title=f"{len(results)} runs, {sum(r.deaths for r in results)} deaths, seed {seed}")
-    for head in ("machine", "database", "kept at", "runs", "deaths", "died again", "wrong", "s a run"):
-        table.add_column(head, justify="left" if head in ("machine", "database", "kept at") else "right")
+    for head in ("sandbox", "database", "kept at", "runs", "deaths", "died again", "wrong", "s a run"):
+        table.add_column(head, justify="left" if head in ("sandbox", "database", "kept at") else "right")
     cells = collections.defaultdict(list)
     for result in results:
         cells[result[:3]].append(result)

@@ -229,7 +229,10 @@ def test_what_cannot_be(base: Path, poison: RunCommand, run_main: RunCommand, tm
     assert not out.exists()
     bare = tmp_path / "bare"
     assert run_main("--view", "repository", *ONE_POINT, "--out", bare).returncode == 0
-    assert_refused(poison(bare, "--out", out, "--view", "summary"), f"its record {RECORD} has no notes")
+    assert_refused(
+        poison(bare, "--out", out, "--view", "summary"),
+        f"record {RECORD} has no notes, which the summary view shows",
+    )
 
 
 @pytest.fixture(scope="module")

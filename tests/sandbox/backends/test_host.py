@@ -111,11 +111,11 @@ from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.interface import SandboxSpec, Snapshot
 spec, snapshot, store, number = sys.argv[1:]
 spec = SandboxSpec.model_validate_json(spec)
-machine = sandbox.restore(Snapshot.model_validate_json(snapshot), Path(store), spec)
-result = machine.run(f"echo {number} >>state; cat state", timeout_s=30)
+live_sandbox = sandbox.restore(Snapshot.model_validate_json(snapshot), Path(store), spec)
+result = live_sandbox.run(f"echo {number} >>state; cat state", timeout_s=30)
 print(result.output, flush=True)
 sys.stdin.read()
-machine.close()
+live_sandbox.close()
 """
 
 
@@ -323,11 +323,11 @@ import sys
 from pathlib import Path
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.interface import SandboxSpec
-machine = sandbox.start(SandboxSpec.model_validate_json(sys.argv[1]))
-machine.run("for i in {1..300}; do head -c 100000 /dev/urandom >f$i; done", timeout_s=60)
+live_sandbox = sandbox.start(SandboxSpec.model_validate_json(sys.argv[1]))
+live_sandbox.run("for i in {1..300}; do head -c 100000 /dev/urandom >f$i; done", timeout_s=60)
 store = Path(sys.argv[2])
 print("begun", flush=True)
-print(machine.snapshot(store).result().model_dump_json(), flush=True)
+print(live_sandbox.snapshot(store).result().model_dump_json(), flush=True)
 """
 
 
@@ -413,13 +413,13 @@ from langgraph_takeover.sandbox.interface import SandboxSpec
 assert os.geteuid() != 0
 spec = SandboxSpec(backend="host", directory=Path(sys.argv[1]), owner="anybody")
 store = Path(sys.argv[2])
-machine = sandbox.start(spec)
-told = machine.run("id -u; echo x >new; rm README.txt; chmod 600 pkg/mod.py; ls /root /etc/shadow", timeout_s=30)
-changes = [change.path for change in machine.changes()]
-snapshot = machine.snapshot(store).result()
+live_sandbox = sandbox.start(spec)
+told = live_sandbox.run("id -u; echo x >new; rm README.txt; chmod 600 pkg/mod.py; ls /root /etc/shadow", timeout_s=30)
+changes = [change.path for change in live_sandbox.changes()]
+snapshot = live_sandbox.snapshot(store).result()
 successors = [sandbox.restore(snapshot, store, spec) for _ in range(3)]
 outputs = [one.run("cat new; ls README.txt", timeout_s=30).output for one in successors]
-for one in (machine, *successors):
+for one in (live_sandbox, *successors):
     one.close()
 sandbox.remove_stale_resources("host", "anybody")
 left = [str(path) for path in Path(os.environ["TAKEOVER_HOME"], "runs").iterdir()]

@@ -37,15 +37,15 @@ class Inside:
         backend = sandbox._backend
         assert isinstance(backend, HostBackend)
         keeper = backend._tree.namespaces  # type: ignore[attr-defined]
-        self.machine = sandbox
+        self.sandbox = sandbox
         self.tmp = Path(f"/proc/{keeper.first_pid}/root{backend._tree.root}/tmp")
         self.entrances = [channel.process.pid for channel in backend._channels]
         self.namespace = (keeper.first_pid, keeper.entry_command())
 
     def begin(self, kind: str) -> Path:
         """Start a restless program; the file that it writes to."""
-        self.machine.write_file("/tmp/restless.py", RESTLESS.read_bytes())
-        check_output(self.machine, f"python3 /tmp/restless.py {kind} /tmp/beats >/tmp/errors 2>&1 &")
+        self.sandbox.write_file("/tmp/restless.py", RESTLESS.read_bytes())
+        check_output(self.sandbox, f"python3 /tmp/restless.py {kind} /tmp/beats >/tmp/errors 2>&1 &")
         await_growth(self.tmp / "beats")
         return self.tmp / "beats"
 
@@ -86,20 +86,20 @@ def test_nothing_runs_while_all_are_stopped(inside: Inside, kind: str) -> None:
 
 
 def test_the_shell_answers_afterwards(inside: Inside) -> None:
-    check_output(inside.machine, "x=kept; sleep 100 &")
+    check_output(inside.sandbox, "x=kept; sleep 100 &")
     for _ in range(3):
         with namespaces.stop_all(*inside.namespace, inside.entrances):
             pass
-    assert check_output(inside.machine, "echo $x; kill -0 $! && echo runs") == "kept\nruns\n"
-    inside.machine.close()
+    assert check_output(inside.sandbox, "echo $x; kill -0 $! && echo runs") == "kept\nruns\n"
+    inside.sandbox.close()
     assert not any(Path(f"/proc/{pid}").exists() for pid in inside.entrances)
 
 
 def test_a_job_that_the_agent_stopped_stays_stopped(inside: Inside) -> None:
-    check_output(inside.machine, "sleep 100 & kill -STOP $!; sleep .1")
+    check_output(inside.sandbox, "sleep 100 & kill -STOP $!; sleep .1")
     with namespaces.stop_all(*inside.namespace, inside.entrances):
         pass
-    assert "T (stopped)" in check_output(inside.machine, "grep State /proc/$!/status")
+    assert "T (stopped)" in check_output(inside.sandbox, "grep State /proc/$!/status")
 
 
 def test_what_does_not_stop_is_refused_and_resumed(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_an_interrupted_resumption_is_repeated(inside: Inside, monkeypatch: pyte
 
 
 def test_namespaces_that_have_ended(inside: Inside) -> None:
-    inside.machine.close()
+    inside.sandbox.close()
     with (
         pytest.raises(SandboxUnavailableError, match=r"cannot be listed|no process can be started"),
         namespaces.stop_all(*inside.namespace),
@@ -152,9 +152,9 @@ def test_namespaces_that_have_ended(inside: Inside) -> None:
 def test_the_agent_sees_neither_control_groups_nor_a_way_to_mount_them(inside: Inside) -> None:
     """A process that could mount the hierarchy, or make a namespace of it, could leave its group."""
     own = Path("/proc/self/ns/cgroup").stat().st_ino
-    assert f"cgroup:[{own}]" not in check_output(inside.machine, "readlink /proc/self/ns/cgroup")
+    assert f"cgroup:[{own}]" not in check_output(inside.sandbox, "readlink /proc/self/ns/cgroup")
     result = run(
-        inside.machine,
+        inside.sandbox,
         "ls -d /sys /sys/fs/cgroup 2>/dev/null; grep cgroup /proc/self/mounts; cut -d: -f3 /proc/self/cgroup | sort -u; "
         "exec 2>/dev/null; mkdir -p /tmp/x; mount -t cgroup2 none /tmp/x && echo mounted; "
         "unshare --user --map-root-user --cgroup --mount mount -t cgroup2 none /tmp/x && echo mounted; "
@@ -170,11 +170,11 @@ from pathlib import Path
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.isolation import namespaces
 from langgraph_takeover.sandbox.interface import SandboxSpec
-machine = sandbox.start(SandboxSpec.model_validate_json(sys.argv[1]))
-machine.inspect("true")
-machine.run("sleep 100 &", timeout_s=30)
-keeper = machine._backend._tree.namespaces
-entrances = [channel.process.pid for channel in machine._backend._channels]
+live_sandbox = sandbox.start(SandboxSpec.model_validate_json(sys.argv[1]))
+live_sandbox.inspect("true")
+live_sandbox.run("sleep 100 &", timeout_s=30)
+keeper = live_sandbox._backend._tree.namespaces
+entrances = [channel.process.pid for channel in live_sandbox._backend._channels]
 with namespaces.stop_all(keeper.first_pid, keeper.entry_command(), entrances):
     print(keeper.first_pid, *entrances, flush=True)
     time.sleep(100)
@@ -212,13 +212,13 @@ from pathlib import Path
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.isolation import namespaces
 from langgraph_takeover.sandbox.interface import SandboxSpec
-machine = sandbox.start(SandboxSpec(backend="host", directory=Path(sys.argv[1]), owner="anybody"))
-machine.write_file("/tmp/restless.py", Path(sys.argv[2]).read_bytes())
-keeper = machine._backend._tree.namespaces
-beats = Path(f"/proc/{keeper.first_pid}/root{sandbox._backend._tree.root}/tmp/beats")
+live_sandbox = sandbox.start(SandboxSpec(backend="host", directory=Path(sys.argv[1]), owner="anybody"))
+live_sandbox.write_file("/tmp/restless.py", Path(sys.argv[2]).read_bytes())
+keeper = live_sandbox._backend._tree.namespaces
+beats = Path(f"/proc/{keeper.first_pid}/root{live_sandbox._backend._tree.root}/tmp/beats")
 for kind in ("fork", "vfork", "trace", "threads"):
-    machine.run(f"python3 /tmp/restless.py {kind} /tmp/beats >/tmp/errors 2>&1 & sleep .5", timeout_s=30)
-    entrances = [channel.process.pid for channel in machine._backend._channels]
+    live_sandbox.run(f"python3 /tmp/restless.py {kind} /tmp/beats >/tmp/errors 2>&1 & sleep .5", timeout_s=30)
+    entrances = [channel.process.pid for channel in live_sandbox._backend._channels]
     with namespaces.stop_all(keeper.first_pid, keeper.entry_command(), entrances):
         sizes = [beats.stat().st_size]
         time.sleep(0.2)
@@ -226,7 +226,7 @@ for kind in ("fork", "vfork", "trace", "threads"):
     time.sleep(0.2)
     sizes.append(beats.stat().st_size)
     print(kind, sizes[0] == sizes[1] < sizes[2])
-machine.close()
+live_sandbox.close()
 sandbox.remove_stale_resources("host", "anybody")
 """
 
