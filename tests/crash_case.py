@@ -367,7 +367,7 @@ def check_reference(expected: dict[str, Any]) -> list[str]:
             audit["successor"][:2],
             ["finished", "[exit code 0]\nkept\npkg\n1\n1\nONE = 1\nkept\n"],
         ),
-        "sandbox": (audit["machine"], f"{noted}{noted}ONE = 11\n"),
+        "sandbox": (audit["sandbox"], f"{noted}{noted}ONE = 11\n"),
     }
     return [
         f"{name} is {_format_difference(now, value)}" for name, (now, value) in due.items() if now != value

@@ -178,7 +178,7 @@ def main(
     results: list[CaseResult] = []
     place = Path(tempfile.mkdtemp(prefix="takeover-crashes-", dir="/var/tmp"))
     place.chmod(0o711)
-    os.environ[ROOT_VARIABLE] = str(place / "machines")
+    os.environ[ROOT_VARIABLE] = str(place / "sandboxes")
     try:
         with _database_server("postgres" in savers) as server:
             _adopt_orphans()
