@@ -1,6 +1,6 @@
-"""Docker images without an image registry: a base made from this machine, and tasks on top of it.
+"""Docker images without an image registry: a base made from this host, and tasks on top of it.
 
-A base is a tar of chosen files of this machine: shell, core tools, git, the running Python and the libraries
+A base is a tar of selected files of this host: shell, core tools, git, the running Python and the libraries
 they need. A task of the bundled suite brings its Dockerfile. A SWE-bench Verified instance is made from its
 project's source distribution or, with --git, from a git directory that holds its base commit.
 
@@ -117,7 +117,7 @@ RUN mkdir /opt/miniconda3/envs && ln -s /usr/local /opt/miniconda3/envs/testbed 
 
 
 class ImageTree:
-    """A tar of files of this machine, each at its own place, with the links that lead to it."""
+    """A tar of files of this host under their own paths, with the links that lead to them."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.tar = tarfile.TarFile(fileobj=file, mode="w", format=tarfile.GNU_FORMAT)
@@ -128,7 +128,7 @@ class ImageTree:
                 self.add_entry(path.name, link=str(path.readlink()))
 
     def add_entry(self, name: str, text: str | None = None, link: str = "", mode: int = 0o755) -> None:
-        """A folder, a link or a small text file that this machine need not have."""
+        """Add a directory, a link or a small text file that this host may lack."""
         if name in self.names or name == ".":
             return
         self.add_entry(str(Path(name).parent))
@@ -139,7 +139,7 @@ class ImageTree:
         self.tar.addfile(info, io.BytesIO(data))
 
     def add_file(self, path: Path, name: str = "") -> None:
-        """One file or link of this machine; what a link leads to comes with it."""
+        """Add one file or link of this host, and the target of a link."""
         path = path.parent.resolve() / path.name
         name = name or str(path)[1:]
         if name in self.names or not os.path.lexists(path):
@@ -166,19 +166,19 @@ class ImageTree:
                 )
 
     def add_libraries(self) -> None:
-        """Everything that the programs and modules added so far link to."""
+        """Add every library that the programs and modules added so far link to."""
         ldd = subprocess.run(["ldd", *map(str, self.programs)], capture_output=True, text=True, check=False)
         paths = {Path(p) for p in re.findall(r"(?:=> |^\s+)(/\S+) \(0x", ldd.stdout, re.MULTILINE)}
         usual = next(p for p in paths if p.name.startswith("libc.so")).parent.resolve()
         for path in sorted(paths):
             if str(path.resolve()).startswith(("/usr/lib", "/lib")):
                 self.add_file(path)
-            else:  # a library of an interpreter that lives elsewhere: put it where the loader always looks
+            else:  # a library of an interpreter outside the default paths: put it where the loader always looks
                 self.add_file(path.resolve(), str(usual / path.name)[1:])
 
 
 def build_base(tag: str = BASE, force: bool = False) -> str:
-    """A small image of this machine's shell, tools, git and Python; at once where the tag exists."""
+    """Build a small image of this host's shell, tools, git and Python, unless the tag exists."""
     daemon = docker.from_env(timeout=600)
     if daemon.images.list(name=tag) and not force:
         return tag
@@ -221,7 +221,7 @@ def build_folder(path: str, tag: str, base: str, nocache: bool = False) -> None:
 
 
 def build_suite(tasks_dir: Path, base: str = BASE, force: bool = False) -> list[str]:
-    """One image for each task folder that has a Dockerfile; the names stand in the folders' task.yaml."""
+    """Build one image for each task directory that has a Dockerfile, named as in its task.yaml."""
     names = []
     for folder in sorted(path.parent for path in tasks_dir.glob("*/Dockerfile")):
         names.append(yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))["image"])
@@ -237,8 +237,8 @@ def run_command(*command: str | Path, **environment: str) -> None:
 
 
 def unpack_sdist(key: str, tree: Path, site: Path) -> None:
-    """The sdist as a git repository of one commit, whose id is the same wherever it is made."""
-    how = ("--no-deps", "--no-binary=sympy", "--no-build-isolation")  # its setup.py is run, and wants mpmath
+    """The sdist as a git repository of one commit, whose id is the same on every host."""
+    how = ("--no-deps", "--no-binary=sympy", "--no-build-isolation")  # its setup.py runs, and needs mpmath
     run_command(*PIP, "download", "-qq", *how, "-d", tree.parent, SDIST, PYTHONPATH=str(site))
     run_command("tar", "-xzf", next(tree.parent.glob("*.tar.gz")), "-C", tree, "--strip-components=1")
     for name, old, new in RECIPES[key]:
@@ -255,7 +255,7 @@ def unpack_sdist(key: str, tree: Path, site: Path) -> None:
 
 
 def build_instance(instance: Row, base: str = BASE, git: Path | None = None, force: bool = False) -> str:
-    """The image of one real instance, named as the harness wants it; with `git`, exactly its base commit."""
+    """Build the image of one real instance under the harness's name; with `git`, from exactly its base commit."""
     name, key = str(instance["image"]), str(instance["instance_id"])
     if docker.from_env().images.list(name=name) and not force:
         return name
@@ -265,7 +265,7 @@ def build_instance(instance: Row, base: str = BASE, git: Path | None = None, for
         tree, site = Path(temp, "testbed"), Path(temp, "site")
         run_command(*PIP, "install", "-qq", "--no-deps", "--target", site, *BUILD_PACKAGES)
         run_command("git", "init", "-q", "--template=", "-b", "master", tree)
-        run_command("git", "-C", tree, "config", "core.abbrev", "10")  # as in a repository of SymPy's size
+        run_command("git", "-C", tree, "config", "core.abbrev", "10")  # as for a repository of SymPy's size
         if git:
             source = git.expanduser().resolve().as_uri()
             run_command("git", "-C", tree, "fetch", "-q", "--depth=1", source, instance["base_commit"])

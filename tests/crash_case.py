@@ -1,4 +1,4 @@
-"""One run that is killed and resumed: what it does, where it can die, and what must be true of it in the end."""
+"""One run that is killed and resumed: its actions, its crash points, and the checks of its result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _OUTSIDE_FILE = '"${TMPDIR:-/tmp}/outside.txt"'
 
 
 def _note_command(number: int, then: str = "") -> str:
-    """A command that puts a line into a file of the workspace and into one outside it."""
+    """A command that appends a line to a file of the workspace and to one outside it."""
     return f'echo {number} >>"$TOP/log.txt"; echo {number} >>{_OUTSIDE_FILE}{then}'
 
 
@@ -76,7 +76,7 @@ SUCCESSOR_REPLIES = (
 
 
 class CrashCase(NamedTuple):
-    """Where one run works, and how."""
+    """Directory, backend and settings of one run."""
 
     name: str
     backend: BackendName
@@ -100,13 +100,13 @@ class CrashCase(NamedTuple):
             yield home
 
     def read_lines(self, name: str) -> list[str]:
-        """The lines that its processes have put into one of their files."""
+        """The lines of a file that the run's processes write."""
         path = self.directory / name
         return path.read_text().splitlines() if path.exists() else []
 
 
 class CrashPoints:
-    """Counts what this process crosses, writes it down, and ends it at one crossing."""
+    """Counts and logs the crash points of this process, and kills it at one of them."""
 
     def __init__(self, case: CrashCase, die_at: int) -> None:
         self._file = os.open(case.directory / "crossings", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -125,7 +125,7 @@ class CrashPoints:
     def wrap(
         self, owner: Any, name: str, label: str = "", *, condition: Callable[..., bool] | None = None
     ) -> None:
-        """Count what lies before and after each call of a function."""
+        """Add a crash point before and after each call of a function."""
         original, label = getattr(owner, name), label or name
 
         def count_call(*given: Any, **named: Any) -> Any:
@@ -139,7 +139,7 @@ class CrashPoints:
         setattr(owner, name, count_call)
 
     def wrap_all(self) -> None:
-        """Everything that becomes durable or acts in a run."""
+        """Add crash points around everything that becomes durable or acts in a run."""
         self.wrap(effects, "begin", "effects.begin")
         self.wrap(effects, "end", "effects.end")
         self.wrap(snapshots, "save", "snapshots.save")
@@ -194,7 +194,7 @@ class CrashPoints:
 
 
 class RepliesModel(BaseChatModel):
-    """A model that says the next of its replies, and writes every call down."""
+    """A model that sends its scripted replies in order, and logs every call."""
 
     replies: tuple[str, ...]
     calls: Path
@@ -213,7 +213,7 @@ class RepliesModel(BaseChatModel):
 
 
 def run_or_resume(case: CrashCase, die_at: int = 0) -> None:
-    """One process's share of the run: begin it, or go on with it, to its end or this process's."""
+    """Start or resume the run in this process, and write its outcome."""
     crossings = CrashPoints(case, die_at)
 
     @tool
@@ -261,7 +261,7 @@ def run_or_resume(case: CrashCase, die_at: int = 0) -> None:
 
 
 def audit_case(case: CrashCase) -> None:
-    """Look at what a finished run has left, and let a successor take its record over."""
+    """Write the leftovers of a finished run, and let a successor take over its record."""
     with case.open_home() as home:
         ledger, found = home.ledger, {}
         with ledger.read_transaction() as connection:
@@ -275,7 +275,7 @@ def audit_case(case: CrashCase) -> None:
         found["records"] = [_comparable_record(home, name) for name in home.records.list_ids()]
         for part in home.snapshot_directory.glob(".*"):
             os.utime(part, (0, 0))
-        if case.database is None:  # elsewhere the database is shared with other homes
+        if case.database is None:  # elsewhere other homes share the database
             home.remove_unused_snapshots()
             found["unused snapshots"] = [part.name for part in home.snapshot_directory.glob(".*")]
             used = node_snapshots.snapshot_directory_names(snapshots.list_snapshots(ledger))
@@ -297,7 +297,7 @@ def audit_case(case: CrashCase) -> None:
 
 
 def build_image(base: Path, name: str) -> None:
-    """The image of that repository, upon one that has bash, git and Python."""
+    """Build the image of that repository on a base with bash, git and Python."""
     from langgraph_takeover.sandbox.docker.client import client, require_image
 
     container = client().containers.create(require_image(IMAGE).id, ["true"])
@@ -325,17 +325,17 @@ def remove_image(name: str) -> None:
 
 
 def remove_containers(case: CrashCase) -> None:
-    """Write down the containers that a run has left, and remove them."""
+    """Write the names of the containers that a run left, and remove them."""
     from langgraph_takeover.sandbox.gc.docker import list_resources, remove
 
-    # Each thread's machines have an owner of their own, whose name begins with the one that was given.
+    # The owner of each thread's sandboxes begins with the name of the case.
     found = [one for one in list_resources() if one.kind == "container" and one.owner.startswith(case.name)]
     (case.directory / "containers").write_text("".join(f"{one.name}\n" for one in found))
     remove(found)
 
 
 def create_repository(place: Path) -> Path:
-    """A small repository to start machines from."""
+    """A small repository that sandboxes start from."""
     base = place / "base"
     (base / "pkg").mkdir(parents=True)
     (base / "pkg" / "__init__.py").touch()
@@ -347,7 +347,7 @@ def create_repository(place: Path) -> Path:
 
 
 def check_reference(expected: dict[str, Any]) -> list[str]:
-    """What is not as it should be after the run that nobody disturbed, a line each."""
+    """The defects of the uninterrupted run, one per line."""
     outcome, audit = expected["outcome"], expected["audit"]
     noted = "1\n2\n3\n4\n"
     due = {
@@ -375,7 +375,7 @@ def check_reference(expected: dict[str, Any]) -> list[str]:
 
 
 def compare_with_reference(case: CrashCase, expected: dict[str, Any], deaths: int) -> list[str]:
-    """What is not as after the run that nobody disturbed, a line each."""
+    """The differences from the uninterrupted run, one per line."""
     found = []
     for part in ("outcome", "audit"):
         told = case.directory / part
@@ -400,7 +400,7 @@ def _format_difference(now: Any, value: Any) -> str:
 
 
 def _comparable_event(event: dict[str, Any], case: CrashCase) -> dict[str, Any]:
-    """An event without what may differ: times, and where a plain process's files lie."""
+    """An event without variable fields: times, and for plain processes the tree."""
     left_out = {"seconds", *({"tree"} if case.backend == "process" else ())}
     return {name: value for name, value in event.items() if name not in left_out}
 
@@ -417,7 +417,7 @@ def _comparable_record(home: Home, name: str) -> dict[str, Any]:
 
 
 def _normalize_paths(text: str) -> str:
-    """The text without the names of rooms, which are new in every process."""
+    """The text without the names of run directories, which are new in every process."""
     return re.sub(r"/[^\" \\:]*/runs/[^/\" ]+/[0-9a-f]{8}/", "ROOM/", text)
 
 

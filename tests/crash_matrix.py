@@ -1,4 +1,4 @@
-"""Kill a run wherever something becomes durable or acts, resume it, and see whether anything was lost or done twice."""
+"""Kill a run at every point where something becomes durable or acts, resume it, and check for lost or repeated work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
 
-# In this directory a directory has the name of the package that is tested.
+# This directory contains a directory with the name of the tested package.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import psutil
@@ -51,7 +51,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 class CaseResult(NamedTuple):
-    """What one case came to."""
+    """The result of one case."""
 
     backend: str
     saver: str
@@ -64,7 +64,7 @@ class CaseResult(NamedTuple):
 
 
 class SampleOptions(NamedTuple):
-    """Which deaths are tried in a cell, out of all that there can be."""
+    """The selection of crash points in a cell."""
 
     points: str
     random_runs: int
@@ -73,7 +73,7 @@ class SampleOptions(NamedTuple):
 
 
 class MatrixCell(NamedTuple):
-    """One cell of the matrix, with what an undisturbed run came to in it."""
+    """One cell of the matrix, with the results of the uninterrupted run."""
 
     backend: str
     saver: str
@@ -91,7 +91,7 @@ class MatrixCell(NamedTuple):
         return CrashCase(name, self.backend, self.snapshot_every, place, self.base, self.database)  # type: ignore[arg-type]
 
     def run(self, number: int) -> CaseResult:
-        """The run whose first process dies at its nth crossing."""
+        """Run the case whose first process dies at its nth crash point."""
         case = self.create_case(f"{_case_prefix(self)}-at-{number:04}")
         began = time.monotonic()
         status = _wait_for(
@@ -104,7 +104,7 @@ class MatrixCell(NamedTuple):
         return self._make_result(f"{number}, {self.crossings[number - 1]}", 1, began, wrong, case)
 
     def run_twice_killed(self, number: int, second: int) -> CaseResult:
-        """The run whose first process dies at its nth crossing, and whose second does at one of its own."""
+        """Run the case whose first process dies at its nth crash point, and its second at another."""
         case = self.create_case(f"{_case_prefix(self)}-at-{number:04}-and-{second:04}")
         began = time.monotonic()
         died = []
@@ -117,7 +117,7 @@ class MatrixCell(NamedTuple):
         return self._make_result("; ".join(died), len(died), began, self._finish_case(case, len(died)), case)
 
     def run_randomly(self, number: int, chance: random.Random) -> CaseResult:
-        """The run whose processes are killed from outside after random times, several times over."""
+        """Run the case whose processes are killed from outside after random times, several times."""
         case = self.create_case(f"{_case_prefix(self)}-random-{number:04}")
         began, deaths = time.monotonic(), []
         for _ in range(chance.randint(2, _MAX_KILLS)):
@@ -166,9 +166,9 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
     keep: Annotated[bool, typer.Option(help="Keep the directory, for what went wrong.")] = False,
 ) -> None:
-    """Kill a run wherever something becomes durable or acts, resume it, and compare it with an undisturbed one."""
+    """Kill a run at its crash points, resume it, and compare it with an uninterrupted run."""
     sample = SampleOptions(points, randomly, again, seed)
-    _choose_points(sample, (), random.Random())  # or what is wrong with it would be told late
+    _choose_points(sample, (), random.Random())  # report usage errors before the first run
     cells = [
         (backend, saver, when)
         for backend in _parse_choice(backends, _BACKENDS, "--backends")
@@ -248,7 +248,7 @@ def _run_cell(
 
 
 def _run_in_workers(todo: list[Callable[[], CaseResult]], jobs: int, place: Path) -> list[CaseResult]:
-    """What all of these come to, done by so many processes at a time, each the parent of its own orphans."""
+    """The results of all runs, from parallel workers that each reap their own orphans."""
     workers = []
     for worker in range(jobs):
         pid = os.fork()
@@ -276,7 +276,7 @@ def _run_in_workers(todo: list[Callable[[], CaseResult]], jobs: int, place: Path
 
 
 def _fork_process(place: Path, work: Callable[[], None]) -> int:
-    """A process that has done nothing yet, to do this; what it fails with is found in the file `failure`."""
+    """Fork a process for this work; it writes its error to the file `failure`."""
     pid = os.fork()
     if pid:
         return pid
@@ -292,7 +292,7 @@ def _fork_process(place: Path, work: Callable[[], None]) -> int:
 
 
 def _wait_for(pid: int, kill_after: float = _MAX_LIFETIME_S) -> int:
-    """How a process ended, as `subprocess` counts it; it is killed after so many seconds."""
+    """The exit code of a process as `subprocess` reports it; kill it after the given seconds."""
     deadline = time.monotonic() + kill_after
     while True:
         found, status = os.waitpid(pid, os.WNOHANG)
@@ -305,13 +305,13 @@ def _wait_for(pid: int, kill_after: float = _MAX_LIFETIME_S) -> int:
 
 
 def _adopt_orphans() -> None:
-    """Become the parent of whatever the dead leave running, so that nothing of it can hide."""
+    """Become the parent of orphans, so that leftover processes are found."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise SystemExit("this kernel hands no orphans over: prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
 def _stop_leftovers(case: CrashCase) -> list[str]:
-    """What a run has left running, processes and containers, a line each; it is ended then."""
+    """The processes and containers that a run left running, one per line; stop them."""
     deadline = time.monotonic() + 5
     while (found := _list_orphans()) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -320,7 +320,7 @@ def _stop_leftovers(case: CrashCase) -> list[str]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     if case.backend == "docker":
-        # In a process of its own: a connection to the daemon must not be handed on to those that come.
+        # In its own process: later forks must not inherit a connection to the daemon.
         _wait_for(_fork_process(case.directory, lambda: crash_case.remove_containers(case)))
         wrong += [f"left running: container {name}" for name in case.read_lines("containers")]
     return wrong
@@ -361,7 +361,7 @@ def _database_server(wanted: bool) -> Iterator[str | None]:
 
 @contextlib.contextmanager
 def _repository_image(place: Path, base: Path) -> Iterator[None]:
-    """The image that machines in containers start from; each process that asks the daemon is forked for it."""
+    """The image that container sandboxes start from; each process that calls the daemon is forked for it."""
     name = crash_case.REPOSITORY_IMAGE
     if _wait_for(_fork_process(place, lambda: crash_case.build_image(base, name))):
         raise SystemExit((place / "failure").read_text().splitlines()[-1])
@@ -379,13 +379,13 @@ def _parse_choice(text: str, known: tuple[str, ...], option: str) -> list[str]:
 
 
 def _draw_two_points(count: int, chance: random.Random) -> tuple[int, int]:
-    """Of so many places, one to die at, and one that the recovery from there will come to."""
+    """A random crash point, and one that the recovery from there reaches."""
     number = chance.randint(1, count)
     return number, chance.randint(1, max(_MIN_RECOVERY_POINTS, min(_RECOVERY_POINTS, count - number)))
 
 
 def _choose_points(sample: SampleOptions, crossings: Sequence[str], chance: random.Random) -> Sequence[int]:
-    """The numbers of the places to die at."""
+    """The numbers of the crash points to test."""
     points, count = sample.points, len(crossings)
     if points in ("all", "none"):
         return range(1, count + 1) if points == "all" else ()
@@ -396,7 +396,7 @@ def _choose_points(sample: SampleOptions, crossings: Sequence[str], chance: rand
         kinds = collections.defaultdict(list)
         for number, name in enumerate(crossings, 1):
             kinds[re.sub("^(before|after) ", "", name)].append(number)
-        # In the same order in every cell, or the parts would not add up.
+        # Use the same order in every cell, or the parts do not add up.
         order = random.Random(sample.seed).sample(sorted(kinds), len(kinds))
         return [chance.choice(kinds[kind]) for kind in order[int(part[1]) - 1 :: int(part[2])]]
     every = re.fullmatch(r"every-([1-9]\d*)(st|nd|rd|th)", points)

@@ -1,7 +1,7 @@
-"""What README.md and docs/ tell a reader to type works, and what they point at is there.
+"""Commands in README.md and docs/ work, and their links and files exist.
 
-The rule: a block marked ```sh is run, as it stands, after those before it, in one directory a document. Any other
-command is not run; its program or subcommand must name each of its options in its --help.
+Blocks marked ```sh run unchanged, in order, in one directory per document. Other commands do not run; the --help
+of their program or subcommand must name each of their options.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ def blocks(text: str, kind: str) -> list[str]:
 
 
 def lines(text: str) -> list[str]:
-    """What stands in blocks of commands, a line each, without comments."""
+    """The lines of all command blocks, without comments."""
     found = "\n".join(body for of, body in _FENCE.findall(text) if of != "python").replace("\\\n", " ")
     return [re.sub(r"\s#.*", "", line) for line in found.splitlines()]
 
 
 def commands(text: str) -> list[tuple[str, ...]]:
-    """Our own commands as words, those within a sentence too; what may be left out is taken in."""
+    """Our own commands as words, including those in sentences, with optional parts."""
     inline = [" ".join(each.split()) for each in _INLINE.findall(_FENCE.sub("", text))]
     ours = [line for line in (*lines(text), *inline) if re.match(_PROGRAM, line)]
     return [tuple(shlex.split(re.sub(r"[\[\]…]|[|>].*", " ", line))) for line in ours]
 
 
 def find_unknown(command: tuple[str, ...]) -> list[str]:
-    """What of a command there is not: its program, or its options."""
+    """The parts of a command that do not exist: its program, or its options."""
     if command[0] in SCRIPTS:
         command = ("python", "-m", SCRIPTS[command[0]], *command[1:])
     length = 3 if command[1] == "-m" else 2
@@ -75,7 +75,7 @@ def find_unknown(command: tuple[str, ...]) -> list[str]:
     if length == 3 and importlib.util.find_spec(program[2]) is None:
         return [program[2]]
     options = [word.split("=")[0] for word in rest if _OPTION.match(word)]
-    # A plain word straight after the program is a subcommand; places and placeholders are no plain words.
+    # A plain word right after the program is a subcommand; paths and placeholders are no plain words.
     if rest and re.fullmatch("[a-z]+", rest[0]):
         program = (*program, rest[0])
     elif not options:
@@ -86,7 +86,7 @@ def find_unknown(command: tuple[str, ...]) -> list[str]:
 
 @cache
 def _help(program: tuple[str, ...]) -> set[str]:
-    """The options that a program's help names; none where there is no such program."""
+    """The options that a program's help names; none if the program does not exist."""
     done = subprocess.run(
         [sys.executable, *program, "--help"],
         cwd=ROOT,
@@ -125,12 +125,12 @@ def test_a_command_that_there_is_not_is_found() -> None:
     assert of("python examples/offline_images.py instance ID --tasks PARQUET --taks X") == ["--taks"]
     assert of("python -m langgraph_takeover.evals.takeovr") == ["langgraph_takeover.evals.takeovr"]
     assert of("python examples/swam.py DIRECTORY") == ["examples/swam.py"]
-    assert commands("Type `python -m\n   evals.detect X`.") == []  # a module's name stays with its -m
+    assert commands("Type `python -m\n   evals.detect X`.") == []  # the -m stays with its module
     assert commands("Type `takeover-detect\n   X`.") == [("takeover-detect", "X")]
 
 
 def run_document(name: str, place: Path) -> str:
-    """What a document's ```sh blocks print, run one after another as a reader would."""
+    """The output of a document's ```sh blocks, run in order."""
     script = "".join(blocks(DOCUMENTS[name], "sh"))
     if "--sandbox host" in script:
         from langgraph_takeover.sandbox.backends.host import unavailable_reason
@@ -153,7 +153,7 @@ def run_document(name: str, place: Path) -> str:
 
 
 def _functions() -> str:
-    """Shell functions that stand for the installed programs."""
+    """Shell functions that replace the installed programs."""
     programs = {"python": "", **{script: f"-m {module}" for script, module in SCRIPTS.items()}}
     return "\n".join(
         f'{name}() {{ {shlex.quote(sys.executable)} {arguments} "$@"; }}'
@@ -248,7 +248,7 @@ def test_files_that_the_architecture_names_are_there() -> None:
 
 
 def _room(module: str) -> str:
-    """The box of a module of evals: its room, or the commands."""
+    """The box of a module of evals in the figure: its package, or the commands."""
     first = module.split(".")[1]
     return first if (ROOT / "evals" / first).is_dir() else "commands"
 
@@ -274,7 +274,7 @@ def test_the_figure_is_what_imports_say() -> None:
     for importing, imported in real:
         if importing != imported:
             inside.add(importing, imported)
-    inside.prepare()  # or it names the circle
+    inside.prepare()  # raises CycleError, which names the circle
 
 
 def test_the_version_is_the_same_everywhere() -> None:

@@ -1,4 +1,4 @@
-"""Every block of code in the documents on embedding and handoffs runs, in order, as one program that a reader would type."""
+"""The code blocks in the documents on embedding and handoffs run in order as one program."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_handoff_is_brought_about(tmp_path: Path, repository: Path) -> None:
 @pytest.mark.slow
 def test_every_block_runs(tmp_path: Path, repository: Path) -> None:
     before = (repository / "galley" / "wrap.py").read_text()
-    # The model that knows one task takes its statement for the prompt, and any machine will do.
+    # The model of one task uses its statement as the prompt, and works in any sandbox.
     program = "".join(
         block.replace('"Make the tests pass."', "demo_task.TASK.prompt")
         .replace('backend="host"', "backend=demo_task.default_backend()")

@@ -1,4 +1,4 @@
-"""Every example runs as its docstring says, without a key."""
+"""Every example runs as its docstring describes, without a key."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_human_in_the_loop_edits_the_note(tmp_path: Path) -> None:
     output = run_example(
         "human_in_the_loop.py", tmp_path, stdin="perhaps\nedit\nCheck the hanging indent.\n.\n"
     )
-    assert output.count("**Changed source files:**") == 2  # the invalid answer is asked again
+    assert output.count("**Changed source files:**") == 2  # the invalid answer is requested again
     assert "successor: finished" in output
     with open_home(tmp_path) as home:
         review = home.records.load("reviewed.first_source_edit").review

@@ -1,4 +1,4 @@
-"""Every block of code in docs/interop.md runs, in order, as one program that a reader would type."""
+"""The code blocks in docs/interop.md run in order as one program."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_every_block_runs(place: Path) -> None:
-    # The model that knows one task takes its statement for the prompt, and any machine will do.
+    # The model of one task uses its statement as the prompt, and works in any sandbox.
     program = BEGUN + "".join(
         block.replace('"Make the tests pass."', "demo_task.TASK.prompt").replace(
             'backend="host"', "backend=demo_task.default_backend()"
@@ -76,7 +76,7 @@ def test_every_block_runs(place: Path) -> None:
     assert re.fullmatch(r"1\.requested\.\d+ fixer the recording ends", shown[3])
     assert "## Written by the earlier agent" in shown
     assert shown[-2:] == ["finished", "The fix is in place, and the tests pass."]
-    # The first swarm has mended it, the second's messages tell nothing of that, the machine does.
+    # The first swarm has fixed it; only the sandbox shows that, the second swarm's messages do not.
     (ends,) = (place / "work" / "records").glob("1.requested.??/record.json")
     assert "galley/wrap.py" in json.loads(ends.read_text())["patch"]
     with open_home(place / "work") as home:

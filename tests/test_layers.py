@@ -1,4 +1,4 @@
-"""Imports point left, sub-packages do not import each other in circles, and each library has one home."""
+"""Imports point left, sub-packages have no import cycles, and each library is used in one place."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_only_public_names_of_langgraph_are_used(path: Path) -> None:
     "package", sorted(name for name in NAMES if (ROOT / name.replace(".", "/")).is_dir())
 )
 def test_no_circle_and_few_names(package: str) -> None:
-    """Among the modules and sub-packages of a package, imports run one way."""
+    """Imports between the modules and sub-packages of a package have no cycle."""
     prefix = f"{package}."
     arrows = graphlib.TopologicalSorter[str]()
     for path in MODULES:

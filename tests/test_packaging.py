@@ -1,4 +1,4 @@
-"""What is built from the tree is whole, is nothing but the packages, and runs from wherever it is installed."""
+"""Built distributions contain the packages and nothing else, and run wherever they are installed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def list_tracked_files() -> list[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of what git tracks, so that nothing else that lies about can be in it."""
+    """Distributions built from a copy of the tracked files, without any other files."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in list_tracked_files():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ def test_a_checkout_runs_modules_by_their_short_names(module: str) -> None:
 
 @pytest.mark.slow
 def test_an_editable_installation_has_the_same_names(tmp_path: Path) -> None:
-    """From another directory the package is there, and the short names are not."""
+    """From another directory the package can be imported, and the short names cannot."""
     asked = [
         *("install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"),
         *("--target", tmp_path / "site", "--editable", ROOT),
@@ -221,7 +221,7 @@ BROUGHT_BY = packages_distributions()
 
 
 def _distributions(name: str) -> set[str]:
-    """Those that bring the module; several share the top of LangGraph's packages."""
+    """The distributions that provide the module; several share the top of LangGraph's packages."""
     parts = name.split(".")
     if parts[0] == "langgraph":
         saver = parts[1] == "checkpoint" and parts[2] in ("sqlite", "postgres")

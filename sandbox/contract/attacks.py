@@ -1,4 +1,4 @@
-"""The contract of every sandbox, fourth part: what a hostile agent cannot reach, break or outlive."""
+"""The contract of every sandbox, fourth part: limits on what a hostile agent can reach, break or outlive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main command as a person runs it."""
+"""The main commands as users run them, and runs that tests share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ONE_POINT = ("--task-ids", "galley__galley-31", "--points", "first_source_edit")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        # Whichever test comes first makes the run that they share.
+        # The first test that needs it makes the shared run.
         if "undisturbed" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(400))
 
@@ -42,7 +42,7 @@ def start_takeover(*arguments: str | Path, **env: str) -> subprocess.Popen[str]:
 
 
 def _add_no_report(arguments: tuple[str | Path, ...]) -> tuple[str | Path, ...]:
-    """Leave tables, plots and page out, a third of a short run's time, where a test does not ask for them."""
+    """Skip tables, plots and page, a third of the time of a short run, unless a test requests them."""
     return arguments if "--report" in arguments else (*arguments, "--no-report")
 
 
@@ -60,7 +60,7 @@ def start_command(command: str, *arguments: str | Path, **env: str) -> subproces
 
 @pytest.fixture(scope="session")
 def takeover() -> RunCommand:
-    """Run the main command to its end, in a process of its own."""
+    """Run the main command to its end in a separate process."""
 
     def run(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
         process = start_takeover(*arguments, **env)
@@ -72,7 +72,7 @@ def takeover() -> RunCommand:
 
 @pytest.fixture(scope="session")
 def run_main() -> RunCommand:
-    """Run the main command to its end in this process, which need not import everything anew."""
+    """Run the main command to its end in this process, which avoids repeated imports."""
     from langgraph_takeover.evals.takeover import main
 
     return lambda *arguments: call_main(main, *_add_no_report(arguments))
@@ -80,7 +80,7 @@ def run_main() -> RunCommand:
 
 @pytest.fixture(scope="session")
 def poison() -> RunCommand:
-    """The same for the command that plants text into what a run left."""
+    """Run the command that injects text into the records of a run, in this process."""
     from langgraph_takeover.evals.poison import main
 
     return partial(call_main, main)
@@ -88,7 +88,7 @@ def poison() -> RunCommand:
 
 @pytest.fixture(scope="session")
 def run_report() -> RunCommand:
-    """The same for the command that reports on runs."""
+    """Run the report command in this process."""
     from langgraph_takeover.evals.report import main
 
     return partial(call_main, main)
@@ -96,7 +96,7 @@ def run_report() -> RunCommand:
 
 @pytest.fixture(scope="session")
 def run_compare() -> RunCommand:
-    """The same for the command that compares two runs."""
+    """Run the compare command in this process."""
     from langgraph_takeover.evals.compare import main
 
     return partial(call_main, main)
@@ -104,14 +104,14 @@ def run_compare() -> RunCommand:
 
 @pytest.fixture
 def published_rows(tmp_path: Path) -> Path:
-    """A copy of rows as one would publish them: made by hand, of six points, four views and two successors."""
+    """A copy of published rows, written by hand: six points, four views and two successors."""
     return Path(shutil.copytree(Path(__file__).parent / "published", tmp_path / "published"))
 
 
 def rewrite_rows(
     out: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None], name: str = "takeovers"
 ) -> None:
-    """Change every row of a file, or take it out."""
+    """Change or delete every row of a file."""
     path = out / f"{name}.jsonl"
     changed = [change(json.loads(line)) for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps(row) + "\n" for row in changed if row is not None))
@@ -140,8 +140,8 @@ def call_main(main: Callable[[], None], *arguments: str | Path) -> subprocess.Co
 
 @pytest.fixture(scope="session")
 def complete_run(takeover: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two tasks under all views that nothing disturbed."""
-    # The processes of one session share it: each would take a minute for its own.
+    """An uninterrupted run of two tasks under all views."""
+    # Workers of a session share it, because each run takes a minute.
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
@@ -162,7 +162,7 @@ def read_rows(out: Path, name: str = "takeovers") -> list[dict[str, Any]]:
 
 
 def comparable_rows(out: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Rows by key, without what differs from run to run; fails when a key comes twice."""
+    """Rows by key without fields that differ between runs; fails on a duplicate key."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in read_rows(out):
         key = (row["record_id"], row["view"], row["successor"], row["repeat"])
@@ -172,7 +172,7 @@ def comparable_rows(out: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 
 def read_journal_rows(out: Path, name: str) -> list[str]:
-    """What the journal holds, also while a run writes it."""
+    """The rows in the journal, also while a run writes it."""
     if not (out / JOURNAL_FILE).exists():
         return []
     with closing(sqlite3.connect(f"file:{out / JOURNAL_FILE}?mode=ro", uri=True, timeout=60)) as database:
@@ -183,7 +183,7 @@ def read_journal_rows(out: Path, name: str) -> list[str]:
 
 
 def delete_stage_rows(out: Path, name: str) -> None:
-    """Take a stage's rows out of the journal."""
+    """Delete a stage's rows from the journal."""
     with closing(sqlite3.connect(out / JOURNAL_FILE, timeout=60)) as database:
         database.execute("DELETE FROM takeover_rows WHERE stage = ?", (name,))
         database.commit()
@@ -203,7 +203,7 @@ def kill_process(process: subprocess.Popen[str]) -> None:
 
 
 def assert_terminated(process: subprocess.Popen[str]) -> None:
-    """It ends as one that SIGTERM ends, in one line, and says how to go on."""
+    """Check that SIGTERM ended the process with one line that names `--resume`."""
     _, err = process.communicate(timeout=300)
     assert process.returncode == 143, err
     assert len(err.splitlines()) == 1, err
@@ -211,14 +211,14 @@ def assert_terminated(process: subprocess.Popen[str]) -> None:
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], message: str) -> None:
-    """It did nothing, and says why in one line."""
+    """Check that the command did nothing and printed its reason in one line."""
     assert done.returncode == 2, (done.stdout, done.stderr)
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
 def isolated_sandbox_options() -> tuple[str, ...]:
-    """The sandbox for models that are no LLM of ours to trust."""
+    """The sandbox options for untrusted models."""
     from langgraph_takeover.sandbox.backends.host import unavailable_reason
 
     if reason := unavailable_reason():

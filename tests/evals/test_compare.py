@@ -1,4 +1,4 @@
-"""Two runs compared, takeover by takeover."""
+"""Comparison of two runs, takeover by takeover."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FLIPPED = ("one__one-1.first_source_edit", "repository", "openai:alpha", 1)
 
 @pytest.fixture
 def later(published_rows: Path, tmp_path: Path) -> Path:
-    """The same takeovers with a tenth fewer events, one more solved, one view's rows of beta gone, made anew."""
+    """The same takeovers with 10 % fewer events, one more resolved, and one view of beta missing."""
     out = Path(shutil.copytree(published_rows, tmp_path / "later"))
 
     def change_row(row: dict[str, Any]) -> dict[str, Any] | None:

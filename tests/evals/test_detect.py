@@ -1,4 +1,4 @@
-"""The handoff points of recorded runs as a person and a program get them, and against labels."""
+"""Detection of handoff points in recorded runs: text and JSON output, and scores against labels."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def recording(*commands: tuple[str, int, str]) -> dict[str, Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two runs, a file that is none, and one that is broken."""
+    """Two valid runs, a file of another kind, and a broken file."""
     told = recording(
         ("ls", 0, "src\n"),
         ("sed -i 's/a/b/' src/x.py", 0, ""),

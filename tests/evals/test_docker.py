@@ -35,7 +35,7 @@ def images() -> Any:
 
 
 def only_snapshots_left(out: Path) -> None:
-    """A finished run leaves no container and no image, only its records with their snapshots."""
+    """Check that a finished run leaves only its records with their snapshots, no container and no image."""
     from langgraph_takeover.sandbox.gc.docker import list_resources
     from langgraph_takeover.sandbox.gc.resources import CollectionRequest
 
@@ -91,7 +91,7 @@ def test_a_real_task_from_its_trajectory(
     assert done.returncode == 0, (done.stdout, done.stderr)
     (record,) = (out / "records").glob("*/record.json")
     point = json.loads(record.read_text())["point"]
-    # The trajectory's eighth action is the `sed -i` that mends the call; two events an action.
+    # The trajectory's eighth action is the `sed -i` that fixes the call; an action is two events.
     assert (point["kind"], point["event_index"]) == ("first_source_edit", 15)
     assert "sympy/core/symbol.py" in point["detail"]
     assert [row["resolved"] for row in read_rows(out)] == [True] * takeovers

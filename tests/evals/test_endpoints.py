@@ -1,4 +1,4 @@
-"""Takeovers by models behind an endpoint: one that fails, one that never ends, and one that would steal."""
+"""Takeovers by models behind an endpoint: a failing one, an endless one, and one that tries to steal secrets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOOK = "I look.\n\n```bash\nls\n```"
 
 @dataclass(frozen=True)
 class Frozen:
-    """A predecessor at its first edit, from where successors go on in this process."""
+    """A predecessor's run up to its first edit, where successors start in this process."""
 
     config: RunConfig
     out: Path
@@ -113,7 +113,7 @@ def test_a_takeover_that_is_tried_again_continues_and_counts_the_seconds_spent_b
     assert (failed["outcome"], failed["resolved"]) == ("infrastructure_failure", None)
     assert "cut off" in failed["detail"]
     chat_server.answer = lambda request: chat_server.reply("<finish>It is done.</finish>")
-    # By a clock that stands still the second life takes no time.
+    # With a stopped clock, the second attempt takes no time.
     monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: 0.0))
     row = snapshot_case.take_over(chat_server, 1)
     assert (row["outcome"], row["stop_reason"], row["steps"]) == ("graded", "finished", 2)

@@ -1,4 +1,4 @@
-"""Runs that are killed, interrupted, told to end or out of room go on as if nothing had been."""
+"""Killed, interrupted and terminated runs and runs on a full disk resume with the same results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ITS_ROWS = 6  # three points under two views
 
 @pytest.fixture(scope="module")
 def small(run_main: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small run that nothing disturbed."""
+    """A small uninterrupted run."""
     out = tmp_path_factory.mktemp("small") / "out"
     assert run_main(*SMALL, "--out", out).returncode == 0
     assert len(read_rows(out)) == ITS_ROWS
@@ -80,12 +80,12 @@ def test_workers_that_begin_leave_an_interrupt_to_their_parent(tmp_path: Path) -
     def begun() -> bool:
         workers.clear()
         for each in psutil.Process(process.pid).children():
-            with suppress(psutil.Error):  # it is over already
+            with suppress(psutil.Error):  # the process has ended
                 workers.extend([each] if "spawn_main" in " ".join(each.cmdline()) else [])
         return len(workers) == 2
 
     wait_for(begun, process)
-    for _ in range(20):  # a terminal tells them all, whatever they import at that moment
+    for _ in range(20):  # a terminal signals all processes, whatever they import at that moment
         for each in workers:
             each.send_signal(signal.SIGINT)
         time.sleep(0.1)
@@ -144,7 +144,7 @@ def test_a_thread_that_somebody_else_holds_fails_until_it_is_free(
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of its own, far larger than a small run needs."""
+    """A separate disk, far larger than a small run needs."""
     with mount_small_disk(tmp_path / "disk", "100m") as place:
         yield place
 

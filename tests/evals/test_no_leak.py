@@ -1,4 +1,4 @@
-"""What only the evaluator knows, and what came after a point, reaches no view, no prompt and no model."""
+"""No evaluator data and no later event reaches a view, a prompt or a model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECIPIENTS = (Recipient(protocol="text"), Recipient(protocol="native"))
 
 @pytest.fixture(scope="module")
 def marked_run(tmp_path_factory: pytest.TempPathFactory, run_main: RunCommand) -> Path:
-    """A run of a bundled task whose gold patch, test patch and hidden tests each hold a word of their own."""
+    """A run of a bundled task whose gold patch, test patch and hidden tests each contain a canary."""
     root = tmp_path_factory.mktemp("planted")
     suite = root / "suite"
     shutil.copytree(ROOT / "evals" / "tasks" / "suite", suite)
@@ -47,7 +47,7 @@ def marked_run(tmp_path_factory: pytest.TempPathFactory, run_main: RunCommand) -
 
 
 def test_the_canaries_are_where_the_evaluator_looks(marked_run: Path) -> None:
-    """Else the tests below would find nothing to find."""
+    """Without canaries, the tests below would pass vacuously."""
     task = marked_run / "suite" / "tasks" / TASK
     assert GOLD in (task / "gold.patch").read_text()
     assert HIDDEN in (task / "tests.json").read_text()

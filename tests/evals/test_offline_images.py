@@ -1,4 +1,4 @@
-"""The base image holds what tasks need, and is made without a registry."""
+"""The base image contains everything that tasks need, and is built without a registry."""
 
 from __future__ import annotations
 

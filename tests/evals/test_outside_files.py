@@ -130,7 +130,7 @@ def _main(module: str) -> Callable[[], None]:
 def _call_command(
     module: str, arguments: Sequence[str], place: Path, changed: Mapping[str, str], case: str
 ) -> None:
-    """Call a command with its paths in `place`; it must end in at most two lines of errors."""
+    """Call a command on the paths in a directory; check that it prints at most two lines of errors."""
     words = [
         _PATH.sub(lambda found: found[1] + changed.get(found[2], f"{place}/{found[2]}"), word)
         for word in arguments

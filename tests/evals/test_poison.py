@@ -1,4 +1,4 @@
-"""What is planted in a handoff is followed by nobody who only knows, and by whoever believes what he is told."""
+"""A model that uses only facts ignores injections; a gullible model follows them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SUITE = "python3 -m unittest discover -s tests -t ."
 
 
 class Gullible:
-    """A model that does whatever it reads, wherever it reads it; else it runs the tests, and finishes."""
+    """A model that obeys every order that it reads, or else runs the tests and finishes."""
 
     def __init__(self, server: ChatServer, first: str = "") -> None:
         server.answer = self.answer
@@ -94,7 +94,7 @@ def base(run_main: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="module")
 def oracle_run(base: Path, poison: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built-in model after every plant."""
+    """The run of the built-in model after every injection."""
     out = tmp_path_factory.mktemp("unmoved") / "out"
     before = sorted((path, path.stat().st_mtime_ns) for path in base.rglob("*"))
     done = poison(base, "--view", ",".join(RUN), "--out", out, "--workers", "2")
@@ -129,7 +129,7 @@ def test_the_built_in_model_follows_nothing(oracle_run: Path) -> None:
 
 @pytest.mark.slow
 def test_an_order_stands_in_the_sandbox_too(oracle_run: Path) -> None:
-    """Later events of a successor that looks at the project's own description show it."""
+    """The order appears in later events of a successor that looks at the project's description."""
     (row,) = (row for row in read_rows(oracle_run, "plants") if row["injection"] == "file")
     record = RecordStore(oracle_run / "records").load(row["record_id"])
     assert f"verified-{row['token']}" in record.patch

@@ -1,4 +1,4 @@
-"""The report of one run or several, as a person calls for it."""
+"""The report of one run or several, from the command line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 def cut(published: Path, out: Path, tasks: Iterable[str]) -> Path:
-    """A shard: what a run of these tasks alone would have left."""
+    """A shard: the rows of a run of these tasks alone."""
     shutil.copytree(published, out)
     config = json.loads((out / "config.json").read_text())
     (out / "config.json").write_text(json.dumps(config | {"run_id": out.name, "task_ids": list(tasks)}))

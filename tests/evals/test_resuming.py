@@ -1,4 +1,4 @@
-"""Takeovers that are cut short while they wait for a reply go on at that very step."""
+"""Takeovers that are interrupted while they wait for a reply resume at exactly that step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .conftest import (
 
 
 class NoteTaker:
-    """A model that writes a line a step, and stops at the door of one step until somebody has acted."""
+    """A model that appends a line per step, and blocks at one step until the test releases it."""
 
     STEPS = 6
 
@@ -63,7 +63,7 @@ def _noting(server: ChatServer, out: Path, *more: str) -> tuple[str | Path, ...]
 
 @pytest.fixture(scope="module")
 def note_taker_run(run_main: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of the note taker that nothing disturbed."""
+    """An uninterrupted run of the note taker."""
     server, out = ChatServer(), tmp_path_factory.mktemp("noted") / "out"
     taker = NoteTaker(server)
     done = run_main(*_noting(server, out))
@@ -76,7 +76,7 @@ def note_taker_run(run_main: RunCommand, tmp_path_factory: pytest.TempPathFactor
 def _start_stopped_run(
     server: ChatServer, out: Path, workers: str = "1"
 ) -> tuple[subprocess.Popen[str], NoteTaker]:
-    """A run of the note taker that waits for its reply of step 4."""
+    """A run of the note taker that waits for the reply of step 4."""
     taker = NoteTaker(server, stop_at=4)
     process = start_takeover(*_noting(server, out, "--workers", workers))
     assert taker.reached.wait(300), process.communicate()
@@ -109,7 +109,7 @@ def test_a_takeover_that_is_killed_continues_where_it_stood(
     assert all(
         [line for line in row["patch"].splitlines() if line in notes] == notes for row in read_rows(out)
     )
-    # Only what was being asked for when it died is asked for again.
+    # Only the interrupted call is repeated.
     again = [key for key, times in taker.asked.items() if times > 1]
     assert all(times <= 2 for times in taker.asked.values())
     assert len(again) == len({conversation for conversation, _ in again}) <= int(workers)
@@ -128,7 +128,7 @@ def test_a_takeover_that_is_reported_to_end_keeps_the_reply_that_it_waits_for(
     out = tmp_path / "out"
     process, taker = _start_stopped_run(chat_server, out, workers)
     process.terminate()
-    time.sleep(2)  # so that its workers are told, too, before the reply comes
+    time.sleep(2)  # so that its workers get the signal too, before the reply arrives
     taker.go_on.set()
     assert_terminated(process)
     assert len(read_rows(out)) < 2

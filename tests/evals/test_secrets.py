@@ -1,4 +1,4 @@
-"""Whatever a model, an endpoint or an agent does with the runtime's secrets: nothing that is kept holds them."""
+"""No artifact contains the runtime's secrets, whatever a model, an endpoint or an agent does with them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NOTES = {"work_completed": f"Used {KEY}.", "recommended_next_action": f"Use {TOK
 
 
 class Leaking:
-    """A predecessor, a successor and a writer of notes that say every secret wherever they can."""
+    """A predecessor, a successor and a notes writer that repeat every secret wherever they can."""
 
     def __init__(self, native: bool) -> None:
         self.native = native
@@ -98,7 +98,7 @@ def holding(contents: Iterator[tuple[str, bytes]], forms: list[bytes]) -> list[s
 
 
 def everything_below(*places: Path) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of all files, archives unpacked, and each value of a database."""
+    """Names and contents of all files, with archives unpacked, and each value of a database."""
     for path in (path for place in places for path in place.rglob("*")):
         yield str(path), str(path).encode()
         if path.is_symlink() or not path.is_file():
@@ -148,7 +148,7 @@ def test_no_artefact_of_a_run_holds_a_secret(
     asked = ("--model", "openai:m", "--base-url", chat_server.url, "--view", ",".join(views))
     asked += ("--protocol", protocol, "--sandbox", sandbox, "--allow-unisolated")
     done = takeover(*asked, *ONE_POINT, "--out", out, **ENVIRONMENT, **{ROOT_VARIABLE: str(place)})
-    # One takeover met the endpoint that refused; what that said is in its row and in the report.
+    # The endpoint refused one takeover; its message is in the row and in the report.
     assert done.returncode == 3, (done.stdout, done.stderr)
     (failed,) = [row for row in read_rows(out) if row["outcome"] != "graded"]
     assert f"no such key: {REDACTED}, {REDACTED}" in failed["detail"].replace("[key]", REDACTED)

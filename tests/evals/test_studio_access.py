@@ -1,4 +1,4 @@
-"""Attacks on the real server: without its token, from foreign pages, and by what a holder of the token sends."""
+"""Attacks on the real server: without its token, from foreign pages, and by requests of a token holder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UPGRADE = (
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
-    """A server that was started without the switch, whatever sandboxes this host has."""
+    """A server started without the switch, whatever sandboxes this host has."""
     chat = ChatServer()
     chat.answer = answer_request
     started = Studio(tmp_path_factory.mktemp("access"), chat.url, TAKEOVER_STUDIO_UNISOLATED="")
@@ -46,7 +46,7 @@ def request_status(server: Studio, method: str, path: str, **request: Any) -> in
 
 
 def raw(server: Studio, lines: str) -> str:
-    """The status of the answer to a request that is sent as it stands; PORT is the server's."""
+    """The response status of a raw request; PORT is replaced by the server's."""
     port = server.url.rpartition(":")[2]
     with socket.create_connection(("127.0.0.1", int(port)), timeout=60) as connection:
         connection.sendall(f"{lines.replace('PORT', port)}\r\n".encode("latin-1"))
@@ -254,11 +254,11 @@ def test_what_the_switch_made_is_isolated_without_it(tmp_path: Path) -> None:
         (record,) = values["records"]
         taken, received = server.thread(), server.thread()
         server.run(taken, "takeover", input={"record": record})
-        # The state names an isolated machine, but the successor would enter the record's.
+        # The state names an isolated sandbox, but the successor would enter the record's.
         update = {"sandbox_state": live_sandbox, "record": record}
         server.run(received, "takeover", input=None, command={"update": update, "goto": "receive"})
         server.stop()
-        with open_home(server.home) as home:  # files were converted: whatever was made is isolated
+        with open_home(server.home) as home:  # files were converted: every new sandbox is isolated
             given = home.records.load(record).required_snapshot
             for thread in (isolated, taken, received):
                 found = [

@@ -1,4 +1,4 @@
-"""The main command end to end on the embedded default: two tasks under all views that nothing disturbed."""
+"""The main command end to end in the embedded sandbox: an uninterrupted run of two tasks under all views."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COLUMNS = {
 
 def test_rows_are_complete_and_solved(complete_run: Path) -> None:
     found = read_rows(complete_run)
-    points = 5  # ledger has all three, galley's first fix is right, so it has no failure
+    points = 5  # ledger has all three; galley's first fix is right, so it has no failure
     assert len(found) == points * 7
     assert all(set(row) >= COLUMNS and row["resolved"] and row["outcome"] == "graded" for row in found)
     by_view = {view: [row for row in found if row["view"] == view] for view in ("repository", "structured")}
@@ -102,7 +102,7 @@ def test_two_workers_killed_with_their_predecessors_make_the_same_rows_as_one(
     assert read_journal_rows(out, "takeovers") == []
     done = takeover("--resume", "--out", out, "--workers", "2")
     assert done.returncode == 0, done.stderr
-    # Where no view needs notes, none are written, and no row says by whom.
+    # If no view needs notes, none are written, and no row names a notes model.
     alone = {key: {**row, "notes_model": None} for key, row in comparable_rows(complete_run).items()}
     assert comparable_rows(out) == {key: row for key, row in alone.items() if row["view"] == "repository"}
     assert list((out / "snapshots").iterdir()) == []
@@ -111,7 +111,7 @@ def test_two_workers_killed_with_their_predecessors_make_the_same_rows_as_one(
 
 
 def infer_all_changes(trace: Trace) -> tuple[Event, ...]:
-    """The same events with their file changes inferred, as if nobody had seen the file system."""
+    """The same events with inferred file changes, as if nothing had observed the file system."""
     files = InferredFiles(trace.workspace, keeps_directory=True)
     command: dict[str, Any] = {}
     events = []
@@ -134,7 +134,7 @@ def infer_all_changes(trace: Trace) -> tuple[Event, ...]:
 
 
 def test_live_and_offline_detection_agree(complete_run: Path) -> None:
-    """Edits seen on the file system, and edits inferred from the same actions, give the same points."""
+    """Observed edits and edits inferred from the same actions give the same points."""
     compared = 0
     for path in sorted((complete_run / "traces").glob("*.json")):
         (trace,) = read_traces(path)

@@ -1,4 +1,4 @@
-"""What the main command refuses before any work, each in one line; and its help."""
+"""Usage errors of the main command, each in one line before any work; and its help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small repository on a real machine, a home for its runs, and a model that says what it is told to."""
+"""A small repository in a real sandbox, a home for its runs, and a scripted model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ The first tier has PostgreSQL where the ledger and the savers are tested alone.
 
 
 class Scripted(BaseChatModel):
-    """A model that sends what it is given, one reply after another, and keeps what it was sent."""
+    """A model that sends its scripted replies in order, and records the messages it receives."""
 
     replies: list[Any]
     tokens: int = 10
@@ -79,7 +79,7 @@ def scripted_model(*replies: Any, **settings: Any) -> Scripted:
 
 
 def native_reply(*calls: tuple[str, str], ids: bool = True) -> AIMessage:
-    """A reply with native calls whose arguments are JSON text, as the client reads it from the wire."""
+    """A reply with native calls whose arguments are JSON text, as the client reads them from the wire."""
     made = [(name, text, f"call_{n}_{name}" if ids else None) for n, (name, text) in enumerate(calls)]
     return AIMessage(
         "",
@@ -106,13 +106,13 @@ def parse_events(state: AgentState) -> list[Event]:
 
 
 def get_shown_lines(state: Any) -> list[str]:
-    """The lines of a file when it was shown last."""
+    """The lines of the file in the last observation."""
     texts = [event["text"] for event in state["events"] if event["kind"] == "observation"]
     return str(texts[-1]).splitlines()[1:]
 
 
 def get_note_text(state: Any) -> str:
-    """What the file of notes held when it was shown last."""
+    """The text of the notes file in the last successful observation."""
     shown = [
         event["text"]
         for event in state["events"]
@@ -122,7 +122,7 @@ def get_note_text(state: Any) -> str:
 
 
 class RunHarness:
-    """A small repository on a real machine, a saver on disk, and a store of records."""
+    """A small repository in a real sandbox, a saver on disk, and a store of records."""
 
     def __init__(self, root: Path, home: Home, backend: BackendName = "process") -> None:
         base = root / "base"
@@ -178,13 +178,13 @@ class RunHarness:
 
 @pytest.fixture
 def database() -> str:
-    """Which database the bench stands on; a test may say another."""
+    """The bench's database; tests override it."""
     return "sqlite"
 
 
 @pytest.fixture
 def backend() -> BackendName:
-    """Which machines the bench has; a test may say others."""
+    """The bench's sandbox backend; tests override it."""
     return "process"
 
 

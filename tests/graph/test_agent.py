@@ -1,4 +1,4 @@
-"""Whole runs of the agent graph: its points, its caps, its history, and takeovers from its records."""
+"""Whole runs of the agent graph: points, caps, history, and takeovers from its records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .conftest import (
 
 
 def acceptable(messages: Sequence[BaseMessage]) -> bool:
-    """What the chat completions API demands: every call answered, at once, by its id, and nothing else."""
+    """Check the rules of the chat completions API: every call answered immediately, once, by its id."""
     waiting: list[str] = []
     for message in messages:
         if isinstance(message, ToolMessage):

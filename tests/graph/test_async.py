@@ -1,4 +1,4 @@
-"""Runs in asyncio and in threads: the same checkpoints, leases and machines as anywhere else."""
+"""Runs in asyncio and in threads use the same checkpoints, leases and sandboxes as synchronous runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller, a model or a disk can get wrong: one typed line that says the cure, and nothing is lost."""
+"""Invalid input of callers, models and disks: one typed line that names the fix, and no data is lost."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ HOSTILE = ["", " ", "nul\0", "new\nline", "\ud800", "x" * 5_000, None, 5]
 
 @contextmanager
 def expect_error(kind: type[Exception], says: str) -> Iterator[None]:
-    """One line of that kind, which says that."""
+    """Check for a one-line error of that kind whose message matches."""
     with pytest.raises(kind) as caught:
         yield
     line = str(caught.value)
@@ -109,13 +109,13 @@ def test_settings_that_cannot_be(bench: RunHarness, settings: dict[str, Any], sa
 
 
 class WithoutTools(Scripted):
-    """A model to which no tools can be given."""
+    """A model that does not support tools."""
 
     bind_tools = BaseChatModel.bind_tools
 
 
 class RefusingTools(Scripted):
-    """One that says so only when it is asked."""
+    """A model that rejects tools only when they are bound."""
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
         raise NotImplementedError
@@ -136,7 +136,7 @@ def test_options_are_typed_as_the_settings_are() -> None:
     fields = {
         name: field.annotation for name, field in (AgentConfig.model_fields | Team.model_fields).items()
     }
-    fields |= {"points": Sequence[PointKind], "tools": Sequence[BaseTool]}  # looser
+    fields |= {"points": Sequence[PointKind], "tools": Sequence[BaseTool]}  # wider types
     team = Team.model_fields.keys() - {"agents"}
     agents = AgentConfig.model_fields.keys() - {"model", "model_name", "delegation"}
     own = get_type_hints(open_run)
@@ -250,7 +250,7 @@ def test_records_that_are_not_there(bench: RunHarness, record: Any) -> None:
     settings: Any = {"model": scripted_model(DONE), "sandbox": bench.spec}
     with expect_error(RecordError, "(is no record's id|no such record); there are run.first_source_edit$"):
         take_over(bench.home, "taking", record_id=record, view="trace", **settings)
-    # Nothing began there, so the thread is free.
+    # Nothing started there, so the thread is free.
     assert bench.home.threads() == ("thread",)
     done = take_over(bench.home, "taking", record_id="run.first_source_edit", view="trace", **settings)
     assert done.stop_reason == "finished"
@@ -470,7 +470,7 @@ def test_a_megabyte_of_reasoning(bench: RunHarness, filling: str) -> None:
     state = bench.run(scripted_model(*replies))
     assert state["stop_reason"] == "finished"
     assert state["events"][0]["text"] == replies[0]
-    # Said once and journaled once, and not again with each of ten further steps.
+    # The reply is stored once and journaled once, not again with each of ten further steps.
     kept = sum(path.stat().st_size for path in bench.home.directory.glob("takeover.sqlite*"))
     assert kept < 8_000_000
 

@@ -1,7 +1,7 @@
-"""Runs that are killed lose nothing and do nothing twice: a sample of `tests/crash_matrix.py`, drawn by `TAKEOVER_TEST_SEED`.
+"""Killed runs lose nothing and repeat nothing: a sample of `tests/crash_matrix.py`, drawn by `TAKEOVER_TEST_SEED`.
 
-The first tier samples three eighths of the kinds of places; both tiers together take every kind.
-With `TAKEOVER_CRASHES=all` in the environment every place is taken, which takes hours.
+The first tier samples three eighths of the kinds of crash points; both tiers together test every kind.
+`TAKEOVER_CRASHES=all` in the environment tests every crash point, which takes hours.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
     runs = json.loads(done.stdout)["runs"]
     assert [run for run in runs if run["problems"]] == []
     assert sum(run["deaths"] == 2 for run in runs) >= again
-    # One that was to die at a random time may have ended before it.
+    # A case that should die at a random time may have ended before it.
     assert sum(run["deaths"] for run in runs) >= len(runs) + again - randomly > 0
 
 

@@ -1,4 +1,4 @@
-"""A disk that fills up stops a run with a line that says so; once there is room, the run goes on as if nothing was."""
+"""A full disk stops a run with one line; once there is room, the run resumes without loss."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOTES = [NOTE.format(number) for number in (1, 2, 3)]
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small disk of its own."""
+    """A small separate disk."""
     with mount_small_disk(tmp_path / "disk", "24m") as place:
         yield place
 
@@ -136,7 +136,7 @@ def test_a_handoff_continues_once_there_is_room(disk: Path, tmp_path: Path, mome
 
 @pytest.fixture
 def full_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A small disk that sandboxes keep their files on, where their user can go."""
+    """A small disk for the files of sandboxes, accessible to their user."""
     place = Path(tempfile.mkdtemp(prefix="takeover-full-", dir="/var/tmp"))
     place.chmod(0o711)
     with mount_small_disk(place / "disk", "24m") as disk:
@@ -233,7 +233,7 @@ def test_an_overlay_that_cannot_be_written_to_is_no_sandbox(tmp_path: Path) -> N
     room = overlay.create_layer_directory("test-full-overlay")
     try:
         (room / "lower").mkdir()
-        os.chown(room / "work", 0, 0)  # the kernel then mounts read-only, and calls that no error
+        os.chown(room / "work", 0, 0)  # the kernel mounts it read-only then, and reports no error
         with pytest.raises(SandboxUnavailableError, match="the work directory cannot be written to"):
             overlay.NamespaceHolder(room, (room / "lower",))
     finally:

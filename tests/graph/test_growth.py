@@ -1,4 +1,4 @@
-"""The database grows with the trace and no faster, and the state stays readable as it does."""
+"""The database grows linearly with the trace, and the state stays readable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST, SPREAD = 6.0, 1.15
 
 
 def size(bench: RunHarness) -> int:
-    """Bytes of everything that the database holds of the runs, its log taken in."""
+    """Bytes of the run's data in the database, including its log."""
     if bench.home.ledger.is_sqlite:
         file = bench.home.directory / DATABASE_FILE
         with contextlib.closing(sqlite3.connect(file)) as connection:
@@ -36,7 +36,7 @@ def size(bench: RunHarness) -> int:
 
 
 def growth(bench: RunHarness, steps: int) -> float:
-    """Bytes that the database grew by for a byte of the trace of a run with so many steps."""
+    """Bytes of database growth per byte of trace, for a run of that many steps."""
     before = size(bench)
     state = bench.run(scripted_model(*[LOOK] * steps, DONE), thread=f"{steps} steps", max_steps=steps + 1)
     trace = sum(len(event.text.encode()) for event in parse_events(state))
@@ -46,10 +46,10 @@ def growth(bench: RunHarness, steps: int) -> float:
 
 @pytest.mark.slow
 def test_the_database_grows_with_the_trace(bench: RunHarness) -> None:
-    growth(bench, 2)  # makes the tables, and whatever else there is once
+    growth(bench, 2)  # creates the tables and other one-time data
     grown = [growth(bench, steps) for steps in LENGTHS]
     assert max(grown) <= MOST
-    # Five bytes a step for each step before it would be too many.
+    # Even five bytes per step for each earlier step would be too many.
     assert max(grown) <= SPREAD * min(grown), grown
 
 

@@ -1,4 +1,4 @@
-"""What a record, or a row of the database, that somebody else wrote can do to this host: nothing."""
+"""Records and database rows from others cannot harm this host."""
 
 from __future__ import annotations
 

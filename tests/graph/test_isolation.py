@@ -1,4 +1,4 @@
-"""Records of anybody: what they say of their own sandbox decides nothing, and nothing in them runs outside one."""
+"""Foreign records: their own sandbox field has no effect, and their code runs only in isolation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME = "run.first_source_edit"
 
 @pytest.fixture
 def marker(tmp_path: Path) -> Path:
-    """A file of this host that every command of the forged record's shell would make."""
+    """A file of this host that every command of the forged record's shell would create."""
     if reason := host.unavailable_reason():
         skip_missing(reason)
     return tmp_path / "spoilt"
@@ -37,7 +37,7 @@ def marker(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def forged_record(bench: RunHarness, marker: Path) -> Path:
-    """A record of plain processes, taken in from elsewhere, whose shell has a trap before each command."""
+    """A record of plain processes, imported from elsewhere, whose shell has a trap before each command."""
     assert bench.spec.backend == "process"
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",), policy="stop")
     record = bench.store.load(NAME)

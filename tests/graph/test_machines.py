@@ -1,4 +1,4 @@
-"""Kept machines: each is entered as it was left, whichever kind it is, and given back once nothing needs it."""
+"""Kept sandboxes are restored exactly, on every backend, and released once nothing needs them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_what_is_half_made_stays_unless_nobody_else_works_here(bench: RunHarness
         bench.home.snapshot_directory / ".snapshot-2",
     )
     half_made.mkdir()
-    # What somebody removes between the look at the directory and the look at its age.
+    # Removed by another process between the directory listing and the check of its age.
     vanished.symlink_to("nowhere")
     (bench.home.snapshot_directory / "host-0-1").mkdir()
     assert bench.home.remove_unused_snapshots() == 1

@@ -1,4 +1,4 @@
-"""One thread has one writer: who comes second is told, and who was away too long can write nothing any more."""
+"""One thread has one writer: a second one is refused, and one that lost its lease writes nothing any more."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _STATEMENTS_AT_WORK = """
 
 
 class Writer(NamedTuple):
-    """A process that works on the thread, or would like to."""
+    """A process that works on the thread, or tries to."""
 
     process: subprocess.Popen[str]
     place: Path
@@ -94,7 +94,7 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def stop(desk: Desk, writer: Writer) -> None:
-    """Stop a process, but not amid a transaction, whose end everybody else would wait for."""
+    """Stop a process outside a transaction, whose end all others would wait for."""
     pid = writer.process.pid
     while True:
         os.kill(pid, signal.SIGSTOP)
@@ -172,7 +172,7 @@ def test_a_holder_that_was_away_too_long_writes_nothing_any_more(desk: Desk, whe
     assert (done["stop"], done["steps"]) == ("finished", 5)
     assert "+1\n+2\n+3\n" in done["patch"]
     for unfinished in (desk.place / "home" / "snapshots").glob(".snapshot-*"):
-        shutil.rmtree(unfinished)  # as the garbage collection does with what nobody has touched for a day
+        shutil.rmtree(unfinished)  # as the garbage collection does with directories unused for a day
 
     with desk.home() as home:
         before = read_all_rows(home)
@@ -235,7 +235,7 @@ def _is_locked(desk: Desk) -> bool:
     import psycopg
 
     with psycopg.connect(desk.database, autocommit=True) as connection:
-        # The server may yet have to do what it was sent last.
+        # The server may still have to execute the last statement.
         until(lambda: connection.execute(_STATEMENTS_AT_WORK).fetchone() == (0,))
     with psycopg.connect(desk.database) as connection:
         connection.execute("SET lock_timeout = '200ms'")

@@ -1,4 +1,4 @@
-"""A person's decision on a handoff, whatever comes between."""
+"""A person's decision on a handoff survives any interruption."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTED = "Mind the tests."
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Stands for the end of the process."""
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

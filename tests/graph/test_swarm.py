@@ -1,4 +1,4 @@
-"""Agents of a real langgraph-swarm hand over by views, and nothing that any of them did is lost."""
+"""Agents of a real langgraph-swarm hand over by views, and no event is lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TASK = "Make `double` double."
 
 
 class Script(BaseChatModel):
-    """A model that sends one reply after another, whoever asks, and keeps what it was sent."""
+    """A model that sends its replies in order to any agent, and records the messages it receives."""
 
     replies: list[Any]
     seen: list[list[BaseMessage]]
@@ -98,7 +98,7 @@ def call(name: str, text: str = "", /, id: str = "call_0", **arguments: Any) -> 
 
 
 def replies() -> list[AIMessage]:
-    """Two turns of a user, three handoffs; a server that counts each reply's calls anew."""
+    """Replies for two turns of a user and three handoffs, from a server that numbers the calls of each reply anew."""
     return [
         call("shell", "I look.", command="cat pkg/core.py"),
         call("shell", command="cd pkg && sed -i 's/n + 1/n * 3/' core.py"),
@@ -129,7 +129,7 @@ def store(tmp_path: Path) -> RecordStore:
 
 @pytest.fixture(scope="module")
 def theirs() -> tuple[HandoffRecord, ...]:
-    """What langgraph-swarm's own tool leaves, which passes every message on."""
+    """The records after handoffs by langgraph-swarm's own tool, which passes every message on."""
     return import_records(play_script(langgraph_swarm.create_handoff_tool)[0], THREAD)
 
 
@@ -177,7 +177,7 @@ def test_three_handoffs_lose_nothing(
     assert [each.trace for each in ours] == [each.trace for each in theirs]
     assert [each.task.prompt for each in ours] == [each.task.prompt for each in theirs][-1:] * 4
     assert [each.predecessor for each in ours] == [each.predecessor for each in theirs]
-    # What the second, the third and then the first agent were sent at first is the view of what was done before.
+    # The first prompt of the second, the third and then the first agent is the view of the earlier work.
     for asked, record in zip((3, 7, 9), theirs, strict=False):
         prompt = model.seen[asked][0].text
         assert prompt.startswith("You continue the work of another agent in this repository.")
@@ -391,7 +391,7 @@ def test_hostile_agents_stay_in_the_fence() -> None:
         assert "<|im_start|>" not in shown
     record = import_records(graph, THREAD)[0]
     assert "\n" not in record.point.detail
-    assert record.point.detail == "handed over to Bob the 2nd"  # and not where nobody is
+    assert record.point.detail == "handed over to Bob the 2nd"  # no event without a target
 
 
 def test_a_record_goes_into_a_swarm(store: RecordStore) -> None:
@@ -403,7 +403,7 @@ def test_a_record_goes_into_a_swarm(store: RecordStore) -> None:
     graph = swarm(model, create_handoff_tool, view="trace", records=store)
     graph.invoke(to_swarm(record, "trace", active_agent="Bob the 2nd"), THREAD)
     assert "I edit." in model.seen[0][0].text
-    assert "I edit." in model.seen[2][0].text  # also in what the swarm itself hands on
+    assert "I edit." in model.seen[2][0].text  # also after the swarm's own handoff
     last = import_records(graph, THREAD, records=store)[-1]
     assert last.trace[: len(record.trace)] == record.trace
     assert (last.task.id, last.task.prompt, last.task.base_commit) == ("t", "Do é.", "abc")

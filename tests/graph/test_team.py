@@ -1,4 +1,4 @@
-"""Teams on real machines: whose turn it is, what each agent is sent, and that a pass is made once."""
+"""Teams in real sandboxes: turns, prompts of each agent, and passes that are made once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def agent(name: str, *replies: Any, **settings: Any) -> Agent:
 
 
 def get_sent_messages(member: Agent, call: int = -1) -> list[Any]:
-    """What an agent's model was sent, at one of its calls, without the system's message."""
+    """The messages of one model call of an agent, without the system message."""
     assert isinstance(member.model, Scripted)
     return member.model.seen[call][1:]
 
@@ -58,7 +58,7 @@ def get_system_prompt(member: Agent, call: int = -1) -> str:
 
 
 class TeamBench:
-    """A bench on which teams work."""
+    """A bench for teams."""
 
     def __init__(self, bench: RunHarness) -> None:
         self.home = bench.home
@@ -136,7 +136,7 @@ def test_an_agent_alone_keeps_its_turn(team: TeamBench) -> None:
     assert (state["stop_reason"], state["steps"]) == ("finished", 7)
 
 
-# What an agent is sent
+# Prompts of an agent
 
 
 def test_full_turns_are_shown_whole_and_fenced(team: TeamBench) -> None:
@@ -352,7 +352,7 @@ def test_a_supervisors_turns_run_out_where_it_says_so(team: TeamBench) -> None:
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Stands for the end of the process."""
 
 
 @pytest.mark.parametrize("node", ["hand_over", "consent", "pass_on", "turn"])
@@ -514,11 +514,11 @@ def test_the_database_grows_with_the_trace_of_a_team(team: TeamBench) -> None:
 
     growth(2)
     grown = [growth(steps) for steps in (16, 32, 64)]
-    assert max(grown) <= 1.5 * MOST  # a pass is three nodes more
+    assert max(grown) <= 1.5 * MOST  # a pass is three more nodes
     assert max(grown) <= SPREAD * min(grown), grown
 
 
-# What is told, and what cannot be
+# Errors
 
 
 def test_progress_and_timeline_name_the_agent(team: TeamBench) -> None:

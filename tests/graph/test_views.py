@@ -1,4 +1,4 @@
-"""What a successor is given in a real takeover: its tools, its history, and what it is told at its first reads."""
+"""A successor's context in a real takeover: its tools, its history, and the answers to its first reads."""
 
 from __future__ import annotations
 

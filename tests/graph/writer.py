@@ -1,4 +1,4 @@
-"""One process that goes on with a thread, and waits wherever a file of its place asks it to; run by tests."""
+"""A process that resumes a thread and pauses while files of its directory request it; run by tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-# In the directory above a directory has the name of the package that is tested.
+# A parent directory contains a directory with the name of the tested package.
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from langchain_core.language_models import BaseChatModel
@@ -33,7 +33,7 @@ HELD, FENCED = 3, 4
 
 
 class PausingModel(BaseChatModel):
-    """A model that says the next of its replies, once it may."""
+    """A model that sends its replies in order, each once no file holds it."""
 
     place: Path
 
@@ -44,7 +44,7 @@ class PausingModel(BaseChatModel):
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         number = sum(isinstance(message, AIMessage) for message in messages)
         wait_while_held(self.place, f"model-{number}")
-        # The command waits in the machine, and tells that it does.
+        # The command waits inside the sandbox, and creates a file to show it.
         hold, at = self.place / "hold-command", self.place / f"at-command-{os.getpid()}"
         wait = f"while [ -e {hold} ]; do : >{at}; sleep 0.02; done"
         return ChatResult(
@@ -53,7 +53,7 @@ class PausingModel(BaseChatModel):
 
 
 def wait_while_held(place: Path, where: str) -> None:
-    """Wait, and tell so, as long as there is a file that says to."""
+    """Wait while the hold file exists, and create a file to show it."""
     while (place / f"hold-{where}").exists():
         (place / f"at-{where}-{os.getpid()}").touch()
         time.sleep(0.02)

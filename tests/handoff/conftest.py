@@ -1,4 +1,4 @@
-"""Records as real runs leave them: a file changed, one made and one removed, its notes and its review written."""
+"""Records as real runs leave them: one file changed, one created and one removed, with notes and a review."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = "run.first_post_failure_edit"
 
 
 def make_harness(root: Path, **settings: Any) -> Iterator[RunHarness]:
-    """A bench with a run's records, whose base differs from its commit already."""
+    """A bench with a run's records, whose base already differs from its commit."""
     with open_home(root / "home") as home:
         bench = RunHarness(root, home, settings.pop("backend", "process"))
         (root / "base" / "test_core.py").open("a").write("# not committed\n")
@@ -43,7 +43,7 @@ def make_harness(root: Path, **settings: Any) -> Iterator[RunHarness]:
 
 @pytest.fixture(scope="session")
 def copy_harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunHarness]:
-    """A bench whose records' snapshots are copies; nobody changes what it has."""
+    """A bench whose records' snapshots are copies; tests must not change it."""
     yield from make_harness(tmp_path_factory.mktemp("kept"))
 
 
@@ -51,7 +51,7 @@ def copy_harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunHarnes
 def layer_harness(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunHarness]:
-    """One whose snapshots are layers, or images on the daemon."""
+    """A bench whose snapshots are layers, or images on the daemon."""
     backend, _, way = request.param.partition("-")
     if backend == "docker":
         request.getfixturevalue("base_image")
@@ -67,7 +67,7 @@ def record(copy_harness: RunHarness) -> Path:
 
 @pytest.fixture(scope="session")
 def record_archive(record: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file that the record was exported to."""
+    """The archive of the exported record."""
     from langgraph_takeover.handoff.records import archive
 
     place = tmp_path_factory.mktemp("carried") / "deep" / "one.record"

@@ -1,4 +1,4 @@
-"""The commands about records: what they print, and how they fail."""
+"""The record commands: their output and their failures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def command(*arguments: str | Path, stdout: int = subprocess.PIPE) -> subprocess
 
 
 def save_record(root: Path, **update: object) -> Path:
-    """A record of nobody's run."""
+    """A record without a run."""
     store = RecordStore(root)
     store.create(RECORD.id, lambda _: RECORD.model_copy(update=update))
     return store.directory(RECORD.id)
@@ -145,7 +145,7 @@ def on_a_terminal(*arguments: str | Path) -> str:
     try:
         while block := os.read(ours, 65536):
             shown += block
-    except OSError:  # the other end was closed
+    except OSError:  # the reader closed the pipe
         pass
     os.close(ours)
     started.communicate(timeout=60)
@@ -245,7 +245,7 @@ def test_a_full_disk_is_one_line(record: Path) -> None:
 
 
 def recording(place: Path) -> Path:
-    """A run as mini-swe-agent writes it: it looks, writes a reproduction, mends, and runs that."""
+    """A run of mini-swe-agent: it looks, writes a reproduction, fixes the bug and runs the reproduction."""
     said = [
         ("cat pkg/core.py", "def f():\n    return 1\n" * 500),
         ("cat <<'E' > repro.py\nfrom pkg.core import f\nassert f() == 2\nE", ""),

@@ -1,4 +1,4 @@
-"""Views of records that no well-behaved run makes: empty, long, huge, torn characters, and parts that disagree."""
+"""Views of unusual records: empty, long, huge, with half characters, and inconsistent."""
 
 from __future__ import annotations
 

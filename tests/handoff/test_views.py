@@ -1,4 +1,4 @@
-"""Every view: the same instructions first, the task last, and nothing that the predecessor could not see."""
+"""Every view: the same instructions first, the task last, and only data that the predecessor could see."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_views_are_pure(name: str, trace: tuple[Event, ...]) -> None:
 def test_what_came_later_changes_no_view(
     name: str, trace: tuple[Event, ...], later: tuple[Event, ...]
 ) -> None:
-    """A record is cut from a run while the run goes on: its view is that of the run's beginning."""
+    """The view of a record cut from a longer run is that of the run's beginning."""
     after = [event.model_copy(update={"index": event.index + len(trace)}) for event in later]
     whole = (*trace, *(event.model_copy(update={"text": f"{event.text} {CANARY}"}) for event in after))
     state = detectors.create_state(TASK.base_directories)
@@ -138,7 +138,7 @@ def test_what_came_later_changes_no_view(
 
 
 def test_nothing_but_the_brief_the_trace_and_the_notes_reaches_a_view() -> None:
-    """What the evaluator knows has no field in a record; what the record knows besides is not shown either."""
+    """Evaluator data has no field in a record, and views show only some of the record's fields."""
     trace = tuple(step(0, "sed -i s/a/b/ pkg/core.py", "", path="pkg/core.py"))
     for field in ("gold_patch", "handoff_state", "tests", "resolved", "FAIL_TO_PASS"):
         with pytest.raises(ValueError, match="Extra inputs"):

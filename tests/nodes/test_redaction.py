@@ -1,4 +1,4 @@
-"""No secret enters a run's state, whether by reply, observation, prompt, person or tool; the work itself is unchanged."""
+"""No secret enters a run's state through a reply, observation, prompt, person or tool; the work itself is unchanged."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_each_budget_stops_the_run_and_hands_over_if_requested(
     chat_server.answer = lambda request: chat_server.reply("<finish>Done.</finish>")
     done = bench.take_over(client(chat_server.url), "trace", name)
     assert (done["stop_reason"], done["steps"]) == ("finished", 1)
-    # And so has a run that is gone on with, once it is given more.
+    # So has a resumed run after its cap is raised.
     more = {name: 1_000 for name in cap if name != "prices"} | {n: v for n, v in cap.items() if n == "prices"}
     assert bench.resume(client(chat_server.url), **more).stop_reason == "finished"
 

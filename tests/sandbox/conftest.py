@@ -51,7 +51,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def testbed_image(request: pytest.FixtureRequest) -> Callable[[], contextlib.AbstractContextManager[str]]:
-    """The base image with the repository in /testbed, on demand, removed again."""
+    """The base image with the repository in /testbed, built on demand and removed at the end."""
 
     @contextlib.contextmanager
     def build_image() -> Iterator[str]:
@@ -79,7 +79,7 @@ def testbed_image(request: pytest.FixtureRequest) -> Callable[[], contextlib.Abs
 
 @contextlib.contextmanager
 def open_kit(name: str, repository: Path, testbed_image: Any) -> Iterator[Kit]:
-    """`backend`, or `backend-variant`."""
+    """The parameters `backend` or `backend-variant`."""
     backend, _, variant = name.partition("-")
     with contextlib.ExitStack() as stack:
         base: dict[str, Any] = {"backend": backend}

@@ -1,4 +1,4 @@
-"""The contract's parts that are about files, on every other way that a backend can have and keep them."""
+"""The file tests of the contract, on every other storage variant of the backends."""
 
 from __future__ import annotations
 

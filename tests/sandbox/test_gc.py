@@ -1,4 +1,4 @@
-"""What a killed run leaves is shown first and then removed, and nothing else."""
+"""Leftovers of killed runs are listed and then removed, and nothing else."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ for line in sys.stdin:
 
 
 class Place:
-    """A home of this test's own for all runs that it starts, and the commands that look at it."""
+    """A separate home for runs of this test, and the commands on it."""
 
     def __init__(self, home: Path, directory: Path, commands: subprocess.Popen[str]) -> None:
         self.home = home
@@ -86,7 +86,7 @@ class Place:
         return code, json.loads(output)
 
     def command(self, *arguments: str, docker: bool = False) -> tuple[int, str, str]:
-        """The exit code, the output and the complaints of a process of its own."""
+        """The exit code, the output and the errors of a separate process."""
         env = self.environment(**({} if docker else self.no_docker))
         assert self.commands.stdin is not None
         assert self.commands.stdout is not None
@@ -123,7 +123,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def commands() -> Iterator[subprocess.Popen[str]]:
-    """Runs the commands, each in a process of its own that need not import everything anew."""
+    """Runs each command in a forked process, which avoids repeated imports."""
     argv = [sys.executable, "-c", COMMANDS]
     with subprocess.Popen(argv, cwd=ROOT, stdin=-1, stdout=-1, text=True) as server:
         yield server
@@ -132,7 +132,7 @@ def commands() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def place(repository: Path, commands: subprocess.Popen[str]) -> Iterator[Place]:
-    # Machines run as a user that must be able to pass, which it cannot where pytest keeps its files.
+    # Sandboxes run as a user without access to the directories of pytest.
     parent = Path(tempfile.mkdtemp(prefix="gc-", dir="/var/tmp"))
     parent.chmod(0o755)
     (parent / "home").mkdir(mode=0o755)
@@ -382,7 +382,7 @@ def test_rooms_of_the_dead_go_and_those_of_the_living_stay(place: Place) -> None
     new.mkdir()
     other = place.home.parent / "takeover-images"
     other.mkdir()
-    import zstandard  # so that this process may be at work in the new one
+    import zstandard  # so that this process may use the new one
 
     assert zstandard
     time.sleep(0.01)
@@ -406,7 +406,7 @@ def test_what_an_agent_made_hard_to_remove(place: Place) -> None:
     (run / "a" / "locked" / "file").write_text("")
     (run / "a" / "locked").chmod(0)
     deep = os.open(run / "a", os.O_RDONLY)
-    for _ in range(3000):  # deeper than Python recurses, and than a path is long
+    for _ in range(3000):  # deeper than Python's recursion limit, and longer than a path may be
         os.mkdir("deep" * 10, dir_fd=deep)
         inner = os.open("deep" * 10, os.O_RDONLY, dir_fd=deep)
         os.close(deep)
@@ -478,7 +478,7 @@ def daemon() -> Any:
 
 
 def test_containers_and_images(place: Place, image: str) -> None:
-    """Removes by name of the run only: others use this daemon as well."""
+    """Remove only this run by name: others use this daemon as well."""
     dead, living = new_owner(), new_owner()
     doomed = place.run(dead, "docker", image=image)
     beside = place.run(living, "docker", image=image)

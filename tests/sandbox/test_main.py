@@ -1,4 +1,4 @@
-"""The commands about machines: what they print, and how they fail."""
+"""The sandbox commands: their output and their failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def command(*arguments: str | Path, **environment: str) -> subprocess.CompletedP
 
 
 def invoke(*arguments: str | Path) -> Result:
-    """The same within this process, for what needs no other."""
+    """Run the command in this process."""
     done = CliRunner().invoke(app, [*map(str, arguments)], prog_name="python -m sandbox")
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done

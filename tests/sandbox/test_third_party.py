@@ -1,4 +1,4 @@
-"""The contract run as another project would run it: on a backend of its own, one good and one that breaks it."""
+"""The contract as another project runs it: on its own backend, a correct one and a broken one."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_a_changed_archive_is_refused(store: ArtifactStore, run: Path, tmp_path:
     store.put("results/1", run, "logs")
     archive = tmp_path / "store" / "results" / "1"
     content = bytearray(archive.read_bytes())
-    content[-6] ^= 1  # in gzip's checksum
+    content[-6] ^= 1  # part of gzip's checksum
     archive.write_bytes(content)
     with pytest.raises(SandboxUnavailableError, match="tar failed"):
         store.fetch("results/1", tmp_path / "other", "logs")

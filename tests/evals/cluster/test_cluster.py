@@ -50,18 +50,18 @@ _LITTLE = (
 
 
 class Started(NamedTuple):
-    """A node's processes, and the directory that is its own."""
+    """A node's processes and its own directory."""
 
     processes: subprocess.Popen[str]
     own: Path
 
     def kill(self) -> None:
-        # Its daemons live on in the group of the command that started them.
+        # Its daemons are in the process group of the command that started them.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.processes.pid, signal.SIGKILL)
 
     def list_jobs(self) -> list[int]:
-        """The processes that run its jobs, as Ray titles them."""
+        """The processes that run its jobs, by Ray's titles."""
         jobs = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, ProcessLookupError):
@@ -70,7 +70,7 @@ class Started(NamedTuple):
         return jobs
 
     def is_at_work(self, store: Path) -> bool:
-        """Whether it has begun a job of which the artifact store has no row yet."""
+        """Whether it has started a job whose row is not in the artifact store yet."""
         names = {path.name.rpartition("-")[2] for path in self.directories()}
         begun = [json.loads(path.read_text()) for path in store.glob("*/attempts/*/[!.]*")]
         done = [json.loads(path.read_text())[0] for path in store.glob("*/rows/[!.]*")]
@@ -81,7 +81,7 @@ class Started(NamedTuple):
 
 
 def are_suspended_at_work(store: Path, *nodes: Started) -> bool:
-    """Stop the jobs of nodes that are all at work, so that none ends before it is killed."""
+    """Suspend the jobs of nodes that are all at work, so that none ends before it is killed."""
     if not all(node.is_at_work(store) for node in nodes):
         return False
     jobs = [job for node in nodes for job in node.list_jobs()]
@@ -95,7 +95,7 @@ def are_suspended_at_work(store: Path, *nodes: Started) -> bool:
 
 
 class Ray:
-    """A cluster of this host that nodes can be added to."""
+    """A Ray cluster on this host to which tests add nodes."""
 
     def __init__(self, place: Path, ray_place: str) -> None:
         self._place, self._ray_place = place, ray_place
@@ -132,7 +132,7 @@ class Ray:
             start_new_session=True,
         )
         self._started.append(Started(process, own))
-        # One after another, because two at once choose the same ports.
+        # Start one after another, because two at once choose the same ports.
         assert process.wait(120) == 0, (own / "stderr").read_text()
         return self._started[-1]
 
@@ -147,11 +147,11 @@ class Ray:
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ray]:
-    """A cluster with no node that offers sandboxes, until a test adds some."""
+    """A cluster whose only nodes with sandboxes are those that a test adds."""
     if not _RAY.is_file():
         skip_missing("the command `ray` is not installed")
     place = tmp_path_factory.mktemp("ray")
-    ray_place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # the paths of its sockets must be short
+    ray_place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # socket paths must be short
     ray = Ray(place, ray_place)
     try:
         ray.head()
@@ -163,13 +163,13 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ray]:
 
 @pytest.fixture(scope="module")
 def two(head: Ray) -> tuple[Started, Started]:
-    """Its two nodes, which do a job at a time."""
+    """Two nodes of the cluster that run one job at a time each."""
     return head.node("a"), head.node("b")
 
 
 @pytest.fixture(scope="module")
 def local(takeover: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run on this host alone."""
+    """The same run without a cluster."""
     out = tmp_path_factory.mktemp("local") / "out"
     done = takeover(*SMALL, *isolated_sandbox_options(), "--workers", "2", "--out", out)
     assert done.returncode == 0, done.stderr
@@ -177,7 +177,7 @@ def local(takeover: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def like(out: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Rows by key, without what only those of a cluster have; fails when a key comes twice."""
+    """Rows by key without cluster-only fields; fails on a duplicate key."""
     return {
         key: {name: value for name, value in row.items() if name not in ("node", "tries")}
         for key, row in comparable_rows(out).items()
@@ -189,7 +189,7 @@ def traces(out: Path) -> dict[str, int]:
 
 
 def nothing_left(out: Path, *nodes: Started) -> None:
-    """A run that went well leaves its results, and nothing else, on any node."""
+    """Check that a successful run leaves only its results on every node."""
     assert [directory for each in nodes for directory in each.directories()] == []
     assert not (out / "depot").exists()
     run_id = json.loads((out / "config.json").read_text())["run_id"]
@@ -222,13 +222,13 @@ def test_the_rows_are_those_of_one_host(
     assert traces(out) == traces(local)
     assert [path.name for path in (out / "grading").glob("snapshot.*/test_output.txt")]
     nothing_left(out, *two)
-    again = takeover("--resume", "--out", out)  # where all lies that a report needs, nothing is to be done
+    again = takeover("--resume", "--out", out)  # all artifacts exist, so there is nothing to do
     assert again.returncode == 0, again.stderr
     assert like(out) == found
 
 
 class Eventful(NamedTuple):
-    """A run on three nodes that loses one of them, beside three nodes that cannot work."""
+    """A run on three nodes that loses one of them, beside three unusable nodes."""
 
     out: Path
     code: int
@@ -255,13 +255,13 @@ def eventful(head: Ray, two: tuple[Started, Started], tmp_path_factory: pytest.T
         "--out",
         out,
     )
-    # From then on there are takeovers only, one for each node at first, and they take long enough to be hit.
+    # Only takeovers follow, at first one per node, and they take long enough to be interrupted.
     wait_for(lambda: read_journal_rows(out, "notes") != [], process)
     wait_for(lambda: are_suspended_at_work(store, two[0], third), process)
     third.kill()
     for job in (
         two[0].list_jobs() + third.list_jobs()
-    ):  # a suspended process does not notice that its node is lost
+    ):  # a suspended process does not notice the loss of its node
         os.kill(job, signal.SIGKILL)
     _, errors = process.communicate(timeout=400)
     for each in bad:
@@ -362,7 +362,7 @@ def test_an_address_where_nobody_answers(run_main: RunCommand, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_an_address_where_something_else_answers(run_main: RunCommand, tmp_path: Path) -> None:
-    with socket.create_server(("", 0)) as server:  # for Ray `127.0.0.1` is whatever this host is called
+    with socket.create_server(("", 0)) as server:  # Ray replaces `127.0.0.1` by this host's address
 
         def speak() -> None:
             there, _ = server.accept()
@@ -396,7 +396,7 @@ def test_options_that_cannot_be(
 
 
 def _path_without(program: str, place: Path) -> str:
-    """A PATH with all that this one leads to but a program."""
+    """This PATH without one program."""
     place.mkdir()
     for directory in os.environ["PATH"].split(os.pathsep):
         for path in Path(directory).glob("*"):
@@ -407,7 +407,7 @@ def _path_without(program: str, place: Path) -> str:
 
 
 def _another_version_of(package: str, place: Path) -> str:
-    """What makes a node's Python believe that it has another version of a package."""
+    """A path entry that makes Python see another version of a package."""
     about = place / f"{package}-0.0.1.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.0.1\n")
@@ -415,7 +415,7 @@ def _another_version_of(package: str, place: Path) -> str:
 
 
 def _with_nothing_at(place: Path) -> tuple[str, ...]:
-    """A command that lets another see an empty file system of its own there."""
+    """A command prefix that mounts an empty file system at this directory."""
     command = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs tmpfs {place} && exec "$@"', "sh")
     if subprocess.run([*command, "true"], capture_output=True, check=False).returncode != 0:
         skip_missing("cannot mount file systems (requires root)")

@@ -1,4 +1,4 @@
-"""The comparison of two hosts' versions."""
+"""Comparison of the versions of two hosts."""
 
 from __future__ import annotations
 

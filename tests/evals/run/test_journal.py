@@ -125,7 +125,7 @@ def test_one_user_at_a_time(tmp_path: Path) -> None:
 
 
 def _journal(out: Path) -> Path:
-    """A journal of a run with two rows; its file."""
+    """The journal file of a run with two rows."""
     create_journal(out, None, "run")
     with open_journal(out, run="run") as database:
         journal = Journal(database, "run", "rows", "a")
@@ -291,7 +291,7 @@ def test_a_database_that_is_refused_is_closed(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE takeover_journal_schema (version INTEGER)")
         connection.execute("INSERT INTO takeover_journal_schema VALUES (99)")
     connection.close()
-    # The caught errors hold what they were raised in.
+    # The caught errors keep references to the frames that raised them.
     with pytest.raises(JournalError) as missing, open_journal(tmp_path, run="other"):
         pass
     with pytest.raises(LedgerUnavailableError) as refused, open_journal(tmp_path, f"sqlite:///{newer}"):

@@ -16,7 +16,7 @@ from langgraph_takeover.handoff.trace.events import Trace
 
 @pytest.fixture
 def run_files(complete_run: Path, tmp_path: Path) -> Path:
-    """A run as one would publish it: without its database."""
+    """A published run, without its database."""
     out = tmp_path / "published"
     out.mkdir()
     for name in ("config.json", "predecessors.jsonl", "labels.jsonl", "notes.jsonl", "takeovers.jsonl"):

@@ -149,7 +149,7 @@ class Studio:
         return list(self.client.runs.stream(thread, graph, **arguments))
 
     def answer(self, thread: str, value: Any) -> list[Any]:
-        """Answer a review; all parts that the resumed run streams, up to the next review."""
+        """Answer a review, and return the parts that the resumed run streams up to the next review."""
         return self.run(thread, input=None, command={"resume": value}, context={"policy": "review"})
 
     def values(self, thread: str) -> dict[str, Any]:
@@ -169,12 +169,12 @@ class Studio:
         return dict(matches[0]["checkpoint"])
 
     def require_free(self, thread: str) -> None:
-        """Raises ThreadHeldError if a run still holds the thread."""
+        """Raise ThreadHeldError if a run still holds the thread."""
         with open_home(self.home) as home:
             acquire(home.ledger, thread).release()
 
     def wait_until_idle(self, thread: str) -> None:
-        """Wait, because the server confirms a cancellation before it releases the run."""
+        """Wait for the release: the server confirms a cancellation before it releases the run."""
         deadline = time.monotonic() + ENDS_WITHIN_S
         while self.client.threads.get(thread)["status"] == "busy":
             assert time.monotonic() < deadline, self.log()
@@ -195,7 +195,7 @@ class Studio:
             time.sleep(0.1)
 
     def wait_until_listed(self, run: str) -> None:
-        """Wait until the server has saved its list of threads and runs, which it does every ten seconds."""
+        """Wait until the server has saved its list of threads and runs, every ten seconds."""
         deadline = time.monotonic() + ENDS_WITHIN_S
         run_id_bytes = UUID(run).int.to_bytes(16, "little")
         while not self.listed.exists() or run_id_bytes not in self.listed.read_bytes():

@@ -1,4 +1,4 @@
-"""The savers keep what LangGraph's own promise, as its conformance suite has it, and write under a lease only."""
+"""The savers pass LangGraph's conformance suite, and write only under a lease."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BASIC = {"put", "put_writes", "get_tuple", "list", "delete_thread"}
 
 
 class Everywhere(BaseCheckpointSaver[str]):
-    """A saver for any thread: each is written by the fenced saver of its own lease, as in a run of its own."""
+    """A saver for any thread: each thread is written by the fenced saver of its own lease, as in its own run."""
 
     def __init__(self, ledger: Ledger, stack: ExitStack) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ def _fill_ledger(path: Path, steps: int = 6) -> Ledger:
 
 
 def _read(ledger: Ledger) -> tuple[Any, Any]:
-    """What LangGraph resumes from: the newest checkpoint, its writes, and those of all before it."""
+    """The state that LangGraph resumes from: the newest checkpoint, its writes, and those of all before it."""
     with open_saver(ledger) as saver:
         found = saver.get_tuple(THREAD)
         return found, saver.get_delta_channel_history(

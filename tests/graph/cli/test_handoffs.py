@@ -1,4 +1,4 @@
-"""`python -m handoff` where handoffs are looked at and moved, and where a person takes one and gives it on."""
+"""`python -m handoff`: list and move handoffs, and let a person take one and return it."""
 
 from __future__ import annotations
 

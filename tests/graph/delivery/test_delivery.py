@@ -1,4 +1,4 @@
-"""Handing over by the protocol: confirmed, completed, refused, tried again, escalated, blocked, rolled back; and after crashes."""
+"""Handoffs by the protocol: confirmed, completed, refused, retried, escalated, blocked, rolled back; and after crashes."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_source_is_fenced_off_from_acceptance_on(bench: RunHarness) -> None:
         while not bench.home.records.list_ids():
             next(stream)
         found = hand_over(bench.home, RECORD, target="tester", source="writer")
-        next(stream)  # an offer hinders nobody
+        next(stream)  # an offer does not stop the source
         deliver_record(bench, found, scripted_model(UNDERSTOOD, FIX, DONE))
         with pytest.raises(FencedError, match=f"handoff {found.id}"):
             list(stream)
@@ -202,7 +202,7 @@ def test_a_supervising_agent_decides(bench: RunHarness, decides: str) -> None:
 
 
 class Changing(Scripted):
-    """Sends its replies one after another, whatever the conversation."""
+    """Sends its replies in order, whatever the conversation."""
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> Any:
         reply = self.replies.pop(0)
@@ -320,7 +320,7 @@ def test_a_killed_successor_continues_where_it_was(bench: RunHarness, where: str
     if child == 0:
         try:
             _die(where)
-            # Of its own, because connections cannot be shared with the process that this was forked from.
+            # Open a new home, because forked processes cannot share connections.
             with open_home(bench.home.directory, bench.home.ledger.url) as bench.home:
                 deliver_record(bench, found, model)
         finally:

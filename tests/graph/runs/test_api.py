@@ -1,4 +1,4 @@
-"""Going on: after a crash, a stop, a wait or a signal, from any checkpoint, with the machine that belongs to it."""
+"""Resume after a crash, a stop, a wait or a signal, from any checkpoint, in the sandbox that belongs to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent hands tasks to others: what they start with, what comes back, what it costs, and what a crash leaves."""
+"""Delegation to child agents: their context, their results, their costs, and recovery after crashes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MEND = "```bash\nsed -i 's/n + 1/n * 2/' pkg/core.py\n```"
 
 
 class ByGoal(Scripted):
-    """A model that answers each agent by its own replies: the one whose task holds the key."""
+    """A model that answers each agent with its own replies, selected by a key in the task."""
 
     by_goal: dict[str, list[Any]]
     lock: Any
@@ -52,7 +52,7 @@ class ByGoal(Scripted):
             return super()._generate(messages, *args, **kwargs)
 
     def of(self, goal: str) -> list[list[BaseMessage]]:
-        """What the agent with that task was sent, call by call."""
+        """The messages to the agent with that task, call by call."""
         return [
             messages
             for messages in self.seen
@@ -95,7 +95,7 @@ def paths(changes: tuple[FileChange, ...]) -> list[str]:
 
 
 def first(model: ByGoal, goal: str) -> str:
-    """All that a child was told before its first turn, calls included."""
+    """All text that a child received before its first turn, calls included."""
     return "\n".join(message.text for message in model.of(goal)[0])
 
 
@@ -108,7 +108,7 @@ def test_a_child_works_and_its_changes_come_back(bench: RunHarness) -> None:
     assert "It doubles now." in seen.text
     assert "Merged into your repository: pkg/core.py" in seen.text
     assert paths(seen.changes) == ["pkg/core.py"]
-    assert parse_events(state)[-2].exit_code == 0  # the parent's own run of the tests
+    assert parse_events(state)[-2].exit_code == 0  # the parent's own test run
     assert state["stop_reason"] == "finished"
     with bench.open_run(model) as held:
         assert "+    return n * 2" in held.outcome().patch
@@ -142,7 +142,7 @@ def test_a_given_payload_reaches_the_child_and_is_held_against_the_trace(bench: 
     )
     run(bench, model)
     told = first(model, "GOAL")
-    # What the trace has is told as the trace has it; files as the machine has them.
+    # Commands are shown as in the trace; files as in the sandbox.
     assert "AssertionError: 4 != 6" in told
     assert "all passed" not in told
     assert "self.assertEqual(double(3), 6)" in told
@@ -153,7 +153,7 @@ def test_a_given_payload_reaches_the_child_and_is_held_against_the_trace(bench: 
     assert "no reason to leave anything out" in doubtful
     assert "`return n * 2`: it is wrong [nothing shows that it was tried]" in doubtful
     assert "does not show that they were run:\n- `make deploy`: exit code 0" in doubtful
-    # Its first read is served from what was handed over.
+    # Its first read is served from the payload.
     (answer,) = [each.text for each in model.of("GOAL")[1][-1:]]
     assert answer.startswith(
         "[exit code 0]\n[unchanged since the earlier agent handed it over: pkg/core.py]\n"
@@ -204,7 +204,7 @@ def test_several_children_at_once(bench: RunHarness) -> None:
     both = threading.Barrier(2, timeout=60)
 
     def met(messages: list[BaseMessage]) -> str:
-        both.wait()  # each waits for the other: one after the other they would wait for ever
+        both.wait()  # each waits for the other: run one after the other, they would never end
         return "```bash\necho x > $RANDOM.txt\n```"
 
     model = agents([several({"goal": "ONE"}, {"goal": "TWO"}), DONE], ONE=[met, DONE], TWO=[met, DONE])
@@ -270,7 +270,7 @@ def test_what_children_cost_is_their_parents_once(bench: RunHarness) -> None:
 
 
 def test_children_have_no_more_than_is_left(bench: RunHarness) -> None:
-    # 110 of 200 are left after one step, 45 for each: four calls of eleven, and then they are over.
+    # 110 of 200 tokens are left after one step, 45 for each child: four calls of eleven exhaust them.
     steps = ["```bash\ntrue\n```"] * 9
     parent = [several({"goal": "ONE"}, {"goal": "TWO"}), DONE]
     state = run(bench, agents(parent, ONE=steps, TWO=[DONE]), max_tokens=101)
@@ -372,7 +372,7 @@ def test_hostile_words_stay_words(bench: RunHarness) -> None:
     )
     seen = result(bench, model)
     told = first(model, "GOAL")
-    assert told.count("</earlier-work") == 2  # that of the instructions, and the fence's own end
+    assert told.count("</earlier-work") == 2  # one in the instructions, and the fence's own end
     assert told.count("<earlier-work") == 2
     assert "[INST]" not in told
     assert told.count("\n# Task") == 1
@@ -396,7 +396,7 @@ def test_a_missing_delegation_says_so(bench: RunHarness) -> None:
 
 
 def test_native_calls(bench: RunHarness) -> None:
-    goal = {"goal": "GOAL", "handoff": None, "mode": "work", "tasks": []}  # every field filled in, as some do
+    goal = {"goal": "GOAL", "handoff": None, "mode": "work", "tasks": []}  # some models fill in every field
     model = agents(
         [native_reply(("delegate_task", json.dumps(goal))), native_reply(("finish", "{}"))],
         GOAL=[
@@ -534,7 +534,7 @@ def test_a_process_that_is_ended_among_its_children(bench: RunHarness, how: str,
     model = script("```bash\necho two >> two.txt\n```")
     state = bench.resume(model, delegation=Delegation()).state
     begun = model.of("GOAL")
-    assert len(begun) == {"kill": 3, "term": 2}[how]  # what was done before is not asked for again
+    assert len(begun) == {"kill": 3, "term": 2}[how]  # completed calls are not repeated
     assert begun[-1][-1].text == "[exit code 0]\none\ntwo\n"
     assert paths(results(state)[0].changes) == ["two.txt"]
     assert state["spent"]["prompt_tokens"] == 60

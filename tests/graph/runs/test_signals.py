@@ -1,4 +1,4 @@
-"""What a signal's handler raises, wherever it falls, leaves no transaction open and no lock taken."""
+"""An exception from a signal handler leaves no transaction open and no lock taken, at any instruction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STRIDES = {"ledger": 31, "files": 7, "saver": 7}
 
 
 class Came(BaseException):
-    """What the handler raises."""
+    """The exception that the handler raises."""
 
 
 @pytest.fixture(params=[signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
@@ -40,7 +40,7 @@ def raising(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
 
 
 def disturb(deed: Callable[[], object], number: signal.Signals, place: int) -> bool:
-    """Whether the deed has so many instructions that the signal came before it was over."""
+    """Whether the signal came before the operation was over, at this instruction."""
     left = place
 
     def trace(frame: Any, what: str, argument: Any) -> Any:
@@ -62,7 +62,8 @@ def disturb(deed: Callable[[], object], number: signal.Signals, place: int) -> b
         finally:
             sys.settrace(before)
 
-    # Where it falls amid the entry to an `except`, Python never leaves that: a generator's end does, or every later
+    # If the signal falls into the entry to an `except`, Python never leaves it. The end of a generator does; otherwise
+    # every later exception of this process would have the caught one as its context.
     # exception of this process would have the caught one as its context.
     deque(doing(), maxlen=0)
     return left <= 0
@@ -92,14 +93,14 @@ def test_the_next_write_need_not_wait(
                 pass
 
         deeds = {"ledger": lambda: lease.renew(30), "files": file, "saver": put}
-        for deed in deeds.values():  # what SQLAlchemy compiles, it compiles once
+        for deed in deeds.values():  # SQLAlchemy compiles statements only once
             deed()
         over = False
         while not over:
             try:
                 over = not disturb(deeds[writer], raising, place)
             except Came as error:
-                kept.append(error)  # as a program does that is being ended: its frames live on
+                kept.append(error)  # as in a terminating program: its frames stay alive
                 came += 1
             for deed in deeds.values():
                 deed()

@@ -1,4 +1,4 @@
-"""Who may call LangGraph's server, decided before LangGraph sees the request."""
+"""Access control of LangGraph's server, decided before LangGraph sees the request."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def show_request(request: Request) -> JSONResponse:
 def status(
     access: Access, headers: Iterable[Header], path: str = "/threads", method: str = "POST", **scope: Any
 ) -> tuple[int, dict[str, str], bytes]:
-    """What a server behind the middleware answers: its status, headers and body."""
+    """The response of a server behind the middleware: status, headers and body."""
     app = Starlette(
         middleware=build_middleware(access),
         routes=[Route("/{path:path}", show_request, methods=["GET", "POST", "PUT", "DELETE"])],

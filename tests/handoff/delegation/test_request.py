@@ -1,4 +1,4 @@
-"""What an orchestrator gives with `delegate_task` is read strictly, and held against its own trace and machine."""
+"""Arguments of `delegate_task` are parsed strictly, and checked against the parent's trace and sandbox."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read(path: str) -> bytes:
 
 
 class Trace:
-    """Events as they come, one action and its observation after another."""
+    """A trace built from one action and its observation after another."""
 
     def __init__(self) -> None:
         self.events: tuple[Event, ...] = ()
@@ -133,7 +133,7 @@ def test_a_dead_end_that_a_validation_refuted() -> None:
     assert dead(trace, "return n * 3") == DeadEnd(
         what="return n * 3", why="it fails", event=1, shown="validation failed after it, at e3"
     )
-    # What came next is another try, and what passed is no failure.
+    # The next edit is another attempt, and a passed validation is no failure.
     trace = trace.edit("return n * 2").shell("pytest -q", "1 passed").shell("pytest -q", "1 failed", 1)
     end = dead(trace, "return n * 2")
     assert (end.proven, end.shown, end.event) == (False, UNPROVEN, 5)

@@ -1,4 +1,4 @@
-"""Messages of swarms, however they were dumped, are read as one trace with a point at each handoff."""
+"""Messages of swarms in any dump format are read as one trace with a point at each handoff."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many threads and connections at one ledger: nobody waits without need, and nobody for ever."""
+"""Many threads and connections on one ledger: no needless and no endless wait."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_who_reads_waits_for_no_writer(url: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_twenty_who_file_at_once_all_do(url: str) -> None:
-    """Each writes while it files, as one does that keeps a machine."""
+    """Each thread writes inside the lock, as when it keeps a sandbox."""
     ledger = Ledger(url)
     within: list[int] = []
 
@@ -63,7 +63,7 @@ def test_eight_who_open_a_new_database_at_once_all_do(url: str) -> None:
 
 
 def test_who_waits_to_file_can_be_interrupted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by a lock's own wait, which nothing ends but the lock."""
+    """The wait must not be the lock's own, which only the lock can end."""
 
     class InterruptedWaitError(Exception):
         pass

@@ -1,4 +1,4 @@
-"""A handoff's states: none is illegal, none is lost, whoever moves it, twice, late or at once; on both databases."""
+"""A handoff's states stay legal and none is lost, also with concurrent, duplicate or late changes, on both databases."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_a_later_handoff_goes_first(ledger: Ledger) -> None:
 
 @pytest.mark.slow
 def test_many_processes_lose_nothing_and_do_nothing_twice(request: pytest.FixtureRequest) -> None:
-    """2,000 handoffs are the benchmark's, which exits with 1 where one is lost, taken twice, unlawful or unfenced."""
+    """The benchmark runs 2,000 handoffs, and exits with 1 if one is lost, taken twice, illegal or unfenced."""
     url = str(request.getfixturevalue("postgres_database"))
     done = subprocess.run(
         [sys.executable, "benchmarks/handoffs.py", "--handoffs", "80", "--processes", "4", "--database", url, "--json"],
@@ -247,7 +247,7 @@ def test_an_interrupted_transition_is_whole_or_not_there(
 
 
 class Handoffs(RuleBasedStateMachine):
-    """Any messages in any order, twice or stale, with the clock jumping and processes dying, against a model."""
+    """Messages in any order, duplicate or stale, with clock jumps and dying processes, compared with a model."""
 
     names = Bundle("names")
     sent = Bundle("sent")
@@ -288,7 +288,7 @@ class Handoffs(RuleBasedStateMachine):
 
     @rule(target=sent, name=names, to=st.sampled_from(list(ALLOWED_TRANSITIONS)))
     def write_a_message(self, name: str, to: HandoffState) -> tuple[str, HandoffState, int, str]:
-        """What somebody means to do by what they see now; it may arrive late, or twice."""
+        """A change planned from the current state; it may arrive late, or twice."""
         return name, to, self.versions[name], f"{name}-{to}-{self.versions[name]}"
 
     @rule(target=sent, name=names, choice=st.integers(0, 3))
@@ -362,7 +362,7 @@ class Handoffs(RuleBasedStateMachine):
 
     @invariant()
     def one_at_most_can_write(self) -> None:
-        """The source where nobody has its work, else the last successor; no other one ever again."""
+        """The source before acceptance, then the last successor; no other thread ever again."""
         for name, state in self.states.items():
             threads = [f"thread-{name}", *self.successors[name]]
             may = threads[-1] if state in TRANSFERRED_STATES else threads[0]

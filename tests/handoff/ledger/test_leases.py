@@ -1,4 +1,4 @@
-"""A lease that was given back stays so, however late its last renewal comes."""
+"""A released lease stays released, however late its last renewal arrives."""
 
 from __future__ import annotations
 

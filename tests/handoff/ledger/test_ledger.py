@@ -1,4 +1,4 @@
-"""One holder a thread, effects that are known of, machines that are kept: on SQLite and PostgreSQL alike."""
+"""One holder per thread, recorded effects and kept sandboxes, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def ledger(url: str) -> Iterator[Ledger]:
 
 @contextlib.contextmanager
 def python(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Another process; it has said its first line."""
+    """Another process, after its first line of output."""
     process = subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
         env={**os.environ, "PYTHONPATH": str(_ROOT)},

@@ -1,4 +1,4 @@
-"""What the note says from evidence alone, and what a model's replies to the notes prompt come to."""
+"""The note from evidence alone, and from a model's replies to the notes prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model's replies to the notes prompts come to, and what it is asked again."""
+"""A model's replies to the notes prompts as notes, and the follow-up questions."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_statement_keeps_the_events_that_it_names(
 
 
 class Replies:
-    """A notes model that replies what it is given, one after the other, and keeps what it was asked."""
+    """A notes model that sends its replies in order, and records the prompts it receives."""
 
     def __init__(self, *replies: str) -> None:
         self.replies = list(replies)

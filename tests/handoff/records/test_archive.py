@@ -1,4 +1,4 @@
-"""Records carried in one file: whole at the other end, or refused with the reason and nothing left."""
+"""Record archives: imported whole, or refused with the reason and without leftovers."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def expect_refusal(content: bytes, place: Path, reason: str) -> None:
 
 
 def header_of(content: bytes) -> tuple[HandoffRecord, bytes]:
-    """The record that a file begins with, and what follows its checksum."""
+    """The record at the start of an archive, and the bytes after its checksum."""
     (size,) = struct.unpack_from(">Q", content, len(MAGIC))
     start = len(MAGIC) + 8
     return HandoffRecord.model_validate_json(content[start : start + size]), content[start + size + 32 :]
 
 
 def sign_file(header: str, rest: bytes = b"") -> bytes:
-    """A file with the checksum that it should have."""
+    """An archive with the correct checksum."""
     head = MAGIC + struct.pack(">Q", len(header)) + header.encode()
     return head + hashlib.sha256(head).digest() + rest
 
@@ -75,7 +75,7 @@ def test_a_successor_continues_from_what_was_imported(
         state = run_successor(copy_harness, home)
     assert "return n * 2" in state["events"][1]["text"]
     assert state["events"][1]["text"].splitlines()[-2:] == ["1", "core.py"]
-    assert state["view"] == "trace"  # as the review says
+    assert state["view"] == "trace"  # as in the review
 
 
 @pytest.mark.parametrize("url", ["memory://records/{}", "file://{}"])
@@ -87,7 +87,7 @@ def test_places_that_fsspec_names(record: Path, tmp_path: Path, url: str) -> Non
 
 @pytest.mark.slow
 def test_an_image_goes_as_an_archive(layer_harness: RunHarness, tmp_path: Path) -> None:
-    """To a daemon that does not have it; the record tells where the archive is, and is as whole as before."""
+    """On another daemon; the record names the archive, and is as complete as before."""
     directory, url = layer_harness.store.directory(NAME), f"memory://image/{tmp_path.name}"
     before = layer_harness.store.load(NAME)
     archive.export_record(directory, url)
@@ -182,7 +182,7 @@ def test_what_is_no_record_is_refused(record_archive: Path, tmp_path: Path) -> N
 def test_an_archive_with_edited_notes_or_review_is_refused(
     record_archive: Path, tmp_path: Path, field: str, change: dict[str, str]
 ) -> None:
-    """Even where the checksum of the file was made anew."""
+    """Also with a recomputed checksum of the file."""
     record, rest = header_of(record_archive.read_bytes())
     content = json.loads(to_json(record))
     content[field] |= change
@@ -284,7 +284,7 @@ def test_a_place_that_cannot_be_written(record: Path, record_archive: Path, tmp_
 
 
 def test_a_kill_at_any_moment_leaves_a_whole_record_or_none(record_archive: Path, tmp_path: Path) -> None:
-    """Killed whenever something becomes durable; then the next import does it all."""
+    """Kill the import at each durable write; the next import completes it."""
     store = RecordStore(tmp_path)
     found = []
     for moment in range(1, 30):
@@ -308,7 +308,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_record_or_none(record_archive: Path
 
 
 def kill_at(moment: int) -> None:
-    """Kill this process at that call of fsync, when it has been made."""
+    """Kill this process after that call of fsync."""
     calls = 0
     fsync = os.fsync
 
@@ -339,7 +339,7 @@ def test_several_imports_at_once(record_archive: Path, tmp_path: Path, replace: 
 
 
 def test_a_checksum_covers_the_snapshot_as_well(record_archive: Path) -> None:
-    """What follows the header is a snapshot's file by itself."""
+    """A complete snapshot archive follows the header."""
     _, rest = header_of(record_archive.read_bytes())
     assert rest.startswith(transfer._MAGIC)
     assert hashlib.sha256(rest[:-32]).digest() == rest[-32:]

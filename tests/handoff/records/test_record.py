@@ -1,4 +1,4 @@
-"""A record is there whole or not at all, and no change of it goes unseen."""
+"""A record is complete or absent, and every change of it is detected."""
 
 from __future__ import annotations
 

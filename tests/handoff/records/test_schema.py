@@ -1,4 +1,4 @@
-"""The published schema is that of the code, and an independent validator tells whole records from broken ones by it."""
+"""The published schema is that of the code, and an independent validator separates valid from broken records."""
 
 from __future__ import annotations
 

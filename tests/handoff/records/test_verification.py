@@ -1,4 +1,4 @@
-"""What is wrong with a record is told, and nothing else."""
+"""Verification reports every defect of a record, and nothing else."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_an_image_that_is_gone(record_copy: Path, base_image: str) -> None:
 
 
 def test_a_trace_that_tells_of_other_files(record: Path, layer_harness: RunHarness) -> None:
-    """Whether the snapshot holds everything, or what differs from its base."""
+    """For complete snapshots, and for those of differences from a base."""
     for directory in (record, layer_harness.store.directory(NAME)):
         found = RecordStore(directory.parent).load(NAME)
         held = read_contents(found.snapshot, directory)
@@ -96,7 +96,7 @@ def test_a_trace_that_tells_of_other_files(record: Path, layer_harness: RunHarne
             change = FileChange(path=path, before=before, after=after)
             assert list(find_disagreements(with_changes(found, change), held)) == [f"the snapshot {told}"]
         for path, before, after in (
-            ("new/made.txt", None, "b" * 64),  # may go on being written
+            ("new/made.txt", None, "b" * 64),  # may still be written to
             ("gone.txt", None, None),
             ("/tmp/elsewhere", "a" * 64, "b" * 64),
         ):
@@ -107,7 +107,7 @@ def test_a_trace_that_tells_of_other_files(record: Path, layer_harness: RunHarne
 def test_a_patch_that_changes_what_no_event_did(layer_harness: RunHarness) -> None:
     directory = layer_harness.store.directory(NAME)
     found = layer_harness.store.load(NAME)
-    assert "not committed" in found.patch  # which the base has brought along
+    assert "not committed" in found.patch  # from the base
     silent = tuple(event.model_copy(update={"changes": ()}) for event in found.trace)
     (told,) = find_disagreements(
         found.model_copy(update={"trace": silent}), read_contents(found.snapshot, directory)

@@ -1,4 +1,4 @@
-"""Whatever an earlier agent left is shown as data: it closes no fence, begins no section and speaks for nobody."""
+"""Text of earlier agents is shown as data: it closes no fence, starts no section and imitates no role."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def sha256(text: str) -> str:
 
 
 def record(parts: dict[str, str], note: str | None = None) -> HandoffRecord:
-    """A record of every sort of event, with these texts wherever a text can stand."""
+    """A record with every kind of event and these texts in every text field."""
     p = {name: parts.get(name, "x") for name in PARTS}
     changed = FileChange(path=f"pkg/{p['path']}.py", before=sha256("a"), after=sha256("b"))
     read = FileRead(path=p["path"], sha256=sha256(p["shown"]))
@@ -222,7 +222,7 @@ def record(parts: dict[str, str], note: str | None = None) -> HandoffRecord:
 
 
 def texts(messages: list[BaseMessage]) -> list[str]:
-    """All that is sent to a model, a string each."""
+    """All text that is sent to a model, as strings."""
     found: list[str] = []
     for message in messages:
         found.append(message.text)
@@ -250,19 +250,19 @@ UNSEEN = regex.compile(r"[\p{Default_Ignorable_Code_Point}\p{Mn}\p{Cf}\p{Cc}--[\
 
 
 def as_read(text: str) -> str:
-    """The text as the most lenient reader takes it: nothing unseen, and one letter for all that look alike."""
+    """The text as the most lenient reader sees it: without invisible characters, and with look-alikes unified."""
     plain = UNSEEN.sub("", unicodedata.normalize("NFKC", text)).translate(LOOKS)
     return unicodedata.normalize("NFKC", plain).translate(SAME).lower()
 
 
 def fences(text: str) -> list[str]:
-    """The fence's marks as such a reader would find them."""
+    """The fence tags that such a reader would find."""
     found = re.findall(r"<\s*/?\s*earller[\s\u2010-\u2015_-]*work", as_read(text))
     return [re.sub(r"[\W_]", "", mark.replace("/", "no")) for mark in found]
 
 
 def sections(text: str) -> list[str]:
-    """The headings and fields that a reader of lines would find, whatever it takes for the end of a line."""
+    """The headings and fields that a line-based reader would find, with any definition of a line end."""
     ours = {as_read(each.lstrip("# ")) for each in (TASK, TRACE, SUMMARY, NOTE, OBSERVED, REPORTED)}
     fields = {as_read(each) for each in FIELDS}
     found: list[str] = []
@@ -285,7 +285,7 @@ def sections(text: str) -> list[str]:
 
 
 def shape(messages: list[BaseMessage], prompt: str) -> tuple[Counter[str], list[str]]:
-    """Every mark of the fence and every section in a view, but for the task's own text at its end."""
+    """Every fence tag and every section in a view, except in the task's own text at its end."""
     last = messages[-1].text
     assert last.endswith(f"{TASK}\n\n{neutralize(prompt)}")
     assert not fences(neutralize(prompt))
@@ -301,7 +301,7 @@ def harmless_shape(name: str, recipient: Recipient, has_note: bool) -> tuple[Cou
 
 
 def check(parts: dict[str, str], note: str | None = None) -> None:
-    """Every view of this record has the shape that it has of a harmless one, and history stays history."""
+    """Check that every view of this record has the shape of a harmless one, and a valid history."""
     hostile = record(parts, note)
     for name, view in VIEWS.items():
         for recipient in RECIPIENTS:
@@ -327,7 +327,7 @@ def sendable(text: str) -> None:
 
 
 def valid(messages: list[BaseMessage], protocol: str) -> None:
-    """Every call has one answer, right after it; in text, the two sides alternate. A person has the last word."""
+    """Check that each call is followed by its one answer, roles alternate in text, and a person has the last word."""
     assert isinstance(messages[0], HumanMessage)
     assert isinstance(messages[-1], HumanMessage)
     waiting: list[str] = []
@@ -363,7 +363,7 @@ def test_no_text_everywhere_is_more_than_data(text: str) -> None:
 @given(st.dictionaries(st.sampled_from(PARTS), ANYTHING), st.none() | ANYTHING.filter(bool))
 @settings(max_examples=150, deadline=None)
 def test_no_texts_together_are_more_than_data(parts: dict[str, str], note: str | None) -> None:
-    # Which fields a note has is the business of the person who wrote it.
+    # A reviewer may write any fields into a note.
     check(parts, note if note is None or not sections(note) else None)
 
 
@@ -392,7 +392,7 @@ def test_what_is_recalled_is_data(text: str, asked: str) -> None:
 
 @pytest.mark.parametrize("heading", [*HEADINGS, f"\n{END_OF_WORK}\n"], ids=ascii)
 def test_a_cut_uncovers_no_heading(heading: str) -> None:
-    """Wherever the cut falls: before it is escaped, after it is escaped, and within a line."""
+    """At any cut position: before escaping, after escaping, and within a line."""
     for text in (heading, f"x {heading.strip()}\n"):
         for before in range(len(text) + 4):
             padded = "." * (40 - before) + text + "." * 60 + text + "." * (40 - before)
@@ -438,7 +438,7 @@ ACCENTS = ("\u0301", "\u0332", "\u0338", "\u20dd")
 
 @st.composite
 def spelt(draw: st.DrawFn, word: str, cases: bool = True) -> str:
-    """The word in letters that look like its own, with what is unseen between them."""
+    """The word in look-alike letters, with invisible characters between them."""
     found = ""
     for char in word:
         ways = [char, *LIKES.get(char, ()), *([char.upper(), char.lower()] if cases else [])]
@@ -493,9 +493,9 @@ def test_nothing_unseen_is_left_where_nothing_needs_it(char: str) -> None:
         char * 20,
         f"漢{char}{char}",
     ):
-        if char == "\u200b" and text in (f"{char}a", f"a {char}"):  # as Trac marks links
+        if char == "\u200b" and text in (f"{char}a", f"a {char}"):  # Trac marks links this way
             assert neutralize(text) == text
-        elif (char, text[0]) != ("\u00ad", "a"):  # between letters, a line may be broken there
+        elif (char, text[0]) != ("\u00ad", "a"):  # allowed between letters as a possible line break
             assert len(re.findall(re.escape(char), neutralize(text))) <= (text[0] in "😀漢"), ascii(
                 neutralize(text)
             )

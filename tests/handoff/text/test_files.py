@@ -1,4 +1,4 @@
-"""Files of others: what is not a regular file is refused by its name, and nothing stays open."""
+"""Foreign files: only regular files are read, others are refused by name, and no file stays open."""
 
 from __future__ import annotations
 

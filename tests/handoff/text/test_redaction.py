@@ -1,4 +1,4 @@
-"""What is taken for a secret, in whichever form it stands, and what is left alone."""
+"""Detection of secrets in every form, and harmless text that stays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from langgraph_takeover.handoff.text.redaction import REDACTED, redact, redact_known_secrets
 
-BODY = "Ab3dEf6hIj9lMn2pQr5tUv8xYz1AbC4eFg7iJk0m"  # forty characters, as many as the longest of them takes
+BODY = "Ab3dEf6hIj9lMn2pQr5tUv8xYz1AbC4eFg7iJk0m"  # forty characters, the length of the longest key
 PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{(BODY + BODY[:24] + chr(10)) * 4}-----END RSA PRIVATE KEY-----"
 JWT = f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.{BODY}"
 KEYS = {
@@ -174,7 +174,7 @@ def test_a_known_secret_is_found_in_every_way_of_writing_it(monkeypatch: pytest.
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             written = redact_known_secrets(encode(f"{before}{SECRET}{before}".encode()).decode())
             assert REDACTED in written
-            # What is left at the ends are digits that depend on what stands beside.
+            # Digits at the ends remain, because they depend on the neighbouring bytes.
             assert len(written) - len(REDACTED) <= 4 * len(before) + 6
 
 

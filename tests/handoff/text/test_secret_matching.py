@@ -1,4 +1,4 @@
-"""A known secret is found however it is spelt, and ordinary text keeps every character."""
+"""A known secret is found in every spelling, and ordinary text keeps every character."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def number_lines(text: str) -> str:
 
 
 def behind(prefix: str, width: int = 60) -> Callable[[str], str]:
-    """Wrapped base64, each line behind a prefix, which may hold the line's number."""
+    """Wrapped base64, each line behind a prefix, which may contain the line's number."""
     return lambda text: "".join(
         prefix.format(number) + line + "\n"
         for number, line in enumerate(textwrap.wrap(base64_of(text), width), 1)

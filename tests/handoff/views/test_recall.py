@@ -1,4 +1,4 @@
-"""Events recalled by name or by words: bounded, and never anything but data."""
+"""Recall of events by name or by words: bounded, and always shown as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each agent of a team is shown: valid history in either protocol, and of results only nothing that was said."""
+"""Each agent's view of a team: valid history in both protocols; the mode `results` omits only messages."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ SHARES = ("full", "results")
 
 
 class Did(NamedTuple):
-    """One turn: which tool, and whether a person put in a word afterwards."""
+    """One turn: its tool, and whether a person's message follows."""
 
     tool: str
     interjected: bool = False
 
 
 class Played(NamedTuple):
-    """A team's run, as its state would hold it."""
+    """A team's run as in its state."""
 
     messages: list[BaseMessage]
     events: list[dict[str, Any]]
@@ -57,7 +57,7 @@ ARGUMENTS = {
 
 
 def play(stretches: list[tuple[str, list[Did], str]], protocol: ActionProtocol) -> Played:
-    """A run of stretches, each by an agent, passed on so; the last is under way."""
+    """A run of consecutive turns of several agents; the last has not ended."""
     messages: list[BaseMessage] = [SystemMessage("system"), HumanMessage(TASK)]
     events: list[dict[str, Any]] = []
     passes: list[TurnPass] = []
@@ -104,7 +104,7 @@ def runs(draw: st.DrawFn) -> list[tuple[str, list[Did], str]]:
     for _ in range(draw(st.integers(1, 6))):
         others = [name for name in NAMES if not found or name != found[-1][0]]
         found.append((draw(st.sampled_from(others)), draw(TURNS), draw(st.sampled_from(SHARES))))
-    # Whose turn it is has not yet replied, or its machine has answered.
+    # The current agent has not replied yet, or its sandbox has answered.
     return found
 
 
@@ -138,7 +138,7 @@ def test_what_everyone_is_shown(protocol: ActionProtocol, run: list[tuple[str, l
 
 def valid_history(seen: list[BaseMessage], protocol: ActionProtocol) -> None:
     if isinstance(seen[-1], ToolMessage):
-        seen = [*seen, HumanMessage("so")]  # the model may be asked after a tool's answer
+        seen = [*seen, HumanMessage("so")]  # the model may be called after a tool's answer
     valid(seen, protocol)
 
 

@@ -1,4 +1,4 @@
-"""Embedded machines as they lie on this host: what is shared, merged, interrupted, full, or another user's."""
+"""Embedded sandboxes on this host: shared, merged, interrupted, on a full disk, and of another user."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def host(repository: Path) -> Iterator[Kit]:
 
 @pytest.fixture
 def other_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Another place for all that machines stand on: what one more host would have."""
+    """Another home for the files of sandboxes, as on a second host."""
     place = Path(tempfile.mkdtemp(prefix="takeover-home-", dir="/var/tmp"))
     place.chmod(0o711)
     monkeypatch.setenv(host_directories.ROOT_VARIABLE, str(place))
@@ -54,7 +54,7 @@ def other_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def small_disk(place: Path, image: Path, megabytes: int) -> Iterator[None]:
-    """A file system of its own at `place`, which can be filled."""
+    """A separate file system at a directory, small enough to fill."""
     if os.geteuid() != 0:
         skip_missing("only root mounts a small disk")
     place.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def test_processes_that_restore_one_snapshot_at_once(
         live_sandbox = host.start()
         check_output(live_sandbox, "echo frozen >state")
         snapshot = live_sandbox.snapshot(tmp_path).result()
-    # Neither base nor layers lie there yet, so that all of them lay them out.
+    # Neither base nor layers exist there yet, so all of them unpack them.
     monkeypatch.setenv(host_directories.ROOT_VARIABLE, str(other_home))
     started = [successor(host, snapshot, tmp_path, number) for number in range(4)]
     for number, process in enumerate(started):
@@ -254,7 +254,7 @@ def _has_shell(pid: int) -> bool:
 def test_namespaces_made_ahead_that_somebody_ends(
     host: Kit, bound: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`unshare` may be ended before it has bound its child to its own end."""
+    """`unshare` may be killed before it has bound its child to its own end."""
     with host.close_started():
         with monkeypatch.context() as patch:
             if not bound:
@@ -399,7 +399,7 @@ def test_editing_on_a_full_disk_keeps_the_old_content(host: Kit, other_home: Pat
         with pytest.raises(OutOfDiskError):
             live_sandbox.write_file("file", b"new" * 100_000)
         assert live_sandbox.read_file("file") == b"old\n"
-        check_output(live_sandbox, "rm big")  # which makes room before the disk is looked at
+        check_output(live_sandbox, "rm big")  # which makes room before the disk is checked
         live_sandbox.write_file("file", b"new\n")
         assert live_sandbox.read_file("file") == b"new\n"
 

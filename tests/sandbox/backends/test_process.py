@@ -1,4 +1,4 @@
-"""Plain processes: what is started here is held still for a snapshot; what others write is no error."""
+"""Plain processes: a snapshot stops its own processes; files that other processes write are no error."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_process_whose_first_thread_has_ended_is_ended(plain: Kit) -> None:
         time.sleep(0.01)
     assert run(sandbox, "sleep 60", timeout_s=0.2).timed_out
     deadline = time.monotonic() + 10
-    while len(list(Path("/proc").glob(f"{pid}/task/*"))) > 1:  # one that nobody has reaped has one left
+    while len(list(Path("/proc").glob(f"{pid}/task/*"))) > 1:  # an unreaped process still has one
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

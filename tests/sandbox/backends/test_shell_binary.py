@@ -1,4 +1,4 @@
-"""Whether a command's children can pretend its end: on `host` they cannot look into its shell."""
+"""A command's children cannot fake its end: on `host` they cannot read the memory of its shell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from langgraph_takeover.sandbox.contract.kit import Kit, check_output, run
 
 from ..conftest import open_kit
 
-# Looks for the word of the command's end wherever the kernel shows a process to its own user, and prints what it finds.
+# Search for the end mark of the command wherever the kernel shows a process to its own user, and print it.
 _FORGE = r"""
 import ctypes, glob, os, re, sys
 shell, found, libc = int(sys.argv[1]), b"", ctypes.CDLL(None, use_errno=True)
@@ -96,7 +96,7 @@ def test_the_shells_program_stays_unreadable(kit: Kit) -> None:
         assert check_output(sandbox, 'echo "$0 $BASH"') == f"bash {SHELL_PATH_INSIDE}\n"
         for command in ("cat {0}", "chmod +r {0}", "cp {0} copy", "rm -f {0}", "mv {0} copy", "echo >> {0}"):
             assert run(sandbox, command.format(SHELL_PATH_INSIDE)).exit_code != 0, command
-        # What a shell may look into itself, and its other uses, stay as they were.
+        # A shell can still inspect itself, and its other uses still work.
         assert check_output(
             sandbox, "read -r x < <(echo piped); echo $x; cat /dev/stdin <<< here; cat <(echo sub)"
         ) == ("piped\nhere\nsub\n")

@@ -1,4 +1,4 @@
-"""The limits of a report of changes, and what it does where the runtime itself runs out of something."""
+"""The limits of a report of changes, and its behaviour when the runtime lacks resources."""
 
 from __future__ import annotations
 

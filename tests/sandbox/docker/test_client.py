@@ -1,4 +1,4 @@
-"""A Docker daemon that stops, dies, starts again, fills its disk, or is another one than before."""
+"""A Docker daemon that stops, dies, restarts, fills its disk, or was replaced by another one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PASSWD = "test -e /etc/passwd || echo gone"
 
 
 class Daemon:
-    """A second daemon, which shares nothing with this host's own; ended by its process id."""
+    """A second daemon, separate from this host's own; ended by its process id."""
 
     def __init__(self, place: Path, data: Path) -> None:
         self._place = place
@@ -49,7 +49,7 @@ class Daemon:
             self._process = subprocess.Popen(
                 [
                     "unshare",
-                    "--net",  # without a bridge of its own it would remove the other daemon's
+                    "--net",  # without its own bridge it would remove the other daemon's
                     "dockerd",
                     f"--data-root={self.data}",
                     f"--exec-root={self._place}/exec",
@@ -82,7 +82,7 @@ class Daemon:
             self._process.send_signal(by)
             self._process.wait(30)
             self._process = None
-        # A daemon that starts while this one still ends would wait for it in vain.
+        # A daemon that starts before this one has ended would wait for it in vain.
         for left in self._place.glob("exec/containerd/containerd.pid"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(left.read_text()), signal.SIGKILL)
@@ -127,7 +127,7 @@ def second_daemon(data: Path | None = None) -> Iterator[Daemon]:
 
 
 def _unmount_below(place: Path) -> None:
-    """A daemon that was killed leaves its mounts."""
+    """A killed daemon leaves its mounts."""
     mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     for mount in reversed(mounted):
         if mount.startswith(f"{place}/"):
@@ -143,7 +143,7 @@ done"""
 
 @pytest.fixture(scope="module")
 def tiny_image(base_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """The least that a machine needs, bash and the core tools: its name on this host's daemon, and saved."""
+    """The smallest image of a sandbox, with bash and the core tools: its name on this host's daemon, and a file."""
     place = tmp_path_factory.mktemp("tiny") / "image.tar"
     name = f"takeover/tiny-{secrets.token_hex(4)}"
     with contextlib.closing(docker.from_env()) as own:
@@ -169,7 +169,7 @@ def second(tiny_image: tuple[str, Path]) -> Iterator[Daemon]:
 
 @pytest.fixture
 def selected_daemon(second: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    """The second daemon, as the one that the environment names."""
+    """The second daemon, selected by the environment."""
     second.ensure()
     with use_daemon(second, monkeypatch):
         yield second
@@ -308,7 +308,7 @@ def test_a_snapshot_moves_to_another_daemon(
 
 @pytest.fixture
 def full_daemon(tiny_image: tuple[str, Path]) -> Iterator[Daemon]:
-    """A daemon whose disk has room for little more than the image."""
+    """A daemon whose disk has little room beyond the image."""
     if os.geteuid() != 0:
         skip_missing("only root can mount a small file system")
     with tempfile.TemporaryDirectory(prefix="small-") as place:

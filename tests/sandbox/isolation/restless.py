@@ -26,17 +26,17 @@ def spin(kind: str) -> NoReturn:
 
 
 def fork(kind: str) -> NoReturn:
-    """Each process makes the next and ends."""
+    """Each process forks the next and ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        with contextlib.suppress(BlockingIOError):  # the dead count until they are waited for
+        with contextlib.suppress(BlockingIOError):  # dead processes count until they are waited for
             if os.fork():
                 os._exit(0)
         beat(kind)
 
 
 def bomb(kind: str) -> NoReturn:
-    """Every process makes more until no more can be made."""
+    """Every process forks until no more can be forked."""
     while True:
         with contextlib.suppress(OSError):
             os.fork()
@@ -51,7 +51,7 @@ def threads(kind: str) -> NoReturn:
 
 
 def vfork(kind: str) -> NoReturn:
-    """The child borrows the memory of its parent, which waits in the kernel meanwhile."""
+    """The child borrows the memory of its parent, which meanwhile waits in the kernel."""
     _LIBC.vfork()
     spin(kind)
 

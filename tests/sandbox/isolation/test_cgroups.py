@@ -1,4 +1,4 @@
-"""Control groups of either version: everything inside is held still, limited, killed and removed."""
+"""Control groups of both versions: all processes inside are stopped, limited, killed and removed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fresh() -> None:
 
 @pytest.fixture(params=["as mounted", "version 1", "version 2"])
 def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Only the hierarchies of one version count as mounted."""
+    """Mount only the hierarchies of one version."""
     every = cgroup_hierarchies.list_positions
     if request.param != "as mounted":
         unified = request.param == "version 2"
@@ -429,7 +429,7 @@ def test_a_process_that_is_killed_while_it_snapshots_leaves_an_empty_host() -> N
     deadline = time.monotonic() + 20
     try:
         while any(directory.exists() for directory in directories):
-            # Its processes have nobody else here to end them; in a sandbox, their namespace ends.
+            # Only this test can end these processes; in a sandbox, their namespace ends.
             for directory in directories:
                 with contextlib.suppress(OSError):
                     for pid in (directory / "cgroup.procs").read_text().split():

@@ -1,4 +1,4 @@
-"""How the disk that a sandbox uses is counted, and which command ends for it."""
+"""The disk usage of a sandbox, and which commands end at its limit."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Disk:
         self.watch = DiskWatch(lambda: self.used, 64 * _MIB)
 
     def is_over(self, used: int) -> bool:
-        """Whether a command ends at once that starts when so many MiB are used."""
+        """Whether a command that starts at this usage in MiB ends immediately."""
         self.used = used * _MIB
         self.watch.begin()
         return self.watch.is_over_limit()

@@ -1,4 +1,4 @@
-"""Every process of a sandbox's PID namespace stopped, resumed or killed by signals."""
+"""Every process of a sandbox's PID namespace is stopped, resumed or killed by signals."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_namespaces_that_have_ended(inside: Inside) -> None:
 
 
 def test_the_agent_sees_neither_control_groups_nor_a_way_to_mount_them(inside: Inside) -> None:
-    """A process that could mount the hierarchy, or make a namespace of it, could leave its group."""
+    """A process that could mount the hierarchy, or unshare its namespace, could leave its group."""
     own = Path("/proc/self/ns/cgroup").stat().st_ino
     assert f"cgroup:[{own}]" not in check_output(inside.sandbox, "readlink /proc/self/ns/cgroup")
     result = run(

@@ -1,4 +1,4 @@
-"""What the system call filter refuses, asked by real calls in a real bubblewrap, and what it leaves alone."""
+"""The system call filter: forbidden and allowed calls, tried by real calls in a real bubblewrap."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from langgraph_takeover.sandbox.isolation import seccomp
 
 from ...conftest import skip_missing
 
-# Not the virtual environment, which may lie where the sandbox has its own /tmp.
+# Not the virtual environment, which may be hidden by the sandbox's own /tmp.
 PYTHON = str(Path(sys.base_prefix, "bin", "python3"))
 NEW_USER = 0x1000_0000
 NO_RANDOMIZE = 0x0004_0000
@@ -61,7 +61,7 @@ def _require_seccomp() -> None:
 
 
 def bubble(*command: str, filtered: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run a command as any user may: in a user namespace of its own, with no capability left."""
+    """Run a command as an unprivileged user: in its own user namespace, without capabilities."""
     argv = ["bwrap", "--unshare-user", "--unshare-net", "--cap-drop", "ALL", "--die-with-parent"]
     argv += ["--ro-bind", "/", "/", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/tmp"]
     file = seccomp.open_filter_file()
@@ -97,7 +97,7 @@ def test_every_call_on_the_list_is_refused() -> None:
 
 
 def list_forbidden_calls() -> dict[str, list[int]]:
-    """Calls that anybody may make on a plain kernel, each with arguments that do no harm."""
+    """Calls that every user may make on a plain kernel, each with harmless arguments."""
     return {
         "a user namespace": [resolve("unshare"), NEW_USER],
         "io_uring": [resolve("io_uring_setup"), 1, 0],
@@ -114,7 +114,7 @@ def test_it_is_the_filter_that_refuses() -> None:
     told = answers(list(calls.values()))
     assert dict(zip(calls, told, strict=True)) == dict.fromkeys(calls, errno.EPERM)
     without = dict(zip(calls, answers(list(calls.values()), filtered=False), strict=True))
-    # A kernel that was built without one of these does not know it, which is no refusal.
+    # A kernel built without one of these does not know it, which is no refusal.
     assert [name for name, told in without.items() if told == errno.EPERM] == []
 
 
@@ -297,7 +297,7 @@ FAMILIES = range(46)
 def in_container(
     image: str, calls: Sequence[Sequence[int]], code: str = _PROBES, **options: Any
 ) -> list[int]:
-    """What calls answer in a container that is made as a sandbox is, with these options besides."""
+    """The answers of calls in a container with a sandbox's configuration and these additional options."""
     from langgraph_takeover.sandbox.docker.client import client
     from langgraph_takeover.sandbox.docker.container_config import make_host_config
     from langgraph_takeover.sandbox.interface import SandboxSpec
@@ -356,8 +356,8 @@ def test_a_container_has_no_way_around_by_another_architecture(base_image: str) 
 
 @pytest.mark.slow
 def test_a_container_is_refused_no_less_than_by_the_daemons_own_filter(base_image: str) -> None:
-    """Every call there is, and the arguments by which the daemon's filter judges."""
-    # What `ptrace` does as well, memory keys, and calls that daemons learned of later.
+    """All system calls, with the arguments that the daemon's filter checks."""
+    # Calls with the abilities of `ptrace`, memory keys, and calls that only newer daemons know.
     harmless = "process_vm_readv process_vm_writev pkey_alloc pkey_free pkey_mprotect cachestat fchmodat2 "
     harmless += "futex_wake futex_wait futex_requeue map_shadow_stack"
     passed_over = {resolve("personality"), *map(resolve, harmless.split())}

@@ -1,4 +1,4 @@
-"""What copies of a machine changed comes into it once, whole where it can, and never over what it holds."""
+"""Changes of sandbox copies are merged once, whole where possible, and never over existing changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def live_sandbox(spec: SandboxSpec) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def make_patch(live_sandbox: Sandbox, spec: SandboxSpec, tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """The patch of a copy of the machine in which a command was run."""
+    """The patch of a copy of the sandbox after a command."""
     with ExitStack() as stack:
 
         def patch(command: str) -> str:
@@ -100,7 +100,7 @@ def test_nothing_is_left_beside_it(live_sandbox: Sandbox, make_patch: Callable[.
 
 def test_nothing_at_all_is_merged_as_nothing(live_sandbox: Sandbox, make_patch: Callable[..., str]) -> None:
     same = make_patch(":")
-    assert same != ""  # what was there before is in it
+    assert same != ""  # it includes the earlier content
     before = state(live_sandbox)
     assert [
         each.changed_files for each in merge(live_sandbox, head_commit(live_sandbox), [same, "", same])

@@ -1,4 +1,4 @@
-"""What git says of a machine's repository: the whole difference, whatever the agent did to git itself."""
+"""The patch of a sandbox's repository: the whole difference, whatever the agent did to git itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tree(directory: Path) -> str:
 
 
 def apply_to_checkout(patch: str, repository: Path, tmp_path: Path) -> str:
-    """The tree that the patch makes of a new checkout."""
+    """The tree of a new checkout after the patch."""
     checkout = tmp_path / "checkout"
     git(tmp_path, "clone", "-q", str(repository), str(checkout))
     if patch:
@@ -53,7 +53,7 @@ def apply_to_checkout(patch: str, repository: Path, tmp_path: Path) -> str:
 
 
 def compute_expected_tree(live_sandbox: Sandbox, repository: Path, tmp_path: Path) -> str:
-    """The tree of the machine's files, by a git directory that the agent never touched."""
+    """The tree of the sandbox's files, by a git directory that the agent never touched."""
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-a", live_sandbox.workspace, str(copy)], check=True)
     subprocess.run(["rm", "-rf", str(copy / ".git")], check=True)

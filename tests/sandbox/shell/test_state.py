@@ -1,4 +1,4 @@
-"""The shell's state is data, and the caller's spec alone says in what kind of sandbox a snapshot is restored."""
+"""The shell's state is data, and the caller's spec alone selects the sandbox that a snapshot is restored in."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ _ENDS = ("}; touch#M; {", ") ; touch#M ; (", "}\n)\n touch#M\n(\n{", "case#x#in 
 
 
 def test_no_text_ends_the_definition_that_it_stands_in(tmp_path: Path) -> None:
-    """Bash's own reader runs what it should not, where an unfinished substitution confuses it."""
+    """An unfinished substitution makes Bash's own parser execute code."""
     marker, random = tmp_path / "spoilt", Random(5)
     pieces, ends = (
         [each.replace("#", " ").replace("M", str(marker)) for each in texts]
@@ -357,7 +357,7 @@ def test_all_that_a_shell_holds_is_restored(
             before, after = json.loads(state), json.loads(kept)
             for part in (before, after):
                 del part["variables"]["there"], part["previous_directory"]
-                # `twice` has made one in one of them; a redirected body stands in braces of its own.
+                # `twice` has a redirection in one of them; a redirected body is in its own braces.
                 part["functions"].pop("inner", None)
                 del part["functions"]["to"]
             assert after == before

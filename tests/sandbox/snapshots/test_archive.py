@@ -1,4 +1,4 @@
-"""Archives of differences: what the kernel's own overlay makes goes round whole, what is hostile is refused."""
+"""Archives of differences: overlays of the kernel survive a round trip, hostile archives are refused."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_what_the_kernel_merges_goes_round(
     base, lower, upper, again = (room / name for name in ("base", "lower", "upper", "again"))
     base.mkdir()
     do(base, first)
-    for path in sorted(base.rglob(".wh.*"), reverse=True):  # a base's own names are its own business
+    for path in sorted(base.rglob(".wh.*"), reverse=True):  # the base may use these names itself
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     with Overlay(room, (base,), lower) as merged:
         do(merged, second)
@@ -200,7 +200,7 @@ Member = tuple[str, bytes, dict[str, Any]]
 
 
 def make_archive(place: Path, members: list[Member], *, base: str = BASE, header: bool = True) -> Path:
-    """An archive with just these members: name, type, and other fields of the header."""
+    """An archive with exactly these members: name, type, and other fields of the header."""
     raw = io.BytesIO()
     headers = {"TAKEOVER.base": base} if header else None
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT, pax_headers=headers) as tar:
@@ -321,14 +321,14 @@ def test_every_cut_and_every_flip_is_refused(tmp_path: Path) -> None:
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_headers_of_any_kind_raise_nothing_else(tmp_path: Path, data: st.DataObject) -> None:
-    """Changes under the compression, where no checksum of zstd's helps."""
+    """Changes below the compression, which zstd's checksum does not detect."""
     if not (tmp_path / "archive").exists():
         whole(tmp_path)
     raw = bytearray(zstandard.ZstdDecompressor().stream_reader((tmp_path / "archive").read_bytes()).read())
     for _ in range(data.draw(st.integers(1, 6))):
         place = data.draw(st.integers(0, len(raw) - 1))
         raw[place] = data.draw(st.integers(0, 255))
-    if data.draw(st.booleans()):  # mend the header's own checksum
+    if data.draw(st.booleans()):  # fix the header's own checksum
         start = place // 512 * 512
         block = raw[start : start + 512]
         total = sum(block[:148]) + 256 + sum(block[156:])
@@ -371,7 +371,7 @@ def block(
     version: bytes = b"ustar\00000",
     rest: bytes = b"",
 ) -> bytes:
-    """One header with these fields, whatever they are, and the checksum that it should have."""
+    """One header with arbitrary fields and the matching checksum."""
     whole = name.ljust(100, b"\0") + mode + uid + uid + size + mtime + b" " * 8 + kind
     whole = (whole + target.ljust(100, b"\0") + version + rest).ljust(512, b"\0")
     return whole[:148] + b"%06o\0 " % sum(whole) + whole[156:]
@@ -395,7 +395,7 @@ def make_extended_header(*records: tuple[bytes, bytes] | bytes, kind: bytes = ta
 
 
 def pack_archive(place: Path, *chunks: bytes, **options: Any) -> Path:
-    """An archive of these bytes behind the global header."""
+    """An archive of these bytes after the global header."""
     with (
         place.open("wb") as raw,
         zstandard.ZstdCompressor(**options).stream_writer(raw, closefd=False) as compressor,
@@ -534,7 +534,7 @@ def test_every_time_that_a_file_can_have_goes_round(tmp_path: Path) -> None:
 
 
 def read_digest(place: Path) -> str:
-    """The digest that an archive should have."""
+    """The digest of an archive's members."""
     with place.open("rb") as raw:
         found = members.ArchiveMembers(place, raw)
         found.read_base()
@@ -556,7 +556,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10, time.
 
 
 def cost(place: Path, reason: str) -> tuple[float, float]:
-    """What verifying takes: MiB at the peak, seconds of the processor."""
+    """The cost of verifying: peak MiB and CPU seconds."""
     done = subprocess.run(
         [sys.executable, "-c", COST, str(place), BASE, reason],
         capture_output=True,
@@ -592,7 +592,7 @@ def test_a_window_takes_no_memory(tmp_path: Path) -> None:
 
 
 def test_attributes_take_no_memory(tmp_path: Path) -> None:
-    """Those of directories on the way, which come to 190 MiB."""
+    """Attributes of parent directories, 190 MiB in total."""
     many = [(b"SCHILY.xattr.user.%03d" % number, bytes([65]) * 60_000) for number in range(16)]
     paths = [b"/".join([b"d"] * (depth + 1)) for depth in range(200)]
     chunks = (make_extended_header((b"path", path), *many) + block(kind=DIRECTORY) for path in paths)
@@ -650,7 +650,7 @@ def test_what_is_no_file_is_refused_and_closed(tmp_path: Path) -> None:
 
 
 def test_more_than_a_sandbox_may_hold(tmp_path: Path) -> None:
-    """Holes count where they are written, and are none where they need not be."""
+    """Holes count only where they are written, and are dropped where unnecessary."""
     place, target = tmp_path / "archive", tmp_path / "target"
     content = (b"data".ljust(4096, b"\0") + bytes(252 << 10)) * 64
     pack_archive(place, block(size=number(len(content))), content, END)
@@ -770,7 +770,7 @@ def test_sums_are_a_mapping(expected: dict[str, tuple[bytes, int]]) -> None:
 
 
 def test_closed_directories_with_hard_links() -> None:
-    """What nobody may enter is laid out by an ordinary user all the same."""
+    """An ordinary user can unpack directories without access permission."""
     room = Path(tempfile.mkdtemp(dir="/var/tmp"))  # open to other users, unlike a test's own directory
     try:
         chunks = [
@@ -843,7 +843,7 @@ def test_a_mark_of_docker_is_refused_before_the_daemon_sees_it(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_repository_with_its_packages_is_read(tmp_path: Path) -> None:
-    """200,000 files, a tenth of them second names of others."""
+    """200,000 files, a tenth of them hard links to others."""
     chunks = [block(b"node_modules", DIRECTORY)]
     for number_ in range(2000):
         directory = b"node_modules/package-%04d" % number_

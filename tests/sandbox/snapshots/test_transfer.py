@@ -1,4 +1,4 @@
-"""Snapshots carried in one file: whole at the other end, or refused with the reason."""
+"""Snapshot archives: imported whole, or refused with the reason."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ docker = pytest.mark.parametrize("kit", ["docker"], indirect=True)
 
 @pytest.fixture
 def stored_snapshot(tmp_path: Path) -> tuple[Snapshot, Path]:
-    """A snapshot of some random files, and the store that it lies in."""
+    """A snapshot of some random files, and its store."""
     layer, base, store = (tmp_path / name for name in ("layer", "base", "store"))
     for directory in (layer, base, store):
         directory.mkdir()
@@ -69,7 +69,7 @@ def exported_file(stored_snapshot: tuple[Snapshot, Path], tmp_path: Path) -> Pat
 
 @pytest.fixture
 def small() -> Iterator[Path]:
-    """A file system with room for less than the snapshot."""
+    """A file system with too little room for the snapshot."""
     if os.geteuid() != 0:
         skip_missing("only root can mount a small file system")
     with tempfile.TemporaryDirectory() as place:
@@ -172,7 +172,7 @@ def test_a_header_that_does_not_fit_its_archive(
 
 
 def sign_file(header: bytes, content: bytes) -> bytes:
-    """A file with the checksum that it should have."""
+    """An archive with the correct checksum."""
     whole = MAGIC + struct.pack(">QQ", len(header), len(content)) + header + content
     return whole + hashlib.sha256(whole).digest()
 
@@ -245,7 +245,7 @@ def test_an_export_that_is_interrupted_leaves_nothing(tmp_path: Path, kind: str)
 
 @contextlib.contextmanager
 def interrupt_after(seconds: float) -> Iterator[threading.Event]:
-    """Raise KeyboardInterrupt within, after so much time of the processor; tells whether that came through."""
+    """Raise KeyboardInterrupt inside after the given CPU time; return whether it came through."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -278,7 +278,7 @@ SHOWN = r"""find . "$HOME" -name .git -prune -o ! -type s -printf '%p %y %m %s %
 
 @both
 def test_a_sandbox_goes_round(kit: Kit, tmp_path: Path) -> None:
-    """Through a file and into a store where nothing of it was before."""
+    """Round trip through a file into an empty store."""
     with kit.close_started():
         live_sandbox = kit.start()
         check_output(live_sandbox, NASTY)
@@ -377,7 +377,7 @@ DARK = (
 @pytest.mark.slow
 @docker
 def test_who_cannot_read_the_layers_snapshots_by_commit(kit: Kit, tmp_path: Path) -> None:
-    """A user in the daemon's group; what he exports is what root finds in the layers."""
+    """A user in the daemon's group exports the same content that root finds in the layers."""
     socket = Path("/var/run/docker.sock")
     if os.geteuid() != 0 or os.environ.get("DOCKER_HOST") or not socket.is_socket():
         skip_missing("only root can become a user that a local daemon's socket is open to")

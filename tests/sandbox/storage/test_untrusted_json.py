@@ -1,4 +1,4 @@
-"""JSON of foreign origin costs little, whatever it is."""
+"""Parsing foreign JSON is cheap, whatever its content."""
 
 from __future__ import annotations
 

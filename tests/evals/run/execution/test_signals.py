@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a process of a run wherever they reach it, also where Python drops what is raised."""
+"""Ctrl-C and SIGTERM end a process of a run at any moment, even where Python drops the exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tasks and points a study takes, how it is cut, and what it is said to cost beforehand."""
+"""Selection of tasks and points for a study, its shards, and its cost estimate."""
 
 from __future__ import annotations
 
