@@ -293,12 +293,12 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     base, suite, instance = (commands.add_parser(name) for name in ("base", "suite", "instance"))
     suite.add_argument("tasks", type=Path, nargs="?", default=Path("evals/tasks/suite/tasks"))
-    instance.add_argument("id", help="such as sympy__sympy-23534")
+    instance.add_argument("id", help="instance id, such as sympy__sympy-23534")
     instance.add_argument("--tasks", type=Path, required=True, help="SWE-bench rows, a parquet file")
     instance.add_argument("--git", type=Path, help="a git directory that holds the instance's base commit")
     for command in (base, suite, instance):
         command.add_argument("--tag" if command is base else "--base", dest="base", default=BASE)
-        command.add_argument("--force", action="store_true", help="build again what is there")
+        command.add_argument("--force", action="store_true", help="rebuild existing images")
     options = parser.parse_args()
     try:
         names = [build_base(options.base, options.force and options.command == "base")]

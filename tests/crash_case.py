@@ -40,7 +40,7 @@ from langgraph_takeover.sandbox.snapshots import archive
 
 IMAGE = "takeover/base:latest"
 REPOSITORY_IMAGE = f"takeover/crash-matrix:{os.getpid()}"
-"""The same in every process that is forked from this one, and in no other."""
+"""The same in every process forked from this one, and unique to it."""
 WORKSPACE = "/testbed"
 RECORD = "matrix.first_source_edit"
 _OUTSIDE_FILE = '"${TMPDIR:-/tmp}/outside.txt"'
@@ -82,11 +82,11 @@ class CrashCase(NamedTuple):
     backend: BackendName
     snapshot_every: SnapshotEvery
     directory: Path
-    """A directory of its own, for its home and for what its processes tell."""
+    """The run's own directory, with its home and the files that its processes write."""
     base: Path
-    """The repository that machines with this host's system start from."""
+    """The repository that sandboxes of this host start from."""
     database: str | None = None
-    """A URL; None stands for an SQLite file in the home."""
+    """A URL; None means an SQLite file in the home."""
 
     @property
     def spec(self) -> SandboxSpec:
@@ -380,7 +380,7 @@ def compare_with_reference(case: CrashCase, expected: dict[str, Any], deaths: in
     for part in ("outcome", "audit"):
         told = case.directory / part
         if not told.exists():
-            return [f"no {part}: {' / '.join(case.read_lines('failure')[-1:]) or 'it never ended'}"]
+            return [f"no {part}: {' / '.join(case.read_lines('failure')[-1:]) or 'the process did not end'}"]
         now = json.loads(told.read_text())
         for name, value in expected[part].items():
             if now.get(name) != value:
@@ -388,7 +388,7 @@ def compare_with_reference(case: CrashCase, expected: dict[str, Any], deaths: in
     calls = len(case.read_lines("calls"))
     most = (expected["calls"] + deaths) if case.snapshot_every == "step" else expected["calls"] * (deaths + 1)
     if calls > most:
-        found.append(f"the model was called {calls} times; {most} would do")
+        found.append(f"the model was called {calls} times, at most {most} expected")
     return found
 
 
@@ -418,7 +418,7 @@ def _comparable_record(home: Home, name: str) -> dict[str, Any]:
 
 def _normalize_paths(text: str) -> str:
     """The text without the names of run directories, which are new in every process."""
-    return re.sub(r"/[^\" \\:]*/runs/[^/\" ]+/[0-9a-f]{8}/", "ROOM/", text)
+    return re.sub(r"/[^\" \\:]*/runs/[^/\" ]+/[0-9a-f]{8}/", "RUN/", text)
 
 
 def _thread_config(case: CrashCase) -> RunnableConfig:

@@ -37,7 +37,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _MAX_LIFETIME_S = 180.0
 _MAX_KILLS = 4
 _RECOVERY_POINTS, _MIN_RECOVERY_POINTS = 40, 12
-"""How many places a second life crosses until it has caught up with the first; the fewest that there can be."""
+"""How many crash points a second process passes until it has caught up with the first; the minimum."""
 _BACKENDS, _SAVERS, _EVERY = ("process", "host", "docker"), ("sqlite", "postgres"), ("step", "point")
 _EPILOG = """Examples:
 
@@ -57,7 +57,7 @@ class CaseResult(NamedTuple):
     saver: str
     snapshot_every: str
     death: str
-    """Where the first process died, and the second if it did; for random deaths, after how many seconds each did."""
+    """The crash points of the first and the second process; for random deaths, the seconds before each."""
     deaths: int
     seconds: float
     problems: tuple[str, ...]
@@ -98,7 +98,7 @@ class MatrixCell(NamedTuple):
             _fork_process(case.directory, lambda: crash_case.run_or_resume(case, die_at=number))
         )
         if status != -signal.SIGKILL:
-            wrong = [f"crossing {number} was never reached: the process ended with {status}"]
+            wrong = [f"crash point {number} was never reached: the process ended with {status}"]
         else:
             wrong = self._finish_case(case, 1)
         return self._make_result(f"{number}, {self.crossings[number - 1]}", 1, began, wrong, case)
@@ -150,21 +150,26 @@ class MatrixCell(NamedTuple):
 @app.command(epilog=_EPILOG)
 def main(
     backends: Annotated[str, typer.Option(help="Sandboxes: process, host, docker.")] = "process",
-    savers: Annotated[str, typer.Option(help="Which databases, of sqlite, postgres.")] = "sqlite",
-    snapshots: Annotated[str, typer.Option(help="When snapshots are taken: step, point.")] = "step",
+    savers: Annotated[str, typer.Option(help="Databases: sqlite, postgres.")] = "sqlite",
+    snapshots: Annotated[str, typer.Option(help="Snapshot policies: step, point.")] = "step",
     points: Annotated[
         str,
         typer.Option(
-            help="Places to die at: all, none, every-nth, numbers: 3,14, or one of each kind, kinds-1/1, or the "
-            "second of four parts of these, kinds-2/4."
+            help="Crash points: all, none, every-nth, numbers (3,14), one of each kind (kinds-1/1), or the second "
+            "of four parts of the kinds (kinds-2/4)."
         ),
     ] = "all",
-    randomly: Annotated[int, typer.Option("--random", help="Runs a cell with deaths at random times.")] = 0,
-    again: Annotated[int, typer.Option(help="Runs a cell that die twice, the second time recovering.")] = 0,
-    seed: Annotated[int, typer.Option(help="Of what is drawn by chance.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="How many runs at a time.")] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
-    keep: Annotated[bool, typer.Option(help="Keep the directory, for what went wrong.")] = False,
+    randomly: Annotated[
+        int, typer.Option("--random", help="Number of runs per cell with kills at random times.")
+    ] = 0,
+    again: Annotated[
+        int,
+        typer.Option(help="Number of runs per cell that are killed twice, the second time during recovery."),
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of parallel runs.")] = 2,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    keep: Annotated[bool, typer.Option(help="Keep the directory if a run failed.")] = False,
 ) -> None:
     """Kill a run at its crash points, resume it, and compare it with an uninterrupted run."""
     sample = SampleOptions(points, randomly, again, seed)
@@ -213,8 +218,8 @@ def _run_cell(
         if saver == "postgres" and server
         else contextlib.nullcontext() as database
     ):
-        undisturbed = MatrixCell(backend, saver, when, here, base, database, {}, (), 0.0)
-        case = undisturbed.create_case(f"{_case_prefix(undisturbed)}-undisturbed")
+        reference = MatrixCell(backend, saver, when, here, base, database, {}, (), 0.0)
+        case = reference.create_case(f"{_case_prefix(reference)}-uninterrupted")
         began = time.monotonic()
         _wait_for(_fork_process(case.directory, lambda: crash_case.run_or_resume(case)))
         seconds = time.monotonic() - began
@@ -223,14 +228,14 @@ def _run_cell(
         _wait_for(_fork_process(case.directory, lambda: crash_case.audit_case(case)))
         if not (case.directory / "audit").exists() or left:
             raise SystemExit(
-                f"{' '.join(cell)}: the undisturbed run: {left or case.read_lines('failure')[-1:]}"
+                f"{' '.join(cell)}: the uninterrupted run: {left or case.read_lines('failure')[-1:]}"
             )
         expected = {part: json.loads((case.directory / part).read_text()) for part in ("outcome", "audit")}
         expected["calls"] = len(case.read_lines("calls"))
         if unsound := crash_case.check_reference(expected):
-            raise SystemExit(f"{' '.join(cell)}: the undisturbed run: {'; '.join(unsound)}")
+            raise SystemExit(f"{' '.join(cell)}: the uninterrupted run: {'; '.join(unsound)}")
         _remove_case(case)
-        setting = undisturbed._replace(expected=expected, crossings=crossings, seconds=seconds)
+        setting = reference._replace(expected=expected, crossings=crossings, seconds=seconds)
         numbers = _choose_points(sample, crossings, chance)
         seeds = [(number, chance.random()) for number in range(sample.random_runs)]
         todo: list[Callable[[], CaseResult]] = [partial(setting.run, number) for number in numbers]
@@ -243,7 +248,11 @@ def _run_cell(
         for result in results:
             for line in result.problems:
                 print(f"{' '.join(cell)}: {result.death}: {line}", file=sys.stderr, flush=True)
-        print(f"{' '.join(cell)}: {len(crossings)} places, {len(results)} runs", file=sys.stderr, flush=True)
+        print(
+            f"{' '.join(cell)}: {len(crossings)} crash points, {len(results)} runs",
+            file=sys.stderr,
+            flush=True,
+        )
         return results
 
 
@@ -268,7 +277,7 @@ def _run_in_workers(todo: list[Callable[[], CaseResult]], jobs: int, place: Path
         workers.append(pid)
     ended = [os.waitpid(pid, 0)[1] for pid in workers]
     if any(ended):
-        raise SystemExit("a worker failed; what it says stands above")
+        raise SystemExit("a worker failed (see its error above)")
     lines = [
         line for worker in range(jobs) for line in (place / f"results-{worker}").read_text().splitlines()
     ]
@@ -307,7 +316,7 @@ def _wait_for(pid: int, kill_after: float = _MAX_LIFETIME_S) -> int:
 def _adopt_orphans() -> None:
     """Become the parent of orphans, so that leftover processes are found."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        raise SystemExit("this kernel hands no orphans over: prctl(PR_SET_CHILD_SUBREAPER) failed")
+        raise SystemExit("this kernel does not reparent orphans: prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
 def _stop_leftovers(case: CrashCase) -> list[str]:
@@ -417,8 +426,8 @@ def _print_results(results: list[CaseResult], seed: int, as_json: bool) -> None:
         print(json.dumps({"seed": seed, "runs": [result._asdict() for result in results]}))
         return
     table = Table(title=f"{len(results)} runs, {sum(r.deaths for r in results)} deaths, seed {seed}")
-    for head in ("sandbox", "database", "kept at", "runs", "deaths", "died again", "wrong", "s a run"):
-        table.add_column(head, justify="left" if head in ("sandbox", "database", "kept at") else "right")
+    for head in ("sandbox", "database", "snapshots", "runs", "deaths", "killed twice", "failed", "s per run"):
+        table.add_column(head, justify="left" if head in ("sandbox", "database", "snapshots") else "right")
     cells = collections.defaultdict(list)
     for result in results:
         cells[result[:3]].append(result)

@@ -13,9 +13,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "langgraph_takeover"
 LAYERS = ("sandbox", "handoff", "nodes", "graph", "evals")
 MAX_NAMES = 14
-"""How many modules and sub-packages a package shows; the commands of `evals` not counted."""
+"""The maximum number of modules and sub-packages of a package; commands of `evals` do not count."""
 ENTRY_POINTS = ("handoff/__main__.py",)
-"""Programs that hand on to a layer further right; nothing imports them."""
+"""Programs that call a layer further right; no module imports them."""
 HOMES = {
     "docker": {"sandbox"},
     "swebench": {"evals"},

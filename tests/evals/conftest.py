@@ -33,7 +33,7 @@ ONE_POINT = ("--task-ids", "galley__galley-31", "--points", "first_source_edit")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         # The first test that needs it makes the shared run.
-        if "undisturbed" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("slow"):
+        if "complete_run" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(400))
 
 
@@ -145,8 +145,8 @@ def complete_run(takeover: RunCommand, tmp_path_factory: pytest.TempPathFactory)
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
-    out, whole = shared / "undisturbed", shared / "undisturbed.whole"
-    with (shared / "undisturbed.lock").open("w") as lock:
+    out, whole = shared / "complete", shared / "complete.whole"
+    with (shared / "complete.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not whole.exists():
             shutil.rmtree(out, ignore_errors=True)

@@ -104,7 +104,7 @@ READERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ),
     ),
 }
-"""The file, the command, and its arguments, in which the paths are those of the place."""
+"""The file, the command and its arguments, in which paths are relative to the directory."""
 _PATH = re.compile(r"^(|@|replay:)((?:t|l)\.\w+|r|r\.record|d|home|run|out|ids)$")
 
 

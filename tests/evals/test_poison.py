@@ -51,7 +51,7 @@ SHOWN = {
     "wrong-file": SEEN_IN_NOTES | {"trace", "transcript"},
 }
 RUN = ("repository", "trace", "structured")
-"""The views of which takeovers are carried out here: without anything, with what was done, and with notes."""
+"""The views of these takeovers: without the trace, with it, and with notes."""
 SUITE = "python3 -m unittest discover -s tests -t ."
 
 

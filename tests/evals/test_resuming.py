@@ -38,7 +38,7 @@ class NoteTaker:
 
     def __init__(self, server: ChatServer, stop_at: int | None = None) -> None:
         self.asked: Counter[tuple[str, int]] = Counter()
-        """How often each step of each conversation was asked for."""
+        """How often the endpoint received each step of each conversation."""
         self.reached, self.go_on = threading.Event(), threading.Event()
         self._stop_at = stop_at
         server.answer = self.answer

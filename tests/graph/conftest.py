@@ -38,9 +38,9 @@ RUN_OPTIONS: dict[str, Any] = {"model_name": "scripted", "run_id": "run"}
 BOTH_DATABASES = pytest.mark.parametrize(
     "database", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
 )
-"""Marks a test, or a module of them, whose bench is to stand on either database.
+"""Run a test, or all tests of a module, on both databases.
 
-The first tier has PostgreSQL where the ledger and the savers are tested alone.
+The first tier tests PostgreSQL only in the tests of the ledger and the savers.
 """
 
 

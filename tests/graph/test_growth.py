@@ -17,7 +17,7 @@ BYTES = 2048
 LOOK = f"```bash\nprintf '%0{BYTES}d' 0\n```"
 LENGTHS = (80, 160, 320)
 MOST, SPREAD = 6.0, 1.15
-"""Bytes of the database for a byte of the raw trace, and how far runs of these lengths may differ in them."""
+"""The maximum database bytes per trace byte, and the maximum ratio between runs of these lengths."""
 
 
 def size(bench: RunHarness) -> int:

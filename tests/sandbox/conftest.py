@@ -29,7 +29,7 @@ _SLOW_ON_DOCKER = (
     "langgraph_takeover.sandbox.contract.commands",
     "langgraph_takeover.sandbox.contract.files",
 )
-"""Parts of the contract that containers share with `host`: the same shell, the same files."""
+"""Parts of the contract for which containers behave like `host`: the same shell, the same files."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

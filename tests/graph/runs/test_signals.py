@@ -21,7 +21,7 @@ from langgraph_takeover.handoff.ledger.signals import defer_signals
 
 WATCHED = ("handoff/ledger", "graph/savers", "contextlib", "sqlalchemy", "checkpoint/sqlite")
 STRIDES = {"ledger": 31, "files": 7, "saver": 7}
-"""How many instructions of each kind of writer lie between two that are tried."""
+"""For each kind of writer, the number of instructions between two tested ones."""
 
 
 class Came(BaseException):

@@ -51,7 +51,7 @@ PATHS: dict[HandoffState, tuple[HandoffState, ...]] = {
     "blocked": ("offered", "timed_out", "blocked"),
     "rolled_back": ("rolled_back",),
 }
-"""How to come to each state."""
+"""The transitions to each state."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -259,7 +259,7 @@ class Handoffs(RuleBasedStateMachine):
         self.states: dict[str, HandoffState] = {}
         self.versions: dict[str, int] = {}
         self.successors: dict[str, list[str]] = {}
-        """Of each handoff, those who were ever accepted; the last of them may be at work."""
+        """Every accepted successor of each handoff; only the last may still be at work."""
         self.jump = 0.0
         self._open()
 
@@ -377,6 +377,6 @@ class Handoffs(RuleBasedStateMachine):
 
 
 STEPS = int(os.environ.get("TAKEOVER_STEPS", "600"))
-"""How many are taken in all; CI takes these, and what the documents say took more."""
+"""The number of steps in CI; the number in the docs comes from longer runs."""
 TestHandoffs = Handoffs.TestCase
 TestHandoffs.settings = settings(max_examples=STEPS // 50, stateful_step_count=50, deadline=None)

@@ -244,7 +244,7 @@ LOOKS = {
     for char, alike in confusables_data.items()
     if len(char) == 1 and not char.isascii()
 }
-"""What Unicode's table says each character looks like."""
+"""The ASCII look-alike of each character in Unicode's table."""
 SAME = str.maketrans("iI1|!0\\", "lllllo/") | {ord("▁"): "_", ord("к"): "k", ord("‹"): "<"}
 UNSEEN = regex.compile(r"[\p{Default_Ignorable_Code_Point}\p{Mn}\p{Cf}\p{Cc}--[\n]]", regex.VERSION1)
 

@@ -15,7 +15,7 @@ from langgraph_takeover.sandbox.repository.merge import merge
 from langgraph_takeover.sandbox.repository.patches import RepositoryError, head_commit, patch_since
 
 LINES = "for n in 1 2 3 4 5 6 7 8 9; do echo line $n; done > pkg/lines.txt; "
-"""Changed and never committed before anybody goes on from there."""
+"""A change that is never committed before the copies are made."""
 
 
 @pytest.fixture
