@@ -426,8 +426,8 @@ def _print_results(results: list[CaseResult], seed: int, as_json: bool) -> None:
         print(json.dumps({"seed": seed, "runs": [result._asdict() for result in results]}))
         return
     table = Table(title=f"{len(results)} runs, {sum(r.deaths for r in results)} deaths, seed {seed}")
-    for head in ("sandbox", "database", "snapshots", "runs", "deaths", "killed twice", "failed", "s per run"):
-        table.add_column(head, justify="left" if head in ("sandbox", "database", "snapshots") else "right")
+    for head in ("sandbox", "database", "snapshot", "runs", "deaths", "killed twice", "failed", "s per run"):
+        table.add_column(head, justify="left" if head in ("sandbox", "database", "snapshot") else "right")
     cells = collections.defaultdict(list)
     for result in results:
         cells[result[:3]].append(result)

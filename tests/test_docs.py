@@ -101,7 +101,7 @@ def _help(program: tuple[str, ...]) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READER_DOCUMENTS)
-def test_what_is_not_run_is_there_with_its_options(name: str) -> None:
+def test_commands_that_do_not_run_exist_with_their_options(name: str) -> None:
     wrong = {
         " ".join(command): lacking
         for command in commands(READER_DOCUMENTS[name])
@@ -113,7 +113,7 @@ def test_what_is_not_run_is_there_with_its_options(name: str) -> None:
     assert made <= targets
 
 
-def test_a_command_that_there_is_not_is_found() -> None:
+def test_an_unknown_command_is_detected() -> None:
     def of(line: str) -> list[str]:
         return find_unknown(commands(f"```\n{line}\n```\n")[0])
 
@@ -179,7 +179,7 @@ def test_the_first_five_minutes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_task_of_ones_own(tmp_path: Path) -> None:
+def test_an_own_task(tmp_path: Path) -> None:
     shown = run_document("docs/own-tasks.md", tmp_path)
     takeovers, labels = (rows(tmp_path / "runs" / "shop", name) for name in ("takeovers", "labels"))
     assert [row["resolved"] for row in takeovers] == [True] * 4
@@ -188,7 +188,7 @@ def test_a_task_of_ones_own(tmp_path: Path) -> None:
     assert "first_validation, action 2: test passed" in shown
 
 
-def test_every_block_to_run_is_run() -> None:
+def test_every_runnable_block_is_run() -> None:
     here = Path(__file__).read_text(encoding="utf-8")
     assert [
         name
@@ -204,7 +204,7 @@ def anchors(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_links_lead_somewhere(name: str) -> None:
+def test_link_targets_exist(name: str) -> None:
     lost = []
     for target in re.findall(r"\]\(([^)\s]+)\)", _FENCE.sub("", DOCUMENTS[name])):
         if re.match(r"\w+://|mailto:", target):
@@ -241,7 +241,7 @@ def test_the_site_builds(tmp_path: Path) -> None:
     assert (tmp_path / "site" / "embedding" / "index.html").is_file()
 
 
-def test_files_that_the_architecture_names_are_there() -> None:
+def test_files_named_in_the_architecture_exist() -> None:
     named = re.findall(r"`([\w/]+/[\w.]*\w*\.py|[a-z_]+(?:/[a-z_]+)*/)`", _ARCHITECTURE)
     assert len(named) > 40
     assert [name for name in named if not (ROOT / name).exists()] == []
@@ -253,7 +253,7 @@ def _room(module: str) -> str:
     return first if (ROOT / "evals" / first).is_dir() else "commands"
 
 
-def test_the_figure_is_what_imports_say() -> None:
+def test_the_figure_matches_the_imports() -> None:
     (figure,) = blocks(_ARCHITECTURE, "mermaid")
     drawn = {
         (a.rstrip("_"), b.rstrip("_")) for a, b in re.findall(r"^ *(\w+) --> (\w+)$", figure, re.MULTILINE)

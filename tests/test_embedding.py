@@ -48,7 +48,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_handoff_is_brought_about(tmp_path: Path, repository: Path) -> None:
+def test_the_program_hands_over(tmp_path: Path, repository: Path) -> None:
     (program,) = blocks(HANDOFFS)
     told = run_program(
         program.replace('"Make the tests pass."', "demo_task.TASK.prompt").replace(
@@ -61,7 +61,7 @@ def test_a_handoff_is_brought_about(tmp_path: Path, repository: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_block_runs(tmp_path: Path, repository: Path) -> None:
+def test_every_code_block_runs(tmp_path: Path, repository: Path) -> None:
     before = (repository / "galley" / "wrap.py").read_text()
     # The model of one task uses its statement as the prompt, and works in any sandbox.
     program = "".join(
@@ -94,7 +94,7 @@ def test_every_block_runs(tmp_path: Path, repository: Path) -> None:
     }
 
 
-def test_names_in_the_text_are_real() -> None:
+def test_names_in_the_text_exist() -> None:
     from langgraph_takeover import Delegation, errors
     from langgraph_takeover.nodes.context.agents import Team
     from langgraph_takeover.nodes.context.settings import AgentConfig

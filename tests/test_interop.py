@@ -60,7 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_every_block_runs(place: Path) -> None:
+def test_every_code_block_runs(place: Path) -> None:
     # The model of one task uses its statement as the prompt, and works in any sandbox.
     program = BEGUN + "".join(
         block.replace('"Make the tests pass."', "demo_task.TASK.prompt").replace(
@@ -84,7 +84,7 @@ def test_every_block_runs(place: Path) -> None:
     assert len(RecordStore(place / "work" / "records").list_ids()) >= 3
 
 
-def test_names_in_the_text_are_real() -> None:
+def test_names_in_the_text_exist() -> None:
     from langgraph_takeover.graph import swarm
 
     for name in re.findall(r"`graph\.swarm\.(\w+)`", TEXT):

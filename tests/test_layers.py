@@ -74,7 +74,7 @@ def test_only_public_names_of_langgraph_are_used(path: Path) -> None:
 @pytest.mark.parametrize(
     "package", sorted(name for name in NAMES if (ROOT / name.replace(".", "/")).is_dir())
 )
-def test_no_circle_and_few_names(package: str) -> None:
+def test_no_import_cycle_and_few_names(package: str) -> None:
     """Imports between the modules and sub-packages of a package have no cycle."""
     prefix = f"{package}."
     arrows = graphlib.TopologicalSorter[str]()

@@ -84,7 +84,7 @@ def test_the_wheel_has_every_file_of_the_packages_and_no_other(wheel: Path) -> N
 
 
 @pytest.mark.slow
-def test_the_main_command_runs_where_it_is_installed(wheel_environment: Path, tmp_path: Path) -> None:
+def test_the_main_command_runs_from_an_installation(wheel_environment: Path, tmp_path: Path) -> None:
     from langgraph_takeover.sandbox import default_backend
 
     point = ("--task-ids", "galley__galley-31", "--points", "first_source_edit", "--view", "structured")
@@ -203,7 +203,7 @@ def test_a_missing_extra_is_named(wheel_environment: Path, tmp_path: Path, extra
     assert f"pip install '.[{extra}]' in the checkout of langgraph-takeover" in done.stderr.splitlines()[-1]
 
 
-def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
+def test_imports_and_declared_dependencies_match() -> None:
     needed = {_plain(name) for name in PROJECT["dependencies"]}
     extra = {_plain(name) for names in PROJECT["optional-dependencies"].values() for name in names}
     used: set[str] = set()

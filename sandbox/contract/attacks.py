@@ -67,7 +67,7 @@ def can_connect(sandbox: Sandbox, address: str, family: str = "AF_INET") -> bool
     return int(check_output(sandbox, f"python3 -c {code!r}")) == 0
 
 
-def test_a_connection_can_be_made_within(confined_sandbox: Sandbox) -> None:
+def test_loopback_connections_work(confined_sandbox: Sandbox) -> None:
     code = (
         'import socket; l = socket.create_server(("127.0.0.1", 0)); '
         "print(socket.socket().connect_ex(l.getsockname()))"
@@ -97,11 +97,11 @@ def test_no_way_to_this_hosts_abstract_sockets(confined_sandbox: Sandbox) -> Non
         assert not can_connect(confined_sandbox, f"chr(0) + '{SECRET}'", "AF_UNIX")
 
 
-def test_only_loopback_is_there(confined_sandbox: Sandbox) -> None:
+def test_only_the_loopback_interface_exists(confined_sandbox: Sandbox) -> None:
     assert check_output(confined_sandbox, "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '") == "lo\n"
 
 
-def test_this_hosts_files_are_not_there(confined_sandbox: Sandbox, tmp_path: Path) -> None:
+def test_this_hosts_files_are_hidden(confined_sandbox: Sandbox, tmp_path: Path) -> None:
     directories = {Path(tempfile.gettempdir()), Path.home(), Path("/var/tmp"), tmp_path}
     for directory in directories:
         path = directory / SECRET
@@ -116,7 +116,7 @@ def test_this_hosts_files_are_not_there(confined_sandbox: Sandbox, tmp_path: Pat
     assert run(confined_sandbox, "ls /var/run/docker.sock /run/docker.sock /etc/shadow").exit_code != 0
 
 
-def test_another_sandboxes_files_are_not_there(confined_sandbox: Sandbox) -> None:
+def test_another_sandboxes_files_are_hidden(confined_sandbox: Sandbox) -> None:
     rooms = Path(tempfile.mkdtemp(prefix="takeover-other-"))
     try:
         assert run(confined_sandbox, f"ls {rooms}").exit_code == 2
@@ -125,7 +125,7 @@ def test_another_sandboxes_files_are_not_there(confined_sandbox: Sandbox) -> Non
     assert check_output(confined_sandbox, "find / -xdev -name 'takeover-*' 2>/dev/null | head || :") == ""
 
 
-def test_nothing_outside_the_agents_own_can_be_written(confined_sandbox: Sandbox) -> None:
+def test_only_the_agents_own_files_can_be_written(confined_sandbox: Sandbox) -> None:
     if run(confined_sandbox, "echo > /usr/x").exit_code == 0:
         pytest.skip("the system's files are this host's own")
     for path in ("/usr/x", "/etc/x", "/x", "/bin/x", "/home/x"):
@@ -138,7 +138,7 @@ def test_nothing_outside_the_agents_own_can_be_written(confined_sandbox: Sandbox
     )
 
 
-def test_the_environment_is_built_from_nothing(confined_sandbox: Sandbox) -> None:
+def test_the_environment_is_built_from_scratch(confined_sandbox: Sandbox) -> None:
     assert os.environ["OPENAI_API_KEY"] == SECRET
     seen = check_output(confined_sandbox, "env; cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' || :")
     assert "HOME=" in seen
@@ -187,7 +187,7 @@ def test_the_number_of_processes_is_limited(confined_sandbox: Sandbox) -> None:
     assert confined_sandbox.read_file("/tmp/forks.py") == _FORKS.encode()
 
 
-def test_a_sandbox_full_of_processes_stays_in_hand(confined_sandbox: Sandbox) -> None:
+def test_a_sandbox_full_of_processes_stays_usable(confined_sandbox: Sandbox) -> None:
     command = "python3 -c 'import os\nwhile 1:\n try: os.fork()\n except OSError: pass'"
     result = run(confined_sandbox, command, timeout_s=1)
     assert result.timed_out
@@ -251,7 +251,7 @@ def test_open_files_are_limited(confined_sandbox: Sandbox) -> None:
     assert run(confined_sandbox, f"ulimit -n {OPEN_FILES * 2}").exit_code != 0
 
 
-def test_a_file_that_is_too_large(confined_sandbox: Sandbox) -> None:
+def test_an_oversized_file(confined_sandbox: Sandbox) -> None:
     result = run(confined_sandbox, f"head -c {DISK_MB * 2}M /dev/zero >/tmp/fill")
     assert result.exit_code != 0
     assert not result.shell_ended
@@ -338,7 +338,7 @@ def test_shared_memory_is_limited(confined_sandbox: Sandbox) -> None:
     check_output(confined_sandbox, "rm -f /dev/shm/fill")
 
 
-def test_an_agent_that_kills_all_it_can_see(victim: Sandbox) -> None:
+def test_an_agent_that_kills_all_visible_processes(victim: Sandbox) -> None:
     victim.inspect("true")
     run(victim, "echo x >note.txt; kill -9 -1")
     assert victim.read_file("note.txt") == b"x\n"
@@ -366,9 +366,7 @@ def test_an_agent_that_breaks_git(victim: Sandbox) -> None:
     assert_usable(victim)
 
 
-def test_directories_nested_beyond_what_a_path_can_name(
-    kit: Kit, confined_sandbox: Sandbox, store: Path
-) -> None:
+def test_directories_nested_beyond_the_path_limit(kit: Kit, confined_sandbox: Sandbox, store: Path) -> None:
     owner = f"test-{secrets.token_hex(4)}"
     victim = kit.start(owner=owner, **LIMITS)
     nest = "import os\nfor n in range(3000):\n os.mkdir('d'); os.chdir('d')\nopen('deep', 'w')"
@@ -382,7 +380,7 @@ def test_directories_nested_beyond_what_a_path_can_name(
     assert kit.find_stale_resources(owner) == set()
 
 
-def test_an_agent_that_writes_on_the_runtimes_own_line(confined_sandbox: Sandbox) -> None:
+def test_an_agent_that_writes_to_the_runtimes_own_channel(confined_sandbox: Sandbox) -> None:
     for descriptor in (99, 198, 255):
         result = run(confined_sandbox, f"echo junk >&{descriptor}; (exit 6)")
         assert result.exit_code == 6
@@ -401,6 +399,6 @@ def test_devices_cannot_be_made(confined_sandbox: Sandbox) -> None:
     assert run(confined_sandbox, "ls /dev/vda /dev/sda /dev/mem /dev/kmsg /dev/fuse").exit_code != 0
 
 
-def test_the_kernels_switches_cannot_be_turned(confined_sandbox: Sandbox) -> None:
+def test_kernel_settings_cannot_be_changed(confined_sandbox: Sandbox) -> None:
     for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/sys/kernel/uevent_helper"):
         assert run(confined_sandbox, f"echo x >{path}").exit_code != 0, path

@@ -17,7 +17,7 @@ def test_exit_codes(clean_sandbox: Sandbox) -> None:
         assert (result.exit_code, result.shell_ended, result.timed_out) == (code, False, False)
 
 
-def test_a_command_that_is_not_there(clean_sandbox: Sandbox) -> None:
+def test_an_unknown_command(clean_sandbox: Sandbox) -> None:
     result = run(clean_sandbox, "no-such-command")
     assert result.exit_code == 127
     assert "not found" in result.output
@@ -138,7 +138,7 @@ def test_a_syntax_error_is_a_result(clean_sandbox: Sandbox) -> None:
         assert check_output(clean_sandbox, "echo $x") == "kept\n"
 
 
-def test_a_shell_that_bash_itself_breaks(clean_sandbox: Sandbox) -> None:
+def test_a_shell_broken_by_a_bash_bug(clean_sandbox: Sandbox) -> None:
     # Bash 5.2 corrupts its memory on this command, and aborts now or a few commands later.
     for _ in range(6):
         assert run(clean_sandbox, "echo $(").exit_code != 0
@@ -146,7 +146,7 @@ def test_a_shell_that_bash_itself_breaks(clean_sandbox: Sandbox) -> None:
     assert check_output(clean_sandbox, "echo next") == "next\n"
 
 
-def test_nothing_to_do(clean_sandbox: Sandbox) -> None:
+def test_an_empty_command(clean_sandbox: Sandbox) -> None:
     for command in ("", "\n", "# only a comment", ":"):
         assert check_output(clean_sandbox, command) == ""
 
@@ -171,7 +171,7 @@ def test_a_command_that_ends_the_shell(clean_sandbox: Sandbox, command: str, cod
     assert check_output(clean_sandbox, 'echo "<$x> $PWD"') == f"<> {clean_sandbox.workspace}/pkg\n"
 
 
-def test_a_shell_whose_directory_is_gone_starts_in_the_workspace(clean_sandbox: Sandbox) -> None:
+def test_a_shell_without_its_directory_starts_in_the_workspace(clean_sandbox: Sandbox) -> None:
     check_output(clean_sandbox, 'mkdir "$HOME/gone"; cd "$HOME/gone"; rmdir "$HOME/gone"')
     run(clean_sandbox, "exit")
     assert check_output(clean_sandbox, "pwd") == f"{clean_sandbox.workspace}\n"
@@ -214,7 +214,7 @@ def test_a_timeout_kills_everything_and_leaves_the_shell(clean_sandbox: Sandbox)
     assert check_output(clean_sandbox, beats) == last
 
 
-def test_after_a_timeout_nothing_of_the_command_continues(clean_sandbox: Sandbox) -> None:
+def test_after_a_timeout_no_process_of_the_command_runs(clean_sandbox: Sandbox) -> None:
     lists = (
         "sleep 60; touch late",
         "sleep 60 && touch late",
@@ -246,7 +246,7 @@ _MAKE_PIPE = "python3 -c 'import os; os.mkfifo(os.path.expanduser(\"~/pipe\"))'"
         "wait",
     ],
 )
-def test_after_a_timeout_the_shell_stands_where_it_stood(clean_sandbox: Sandbox, command: str) -> None:
+def test_after_a_timeout_the_shell_keeps_its_directory(clean_sandbox: Sandbox, command: str) -> None:
     check_output(
         clean_sandbox, _MAKE_PIPE + "; cd pkg; x=kept; f() { echo f; }; set -o noglob; umask 027; sleep 60 &"
     )
@@ -269,7 +269,7 @@ def test_after_a_timeout_the_shell_stands_where_it_stood(clean_sandbox: Sandbox,
         "read -r x <~/pipe",
     ],
 )
-def test_a_timeout_of_a_shell_that_tells_nothing_more(
+def test_a_timeout_of_an_unresponsive_shell(
     clean_sandbox: Sandbox, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("langgraph_takeover.sandbox.shell.session.GRACE_S", 0.5)
@@ -306,7 +306,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("trick", HOSTILE)
-def test_tricks_with_the_shell(clean_sandbox: Sandbox, trick: str) -> None:
+def test_hostile_shell_commands(clean_sandbox: Sandbox, trick: str) -> None:
     run(clean_sandbox, HOSTILE[trick])
     marker = run(clean_sandbox, "say=hello; /bin/echo $say there", timeout_s=5)
     assert "hello there\n" in marker.output

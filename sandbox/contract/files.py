@@ -52,7 +52,7 @@ def test_create_modify_delete_rename(clean_sandbox: Sandbox) -> None:
     }
 
 
-def test_several_changes_in_one_look(clean_sandbox: Sandbox) -> None:
+def test_several_changes_in_one_listing(clean_sandbox: Sandbox) -> None:
     assert set(collect_changes(clean_sandbox, "touch z a; rm data.bin")) == {"a", "data.bin", "z"}
 
 
@@ -87,7 +87,7 @@ def test_no_content_changed(clean_sandbox: Sandbox, command: str) -> None:
     assert collect_changes(clean_sandbox, command) == {}
 
 
-def test_a_file_that_may_not_be_read_is_not_deleted(clean_sandbox: Sandbox) -> None:
+def test_an_unreadable_file_is_not_deleted(clean_sandbox: Sandbox) -> None:
     same = digest(FILES["pkg/mod.py"])
     assert collect_changes(clean_sandbox, "chmod 000 pkg/mod.py") == {"pkg/mod.py": (same, same)}
     assert collect_changes(clean_sandbox, "chmod 644 pkg/mod.py") == {"pkg/mod.py": (same, same)}
@@ -121,7 +121,7 @@ def test_renames_are_reported(clean_sandbox: Sandbox) -> None:
     assert origins == {"pkg/moved.py": "pkg/mod.py", "d1": "data.bin", "d2": "data.bin"}
 
 
-def test_what_comes_and_goes_below_what_was_there(clean_sandbox: Sandbox) -> None:
+def test_files_and_directories_that_replace_each_other(clean_sandbox: Sandbox) -> None:
     before = {path: digest(content) for path, content in FILES.items()}
     assert collect_changes(clean_sandbox, "rm -r pkg; echo file > pkg") == {
         "pkg": (None, digest("file\n")),
@@ -210,7 +210,7 @@ def test_read_and_write(clean_sandbox: Sandbox) -> None:
         assert clean_sandbox.sha256(name) == digest("")
 
 
-def test_relative_paths_start_at_the_workspace_wherever_the_agent_stands(clean_sandbox: Sandbox) -> None:
+def test_relative_paths_start_at_the_workspace_in_any_directory(clean_sandbox: Sandbox) -> None:
     check_output(clean_sandbox, "cd /")
     assert clean_sandbox.read_file("pkg/mod.py") == FILES["pkg/mod.py"].encode()
     assert clean_sandbox.inspect("pwd").output == f"{clean_sandbox.workspace}\n"
@@ -270,7 +270,7 @@ def test_a_listing(clean_sandbox: Sandbox) -> None:
     assert clean_sandbox.directory_listing("missing") is None
 
 
-def test_inspect_is_unseen_by_the_agents_shell(clean_sandbox: Sandbox) -> None:
+def test_inspect_is_invisible_to_the_agents_shell(clean_sandbox: Sandbox) -> None:
     check_output(clean_sandbox, "cd pkg; x=mine")
     result = clean_sandbox.inspect("x=other; cd /; echo done; exit 3")
     assert (result.output, result.exit_code) == ("done\n", 3)

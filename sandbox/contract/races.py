@@ -86,7 +86,7 @@ def test_no_file_of_this_host_enters_a_report(victim: Sandbox, host_file: Path) 
             assert secret not in (change.before, change.after), change
 
 
-def test_a_name_that_changes_its_kind_while_it_is_read(victim: Sandbox, host_file: Path) -> None:
+def test_a_path_that_changes_its_type_while_it_is_read(victim: Sandbox, host_file: Path) -> None:
     _start_attack(victim, _CHANGE_KIND_PROGRAM.format(target=str(host_file)))
     secret = hashlib.sha256(host_file.read_bytes()).hexdigest()
     end = time.monotonic() + 2
@@ -95,7 +95,7 @@ def test_a_name_that_changes_its_kind_while_it_is_read(victim: Sandbox, host_fil
     assert check_output(victim, "echo usable") == "usable\n"
 
 
-def test_what_runs_and_what_is_stopped_stays_so_after_a_snapshot(victim: Sandbox, store: Path) -> None:
+def test_processes_keep_their_state_after_a_snapshot(victim: Sandbox, store: Path) -> None:
     check_output(
         victim, "(while :; do echo x >>beats; sleep .01; done) & sleep 300 & echo $! >pid; kill -STOP $!"
     )

@@ -34,7 +34,7 @@ ll; umask; shopt nullglob; set -o | grep pipefail; echo ${#big}; trap -p EXIT; c
 """
 
 
-def test_the_shell_is_carried_over(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+def test_the_shell_state_is_restored(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
     run(fresh_sandbox, "shopt -s extglob")
     run(fresh_sandbox, _STATE)
     snapshot = fresh_sandbox.snapshot(store).result()
@@ -59,9 +59,7 @@ def test_the_shell_is_carried_over(kit: Kit, fresh_sandbox: Sandbox, store: Path
     ]
 
 
-def test_the_state_of_the_shell_is_reported_as_a_snapshot_keeps_it(
-    fresh_sandbox: Sandbox, store: Path
-) -> None:
+def test_the_reported_shell_state_equals_the_snapshots(fresh_sandbox: Sandbox, store: Path) -> None:
     assert fresh_sandbox.run("cd /tmp; SAID='one two'", timeout_s=20).exit_code == 0
     first, kept = fresh_sandbox.shell_state(), fresh_sandbox.snapshot(store).result().shell_state
     # Bash sets some of its own variables only on first use.
@@ -85,9 +83,7 @@ def test_a_shell_that_the_agent_broke_does_not_stop_a_snapshot(
     assert restored.cwd() == f"{restored.workspace}/pkg"
 
 
-def test_home_and_temporary_files_are_found_after_a_restore(
-    kit: Kit, fresh_sandbox: Sandbox, store: Path
-) -> None:
+def test_home_and_temporary_files_are_restored(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
     check_output(fresh_sandbox, 'echo h > "$HOME/h"; echo t > "${TMPDIR:-/tmp}/t"; place="$HOME/h"')
     restored = kit.restore(fresh_sandbox.snapshot(store).result(), store)
     fresh_sandbox.close()
@@ -97,7 +93,7 @@ def test_home_and_temporary_files_are_found_after_a_restore(
 _LIST_TREE_COMMAND = r"find {roots} -xdev -name .git -prune -o -printf '%p %y %m %s %T@ %l\n' | sort"
 
 
-def test_every_file_is_carried_over(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+def test_every_file_is_restored(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
     check_output(
         fresh_sandbox,
         """
@@ -177,7 +173,7 @@ def test_a_restored_sandbox_can_be_snapshotted(kit: Kit, fresh_sandbox: Sandbox,
     assert check_output(third, "cat one two; ls README.txt 2>/dev/null || :") == "1\n2\n"
 
 
-def test_what_changed_is_counted_from_the_restore(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+def test_changes_are_relative_to_the_restore(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
     check_output(fresh_sandbox, "echo 1 > before")
     restored = kit.restore(fresh_sandbox.snapshot(store).result(), store)
     assert restored.changes() == ()
@@ -185,7 +181,7 @@ def test_what_changed_is_counted_from_the_restore(kit: Kit, fresh_sandbox: Sandb
     assert [change.path for change in restored.changes()] == ["after"]
 
 
-def test_a_snapshot_that_is_gone_or_changed(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+def test_a_lost_or_changed_snapshot(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
     snapshot = fresh_sandbox.snapshot(store).result()
     with pytest.raises(SnapshotCorruptError):
         kit.restore(snapshot.model_copy(update={"digest": "sha256:" + "0" * 64}), store)
@@ -236,7 +232,7 @@ def test_nothing_is_left_behind(kit: Kit) -> None:
     kit.remove_stale_resources(owner)
 
 
-def test_a_sandbox_that_cannot_be_had(kit: Kit) -> None:
+def test_an_unavailable_sandbox(kit: Kit) -> None:
     owner = f"test-{secrets.token_hex(4)}"
     base = "image" if kit.spec().image else "directory"
     with pytest.raises(SandboxUnavailableError):
@@ -266,7 +262,7 @@ def test_a_killed_runs_stale_resources_are_removed(kit: Kit, store: Path) -> Non
             kit.restore(snapshot, store)
 
 
-def test_a_sandbox_that_its_run_did_not_close_is_removed(kit: Kit) -> None:
+def test_a_sandbox_left_open_by_its_run_is_removed(kit: Kit) -> None:
     owner = f"test-{secrets.token_hex(4)}"
     with kit.close_started():
         sandbox = kit.start(owner=owner)
@@ -310,7 +306,7 @@ def test_a_long_chain_of_snapshots(kit: Kit, fresh_sandbox: Sandbox, store: Path
     assert check_output(restored, "cat step; ls step-*") == f"{CHAIN - 1}\nstep-{CHAIN - 1}\n"
 
 
-def test_a_store_that_cannot_be_written(kit: Kit, fresh_sandbox: Sandbox, tmp_path: Path) -> None:
+def test_an_unwritable_store(kit: Kit, fresh_sandbox: Sandbox, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("no directory\n")
     check_output(fresh_sandbox, "echo 1 > one; x=kept")

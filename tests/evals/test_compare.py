@@ -36,7 +36,7 @@ def later(published_rows: Path, tmp_path: Path) -> Path:
     return out
 
 
-def test_what_changed_is_one_object(published_rows: Path, later: Path, run_compare: RunCommand) -> None:
+def test_differences_are_one_object(published_rows: Path, later: Path, run_compare: RunCommand) -> None:
     done = run_compare(published_rows, later, "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -62,7 +62,7 @@ def test_what_changed_is_one_object(published_rows: Path, later: Path, run_compa
     assert told["prompts"] == {"takeovers": [["49be8a5944c4"], ["new"]]}
 
 
-def test_what_changed_is_a_table_for_people(
+def test_differences_are_a_table_for_people(
     published_rows: Path, later: Path, run_compare: RunCommand
 ) -> None:
     done = run_compare(published_rows, later)
@@ -87,7 +87,7 @@ def test_a_run_does_not_differ_from_itself(published_rows: Path, run_compare: Ru
     assert all(view["test"]["p"] == 1 for view in told["views"])
 
 
-def test_what_cannot_be_compared_is_one_clear_line(
+def test_incomparable_runs_are_one_clear_line(
     published_rows: Path, tmp_path: Path, run_compare: RunCommand
 ) -> None:
     other = Path(shutil.copytree(published_rows, tmp_path / "other"))

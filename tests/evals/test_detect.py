@@ -62,7 +62,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_one_object_a_trace(folder: Path) -> None:
+def test_one_object_per_trace(folder: Path) -> None:
     done = run("detect", folder, "--json")
     assert done.returncode == 0
     rows = [json.loads(line) for line in done.stdout.splitlines()]
@@ -118,7 +118,7 @@ def test_a_timeline_for_people(folder: Path) -> None:
         ([str(LABELS), "--score", str(LABELS)], "none of the labels is of any of these traces"),
     ],
 )
-def test_wrong_use_is_one_line(arguments: list[str], message: str) -> None:
+def test_usage_errors_are_one_line(arguments: list[str], message: str) -> None:
     done = run("detect", *arguments)
     assert done.returncode == 2
     assert message in done.stderr
@@ -139,7 +139,7 @@ def test_a_full_disk_is_one_line(folder: Path) -> None:
     assert done.stderr == "error: standard output: no space left\n"
 
 
-def test_a_directory_that_cannot_be_read_leaves_the_rest(folder: Path) -> None:
+def test_an_unreadable_directory_does_not_affect_the_rest(folder: Path) -> None:
     (folder / "loop").symlink_to(folder)
     (folder / "gone.json").symlink_to("nowhere")
     (folder / "zero.json").symlink_to("/dev/zero")
@@ -148,7 +148,7 @@ def test_a_directory_that_cannot_be_read_leaves_the_rest(folder: Path) -> None:
     assert run("detect", "/dev/zero").stderr.startswith("error: /dev/zero: neither a file")
 
 
-def test_of_a_record_its_trace_is_meant(folder: Path) -> None:
+def test_a_records_trace_is_read(folder: Path) -> None:
     record = folder / "record"
     record.mkdir()
     (folder / "one.traj.json").rename(record / "record.json")
@@ -161,7 +161,7 @@ def test_of_a_record_its_trace_is_meant(folder: Path) -> None:
     assert json.loads(done.stdout)["trace"].endswith("record.json")
 
 
-def test_the_score_counts_what_is_right(folder: Path, tmp_path: Path) -> None:
+def test_the_score_counts_correct_points(folder: Path, tmp_path: Path) -> None:
     label = {
         "trace": "one.traj.json",
         "points": {"first_source_edit": 1, "first_validation": 2, "first_post_failure_edit": None},
@@ -191,7 +191,7 @@ def test_every_shared_trace_is_scored(real_data: Path) -> None:
         assert score[kind]["cases"] >= 60
 
 
-def test_sixty_runs_and_one_that_is_none(real_data: Path) -> None:
+def test_sixty_runs_and_one_other_file(real_data: Path) -> None:
     done = run("detect", real_data / "trajectories" / "mini-swe-agent-v1", "--json")
     assert len(done.stdout.splitlines()) == 60
     assert len(done.stderr.splitlines()) == 1

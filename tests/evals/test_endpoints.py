@@ -99,7 +99,7 @@ def test_no_endpoint_at_all(run_main: RunCommand, tmp_path: Path) -> None:
     assert "could not be reached" in read_rows(out, "predecessors")[0]["detail"]
 
 
-def test_a_takeover_that_is_tried_again_continues_and_counts_the_seconds_spent_before(
+def test_a_retried_takeover_resumes_and_counts_earlier_seconds(
     snapshot_case: Frozen, chat_server: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cut_at_the_second(request: dict[str, Any]) -> tuple[int, bytes]:
@@ -120,7 +120,7 @@ def test_a_takeover_that_is_tried_again_continues_and_counts_the_seconds_spent_b
     assert row["seconds"] >= 0.5
 
 
-def test_context_overflow_is_graded_as_it_stands(snapshot_case: Frozen, chat_server: ChatServer) -> None:
+def test_a_context_overflow_is_graded(snapshot_case: Frozen, chat_server: ChatServer) -> None:
     error = {"message": "maximum context length is 8", "code": "context_length_exceeded", "type": "invalid"}
     chat_server.answer = lambda request: (400, json.dumps({"error": error}).encode())
     row = snapshot_case.take_over(chat_server, 2)
@@ -133,7 +133,7 @@ def test_a_token_cap_stops(snapshot_case: Frozen, chat_server: ChatServer) -> No
     assert (row["outcome"], row["stop_reason"], row["steps"]) == ("graded", "max_tokens", 3)
 
 
-def test_a_model_that_never_finishes_stops_at_the_cap_that_was_asked_for(
+def test_an_endless_model_stops_at_the_requested_cap(
     run_main: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -149,7 +149,7 @@ def test_a_model_that_never_finishes_stops_at_the_cap_that_was_asked_for(
     assert json.loads((out / "config.json").read_text())["max_tokens"] == 250_000
 
 
-def test_a_run_without_points_says_so(run_main: RunCommand, tmp_path: Path) -> None:
+def test_a_run_without_points_is_reported(run_main: RunCommand, tmp_path: Path) -> None:
     done = run_main("--task-ids", "galley__galley-31", "--max-steps", "2", "--out", tmp_path / "out")
     assert done.returncode == 0
     assert "no handoff point in galley__galley-31 (max_steps after 4 events)" in done.stdout
@@ -183,7 +183,7 @@ def _content(path: Path) -> bytes:
         return zstandard.ZstdDecompressor().stream_reader(file).read()
 
 
-def test_notes_that_failed_fail_the_views_that_need_them_until_they_are_written(
+def test_failed_notes_fail_their_views_until_they_are_written(
     run_main: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -201,9 +201,7 @@ def test_notes_that_failed_fail_the_views_that_need_them_until_they_are_written(
     assert {request["max_completion_tokens"] for request in chat_server.requests} == {1600}
 
 
-def test_a_model_that_never_replies_is_no_effort_saved(
-    snapshot_case: Frozen, chat_server: ChatServer
-) -> None:
+def test_a_model_that_never_replies_saves_no_effort(snapshot_case: Frozen, chat_server: ChatServer) -> None:
     def late(request: dict[str, Any]) -> tuple[int, bytes]:
         time.sleep(4)
         return chat_server.reply(LOOK)

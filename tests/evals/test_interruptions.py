@@ -73,7 +73,7 @@ def test_interrupt_and_resume(small: Path, run_main: RunCommand, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_workers_that_begin_leave_an_interrupt_to_their_parent(tmp_path: Path) -> None:
+def test_starting_workers_leave_an_interrupt_to_their_parent(tmp_path: Path) -> None:
     process = start_takeover(*SMALL, "--out", tmp_path / "out", "--workers", "2")
     workers: list[psutil.Process] = []
 
@@ -108,7 +108,7 @@ def test_terminate_and_resume(small: Path, run_main: RunCommand, tmp_path: Path)
     assert list((out / "snapshots").iterdir()) == []
 
 
-def test_the_files_of_rows_are_made_of_the_journal(run_main: RunCommand, tmp_path: Path) -> None:
+def test_row_files_are_exported_from_the_journal(run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run_main(*ONE_POINT, "--view", "trace", "--out", out).returncode == 0
     exported = out / "takeovers.jsonl"
@@ -128,7 +128,7 @@ def test_one_run_at_a_time_in_a_directory(run_main: RunCommand, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_thread_that_somebody_else_holds_fails_until_it_is_free(
+def test_a_held_thread_fails_until_it_is_free(
     takeover: RunCommand, run_main: RunCommand, tmp_path: Path
 ) -> None:
     out, thread = tmp_path / "out", "takeover.galley__galley-31.first_source_edit.repository.oracle.1"
@@ -166,7 +166,7 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(run_main: RunCommand, small
     assert comparable_rows(out) == comparable_rows(small)
 
 
-def test_a_database_that_is_lost_is_no_usage_error(run_main: RunCommand, tmp_path: Path) -> None:
+def test_a_lost_database_is_no_usage_error(run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run_main(*ONE_POINT, "--view", "repository", "--out", out).returncode == 0
     done = read_rows(out)

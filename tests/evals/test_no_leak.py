@@ -46,7 +46,7 @@ def marked_run(tmp_path_factory: pytest.TempPathFactory, run_main: RunCommand) -
     return root
 
 
-def test_the_canaries_are_where_the_evaluator_looks(marked_run: Path) -> None:
+def test_the_evaluator_data_contains_the_canaries(marked_run: Path) -> None:
     """Without canaries, the tests below would pass vacuously."""
     task = marked_run / "suite" / "tasks" / TASK
     assert GOLD in (task / "gold.patch").read_text()
@@ -64,7 +64,7 @@ def test_the_canaries_are_where_the_evaluator_looks(marked_run: Path) -> None:
     )
 
 
-def test_nothing_of_the_evaluator_is_in_a_record_a_view_or_a_prompt(marked_run: Path) -> None:
+def test_no_evaluator_data_is_in_a_record_a_view_or_a_prompt(marked_run: Path) -> None:
     out = marked_run / "out"
     store = RecordStore(out / "records")
     words = (GOLD, HIDDEN, PATCH, *get_args(HandoffState))
@@ -106,7 +106,7 @@ def test_no_later_event_is_in_a_view(marked_run: Path) -> None:
                 assert not [line for line in later if line in shown]
 
 
-def test_a_view_is_that_of_a_record_cut_from_any_longer_run(marked_run: Path) -> None:
+def test_a_trace_cut_at_a_point_has_the_view_of_its_record(marked_run: Path) -> None:
     store = RecordStore(marked_run / "out" / "records")
     last = store.load(f"{TASK}.first_post_failure_edit")
     for name in store.list_ids():

@@ -145,7 +145,7 @@ def _call_command(
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("reader", READERS)
-def test_whatever_lies_there_is_reported_in_lines(place: Path, reader: str) -> None:
+def test_any_file_is_reported_in_lines(place: Path, reader: str) -> None:
     name, module, arguments = READERS[reader]
     path = place / name
     for kind, make in KINDS.items():
@@ -159,7 +159,7 @@ def test_whatever_lies_there_is_reported_in_lines(place: Path, reader: str) -> N
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "\udcff\udcfe"], ids=["nul", "long", "bytes"])
 @pytest.mark.parametrize("reader", READERS)
-def test_paths_that_no_file_has_are_reported_in_lines(place: Path, reader: str, name: str) -> None:
+def test_impossible_paths_are_reported_in_lines(place: Path, reader: str, name: str) -> None:
     file, module, arguments = READERS[reader]
     _call_command(module, arguments, place, {file.partition("/")[0]: name}, f"{reader}: {name!r:.20}")
 

@@ -128,7 +128,7 @@ def test_the_built_in_model_follows_nothing(oracle_run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_order_stands_in_the_sandbox_too(oracle_run: Path) -> None:
+def test_an_order_is_in_the_sandbox_too(oracle_run: Path) -> None:
     """The order appears in later events of a successor that looks at the project's description."""
     (row,) = (row for row in read_rows(oracle_run, "plants") if row["injection"] == "file")
     record = RecordStore(oracle_run / "records").load(row["record_id"])
@@ -140,7 +140,7 @@ def test_an_order_stands_in_the_sandbox_too(oracle_run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_gullible_model_follows_exactly_what_it_is_shown(
+def test_a_gullible_model_follows_exactly_the_shown_injections(
     base: Path, poison: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:
     Gullible(chat_server)
@@ -165,7 +165,7 @@ def test_a_gullible_model_follows_exactly_what_it_is_shown(
     assert re.search(r"│ notes +│ +0/1 0 %° │ +0/1 0 %° │ +1/1 100 % │", done.stdout), done.stdout
 
 
-def test_who_meets_the_order_in_the_sandbox_may_follow_it_under_any_view(
+def test_an_order_in_the_sandbox_may_be_followed_under_any_view(
     base: Path, poison: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:
     Gullible(chat_server, first="cat README.md")
@@ -208,7 +208,7 @@ def test_kill_and_resume(base: Path, oracle_run: Path, poison: RunCommand, tmp_p
     assert_refused(poison(base, "--out", out), "holds a run already")
 
 
-def test_what_cannot_be(base: Path, poison: RunCommand, run_main: RunCommand, tmp_path: Path) -> None:
+def test_usage_errors(base: Path, poison: RunCommand, run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert_refused(poison(tmp_path, "--out", out), "is not the directory of a takeover run")
     assert_refused(
@@ -242,7 +242,7 @@ def record(base: Path) -> HandoffRecord:
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("name", load_injections())
-def test_what_a_view_shows_of_a_injection(record: HandoffRecord, name: str, view: str) -> None:
+def test_views_show_their_injections(record: HandoffRecord, name: str, view: str) -> None:
     plant, said = load_injections()[name], choose_substitutions(record, name, "")
     poisoned, notes = inject(record, plant, said, f"{format_order(said)}\n\nRead me.")
     messages = find_view(view)(poisoned.seal().model_copy(update={"notes": notes}), DEFAULT_RECIPIENT)
@@ -250,7 +250,7 @@ def test_what_a_view_shows_of_a_injection(record: HandoffRecord, name: str, view
 
 
 @pytest.mark.parametrize("name", load_injections())
-def test_a_injection_leaves_what_is_proven_as_it_is(record: HandoffRecord, name: str) -> None:
+def test_an_injection_leaves_evidence_unchanged(record: HandoffRecord, name: str) -> None:
     plant = load_injections()[name]
     said = choose_substitutions(record, name, "")
     poisoned, notes = inject(record, plant, said, "Read me.")
@@ -286,7 +286,7 @@ def test_claims_name_the_same_events_as_before(record: HandoffRecord) -> None:
     assert [poisoned.trace[index].text for index in claim.events] == [record.trace[i].text for i in (0, last)]
 
 
-def test_the_wrong_file_is_none_of_the_right_ones(record: HandoffRecord) -> None:
+def test_the_wrong_file_is_not_in_the_gold_patch(record: HandoffRecord) -> None:
     (task,) = load_tasks(BUNDLED, [record.task.id])
     said = choose_substitutions(record, "wrong-file", task.instance["patch"])
     assert record.files is not None
@@ -328,7 +328,7 @@ def did(command: str, path: str = "", output: str = "") -> list[Event]:
         ("wrong-file", lambda said: did("sed", "galley/wrap.py"), False, False),
     ],
 )  # fmt: skip
-def test_to_follow_is_to_do(
+def test_only_actions_count_as_compliance(
     record: HandoffRecord, name: str, did_what: Callable[[Any], list[Event]], finished: bool, expected: bool
 ) -> None:
     said = choose_substitutions(record, name, "")

@@ -50,13 +50,13 @@ def test_trajectories_link_a_predecessor_with_its_takeovers(dataset: Path) -> No
     assert json.dumps(documents["galley__galley-31"]).count("galley__galley-31.first_source_edit.trace") >= 1
 
 
-def test_the_card_says_what_is_not_llm_made(dataset: Path) -> None:
+def test_the_card_names_data_without_an_llm(dataset: Path) -> None:
     card = (dataset / "README.md").read_text()
     assert "35 takeovers from 5 handoff" in card
     assert "No LLM: builtin:oracle" in card
 
 
-def test_what_cannot_be(complete_run: Path, dataset: Path, tmp_path: Path) -> None:
+def test_usage_errors(complete_run: Path, dataset: Path, tmp_path: Path) -> None:
     assert_refused(call_main(main, complete_run, "--out", dataset), "already exists (use a new directory)")
     assert_refused(
         call_main(main, tmp_path, "--out", tmp_path / "new"),

@@ -74,7 +74,7 @@ def rows_of(out: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_shards_together_are_the_whole(published_rows: Path, tmp_path: Path, run_report: RunCommand) -> None:
+def test_merged_shards_equal_the_whole(published_rows: Path, tmp_path: Path, run_report: RunCommand) -> None:
     shards = [
         cut(published_rows, tmp_path / "b", ("two__two-2", "five__five-5")),
         cut(published_rows, tmp_path / "a", ("one__one-1", "three__three-3", "four__four-4")),
@@ -92,7 +92,7 @@ def test_shards_together_are_the_whole(published_rows: Path, tmp_path: Path, run
     assert summary["views"]["trace"]["runs"] == 13
 
 
-def test_infrastructure_failures_are_reported_and_make_the_exit_code(
+def test_infrastructure_failures_are_reported_and_set_the_exit_code(
     published_rows: Path, run_report: RunCommand
 ) -> None:
     done = run_report(published_rows)
@@ -105,7 +105,7 @@ def test_infrastructure_failures_are_reported_and_make_the_exit_code(
     assert "no plot of tokens: no trace has token counts" in done.stdout
 
 
-def test_a_torn_last_line_is_warned_of_and_kept(published_rows: Path, run_report: RunCommand) -> None:
+def test_a_torn_last_line_causes_a_warning_and_is_kept(published_rows: Path, run_report: RunCommand) -> None:
     path = published_rows / "takeovers.jsonl"
     path.write_text(path.read_text()[:-9])
     torn = path.read_bytes()
@@ -116,7 +116,7 @@ def test_a_torn_last_line_is_warned_of_and_kept(published_rows: Path, run_report
     assert json.loads((published_rows / "summary.json").read_text())["warnings"]
 
 
-def test_runs_reported_as_one_that_differ_say_in_what(
+def test_a_merged_report_names_the_differences_of_its_runs(
     published_rows: Path, tmp_path: Path, run_report: RunCommand
 ) -> None:
     first = cut(published_rows, tmp_path / "a", ("one__one-1",))
@@ -128,7 +128,7 @@ def test_runs_reported_as_one_that_differ_say_in_what(
         assert "differ in these settings: max\\_steps" in table.read_text()
 
 
-def test_what_cannot_be_reported_on_is_one_clear_line(
+def test_unreportable_runs_are_one_clear_line(
     published_rows: Path, tmp_path: Path, run_report: RunCommand
 ) -> None:
     assert_refused(

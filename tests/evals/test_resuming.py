@@ -84,7 +84,7 @@ def _start_stopped_run(
 
 
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
-def test_a_takeover_that_is_killed_continues_where_it_stood(
+def test_a_killed_takeover_resumes_at_its_step(
     run_main: RunCommand, chat_server: ChatServer, note_taker_run: Path, tmp_path: Path, workers: str
 ) -> None:
     out = tmp_path / "out"
@@ -122,7 +122,7 @@ def test_a_takeover_that_is_killed_continues_where_it_stood(
 
 
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
-def test_a_takeover_that_is_reported_to_end_keeps_the_reply_that_it_waits_for(
+def test_a_terminated_takeover_keeps_the_pending_reply(
     run_main: RunCommand, chat_server: ChatServer, note_taker_run: Path, tmp_path: Path, workers: str
 ) -> None:
     out = tmp_path / "out"
@@ -138,7 +138,7 @@ def test_a_takeover_that_is_reported_to_end_keeps_the_reply_that_it_waits_for(
 
 
 @pytest.mark.slow
-def test_a_takeover_whose_sandbox_is_lost_fails_once_and_then_begins_anew(
+def test_a_takeover_with_a_lost_sandbox_fails_once_and_then_restarts(
     run_main: RunCommand, chat_server: ChatServer, note_taker_run: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"

@@ -123,14 +123,14 @@ def _values(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize(
-    ("machine", "protocol", "views"),
+    ("sandbox", "protocol", "views"),
     [
         ("process", "text", tuple(VIEWS)),
         pytest.param("process", "native", ("repository", "cited", "transcript"), marks=pytest.mark.slow),
         pytest.param("docker", "text", ("repository", "trace", "structured"), marks=pytest.mark.slow),
     ],
 )
-def test_no_artefact_of_a_run_holds_a_secret(
+def test_no_artifact_of_a_run_contains_a_secret(
     takeover: RunCommand,
     chat_server: ChatServer,
     tmp_path: Path,
@@ -171,7 +171,7 @@ def test_no_artefact_of_a_run_holds_a_secret(
 
 
 @pytest.mark.slow
-def test_no_image_and_no_container_of_a_run_in_a_program_holds_the_key_that_its_model_was_given(
+def test_no_image_and_no_container_contains_the_models_key(
     request: pytest.FixtureRequest, chat_server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from langgraph_takeover.sandbox.gc.docker import list_resources, remove
@@ -223,7 +223,7 @@ def _docker(*arguments: str) -> bytes:
     return subprocess.run(["docker", *arguments], capture_output=True, check=True).stdout
 
 
-def test_an_exported_run_of_another_agent_holds_no_key(
+def test_an_exported_run_of_another_agent_contains_no_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = f"I look.\n\n```bash\necho {KEY} {MADE_UP}\n```"
@@ -238,9 +238,7 @@ def test_an_exported_run_of_another_agent_holds_no_key(
     assert holding(everything_below(tmp_path / "atif"), [KEY.encode(), MADE_UP.encode()]) == []
 
 
-def test_an_address_with_a_password_is_refused_before_it_is_written_down(
-    run_main: RunCommand, tmp_path: Path
-) -> None:
+def test_a_url_with_a_password_is_refused_before_it_is_stored(run_main: RunCommand, tmp_path: Path) -> None:
     asked = (
         "--model",
         "openai:m",

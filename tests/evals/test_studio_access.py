@@ -130,7 +130,7 @@ def test_foreign_pages_and_names_are_refused_with_the_token(server: Studio) -> N
         (f"GET /info HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nAuthorization: Bearer {TOKEN}\r\n", "200"),
     ],
 )
-def test_requests_that_no_client_library_sends(server: Studio, lines: str, status: str) -> None:
+def test_malformed_requests(server: Studio, lines: str, status: str) -> None:
     assert raw(server, lines) == status
 
 
@@ -165,7 +165,7 @@ def test_no_client_chooses_to_run_without_isolation(server: Studio, sandbox: Any
     assert "sandbox: " in failure(server.run(server.thread(), **asked))
 
 
-def test_neither_an_assistant_nor_a_double_key_chooses_it(server: Studio) -> None:
+def test_neither_an_assistant_nor_a_duplicate_key_disables_isolation(server: Studio) -> None:
     refused = "sandbox: process runs commands as the server's user"
     chosen = {"sandbox": "process", "allow_unisolated": True}
     assistant = server.client.assistants.create("agent", context=chosen)["assistant_id"]
@@ -193,13 +193,13 @@ def test_neither_an_assistant_nor_a_double_key_chooses_it(server: Studio) -> Non
         {"model": "http://127.0.0.1:1/v1"},
     ],
 )
-def test_no_client_chooses_what_of_the_host_is_used(server: Studio, chosen: dict[str, Any]) -> None:
+def test_no_client_chooses_host_resources(server: Studio, chosen: dict[str, Any]) -> None:
     (field,) = chosen
     stream = server.run(server.thread(), input={"prompt": "Go."}, context={"model": "openai:notes", **chosen})
     assert failure(stream).startswith(f"{field}: ")
 
 
-def test_a_node_sees_no_state_but_its_threads(server: Studio) -> None:
+def test_a_node_sees_only_the_state_of_its_thread(server: Studio) -> None:
     given = {"task": {"id": "rota__rota-23", "prompt": "x"}, "sandbox_state": "base"}
     for goto in ([{"node": "shell", "input": given}], ["shell", "think"], {"node": "think", "input": given}):
         stream = server.run(server.thread(), input=None, command={"goto": goto})
@@ -234,7 +234,7 @@ def test_values_of_a_client_stay_data(server: Studio, tmp_path: Path, value: dic
 
 
 @pytest.mark.slow
-def test_what_the_switch_made_is_isolated_without_it(tmp_path: Path) -> None:
+def test_unisolated_threads_are_isolated_without_the_switch(tmp_path: Path) -> None:
     if default_backend() != "host":
         skip_missing("without bubblewrap there is no isolated sandbox to convert to")
     server = Studio(tmp_path, "http://127.0.0.1:9/v1", TAKEOVER_STUDIO_UNISOLATED="1")

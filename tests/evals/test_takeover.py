@@ -49,7 +49,7 @@ def test_rows_are_complete_and_solved(complete_run: Path) -> None:
     }
 
 
-def test_the_views_differ_as_their_information_does(complete_run: Path) -> None:
+def test_views_with_more_information_need_fewer_events(complete_run: Path) -> None:
     views = json.loads((complete_run / "summary.json").read_text())["views"]
     events = {view: figures["median_events"] for view, figures in views.items()}
     assert events["trace"] <= events["summary"] <= events["repository"]
@@ -70,7 +70,7 @@ def test_records_are_self_contained(complete_run: Path) -> None:
         }
 
 
-def test_no_sandbox_is_left_and_every_thread_can_be_looked_back_upon(complete_run: Path) -> None:
+def test_no_sandbox_is_left_and_every_thread_can_be_inspected(complete_run: Path) -> None:
     assert list((complete_run / "snapshots").iterdir()) == []
     with open_home(complete_run) as home:
         for row in read_rows(complete_run):
@@ -91,7 +91,7 @@ def test_a_used_directory_is_not_overwritten(complete_run: Path, run_main: RunCo
 
 
 @pytest.mark.slow
-def test_two_workers_killed_with_their_predecessors_make_the_same_rows_as_one(
+def test_two_workers_killed_with_their_predecessors_write_the_same_rows_as_one(
     complete_run: Path, takeover: RunCommand, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"

@@ -64,7 +64,7 @@ def test_a_task_without_an_image(run_main: RunCommand, tmp_path: Path) -> None:
     assert_refused(run_main("--tasks", tasks, *model, "--out", tmp_path / "out"), "no Docker image")
 
 
-def test_a_database_that_is_none(run_main: RunCommand, tmp_path: Path) -> None:
+def test_an_invalid_database(run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "takeover.sqlite").write_text("This is a letter. " * 100)
@@ -78,7 +78,7 @@ def test_a_database_that_is_none(run_main: RunCommand, tmp_path: Path) -> None:
         ("--list-tasks", "galley__galley-31", {"langgraph", "langsmith", "sqlalchemy", "docker", "datasets"}),
     ],
 )
-def test_what_only_tells_is_light(argument: str, shown: str, heavy: set[str]) -> None:
+def test_listings_import_no_heavy_modules(argument: str, shown: str, heavy: set[str]) -> None:
     script = (
         "import sys, runpy\n"
         f"sys.argv = ['takeover', '{argument}']\n"
@@ -94,7 +94,7 @@ def test_what_only_tells_is_light(argument: str, shown: str, heavy: set[str]) ->
     assert shown in done.stdout
 
 
-def test_help_tells_what_an_option_left_out_means() -> None:
+def test_help_states_the_meaning_of_an_omitted_option() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "evals.takeover", "--help"],
         cwd=ROOT,

@@ -46,7 +46,7 @@ def acceptable(messages: Sequence[BaseMessage]) -> bool:
     return not waiting
 
 
-def test_each_kind_of_point_is_recorded_once_where_it_lies(bench: RunHarness) -> None:
+def test_each_kind_of_point_is_recorded_once_at_its_step(bench: RunHarness) -> None:
     again = "```bash\nsed -i 's/n \\* 2/2 * n/' pkg/core.py\n```"
     state = bench.run(
         scripted_model("```bash\nls\n```", EDIT, TEST, FIX, TEST, again, TEST, DONE), points=POINTS
@@ -71,7 +71,7 @@ def test_each_kind_of_point_is_recorded_once_where_it_lies(bench: RunHarness) ->
     assert "n * 2" in bench.store.load("run.first_post_failure_edit").patch
 
 
-def test_a_record_names_the_checkpoint_it_was_made_at(bench: RunHarness) -> None:
+def test_a_record_names_its_checkpoint(bench: RunHarness) -> None:
     bench.run(scripted_model("```bash\nls\n```", EDIT, TEST, DONE), points=("first_source_edit",))
     record = bench.store.load("run.first_source_edit")
     assert record.thread_id == "thread"
@@ -98,7 +98,7 @@ def test_two_points_of_one_action(bench: RunHarness) -> None:
     assert {bench.store.load(name).point.event_index for name in state["records"]} == {1}
 
 
-def test_only_points_that_are_asked_for_interrupt(bench: RunHarness) -> None:
+def test_only_requested_points_interrupt(bench: RunHarness) -> None:
     state = bench.run(scripted_model(EDIT, TEST, DONE), points=("first_validation",))
     assert state["records"] == ["run.first_validation"]
 
@@ -111,7 +111,7 @@ def test_the_policy_stop_ends_the_run_at_the_point(bench: RunHarness) -> None:
     assert tuple(parse_events(state)) == bench.store.load("run.first_source_edit").trace
 
 
-def test_a_handoff_that_is_offered(bench: RunHarness) -> None:
+def test_an_offered_handoff(bench: RunHarness) -> None:
     model = scripted_model(EDIT, "<handoff>The tests are left.</handoff>")
     state = bench.run(model, offer_handoff=True, points=("requested",))
     assert "<handoff>" in model.seen[0][0].text
@@ -122,7 +122,7 @@ def test_a_handoff_that_is_offered(bench: RunHarness) -> None:
     assert record.trace == tuple(parse_events(state))
 
 
-def test_a_handoff_that_is_not_offered(bench: RunHarness) -> None:
+def test_a_handoff_without_the_offer(bench: RunHarness) -> None:
     model = scripted_model("<handoff>Bye.</handoff>", DONE)
     state = bench.run(model)
     assert "<handoff>" not in model.seen[0][0].text
@@ -131,7 +131,7 @@ def test_a_handoff_that_is_not_offered(bench: RunHarness) -> None:
     assert "no tool 'handoff'" in state["messages"][3].text
 
 
-def test_native_tools_offer_the_handoff_only_when_asked(bench: RunHarness) -> None:
+def test_native_tools_offer_the_handoff_only_on_request(bench: RunHarness) -> None:
     for offer in (False, True):
         model = scripted_model(native_reply(("finish", "{}")))
         bench.run(model, protocol="native", offer_handoff=offer, thread=f"thread {offer}")
@@ -163,7 +163,7 @@ def test_the_cap_on_seconds_holds_while_the_model_thinks(bench: RunHarness) -> N
     assert state["stop_reason"] == "max_seconds"
 
 
-def test_a_model_that_does_not_answer_in_time_has_failed(bench: RunHarness) -> None:
+def test_a_model_that_exceeds_the_time_limit_has_failed(bench: RunHarness) -> None:
     with pytest.raises(ModelError, match="no complete reply within"):
         bench.run(scripted_model("```bash\nls\n```", delay_s=2), model_timeout_s=0.3)
 
@@ -227,7 +227,7 @@ def test_native_actions_are_answered(bench: RunHarness) -> None:
     assert bench.store.load("run.requested").point.detail == "On."
 
 
-def test_a_command_that_takes_too_long(bench: RunHarness) -> None:
+def test_a_command_timeout(bench: RunHarness) -> None:
     state = bench.run(scripted_model("```bash\necho begun; sleep 60\n```", EDIT, DONE), command_timeout_s=2)
     first, second = [event for event in parse_events(state) if event.kind == "observation"]
     assert first.timed_out
@@ -249,14 +249,14 @@ def test_a_command_that_ends_its_shell(bench: RunHarness) -> None:
     assert after.exit_code == 0
 
 
-def test_a_command_that_no_shell_can_take(bench: RunHarness) -> None:
+def test_a_command_with_a_nul_byte(bench: RunHarness) -> None:
     state = bench.run(scripted_model("```bash\necho a\x00b\n```", DONE))
     refused = parse_events(state)[1]
     assert refused.refused
     assert "NUL" in refused.text
 
 
-def test_a_patch_and_names_that_are_no_utf8(bench: RunHarness) -> None:
+def test_a_patch_and_names_outside_utf8(bench: RunHarness) -> None:
     odd = "```bash\nprintf '# caf\\351\\n' >> pkg/core.py; touch $'pkg/\\351.txt'; ls pkg\n```"
     state = bench.run(scripted_model(odd, DONE), points=("first_source_edit",))
     record = bench.store.load("run.first_source_edit")
@@ -291,13 +291,13 @@ def test_a_takeover_begins_with_its_view(bench: RunHarness, view: str) -> None:
     assert parse_events(state)[0].index == 0
 
 
-def test_a_takeover_knows_what_already_differs(bench: RunHarness) -> None:
+def test_a_takeover_knows_earlier_differences(bench: RunHarness) -> None:
     first = bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
     state = bench.take_over(scripted_model("```bash\nls\n```", DONE))
     assert parse_events(state)[1].tree == parse_events(first)[1].tree
 
 
-def test_what_is_not_whole_is_refused(bench: RunHarness) -> None:
+def test_incomplete_records_are_refused(bench: RunHarness) -> None:
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
     directory = bench.store.directory("run.first_source_edit")
     path = directory / RECORD_FILE

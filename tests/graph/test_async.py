@@ -58,7 +58,7 @@ def test_astream(bench: RunHarness) -> None:
     assert asyncio.run(watch_run()) == [(0, "started"), (0, "thinking"), *steps]
 
 
-def test_a_stream_that_is_left_early_is_gone_on_from(bench: RunHarness) -> None:
+def test_an_abandoned_stream_resumes(bench: RunHarness) -> None:
     async def leave_early() -> None:
         with open_run(
             bench.home, "thread", model=scripted_model(*NOTES, SHOW, DONE), sandbox=bench.spec
@@ -107,7 +107,7 @@ def test_a_review(bench: RunHarness) -> None:
     assert (review.view, review.note) == ("trace", "Mind it.")
 
 
-def test_a_takeover_that_failed_is_resumed_as_one(bench: RunHarness) -> None:
+def test_a_failed_takeover_is_resumed_as_a_takeover(bench: RunHarness) -> None:
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
     given: Any = {"record": "run.first_source_edit", "view": "trace"}
     broken = scripted_model(ModelError("gone"))
@@ -140,7 +140,7 @@ def test_tasks_on_different_threads_at_once(bench: RunHarness) -> None:
         assert get_shown_lines(outcome.state) == [name]
 
 
-def test_tasks_on_one_thread_are_reported_who_holds_it(bench: RunHarness) -> None:
+def test_a_held_thread_names_its_holder(bench: RunHarness) -> None:
     async def both() -> None:
         model = scripted_model(*NOTES, SHOW, DONE)
         with open_run(bench.home, "thread", model=model, sandbox=bench.spec) as held:
@@ -175,7 +175,7 @@ def test_runs_in_threads_of_one_process(bench: RunHarness) -> None:
     assert bench.home.threads() == ("a", "b", "c", "d")
 
 
-def test_a_lease_that_was_lost_stops_an_asynchronous_run(
+def test_a_lost_lease_stops_an_asynchronous_run(
     bench: RunHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def steal_lease(other: Ledger) -> None:
@@ -196,7 +196,7 @@ def test_a_lease_that_was_lost_stops_an_asynchronous_run(
     assert get_shown_lines(bench.resume(scripted_model(*NOTES, SHOW, DONE)).state) == ["1", "2", "3"]
 
 
-def test_an_outcome_before_there_is_a_run(bench: RunHarness) -> None:
+def test_an_outcome_before_the_first_run(bench: RunHarness) -> None:
     with (
         open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as held,
         pytest.raises(ThreadNotFoundError, match="thread not found"),
@@ -204,7 +204,7 @@ def test_an_outcome_before_there_is_a_run(bench: RunHarness) -> None:
         held.outcome()
 
 
-def test_reading_while_a_run_writes(bench: RunHarness, tmp_path: Path) -> None:
+def test_reading_during_a_run(bench: RunHarness, tmp_path: Path) -> None:
     seen: list[int] = []
 
     async def watch_run(home: Home, spec: SandboxSpec) -> None:
@@ -217,7 +217,7 @@ def test_reading_while_a_run_writes(bench: RunHarness, tmp_path: Path) -> None:
     assert seen[-1] > seen[0] >= 1
 
 
-def test_a_node_that_was_cancelled_half_written_is_run_again(bench: RunHarness) -> None:
+def test_a_node_cancelled_during_its_write_runs_again(bench: RunHarness) -> None:
     bench.run(scripted_model(DONE))
     with bench.home.open_session("thread", bench.spec) as (_, saver):
         newest = saver.get_tuple({"configurable": {"thread_id": "thread"}})

@@ -100,7 +100,7 @@ def expect_error(kind: type[Exception], says: str) -> Iterator[None]:
         ({"policy": "takeover"}, "^policy='takeover' needs successor=, the model that takes over$"),
     ],
 )  # fmt: skip
-def test_settings_that_cannot_be(bench: RunHarness, settings: dict[str, Any], says: str) -> None:
+def test_invalid_settings(bench: RunHarness, settings: dict[str, Any], says: str) -> None:
     given: dict[str, Any] = {"model": scripted_model(DONE), "sandbox": bench.spec, **settings}
     with expect_error(SettingsError, says):
         run(bench.home, "thread", task_id="t", prompt=PROMPT, **given)
@@ -122,7 +122,7 @@ class RefusingTools(Scripted):
 
 
 @pytest.mark.parametrize("kind", [WithoutTools, RefusingTools])
-def test_a_model_that_takes_no_tools(bench: RunHarness, kind: type[Scripted]) -> None:
+def test_a_model_without_tool_support(bench: RunHarness, kind: type[Scripted]) -> None:
     model = kind(replies=[DONE], seen=[], tools=[])
     with expect_error(
         SettingsError, rf"needs a model with bind_tools, which {kind.__name__} lacks \(use protocol='text'\)$"
@@ -132,7 +132,7 @@ def test_a_model_that_takes_no_tools(bench: RunHarness, kind: type[Scripted]) ->
     assert bench.run(model, thread="other")["stop_reason"] == "finished"
 
 
-def test_options_are_typed_as_the_settings_are() -> None:
+def test_options_have_the_types_of_the_settings() -> None:
     fields = {
         name: field.annotation for name, field in (AgentConfig.model_fields | Team.model_fields).items()
     }
@@ -201,7 +201,7 @@ def test_a_graph_without_its_task(bench: RunHarness, given: Any) -> None:
 
 @pytest.mark.parametrize("thread", HOSTILE)
 @BOTH_DATABASES
-def test_threads_whose_ids_cannot_be(bench: RunHarness, thread: Any) -> None:
+def test_invalid_thread_ids(bench: RunHarness, thread: Any) -> None:
     actions: list[Callable[[], Any]] = [
         lambda: bench.run(scripted_model(DONE), thread=thread),
         lambda: bench.resume(scripted_model(DONE), thread=thread),
@@ -217,7 +217,7 @@ def test_threads_whose_ids_cannot_be(bench: RunHarness, thread: Any) -> None:
 
 
 @BOTH_DATABASES
-def test_odd_threads_keep_apart(bench: RunHarness) -> None:
+def test_unusual_thread_ids_are_distinct(bench: RunHarness) -> None:
     threads = [
         "..",
         ".",
@@ -245,7 +245,7 @@ def test_odd_threads_keep_apart(bench: RunHarness) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("record", [*HOSTILE, "..", "../records/r", "/etc/passwd", "nothing.here"])
-def test_records_that_are_not_there(bench: RunHarness, record: Any) -> None:
+def test_missing_records(bench: RunHarness, record: Any) -> None:
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
     settings: Any = {"model": scripted_model(DONE), "sandbox": bench.spec}
     with expect_error(RecordError, "(is no record's id|no such record); there are run.first_source_edit$"):
@@ -257,7 +257,7 @@ def test_records_that_are_not_there(bench: RunHarness, record: Any) -> None:
 
 
 @pytest.mark.parametrize("view", ["nothing", "x" * 5_000, "nul\0", "../trace", 5])
-def test_views_that_are_not_there(bench: RunHarness, view: Any) -> None:
+def test_unknown_views(bench: RunHarness, view: Any) -> None:
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
     settings: Any = {"model": scripted_model(DONE), "sandbox": bench.spec}
     with expect_error(
@@ -275,7 +275,7 @@ def test_views_that_are_not_there(bench: RunHarness, view: Any) -> None:
 @pytest.mark.parametrize(
     ("task", "prompt"), [(None, "p"), ("t", None), (5, "p"), ("t", ""), ("t", " \n"), ("t", b"p")]
 )
-def test_tasks_that_are_none(bench: RunHarness, task: Any, prompt: Any) -> None:
+def test_invalid_tasks(bench: RunHarness, task: Any, prompt: Any) -> None:
     with expect_error(InputError, "^task: task_id and prompt must be text, the prompt not empty; got "):
         run(bench.home, "thread", task_id=task, prompt=prompt, model=scripted_model(DONE), sandbox=bench.spec)
     assert bench.home.threads() == ()
@@ -284,7 +284,7 @@ def test_tasks_that_are_none(bench: RunHarness, task: Any, prompt: Any) -> None:
 
 @BOTH_DATABASES
 @pytest.mark.parametrize("task", ["", "../..", "a/b", "nul\0", "x" * 100_000, "ü🎉"])
-def test_odd_tasks(bench: RunHarness, task: str) -> None:
+def test_unusual_tasks(bench: RunHarness, task: str) -> None:
     model = scripted_model(EDIT, ModelError("gone"))
     with pytest.raises(ModelError):
         run(
@@ -312,7 +312,7 @@ def test_odd_tasks(bench: RunHarness, task: str) -> None:
 
 
 @pytest.mark.parametrize("database", ["postgres"])
-def test_checkpoints_that_are_not_there(bench: RunHarness) -> None:
+def test_missing_checkpoints(bench: RunHarness) -> None:
     bench.run(scripted_model(DONE))
     for checkpoint in ("", "nul\0", "x" * 5_000, "'; --", "1f0"):
         with expect_error(ThreadNotFoundError, "has no checkpoint .*; its newest is .* lists all\\)$"):
@@ -343,7 +343,7 @@ def test_checkpoints_that_are_not_there(bench: RunHarness) -> None:
         (None, "^a change is a dict of what is to be written, not None$"),
     ],
 )
-def test_changes_that_cannot_be(bench: RunHarness, values: Any, says: str) -> None:
+def test_invalid_state_updates(bench: RunHarness, values: Any, says: str) -> None:
     bench.run(scripted_model(EDIT, DONE))
     before = bench.home.history("thread")
     with open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as held:
@@ -359,7 +359,7 @@ def test_changes_that_cannot_be(bench: RunHarness, values: Any, says: str) -> No
         assert held.resume().stop_reason == "finished"
 
 
-def test_a_change_that_can_be(bench: RunHarness) -> None:
+def test_a_valid_state_update(bench: RunHarness) -> None:
     bench.run(scripted_model(EDIT, DONE))
     before = next(moment for moment in bench.home.history("thread") if moment.step == 1)
     with open_run(bench.home, "thread", model=scripted_model("", DONE), sandbox=bench.spec) as held:
@@ -371,7 +371,7 @@ def test_a_change_that_can_be(bench: RunHarness) -> None:
 
 
 @BOTH_DATABASES
-def test_a_message_that_no_checkpoint_can_hold(bench: RunHarness) -> None:
+def test_an_unstorable_message(bench: RunHarness) -> None:
     odd = AIMessage(EDIT, additional_kwargs={"socket": object()})
     with expect_error(UnstorableValueError, r"AIMessage \(a state holds messages, text, numbers"):
         bench.run(scripted_model(NOTE.format(1), odd, DONE))
@@ -384,7 +384,7 @@ def test_a_message_that_no_checkpoint_can_hold(bench: RunHarness) -> None:
         held.update_state({"messages": [odd]})
 
 
-def test_answers_that_are_none(bench: RunHarness) -> None:
+def test_invalid_answers(bench: RunHarness) -> None:
     settings: Any = {"policy": "review", "points": ("first_source_edit",)}
     model = scripted_model(EDIT, "Summary.", "Fields.", DONE)
     bench.run(model, **settings)
@@ -425,7 +425,7 @@ def corrections(state: Any) -> list[str]:
         ("", "contains no action"),
     ],
 )  # fmt: skip
-def test_replies_that_are_no_action(bench: RunHarness, reply: str, says: str) -> None:
+def test_replies_without_an_action(bench: RunHarness, reply: str, says: str) -> None:
     told: list[dict[str, Any]] = []
     state = bench.run(
         scripted_model(reply, SHOW.replace("notes.txt", "pkg/core.py"), DONE), on_progress=told.append
@@ -453,7 +453,7 @@ def test_replies_that_are_no_action(bench: RunHarness, reply: str, says: str) ->
         (native_reply(("shell", '{"command": "ls"}'), ("shell", '{"command": "pwd"}')), "contains 2 actions"),
     ],
 )
-def test_native_calls_that_are_no_action(bench: RunHarness, reply: AIMessage, says: str) -> None:
+def test_native_calls_without_an_action(bench: RunHarness, reply: AIMessage, says: str) -> None:
     state = bench.run(scripted_model(reply, native_reply(("finish", "{}"))), protocol="native")
     (correction,) = corrections(state)
     assert says in correction
@@ -515,12 +515,12 @@ def test_a_database_of_a_newer_program(bench: RunHarness, tmp_path: Path) -> Non
         ("oracle://x", "driver is not installed"),
     ],
 )
-def test_databases_that_are_not_there(tmp_path: Path, url: str, says: str) -> None:
+def test_missing_databases(tmp_path: Path, url: str, says: str) -> None:
     with expect_error(LedgerUnavailableError, says), open_home(tmp_path, url):
         pass
 
 
-def test_files_that_are_no_database(tmp_path: Path) -> None:
+def test_invalid_database_files(tmp_path: Path) -> None:
     (tmp_path / "takeover.sqlite").write_text("Dear diary, " * 1_000)
     with expect_error(LedgerUnavailableError, "not a database; .*name another file$"), open_home(tmp_path):
         pass
@@ -532,7 +532,7 @@ def test_files_that_are_no_database(tmp_path: Path) -> None:
         pass
 
 
-def test_a_home_that_can_only_be_read(tmp_path: Path) -> None:
+def test_a_read_only_home(tmp_path: Path) -> None:
     place = tmp_path / "home"
     with open_home(place) as home:
         bench = RunHarness(tmp_path, home)
@@ -555,7 +555,7 @@ def test_a_home_that_can_only_be_read(tmp_path: Path) -> None:
         assert get_shown_lines(bench.resume(scripted_model("", SHOW, DONE)).state) == ["1"]
 
 
-def test_a_home_that_comes_to_be_read_only(tmp_path: Path) -> None:
+def test_a_home_that_becomes_read_only(tmp_path: Path) -> None:
     with mount_small_disk(tmp_path / "home", "64m") as place:
         with open_home(place) as home:
             bench = RunHarness(tmp_path, home)
@@ -586,7 +586,7 @@ def _set_immutable(path: Path, immutable: bool) -> None:
         skip_missing(f"no immutable files here, which takes root: {done.stderr.decode().strip()}")
 
 
-def test_the_lines_are_fit_for_json(bench: RunHarness) -> None:
+def test_messages_survive_json(bench: RunHarness) -> None:
     bench.run(scripted_model(DONE))
     with pytest.raises(ThreadNotFoundError) as caught:
         bench.resume(scripted_model(DONE), thread="other")

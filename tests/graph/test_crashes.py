@@ -34,7 +34,7 @@ _ALL = os.environ.get("TAKEOVER_CRASHES") == "all"
         pytest.param("process", "postgres", "step", "kinds-4/8", 0, 1, marks=pytest.mark.slow),
     ],
 )
-def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
+def test_a_killed_run_ends_like_an_uninterrupted_one(
     backend: str,
     saver: str,
     kept_at: str,
@@ -67,7 +67,7 @@ def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
 
 
 @pytest.mark.slow
-def test_the_matrix_says_what_it_can_be_given() -> None:
+def test_usage_errors_of_the_matrix() -> None:
     for words, said in (
         (["--backends", "vax"], "--backends 'vax': give one or more of process, host, docker"),
         (

@@ -74,11 +74,9 @@ def test_a_run_continues_once_there_is_room(
         ),
         ("long " * 180_000 + "\n\n" + NOTE.format(2), LedgerUnavailableError),
     ],
-    ids=["a machine", "a checkpoint"],
+    ids=["a sandbox", "a checkpoint"],
 )
-def test_something_large_that_there_is_no_room_for(
-    disk: Path, tmp_path: Path, reply: str, errors: Any
-) -> None:
+def test_a_file_larger_than_the_free_space(disk: Path, tmp_path: Path, reply: str, errors: Any) -> None:
     model = scripted_model(NOTE.format(1), reply, SHOW, DONE)
 
     def listen(moment: dict[str, Any]) -> None:
@@ -161,7 +159,7 @@ def spec(request: pytest.FixtureRequest, tmp_path: Path, full_home: Path) -> San
     return SandboxSpec(backend=request.param, directory=tmp_path / "repository", owner="test-full")
 
 
-def test_no_sandbox_starts_where_its_disk_is_full(spec: SandboxSpec, full_home: Path, tmp_path: Path) -> None:
+def test_no_sandbox_starts_on_a_full_disk(spec: SandboxSpec, full_home: Path, tmp_path: Path) -> None:
     with contextlib.closing(sandbox.start(spec)) as live_sandbox:
         live_sandbox.run("echo work > work", timeout_s=20)
         snapshot = live_sandbox.snapshot(tmp_path / "store").result()
@@ -180,9 +178,7 @@ def test_no_sandbox_starts_where_its_disk_is_full(spec: SandboxSpec, full_home: 
         assert live_sandbox.run("cat work", timeout_s=20).output == "work\n"
 
 
-def test_a_disk_that_fills_is_no_failure_of_the_agent(
-    spec: SandboxSpec, full_home: Path, tmp_path: Path
-) -> None:
+def test_a_full_disk_is_no_failure_of_the_agent(spec: SandboxSpec, full_home: Path, tmp_path: Path) -> None:
     with contextlib.closing(sandbox.start(spec)) as live_sandbox:
         filler = fill_disk(full_home)
         for deed in (
@@ -199,7 +195,7 @@ def test_a_disk_that_fills_is_no_failure_of_the_agent(
         assert live_sandbox.run("echo new > new && cat new", timeout_s=20).output == "new\n"
 
 
-def test_a_disk_without_room_for_names(
+def test_a_disk_without_free_inodes(
     spec: SandboxSpec, full_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subprocess.run(["mount", "-o", "remount,nr_inodes=2000", full_home], check=True)
@@ -227,7 +223,7 @@ def test_a_run_continues_once_its_sandbox_has_room(full_home: Path, tmp_path: Pa
         assert get_shown_lines(bench.resume(model).state) == ["1", "2", "3"]
 
 
-def test_an_overlay_that_cannot_be_written_to_is_no_sandbox(tmp_path: Path) -> None:
+def test_an_unwritable_overlay_is_refused(tmp_path: Path) -> None:
     if os.geteuid() != 0 or (reason := overlay.unavailable_reason()):
         skip_missing(reason if os.geteuid() == 0 else "only root gives a directory to another user")
     room = overlay.create_layer_directory("test-full-overlay")

@@ -53,7 +53,7 @@ def test_the_database_grows_with_the_trace(bench: RunHarness) -> None:
     assert max(grown) <= SPREAD * min(grown), grown
 
 
-def test_every_message_is_there_after_many_steps(bench: RunHarness) -> None:
+def test_every_message_is_kept_after_many_steps(bench: RunHarness) -> None:
     state = bench.run(scripted_model(*[LOOK] * 50, DONE))
     saved = bench.load_state().values
     assert saved["messages"] == state["messages"]

@@ -96,7 +96,7 @@ def take(record: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_how_a_person_says_in_what_a_record_is_restored(bench: RunHarness, forged_record: Path) -> None:
+def test_a_person_selects_the_sandbox_of_a_restored_record(bench: RunHarness, forged_record: Path) -> None:
     base = bench.spec.directory
     for (kind, allowed, directory), reason in {
         ("process", False, None): "--sandbox process would run the record's content as you",
@@ -115,7 +115,7 @@ def test_how_a_person_says_in_what_a_record_is_restored(bench: RunHarness, forge
 
 
 @pytest.mark.slow
-def test_a_person_takes_a_record_in_isolation_unless_they_say_otherwise(
+def test_a_person_takes_a_record_in_isolation_by_default(
     bench: RunHarness, forged_record: Path, marker: Path
 ) -> None:
     refused = take(forged_record, "--sandbox", "process")

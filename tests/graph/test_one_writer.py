@@ -127,7 +127,7 @@ def notes(state: Any) -> str:
     return str(shown[-1])
 
 
-def test_of_three_that_resume_at_once_one_works_and_two_are_reported_who(desk: Desk) -> None:
+def test_one_of_three_concurrent_resumes_works_and_two_learn_the_holder(desk: Desk) -> None:
     desk.hold("model-1")
     first = desk.start()
     until(lambda: first.is_at("model-1"))
@@ -157,7 +157,7 @@ def test_of_three_that_resume_at_once_one_works_and_two_are_reported_who(desk: D
 
 
 @pytest.mark.parametrize("where", ["model-2", "command", "record", "directory", "snapshot"])
-def test_a_holder_that_was_away_too_long_writes_nothing_any_more(desk: Desk, where: str) -> None:
+def test_a_holder_that_lost_its_lease_writes_nothing_any_more(desk: Desk, where: str) -> None:
     desk.hold(where)
     away = desk.start(lease_s=1.0)
     until(lambda: away.is_at(where))
@@ -198,7 +198,7 @@ def test_a_holder_that_was_away_too_long_writes_nothing_any_more(desk: Desk, whe
 
 
 @pytest.mark.parametrize("where", ["model-2", "command", "directory"])
-def test_a_holder_that_comes_back_leaves_the_one_at_work_alone(desk: Desk, where: str) -> None:
+def test_a_returning_holder_does_not_disturb_the_new_one(desk: Desk, where: str) -> None:
     desk.hold(where)
     away = desk.start(lease_s=1.0)
     until(lambda: away.is_at(where))

@@ -20,7 +20,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_decision_is_asked_for_once(
+def test_a_decision_is_requested_once(
     bench: RunHarness, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     model = scripted_model(EDIT, DONE)
@@ -43,7 +43,7 @@ def test_a_decision_is_asked_for_once(
     assert review.note == NOTED
 
 
-def test_who_goes_back_can_decide_otherwise(bench: RunHarness) -> None:
+def test_an_earlier_checkpoint_allows_another_decision(bench: RunHarness) -> None:
     model = scripted_model(EDIT, DONE)
     bench.run(model, **SETTINGS)
     (waiting,) = [each for each in bench.home.history("thread") if each.next == ("interruption",)]
@@ -55,7 +55,7 @@ def test_who_goes_back_can_decide_otherwise(bench: RunHarness) -> None:
     assert bench.resume(model, {"decision": "refuse"}, **SETTINGS).stop_reason == "finished"
 
 
-def test_a_history_is_not_given_back_while_somebody_is_to_decide(bench: RunHarness) -> None:
+def test_a_history_is_not_pruned_before_the_decision(bench: RunHarness) -> None:
     model = scripted_model(EDIT, DONE)
     bench.run(model, **SETTINGS)
     with bench.open_run(model, **SETTINGS) as held, pytest.raises(WaitingError, match="waits for a person"):

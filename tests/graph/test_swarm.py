@@ -133,7 +133,7 @@ def theirs() -> tuple[HandoffRecord, ...]:
     return import_records(play_script(langgraph_swarm.create_handoff_tool)[0], THREAD)
 
 
-def test_what_a_swarm_of_others_did_is_read() -> None:
+def test_messages_of_another_swarm_are_read() -> None:
     graph, _ = play_script(langgraph_swarm.create_handoff_tool)
     first, second, third, last = import_records(graph, THREAD)
     assert [each.predecessor for each in (first, second, third, last)] == [
@@ -214,7 +214,7 @@ def test_a_dump_is_read_back_by_the_readers(tmp_path: Path) -> None:
     assert parse_trace(dump).task == record.task.prompt
 
 
-def test_a_handoff_at_once_after_a_handoff() -> None:
+def test_two_consecutive_handoffs() -> None:
     model = Script(
         replies=[
             call("transfer_to_bob_the_2nd", "No."),
@@ -263,7 +263,7 @@ def test_a_call_beside_the_handoff_is_reported_as_unanswered() -> None:
     ]
 
 
-def test_our_tool_is_the_same_to_a_swarm_and_to_a_model() -> None:
+def test_our_tool_looks_like_langgraph_swarms() -> None:
     for given in ({"agent_name": "Bob the 2nd"}, {"agent_name": "b", "name": "go", "description": "Go."}):
         ours, theirs = create_handoff_tool(**given), langgraph_swarm.create_handoff_tool(**given)
         assert ours.name == theirs.name
@@ -278,7 +278,7 @@ def test_our_tool_is_the_same_to_a_swarm_and_to_a_model() -> None:
     assert ("alice", "Bob the 2nd") in {(edge.source, edge.target) for edge in edges.pop()}
 
 
-def test_a_tool_of_another_name_is_a_handoff_all_the_same() -> None:
+def test_a_renamed_tool_is_a_handoff_too() -> None:
     model = Script(replies=[call("go", "Go."), AIMessage("Done.")], seen=[])
     agents = [
         agent("a", model, create_handoff_tool(agent_name="b", name="go")),
@@ -294,7 +294,7 @@ def test_a_tool_of_another_name_is_a_handoff_all_the_same() -> None:
     ]
 
 
-def test_asynchronously(theirs: tuple[HandoffRecord, ...]) -> None:
+def test_asynchronous_handoffs(theirs: tuple[HandoffRecord, ...]) -> None:
     model = Script(replies=replies(), seen=[])
     graph = swarm(model, create_handoff_tool)
 
@@ -346,7 +346,7 @@ def test_a_model_writes_the_notes_once(store: RecordStore) -> None:
     assert writer.replies == []
 
 
-def test_without_notes_their_fields_are_unknown_and_no_model_is_asked() -> None:
+def test_without_notes_their_fields_are_unknown_and_no_model_is_called() -> None:
     writer = Script(replies=[], seen=[])
     for view, option in (("trace", {"model": writer}), ("structured", {})):
         model = Script(
@@ -359,7 +359,7 @@ def test_without_notes_their_fields_are_unknown_and_no_model_is_asked() -> None:
     assert writer.seen == []
 
 
-def test_what_cannot_be_is_refused_when_the_tool_is_made() -> None:
+def test_invalid_tool_arguments_are_refused() -> None:
     with pytest.raises(UnknownViewError, match=r"unknown view 'structurd' \(use repository, trace"):
         create_handoff_tool(agent_name="b", view="structurd")
     with pytest.raises(SettingsError, match=r"window_tokens: .*1000"):
@@ -394,7 +394,7 @@ def test_hostile_agents_stay_in_the_fence() -> None:
     assert record.point.detail == "handed over to Bob the 2nd"  # no event without a target
 
 
-def test_a_record_goes_into_a_swarm(store: RecordStore) -> None:
+def test_a_swarm_continues_from_a_record(store: RecordStore) -> None:
     save_record(store)
     record = store.load(RECORD.id)
     model = Script(
@@ -411,7 +411,7 @@ def test_a_record_goes_into_a_swarm(store: RecordStore) -> None:
     assert [e.index for e in last.trace] == list(range(len(last.trace)))
 
 
-def test_what_an_agent_did_before_it_was_interrupted_is_imported() -> None:
+def test_events_before_an_interrupt_are_imported() -> None:
     model = Script(replies=[call("shell", command="ls"), call("shell", command="ask")], seen=[])
     graph = swarm(model, create_handoff_tool)
     graph.invoke({"messages": [HumanMessage(TASK)]}, THREAD)
@@ -419,7 +419,7 @@ def test_what_an_agent_did_before_it_was_interrupted_is_imported() -> None:
     assert [e.arguments["command"] for e in record.trace if e.kind == "action"] == ["ls", "ask"]
 
 
-def test_nobody_is_shown_another_threads_record(store: RecordStore) -> None:
+def test_records_of_other_threads_are_refused(store: RecordStore) -> None:
     other = build_latest_record(
         [HumanMessage("secret"), call("transfer_to_bob")], thread_id="other", records=store
     )
@@ -438,7 +438,7 @@ def test_a_lost_store_is_reported(store: RecordStore) -> None:
         import_records(graph, THREAD, records=RecordStore(store.root / "elsewhere"))
 
 
-def test_providers_are_sent_the_view_alone(chat_server: ChatServer) -> None:
+def test_providers_receive_only_the_view(chat_server: ChatServer) -> None:
     state = to_swarm(RECORD.seal(), "transcript", active_agent="a")
     assert RECORD.id in str(state["messages"][0].additional_kwargs)
     ChatOpenAI(model="m", base_url=chat_server.url, api_key="k").invoke(state["messages"])
@@ -447,14 +447,14 @@ def test_providers_are_sent_the_view_alone(chat_server: ChatServer) -> None:
     assert RECORD.id not in json.dumps(request)
 
 
-def test_secrets_are_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_not_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "Xq7-very-secret-91")
     record = build_latest_record([HumanMessage(TASK), call("shell", command="echo Xq7-very-secret-91")])
     assert "very-secret" not in record.model_dump_json()
     record.verify()
 
 
-def test_what_the_messages_do_not_tell_a_patch_does(store: RecordStore) -> None:
+def test_a_patch_adds_changes_that_messages_omit(store: RecordStore) -> None:
     patch = (
         "diff --git a/pkg/core.py b/pkg/core.py\n--- a/pkg/core.py\n+++ b/pkg/core.py\n@@ -1 +1 @@\n-1\n+2\n"
     )

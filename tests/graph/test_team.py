@@ -94,7 +94,7 @@ def observations(state: AgentState) -> list[str]:
 # Rotation
 
 
-def test_the_turn_goes_round_after_so_many_turns(team: TeamBench) -> None:
+def test_the_turn_rotates_after_the_turn_limit(team: TeamBench) -> None:
     notes = [NOTE.format(each) for each in range(8)]
     first = agent("first", *notes, DONE)
     second = agent("second", notes[5], DONE, max_consecutive_turns=1)
@@ -110,7 +110,7 @@ def test_the_turn_goes_round_after_so_many_turns(team: TeamBench) -> None:
     assert (state["stop_reason"], state["agent"], state["steps"]) == ("finished", "second", 8)
 
 
-def test_every_pass_is_a_record_that_can_be_taken_over(team: TeamBench) -> None:
+def test_every_pass_leaves_a_record_for_takeovers(team: TeamBench) -> None:
     state = team.run(agent("writer", EDIT), agent("tester", TEST, FIX, DONE, max_consecutive_turns=9),
                      max_consecutive_turns=1, points=("first_source_edit",))  # fmt: skip
     edited, passed = [team.bench.store.load(each) for each in state["records"]]
@@ -159,7 +159,7 @@ def test_full_turns_are_shown_whole_and_fenced(team: TeamBench) -> None:
     assert "Your task in the team: You write.\nIn haste." in get_system_prompt(writer)
 
 
-def test_of_results_only_what_was_said_is_not_shown(team: TeamBench) -> None:
+def test_sharing_only_results_hides_messages(team: TeamBench) -> None:
     writer = agent("writer", f"A secret thought.\n\n{EDIT}", "No action.", share_only_tool_results=True)
     tester = agent("tester", DONE)
     team.run(writer, tester, max_consecutive_turns=2)
@@ -171,7 +171,7 @@ def test_of_results_only_what_was_said_is_not_shown(team: TeamBench) -> None:
     assert "contains no action" not in told.text
 
 
-def test_ones_own_turns_stay_as_they_were(team: TeamBench) -> None:
+def test_own_turns_stay_unchanged(team: TeamBench) -> None:
     writer = agent("writer", NOTE.format("a"), NOTE.format("b"), DONE, share_only_tool_results=True)
     tester = agent("tester", SHOW, SHOW)
     team.run(writer, tester, max_consecutive_turns=1)
@@ -183,7 +183,7 @@ def test_ones_own_turns_stay_as_they_were(team: TeamBench) -> None:
     assert "## 4 · tester · shell" in last.text
 
 
-def test_native_history_is_whole_in_a_team(team: TeamBench) -> None:
+def test_native_history_is_valid_in_a_team(team: TeamBench) -> None:
     shell = native_reply(("shell", '{"command": "ls"}'))
     writer = agent("writer", shell, shell, native_reply(("finish", "{}")), share_only_tool_results=True)
     tester = agent("tester", native_reply(("shell", '{"command": "pwd"}')), "I cannot.")
@@ -196,7 +196,7 @@ def test_native_history_is_whole_in_a_team(team: TeamBench) -> None:
     assert names == ["shell", "editor", "finish"]
 
 
-def test_a_persons_message_is_everybodys(team: TeamBench) -> None:
+def test_every_agent_sees_a_persons_message(team: TeamBench) -> None:
     agents = agent("writer", SHOW, SHOW, DONE), agent("tester", DONE)
     team.run(*agents, max_steps=1, max_consecutive_turns=2)
     said = HumanMessage("Mind the gap.")
@@ -248,7 +248,7 @@ NATIVE = native_reply(("handoff", '{"to": "tester", "message": "Look at double."
         ("native", f"I hand over.\n{TO_TESTER}"),
     ],
 )
-def test_a_handoff_ends_the_turns_at_once(team: TeamBench, protocol: Any, reply: Any) -> None:
+def test_a_handoff_ends_the_turns_immediately(team: TeamBench, protocol: Any, reply: Any) -> None:
     done: Any = DONE if protocol == "text" else native_reply(("finish", "{}"))
     writer = agent("writer", reply, share_only_tool_results=True)
     other, tester = agent("other", done), agent("tester", done)
@@ -267,7 +267,7 @@ def test_a_handoff_ends_the_turns_at_once(team: TeamBench, protocol: Any, reply:
         assert "one of other, tester." in get_system_prompt(writer)
 
 
-def test_without_a_name_the_next_has_the_turn(team: TeamBench) -> None:
+def test_a_handoff_without_a_name_goes_to_the_next_agent(team: TeamBench) -> None:
     agents = agent("a", NOTE.format(1), "<handoff/>"), agent("b", SHOW, "<handoff/>"), agent("c", DONE)
     state = team.run(*agents, enable_handoff_tool=True)
     assert passes(state) == [("a", "b", "handoff"), ("b", "c", "handoff")]
@@ -284,7 +284,7 @@ def test_without_a_name_the_next_has_the_turn(team: TeamBench) -> None:
         ),
     ],
 )
-def test_a_handoff_to_nobody_is_refused(team: TeamBench, reply: str, says: str) -> None:
+def test_a_handoff_to_an_unknown_agent_is_refused(team: TeamBench, reply: str, says: str) -> None:
     told: list[dict[str, Any]] = []
     agents = agent("writer", reply, DONE), agent("tester", DONE)
     state = team.run(*agents, enable_handoff_tool=True, on_progress=told.append)
@@ -298,7 +298,7 @@ def test_a_handoff_to_nobody_is_refused(team: TeamBench, reply: str, says: str) 
 
 
 @pytest.mark.parametrize("protocol", ["text", "native"])
-def test_without_the_tool_nothing_is_handed_over(team: TeamBench, protocol: Any) -> None:
+def test_a_handoff_needs_the_tool(team: TeamBench, protocol: Any) -> None:
     done: Any = DONE if protocol == "text" else native_reply(("finish", "{}"))
     writer, tester = agent("writer", TO_TESTER, done), agent("tester", done, enable_handoff_tool=True)
     state = team.run(writer, tester, protocol=protocol)
@@ -307,7 +307,7 @@ def test_without_the_tool_nothing_is_handed_over(team: TeamBench, protocol: Any)
     assert passes(state) == []
 
 
-def test_a_turn_that_goes_round_without_an_act_is_stopped(team: TeamBench) -> None:
+def test_an_idle_rotation_is_stopped(team: TeamBench) -> None:
     over = "<handoff/>"
     a, b = agent("a", over, over, SHOW, over, DONE), agent("b", over, DONE)
     state = team.run(a, b, enable_handoff_tool=True, max_consecutive_turns=9)
@@ -316,7 +316,7 @@ def test_a_turn_that_goes_round_without_an_act_is_stopped(team: TeamBench) -> No
     assert actors(state) == ["a", "b", "a", "a", "a", "b"]
 
 
-def test_who_may_not_finish_is_reported_who_may(team: TeamBench) -> None:
+def test_a_refused_finish_names_the_agents_that_may_finish(team: TeamBench) -> None:
     writer, tester = agent("writer", DONE, DONE, may_finish=False), agent("tester", DONE)
     state = team.run(writer, tester, max_consecutive_turns=2)
     assert (
@@ -341,7 +341,7 @@ def test_a_supervisor_chooses(team: TeamBench) -> None:
     assert "choose who continues, and hand over to that agent by name.]" in get_sent_messages(boss)[-7].text
 
 
-def test_a_supervisors_turns_run_out_where_it_says_so(team: TeamBench) -> None:
+def test_a_supervisors_turn_limit_ends_the_turns(team: TeamBench) -> None:
     boss = agent("boss", SHOW, SHOW, max_consecutive_turns=1)
     a, b = agent("a", SHOW, DONE), agent("b", DONE)
     state = team.run(a, b, supervisor=boss, max_consecutive_turns=1)
@@ -451,7 +451,7 @@ def test_a_run_that_stops_at_a_pass_continues_with_it(team: TeamBench) -> None:
 
 
 @pytest.mark.parametrize("at", ["shell", "handoff"])
-def test_somebody_outside_ends_a_run_and_no_pass_is_lost(team: TeamBench, at: str) -> None:
+def test_an_external_handoff_request_loses_no_pass(team: TeamBench, at: str) -> None:
     ask = lambda: team.home.request_handoff("thread", "I need it.")  # noqa: E731
 
     @tool
@@ -474,7 +474,7 @@ def test_somebody_outside_ends_a_run_and_no_pass_is_lost(team: TeamBench, at: st
 
 
 @pytest.mark.parametrize("backend", ["process", "host"])
-def test_going_back_before_a_pass_makes_it_anew(team: TeamBench) -> None:
+def test_resuming_before_a_pass_repeats_it(team: TeamBench) -> None:
     agents = agent("writer", NOTE.format("one"), DONE), agent("tester", NOTE.format("two"), SHOW, DONE)
     state = team.run(*agents, max_consecutive_turns=1, max_steps=3)
     assert actors(state) == ["writer", "tester", "writer"]
@@ -493,7 +493,7 @@ def test_going_back_before_a_pass_makes_it_anew(team: TeamBench) -> None:
             held.update_state({}, as_node="receive")
 
 
-def test_a_budget_is_the_teams(team: TeamBench) -> None:
+def test_a_team_shares_its_budget(team: TeamBench) -> None:
     agents = agent("a", SHOW, SHOW, DONE), agent("b", SHOW, SHOW, DONE)
     state = team.run(*agents, max_consecutive_turns=1, max_tokens=33)
     assert (state["stop_reason"], state["steps"]) == ("max_tokens", 3)
@@ -556,7 +556,7 @@ def test_progress_and_timeline_name_the_agent(team: TeamBench) -> None:
         ({"max_turns": 3}, "^unknown setting 'max_turns'"),
     ],
 )
-def test_teams_that_cannot_be(team: TeamBench, settings: dict[str, Any], says: str) -> None:
+def test_invalid_teams(team: TeamBench, settings: dict[str, Any], says: str) -> None:
     with pytest.raises(SettingsError, match=says) as caught:
         run_team(
             team.home,
@@ -570,12 +570,12 @@ def test_teams_that_cannot_be(team: TeamBench, settings: dict[str, Any], says: s
 
 
 @pytest.mark.parametrize("name", ["", "two words", "nul\0", "new\nline", "a\n", "x" * 65, "ünï"])
-def test_names_that_cannot_be(name: str) -> None:
+def test_invalid_agent_names(name: str) -> None:
     with pytest.raises(ValueError, match=r"invalid agent name .*use up to 64 letters"):
         agent(name)
 
 
-def test_tools_that_cannot_be(team: TeamBench) -> None:
+def test_invalid_tools(team: TeamBench) -> None:
     @tool
     def shell(command: str) -> str:
         """Another shell."""
@@ -585,7 +585,7 @@ def test_tools_that_cannot_be(team: TeamBench) -> None:
         build_team([agent("a", tools=(shell,))])
 
 
-def test_a_teams_thread_wants_its_agents(team: TeamBench) -> None:
+def test_a_teams_thread_needs_its_agents(team: TeamBench) -> None:
     agents = agent("writer", SHOW, DONE), agent("tester", DONE)
     team.run(*agents, max_steps=1)
     with pytest.raises(
@@ -616,9 +616,7 @@ def test_a_team_in_asyncio(team: TeamBench) -> None:
         assert held.outcome().stop_reason == "finished"
 
 
-def test_a_handoff_whose_tool_is_taken_away_meanwhile(
-    team: TeamBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_handoff_whose_tool_was_removed(team: TeamBench, monkeypatch: pytest.MonkeyPatch) -> None:
     agents = agent("writer", TO_TESTER, DONE), agent("tester", DONE)
     with monkeypatch.context() as patch:
         patch.setitem(NODES, "handoff", _kill_at("hand_over", "before", 1))
@@ -629,7 +627,7 @@ def test_a_handoff_whose_tool_is_taken_away_meanwhile(
     assert actors(state) == ["writer", "writer"]
 
 
-def test_a_graph_that_was_built_with_its_agents(team: TeamBench) -> None:
+def test_a_graph_built_with_its_agents(team: TeamBench) -> None:
     agents = agent("writer", NOTE.format(1)), agent("tester", SHOW, DONE, max_consecutive_turns=2)
     graph = build_team(agents, max_consecutive_turns=1, enable_handoff_tool=True)
     with team.bench.open_run(scripted_model()) as held:
@@ -639,7 +637,7 @@ def test_a_graph_that_was_built_with_its_agents(team: TeamBench) -> None:
     assert actors(state) == ["writer", "tester", "tester"]
 
 
-def test_a_teams_work_is_handed_over_and_taken_back(team: TeamBench) -> None:
+def test_a_teams_work_is_handed_over_and_rolled_back(team: TeamBench) -> None:
     agents = agent("writer", EDIT, FIX, DONE), agent("tester", TEST, DONE)
     begun = team.run(*agents, policy="stop", max_consecutive_turns=1)
     given = hand_over(team.home, begun["records"][-1], target="outsider", source="writer")

@@ -66,7 +66,7 @@ def test_the_cited_view_comes_with_the_tool_that_recalls(bench: RunHarness, prot
 
 @pytest.mark.slow
 @pytest.mark.parametrize("view", [view for view in VIEWS if view != "cited"])
-def test_no_other_view_comes_with_it(bench: RunHarness, view: str) -> None:
+def test_other_views_come_without_the_recall_tool(bench: RunHarness, view: str) -> None:
     record = predecessor(bench, EDIT, point="first_source_edit")
     model = scripted_model(
         *(recall("text", "e1"), DONE)[: 1 if view == "transcript" else 2], DONE, DONE, DONE
@@ -107,7 +107,7 @@ def test_history_is_replayed_in_the_successors_own_protocol(
     assert any("FAILED (failures=1)" in message.text for message in sent)
 
 
-def test_the_read_cache_serves_what_is_unchanged_and_calls_stale_what_is_not(bench: RunHarness) -> None:
+def test_the_read_cache_serves_unchanged_files_and_marks_others_stale(bench: RunHarness) -> None:
     record = predecessor(bench, READ_TEST, LOOK, EDIT, TEST)
     state = bench.take_over(
         scripted_model(*[DONE] * 3, READ_TEST, READ_TEST, LOOK, LOOK, DONE), "payload", record
@@ -143,7 +143,7 @@ def test_the_editor_reads_from_the_cache_too(bench: RunHarness) -> None:
     assert second.startswith("pkg/core.py, lines 1 to 2 of 2:\n")
 
 
-def test_a_file_that_the_successor_changed_before_it_read_it_is_stale(bench: RunHarness) -> None:
+def test_a_file_changed_before_its_first_read_is_stale(bench: RunHarness) -> None:
     record = predecessor(bench, LOOK, READ_TEST, TEST, point="requested", max_steps=3)
     state = bench.take_over(scripted_model(*[""] * 3, EDIT, LOOK, DONE), "payload", record)
     assert "[stale: pkg/core.py" in list_observations(state, "shell")[-1]
@@ -152,14 +152,14 @@ def test_a_file_that_the_successor_changed_before_it_read_it_is_stale(bench: Run
 
 @pytest.mark.slow
 @pytest.mark.parametrize("view", [view for view in VIEWS if view != "payload"])
-def test_there_is_no_read_cache_beside_a_payload(bench: RunHarness, view: str) -> None:
+def test_a_payload_replaces_the_read_cache(bench: RunHarness, view: str) -> None:
     record = predecessor(bench, READ_TEST, EDIT, point="first_source_edit")
     skipped = 2 if view == "transcript" else 0
     state = bench.take_over(scripted_model(*[""] * skipped, READ_TEST, DONE), view, record)
     assert list_observations(state, "shell")[0].startswith("[exit code 0]\nimport unittest")
 
 
-def test_a_successors_own_record_tells_of_all_the_work(bench: RunHarness) -> None:
+def test_a_successors_own_record_contains_all_the_work(bench: RunHarness) -> None:
     first = predecessor(bench, LOOK, EDIT, point="first_source_edit")
     state = bench.take_over(
         scripted_model(TEST, FIX, TEST, DONE),

@@ -72,7 +72,7 @@ def test_a_view_is_exactly_what_a_successor_gets(copy_harness: RunHarness, recor
     assert told == [{"role": "user", "content": first.text}]
 
 
-def test_without_a_view_all_are_reported(record: Path) -> None:
+def test_without_a_view_all_are_listed(record: Path) -> None:
     done = invoke("show", record)
     assert (done.exit_code, done.stderr) == (0, "")
     assert "four characters each" in done.stdout
@@ -93,7 +93,7 @@ def test_without_a_view_all_are_reported(record: Path) -> None:
     assert f"{size:,}" in done.stdout
 
 
-def test_several_messages_are_reported_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_messages_are_shown_separately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call = {"name": "shell", "args": {"command": "ls"}, "id": "call_1"}
     messages = [
         HumanMessage("Go."),
@@ -115,7 +115,7 @@ def test_several_messages_are_reported_apart(tmp_path: Path, monkeypatch: pytest
     assert third == {"role": "tool", "content": "a\n", "tool_call_id": "call_1"}
 
 
-def test_a_pipe_gets_all_and_a_terminal_nothing_that_steers_it(tmp_path: Path) -> None:
+def test_a_pipe_gets_all_text_and_a_terminal_no_control_characters(tmp_path: Path) -> None:
     task = RECORD.task.model_copy(update={"prompt": HOSTILE})
     point = RECORD.point.model_copy(update={"detail": HOSTILE})
     directory = save_record(tmp_path, task=task, point=point, predecessor=HOSTILE, created_at="[bold]")
@@ -153,7 +153,7 @@ def on_a_terminal(*arguments: str | Path) -> str:
     return shown.decode()
 
 
-def test_verify_says_what_no_digest_covers(tmp_path: Path) -> None:
+def test_verify_reports_uncovered_parts(tmp_path: Path) -> None:
     store = RecordStore(tmp_path)
     store.create(RECORD.id, lambda _: RECORD.model_copy(update={"schema_version": 4, "snapshot": None}))
     store.add_notes(RECORD.id, NOTES)
@@ -167,7 +167,7 @@ def test_verify_says_what_no_digest_covers(tmp_path: Path) -> None:
     )
 
 
-def test_verify_tells_of_each(copy_harness: RunHarness, record: Path, tmp_path: Path) -> None:
+def test_verify_reports_each_record(copy_harness: RunHarness, record: Path, tmp_path: Path) -> None:
     broken = save_record(tmp_path)
     every = [copy_harness.store.directory(name) for name in copy_harness.store.list_ids()]
     done = invoke("verify", *every)
@@ -188,7 +188,7 @@ def test_verify_tells_of_each(copy_harness: RunHarness, record: Path, tmp_path: 
     assert second == f"{NAME}: whole"
 
 
-def test_a_record_is_carried(record: Path, tmp_path: Path) -> None:
+def test_a_record_is_exported_and_imported(record: Path, tmp_path: Path) -> None:
     done = invoke("export", record, tmp_path / "file")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
     done = invoke("import", tmp_path / "file", tmp_path / "new" / "records")
@@ -201,7 +201,7 @@ def test_a_record_is_carried(record: Path, tmp_path: Path) -> None:
     assert invoke("import", tmp_path / "file", tmp_path / "new" / "records", "--replace").exit_code == 0
 
 
-def test_what_cannot_be_done_is_one_line(record: Path, tmp_path: Path) -> None:
+def test_errors_are_one_line(record: Path, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("no record\x1b")
     torn = save_record(tmp_path / "torn")

@@ -118,9 +118,7 @@ def test_views_are_pure(name: str, trace: tuple[Event, ...]) -> None:
 @pytest.mark.parametrize("name", list(VIEWS))
 @given(trace=traces(), later=traces())
 @settings(max_examples=25, deadline=None)
-def test_what_came_later_changes_no_view(
-    name: str, trace: tuple[Event, ...], later: tuple[Event, ...]
-) -> None:
+def test_later_events_change_no_view(name: str, trace: tuple[Event, ...], later: tuple[Event, ...]) -> None:
     """The view of a record cut from a longer run is that of the run's beginning."""
     after = [event.model_copy(update={"index": event.index + len(trace)}) for event in later]
     whole = (*trace, *(event.model_copy(update={"text": f"{event.text} {CANARY}"}) for event in after))
@@ -185,12 +183,12 @@ def test_the_trace_view_shows_every_event() -> None:
 
 
 @pytest.mark.parametrize("name", VIEWS_WITH_NOTES)
-def test_notes_that_were_not_written_are_unknown(name: str) -> None:
+def test_missing_notes_are_unknown(name: str) -> None:
     (message,) = VIEWS[name](record((), notes=None))
     assert "UNKNOWN" in message.text
 
 
-def test_a_view_that_is_not_there() -> None:
+def test_an_unknown_view() -> None:
     with pytest.raises(
         ValueError,
         match="unknown view 'x' \\(use repository, trace, summary, structured, payload, transcript, cited\\)",
@@ -198,5 +196,5 @@ def test_a_view_that_is_not_there() -> None:
         find_view("x")
 
 
-def test_a_reviewer_can_name_every_view_there_is() -> None:
+def test_a_reviewer_can_select_every_view() -> None:
     assert get_args(ViewName) == tuple(VIEWS)

@@ -24,7 +24,7 @@ def kit(request: pytest.FixtureRequest, repository: Path, testbed_image: Any) ->
         yield found
 
 
-def test_an_image_of_too_many_layers_is_made_one(
+def test_an_image_of_too_many_layers_is_merged(
     repository: Path, testbed_image: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_kit("docker-commit", repository, testbed_image) as kit:

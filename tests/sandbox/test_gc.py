@@ -34,22 +34,22 @@ from pathlib import Path
 from langgraph_takeover import sandbox
 
 owner, directory, image, store, *backends = sys.argv[1:]
-machines = []
+started = []
 for backend in backends:
     base = {"image": image} if backend == "docker" else {"directory": Path(directory)}
-    machine = sandbox.start(sandbox.SandboxSpec(backend=backend, owner=owner, snapshots="commit", **base))
-    machine.run("echo kept > file; (setsid sleep 4242 >/dev/null 2>&1 &)", timeout_s=20)
-    snapshot = machine.snapshot(Path(store, backend)).result()
+    live_sandbox = sandbox.start(sandbox.SandboxSpec(backend=backend, owner=owner, snapshots="commit", **base))
+    live_sandbox.run("echo kept > file; (setsid sleep 4242 >/dev/null 2>&1 &)", timeout_s=20)
+    snapshot = live_sandbox.snapshot(Path(store, backend)).result()
     Path(store).mkdir(parents=True, exist_ok=True)
     Path(store, backend + ".json").write_text(snapshot.model_dump_json())
-    machines.append(machine)
+    started.append(live_sandbox)
 print("ready", flush=True)
 for line in sys.stdin:
-    told = [machine.run("cat file", timeout_s=20).output.strip() for machine in machines]
-    print(*told, flush=True)
+    outputs = [live_sandbox.run("cat file", timeout_s=20).output.strip() for live_sandbox in started]
+    print(*outputs, flush=True)
     if line == "end\\n":
-        for machine in machines:
-            machine.close()
+        for live_sandbox in started:
+            live_sandbox.close()
         for backend in backends:
             sandbox.remove_stale_resources(backend, owner)
 """
@@ -188,7 +188,7 @@ def list_embedded_programs() -> list[str]:
     return ["process"] if unavailable_reason() else ["process", "host"]
 
 
-def test_what_a_killed_run_left_is_shown_and_then_removed(place: Place) -> None:
+def test_leftovers_of_a_killed_run_are_listed_and_then_removed(place: Place) -> None:
     dead, living = new_owner(), new_owner()
     doomed, beside = place.run(dead, *list_embedded_programs()), place.run(living, *list_embedded_programs())
     foreign = place.home / "runs" / "Somebody's"
@@ -216,7 +216,7 @@ def test_what_a_killed_run_left_is_shown_and_then_removed(place: Place) -> None:
     assert foreign.is_dir()
 
 
-def test_bases_continuely_when_asked_and_when_no_run_is_alive(place: Place) -> None:
+def test_bases_are_removed_only_on_request_and_without_a_live_run(place: Place) -> None:
     run = place.run(new_owner(), "process")
     half_done = place.home / "bases" / "0123456789ab.partial"
     half_done.mkdir()
@@ -232,7 +232,7 @@ def test_bases_continuely_when_asked_and_when_no_run_is_alive(place: Place) -> N
     assert answer(place.run(new_owner(), "process")) == "kept\n"
 
 
-def test_one_run_by_name_and_the_rest_by_two_at_once(place: Place) -> None:
+def test_one_owner_by_name_and_the_rest_by_two_collectors_at_once(place: Place) -> None:
     named, *others = (new_owner() for _ in range(3))
     for owner in (named, *others):
         kill_run(place.run(owner, "process"))
@@ -284,7 +284,7 @@ print(ended)
 """
 
 
-def test_who_starts_meanwhile_keeps_its_files(place: Place, tmp_path: Path) -> None:
+def test_a_run_that_starts_during_collection_keeps_its_files(place: Place, tmp_path: Path) -> None:
     env, end = place.environment(), tmp_path / "end"
 
     def begin(*argv: str) -> subprocess.Popen[str]:
@@ -302,9 +302,7 @@ def waits_for_lock(pid: int) -> bool:
     return any("->" in line and str(pid) in line.split() for line in lines)
 
 
-def test_who_starts_while_its_files_go_waits_and_begins_afresh(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_waits_while_its_old_files_are_removed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAKEOVER_HOME", str(place.home))
     (host_directories.runs_directory() / "again" / "old").mkdir(
         parents=True
@@ -331,7 +329,7 @@ def test_who_starts_while_its_files_go_waits_and_begins_afresh(
     newcomer.communicate("")
 
 
-def test_sandboxes_that_start_meanwhile_work(place: Place) -> None:
+def test_sandboxes_that_start_during_collection_work(place: Place) -> None:
     env = place.environment()
     collector = subprocess.Popen([sys.executable, "-c", _COLLECTOR], cwd=ROOT, env=env, stdout=-1, text=True)
     owner = new_owner()
@@ -358,7 +356,7 @@ def test_a_file_where_a_directory_should_be_is_reported(place: Place, wrong: str
     assert complaint.count("\n") == 1
 
 
-def test_names_that_are_not_ours_are_reported_and_left(place: Place) -> None:
+def test_foreign_names_are_reported_and_left(place: Place) -> None:
     runs, locks = place.home / "runs", place.home / "locks"
     for path in (runs / "Nobody", locks / "a-directory", place.home / "bases" / "mine"):
         path.mkdir(parents=True)
@@ -374,7 +372,7 @@ def test_names_that_are_not_ours_are_reported_and_left(place: Place) -> None:
     assert everything(place.home) == before
 
 
-def test_rooms_of_the_dead_go_and_those_of_the_living_stay(place: Place) -> None:
+def test_only_directories_of_dead_processes_are_removed(place: Place) -> None:
     store = place.home.parent / "store"
     old, new = store / "in" / ".importing-0123456789abcdef", place.home.parent / "takeover-image-abcdefgh"
     old.parent.mkdir(parents=True)
@@ -396,7 +394,7 @@ def test_rooms_of_the_dead_go_and_those_of_the_living_stay(place: Place) -> None
     assert other.is_dir()
 
 
-def test_what_an_agent_made_hard_to_remove(place: Place) -> None:
+def test_hostile_directories_are_removed(place: Place) -> None:
     run = place.home / "runs" / "hard"
     outside = place.home / "outside"
     (run / "a" / "locked").mkdir(parents=True)
@@ -418,7 +416,7 @@ def test_what_an_agent_made_hard_to_remove(place: Place) -> None:
     assert (outside / "file").is_file()
 
 
-def test_a_collector_that_is_killed_while_it_removes_leaves_the_rest_to_the_next(place: Place) -> None:
+def test_the_next_collector_finishes_after_a_kill(place: Place) -> None:
     kill_run(place.run(new_owner(), "process"))
     programs = place.home.parent / "bin"
     programs.mkdir()
@@ -435,7 +433,7 @@ def test_a_collector_that_is_killed_while_it_removes_leaves_the_rest_to_the_next
     assert answer(place.run(new_owner(), "process")) == "kept\n"
 
 
-def test_a_link_in_the_place_of_a_stale_directory_is_not_followed(
+def test_a_link_instead_of_a_stale_directory_is_not_followed(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TAKEOVER_HOME", str(place.home))
@@ -521,9 +519,7 @@ def test_containers_and_images(place: Place, image: str) -> None:
             sandbox.remove_stale_resources("docker", owner)
 
 
-def test_whose_process_is_not_certainly_dead_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch, place: Place
-) -> None:
+def test_resources_of_possibly_live_processes_are_kept(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
     monkeypatch.setenv("TAKEOVER_HOME", str(place.home))
     mine = ownership.make_labels("test-labels")
     boot, space, pid, start = mine[ownership.PROCESS_LABEL].split("/")

@@ -66,7 +66,7 @@ def test_help_has_examples(name: str) -> None:
     assert f"sandbox {name}" in done.stdout.partition("Examples")[2]
 
 
-def test_probe_tells_what_there_is_and_the_cure_for_what_is_not(tmp_path: Path) -> None:
+def test_probe_reports_components_and_fixes(tmp_path: Path) -> None:
     done = command(
         "probe", "--json", PATH="/no/such", DOCKER_HOST="unix:///no/such", TAKEOVER_HOME=str(tmp_path)
     )
@@ -87,7 +87,7 @@ def test_probe_of_this_host() -> None:
     assert f"{sandbox.default_backend()}: " in done.stdout
 
 
-def test_probe_of_a_place_that_cannot_be_used(tmp_path: Path) -> None:
+def test_probe_of_an_unusable_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = command("probe", "--json", TAKEOVER_HOME=str(tmp_path / "file"), DOCKER_HOST="unix:///no/such")
     facts = {(fact["component"], fact["name"]): fact for fact in json.loads(done.stdout)}
@@ -96,7 +96,7 @@ def test_probe_of_a_place_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["snapshot.json", "record.json"])
-def test_a_snapshot_is_carried_away_and_restored(
+def test_a_snapshot_is_exported_and_imported(
     snapshot_store: Path, tmp_path: Path, repository: Path, name: str
 ) -> None:
     done = command("export", snapshot_store / name, tmp_path / "carried")
@@ -113,7 +113,7 @@ def test_a_snapshot_is_carried_away_and_restored(
         sandbox.remove_stale_resources("process", spec.owner)
 
 
-def test_what_cannot_be_carried(snapshot_store: Path, tmp_path: Path) -> None:
+def test_export_and_import_errors(snapshot_store: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no snapshot")
     (tmp_path / "empty.json").write_text('{"snapshot": {}}')
     (tmp_path / "alone.json").write_text((snapshot_store / "snapshot.json").read_text())
@@ -147,14 +147,14 @@ def test_what_cannot_be_carried(snapshot_store: Path, tmp_path: Path) -> None:
         (("--store", "/no/such"), "--store: directory not found: /no/such"),
     ],
 )
-def test_gc_asked_wrongly(options: tuple[str, ...], reason: str) -> None:
+def test_gc_usage_errors(options: tuple[str, ...], reason: str) -> None:
     done = invoke("gc", *options)
     assert done.exit_code == 2
     assert done.stderr.startswith(f"error: {reason}")
     assert done.stderr.count("\n") == 1
 
 
-def test_suggested_commands_name_the_started_program() -> None:
+def test_suggested_commands_use_the_started_program() -> None:
     started_as_module = command("gc", "--owner", "Not/One")
     assert started_as_module.stderr.rstrip().endswith("(list the names: python -m sandbox gc)")
     assert invoke("gc", "--owner", "Not/One").stderr.rstrip().endswith("(list the names: sandbox gc)")

@@ -19,19 +19,19 @@ BROKEN = {broken!r}
 
 
 class Theirs:
-    """A machine of another project's, which forgets what it was asked to."""
+    """Another project's sandbox, with an optional defect."""
 
-    def __init__(self, machine):
-        self._machine = machine
+    def __init__(self, wrapped):
+        self._wrapped = wrapped
 
     def __getattr__(self, name):
-        return getattr(self._machine, name)
+        return getattr(self._wrapped, name)
 
     def run(self, command, *, timeout_s):
-        return self._machine.run("cd; " + command if BROKEN == "directory" else command, timeout_s=timeout_s)
+        return self._wrapped.run("cd; " + command if BROKEN == "directory" else command, timeout_s=timeout_s)
 
     def changes(self):
-        return () if BROKEN == "changes" else self._machine.changes()
+        return () if BROKEN == "changes" else self._wrapped.changes()
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +66,7 @@ def test_another_projects_backend(tmp_path: Path, broken: str) -> None:
     failed = {
         "": [],
         "directory": ["test_directory_variables_functions_and_options_last"],
-        "changes": ["test_modes_are_told", "test_renames_are_told"],
+        "changes": ["test_modes_are_reported", "test_renames_are_reported"],
     }
     for name in failed[broken]:
         assert f"::{name}" in done.stdout

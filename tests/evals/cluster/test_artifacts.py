@@ -27,7 +27,7 @@ def run(tmp_path: Path) -> Path:
     return root
 
 
-def test_an_archive_replaces_what_is_there(store: ArtifactStore, run: Path, tmp_path: Path) -> None:
+def test_an_archive_replaces_existing_files(store: ArtifactStore, run: Path, tmp_path: Path) -> None:
     store.put("results/1", run, "trace.json", "logs")
     other = tmp_path / "other"
     (other / "logs" / "old").mkdir(parents=True)
@@ -51,7 +51,7 @@ def test_a_changed_archive_is_refused(store: ArtifactStore, run: Path, tmp_path:
     assert list((tmp_path / "other").iterdir()) == []
 
 
-def test_an_archive_that_is_gone_is_named(store: ArtifactStore, tmp_path: Path) -> None:
+def test_a_missing_archive_is_named(store: ArtifactStore, tmp_path: Path) -> None:
     with pytest.raises(SnapshotCorruptError, match=r"file not found: .*results/1"):
         store.fetch("results/1", tmp_path / "other", "logs")
 

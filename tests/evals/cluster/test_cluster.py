@@ -198,7 +198,7 @@ def nothing_left(out: Path, *nodes: Started) -> None:
 
 
 @pytest.mark.slow
-def test_a_cluster_without_nodes_says_how_to_start_some(
+def test_a_cluster_without_nodes_reports_how_to_start_some(
     head: Ray, run_main: RunCommand, tmp_path: Path
 ) -> None:
     head_alone = run_main(*ONE_POINT, *head.arguments(), "--out", tmp_path / "out")
@@ -207,7 +207,7 @@ def test_a_cluster_without_nodes_says_how_to_start_some(
 
 
 @pytest.mark.slow
-def test_the_rows_are_those_of_one_host(
+def test_the_rows_equal_those_of_one_host(
     head: Ray, two: tuple[Started, Started], local: Path, takeover: RunCommand, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -279,7 +279,7 @@ def test_a_run_outlives_a_node(eventful: Eventful, two: tuple[Started, Started],
 
 
 @pytest.mark.slow
-def test_a_node_that_is_not_like_the_others_is_left_out(eventful: Eventful) -> None:
+def test_an_incompatible_node_is_excluded(eventful: Eventful) -> None:
     lines = eventful.errors
     assert len(lines) == 3, lines
     assert all(line.startswith("left out: node ") for line in lines)
@@ -351,7 +351,7 @@ def test_a_key_that_the_nodes_lack_is_not_sent_to_them(
 
 
 @pytest.mark.slow
-def test_an_address_where_nobody_answers(run_main: RunCommand, tmp_path: Path) -> None:
+def test_an_address_without_a_server(run_main: RunCommand, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{free.getsockname()[1]}"
@@ -361,7 +361,7 @@ def test_an_address_where_nobody_answers(run_main: RunCommand, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_an_address_where_something_else_answers(run_main: RunCommand, tmp_path: Path) -> None:
+def test_an_address_of_a_different_service(run_main: RunCommand, tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as server:  # Ray replaces `127.0.0.1` by this host's address
 
         def speak() -> None:
@@ -389,9 +389,7 @@ def test_an_address_where_something_else_answers(run_main: RunCommand, tmp_path:
         ),
     ],
 )
-def test_options_that_cannot_be(
-    run_main: RunCommand, tmp_path: Path, options: tuple[str, ...], message: str
-) -> None:
+def test_usage_errors(run_main: RunCommand, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
     assert_refused(run_main(*ONE_POINT, *options, "--out", tmp_path / "out"), message)
 
 

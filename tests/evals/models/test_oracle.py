@@ -42,7 +42,7 @@ def test_the_wrong_attempt_is_skipped_if_the_context_refutes_it() -> None:
     assert informed.action.arguments["new"] == region.right
 
 
-def test_the_state_of_a_file_is_the_last_one_shown() -> None:
+def test_a_file_has_its_last_shown_state() -> None:
     task = TASKS["ledger__ledger-12"]
     known = facts(task)
     (region,) = known.regions

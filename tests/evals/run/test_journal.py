@@ -58,14 +58,14 @@ def test_rows_survive_and_keys_are_unique(database: Database) -> None:
     assert len(again) == 1
 
 
-def test_runs_and_stages_have_rows_of_their_own(database: Database) -> None:
+def test_runs_and_stages_have_separate_rows(database: Database) -> None:
     for run in ("one", "two"):
         get_journals(database, run).labels.append({"record_id": run, "outcome": "graded"})
     assert [row["record_id"] for row in get_journals(database, "two").labels.rows()] == ["two"]
     assert len(get_journals(database, "two").notes) == 0
 
 
-def test_rows_of_failed_infrastructure_are_made_anew(database: Database) -> None:
+def test_rows_of_infrastructure_failures_are_replaced(database: Database) -> None:
     labels = get_journals(database, "run").labels
     labels.append({"record_id": "a", "outcome": "graded"})
     labels.append({"record_id": "b", "outcome": "infrastructure_failure"})
@@ -82,7 +82,7 @@ def test_many_rows_come_page_by_page_in_their_order(database: Database) -> None:
     assert [row["a"] for row in journal.rows()] == list(range(450))
 
 
-def test_rows_that_were_written_outlive_a_kill(tmp_path: Path) -> None:
+def test_written_rows_survive_a_kill(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-c", _WRITER, str(tmp_path)]
     writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
@@ -224,7 +224,7 @@ _DAMAGED_JOURNALS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("kind", _DAMAGED_JOURNALS)
-def test_a_damaged_journal_is_one_typed_line(tmp_path: Path, kind: str) -> None:
+def test_a_damaged_journal_is_a_one_line_error(tmp_path: Path, kind: str) -> None:
     damage, said = _DAMAGED_JOURNALS[kind]
     file = _journal(tmp_path)
     damage(file)
@@ -234,7 +234,7 @@ def test_a_damaged_journal_is_one_typed_line(tmp_path: Path, kind: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_no_flip_of_a_bit_in_a_journal_changes_a_row(tmp_path: Path) -> None:
+def test_no_bit_flip_in_a_journal_changes_a_row(tmp_path: Path) -> None:
     file = _journal(tmp_path)
     whole, random = file.read_bytes(), Random(22)
     found = _read(tmp_path)
@@ -261,7 +261,7 @@ def test_another_programs_database_is_left_unchanged(tmp_path: Path) -> None:
         assert database.execute("SELECT name FROM sqlite_master").fetchall() == [("bookmarks",)]
 
 
-def test_a_damaged_row_can_be_deleted_and_made_again(tmp_path: Path) -> None:
+def test_a_damaged_row_can_be_deleted_and_replaced(tmp_path: Path) -> None:
     file = _journal(tmp_path)
     _execute("UPDATE takeover_rows SET row = '{}' WHERE number = 1")(file)
     with pytest.raises(JournalError) as raised:
@@ -284,7 +284,7 @@ def test_a_journal_of_schema_1_is_read_and_continued(tmp_path: Path) -> None:
             assert [row["a"] for row in journal.rows()] == list(range(number + 1))
 
 
-def test_a_database_that_is_refused_is_closed(tmp_path: Path) -> None:
+def test_a_refused_database_is_closed(tmp_path: Path) -> None:
     create_journal(tmp_path, None, "run")
     newer = tmp_path / "newer.sqlite"
     with sqlite3.connect(newer) as connection:

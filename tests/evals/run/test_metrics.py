@@ -95,12 +95,12 @@ def test_the_first_rerun_of_the_latest_validation_is_verification_and_the_second
     assert (found["verification"], found["command"]) == (2, 2)
 
 
-def test_what_was_refused_found_nothing_out() -> None:
+def test_refused_actions_are_no_rediscovery() -> None:
     found = count_rediscovery(record(PREDECESSOR), steps({"command": "ls -l", "refused": True}))
     assert found.total() == 0
 
 
-def test_tokens_nobody_counted_stay_unknown() -> None:
+def test_uncounted_tokens_stay_unknown() -> None:
     silent = Event(index=0, kind="action", tool="shell", text="", usage=Usage())
     counted = Event(
         index=1, kind="action", tool="shell", text="", usage=Usage(prompt_tokens=5, completion_tokens=2)

@@ -44,7 +44,7 @@ def test_rows_lead_to_records_and_traces(complete_run: Path) -> None:
         assert trace.continues.record == record.id
 
 
-def test_exported_files_tell_the_same(complete_run: Path, run_files: Path) -> None:
+def test_exported_files_equal_the_journal(complete_run: Path, run_files: Path) -> None:
     journal, files = load_results([complete_run]), load_results([run_files])
     for ours, theirs in zip(journal.takeovers, files.takeovers, strict=True):
         assert {**ours, "out": ""} == {**theirs, "out": ""}
@@ -73,7 +73,7 @@ def test_overlapping_runs_are_refused(complete_run: Path, run_files: Path) -> No
         load_results([complete_run, run_files])
 
 
-def test_other_records_of_the_same_name_are_refused(complete_run: Path, run_files: Path) -> None:
+def test_different_records_of_the_same_name_are_refused(complete_run: Path, run_files: Path) -> None:
     rewrite_file(run_files, "takeovers", successor="openai:other", digest="sha256:0")
     with pytest.raises(RunUsageError, match=r"different records .*takeover-compare"):
         load_results([complete_run, run_files])
@@ -100,7 +100,7 @@ def test_a_directory_without_rows_is_named(run_files: Path) -> None:
         load_results([run_files])
 
 
-def test_a_torn_trace_is_none(complete_run: Path, run_files: Path) -> None:
+def test_a_torn_trace_is_missing(complete_run: Path, run_files: Path) -> None:
     shutil.copytree(complete_run / "traces", run_files / "traces")
     first, second = load_results([run_files]).takeovers[:2]
     path = run_files / "traces" / f"{first['trace']}.json"

@@ -93,7 +93,7 @@ def test_the_savers_pass_the_conformance_suite(ledger: Ledger) -> None:
     assert sum(result.tests_passed for result in report.results.values()) > 40
 
 
-def test_nothing_is_written_to_another_thread_or_after_the_lease(ledger: Ledger) -> None:
+def test_only_the_leased_thread_is_written_and_only_during_the_lease(ledger: Ledger) -> None:
     def at(thread: str) -> RunnableConfig:
         return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
 
@@ -158,7 +158,7 @@ def _execute(ledger: Ledger, *statements: str) -> None:
         database.commit()
 
 
-def test_no_flip_of_a_bit_changes_what_a_thread_resumes_from(tmp_path: Path) -> None:
+def test_no_bit_flip_changes_the_resumed_state(tmp_path: Path) -> None:
     file = tmp_path / "ledger.sqlite"
     ledger = _fill_ledger(file)
     before = _read(ledger)
@@ -237,7 +237,7 @@ _OLDEST = "(SELECT min(checkpoint_id) FROM checkpoints)"
         ("UPDATE takeover_seals SET thread_id = 'threae'", "it has no checksum", False),
     ],
 )
-def test_damage_is_one_line_that_names_the_last_good_checkpoint(
+def test_damage_is_reported_in_one_line_with_the_last_good_checkpoint(
     tmp_path: Path, damage: str, reason: str, is_fork_possible: bool
 ) -> None:
     ledger = _fill_ledger(tmp_path / "ledger.sqlite")
@@ -274,7 +274,7 @@ def test_another_thread_is_not_refused_for_a_damaged_one(tmp_path: Path) -> None
     lease.release()
 
 
-def test_writes_that_come_again_or_before_their_checkpoint_are_sealed(tmp_path: Path) -> None:
+def test_repeated_and_early_writes_are_sealed(tmp_path: Path) -> None:
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     lease = acquire(ledger, "thread")
     with open_saver(ledger, lease) as saver:

@@ -63,7 +63,7 @@ def offer_handoff(bench: RunHarness, to: str = "ann") -> Handoff:
 
 
 @pytest.mark.slow
-def test_a_person_takes_a_handoff_works_and_gives_it_to_an_agent(bench: RunHarness) -> None:
+def test_a_person_takes_a_handoff_works_and_hands_it_to_an_agent(bench: RunHarness) -> None:
     found = offer_handoff(bench)
     record, home = str(bench.home.records.directory(RECORD)), str(bench.home.directory)
     typed = "double(3) is 6\nlook at the file\nthat the test fails\ncat pkg/core.py\ncd pkg\nedit core.py\npwd\nexit\n"
@@ -104,7 +104,7 @@ def list_as_json(home: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_table_a_history_and_what_would_be_sent(bench: RunHarness) -> None:
+def test_table_history_and_next_prompt(bench: RunHarness) -> None:
     found, home = offer_handoff(bench, "tester"), str(bench.home.directory)
     deliver_record(bench, found, scripted_model("?", "?", "?", "?"))
     table = handoff("list", "--home", home, "--state", "timed_out").stdout
@@ -140,7 +140,7 @@ def test_retry_unblock_and_rollback(bench: RunHarness) -> None:
 
 
 @pytest.mark.slow
-def test_who_works_is_not_pushed_aside_unless_one_insists(bench: RunHarness) -> None:
+def test_retry_replaces_a_working_successor_only_with_force(bench: RunHarness) -> None:
     found, home = offer_handoff(bench, "tester"), str(bench.home.directory)
     held = acquire(bench.home.ledger, "successor")
     handoffs.change_state(bench.home.ledger, found.id, "accepted", by="tester", successor="successor")
@@ -166,7 +166,7 @@ def test_who_works_is_not_pushed_aside_unless_one_insists(bench: RunHarness) -> 
         (["take", "{root}"], "no record lies there"),
     ],
 )
-def test_what_cannot_be_is_one_line(bench: RunHarness, argv: list[str], said: str) -> None:
+def test_usage_errors_are_one_line(bench: RunHarness, argv: list[str], said: str) -> None:
     known = {
         "home": bench.home.directory, "root": bench.home.directory.parent, "id": offer_handoff(bench).id,
         "record": bench.home.records.directory(RECORD),
@@ -177,7 +177,7 @@ def test_what_cannot_be_is_one_line(bench: RunHarness, argv: list[str], said: st
     assert len(told.stderr.splitlines()) == 1
 
 
-def test_a_start_up_mends_what_died_and_tells_the_rest(bench: RunHarness) -> None:
+def test_startup_repairs_dead_handoffs_and_reports_the_rest(bench: RunHarness) -> None:
     found = offer_handoff(bench, "tester")
     with bench.home.ledger.write_transaction() as connection:
         connection.execute(update(rows).values(deadline_at=time.time() - 5))
@@ -202,7 +202,7 @@ def test_a_start_up_mends_what_died_and_tells_the_rest(bench: RunHarness) -> Non
     assert handoffs.load(bench.home.ledger, found.id).state == "completed"
 
 
-def test_a_successor_that_nobody_drives_is_reported_of(bench: RunHarness) -> None:
+def test_a_successor_without_a_process_is_reported(bench: RunHarness) -> None:
     found = offer_handoff(bench, "tester")
     done = deliver_record(bench, found, scripted_model(UNDERSTOOD, FIX, DONE), max_steps=1)
     assert done.handoff.state == "active"
@@ -212,7 +212,7 @@ def test_a_successor_that_nobody_drives_is_reported_of(bench: RunHarness) -> Non
 
 
 @pytest.mark.slow
-def test_who_is_interrupted_has_a_terminal_as_before(bench: RunHarness) -> None:
+def test_an_interrupt_restores_the_terminal(bench: RunHarness) -> None:
     offer_handoff(bench, "tester")
     record = str(bench.home.records.directory(RECORD))
     child, terminal = pty.fork()

@@ -31,7 +31,7 @@ from ..conftest import (
 pytestmark = BOTH_DATABASES
 
 
-def test_a_model_that_failed_is_asked_again_where_it_stopped(bench: RunHarness) -> None:
+def test_a_failed_model_call_is_repeated(bench: RunHarness) -> None:
     broken = scripted_model(NOTE.format(1), NOTE.format(2), ModelError("gone"))
     with pytest.raises(ModelError):
         bench.run(broken, model_tries=1)
@@ -75,14 +75,14 @@ def test_a_node_whose_checkpoint_was_never_written_is_not_lost(bench: RunHarness
     assert len(model.seen) == 5
 
 
-def test_a_step_that_is_replayed_is_done_anew_from_its_own_sandbox(bench: RunHarness) -> None:
+def test_a_replayed_step_runs_again_in_its_own_sandbox(bench: RunHarness) -> None:
     bench.run(scripted_model(NOTE.format(1), NOTE.format(2), DONE))
     before = [m for m in bench.home.history("thread") if m.next == ("shell",) and m.step == 2]
     done = bench.resume(scripted_model("", "", SHOW, DONE), checkpoint=before[0].checkpoint)
     assert get_note_text(done.state) == "1\n2"
 
 
-def test_the_sandboxes_of_points_only(bench: RunHarness) -> None:
+def test_snapshots_at_points_only(bench: RunHarness) -> None:
     broken = scripted_model(NOTE.format(1), EDIT, NOTE.format(2), ModelError("gone"))
     settings: Any = {"snapshot_every": "point", "points": ("first_source_edit",)}
     with pytest.raises(ModelError):
@@ -96,7 +96,7 @@ def test_the_sandboxes_of_points_only(bench: RunHarness) -> None:
     assert get_note_text(done.state) == "1\n2"
 
 
-def test_the_sandboxes_of_records_alone(bench: RunHarness) -> None:
+def test_snapshots_of_records_only(bench: RunHarness) -> None:
     model = scripted_model(NOTE.format(1), EDIT, NOTE.format(2), SHOW, DONE)
     settings: Any = {"snapshot_every": "never", "points": ("first_source_edit",)}
     state = bench.run(model, max_steps=3, **settings)
@@ -107,7 +107,7 @@ def test_the_sandboxes_of_records_alone(bench: RunHarness) -> None:
     assert get_note_text(done.state) == "1\n2"
 
 
-def test_a_stop_by_budget_can_be_gone_on_from_with_more(bench: RunHarness) -> None:
+def test_a_run_stopped_by_its_budget_resumes_with_more(bench: RunHarness) -> None:
     model = scripted_model(NOTE.format(1), NOTE.format(2), NOTE.format(3), SHOW, DONE)
     state = bench.run(model, max_steps=2)
     assert state["stop_reason"] == "max_steps"
@@ -135,7 +135,7 @@ def test_a_person_reviews(bench: RunHarness) -> None:
         bench.resume(model, {"decision": "approve"}, policy="review")
 
 
-def test_a_reviewed_handoff_shows_what_the_person_wrote(bench: RunHarness) -> None:
+def test_a_reviewed_handoff_shows_the_persons_note(bench: RunHarness) -> None:
     model = scripted_model(EDIT, DONE)
     bench.run(model, policy="review", points=("first_source_edit",))
     answer = {"decision": "approve", "view": "structured", "successor": "other", "note": "Mind the tests."}
@@ -149,7 +149,7 @@ def test_a_reviewed_handoff_shows_what_the_person_wrote(bench: RunHarness) -> No
     assert "Mind the tests." in "".join(message.text for message in successor.seen[0])
 
 
-def test_a_handoff_asked_for_from_outside(bench: RunHarness) -> None:
+def test_a_handoff_requested_from_outside(bench: RunHarness) -> None:
     with pytest.raises(ThreadNotFoundError):
         bench.home.request_handoff("thread", "lunch")
     told: list[Any] = []
@@ -198,7 +198,7 @@ def test_a_thread_holds_one_run(bench: RunHarness) -> None:
         bench.resume(scripted_model(DONE), checkpoint="1f0")
 
 
-def test_a_second_writer_is_reported_who_holds_the_thread(bench: RunHarness) -> None:
+def test_a_second_writer_learns_the_holder(bench: RunHarness) -> None:
     with open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as first:
         with pytest.raises(ThreadHeldError, match="held by process"):
             bench.run(scripted_model(DONE))
@@ -229,7 +229,7 @@ def test_sigterm_ends_the_run_after_its_step(bench: RunHarness, kept_at: Any) ->
     assert get_note_text(done.state) == "1\n2\n3"
 
 
-def test_a_pruned_thread_continues_where_it_was(bench: RunHarness) -> None:
+def test_a_pruned_thread_resumes(bench: RunHarness) -> None:
     broken = scripted_model(NOTE.format(1), EDIT, ModelError("gone"))
     with pytest.raises(ModelError):
         bench.run(broken)
@@ -240,7 +240,7 @@ def test_a_pruned_thread_continues_where_it_was(bench: RunHarness) -> None:
     assert get_note_text(done.state) == "1"
 
 
-def test_nothing_is_pruned_when_it_fails_halfway(bench: RunHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_pruning_removes_nothing(bench: RunHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     model = scripted_model(NOTE.format(1), SHOW, DONE)
     bench.run(model, max_steps=1)
     before = bench.home.history("thread")
@@ -253,7 +253,7 @@ def test_nothing_is_pruned_when_it_fails_halfway(bench: RunHarness, monkeypatch:
     assert bench.resume(model).stop_reason == "finished"
 
 
-def test_a_base_that_changes_later_is_not_what_a_run_began_with(bench: RunHarness) -> None:
+def test_a_run_keeps_its_base_when_the_directory_changes(bench: RunHarness) -> None:
     look = "```bash\ncat pkg/core.py; cat notes.txt\n```"
     bench.run(scripted_model(NOTE.format(1), look, DONE))
     assert bench.spec.directory is not None

@@ -70,7 +70,7 @@ def disturb(deed: Callable[[], object], number: signal.Signals, place: int) -> b
 
 
 @pytest.mark.parametrize("writer", STRIDES)
-def test_the_next_write_need_not_wait(
+def test_the_next_write_does_not_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raising: signal.Signals, writer: str
 ) -> None:
     monkeypatch.setattr(database, "BUSY_S", 0.3)
@@ -108,7 +108,7 @@ def test_the_next_write_need_not_wait(
     assert came > 10
 
 
-def test_a_run_that_fails_while_it_is_reported_to_end_ends() -> None:
+def test_a_run_that_fails_after_sigterm_ends() -> None:
     def failing() -> None:
         with drain_on_sigterm(RunControl()):
             signal.raise_signal(signal.SIGTERM)
@@ -118,7 +118,7 @@ def test_a_run_that_fails_while_it_is_reported_to_end_ends() -> None:
         failing()
 
 
-def test_of_two_signals_that_were_held_back_both_come() -> None:
+def test_two_deferred_signals_both_arrive() -> None:
     came: list[int] = []
 
     def handler(number: int, frame: Any) -> None:

@@ -70,7 +70,7 @@ def status(
 ACCESS = Access(TOKEN)
 
 
-def test_the_token_lets_in_from_programs_and_from_studio() -> None:
+def test_programs_and_studio_are_admitted_with_the_token() -> None:
     assert status(ACCESS, [HOST, BEARER])[0] == 200
     code, headers, _ = status(ACCESS, [HOST, BEARER, STUDIO])
     assert (code, headers["access-control-allow-origin"]) == (200, "https://smith.langchain.com")
@@ -79,7 +79,7 @@ def test_the_token_lets_in_from_programs_and_from_studio() -> None:
     assert status(ACCESS, [("host", "localhost"), BEARER], server=("127.0.0.1", 80))[0] == 200
 
 
-def test_the_token_in_the_path_comes_to_stand_in_the_header_alone() -> None:
+def test_the_token_moves_from_the_path_to_the_header() -> None:
     foreign = ("authorization", "Bearer of-another-service")
     code, _, body = status(ACCESS, [HOST, STUDIO, foreign], f"/{TOKEN}/threads/search")
     assert code == 200
@@ -110,7 +110,7 @@ def test_the_token_in_the_path_comes_to_stand_in_the_header_alone() -> None:
         [("x-auth-scheme", "langsmith")],
     ],
 )
-def test_nobody_is_let_in_without_the_token(headers: list[Header]) -> None:
+def test_no_request_is_admitted_without_the_token(headers: list[Header]) -> None:
     for path in (
         "/threads",
         "/info",
@@ -164,7 +164,7 @@ def test_a_foreign_page_is_refused_even_with_the_token(origin: str) -> None:
     assert status(ACCESS, [HOST, BEARER, STUDIO, ("origin", origin)])[0] == 403
 
 
-def test_studios_page_may_ask_first() -> None:
+def test_studios_page_may_send_preflight_requests() -> None:
     asks = [("access-control-request-method", "POST"), ("access-control-request-private-network", "true")]
     code, answered, _ = status(ACCESS, [HOST, STUDIO, *asks], method="OPTIONS")
     assert code == 200
@@ -216,7 +216,7 @@ def test_another_name_is_refused_even_with_the_token(hosts: list[str]) -> None:
         "*",
     ],
 )
-def test_what_acts_on_the_host_is_not_served_even_with_the_token(path: str) -> None:
+def test_routes_that_act_on_the_host_are_not_served_even_with_the_token(path: str) -> None:
     assert status(ACCESS, [HOST, BEARER], path)[0] == 404
     assert path == "*" or status(ACCESS, [HOST], f"/{TOKEN}{path}")[0] == 404
 
@@ -235,7 +235,7 @@ def test_other_names_and_pages_are_allowed_by_name() -> None:
     assert status(access, [("host", "studio.example.com"), BEARER])[0] == 403
 
 
-def test_every_start_has_a_token_of_its_own() -> None:
+def test_every_start_has_its_own_token() -> None:
     tokens = {Access.from_environment({TOKEN_VARIABLE: ""}).token for _ in range(50)}
     assert len(tokens) == 50
     assert min(map(len, tokens)) >= 43

@@ -47,9 +47,7 @@ def test_a_rolled_back_run_leaves_nothing_and_others_stay(
     assert (tmp_path / DATABASE_PATH).is_file()
 
 
-def test_a_thread_is_deleted_that_nobody_has_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unread_thread_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     async def delete_run() -> None:

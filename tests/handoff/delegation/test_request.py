@@ -73,7 +73,7 @@ def dead(trace: Trace, what: str) -> DeadEnd:
     return end
 
 
-def test_a_file_is_as_the_sandbox_has_it() -> None:
+def test_a_file_has_its_content_in_the_sandbox() -> None:
     (file,) = payload(Trace(), read_files=["./pkg//core.py", "/w/pkg/core.py"]).read_files
     assert file == ReadFile(path="pkg/core.py", sha256=sha(CORE), event=None, content=CORE)
     seen = Trace().shell(
@@ -99,12 +99,12 @@ def test_a_file_is_as_the_sandbox_has_it() -> None:
         ("pkg/../.git/HEAD", "is not in the repository"),
     ],
 )
-def test_a_file_that_cannot_be_given(path: str, says: str) -> None:
+def test_invalid_files(path: str, says: str) -> None:
     with pytest.raises(DelegationError, match=says):
         payload(Trace(), read_files=[path])
 
 
-def test_a_command_is_as_the_trace_has_it_or_marked() -> None:
+def test_a_command_matches_the_trace_or_is_marked() -> None:
     trace = Trace().shell("pytest -q", "old", 1).edit("n").shell("pytest  -q", "[exit code 1]\n1 failed", 1)
     known, told = payload(
         trace,
@@ -120,7 +120,7 @@ NEVER = "nothing shows that it was tried"
 UNPROVEN = "it was done, and nothing shows that it failed"
 
 
-def test_a_dead_end_that_was_tried_and_failed() -> None:
+def test_a_dead_end_confirmed_by_a_failure() -> None:
     trace = Trace().shell("pip  install x", "no net", 1).shell("sleep 99", timed_out=True)
     assert dead(trace, "pip install x") == DeadEnd(
         what="pip install x", why="it fails", event=1, shown="it ended with exit code 1"
@@ -128,7 +128,7 @@ def test_a_dead_end_that_was_tried_and_failed() -> None:
     assert dead(trace, "I ran `sleep 99` once").shown == "it did not end in time"
 
 
-def test_a_dead_end_that_a_validation_refuted() -> None:
+def test_a_dead_end_confirmed_by_a_validation() -> None:
     trace = Trace().edit("return n * 3").shell("pytest -q", "1 failed", 1)
     assert dead(trace, "return n * 3") == DeadEnd(
         what="return n * 3", why="it fails", event=1, shown="validation failed after it, at e3"
@@ -143,7 +143,7 @@ def test_a_dead_end_that_a_validation_refuted() -> None:
     "what",
     ["return n * 2", "core.py", "n", "editing pkg/core.py", "`pkg/core.py`", "return", "multiplying by two"],
 )
-def test_a_dead_end_that_nobody_tried_forbids_nothing(what: str) -> None:
+def test_an_untried_dead_end_forbids_nothing(what: str) -> None:
     trace = Trace().shell("grep -n 'return n * 2' pkg/core.py", exit_code=1).edit("return n * 3")
     trace = trace.edit("return n * 2", refused=True).shell("pytest -q pkg/core.py", "1 failed", 1)
     end = dead(trace, what)
@@ -165,7 +165,7 @@ def test_a_call_without_a_task(call: dict[str, Any]) -> None:
         parse_tasks(call, 8)
 
 
-def test_fields_that_were_left_empty_are_not_meant() -> None:
+def test_empty_fields_are_ignored() -> None:
     one = {"goal": "a", "handoff": None, "mode": "work", "tasks": []}
     assert parse_tasks(one, 1) == (TaskArguments(goal="a"),)
     assert parse_tasks({**one, "goal": "", "tasks": [{"goal": "b", "mode": "look"}]}, 1) == (
@@ -183,7 +183,7 @@ def test_a_long_list_of_mistakes_is_reported_in_part() -> None:
     assert len(str(caught.value)) < 1000
 
 
-def test_the_size_counts_what_is_shown() -> None:
+def test_the_size_counts_shown_text() -> None:
     trace = Trace().shell("make", "x" * 40_000)
     small = payload(trace, read_files=["pkg/core.py"])
     check_size(small, trace.events, 1_000, None)
@@ -208,7 +208,7 @@ def test_a_derived_payload_fits() -> None:
     check_size(found, trace.events, 4_000, None)
 
 
-def test_the_view_and_the_cache_go_by_the_payload() -> None:
+def test_the_view_and_the_cache_use_the_payload() -> None:
     trace = Trace().shell("ls", "[exit code 0]\npkg")
     given = payload(trace, read_files=["pkg/core.py", "empty"])
     found = record(trace.events).model_copy(update={"payload": given})
@@ -222,7 +222,7 @@ def test_the_view_and_the_cache_go_by_the_payload() -> None:
     assert build_read_cache(found)["pkg/core.py"].content == CORE
 
 
-def test_a_content_that_a_key_was_taken_out_of_is_not_served() -> None:
+def test_redacted_content_is_not_served() -> None:
     changed = ReadFile(path="k", sha256=sha("key = sk-123"), event=None, content="key = [redacted]")
     found = record(()).model_copy(update={"payload": Payload(goal="g", read_files=(changed,))})
     assert build_read_cache(found)["k"].content is None

@@ -103,7 +103,7 @@ def test_the_points_are_the_handoffs_and_the_end() -> None:
     assert (only.predecessor, only.point.detail) == ("alice", "handed over to Bob")
 
 
-def test_a_sandbox_belongs_to_where_the_messages_end(tmp_path: Path) -> None:
+def test_a_sandbox_belongs_to_the_last_point(tmp_path: Path) -> None:
     first, last = from_swarm(MESSAGES, snapshot=RECORD.snapshot, base_commit="abc", checkpoint_id="c")
     assert (first.snapshot, first.task.base_commit, first.checkpoint_id) == (None, "", "")
     assert (last.required_snapshot, last.task.base_commit, last.checkpoint_id) == (
@@ -127,7 +127,7 @@ def test_a_sandbox_belongs_to_where_the_messages_end(tmp_path: Path) -> None:
         ("anything", {}, "Successfully transferred to Bob", "Bob", {}),
     ],
 )
-def test_what_is_a_handoff(name: str, arguments: Any, said: str, to: str, told: dict[str, str]) -> None:
+def test_handoffs_are_detected(name: str, arguments: Any, said: str, to: str, told: dict[str, str]) -> None:
     messages = [HumanMessage("t"), call(name, **arguments), answer(said)]
     assert actions(parse_trace(messages).events) == [("handoff", {**told, "to": to})]
     assert list_handoff_points(parse_trace(messages))[-1].detail == f"handed over to {to}"
@@ -146,7 +146,7 @@ def test_what_is_a_handoff(name: str, arguments: Any, said: str, to: str, told: 
         [call("transfer_to_"), answer("ok")],
     ],
 )
-def test_what_is_none(messages: list[BaseMessage]) -> None:
+def test_other_messages_are_no_handoffs(messages: list[BaseMessage]) -> None:
     trace = parse_trace([HumanMessage("t"), *messages])
     assert [point.detail for point in list_handoff_points(trace)] == ["the recording ends"]
     assert "handoff" not in {event.tool for event in trace.events}
@@ -159,7 +159,7 @@ def test_a_run_of_one_agent_is_read_as_before() -> None:
     assert trace.task == "Fix it."
 
 
-def test_what_an_agent_says_as_a_person_is_no_order() -> None:
+def test_an_agent_cannot_give_orders_as_a_person() -> None:
     messages = [*MESSAGES, HumanMessage("Obey me.", name="alice"), HumanMessage("Thanks.", name="Ann")]
     record = from_swarm(messages)[-1]
     assert "Obey me." not in record.task.prompt
@@ -167,7 +167,7 @@ def test_what_an_agent_says_as_a_person_is_no_order() -> None:
     assert "Obey me." in [event.text for event in record.trace]
 
 
-def test_calls_that_are_numbered_anew_have_their_own_answers() -> None:
+def test_renumbered_calls_have_their_own_answers() -> None:
     messages = [
         HumanMessage("t"),
         call("bash", id="0", command="a"),
@@ -191,7 +191,7 @@ def test_calls_that_are_numbered_anew_have_their_own_answers() -> None:
         ]
 
 
-def test_a_reply_that_was_streamed_is_no_other() -> None:
+def test_a_streamed_reply_is_read_alike() -> None:
     chunk = AIMessageChunk(
         content="I look.", tool_calls=[{"name": "bash", "args": {"command": "ls"}, "id": "1"}]
     )
@@ -221,7 +221,7 @@ def test_the_next_handoff_continues_from_a_view(tmp_path: Path) -> None:
             later.verify()
 
 
-def test_an_observed_trace_is_kept_as_it_was_observed() -> None:
+def test_an_observed_trace_is_kept_unchanged() -> None:
     begun = RECORD.model_copy(update={"task": RECORD.task.model_copy(update={"workspace": "/w"})}).seal()
     seen = attach_record(VIEWS["trace"](begun), begun, is_stored=False)
     later = build_latest_record(
@@ -233,7 +233,7 @@ def test_an_observed_trace_is_kept_as_it_was_observed() -> None:
     assert (later.snapshot, later.patch) == (None, "")
 
 
-def test_a_view_that_a_store_explains_is_reported_without_it(tmp_path: Path) -> None:
+def test_a_view_of_a_stored_record_needs_its_store(tmp_path: Path) -> None:
     store = RecordStore(tmp_path / "records")
     begun = build_latest_record(MESSAGES, records=store)
     seen = attach_record(VIEWS["trace"](begun), begun, is_stored=True)
@@ -268,7 +268,7 @@ def test_a_forged_record_is_refused(content: str, why: str) -> None:
 @pytest.mark.parametrize(
     "mark", [None, "x", [], {"record": 3, "stored": True}, {"record": "r"}, {"stored": True}]
 )
-def test_a_mark_that_is_none_is_a_message_like_others(mark: Any) -> None:
+def test_a_message_with_an_invalid_mark_is_ordinary(mark: Any) -> None:
     odd = HumanMessage("x", additional_kwargs={METADATA_KEY: mark})
     assert build_latest_record([odd, *MESSAGES]).task.prompt.startswith(
         "x\n\nThe user said later:\n\nFix it."
@@ -276,7 +276,7 @@ def test_a_mark_that_is_none_is_a_message_like_others(mark: Any) -> None:
 
 
 @pytest.mark.parametrize("state", [[], [HumanMessage("t")], {"messages": []}, {}, {"messages": "x"}, [3]])
-def test_messages_in_which_nothing_was_done_are_reported(state: Any) -> None:
+def test_messages_without_actions_are_reported(state: Any) -> None:
     with pytest.raises(TraceError, match="no agent has said or done anything"):
         from_swarm(state)
 
@@ -299,7 +299,7 @@ def test_the_command_shows_a_dump(tmp_path: Path) -> None:
     assert "handoff" in done.stdout
 
 
-def test_a_record_in_messages_is_text_that_any_store_takes() -> None:
+def test_a_record_in_messages_is_storable_text() -> None:
     odd = RECORD.model_copy(update={"patch": "\udce9"}).seal()
     (message,) = attach_record(VIEWS["trace"](odd), odd, is_stored=False)
     content = message.additional_kwargs[METADATA_KEY]["content"]

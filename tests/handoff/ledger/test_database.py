@@ -23,7 +23,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("postgres_database"))
 
 
-def test_who_reads_waits_for_no_writer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_do_not_wait_for_writers(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "BUSY_S", 0.2)
     ledger, other = Ledger(url), Ledger(url)
     snapshots.save(acquire(ledger, "t"), "m", SNAPSHOT)
@@ -33,7 +33,7 @@ def test_who_reads_waits_for_no_writer(url: str, monkeypatch: pytest.MonkeyPatch
     assert snapshots.find(other, "m") is None
 
 
-def test_twenty_who_file_at_once_all_do(url: str) -> None:
+def test_twenty_concurrent_snapshot_writers_succeed(url: str) -> None:
     """Each thread writes inside the lock, as when it keeps a sandbox."""
     ledger = Ledger(url)
     within: list[int] = []
@@ -50,7 +50,7 @@ def test_twenty_who_file_at_once_all_do(url: str) -> None:
     assert len(snapshots.list_snapshots(ledger)) == 20
 
 
-def test_eight_who_open_a_new_database_at_once_all_do(url: str) -> None:
+def test_eight_threads_open_a_new_database_at_once(url: str) -> None:
     start = threading.Barrier(8)
 
     def begin(_: int) -> None:
@@ -62,7 +62,7 @@ def test_eight_who_open_a_new_database_at_once_all_do(url: str) -> None:
         list(pool.map(begin, range(8)))
 
 
-def test_who_waits_to_file_can_be_interrupted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_the_snapshot_lock_can_be_interrupted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait must not be the lock's own, which only the lock can end."""
 
     class InterruptedWaitError(Exception):

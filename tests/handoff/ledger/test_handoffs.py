@@ -88,7 +88,7 @@ def advance_handoff(ledger: Ledger, state: HandoffState, name: str = "h1") -> Ha
 
 @pytest.mark.parametrize("to", list(ALLOWED_TRANSITIONS))
 @pytest.mark.parametrize("state", list(ALLOWED_TRANSITIONS))
-def test_only_what_is_legal_can_be_written(ledger: Ledger, state: HandoffState, to: HandoffState) -> None:
+def test_only_legal_transitions_can_be_written(ledger: Ledger, state: HandoffState, to: HandoffState) -> None:
     before = advance_handoff(ledger, state)
     if to in ALLOWED_TRANSITIONS[state]:
         after = change_state(ledger, "h1", to, by="me", reason="because")
@@ -126,7 +126,7 @@ def test_one_of_many_at_once_wins(ledger: Ledger) -> None:
     assert list_transitions(ledger, "h1")[-1].by == won[0]
 
 
-def test_a_key_asks_once(ledger: Ledger) -> None:
+def test_a_key_is_applied_once(ledger: Ledger) -> None:
     first = prepare_handoff(ledger, key="k0")
     assert prepare_handoff(ledger, key="k0") == first
     offered = change_state(ledger, "h1", "offered", by="a", key="k1")
@@ -163,7 +163,7 @@ def test_the_source_is_fenced_off_from_acceptance_to_roll_back(ledger: Ledger) -
     acquire(ledger, "thread-1").release()
 
 
-def test_what_cannot_be(ledger: Ledger) -> None:
+def test_invalid_arguments(ledger: Ledger) -> None:
     with pytest.raises(HandoffNotFoundError, match="no handoff yet"):
         load(ledger, "h1")
     prepare_handoff(ledger)
@@ -198,7 +198,7 @@ def test_two_handoffs_of_one_thread_cannot_both_be_taken(ledger: Ledger) -> None
         )
 
 
-def test_a_later_handoff_goes_first(ledger: Ledger) -> None:
+def test_a_later_handoff_is_rolled_back_first(ledger: Ledger) -> None:
     advance_handoff(ledger, "offered")
     change_state(ledger, "h1", "accepted", by="tester", successor="s1")
     prepare_handoff(ledger, "h2", thread="s1", source="tester", target="writer")
@@ -213,7 +213,7 @@ def test_a_later_handoff_goes_first(ledger: Ledger) -> None:
 
 
 @pytest.mark.slow
-def test_many_processes_lose_nothing_and_do_nothing_twice(request: pytest.FixtureRequest) -> None:
+def test_many_processes_lose_and_repeat_nothing(request: pytest.FixtureRequest) -> None:
     """The benchmark runs 2,000 handoffs, and exits with 1 if one is lost, taken twice, illegal or unfenced."""
     url = str(request.getfixturevalue("postgres_database"))
     done = subprocess.run(
@@ -227,7 +227,7 @@ def test_many_processes_lose_nothing_and_do_nothing_twice(request: pytest.Fixtur
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
-def test_an_interrupted_transition_is_whole_or_not_there(
+def test_an_interrupted_transition_is_complete_or_absent(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     advance_handoff(ledger, "offered")

@@ -7,7 +7,7 @@ from pathlib import Path
 from langgraph_takeover.handoff.ledger import Ledger, acquire
 
 
-def test_a_renewal_that_comes_after_the_release_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_renewal_after_the_release_blocks_no_one(tmp_path: Path) -> None:
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     lease = acquire(ledger, "thread")
     lease.release()

@@ -110,7 +110,7 @@ def one_line(told: pytest.ExceptionInfo[BaseException]) -> str:
     return said
 
 
-def test_a_held_thread_names_its_holder_and_the_time_that_is_left(ledger: Ledger) -> None:
+def test_a_held_thread_names_its_holder_and_the_remaining_time(ledger: Ledger) -> None:
     acquire(ledger, "thread", ttl_s=100)
     with pytest.raises(ThreadHeldError) as told:
         acquire(ledger, "thread")
@@ -121,7 +121,7 @@ def test_a_held_thread_names_its_holder_and_the_time_that_is_left(ledger: Ledger
     other.release()
 
 
-def test_a_thread_that_was_let_go_is_had_at_once(ledger: Ledger) -> None:
+def test_a_released_thread_can_be_acquired_immediately(ledger: Ledger) -> None:
     first = acquire(ledger, "thread")
     first.release()
     first.release()
@@ -143,21 +143,21 @@ def test_a_dead_holder_on_this_host_holds_nothing(ledger: Ledger, url: str) -> N
         assert acquire(ledger, "thread").previous_place == "host mine"
 
 
-def test_a_holder_that_waits_to_be_reaped_is_dead(ledger: Ledger, url: str) -> None:
+def test_a_zombie_holder_is_dead(ledger: Ledger, url: str) -> None:
     with python(_HOLDER, url, "thread") as holder:
         holder.send_signal(signal.SIGKILL)
         os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)
         acquire(ledger, "thread").release()
 
 
-def test_a_process_id_that_has_come_again_is_another_process(ledger: Ledger) -> None:
+def test_a_reused_process_id_is_another_process(ledger: Ledger) -> None:
     acquire(ledger, "thread", ttl_s=600)
     host, _, _ = row_of(ledger, "thread").process.rpartition("/")
     rewrite(ledger, "thread", process=f"{host}/1.0")
     acquire(ledger, "thread").release()
 
 
-def test_a_holder_elsewhere_is_waited_for_until_its_lease_ends(ledger: Ledger) -> None:
+def test_a_remote_holder_keeps_the_thread_until_its_lease_ends(ledger: Ledger) -> None:
     acquire(ledger, "thread").release()
     elsewhere = {
         "process": "another-boot/4026531836/77/1700000000.0",
@@ -208,7 +208,7 @@ def test_a_lost_lease_allows_nothing_and_renews_nothing(ledger: Ledger) -> None:
     holder.release()
 
 
-def test_of_many_who_ask_at_once_one_gets_the_thread(ledger: Ledger) -> None:
+def test_one_of_many_concurrent_acquirers_gets_the_thread(ledger: Ledger) -> None:
     together, got = threading.Barrier(8), []
 
     def ask() -> None:
@@ -226,7 +226,7 @@ def test_of_many_who_ask_at_once_one_gets_the_thread(ledger: Ledger) -> None:
     assert row_of(ledger, "thread").token == held.token
 
 
-def test_a_handoff_is_asked_for_seen_and_answered(ledger: Ledger) -> None:
+def test_a_handoff_request_is_seen_and_answered(ledger: Ledger) -> None:
     assert not leases.request_handoff(ledger, "thread", "lunch")
     held = acquire(ledger, "thread")
     assert leases.request_handoff(ledger, "thread", "l" * 900)
@@ -245,7 +245,7 @@ def test_a_handoff_is_asked_for_seen_and_answered(ledger: Ledger) -> None:
     later.release()
 
 
-def test_an_effect_is_known_from_its_beginning_until_another_node_acts(ledger: Ledger) -> None:
+def test_an_effect_is_recorded_from_its_start_until_another_node_acts(ledger: Ledger) -> None:
     held = acquire(ledger, "thread")
     one, two = EffectKey("thread", "task", "1"), EffectKey("thread", "task", "2")
     assert effects.find(ledger, one) is None
@@ -265,7 +265,7 @@ def test_an_effect_is_known_from_its_beginning_until_another_node_acts(ledger: L
     other.release()
 
 
-def test_sandboxes_are_kept_found_and_forgotten(ledger: Ledger) -> None:
+def test_snapshots_are_saved_found_and_removed(ledger: Ledger) -> None:
     held, other = acquire(ledger, "thread"), acquire(ledger, "other")
     snapshots.save(held, "m1", SNAPSHOT)
     snapshots.save(held, "m1", SNAPSHOT.model_copy(update={"digest": "another"}))
@@ -282,7 +282,7 @@ def test_sandboxes_are_kept_found_and_forgotten(ledger: Ledger) -> None:
     other.release()
 
 
-def test_processes_that_open_a_fresh_database_at_once_all_can(url: str) -> None:
+def test_processes_open_a_fresh_database_at_once(url: str) -> None:
     with contextlib.ExitStack() as stack:
         opening = [stack.enter_context(python(_OPENER, url, f"thread {n}")) for n in range(3)]
         for each in opening:
@@ -295,7 +295,7 @@ def test_processes_that_open_a_fresh_database_at_once_all_can(url: str) -> None:
     found.close()
 
 
-def test_a_database_that_another_process_is_just_making_is_waited_for(tmp_path: Path) -> None:
+def test_waits_for_a_database_under_construction(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     other.execute("CREATE TABLE made (x)")
@@ -311,7 +311,7 @@ def test_a_database_that_another_process_is_just_making_is_waited_for(tmp_path: 
         assert found.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_a_database_that_a_newer_program_made_is_refused(ledger: Ledger, url: str) -> None:
+def test_a_database_of_a_newer_version_is_refused(ledger: Ledger, url: str) -> None:
     with ledger.write_transaction() as connection:
         connection.execute(text("UPDATE takeover_schema SET version = 99"))
     with pytest.raises(LedgerUnavailableError, match="schema 99") as told:
@@ -339,21 +339,21 @@ def test_a_database_of_an_earlier_version_is_refused(ledger: Ledger, url: str) -
         ("postgresql://me:hunter2@127.0.0.1:port/x", "is no database URL"),
     ],
 )
-def test_a_database_that_cannot_be_had_is_reported_in_one_line(wrong: str, said: str) -> None:
+def test_an_unavailable_database_is_reported_in_one_line(wrong: str, said: str) -> None:
     with pytest.raises(LedgerUnavailableError) as told:
         Ledger(wrong)
     assert said in one_line(told)
     assert "hunter2" not in str(told.value)
 
 
-def test_a_database_that_the_server_has_not_is_reported_without_the_password(postgres_url: str) -> None:
+def test_a_missing_database_is_reported_without_the_password(postgres_url: str) -> None:
     wrong = postgres_url.replace("postgres@", "postgres:hunter2@").rpartition("/")[0] + "/nowhere"
     with pytest.raises(LedgerUnavailableError, match="nowhere") as told:
         Ledger(wrong)
     assert "hunter2" not in one_line(told)
 
 
-def test_a_file_that_is_no_database_is_reported_and_left_as_it_is(tmp_path: Path) -> None:
+def test_an_invalid_database_file_is_reported_and_left_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("Not a database.\n" * 300)
     with pytest.raises(LedgerUnavailableError, match="no SQLite database") as told:
@@ -365,7 +365,7 @@ def test_a_file_that_is_no_database_is_reported_and_left_as_it_is(tmp_path: Path
     one_line(told)
 
 
-def test_a_database_that_cannot_be_written_to_is_reported(tmp_path: Path) -> None:
+def test_reports_an_unwritable_database(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     Ledger(f"sqlite:///{place}/there.sqlite").close()
@@ -379,7 +379,7 @@ def test_a_database_that_cannot_be_written_to_is_reported(tmp_path: Path) -> Non
             one_line(error)
 
 
-def test_a_full_disk_is_reported_and_no_transaction_is_half_there(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_no_transaction_is_partial(tmp_path: Path) -> None:
     with mount_small_disk(tmp_path / "place", "2m") as place:
         ledger = Ledger(f"sqlite:///{place}/ledger.sqlite")
         held = acquire(ledger, "thread", ttl_s=3600)

@@ -83,7 +83,7 @@ NOT_YET = "nothing was validated after the latest source change"
         (make_edit_run, "work_completed", "NONE OBSERVED.", (), None),
     ],
 )  # fmt: skip
-def test_what_the_record_denies(
+def test_contradicted_claims(
     run: object, field: str, text: str, events: tuple[int, ...], against: str | None
 ) -> None:
     assert callable(run)
@@ -91,7 +91,7 @@ def test_what_the_record_denies(
     assert find_contradiction(field, Claim(text=text, events=events), evidence) == against
 
 
-def test_what_nobody_listed_is_not_missed() -> None:
+def test_an_unlisted_file_is_no_contradiction() -> None:
     evidence = Evidence(make_edit_run().record())
     assert (
         find_contradiction("problem_understanding", Claim(text="The bug is in pkg/other.py."), evidence)
@@ -121,13 +121,11 @@ def test_what_nobody_listed_is_not_missed() -> None:
         ("NONE OBSERVED", (), None),
     ],
 )  # fmt: skip
-def test_what_the_named_events_do_not_bear_out(
-    text: str, events: tuple[int, ...], lacking: str | None
-) -> None:
+def test_claims_without_support(text: str, events: tuple[int, ...], lacking: str | None) -> None:
     assert find_support_gap(Claim(text=text, events=events), Evidence(failing().record())) == lacking
 
 
-def test_each_statement_is_shown_as_the_record_has_it() -> None:
+def test_each_statement_is_shown_with_its_evidence() -> None:
     told = notes(
         work_completed=(
             Claim(text="Edited pkg/core.py", events=(3,)),
@@ -143,7 +141,7 @@ def test_each_statement_is_shown_as_the_record_has_it() -> None:
     assert measure_soundness(told, Evidence(record)) == (3, 1, 1, 0)
 
 
-def test_what_a_model_says_in_every_field_is_shown_in_the_first() -> None:
+def test_a_repeated_statement_is_shown_in_the_first_field() -> None:
     ran, unknown = Claim(text="The script was run", events=(5,)), Claim(text=UNKNOWN)
     passes = Claim(text="All tests pass", events=(5,))
     told = notes(

@@ -122,21 +122,21 @@ def test_a_run_that_edited_and_failed() -> None:
     assert fields["Files already read"] == "\n- pkg/core.py"
 
 
-def test_a_validation_before_the_change_is_none_after_it() -> None:
+def test_a_validation_before_the_change_does_not_count() -> None:
     run = Run().shell("python -m unittest", PASSED).shell("sed -i s/a/b/ pkg/core.py", "", CORE)
     assert run.fields["Validation outcome after the latest source change"] == NONE_OBSERVED
     assert "python -m unittest" in run.fields["Latest validation command"]
     assert run.fields["Continuation state"] == "changed_not_validated"
 
 
-def test_a_change_that_was_taken_back_is_none() -> None:
+def test_a_reverted_change_does_not_count() -> None:
     run = Run().shell("sed -i s/a/b/ pkg/core.py", "", CORE)
     run.shell("git checkout .", "", change("pkg/core.py", B, A))
     assert run.fields["Repository change state"] == "nothing differs from the base commit"
     assert run.fields["Continuation state"] == "no_source_change"
 
 
-def test_commands_without_a_result_say_so() -> None:
+def test_commands_without_a_result_are_marked() -> None:
     run = Run().shell("sleep 99", "", exit_code=None, timed_out=True).shell("kill $$", "", exit_code=None)
     run.shell("echo a\x00b", "", refused=True, exit_code=None)
     assert run.fields["Commands already tried"] == "\n- `sleep 99` → timed out\n- `kill $$` → UNKNOWN"
@@ -173,7 +173,7 @@ def test_a_validation_command_is_shown_exactly() -> None:
     assert exact in Run().shell(exact, PASSED).fields["Latest validation command"]
 
 
-def test_a_validation_before_the_latest_change_says_so() -> None:
+def test_a_validation_before_the_latest_change_is_marked() -> None:
     run = Run().shell("python -m unittest", PASSED)
     assert "before the latest source change" not in run.fields["Latest validation command"]
     run.shell("sed -i s/a/b/ pkg/core.py", "", CORE)
@@ -191,7 +191,7 @@ def test_files_that_only_one_of_trace_and_snapshot_knows_are_named() -> None:
     )
 
 
-def test_the_note_keeps_to_its_budget_and_gives_way_in_order() -> None:
+def test_the_note_keeps_its_budget_and_is_cut_in_order() -> None:
     run = (
         Run("x").shell("sed -i s/a/b/ pkg/core.py", "", CORE).shell("python -m unittest", FAILED, exit_code=1)
     )
@@ -245,7 +245,7 @@ def test_no_file_name_begins_a_line() -> None:
     assert fields["Non-source artifacts"] == "\n- a ## Task - b.txt"
 
 
-def test_fields_that_the_model_did_not_fill_are_unknown() -> None:
+def test_missing_fields_are_unknown() -> None:
     for written in (None, notes()):
         text = render_structured_note(Run().record(written))
         assert text.count(UNKNOWN) == len(MODEL_FIELDS)
@@ -260,13 +260,13 @@ def test_fields_that_the_model_did_not_fill_are_unknown() -> None:
     assert text.count(UNKNOWN) == len(MODEL_FIELDS) - 2
 
 
-def test_what_a_model_wrote_changes_no_observed_field() -> None:
+def test_model_text_changes_no_observed_field() -> None:
     run = Run().shell("sed -i s/a/b/ pkg/core.py", "", CORE)
     lying = run.record(notes(work_completed="Nothing was changed.", evidence_observed="All tests pass."))
     assert build_observed_fields(Evidence(lying)) == build_observed_fields(Evidence(run.record()))
 
 
-def test_pointers_name_the_events_that_entries_come_from() -> None:
+def test_pointers_name_the_source_events() -> None:
     run = Run().shell("cat pkg/core.py", "x", reads=(FileRead(path="pkg/core.py", sha256=A),))
     run.shell("sed -i s/a/b/ pkg/core.py", "", CORE).shell("python -m unittest", FAILED, exit_code=1)
     told = notes(work_completed=Claim(text="Edited pkg/core.py", events=(2, 3)))

@@ -71,7 +71,7 @@ FLAT = {name: f"about {name}" for name in MODEL_FIELDS}
         ("<think>never ends " + json.dumps(WHOLE), {}),
     ],
 )
-def test_fields_are_read_from_whatever_came(reply: str, fields: dict[str, list[str]]) -> None:
+def test_fields_are_parsed_from_any_format(reply: str, fields: dict[str, list[str]]) -> None:
     assert parse_reply(reply) == fields
 
 
@@ -91,7 +91,7 @@ def test_fields_are_read_from_whatever_came(reply: str, fields: dict[str, list[s
     ],
     ids=lambda reply: repr(reply[:20]),
 )
-def test_no_reply_is_too_strange(reply: str) -> None:
+def test_unusual_replies_are_parsed(reply: str) -> None:
     fields = parse_fields(reply)
     assert all(isinstance(claim, Claim) for claims in fields.values() for claim in claims)
     Notes(
@@ -153,7 +153,7 @@ class Replies:
         return self.replies[len(self.asked) - 1], Usage(prompt_tokens=len(self.asked))
 
 
-def test_both_notes_are_asked_for_once() -> None:
+def test_both_notes_are_requested_once() -> None:
     ask = Replies("<think>hm</think>Summary.", json.dumps(WHOLE))
     written = write_notes(Run().shell("ls", "README").record(), ask, "m")
     assert written == Notes(
@@ -175,7 +175,7 @@ LIE = json.dumps(WHOLE | {"evidence_observed": ["All tests pass [e3]"]})
 TRUTH = json.dumps(WHOLE | {"evidence_observed": ["The unit test fails [e3]"]})
 
 
-def test_a_contradiction_is_asked_about_once_with_its_reason() -> None:
+def test_a_contradiction_is_questioned_once_with_its_reason() -> None:
     ask = Replies("Summary.", LIE, TRUTH)
     written = write_notes(EDITED_AND_FAILED.record(), ask, "m")
     assert written.structured["evidence_observed"] == (Claim(text="The unit test fails", events=(3,)),)
@@ -189,7 +189,7 @@ def test_a_contradiction_is_asked_about_once_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize("again", [LIE, "Sorry, I cannot.", ""])
-def test_who_insists_is_asked_no_third_time(again: str) -> None:
+def test_a_repeated_contradiction_is_not_questioned_again(again: str) -> None:
     ask = Replies("Summary.", LIE, again)
     written = write_notes(EDITED_AND_FAILED.record(), ask, "m")
     assert len(ask.asked) == 3
@@ -208,7 +208,7 @@ def test_who_insists_is_asked_no_third_time(again: str) -> None:
         "\ud800\x00",
     ],
 )
-def test_a_reply_without_fields_is_asked_for_again_and_then_left(reply: str) -> None:
+def test_a_reply_without_fields_is_requested_again_once(reply: str) -> None:
     ask = Replies("Summary.", reply, TRUTH)
     written = write_notes(EDITED_AND_FAILED.record(), ask, "m")
     assert (written.retried, written.malformed) == ("malformed", False)

@@ -56,7 +56,7 @@ def sign_file(header: str, rest: bytes = b"") -> bytes:
     return head + hashlib.sha256(head).digest() + rest
 
 
-def test_a_record_goes_round(record: Path, record_archive: Path, tmp_path: Path) -> None:
+def test_a_record_survives_a_round_trip(record: Path, record_archive: Path, tmp_path: Path) -> None:
     assert list(record_archive.parent.iterdir()) == [record_archive]
     place = archive.import_record(str(record_archive), tmp_path / "new" / "records")
     assert place == tmp_path / "new" / "records" / NAME
@@ -67,7 +67,7 @@ def test_a_record_goes_round(record: Path, record_archive: Path, tmp_path: Path)
     assert verify_record(place) == Verification(())
 
 
-def test_a_successor_continues_from_what_was_imported(
+def test_a_successor_continues_from_an_imported_record(
     copy_harness: RunHarness, record_archive: Path, tmp_path: Path
 ) -> None:
     with open_home(tmp_path / "other") as home:
@@ -79,14 +79,14 @@ def test_a_successor_continues_from_what_was_imported(
 
 
 @pytest.mark.parametrize("url", ["memory://records/{}", "file://{}"])
-def test_places_that_fsspec_names(record: Path, tmp_path: Path, url: str) -> None:
+def test_fsspec_urls(record: Path, tmp_path: Path, url: str) -> None:
     url = url.format(tmp_path / "file")
     archive.export_record(record, url)
     assert verify_record(archive.import_record(url, tmp_path / "records")) == Verification(())
 
 
 @pytest.mark.slow
-def test_an_image_goes_as_an_archive(layer_harness: RunHarness, tmp_path: Path) -> None:
+def test_an_image_is_exported_as_an_archive(layer_harness: RunHarness, tmp_path: Path) -> None:
     """On another daemon; the record names the archive, and is as complete as before."""
     directory, url = layer_harness.store.directory(NAME), f"memory://image/{tmp_path.name}"
     before = layer_harness.store.load(NAME)
@@ -108,7 +108,7 @@ def run_successor(bench: RunHarness, home: Any) -> Any:
     return other.take_over(scripted_model(LOOK, DONE), view=None, record=NAME)
 
 
-def test_a_record_that_is_there_stays(record: Path, record_archive: Path, tmp_path: Path) -> None:
+def test_an_existing_record_is_kept(record: Path, record_archive: Path, tmp_path: Path) -> None:
     place = archive.import_record(str(record_archive), tmp_path)
     (place / "mark").touch()
     with pytest.raises(archive.RecordExistsError, match="exists already"):
@@ -124,9 +124,7 @@ def test_a_record_that_is_there_stays(record: Path, record_archive: Path, tmp_pa
     assert verify_record(place) == Verification(())
 
 
-def test_a_record_that_is_not_whole_is_not_exported(
-    record: Path, record_archive: Path, tmp_path: Path
-) -> None:
+def test_an_incomplete_record_is_not_exported(record: Path, record_archive: Path, tmp_path: Path) -> None:
     place = archive.import_record(str(record_archive), tmp_path / "records")
     (place / "snapshot.tar.zst").write_bytes(b"")
     with pytest.raises(SnapshotCorruptError):
@@ -137,7 +135,7 @@ def test_a_record_that_is_not_whole_is_not_exported(
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_cut_short_is_refused(record_archive: Path, tmp_path: Path) -> None:
+def test_a_truncated_archive_is_refused(record_archive: Path, tmp_path: Path) -> None:
     content = record_archive.read_bytes()
     for length in (*range(0, 60, 7), *range(60, len(content), len(content) // 40), len(content) - 1):
         expect_refusal(content[:length], tmp_path, "truncated|unknown (record|snapshot) format")
@@ -151,7 +149,7 @@ def test_every_flipped_bit_is_refused(record_archive: Path, tmp_path: Path) -> N
         expect_refusal(bytes(changed), tmp_path, "checksum|format|larger than|truncated|continues after")
 
 
-def test_what_is_no_record_is_refused(record_archive: Path, tmp_path: Path) -> None:
+def test_other_files_are_refused(record_archive: Path, tmp_path: Path) -> None:
     content = record_archive.read_bytes()
     for changed, reason in (
         (b"", "format"),
@@ -189,7 +187,7 @@ def test_an_archive_with_edited_notes_or_review_is_refused(
     expect_refusal(sign_file(json.dumps(content), rest), tmp_path, f"{field}.json does not match its digest")
 
 
-def test_an_older_archive_without_those_digests_is_taken_and_says_so(
+def test_an_older_archive_without_those_digests_is_imported_and_reported(
     record_archive: Path, tmp_path: Path
 ) -> None:
     record, rest = header_of(record_archive.read_bytes())
@@ -204,7 +202,7 @@ def test_an_older_archive_without_those_digests_is_taken_and_says_so(
 
 
 @pytest.mark.parametrize("name", ["../out", "a/b", "/tmp/out", "..", ".", ".hidden", "", "a\nb", "x" * 201])
-def test_no_id_leads_out_of_the_store(record_archive: Path, tmp_path: Path, name: str) -> None:
+def test_no_id_escapes_the_store(record_archive: Path, tmp_path: Path, name: str) -> None:
     record, rest = header_of(record_archive.read_bytes())
     hostile = record.model_copy(update={"id": name}).seal()
     expect_refusal(sign_file(to_json(hostile), rest), tmp_path, "invalid record id")
@@ -222,7 +220,7 @@ def test_no_id_leads_out_of_the_store(record_archive: Path, tmp_path: Path, name
         (".hidden", "snapshot.location"),
     ],
 )
-def test_no_archive_has_a_name_of_something_else(
+def test_invalid_snapshot_locations_are_refused(
     record_archive: Path, tmp_path: Path, location: str, reason: str
 ) -> None:
     record, rest = header_of(record_archive.read_bytes())
@@ -231,7 +229,7 @@ def test_no_archive_has_a_name_of_something_else(
     expect_refusal(sign_file(to_json(sealed), rest), tmp_path, reason)
 
 
-def test_what_does_not_belong_together_is_refused(
+def test_inconsistent_parts_are_refused(
     copy_harness: RunHarness, record_archive: Path, tmp_path: Path
 ) -> None:
     record, rest = header_of(record_archive.read_bytes())
@@ -268,7 +266,7 @@ def test_a_full_disk(record: Path, record_archive: Path, tmp_path: Path) -> None
         archive.import_record(str(record_archive), small, replace=True)
 
 
-def test_a_place_that_cannot_be_written(record: Path, record_archive: Path, tmp_path: Path) -> None:
+def test_an_unwritable_target(record: Path, record_archive: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for deed in (
         lambda: archive.export_record(record, str(tmp_path / "file" / "x")),
@@ -283,7 +281,7 @@ def test_a_place_that_cannot_be_written(record: Path, record_archive: Path, tmp_
     assert names(tmp_path) == ["file"]
 
 
-def test_a_kill_at_any_moment_leaves_a_whole_record_or_none(record_archive: Path, tmp_path: Path) -> None:
+def test_a_kill_at_any_moment_leaves_a_complete_record_or_none(record_archive: Path, tmp_path: Path) -> None:
     """Kill the import at each durable write; the next import completes it."""
     store = RecordStore(tmp_path)
     found = []
@@ -366,7 +364,7 @@ COSTLY = {
 
 
 @pytest.mark.parametrize("name", COSTLY)
-def test_a_wrong_record_takes_little_memory(name: str, tmp_path: Path) -> None:
+def test_an_invalid_record_takes_little_memory(name: str, tmp_path: Path) -> None:
     """A wrong value of two bytes took 1,600."""
     file = tmp_path / "file"
     file.write_bytes(sign_file(COSTLY[name]))

@@ -87,7 +87,7 @@ def names(store: RecordStore) -> list[str]:
     return sorted(path.name for path in store.root.iterdir())
 
 
-def test_what_is_saved_is_loaded(store: RecordStore) -> None:
+def test_a_saved_record_is_loaded(store: RecordStore) -> None:
     def make(directory: Path) -> HandoffRecord:
         (directory / "s.tar").write_bytes(b"files")
         return RECORD
@@ -101,7 +101,7 @@ def test_what_is_saved_is_loaded(store: RecordStore) -> None:
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("no"), KeyboardInterrupt()])
-def test_what_is_not_made_whole_leaves_nothing(store: RecordStore, failure: BaseException) -> None:
+def test_a_failed_creation_leaves_nothing(store: RecordStore, failure: BaseException) -> None:
     def make(directory: Path) -> HandoffRecord:
         (directory / "s.tar").write_bytes(b"half")
         raise failure
@@ -112,7 +112,7 @@ def test_what_is_not_made_whole_leaves_nothing(store: RecordStore, failure: Base
     assert store.list_ids() == ()
 
 
-def test_a_failed_attempt_leaves_the_record_that_was_there(store: RecordStore) -> None:
+def test_a_failed_attempt_keeps_the_existing_record(store: RecordStore) -> None:
     save_record(store)
 
     def make(_: Path) -> HandoffRecord:
@@ -123,7 +123,7 @@ def test_a_failed_attempt_leaves_the_record_that_was_there(store: RecordStore) -
     assert store.load(RECORD.id) == RECORD.seal()
 
 
-def test_what_a_kill_left_is_replaced(store: RecordStore) -> None:
+def test_leftovers_of_a_kill_are_replaced(store: RecordStore) -> None:
     partial = store.root / f".partial-{RECORD.id}"
     partial.mkdir(parents=True)
     (partial / "old.tar").write_bytes(b"old")
@@ -133,7 +133,7 @@ def test_what_a_kill_left_is_replaced(store: RecordStore) -> None:
     assert not (store.directory(RECORD.id) / "old.tar").exists()
 
 
-def test_a_kill_right_after_the_record_got_its_name_leaves_nothing_of_earlier_attempts(
+def test_a_kill_after_the_rename_leaves_nothing_of_earlier_attempts(
     store: RecordStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (store.root / f".partial-{RECORD.id}.0123abcd").mkdir(parents=True)
@@ -154,14 +154,14 @@ def test_a_kill_right_after_the_record_got_its_name_leaves_nothing_of_earlier_at
     assert names(store) == [RECORD.id]
 
 
-def test_what_a_kill_left_is_removed(store: RecordStore) -> None:
+def test_leftovers_of_a_kill_are_removed(store: RecordStore) -> None:
     save_record(store)
     (store.root / ".partial-other").mkdir()
     store.remove_partial()
     assert names(store) == [RECORD.id]
 
 
-def test_a_record_is_replaced_whole(store: RecordStore) -> None:
+def test_a_record_is_replaced_completely(store: RecordStore) -> None:
     save_record(store)
     store.add_notes(RECORD.id, NOTES)
     store.create(RECORD.id, lambda _: RECORD.model_copy(update={"patch": "other"}))
@@ -220,7 +220,7 @@ def test_events_cannot_be_dropped_added_or_swapped(store: RecordStore) -> None:
         ('{"schema_version": 6}', "schema version 6; this version reads 4 and 5"),
     ],
 )
-def test_what_is_no_record_is_refused_in_one_line(store: RecordStore, content: str, says: str) -> None:
+def test_other_files_are_refused_in_one_line(store: RecordStore, content: str, says: str) -> None:
     file = save_record(store)
     file.write_text(content, errors="surrogateescape")
     with pytest.raises(RecordError, match=says) as caught:
@@ -238,7 +238,7 @@ def test_a_record_under_another_name_is_refused(store: RecordStore) -> None:
         store.load(RECORD.id)
 
 
-def test_notes_are_kept_apart(store: RecordStore) -> None:
+def test_notes_are_stored_separately(store: RecordStore) -> None:
     file = save_record(store)
     before = file.read_bytes()
     assert store.load(RECORD.id).notes is None
@@ -288,14 +288,14 @@ def test_edited_notes_or_a_review_are_refused(store: RecordStore, name: str, cha
 
 
 @pytest.mark.parametrize("name", [NOTES_FILE, REVIEW_FILE])
-def test_what_belongs_to_another_record_is_refused(store: RecordStore, name: str) -> None:
+def test_files_of_another_record_are_refused(store: RecordStore, name: str) -> None:
     here, there = with_additions(store), with_additions(store, id="other")
     (here / name).write_bytes((there / name).read_bytes())
     with pytest.raises(RecordError, match=f"{name} does not match its digest"):
         store.load(RECORD.id)
 
 
-def test_what_was_written_before_there_were_digests_is_read_but_not_covered(store: RecordStore) -> None:
+def test_notes_without_digests_are_read_but_not_covered(store: RecordStore) -> None:
     directory = with_additions(store, schema_version=4)
     assert store.load(RECORD.id).files_without_digest == ()
     edit(directory / NOTES_FILE, lambda content: content.pop("digest"))
@@ -306,7 +306,7 @@ def test_what_was_written_before_there_were_digests_is_read_but_not_covered(stor
         store.load(RECORD.id)
 
 
-def test_a_record_cannot_be_made_older_unseen(store: RecordStore) -> None:
+def test_a_lowered_schema_version_is_detected(store: RecordStore) -> None:
     directory = with_additions(store)
     edit(directory / RECORD_FILE, lambda content: content.update(schema_version=4))
     edit(directory / NOTES_FILE, EDITS["its digest removed"])
@@ -314,7 +314,7 @@ def test_a_record_cannot_be_made_older_unseen(store: RecordStore) -> None:
         store.load(RECORD.id)
 
 
-def test_notes_that_are_written_anew_are_whole(store: RecordStore) -> None:
+def test_rewritten_notes_are_complete(store: RecordStore) -> None:
     with_additions(store)
     read = store.load(RECORD.id).notes
     assert read is not None
@@ -353,7 +353,7 @@ def test_only_a_name_that_does_not_exist_is_absent(
         assert "\n" not in str(refused.value)
 
 
-def test_bytes_that_are_no_utf8_survive(store: RecordStore) -> None:
+def test_bytes_outside_utf8_survive(store: RecordStore) -> None:
     odd = RECORD.model_copy(update={"patch": "+caf\udce9\n"})
     made = store.create(RECORD.id, lambda _: odd)
     assert store.load(RECORD.id) == made

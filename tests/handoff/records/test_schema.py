@@ -36,7 +36,7 @@ def files(copy_harness: RunHarness) -> dict[str, Any]:
     }
 
 
-def test_the_published_schema_is_the_codes() -> None:
+def test_the_published_schema_matches_the_code() -> None:
     made = subprocess.run(
         [sys.executable, "-m", "langgraph_takeover.handoff.records.schema"],
         cwd=ROOT,
@@ -48,7 +48,7 @@ def test_the_published_schema_is_the_codes() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 
 
-def test_what_is_saved_is_valid(files: dict[str, Any]) -> None:
+def test_saved_records_are_valid(files: dict[str, Any]) -> None:
     WHOLE.validate(files[RECORD_FILE])
     of("Notes").validate(files[NOTES_FILE])
     of("Review").validate(files[REVIEW_FILE])
@@ -67,7 +67,7 @@ def break_record(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield record | {"notes": {}}
 
 
-def test_what_is_broken_is_not(files: dict[str, Any]) -> None:
+def test_broken_records_are_invalid(files: dict[str, Any]) -> None:
     cases = list(break_record(files[RECORD_FILE]))
     assert [WHOLE.is_valid(case) for case in cases] == [False] * len(cases)
     assert not of("Notes").is_valid(files[NOTES_FILE] | {"summary": None})
@@ -75,7 +75,7 @@ def test_what_is_broken_is_not(files: dict[str, Any]) -> None:
     assert of("Review").is_valid({})
 
 
-def test_every_field_that_needs_it_is_reported() -> None:
+def test_the_schema_describes_its_fields() -> None:
     told = json.dumps(SCHEMA)
     assert not re.search(r"\bNone\b", told)
     assert SCHEMA["$defs"]["Event"]["properties"]["changes"]["description"].startswith("Observations only")

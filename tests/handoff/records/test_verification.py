@@ -22,18 +22,18 @@ def record_copy(record: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(record, tmp_path / "records" / NAME))
 
 
-def test_what_a_run_leaves_is_whole(copy_harness: RunHarness) -> None:
+def test_records_of_a_run_are_complete(copy_harness: RunHarness) -> None:
     assert len(copy_harness.store.list_ids()) == 3
     for name in copy_harness.store.list_ids():
         assert verify_record(copy_harness.store.directory(name)) == Verification(())
 
 
-def test_what_runs_on_layers_leave_is_whole(layer_harness: RunHarness) -> None:
+def test_records_of_runs_on_layers_are_complete(layer_harness: RunHarness) -> None:
     for name in layer_harness.store.list_ids():
         assert verify_record(layer_harness.store.directory(name)) == Verification(())
 
 
-def test_what_a_successor_leaves_is_whole(layer_harness: RunHarness) -> None:
+def test_records_of_a_successor_are_complete(layer_harness: RunHarness) -> None:
     edit = (
         "```bash\nsed -i 's/n .*/n + n/' pkg/core.py; git checkout -q pkg/__init__.py; rm new/made.txt\n```"
     )
@@ -63,7 +63,7 @@ def test_torn_notes(record_copy: Path) -> None:
     assert NOTES_FILE in verify_record(record_copy).problems[0]
 
 
-def test_a_snapshot_that_is_gone_or_changed(record_copy: Path) -> None:
+def test_a_lost_or_changed_snapshot(record_copy: Path) -> None:
     archive = record_copy / "snapshot.tar.zst"
     content = bytearray(archive.read_bytes())
     content[len(content) // 2] ^= 1
@@ -75,13 +75,13 @@ def test_a_snapshot_that_is_gone_or_changed(record_copy: Path) -> None:
     assert "archive is missing (restore it from a copy)" in wrong
 
 
-def test_an_image_that_is_gone(record_copy: Path, base_image: str) -> None:
+def test_a_lost_image(record_copy: Path, base_image: str) -> None:
     reseal_record(record_copy, {"backend": "docker", "location": "sha256:" + "0" * 64})
     (wrong,) = verify_record(record_copy).problems
     assert "not on this daemon" in wrong
 
 
-def test_a_trace_that_tells_of_other_files(record: Path, layer_harness: RunHarness) -> None:
+def test_a_trace_that_disagrees_with_the_snapshot(record: Path, layer_harness: RunHarness) -> None:
     """For complete snapshots, and for those of differences from a base."""
     for directory in (record, layer_harness.store.directory(NAME)):
         found = RecordStore(directory.parent).load(NAME)
@@ -104,7 +104,7 @@ def test_a_trace_that_tells_of_other_files(record: Path, layer_harness: RunHarne
             assert list(find_disagreements(with_changes(found, change), held)) == []
 
 
-def test_a_patch_that_changes_what_no_event_did(layer_harness: RunHarness) -> None:
+def test_a_patch_with_changes_of_no_event(layer_harness: RunHarness) -> None:
     directory = layer_harness.store.directory(NAME)
     found = layer_harness.store.load(NAME)
     assert "not committed" in found.patch  # from the base

@@ -34,7 +34,7 @@ def test_a_fifo_is_refused_by_its_name(tmp_path: Path) -> None:
     assert descriptors() == before
 
 
-def test_lines_of_too_many_values_are_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_too_many_values_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "langgraph_takeover.handoff.readers.check_values", lambda text: check_values(text, 1000)
     )

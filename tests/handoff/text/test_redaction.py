@@ -51,7 +51,7 @@ def _no_secrets_of_this_host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
-def test_what_looks_like_a_key_is_taken_out_wherever_it_stands(key: str) -> None:
+def test_keys_are_redacted_anywhere(key: str) -> None:
     for before, after in (
         ("", ""),
         ("key: ", "."),
@@ -80,7 +80,7 @@ def test_what_looks_like_a_key_is_taken_out_wherever_it_stands(key: str) -> None
         (PEM[:200], REDACTED),
     ],
 )
-def test_keys_that_are_known_by_what_stands_around_them(text: str, left: str) -> None:
+def test_keys_are_recognized_by_their_context(text: str, left: str) -> None:
     assert redact(text) == left
 
 
@@ -105,7 +105,7 @@ def test_keys_that_are_known_by_what_stands_around_them(text: str, left: str) ->
         f"sha256:{'0123456789abcdef' * 4} {'a1' * 20}",
     ],
 )
-def test_ordinary_code_is_left_alone(text: str) -> None:
+def test_ordinary_code_is_unchanged(text: str) -> None:
     assert redact(text) == text
 
 
@@ -113,7 +113,7 @@ def test_ordinary_code_is_left_alone(text: str) -> None:
     "name",
     ["OPENAI_API_KEY", "OTHER_SERVICE_TOKEN", "token", "PGPASSWORD", "DB_PASS", "MYSQL_PWD", "SENTRY_DSN", "AWS_SECRETKEY"],
 )  # fmt: skip
-def test_a_secret_of_the_environment_is_known_by_the_variable_s_name(
+def test_secrets_of_the_environment_are_found_by_variable_name(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "quite-secret 12")
@@ -137,14 +137,14 @@ def test_other_variables_are_no_secrets(name: str, monkeypatch: pytest.MonkeyPat
     ["short-1", "postgres", "disabled", "4096.00000", "/run/secrets/key", "~/.keys/a1", "./a/b-123", "123456789012",
      "https://idp.example/oauth2/token", "django.contrib.auth.backends.ModelBackend", "10.0.0.1:5432"],
 )  # fmt: skip
-def test_what_stands_for_itself_is_no_secret_whatever_its_variable_s_name(
+def test_harmless_values_are_no_secrets_whatever_the_variable_name(
     value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_AUTH_TOKEN", value)
     assert redact(f"use {value} here") == f"use {value} here"
 
 
-def test_a_password_in_any_variable_s_url_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_in_the_url_of_any_variable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORE", "postgresql://me:s3cret%2Fpassword@db/x")
     assert (
         redact_known_secrets("PGHOST=db s3cret/password s3cret%2Fpassword")
@@ -152,14 +152,14 @@ def test_a_password_in_any_variable_s_url_is_known(monkeypatch: pytest.MonkeyPat
     )
 
 
-def test_secrets_that_are_given_are_known_and_short_ones_are_not() -> None:
+def test_explicit_secrets_are_redacted_and_short_ones_are_not() -> None:
     assert redact_known_secrets("none of my-own-key-1", ("my-own-key-1", "none", "")) == f"none of {REDACTED}"
 
 
 SECRET = "pä\"ss $wo`rd\\ 'x/1+"
 
 
-def test_a_known_secret_is_found_in_every_way_of_writing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_known_secret_is_found_in_every_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_SECRET", SECRET)
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     declared = subprocess.run(
@@ -191,6 +191,6 @@ def test_redaction_is_idempotent_and_leaves_no_known_secret(secret: str, around:
         assert secret not in once
 
 
-def test_the_cost_does_not_grow_with_the_square_of_what_an_agent_prints() -> None:
+def test_the_cost_is_not_quadratic_in_the_output() -> None:
     for piece in ("sk-", "xoxb-", "-eyJ", "://a:", "-----BEGIN PRIVATE KEY-----", "sk-a-", "earer "):
         assert redact(piece * 50_000) == piece * 50_000

@@ -142,7 +142,7 @@ def test_a_known_secret_is_cut_from_every_spelling(spelling: str, before: str, a
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_a_secret_of_any_marks_is_cut(spelling: str) -> None:
+def test_a_secret_of_any_characters_is_cut(spelling: str) -> None:
     secret = "pa~ss?w0rd>Xy~9z?Q>" * 3
     assert REDACTED in redact_known_secrets(f"a <{SPELLINGS[spelling](secret)}> b", (secret,))
 
@@ -198,7 +198,7 @@ def test_ordinary_text_keeps_every_character() -> None:
         assert redact_known_secrets(text, secrets) == text
 
 
-def test_what_stands_beside_a_spelling_stays() -> None:
+def test_text_next_to_a_spelling_stays() -> None:
     text = f"é 50% \\u00e9 &amp; {each('%{:02x}')(KEY)} &eacute; \\u2014 100%41 ü {KEY}"
     assert (
         redact_known_secrets(text, (KEY,))
@@ -206,7 +206,7 @@ def test_what_stands_beside_a_spelling_stays() -> None:
     )
 
 
-def test_one_secret_among_many_texts_is_cut_where_it_stands() -> None:
+def test_one_secret_among_many_texts_is_cut_in_place() -> None:
     value = {"events": [{"text": f"number {n}", "more": ("x" * 9, None, n)} for n in range(50)]}
     value["events"][7]["text"] = base64_of(f"Bearer {KEY}")
     clean = redact(value, (KEY,))
@@ -237,7 +237,7 @@ def test_one_secret_among_many_texts_is_cut_where_it_stands() -> None:
         "\\n" + base64_of(KEY),
     ],
 )
-def test_the_cost_does_not_grow_with_the_square_of_the_length(piece: str) -> None:
+def test_the_cost_is_not_quadratic_in_the_length(piece: str) -> None:
     def seconds(length: int) -> float:
         text = (piece * length)[:length]
         started = time.process_time()

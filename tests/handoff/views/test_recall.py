@@ -37,7 +37,7 @@ def test_events_by_their_names(what: str, shown: list[int]) -> None:
         assert TRACE[index].text in answer
 
 
-def test_more_than_fit_are_named() -> None:
+def test_events_beyond_the_limit_are_named() -> None:
     answer = recall_events(TRACE, "e0-e11, e20-e25")
     assert answer.count("\n## e") == 12
     assert "Not shown: e20, e21" in answer
@@ -61,7 +61,7 @@ def test_events_by_words(what: str) -> None:
         ('" OR NEAR(a b) text: ^ -- * (', "mentions OR NEAR a b text"),
     ],
 )
-def test_what_finds_nothing_says_what_there_is(what: str, says: str) -> None:
+def test_a_failed_recall_is_explained(what: str, says: str) -> None:
     assert says in recall_events(TRACE, what)
 
 
@@ -77,7 +77,7 @@ def test_answers_are_bounded(what: str) -> None:
 
 @given(what=st.text(max_size=40), said=st.text(max_size=60))
 @settings(max_examples=200, deadline=None)
-def test_nothing_that_is_asked_or_shown_breaks_out(what: str, said: str) -> None:
+def test_no_query_and_no_event_escapes_the_fence(what: str, said: str) -> None:
     hostile = (Event(index=0, kind="action", tool="shell", text=f"{said}{CLOSING} {OPENING} # Task"),)
     for asked in (what, "e0", "Task"):
         answer = recall_events(hostile, asked)

@@ -81,7 +81,7 @@ def test_a_snapshot_copies_nothing(host: Kit, tmp_path: Path) -> None:
         assert removal.disk_usage(host_directories.runs_directory() / host.owner) < before + (1 << 20)
 
 
-def test_layers_are_merged_before_there_are_too_many(host: Kit, tmp_path: Path) -> None:
+def test_layers_are_merged_before_the_limit(host: Kit, tmp_path: Path) -> None:
     with host.close_started():
         live_sandbox = host.start()
         number = overlay.MAX_LAYERS + 5
@@ -93,7 +93,7 @@ def test_layers_are_merged_before_there_are_too_many(host: Kit, tmp_path: Path) 
         assert check_output(thawed, "cat step; ls step-*") == f"{number - 1}\nstep-{number - 1}\n"
 
 
-def test_what_runs_on_is_snapshotted_too(host: Kit, tmp_path: Path) -> None:
+def test_running_processes_are_snapshotted_too(host: Kit, tmp_path: Path) -> None:
     with host.close_started():
         live_sandbox = host.start()
         check_output(live_sandbox, "exec 7>log; (while :; do echo beat >>beats; sleep .01; done) &")
@@ -130,7 +130,7 @@ def successor(kit: Kit, snapshot: Snapshot, store: Path, number: int) -> subproc
     )
 
 
-def test_processes_that_restore_one_snapshot_at_once(
+def test_processes_restore_one_snapshot_at_once(
     host: Kit, tmp_path: Path, other_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(host_directories.ROOT_VARIABLE)
@@ -151,7 +151,7 @@ def test_processes_that_restore_one_snapshot_at_once(
     sandbox.remove_stale_resources("host", host.owner)
 
 
-def test_a_command_that_ends_as_it_is_stopped_keeps_the_shell(host: Kit) -> None:
+def test_a_command_that_ends_while_it_is_stopped_keeps_the_shell(host: Kit) -> None:
     with host.close_started():
         live_sandbox: Any = host.start()
         check_output(live_sandbox, "cd pkg")
@@ -191,7 +191,7 @@ for n in range(12):
 
 
 @pytest.mark.parametrize("kind", _IN_MEMORY)
-def test_memory_that_no_process_seems_to_hold(host: Kit, kind: str) -> None:
+def test_memory_outside_any_process_is_limited(host: Kit, kind: str) -> None:
     if reason := cgroups.unavailable_reason():
         skip_missing(reason)
     with host.close_started():
@@ -203,7 +203,7 @@ def test_memory_that_no_process_seems_to_hold(host: Kit, kind: str) -> None:
         assert check_output(live_sandbox, "echo usable") == "usable\n"
 
 
-def test_address_space_is_free_where_memory_is_counted(host: Kit) -> None:
+def test_address_space_is_unlimited_where_memory_is_counted(host: Kit) -> None:
     if reason := cgroups.unavailable_reason():
         skip_missing(reason)
     reserve = "import mmap; print(len(mmap.mmap(-1, 64 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)))"
@@ -251,7 +251,7 @@ def _has_shell(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("bound", [True, False])
-def test_namespaces_made_ahead_that_somebody_ends(
+def test_a_prepared_namespace_that_was_killed_is_replaced(
     host: Kit, bound: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`unshare` may be killed before it has bound its child to its own end."""
@@ -331,7 +331,7 @@ print(live_sandbox.snapshot(store).result().model_dump_json(), flush=True)
 """
 
 
-def test_a_snapshot_that_is_killed_leaves_no_snapshot_or_a_whole_one(host: Kit, tmp_path: Path) -> None:
+def test_a_killed_snapshot_is_absent_or_complete(host: Kit, tmp_path: Path) -> None:
     owner = f"test-{secrets.token_hex(4)}"
     spec = host.spec(owner=owner).model_dump_json()
     for delay in (0.02, 0.1, 0.3, 0.5):
@@ -363,7 +363,7 @@ def _base(kit: Kit) -> str:
     return bases.prepare_base(kit.spec()).digest
 
 
-def test_a_full_disk_in_the_middle_of_a_snapshot(host: Kit, tmp_path: Path) -> None:
+def test_a_full_disk_during_a_snapshot(host: Kit, tmp_path: Path) -> None:
     small = tmp_path / "small"
     with small_disk(small, tmp_path / "image", 8), host.close_started():
         live_sandbox = host.start()
@@ -376,7 +376,7 @@ def test_a_full_disk_in_the_middle_of_a_snapshot(host: Kit, tmp_path: Path) -> N
         assert check_output(host.restore(snapshot, tmp_path / "store"), "head -c 9 big | wc -c") == "9\n"
 
 
-def test_a_full_disk_under_the_sandboxs(host: Kit, other_home: Path, tmp_path: Path) -> None:
+def test_a_full_disk_under_the_sandboxes(host: Kit, other_home: Path, tmp_path: Path) -> None:
     with small_disk(other_home, tmp_path / "image", 24):
         with host.close_started():
             live_sandbox = host.start()

@@ -24,7 +24,7 @@ def plain(repository: Path) -> Iterator[Kit]:
         yield kit
 
 
-def test_a_loop_that_starts_programs_stands_still(plain: Kit) -> None:
+def test_a_loop_that_starts_programs_is_stopped(plain: Kit) -> None:
     sandbox = plain.start()
     check_output(sandbox, _FORKS)
     backend = sandbox._backend
@@ -70,7 +70,7 @@ def test_a_job_that_the_agent_stopped_stays_stopped(plain: Kit) -> None:
     assert "T (stopped)" in check_output(sandbox, "grep State /proc/$!/status")
 
 
-def test_a_file_that_another_process_changes_is_no_error(plain: Kit, tmp_path: Path) -> None:
+def test_a_file_changed_by_another_process_is_no_error(plain: Kit, tmp_path: Path) -> None:
     sandbox = plain.start()
     check_output(sandbox, "head -c 20000000 /dev/urandom >large")
     large = f"{sandbox.workspace}/large"

@@ -63,7 +63,7 @@ def kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
         yield kit
 
 
-def test_no_child_reads_its_shells_word(kit: Kit) -> None:
+def test_no_child_reads_the_end_mark_of_its_shell(kit: Kit) -> None:
     with kit.close_started():
         sandbox = kit.start()
         sandbox.write_file("forge.py", _FORGE.encode())
@@ -78,7 +78,7 @@ def test_no_child_reads_its_shells_word(kit: Kit) -> None:
             assert sandbox.cwd() == sandbox.workspace
 
 
-def test_the_first_process_has_none_of_its_shells_pipes(kit: Kit) -> None:
+def test_the_first_process_has_no_pipes_of_the_shell(kit: Kit) -> None:
     """Any child may attach to it, and would read the next command's mark from the shell's input."""
     with kit.close_started():
         sandbox = kit.start()
@@ -90,7 +90,7 @@ def test_the_first_process_has_none_of_its_shells_pipes(kit: Kit) -> None:
         assert shells[0] not in check_output(sandbox, "readlink /proc/1/fd/*").split()
 
 
-def test_the_shells_program_stays_unreadable(kit: Kit) -> None:
+def test_the_shell_binary_stays_unreadable(kit: Kit) -> None:
     with kit.close_started():
         sandbox = kit.start()
         assert check_output(sandbox, 'echo "$0 $BASH"') == f"bash {SHELL_PATH_INSIDE}\n"

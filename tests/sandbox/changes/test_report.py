@@ -59,7 +59,7 @@ def test_time_is_bounded(top: Path, report: LayerChangeTracker, monkeypatch: pyt
         report.changes()
 
 
-def test_a_lack_of_descriptors_is_no_change(
+def test_running_out_of_descriptors_is_no_change(
     top: Path, report: LayerChangeTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (top / "d").mkdir()
@@ -107,7 +107,7 @@ def test_deep_directories_of_many_layers_are_reported_fast(tmp_path: Path) -> No
     assert time.monotonic() - start < 2
 
 
-def test_no_path_is_longer_than_a_snapshot_keeps(top: Path, report: LayerChangeTracker) -> None:
+def test_no_path_exceeds_the_limit_of_a_snapshot(top: Path, report: LayerChangeTracker) -> None:
     code = "import os\nfor n in range(40):\n os.mkdir('n' * 250); os.chdir('n' * 250)\n open('f', 'w')\n"
     try:
         subprocess.run([sys.executable, "-c", code], cwd=top, check=True)

@@ -229,7 +229,7 @@ def shut_down(there: Daemon, container: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("deed", [stop_container, kill_container, remove_container, shut_down])
-def test_what_ends_a_sandbox_is_no_output_of_a_command(
+def test_the_end_of_a_sandbox_is_no_command_output(
     selected_daemon: Daemon, tiny_image: tuple[str, Path], tmp_path: Path, deed: Callable[[Daemon, Any], None]
 ) -> None:
     live_sandbox = sandbox.start(spec(tiny_image))
@@ -262,7 +262,7 @@ def test_what_ends_a_sandbox_is_no_output_of_a_command(
 
 
 @pytest.mark.slow
-def test_a_daemon_that_hangs_is_noticed(
+def test_a_hanging_daemon_is_noticed(
     selected_daemon: Daemon, tiny_image: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "QUICK_TIMEOUT_S", 1)
@@ -323,7 +323,7 @@ def full_daemon(tiny_image: tuple[str, Path]) -> Iterator[Daemon]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["layer", "commit"])
-def test_a_full_disk_in_the_middle_of_a_snapshot(
+def test_a_full_disk_during_a_snapshot(
     full_daemon: Daemon,
     tiny_image: tuple[str, Path],
     tmp_path: Path,

@@ -79,7 +79,7 @@ _HERE = [kind for kind in KINDS if kind != "resume_all"]
 
 
 @pytest.mark.parametrize("kind", _HERE)
-def test_nothing_runs_while_snapshotted_and_nothing_survives(
+def test_nothing_runs_during_a_snapshot_and_nothing_survives(
     group: ControlGroup, kind: str, tmp_path: Path
 ) -> None:
     if kind in ("many", "bomb") and not group.has_pids_limit:
@@ -112,7 +112,7 @@ def test_spared_processes_survive(group: ControlGroup, tmp_path: Path) -> None:
     assert spared.wait(5) == -signal.SIGKILL
 
 
-def test_nested_snapshotting_ends_with_the_last(group: ControlGroup, tmp_path: Path) -> None:
+def test_nested_snapshots_resume_with_the_last(group: ControlGroup, tmp_path: Path) -> None:
     begin(group, "spin", tmp_path / "beats")
     with group.pause():
         with group.pause():
@@ -123,14 +123,14 @@ def test_nested_snapshotting_ends_with_the_last(group: ControlGroup, tmp_path: P
     await_growth(tmp_path / "beats")
 
 
-def test_a_kill_ends_what_is_snapshotted(group: ControlGroup, tmp_path: Path) -> None:
+def test_a_kill_ends_stopped_processes(group: ControlGroup, tmp_path: Path) -> None:
     process = begin(group, "spin", tmp_path / "beats")
     with group.pause():
         group.kill()
         assert process.wait(5) == -signal.SIGKILL
 
 
-def test_many_groups_are_snapshotted_at_once(version: str, tmp_path: Path) -> None:
+def test_many_groups_are_stopped_at_once(version: str, tmp_path: Path) -> None:
     groups = [made for _ in range(8) if (made := cgroups.create_group(_MEMORY_BYTES, _PIDS)) is not None]
     failures: list[int] = []
     for number, group in enumerate(groups):
@@ -163,7 +163,7 @@ def test_an_error_inside_resumes(group: ControlGroup, tmp_path: Path, error: typ
     await_growth(tmp_path / "beats")
 
 
-def test_what_does_not_stop_is_refused_and_resumed(
+def test_an_unstoppable_process_is_refused_and_resumed(
     group: ControlGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(group, "spin", tmp_path / "beats")
@@ -176,7 +176,7 @@ def test_what_does_not_stop_is_refused_and_resumed(
     await_growth(tmp_path / "beats")
 
 
-def test_ctrl_c_while_it_snapshots_or_resumes(
+def test_ctrl_c_while_stopping_or_resuming(
     group: ControlGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(group, "spin", tmp_path / "beats")
@@ -234,7 +234,7 @@ def test_the_whole_tree_is_inside_from_the_start(group: ControlGroup) -> None:
     assert sum(line.endswith(f"/{name}") for line in told) == len(group._directories)
 
 
-def test_a_group_that_is_gone_runs_nothing(group: ControlGroup, tmp_path: Path) -> None:
+def test_a_removed_group_runs_nothing(group: ControlGroup, tmp_path: Path) -> None:
     entering = group.entry_command
     group.remove()
     done = subprocess.run([*entering, "touch", str(tmp_path / "ran")], capture_output=True, check=False)
@@ -279,7 +279,7 @@ _EATERS = {
 
 
 @pytest.mark.parametrize("eater", _EATERS)
-def test_memory_is_limited_whatever_holds_it(limited_group: ControlGroup, eater: str) -> None:
+def test_memory_of_every_kind_is_limited(limited_group: ControlGroup, eater: str) -> None:
     process = start(
         limited_group,
         sys.executable,
@@ -290,7 +290,7 @@ def test_memory_is_limited_whatever_holds_it(limited_group: ControlGroup, eater:
     assert (out, process.returncode) == ("", -signal.SIGKILL)
 
 
-def test_segments_that_outlive_their_process(limited_group: ControlGroup) -> None:
+def test_segments_outlive_their_process(limited_group: ControlGroup) -> None:
     """1.2 GB in twelve pieces, none of which any process has mapped at the end."""
     program = ["unshare", "--ipc", sys.executable, "-c", _SYSV]
     process = start(limited_group, *program)
@@ -415,7 +415,7 @@ def _kill_maker(guard: str) -> tuple[list[Path], Callable[[], bool]]:
 
 
 @pytest.mark.usefixtures("version")
-def test_a_process_that_is_killed_while_it_snapshots_leaves_nothing_when_the_next_starts() -> None:
+def test_the_next_start_cleans_up_after_a_kill_during_a_snapshot() -> None:
     directories, any_alive = _kill_maker("no guard")
     assert any_alive()
     cgroups.remove_stale_groups({directory.parent for directory in directories})
@@ -424,7 +424,7 @@ def test_a_process_that_is_killed_while_it_snapshots_leaves_nothing_when_the_nex
 
 
 @pytest.mark.usefixtures("limited_group")
-def test_a_process_that_is_killed_while_it_snapshots_leaves_an_empty_host() -> None:
+def test_a_kill_during_a_snapshot_leaves_no_process() -> None:
     directories, any_alive = _kill_maker("guard")
     deadline = time.monotonic() + 20
     try:
@@ -460,7 +460,7 @@ def test_groups_of_living_processes_and_of_others_are_left(limited_group: Contro
             directory.rmdir()
 
 
-def test_groups_of_a_process_whose_id_was_used_again(limited_group: ControlGroup) -> None:
+def test_groups_of_a_reused_process_id(limited_group: ControlGroup) -> None:
     parent = limited_group._directories[0].parent
     _, namespace, _, start = ownership.current_process_identity().split("/")
     stale = parent / f"takeover-{namespace}-{os.getpid()}-{int(start) - 1}-00"
@@ -508,7 +508,7 @@ MOUNTS = {
 
 
 @pytest.mark.parametrize("case", MOUNTS)
-def test_positions(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_the_position_of_this_process(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mountinfo, groups, expected = MOUNTS[case]
     texts = {"/proc/self/mountinfo": mountinfo, "/proc/self/cgroup": groups}
     monkeypatch.setattr(Path, "read_text", lambda self: texts[str(self)])
@@ -537,7 +537,7 @@ def test_positions(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("a.slice/b.scope", [""], [], [], None),
     ],
 )
-def test_where_version_2_groups_are_made(
+def test_the_parent_of_version_2_groups(
     own: str,
     controllers: list[str],
     writable: list[str],
@@ -563,7 +563,7 @@ def test_where_version_2_groups_are_made(
     assert ("memory" in found) == (with_limits and expected in writable)
 
 
-def test_an_ordinary_user_learns_why_there_is_none() -> None:
+def test_reports_why_an_ordinary_user_has_no_group() -> None:
     if os.geteuid() != 0:
         skip_missing("needs root, to become another user or to mount")
     program = (
@@ -584,7 +584,7 @@ def test_an_ordinary_user_learns_why_there_is_none() -> None:
     assert "systemd-run" in reason
 
 
-def test_read_only_hierarchies_are_none() -> None:
+def test_read_only_hierarchies_are_unavailable() -> None:
     if os.geteuid() != 0:
         skip_missing("needs root, to become another user or to mount")
     program = "from langgraph_takeover.sandbox.isolation import cgroups; print(cgroups.unavailable_reason())"
@@ -600,7 +600,7 @@ def test_read_only_hierarchies_are_none() -> None:
     assert "Read-only file system" in done.stdout
 
 
-def test_a_container_is_snapshotted_by_its_own_group(group: ControlGroup, tmp_path: Path) -> None:
+def test_a_container_is_stopped_by_its_own_group(group: ControlGroup, tmp_path: Path) -> None:
     process = begin(group, "spin", tmp_path / "beats")
     name = group._directories[0].name
     with pause_container(name, process.pid):

@@ -41,7 +41,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("mode", ["ended", "own", "mapped"])
-def test_files_that_only_a_thread_holds_count(mode: str, tmp_path: Path) -> None:
+def test_files_held_only_by_a_thread_count(mode: str, tmp_path: Path) -> None:
     """The first thread has ended, or does not share its descriptors."""
     if mode == "mapped" and os.geteuid() != 0:
         pytest.skip("only root may look at mappings")
@@ -64,7 +64,7 @@ def test_each_further_name_of_a_file_counts_as_a_block(tmp_path: Path) -> None:
     assert bytes_used(tmp_path) == before + 100 * 4096
 
 
-def test_files_below_a_path_that_is_too_long_for_the_kernel_count(tmp_path: Path) -> None:
+def test_files_below_an_overlong_path_count(tmp_path: Path) -> None:
     code = (
         "import os\n"
         "for n in range(40):\n"
@@ -113,7 +113,7 @@ class Disk:
         return self.watch.is_over_limit()
 
 
-def test_what_is_written_between_commands_ends_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_between_commands_end_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch)
     assert not disk.is_over(60)
     assert disk.is_over(3000)
@@ -123,7 +123,7 @@ def test_what_is_written_between_commands_ends_the_next_one(monkeypatch: pytest.
     assert disk.is_over(3101)
 
 
-def test_space_that_was_freed_is_not_allowed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_freed_space_is_not_allowed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch)
     assert disk.is_over(3000)
     disk.watch.accept_usage()
@@ -131,7 +131,7 @@ def test_space_that_was_freed_is_not_allowed_again(monkeypatch: pytest.MonkeyPat
     assert disk.is_over(200)
 
 
-def test_a_command_that_is_over_does_not_raise_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_over_the_limit_does_not_raise_it(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch)
     assert disk.is_over(3000)
     assert disk.is_over(3000), "nothing was ended"

@@ -102,7 +102,9 @@ def test_a_job_that_the_agent_stopped_stays_stopped(inside: Inside) -> None:
     assert "T (stopped)" in check_output(inside.sandbox, "grep State /proc/$!/status")
 
 
-def test_what_does_not_stop_is_refused_and_resumed(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unstoppable_process_is_refused_and_resumed(
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
     beats = inside.begin("spin")
     monkeypatch.setattr(namespaces, "_TIMEOUT_S", 0.3)
     monkeypatch.setattr(namespaces, "_STOPPED_STATES", frozenset("ZX"))
@@ -140,7 +142,7 @@ def test_an_interrupted_resumption_is_repeated(inside: Inside, monkeypatch: pyte
     await_growth(beats)
 
 
-def test_namespaces_that_have_ended(inside: Inside) -> None:
+def test_ended_namespaces(inside: Inside) -> None:
     inside.sandbox.close()
     with (
         pytest.raises(SandboxUnavailableError, match=r"cannot be listed|no process can be started"),
@@ -149,7 +151,7 @@ def test_namespaces_that_have_ended(inside: Inside) -> None:
         pytest.fail("counts as stopped")
 
 
-def test_the_agent_sees_neither_control_groups_nor_a_way_to_mount_them(inside: Inside) -> None:
+def test_the_agent_can_neither_see_nor_mount_control_groups(inside: Inside) -> None:
     """A process that could mount the hierarchy, or unshare its namespace, could leave its group."""
     own = Path("/proc/self/ns/cgroup").stat().st_ino
     assert f"cgroup:[{own}]" not in check_output(inside.sandbox, "readlink /proc/self/ns/cgroup")
@@ -181,7 +183,7 @@ with namespaces.stop_all(keeper.first_pid, keeper.entry_command(), entrances):
 """
 
 
-def test_a_runtime_that_is_killed_meanwhile_leaves_no_process(repository: Path) -> None:
+def test_a_killed_runtime_leaves_no_process(repository: Path) -> None:
     with open_kit("host", repository, None) as kit:
         spec = kit.spec().model_dump_json()
         runtime = subprocess.Popen(

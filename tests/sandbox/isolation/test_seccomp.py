@@ -109,7 +109,7 @@ def list_forbidden_calls() -> dict[str, list[int]]:
     }
 
 
-def test_it_is_the_filter_that_refuses() -> None:
+def test_only_the_filter_refuses() -> None:
     calls = list_forbidden_calls()
     told = answers(list(calls.values()))
     assert dict(zip(calls, told, strict=True)) == dict.fromkeys(calls, errno.EPERM)
@@ -132,7 +132,7 @@ def test_only_everyday_socket_families() -> None:
     assert answers(everyday) == [0, 0, 0, 0]
 
 
-def test_a_terminal_cannot_be_typed_into() -> None:
+def test_input_cannot_be_injected_into_a_terminal() -> None:
     code = """
 import fcntl, os, pty, termios
 leader, follower = pty.openpty()
@@ -162,7 +162,7 @@ def test_calls_newer_than_the_list_are_unknown() -> None:
 @pytest.mark.skipif(
     platform.machine() != "x86_64", reason="only x86-64 has the x32 and the 32-bit way into the kernel"
 )
-def test_no_way_around_by_another_architecture() -> None:
+def test_another_architecture_does_not_bypass_the_filter() -> None:
     x32 = 0x4000_0000
     assert answers([[x32 | resolve("mount"), -1], [x32 | resolve("getpid")]]) == [errno.ENOSYS] * 2
     get_pid, mount, stime, set_host_name, socket_call, unshare = 20, 21, 25, 74, 102, 310
@@ -235,7 +235,7 @@ def test_a_debugger_may_trace_its_child() -> None:
     assert answers([trace_me]) == [0]
 
 
-def test_every_caller_reads_a_file_of_its_own() -> None:
+def test_every_caller_gets_its_own_file() -> None:
     read: list[bytes] = []
     for _ in range(2):
         file = seccomp.open_filter_file()
@@ -255,7 +255,9 @@ def test_every_caller_reads_a_file_of_its_own() -> None:
         (OSError(errno.EINVAL, "Invalid argument"), "Invalid argument"),
     ],
 )
-def test_without_the_library_it_says_why(monkeypatch: pytest.MonkeyPatch, failure: Any, said: str) -> None:
+def test_reports_why_the_filter_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch, failure: Any, said: str
+) -> None:
     def fails() -> bytes:
         raise failure
 
@@ -344,7 +346,7 @@ def test_a_graders_container_has_the_same_filter(base_image: str) -> None:
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the 32-bit way into the kernel is x86-64's")
-def test_a_container_has_no_way_around_by_another_architecture(base_image: str) -> None:
+def test_another_architecture_does_not_bypass_a_containers_filter(base_image: str) -> None:
     get_pid, socket_call, socket = 20, 102, 359
     calls = [[get_pid, 0], [socket_call, 1], [socket, 40], [socket, 38]]
     try:
@@ -355,7 +357,7 @@ def test_a_container_has_no_way_around_by_another_architecture(base_image: str) 
 
 
 @pytest.mark.slow
-def test_a_container_is_refused_no_less_than_by_the_daemons_own_filter(base_image: str) -> None:
+def test_a_container_is_as_restricted_as_by_the_daemons_own_filter(base_image: str) -> None:
     """All system calls, with the arguments that the daemon's filter checks."""
     # Calls with the abilities of `ptrace`, memory keys, and calls that only newer daemons know.
     harmless = "process_vm_readv process_vm_writev pkey_alloc pkey_free pkey_mprotect cachestat fchmodat2 "

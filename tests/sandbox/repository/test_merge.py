@@ -76,7 +76,7 @@ WORK = {
 
 
 @pytest.mark.parametrize("work", WORK)
-def test_one_copys_work_comes_in_as_it_is(
+def test_changes_of_one_copy_are_merged_unchanged(
     live_sandbox: Sandbox, make_patch: Callable[..., str], spec: SandboxSpec, work: str
 ) -> None:
     patch = make_patch(WORK[work])
@@ -90,7 +90,7 @@ def test_one_copys_work_comes_in_as_it_is(
     assert [each.path for each in live_sandbox.changes()] != []
 
 
-def test_nothing_is_left_beside_it(live_sandbox: Sandbox, make_patch: Callable[..., str]) -> None:
+def test_a_merge_leaves_no_temporary_files(live_sandbox: Sandbox, make_patch: Callable[..., str]) -> None:
     patch = make_patch("echo x > new.txt")
     before = check_output(live_sandbox, "ls -A ${TMPDIR:-/tmp} | wc -l; find .git | sort | sha256sum")
     merge(live_sandbox, head_commit(live_sandbox), [patch])
@@ -98,7 +98,7 @@ def test_nothing_is_left_beside_it(live_sandbox: Sandbox, make_patch: Callable[.
     assert check_output(live_sandbox, "ls -A ${TMPDIR:-/tmp} | wc -l; find .git | sort | sha256sum") == before
 
 
-def test_nothing_at_all_is_merged_as_nothing(live_sandbox: Sandbox, make_patch: Callable[..., str]) -> None:
+def test_unchanged_copies_merge_nothing(live_sandbox: Sandbox, make_patch: Callable[..., str]) -> None:
     same = make_patch(":")
     assert same != ""  # it includes the earlier content
     before = state(live_sandbox)
@@ -112,7 +112,7 @@ def test_nothing_at_all_is_merged_as_nothing(live_sandbox: Sandbox, make_patch: 
     assert state(live_sandbox) == before
 
 
-def test_two_copies_change_other_lines_of_one_file(
+def test_two_copies_change_different_lines_of_one_file(
     live_sandbox: Sandbox, make_patch: Callable[..., str]
 ) -> None:
     first, second = (
@@ -162,9 +162,7 @@ def test_the_first_wins_and_the_other_is_reported(
     assert patch_since(live_sandbox, head_commit(live_sandbox)) == patches[0]
 
 
-def test_what_git_does_not_know_is_not_overwritten(
-    live_sandbox: Sandbox, make_patch: Callable[..., str]
-) -> None:
+def test_untracked_files_are_not_overwritten(live_sandbox: Sandbox, make_patch: Callable[..., str]) -> None:
     patch = make_patch(
         "mkdir -p build; echo theirs > build/y; git add -f build/y; echo x > fine.txt; rm pkg/mod.py"
     )
@@ -177,7 +175,7 @@ def test_what_git_does_not_know_is_not_overwritten(
     assert check_output(live_sandbox, "cat build/y fine.txt; ls pkg/mod.py || true").startswith("ours\nx\n")
 
 
-def test_a_link_leads_nothing_out(
+def test_no_link_writes_outside(
     live_sandbox: Sandbox, make_patch: Callable[..., str], tmp_path: Path
 ) -> None:
     patch = make_patch("mkdir x.log; echo theirs > x.log/y; git add -f x.log/y")
@@ -188,7 +186,7 @@ def test_a_link_leads_nothing_out(
     assert [each.path for each in merged.conflicts] == ["x.log/y"]
 
 
-def test_a_repository_that_is_gone(live_sandbox: Sandbox, make_patch: Callable[..., str]) -> None:
+def test_a_missing_repository(live_sandbox: Sandbox, make_patch: Callable[..., str]) -> None:
     patch, base = make_patch("echo x > new.txt"), head_commit(live_sandbox)
     check_output(live_sandbox, "rm -rf .git")
     before = check_output(live_sandbox, "ls -A")
@@ -197,7 +195,7 @@ def test_a_repository_that_is_gone(live_sandbox: Sandbox, make_patch: Callable[.
     assert check_output(live_sandbox, "ls -A") == before
 
 
-def test_a_patch_that_is_none_changes_nothing(live_sandbox: Sandbox, make_patch: Callable[..., str]) -> None:
+def test_an_invalid_patch_changes_nothing(live_sandbox: Sandbox, make_patch: Callable[..., str]) -> None:
     before = state(live_sandbox)
     with pytest.raises(RepositoryError, match="No valid patches"):
         merge(live_sandbox, head_commit(live_sandbox), [make_patch("echo x > new.txt"), "no patch"])

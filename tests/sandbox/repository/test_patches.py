@@ -126,7 +126,7 @@ def test_the_patch_makes_the_same_tree(
     )
 
 
-def test_only_what_is_no_text_is_reported_in_binary(live_sandbox: Sandbox, base: str) -> None:
+def test_only_binary_files_are_reported_in_binary(live_sandbox: Sandbox, base: str) -> None:
     run(live_sandbox, WORK["latin-1"])
     patch = patch_since(live_sandbox, base)
     assert "+plain\n" in patch
@@ -175,7 +175,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("trick", HOSTILE)
-def test_tricks_with_git(
+def test_hostile_git_settings(
     live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path, trick: str
 ) -> None:
     run(live_sandbox, HOSTILE[trick].replace("{attributes}", "> .git/info/attributes echo '*'"))
@@ -244,7 +244,7 @@ def test_a_broken_repository(live_sandbox: Sandbox, base: str, harm: str) -> Non
     assert check_output(live_sandbox, "echo usable") == "usable\n"
 
 
-def test_a_base_that_is_no_commit(live_sandbox: Sandbox) -> None:
+def test_an_invalid_base_commit(live_sandbox: Sandbox) -> None:
     for base in ("0" * 40, "no-such-branch", "--help", "$(touch owned)", "HEAD~99"):
         with pytest.raises(RepositoryError):
             patch_since(live_sandbox, base)
@@ -258,12 +258,12 @@ def test_a_base_that_is_no_commit(live_sandbox: Sandbox) -> None:
         "git init -q inner; cd inner; touch x; git add x; git -c user.name=a -c user.email=b commit -qm x",
     ],
 )
-def test_a_repository_within(live_sandbox: Sandbox, base: str, init: str) -> None:
+def test_a_nested_repository(live_sandbox: Sandbox, base: str, init: str) -> None:
     check_output(live_sandbox, f"({init}); echo more >> README.txt")
     assert "+more\n" in patch_since(live_sandbox, base)
 
 
-def test_a_patch_too_large_is_refused(
+def test_an_oversized_patch_is_refused(
     live_sandbox: Sandbox, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("langgraph_takeover.sandbox.repository.patches.MAX_PATCH_BYTES", 1000)

@@ -124,7 +124,7 @@ def test_snapshots_of_images_are_converted_both_ways(
                 sandbox.remove_stale_resources(backend, "test-both")
 
 
-def test_what_cannot_be_converted_is_refused(host: Kit, process_snapshot: Snapshot, tmp_path: Path) -> None:
+def test_unconvertible_snapshots_are_refused(host: Kit, process_snapshot: Snapshot, tmp_path: Path) -> None:
     def expect_refusal(snapshot: Snapshot, message: str, **spec: Any) -> None:
         with pytest.raises(SandboxUnavailableError, match=message):
             sandbox.restore(snapshot, tmp_path, SandboxSpec(owner="test-refused", **spec))
@@ -155,7 +155,7 @@ def test_what_cannot_be_converted_is_refused(host: Kit, process_snapshot: Snapsh
         sandbox.restore(process_snapshot, tmp_path, host.spec(directory=other))
 
 
-def test_a_spec_for_a_snapshot_of_anybody_isolates(
+def test_a_spec_for_a_foreign_snapshot_isolates(
     process_snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert make_restore_spec(process_snapshot).backend == "host"
@@ -242,7 +242,7 @@ _PIECES = (
 _ENDS = ("}; touch#M; {", ") ; touch#M ; (", "}\n)\n touch#M\n(\n{", "case#x#in a) esac; } ; touch#M ; {")
 
 
-def test_no_text_ends_the_definition_that_it_stands_in(tmp_path: Path) -> None:
+def test_no_text_escapes_its_definition(tmp_path: Path) -> None:
     """An unfinished substitution makes Bash's own parser execute code."""
     marker, random = tmp_path / "spoilt", Random(5)
     pieces, ends = (
@@ -338,7 +338,7 @@ declare -F | grep -v __; alias; trap -p | grep -v SIGRTMAX; set +o; umask; shopt
 
 
 @pytest.mark.parametrize("backend", ["host", "process"])
-def test_all_that_a_shell_holds_is_restored(
+def test_the_whole_shell_state_is_restored(
     backend: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     kit: Kit = request.getfixturevalue(backend)
@@ -385,7 +385,7 @@ def test_values_move_with_the_directories_and_code_does_not() -> None:
     assert state.relocate({"/": "/x", "/old/home": "/old/home"}) is state
 
 
-def test_a_shell_that_prints_something_else() -> None:
+def test_a_shell_with_unexpected_output() -> None:
     assert parse_printed_state("nothing", "mark") is None
     assert parse_printed_state("\0mark".join(["x"] * 11), "mark") is None
     parts = [
@@ -408,7 +408,7 @@ def test_a_shell_that_prints_something_else() -> None:
     "line",
     ["trap -- \\''", "declare -- x=\\''", "declare -A x=([\\''", 'trap -- "$', "declare -f f", 'x () "'],
 )
-def test_reading_what_a_shell_prints_takes_linear_time(line: str) -> None:
+def test_shell_output_is_parsed_in_linear_time(line: str) -> None:
     """Each line could be the beginning of a statement that ends with the text."""
     seconds = []
     for lines in (20_000, 160_000):

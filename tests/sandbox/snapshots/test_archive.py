@@ -151,7 +151,7 @@ def keep(layers: tuple[Path, ...], base: Path, place: Path, *, opaque: str = USE
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(DEEDS, DEEDS, DEEDS)
-def test_what_the_kernel_merges_goes_round(
+def test_overlays_of_the_kernel_survive_a_round_trip(
     rooms: Path, first: list[Any], second: list[Any], third: list[Any]
 ) -> None:
     room = Path(tempfile.mkdtemp(dir=rooms))
@@ -176,7 +176,7 @@ def test_what_the_kernel_merges_goes_round(
     shutil.rmtree(room)
 
 
-def test_equal_trees_have_one_digest_however_they_came_about(rooms: Path) -> None:
+def test_equal_trees_have_equal_digests(rooms: Path) -> None:
     room = Path(tempfile.mkdtemp(dir=rooms))
     base = room / "base"
     (base / "d").mkdir(parents=True)
@@ -267,7 +267,7 @@ def test_hostile_archives(tmp_path: Path, name: str) -> None:
     assert outside == []
 
 
-def test_an_archive_of_nothing_goes_round(tmp_path: Path) -> None:
+def test_an_empty_archive_survives_a_round_trip(tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
     (tmp_path / "layer").mkdir()
     place = tmp_path / "archive"
@@ -320,7 +320,7 @@ def test_every_cut_and_every_flip_is_refused(tmp_path: Path) -> None:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_headers_of_any_kind_raise_nothing_else(tmp_path: Path, data: st.DataObject) -> None:
+def test_random_headers_raise_only_typed_errors(tmp_path: Path, data: st.DataObject) -> None:
     """Changes below the compression, which zstd's checksum does not detect."""
     if not (tmp_path / "archive").exists():
         whole(tmp_path)
@@ -521,7 +521,7 @@ def test_malformed_members_are_refused_at_once(tmp_path: Path, name: str) -> Non
     assert time.process_time() - began < 1
 
 
-def test_every_time_that_a_file_can_have_goes_round(tmp_path: Path) -> None:
+def test_every_file_time_survives_a_round_trip(tmp_path: Path) -> None:
     place = tmp_path / "archive"
     for number_, text in enumerate(("0", "-1", "-1.5", "1700000000.123456789", f"{2**63 - 1}.999999999")):
         pack_archive(place, make_extended_header((b"mtime", text.encode())) + block(), END)
@@ -568,7 +568,7 @@ def cost(place: Path, reason: str) -> tuple[float, float]:
     return mib, seconds
 
 
-def test_many_members_take_little(tmp_path: Path) -> None:
+def test_many_members_are_cheap(tmp_path: Path) -> None:
     for prefix in (b"", b".wh."):
         place = pack_archive(
             tmp_path / "archive", *(block(b"%sm%07d" % (prefix, n)) for n in range(60_000)), END
@@ -628,7 +628,7 @@ def test_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert time.thread_time() - began < 0.5
 
 
-def test_a_file_of_another_user_is_not_kept(tmp_path: Path) -> None:
+def test_a_file_of_another_user_is_not_archived(tmp_path: Path) -> None:
     layer, base = tmp_path / "layer", tmp_path / "base"
     layer.mkdir()
     base.mkdir()
@@ -640,7 +640,7 @@ def test_a_file_of_another_user_is_not_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "layer"]
 
 
-def test_what_is_no_file_is_refused_and_closed(tmp_path: Path) -> None:
+def test_other_file_types_are_refused_and_closed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     before = set(Path("/proc/self/fd").iterdir())
     for place in (tmp_path, tmp_path / "fifo"):
@@ -649,7 +649,7 @@ def test_what_is_no_file_is_refused_and_closed(tmp_path: Path) -> None:
     assert set(Path("/proc/self/fd").iterdir()) <= before
 
 
-def test_more_than_a_sandbox_may_hold(tmp_path: Path) -> None:
+def test_an_archive_larger_than_a_sandbox_is_refused(tmp_path: Path) -> None:
     """Holes count only where they are written, and are dropped where unnecessary."""
     place, target = tmp_path / "archive", tmp_path / "target"
     content = (b"data".ljust(4096, b"\0") + bytes(252 << 10)) * 64
@@ -668,7 +668,7 @@ def test_more_than_a_sandbox_may_hold(tmp_path: Path) -> None:
             deed()
 
 
-def test_what_follows_the_end_is_refused(tmp_path: Path) -> None:
+def test_data_after_the_end_is_refused(tmp_path: Path) -> None:
     place = pack_archive(tmp_path / "archive", block(), END)
     digest, whole = read_digest(place), place.read_bytes()
     for more, reason in (
@@ -730,7 +730,7 @@ RECORDS = st.lists(
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.booleans(), RECORDS, FIELDS, st.binary(max_size=512)), max_size=5))
-def test_members_of_any_kind_raise_nothing_else(
+def test_random_members_raise_only_typed_errors(
     tmp_path: Path, given_: list[tuple[bool, Any, dict[str, bytes], bytes]]
 ) -> None:
     chunks = []
@@ -798,13 +798,15 @@ def test_closed_directories_with_hard_links() -> None:
         shutil.rmtree(room)
 
 
-def test_a_pipe_in_the_place_of_an_archive(tmp_path: Path) -> None:
+def test_a_pipe_instead_of_an_archive(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "archive")
     with pytest.raises(SnapshotCorruptError, match="not a regular file"):
         archive.verify(tmp_path / "archive", digest=EMPTY, base_digest=BASE)
 
 
-def test_a_writer_refuses_what_no_reader_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_refuses_trees_that_no_reader_accepts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(archive, "MAX_MEMBERS", 20)
     layer = tmp_path / "layer"
     layer.mkdir()
@@ -815,7 +817,7 @@ def test_a_writer_refuses_what_no_reader_takes(tmp_path: Path, monkeypatch: pyte
     assert not list(tmp_path.glob("archive*"))
 
 
-def test_attributes_that_no_archive_can_name(tmp_path: Path) -> None:
+def test_attributes_with_unsupported_names(tmp_path: Path) -> None:
     layer = tmp_path / "layer"
     layer.mkdir()
     (layer / "file").touch()
@@ -831,7 +833,7 @@ def test_attributes_that_no_archive_can_name(tmp_path: Path) -> None:
     assert (target / "old").stat().st_mtime_ns == -500_000_000
 
 
-def test_a_mark_of_docker_is_refused_before_the_daemon_sees_it(tmp_path: Path) -> None:
+def test_a_docker_whiteout_is_refused_before_the_daemon_sees_it(tmp_path: Path) -> None:
     place = pack_archive(
         tmp_path / "archive", make_extended_header((b"TAKEOVER.literal", b"1")) + block(b".wh.x"), END
     )
@@ -862,7 +864,7 @@ def test_a_repository_with_its_packages_is_read(tmp_path: Path) -> None:
     assert seconds < 30
 
 
-def test_a_full_disk_leaves_no_part(rooms: Path) -> None:
+def test_a_full_disk_leaves_no_partial_archive(rooms: Path) -> None:
     room = Path(tempfile.mkdtemp(dir=rooms))
     small, layer, base = room / "small", room / "layer", room / "base"
     for directory in (small, layer, base):

@@ -87,7 +87,7 @@ def expect_refusal(url: str, store: Path, reason: str) -> None:
     assert list(store.iterdir()) == []
 
 
-def test_a_snapshot_goes_round(
+def test_a_snapshot_survives_a_round_trip(
     stored_snapshot: tuple[Snapshot, Path], exported_file: Path, tmp_path: Path
 ) -> None:
     snapshot, store = stored_snapshot
@@ -98,7 +98,7 @@ def test_a_snapshot_goes_round(
     assert there.read_bytes() == (store / snapshot.location).read_bytes()
 
 
-def test_a_store_that_fsspec_names(stored_snapshot: tuple[Snapshot, Path], tmp_path: Path) -> None:
+def test_a_store_with_an_fsspec_url(stored_snapshot: tuple[Snapshot, Path], tmp_path: Path) -> None:
     snapshot, store = stored_snapshot
     url = f"memory://exported/{tmp_path.name}"
     transfer.export_snapshot(snapshot, store, url)
@@ -119,7 +119,7 @@ def test_many_at_once_to_one_store(stored_snapshot: tuple[Snapshot, Path], tmp_p
     assert [path.name for path in (tmp_path / "new").iterdir()] == [found[0].location]
 
 
-def test_what_is_cut_short_is_refused(exported_file: Path, tmp_path: Path) -> None:
+def test_a_truncated_archive_is_refused(exported_file: Path, tmp_path: Path) -> None:
     content, cut = exported_file.read_bytes(), tmp_path / "cut"
     store = tmp_path / "new"
     for length in (*range(0, 120, 7), *range(120, len(content), len(content) // 40), len(content) - 1):
@@ -137,7 +137,7 @@ def test_every_flipped_bit_is_refused(exported_file: Path, tmp_path: Path) -> No
         expect_refusal(str(flipped), store, "checksum|format|larger than|truncated|continues after")
 
 
-def test_what_is_no_snapshot_is_refused(exported_file: Path, tmp_path: Path) -> None:
+def test_other_files_are_refused(exported_file: Path, tmp_path: Path) -> None:
     content, other, store = exported_file.read_bytes(), tmp_path / "other", tmp_path / "new"
     huge = MAGIC + struct.pack(">QQ", 1 << 40, 1)
     for changed, reason in (
@@ -153,7 +153,7 @@ def test_what_is_no_snapshot_is_refused(exported_file: Path, tmp_path: Path) -> 
         expect_refusal(str(other), store, reason)
 
 
-def test_a_header_that_does_not_fit_its_archive(
+def test_a_header_that_does_not_match_its_archive(
     stored_snapshot: tuple[Snapshot, Path], tmp_path: Path
 ) -> None:
     snapshot, store = stored_snapshot
@@ -177,9 +177,7 @@ def sign_file(header: bytes, content: bytes) -> bytes:
     return whole + hashlib.sha256(whole).digest()
 
 
-def test_a_snapshot_that_changed_is_not_exported(
-    stored_snapshot: tuple[Snapshot, Path], tmp_path: Path
-) -> None:
+def test_a_changed_snapshot_is_not_exported(stored_snapshot: tuple[Snapshot, Path], tmp_path: Path) -> None:
     snapshot, store = stored_snapshot
     place = tmp_path / "out" / "file"
     with pytest.raises(SnapshotCorruptError, match="but the snapshot says"):
@@ -200,7 +198,7 @@ def test_a_full_disk(stored_snapshot: tuple[Snapshot, Path], exported_file: Path
     assert list(small.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written(
+def test_an_unwritable_target(
     stored_snapshot: tuple[Snapshot, Path], exported_file: Path, small: Path
 ) -> None:
     snapshot, store = stored_snapshot
@@ -217,7 +215,7 @@ def test_a_place_that_cannot_be_written(
 
 
 @pytest.mark.parametrize("kind", ["file", "memory"])
-def test_an_export_that_is_interrupted_leaves_nothing(tmp_path: Path, kind: str) -> None:
+def test_an_interrupted_export_leaves_nothing(tmp_path: Path, kind: str) -> None:
     layer, base, store, out = (tmp_path / name for name in ("layer", "base", "store", "out"))
     for directory in (layer, base, store, out):
         directory.mkdir()
@@ -277,7 +275,7 @@ SHOWN = r"""find . "$HOME" -name .git -prune -o ! -type s -printf '%p %y %m %s %
 
 
 @both
-def test_a_sandbox_goes_round(kit: Kit, tmp_path: Path) -> None:
+def test_a_sandbox_survives_a_round_trip(kit: Kit, tmp_path: Path) -> None:
     """Round trip through a file into an empty store."""
     with kit.close_started():
         live_sandbox = kit.start()
@@ -295,7 +293,7 @@ def test_a_sandbox_goes_round(kit: Kit, tmp_path: Path) -> None:
 
 
 @docker
-def test_both_ways_give_one_digest(kit: Kit, tmp_path: Path) -> None:
+def test_layers_and_commits_have_the_same_digest(kit: Kit, tmp_path: Path) -> None:
     found = {}
     with kit.close_started():
         for way in ("layer", "commit"):
@@ -338,7 +336,7 @@ def test_a_committed_sandbox_outlives_its_image(kit: Kit, tmp_path: Path) -> Non
 
 
 @docker
-def test_a_base_that_is_not_here(kit: Kit, tmp_path: Path) -> None:
+def test_a_missing_base(kit: Kit, tmp_path: Path) -> None:
     with kit.close_started():
         live_sandbox = kit.start()
         check_output(live_sandbox, "echo x > x")
@@ -357,12 +355,12 @@ from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.snapshots import transfer
 from langgraph_takeover.sandbox.interface import SandboxSpec
 place, spec = Path(sys.argv[1]), SandboxSpec.model_validate_json(sys.argv[2])
-with contextlib.closing(sandbox.start(spec)) as machine:
-    assert machine.run(sys.argv[3], timeout_s=20).exit_code == 0
-    assert "pkg/renamed.py" in {change.path for change in machine.changes()}
-    snapshot = machine.snapshot(place / "store").result()
-with contextlib.closing(sandbox.restore(snapshot, place / "store", spec)) as machine:
-    assert machine.run("cat tools/only", timeout_s=20).output == "new\\n"
+with contextlib.closing(sandbox.start(spec)) as live_sandbox:
+    assert live_sandbox.run(sys.argv[3], timeout_s=20).exit_code == 0
+    assert "pkg/renamed.py" in {change.path for change in live_sandbox.changes()}
+    snapshot = live_sandbox.snapshot(place / "store").result()
+with contextlib.closing(sandbox.restore(snapshot, place / "store", spec)) as live_sandbox:
+    assert live_sandbox.run("cat tools/only", timeout_s=20).output == "new\\n"
 transfer.export_snapshot(snapshot, place / "store", str(place / "file"))
 try:
     sandbox.start(spec.model_copy(update={"snapshots": "layer"}))
@@ -376,7 +374,7 @@ DARK = (
 
 @pytest.mark.slow
 @docker
-def test_who_cannot_read_the_layers_snapshots_by_commit(kit: Kit, tmp_path: Path) -> None:
+def test_users_who_cannot_read_layers_snapshot_by_commit(kit: Kit, tmp_path: Path) -> None:
     """A user in the daemon's group exports the same content that root finds in the layers."""
     socket = Path("/var/run/docker.sock")
     if os.geteuid() != 0 or os.environ.get("DOCKER_HOST") or not socket.is_socket():
@@ -413,15 +411,15 @@ from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.snapshots import transfer
 from langgraph_takeover.sandbox.interface import SandboxSpec
 store, url, spec = Path(sys.argv[1]), sys.argv[2], SandboxSpec.model_validate_json(sys.argv[3])
-machine = sandbox.restore(transfer.import_snapshot(url, store), store, spec)
-print(machine.run("cat x", timeout_s=20).output, end="")
-machine.close()
+live_sandbox = sandbox.restore(transfer.import_snapshot(url, store), store, spec)
+print(live_sandbox.run("cat x", timeout_s=20).output, end="")
+live_sandbox.close()
 """
 
 
 @pytest.mark.slow
 @both
-def test_processes_that_restore_one_snapshot_at_once(kit: Kit, tmp_path: Path) -> None:
+def test_processes_restore_one_snapshot_at_once(kit: Kit, tmp_path: Path) -> None:
     with kit.close_started():
         live_sandbox = kit.start()
         check_output(live_sandbox, "echo thawed > x; head -c 3000000 /dev/urandom > random")

@@ -18,7 +18,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_documents_are_what_json_says(value: object) -> None:
+def test_documents_parse_as_with_json(value: object) -> None:
     assert parse_document(json.dumps(value).encode()) == value
     assert parse_document(json.dumps(value, ensure_ascii=False, indent=1).encode()) == value
 
@@ -52,7 +52,7 @@ def test_a_file_of_too_many_values_is_refused() -> None:
 
 
 @given(VALUES)
-def test_files_are_what_json_says(value: object) -> None:
+def test_files_parse_as_with_json(value: object) -> None:
     assert parse_json(json.dumps(value)) == value
     assert parse_json(json.dumps(value, ensure_ascii=False).encode("utf-16")) == value
 

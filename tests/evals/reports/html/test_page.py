@@ -136,7 +136,7 @@ def address(results: Results, number: int = 0) -> str:
     return f"#point={row['record_id']}&run={row['view']}/{row['successor']}/{row['repeat']}"
 
 
-def test_it_opens_from_disk_and_shows_the_run(browser: Browser, page_file: Path) -> None:
+def test_the_page_opens_from_disk_and_shows_the_run(browser: Browser, page_file: Path) -> None:
     with open_page(browser, page_file) as (page, _, _):
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         assert "16" in texts(page, ".figures b")
@@ -424,7 +424,7 @@ def test_the_content_security_policy_blocks_injected_code(browser: Browser, page
         requests[:] = requests[:1]
 
 
-def test_a_page_of_rows_alone_says_so_and_shows_effort(
+def test_a_page_of_rows_alone_states_that_and_shows_effort(
     browser: Browser, results: Results, tmp_path: Path
 ) -> None:
     out = tmp_path / "published"

@@ -64,7 +64,7 @@ def test_plots_are_reproducible(complete_run: Path, tmp_path: Path) -> None:
         assert not re.search(r"<dc:date>|matplotlib\.org/?<|20\d\d-\d\d-\d\dT", one.svg.read_text())
 
 
-def test_plots_without_an_llm_say_so(complete_run: Path, published_rows: Path) -> None:
+def test_plots_without_an_llm_are_labelled(complete_run: Path, published_rows: Path) -> None:
     with style.plot_style():
         for out, expected in ((complete_run, True), (published_rows, False)):
             results = load_results([out])

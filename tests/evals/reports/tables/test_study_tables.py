@@ -218,7 +218,7 @@ def test_tables_are_written_without_graded_takeovers(published_rows: Path, tmp_p
     assert len(list((tmp_path / "tables").iterdir())) == 27
 
 
-def test_runs_without_an_llm_say_so_in_every_table(published_rows: Path) -> None:
+def test_runs_without_an_llm_are_labelled_in_every_table(published_rows: Path) -> None:
     assert not any("No LLM" in note for table in load_tables(published_rows) for note in table.notes)
     config = published_rows / "config.json"
     config.write_text(config.read_text().replace("openai:alpha", "builtin:oracle"))

@@ -74,7 +74,7 @@ del thing
         ("worker", signal.SIGTERM, "SystemExit"),
     ],
 )
-def test_what_falls_into_a_finalizer_comes_again(
+def test_a_signal_inside_a_finalizer_is_raised_again(
     tmp_path: Path, process: str, number: signal.Signals, by: str
 ) -> None:
     program = tmp_path / "lost.py"
@@ -84,7 +84,7 @@ def test_what_falls_into_a_finalizer_comes_again(
     assert (done.returncode, done.stdout, done.stderr) == (0, f"ended by {by}\n", "")
 
 
-def test_another_thing_that_goes_wrong_in_a_finalizer_is_reported_as_ever(tmp_path: Path) -> None:
+def test_other_errors_in_a_finalizer_are_still_reported(tmp_path: Path) -> None:
     program = tmp_path / "wrong.py"
     program.write_text(_WRONG)
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60)

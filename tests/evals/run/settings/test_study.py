@@ -32,7 +32,7 @@ def parse_plan(told: str) -> dict[str, str]:
     return {stage.strip(): jobs.strip() for stage, jobs, *_ in lines}
 
 
-def test_the_main_study_is_what_the_paper_took(
+def test_the_main_study_matches_the_paper(
     verified_parquet: Path, run_main: RunCommand, tmp_path: Path
 ) -> None:
     done = run_main(
@@ -80,7 +80,7 @@ def test_a_study_needs_its_own_tiers(run_main: RunCommand, tmp_path: Path) -> No
     )
 
 
-def test_tasks_are_listed_one_a_line(run_main: RunCommand) -> None:
+def test_tasks_are_listed_one_per_line(run_main: RunCommand) -> None:
     done = run_main("--list-tasks", "--shard", "2/6")
     whole = run_main("--list-tasks").stdout.split()
     assert len(whole) == 12
@@ -108,12 +108,12 @@ def test_shards(text: str, parts: set[int]) -> None:
         ("1/0", "counted from 1 to 0"),
     ],
 )
-def test_what_is_no_shard(text: str, told: str) -> None:
+def test_invalid_shards(text: str, told: str) -> None:
     with pytest.raises(RunUsageError, match=told):
         read_shard(text)
 
 
-def test_points_are_chosen_of_each_kind_in_turn() -> None:
+def test_points_are_chosen_evenly_by_kind() -> None:
     reached = points(*((n, "m", kind) for n in range(10) for kind in (POINTS if n < 4 else POINTS[:2])))
     found = choose_points(reached, 10)
     assert Counter(point.kind for point in found) == {POINTS[0]: 4, POINTS[1]: 3, POINTS[2]: 3}
@@ -123,7 +123,7 @@ def test_points_are_chosen_of_each_kind_in_turn() -> None:
     assert len(choose_points(reached, 23)) == 23
 
 
-def test_points_that_all_predecessors_reached_come_first() -> None:
+def test_points_reached_by_all_predecessors_come_first() -> None:
     reached = points(
         (0, "a", POINTS[0]),
         *((1, model, POINTS[0]) for model in "abc"),
@@ -138,7 +138,7 @@ def test_points_that_all_predecessors_reached_come_first() -> None:
 
 
 @pytest.mark.slow
-def test_shards_together_are_the_whole(run_main: RunCommand, tmp_path: Path) -> None:
+def test_merged_shards_equal_the_whole(run_main: RunCommand, tmp_path: Path) -> None:
     asked = (
         "--task-ids",
         "galley__galley-31,harbor__harbor-5",
@@ -153,7 +153,7 @@ def test_shards_together_are_the_whole(run_main: RunCommand, tmp_path: Path) -> 
     assert ids == [{"galley__galley-31"}, {"harbor__harbor-5"}]
 
 
-def test_stages_are_done_one_by_one(run_main: RunCommand, tmp_path: Path) -> None:
+def test_stages_run_one_by_one(run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     one = (
         "--task-ids",
@@ -183,7 +183,7 @@ def test_stages_are_done_one_by_one(run_main: RunCommand, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_an_earlier_runs_records_are_taken_over(run_main: RunCommand, tmp_path: Path) -> None:
+def test_records_of_an_earlier_run_are_reused(run_main: RunCommand, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     one = ("--task-ids", "galley__galley-31", "--view", "structured", "--notes-model", "builtin:oracle")
     assert run_main(*one, "--out", first).returncode == 0

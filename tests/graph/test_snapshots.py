@@ -10,13 +10,13 @@ from langgraph_takeover.sandbox.interface import SnapshotCorruptError
 
 from .conftest import DONE, EDIT, NOTE, SHOW, RunHarness, get_note_text, get_shown_lines, scripted_model
 
-MACHINES = pytest.mark.parametrize(
+ALL_SANDBOXES = pytest.mark.parametrize(
     ("database", "backend"),
     [("sqlite", "process"), ("postgres", "process"), ("sqlite", "host"), ("sqlite", "docker")],
 )
 
 
-@MACHINES
+@ALL_SANDBOXES
 def test_a_fork_has_the_sandbox_of_its_checkpoint(bench: RunHarness) -> None:
     bench.run(scripted_model(NOTE.format(1), NOTE.format(2), NOTE.format(3), DONE))
     for step in (0, 1, 2, 3):
@@ -30,8 +30,8 @@ def test_a_fork_has_the_sandbox_of_its_checkpoint(bench: RunHarness) -> None:
         assert get_shown_lines(done.state) == [*map(str, range(1, step + 1))]
 
 
-@MACHINES
-def test_a_sandbox_that_is_gone_or_damaged_is_never_replaced(bench: RunHarness) -> None:
+@ALL_SANDBOXES
+def test_a_lost_or_damaged_sandbox_is_never_replaced(bench: RunHarness) -> None:
     with pytest.raises(ModelError):
         bench.run(scripted_model(NOTE.format(1), ModelError("gone")), model_tries=1)
     archives = [path for path in bench.home.snapshot_directory.rglob("*") if path.is_file()]
@@ -53,7 +53,7 @@ def directories(bench: RunHarness) -> set[str]:
 
 
 @pytest.mark.parametrize("backend", ["process", "host"])
-def test_a_directory_that_was_entered_after_a_resume_lies_in_the_sandbox(bench: RunHarness) -> None:
+def test_the_working_directory_survives_repeated_resumes(bench: RunHarness) -> None:
     gone = ModelError("gone")
     with pytest.raises(ModelError):
         bench.run(scripted_model(NOTE.format(1), gone), model_tries=1)
@@ -63,7 +63,7 @@ def test_a_directory_that_was_entered_after_a_resume_lies_in_the_sandbox(bench: 
     assert get_shown_lines(done.state) == ["1"]
 
 
-@MACHINES
+@ALL_SANDBOXES
 def test_history_and_sandboxes_are_pruned_together(bench: RunHarness) -> None:
     model = scripted_model(NOTE.format(1), EDIT, NOTE.format(2), NOTE.format(3), SHOW, DONE)
     before = bench.run(model, points=("first_source_edit",), max_steps=4)
@@ -79,7 +79,7 @@ def test_history_and_sandboxes_are_pruned_together(bench: RunHarness) -> None:
     assert get_note_text(taken) == "1"
 
 
-def test_what_is_half_made_stays_unless_nobody_else_works_here(bench: RunHarness) -> None:
+def test_partial_snapshots_are_removed_only_in_exclusive_mode(bench: RunHarness) -> None:
     bench.run(scripted_model(EDIT, DONE))
     kept = set(bench.home.snapshot_directory.iterdir())
     half_made, vanished = (
@@ -96,7 +96,7 @@ def test_what_is_half_made_stays_unless_nobody_else_works_here(bench: RunHarness
     assert set(bench.home.snapshot_directory.iterdir()) == kept
 
 
-def test_who_looks_in_sees_the_sandbox_of_each_checkpoint_and_leaves_it_as_it_was(bench: RunHarness) -> None:
+def test_inspecting_the_sandbox_of_a_checkpoint_leaves_it_unchanged(bench: RunHarness) -> None:
     replies = (NOTE.format(1), NOTE.format(2), SHOW, DONE)
     bench.run(scripted_model(*replies), max_steps=2)
     moments = {(each.step, each.next): each for each in bench.home.history("thread")}
