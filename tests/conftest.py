@@ -59,11 +59,11 @@ def mount(*arguments: str | Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def mount_small_disk(place: Path, size: str) -> Iterator[Path]:
+def mount_small_disk(directory: Path, size: str) -> Iterator[Path]:
     """A directory on its own disk of that size."""
-    place.mkdir()
-    with mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", place):
-        yield place
+    directory.mkdir()
+    with mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", directory):
+        yield directory
 
 
 def fill_disk(disk: Path) -> Path:
@@ -83,12 +83,12 @@ def _sandbox_home() -> Iterator[None]:
     from langgraph_takeover.sandbox.storage.host_directories import ROOT_VARIABLE
     from langgraph_takeover.sandbox.storage.removal import remove_tree
 
-    place = Path(tempfile.mkdtemp(prefix="takeover-tests-", dir="/var/tmp"))
-    place.chmod(0o711)
+    directory = Path(tempfile.mkdtemp(prefix="takeover-tests-", dir="/var/tmp"))
+    directory.chmod(0o711)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(ROOT_VARIABLE, str(place))
+        patch.setenv(ROOT_VARIABLE, str(directory))
         yield
-    remove_tree(place)
+    remove_tree(directory)
 
 
 @pytest.fixture(scope="session")

@@ -128,11 +128,11 @@ class CrashPoints:
         """Add a crash point before and after each call of a function."""
         original, label = getattr(owner, name), label or name
 
-        def count_call(*given: Any, **named: Any) -> Any:
-            if condition is not None and not condition(*given):
-                return original(*given, **named)
+        def count_call(*args: Any, **kwargs: Any) -> Any:
+            if condition is not None and not condition(*args):
+                return original(*args, **kwargs)
             self.pass_point(f"before {label}")
-            result = original(*given, **named)
+            result = original(*args, **kwargs)
             self.pass_point(f"after {label}")
             return result
 
@@ -184,8 +184,8 @@ class CrashPoints:
         opened = graph_home.open_saver
 
         @contextlib.contextmanager
-        def open_counted(*given: Any) -> Iterator[Any]:
-            with opened(*given) as saver:
+        def open_counted(*args: Any) -> Iterator[Any]:
+            with opened(*args) as saver:
                 self.wrap(saver, "put", "saver.put")
                 self.wrap(saver, "put_writes", "saver.put_writes")
                 yield saver
@@ -267,10 +267,10 @@ def audit_case(case: CrashCase) -> None:
         with ledger.read_transaction() as connection:
             now = ledger.now(connection)
             of_thread = store.leases.c.thread == case.name
-            held = select(func.count()).where(of_thread, store.leases.c.expires_at > now)
-            found["leases held"] = connection.execute(held).scalar_one()
-            begun = select(func.count()).where(store.effects.c.thread == case.name)
-            found["more than one effect"] = connection.execute(begun).scalar_one() > 1
+            held_leases = select(func.count()).where(of_thread, store.leases.c.expires_at > now)
+            found["leases held"] = connection.execute(held_leases).scalar_one()
+            effects_begun = select(func.count()).where(store.effects.c.thread == case.name)
+            found["more than one effect"] = connection.execute(effects_begun).scalar_one() > 1
         found["newest kept"] = home.history(case.name)[0].is_restorable
         found["records"] = [_comparable_record(home, name) for name in home.records.list_ids()]
         for part in home.snapshot_directory.glob(".*"):
@@ -334,9 +334,9 @@ def remove_containers(case: CrashCase) -> None:
     remove(found)
 
 
-def create_repository(place: Path) -> Path:
+def create_repository(directory: Path) -> Path:
     """A small repository that sandboxes start from."""
-    base = place / "base"
+    base = directory / "base"
     (base / "pkg").mkdir(parents=True)
     (base / "pkg" / "__init__.py").touch()
     (base / "pkg" / "core.py").write_text("def double(n):\n    return n + 1\n")
@@ -378,10 +378,10 @@ def compare_with_reference(case: CrashCase, expected: dict[str, Any], deaths: in
     """The differences from the uninterrupted run, one per line."""
     found = []
     for part in ("outcome", "audit"):
-        told = case.directory / part
-        if not told.exists():
+        result = case.directory / part
+        if not result.exists():
             return [f"no {part}: {' / '.join(case.read_lines('failure')[-1:]) or 'the process did not end'}"]
-        now = json.loads(told.read_text())
+        now = json.loads(result.read_text())
         for name, value in expected[part].items():
             if now.get(name) != value:
                 found.append(f"{part}: {name} is {_format_difference(now.get(name), value)}")

@@ -86,9 +86,9 @@ class MatrixCell(NamedTuple):
     seconds: float
 
     def create_case(self, name: str) -> CrashCase:
-        place = self.directory / name
-        place.mkdir()
-        return CrashCase(name, self.backend, self.snapshot_every, place, self.base, self.database)  # type: ignore[arg-type]
+        directory = self.directory / name
+        directory.mkdir()
+        return CrashCase(name, self.backend, self.snapshot_every, directory, self.base, self.database)  # type: ignore[arg-type]
 
     def run(self, number: int) -> CaseResult:
         """Run the case whose first process dies at its nth crash point."""
@@ -181,29 +181,29 @@ def main(
         for when in _parse_choice(snapshots, _EVERY, "--snapshots")
     ]
     results: list[CaseResult] = []
-    place = Path(tempfile.mkdtemp(prefix="takeover-crashes-", dir="/var/tmp"))
-    place.chmod(0o711)
-    os.environ[ROOT_VARIABLE] = str(place / "sandboxes")
+    directory = Path(tempfile.mkdtemp(prefix="takeover-crashes-", dir="/var/tmp"))
+    directory.chmod(0o711)
+    os.environ[ROOT_VARIABLE] = str(directory / "sandboxes")
     try:
         with _database_server("postgres" in savers) as server:
             _adopt_orphans()
-            base = crash_case.create_repository(place)
-            with _repository_image(place, base) if "docker" in backends else contextlib.nullcontext():
+            base = crash_case.create_repository(directory)
+            with _repository_image(directory, base) if "docker" in backends else contextlib.nullcontext():
                 for number, cell in enumerate(cells):
                     chance = random.Random(f"{seed}/{number}")
-                    results += _run_cell(cell, place, base, server, sample, jobs, chance)
+                    results += _run_cell(cell, directory, base, server, sample, jobs, chance)
     finally:
         if not keep or not any(result.problems for result in results):
-            remove_tree(place)
+            remove_tree(directory)
         else:
-            print(f"kept {place}", file=sys.stderr)
+            print(f"kept {directory}", file=sys.stderr)
     _print_results(results, seed, as_json)
     raise typer.Exit(1 if any(result.problems for result in results) else 0)
 
 
 def _run_cell(
     cell: tuple[str, str, str],
-    place: Path,
+    directory: Path,
     base: Path,
     server: str | None,
     sample: SampleOptions,
@@ -211,7 +211,7 @@ def _run_cell(
     chance: random.Random,
 ) -> list[CaseResult]:
     backend, saver, when = cell
-    here = place / "-".join(cell)
+    here = directory / "-".join(cell)
     here.mkdir()
     with (
         postgres.create_database(server)
@@ -256,7 +256,7 @@ def _run_cell(
         return results
 
 
-def _run_in_workers(todo: list[Callable[[], CaseResult]], jobs: int, place: Path) -> list[CaseResult]:
+def _run_in_workers(todo: list[Callable[[], CaseResult]], jobs: int, directory: Path) -> list[CaseResult]:
     """The results of all runs, from parallel workers that each reap their own orphans."""
     workers = []
     for worker in range(jobs):
@@ -265,7 +265,7 @@ def _run_in_workers(todo: list[Callable[[], CaseResult]], jobs: int, place: Path
             code = 1
             try:
                 _adopt_orphans()
-                with (place / f"results-{worker}").open("w") as out:
+                with (directory / f"results-{worker}").open("w") as out:
                     for work in todo[worker::jobs]:
                         out.write(json.dumps(work()) + "\n")
                         out.flush()
@@ -279,12 +279,12 @@ def _run_in_workers(todo: list[Callable[[], CaseResult]], jobs: int, place: Path
     if any(ended):
         raise SystemExit("a worker failed (see its error above)")
     lines = [
-        line for worker in range(jobs) for line in (place / f"results-{worker}").read_text().splitlines()
+        line for worker in range(jobs) for line in (directory / f"results-{worker}").read_text().splitlines()
     ]
     return [CaseResult(*found[:-1], tuple(found[-1])) for found in map(json.loads, lines)]
 
 
-def _fork_process(place: Path, work: Callable[[], None]) -> int:
+def _fork_process(directory: Path, work: Callable[[], None]) -> int:
     """Fork a process for this work; it writes its error to the file `failure`."""
     pid = os.fork()
     if pid:
@@ -295,7 +295,7 @@ def _fork_process(place: Path, work: Callable[[], None]) -> int:
         code = 0
     except BaseException as error:
         text = "".join(traceback.format_exception(error))
-        (place / "failure").write_text(f"{text}\n{type(error).__name__}: {error}\n")
+        (directory / "failure").write_text(f"{text}\n{type(error).__name__}: {error}\n")
     finally:
         os._exit(code)
 
@@ -369,15 +369,15 @@ def _database_server(wanted: bool) -> Iterator[str | None]:
 
 
 @contextlib.contextmanager
-def _repository_image(place: Path, base: Path) -> Iterator[None]:
+def _repository_image(directory: Path, base: Path) -> Iterator[None]:
     """The image that container sandboxes start from; each process that calls the daemon is forked for it."""
     name = crash_case.REPOSITORY_IMAGE
-    if _wait_for(_fork_process(place, lambda: crash_case.build_image(base, name))):
-        raise SystemExit((place / "failure").read_text().splitlines()[-1])
+    if _wait_for(_fork_process(directory, lambda: crash_case.build_image(base, name))):
+        raise SystemExit((directory / "failure").read_text().splitlines()[-1])
     try:
         yield
     finally:
-        _wait_for(_fork_process(place, lambda: crash_case.remove_image(name)))
+        _wait_for(_fork_process(directory, lambda: crash_case.remove_image(name)))
 
 
 def _parse_choice(text: str, known: tuple[str, ...], option: str) -> list[str]:

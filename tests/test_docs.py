@@ -129,7 +129,7 @@ def test_an_unknown_command_is_detected() -> None:
     assert commands("Type `takeover-detect\n   X`.") == [("takeover-detect", "X")]
 
 
-def run_document(name: str, place: Path) -> str:
+def run_document(name: str, directory: Path) -> str:
     """The output of a document's ```sh blocks, run in order."""
     script = "".join(blocks(DOCUMENTS[name], "sh"))
     if "--sandbox host" in script:
@@ -137,10 +137,10 @@ def run_document(name: str, place: Path) -> str:
 
         if reason := unavailable_reason():
             skip_missing(reason)
-    (place / "examples").symlink_to(ROOT / "examples")
+    (directory / "examples").symlink_to(ROOT / "examples")
     done = subprocess.run(
         ["bash", "-c", f"set -euo pipefail\n{_functions()}\n{script}"],
-        cwd=place,
+        cwd=directory,
         env={key: value for key, value in os.environ.items() if not key.startswith("OPENAI_")}
         | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -161,8 +161,8 @@ def _functions() -> str:
     )
 
 
-def rows(place: Path, name: str) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (place / f"{name}.jsonl").read_text().splitlines()]
+def rows(directory: Path, name: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (directory / f"{name}.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.slow
@@ -209,8 +209,8 @@ def test_link_targets_exist(name: str) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", _FENCE.sub("", DOCUMENTS[name])):
         if re.match(r"\w+://|mailto:", target):
             continue
-        place, _, anchor = target.partition("#")
-        path = ((ROOT / name).parent / place).resolve() if place else ROOT / name
+        document, _, anchor = target.partition("#")
+        path = ((ROOT / name).parent / document).resolve() if document else ROOT / name
         text = path.read_text(encoding="utf-8") if anchor and path.is_file() else ""
         if not path.exists() or (anchor and anchor not in anchors(text)):
             lost.append(target)
@@ -268,7 +268,7 @@ def test_the_figure_matches_the_imports() -> None:
     neighbours = {(right, left) for left, right in itertools.pairwise(LAYERS)}
     assert neighbours <= packages
     assert drawn == neighbours | {(a, b) for a, b in real if a != b}
-    rooms = {place.parent.name for place in (ROOT / "evals").glob("*/__init__.py")}
+    rooms = {init.parent.name for init in (ROOT / "evals").glob("*/__init__.py")}
     assert {box for arrow in drawn for box in arrow} == {*LAYERS, *rooms, "commands"}
     inside = graphlib.TopologicalSorter[str]()
     for importing, imported in real:

@@ -50,14 +50,14 @@ def repository(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_the_program_hands_over(tmp_path: Path, repository: Path) -> None:
     (program,) = blocks(HANDOFFS)
-    told = run_program(
+    output = run_program(
         program.replace('"Make the tests pass."', "demo_task.TASK.prompt").replace(
             'backend="host"', "backend=demo_task.default_backend()"
         ),
         tmp_path,
     )
-    assert told.startswith("completed thread=")
-    assert "stop_reason='finished'" in told
+    assert output.startswith("completed thread=")
+    assert "stop_reason='finished'" in output
 
 
 @pytest.mark.slow
@@ -73,8 +73,8 @@ def test_every_code_block_runs(tmp_path: Path, repository: Path) -> None:
         + f"print('=====', {number}, outcome.stop_reason, outcome.steps)\n"
         for number, block in enumerate(blocks(TEXT))
     )  # fmt: skip
-    told = run_program(program, tmp_path)
-    ends = re.findall(r"^===== (\d+) (\w+) \d+$", told, re.MULTILINE)
+    output = run_program(program, tmp_path)
+    ends = re.findall(r"^===== (\d+) (\w+) \d+$", output, re.MULTILINE)
     reasons = ["finished"] * len(blocks(TEXT))
     assert ends == [(str(number), reason) for number, reason in enumerate(reasons)]
     assert (repository / "galley" / "wrap.py").read_text() == before

@@ -49,7 +49,7 @@ def run_example(directory: Path, *command: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
 
     found = tmp_path_factory.mktemp("interop")
@@ -60,7 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_every_code_block_runs(place: Path) -> None:
+def test_every_code_block_runs(directory: Path) -> None:
     # The model of one task uses its statement as the prompt, and works in any sandbox.
     program = BEGUN + "".join(
         block.replace('"Make the tests pass."', "demo_task.TASK.prompt").replace(
@@ -68,8 +68,8 @@ def test_every_code_block_runs(place: Path) -> None:
         )
         for block in BLOCKS
     )
-    (place / "program.py").write_text(program + "\nsandbox.close()\n")
-    shown = run_example(place, "program.py").splitlines()
+    (directory / "program.py").write_text(program + "\nsandbox.close()\n")
+    shown = run_example(directory, "program.py").splitlines()
     assert shown[0] == "fixer 6"
     assert shown[1] == "finder handed over to fixer True"
     assert re.fullmatch(r"1\.requested\.\d+ finder handed over to fixer", shown[2])
@@ -77,11 +77,11 @@ def test_every_code_block_runs(place: Path) -> None:
     assert "## Written by the earlier agent" in shown
     assert shown[-2:] == ["finished", "The fix is in place, and the tests pass."]
     # The first swarm has fixed it; only the sandbox shows that, the second swarm's messages do not.
-    (ends,) = (place / "work" / "records").glob("1.requested.??/record.json")
+    (ends,) = (directory / "work" / "records").glob("1.requested.??/record.json")
     assert "galley/wrap.py" in json.loads(ends.read_text())["patch"]
-    with open_home(place / "work") as home:
+    with open_home(directory / "work") as home:
         assert {"begun", "successor"} <= set(home.threads())
-    assert len(RecordStore(place / "work" / "records").list_ids()) >= 3
+    assert len(RecordStore(directory / "work" / "records").list_ids()) >= 3
 
 
 def test_names_in_the_text_exist() -> None:

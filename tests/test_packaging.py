@@ -36,7 +36,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (source / name).symlink_to((ROOT / name).readlink())
         elif (ROOT / name).is_file():
             (source / name).write_bytes((ROOT / name).read_bytes())
-    asked = [
+    arguments = [
         "wheel",
         "--quiet",
         "--no-build-isolation",
@@ -46,7 +46,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         out,
         source,
     ]
-    subprocess.run([sys.executable, "-m", "pip", *asked], check=True)
+    subprocess.run([sys.executable, "-m", "pip", *arguments], check=True)
     (built,) = out.iterdir()
     return built
 
@@ -54,8 +54,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def wheel_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("installed")
-    asked = ["install", "--quiet", "--no-deps", "--no-index", "--target", target, wheel]
-    subprocess.run([sys.executable, "-m", "pip", *asked], check=True)
+    arguments = ["install", "--quiet", "--no-deps", "--no-index", "--target", target, wheel]
+    subprocess.run([sys.executable, "-m", "pip", *arguments], check=True)
     return target
 
 
@@ -94,10 +94,10 @@ def test_the_main_command_runs_from_an_installation(wheel_environment: Path, tmp
     rows = [json.loads(line) for line in (tmp_path / "out" / "takeovers.jsonl").read_text().splitlines()]
     assert {row["view"]: row["resolved"] for row in rows} == {"repository": True, "structured": True}
     assert (tmp_path / "out" / "report.html").is_file()
-    place = run_installed(
+    location = run_installed(
         wheel_environment, tmp_path, "-c", f"import {PACKAGE}; print({PACKAGE}.__file__)"
     ).stdout
-    assert Path(place.strip()).is_relative_to(wheel_environment)
+    assert Path(location.strip()).is_relative_to(wheel_environment)
 
 
 @pytest.mark.slow
@@ -147,8 +147,8 @@ assert len(files) == len(set(files)) > 50
 
 @pytest.mark.parametrize("module", ["sandbox", "handoff", "evals.detect"])
 def test_a_checkout_runs_modules_by_their_short_names(module: str) -> None:
-    asked = [sys.executable, "-m", module, "--help"]
-    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+    arguments = [sys.executable, "-m", module, "--help"]
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"Usage: python -m {module} " in done.stdout
 
@@ -156,11 +156,11 @@ def test_a_checkout_runs_modules_by_their_short_names(module: str) -> None:
 @pytest.mark.slow
 def test_an_editable_installation_has_the_same_names(tmp_path: Path) -> None:
     """From another directory the package can be imported, and the short names cannot."""
-    asked = [
+    arguments = [
         *("install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"),
         *("--target", tmp_path / "site", "--editable", ROOT),
     ]
-    subprocess.run([sys.executable, "-m", "pip", *asked], check=True)
+    subprocess.run([sys.executable, "-m", "pip", *arguments], check=True)
     program = f"""
 import site, sys
 site.addsitedir({str(tmp_path / "site")!r})

@@ -178,8 +178,8 @@ def read_journal_rows(out: Path, name: str) -> list[str]:
     with closing(sqlite3.connect(f"file:{out / JOURNAL_FILE}?mode=ro", uri=True, timeout=60)) as database:
         if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'takeover_rows'").fetchone():
             return []
-        asked = "SELECT row FROM takeover_rows WHERE stage = ? ORDER BY number"
-        return [row for (row,) in database.execute(asked, (name,))]
+        query = "SELECT row FROM takeover_rows WHERE stage = ? ORDER BY number"
+        return [row for (row,) in database.execute(query, (name,))]
 
 
 def delete_stage_rows(out: Path, name: str) -> None:

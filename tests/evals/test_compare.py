@@ -39,8 +39,8 @@ def later(published_rows: Path, tmp_path: Path) -> Path:
 def test_differences_are_one_object(published_rows: Path, later: Path, run_compare: RunCommand) -> None:
     done = run_compare(published_rows, later, "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    views = {view["view"]: view for view in told["views"]}
+    report = json.loads(done.stdout)
+    views = {view["view"]: view for view in report["views"]}
     assert list(views) == ["repository", "trace", "summary", "structured"]
     repository, summary = views["repository"], views["summary"]
     assert (repository["pairs"], repository["only_before"], repository["only_after"]) == (13, 0, 0)
@@ -54,12 +54,12 @@ def test_differences_are_one_object(published_rows: Path, later: Path, run_compa
     assert (repository["solved_before"], repository["solved_after"]) == (8, 7)
     assert repository["solved"]["value"] == pytest.approx(-1 / 13)
     assert repository["test"] == {"gained": 0, "lost": 1, "p": 1.0}
-    assert told["flips"] == [
+    assert report["flips"] == [
         dict(zip(("record_id", "view", "successor", "repeat", "is_solved"), (*FLIPPED, False), strict=True))
     ]
-    assert (told["records"], told["changed_records"]) == (6, ["one__one-1.first_validation"])
-    assert told["settings"] == {"max_steps": [500, 250]}
-    assert told["prompts"] == {"takeovers": [["49be8a5944c4"], ["new"]]}
+    assert (report["records"], report["changed_records"]) == (6, ["one__one-1.first_validation"])
+    assert report["settings"] == {"max_steps": [500, 250]}
+    assert report["prompts"] == {"takeovers": [["49be8a5944c4"], ["new"]]}
 
 
 def test_differences_are_a_table_for_people(
@@ -80,11 +80,11 @@ def test_differences_are_a_table_for_people(
 
 
 def test_a_run_does_not_differ_from_itself(published_rows: Path, run_compare: RunCommand) -> None:
-    told = json.loads(run_compare(published_rows, published_rows, "--json").stdout)
-    assert told["flips"] == told["changed_records"] == []
-    assert told["settings"] == told["prompts"] == {}
-    assert all(view["events"]["change"]["value"] == 0 for view in told["views"])
-    assert all(view["test"]["p"] == 1 for view in told["views"])
+    report = json.loads(run_compare(published_rows, published_rows, "--json").stdout)
+    assert report["flips"] == report["changed_records"] == []
+    assert report["settings"] == report["prompts"] == {}
+    assert all(view["events"]["change"]["value"] == 0 for view in report["views"])
+    assert all(view["test"]["p"] == 1 for view in report["views"])
 
 
 def test_incomparable_runs_are_one_clear_line(

@@ -47,13 +47,13 @@ def recording(*commands: tuple[str, int, str]) -> dict[str, Any]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two valid runs, a file of another kind, and a broken file."""
-    told = recording(
+    trace = recording(
         ("ls", 0, "src\n"),
         ("sed -i 's/a/b/' src/x.py", 0, ""),
         ("pytest -q | tail -1", 0, "1 failed, 2 passed in 0.10s"),
         ("sed -i 's/c/[bold]d/' src/x.py; printf '\\033[2J'", 0, ""),
     )
-    (tmp_path / "one.traj.json").write_text(json.dumps(told))
+    (tmp_path / "one.traj.json").write_text(json.dumps(trace))
     deeper = tmp_path / "more"
     deeper.mkdir()
     (deeper / "two.traj.json").write_text(json.dumps(recording(("ls", 0, "a"))))
@@ -176,9 +176,9 @@ def test_the_score_counts_correct_points(folder: Path, tmp_path: Path) -> None:
     assert score["first_validation"]["cases"] == 0
     assert score["first_post_failure_edit"] == {"cases": 1, "exact": 0, "found": 1, "labelled": 0, "right": 0}
     assert score["validations"] == {"cases": 1, "exact": 0, "found": 1, "labelled": 1, "right": 1}
-    told = run("detect", folder, "--score", labels, "--misses").stdout
-    assert "found action 3, labelled nowhere" in told
-    assert "found test failed, labelled test passed" in told
+    output = run("detect", folder, "--score", labels, "--misses").stdout
+    assert "found action 3, labelled nowhere" in output
+    assert "found test failed, labelled test passed" in output
 
 
 def test_every_shared_trace_is_scored(real_data: Path) -> None:

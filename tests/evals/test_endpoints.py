@@ -63,8 +63,8 @@ def snapshot_case(tmp_path_factory: pytest.TempPathFactory) -> Frozen:
 
 
 def _run(server: ChatServer, view: str, out: Path, *more: str) -> tuple[str | Path, ...]:
-    asked = ("--successor", "openai:m", "--base-url", server.url, "--view", view, "--out", out)
-    return (*asked, *ONE_POINT, *isolated_sandbox_options(), *more)
+    arguments = ("--successor", "openai:m", "--base-url", server.url, "--view", view, "--out", out)
+    return (*arguments, *ONE_POINT, *isolated_sandbox_options(), *more)
 
 
 def test_a_failing_endpoint_is_an_outcome_and_can_be_resumed(
@@ -188,8 +188,8 @@ def test_failed_notes_fail_their_views_until_they_are_written(
 ) -> None:
     out = tmp_path / "out"
     chat_server.answer = lambda request: (500, b"{}")
-    asked = ("--notes-model", "openai:m", "--base-url", chat_server.url, "--view", "structured")
-    done = run_main(*asked, *ONE_POINT, "--out", out)
+    arguments = ("--notes-model", "openai:m", "--base-url", chat_server.url, "--view", "structured")
+    done = run_main(*arguments, *ONE_POINT, "--out", out)
     assert done.returncode == 3
     assert {row["view"]: row["outcome"] for row in read_rows(out)} == {
         "repository": "graded",

@@ -145,8 +145,8 @@ def test_a_held_thread_fails_until_it_is_free(
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A separate disk, far larger than a small run needs."""
-    with mount_small_disk(tmp_path / "disk", "100m") as place:
-        yield place
+    with mount_small_disk(tmp_path / "disk", "100m") as directory:
+        yield directory
 
 
 @pytest.mark.slow
@@ -155,8 +155,8 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(run_main: RunCommand, small
     process = start_takeover(*SMALL, "--out", out)
     wait_for(lambda: len(read_journal_rows(out, "takeovers")) >= 1, process)
     filler = fill_disk(disk)
-    told, err = process.communicate(timeout=300)
-    assert process.returncode == 4, (told, err)
+    output, err = process.communicate(timeout=300)
+    assert process.returncode == 4, (output, err)
     assert len(err.splitlines()) == 1
     assert "no space left" in err
     filler.unlink()

@@ -109,7 +109,7 @@ _PATH = re.compile(r"^(|@|replay:)((?:t|l)\.\w+|r|r\.record|d|home|run|out|ids)$
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     for name in ("r", "d", "home"):
         (tmp_path / name).mkdir()
     shutil.copytree(_PUBLISHED, tmp_path / "run")
@@ -128,11 +128,11 @@ def _main(module: str) -> Callable[[], None]:
 
 
 def _call_command(
-    module: str, arguments: Sequence[str], place: Path, changed: Mapping[str, str], case: str
+    module: str, arguments: Sequence[str], directory: Path, changed: Mapping[str, str], case: str
 ) -> None:
     """Call a command on the paths in a directory; check that it prints at most two lines of errors."""
     words = [
-        _PATH.sub(lambda found: found[1] + changed.get(found[2], f"{place}/{found[2]}"), word)
+        _PATH.sub(lambda found: found[1] + changed.get(found[2], f"{directory}/{found[2]}"), word)
         for word in arguments
     ]
     done = call_main(_main(module), *words)
@@ -145,23 +145,23 @@ def _call_command(
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("reader", READERS)
-def test_any_file_is_reported_in_lines(place: Path, reader: str) -> None:
+def test_any_file_is_reported_in_lines(directory: Path, reader: str) -> None:
     name, module, arguments = READERS[reader]
-    path = place / name
+    path = directory / name
     for kind, make in KINDS.items():
         if path.is_dir() and not path.is_symlink():
             path.rmdir()
         path.unlink(missing_ok=True)
         make(path)
-        _call_command(module, arguments, place, {}, f"{reader}: {kind}")
-        shutil.rmtree(place / "out", ignore_errors=True)
+        _call_command(module, arguments, directory, {}, f"{reader}: {kind}")
+        shutil.rmtree(directory / "out", ignore_errors=True)
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "\udcff\udcfe"], ids=["nul", "long", "bytes"])
 @pytest.mark.parametrize("reader", READERS)
-def test_impossible_paths_are_reported_in_lines(place: Path, reader: str, name: str) -> None:
+def test_impossible_paths_are_reported_in_lines(directory: Path, reader: str, name: str) -> None:
     file, module, arguments = READERS[reader]
-    _call_command(module, arguments, place, {file.partition("/")[0]: name}, f"{reader}: {name!r:.20}")
+    _call_command(module, arguments, directory, {file.partition("/")[0]: name}, f"{reader}: {name!r:.20}")
 
 
 @pytest.mark.parametrize(
@@ -183,13 +183,13 @@ def test_impossible_paths_are_reported_in_lines(place: Path, reader: str, name: 
         ("outcome", None),
     ],
 )
-def test_hostile_rows_are_refused(place: Path, field: str, value: object) -> None:
-    rewrite_rows(place / "run", lambda row: row | {field: value})
+def test_hostile_rows_are_refused(directory: Path, field: str, value: object) -> None:
+    rewrite_rows(directory / "run", lambda row: row | {field: value})
     for module, arguments in (("evals.report", ("run",)), ("evals.publish", ("run", "--out", "out"))):
-        _call_command(module, arguments, place, {}, f"{field}={value!r}")
+        _call_command(module, arguments, directory, {}, f"{field}={value!r}")
         done = call_main(
-            _main(module), *(str(place / word) if word in ("run", "out") else word for word in arguments)
+            _main(module), *(str(directory / word) if word in ("run", "out") else word for word in arguments)
         )
         assert done.returncode == 2
         assert re.search(r"takeovers\.jsonl: row \d+", done.stderr)
-    assert not list(place.rglob("*escaped*"))
+    assert not list(directory.rglob("*escaped*"))

@@ -38,11 +38,11 @@ def test_swebench_reads_the_predictions(dataset: Path, complete_run: Path) -> No
     files = sorted((dataset / "predictions").glob("*/all_preds.jsonl"))
     taken = {row["task_id"] for row in read_rows(complete_run)}
     for file in files:
-        told = get_predictions_from_file(str(file), "none", "test")
-        ids = [one["instance_id"] for one in told]
+        predictions = get_predictions_from_file(str(file), "none", "test")
+        ids = [one["instance_id"] for one in predictions]
         assert len(set(ids)) == len(ids)
         assert set(ids) <= taken
-        assert all(one["model_patch"].startswith("diff --git") for one in told)
+        assert all(one["model_patch"].startswith("diff --git") for one in predictions)
 
 
 def test_trajectories_link_a_predecessor_with_its_takeovers(dataset: Path) -> None:
@@ -62,9 +62,9 @@ def test_usage_errors(complete_run: Path, dataset: Path, tmp_path: Path) -> None
         call_main(main, tmp_path, "--out", tmp_path / "new"),
         "not the directory of a run: config.json not found",
     )
-    begun = tmp_path / "begun"
-    begun.mkdir()
-    shutil.copy(complete_run / "config.json", begun)
-    (begun / "takeovers.jsonl").touch()
-    assert_refused(call_main(main, begun, "--out", tmp_path / "new"), "no completed row to publish")
+    unfinished = tmp_path / "begun"
+    unfinished.mkdir()
+    shutil.copy(complete_run / "config.json", unfinished)
+    (unfinished / "takeovers.jsonl").touch()
+    assert_refused(call_main(main, unfinished, "--out", tmp_path / "new"), "no completed row to publish")
     assert not (tmp_path / "new").exists()

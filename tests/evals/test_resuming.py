@@ -37,7 +37,7 @@ class NoteTaker:
     STEPS = 6
 
     def __init__(self, server: ChatServer, stop_at: int | None = None) -> None:
-        self.asked: Counter[tuple[str, int]] = Counter()
+        self.requests: Counter[tuple[str, int]] = Counter()
         """How often the endpoint received each step of each conversation."""
         self.reached, self.go_on = threading.Event(), threading.Event()
         self._stop_at = stop_at
@@ -46,8 +46,8 @@ class NoteTaker:
     def answer(self, request: dict[str, Any]) -> tuple[int, bytes]:
         messages = request["messages"]
         step = sum(message["role"] == "assistant" for message in messages)
-        told = takewhile(lambda message: message["role"] != "assistant", messages)
-        self.asked["".join(message["content"] for message in told), step] += 1
+        prompt = takewhile(lambda message: message["role"] != "assistant", messages)
+        self.requests["".join(message["content"] for message in prompt), step] += 1
         if step == self._stop_at and not self.reached.is_set():
             self.reached.set()
             self.go_on.wait(300)
@@ -57,8 +57,8 @@ class NoteTaker:
 
 
 def _noting(server: ChatServer, out: Path, *more: str) -> tuple[str | Path, ...]:
-    asked = ("--successor", "openai:m", "--base-url", server.url, "--view", "trace", "--out", out)
-    return (*asked, *ONE_POINT, *isolated_sandbox_options(), *more)
+    arguments = ("--successor", "openai:m", "--base-url", server.url, "--view", "trace", "--out", out)
+    return (*arguments, *ONE_POINT, *isolated_sandbox_options(), *more)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def note_taker_run(run_main: RunCommand, tmp_path_factory: pytest.TempPathFactor
     done = run_main(*_noting(server, out))
     server.close()
     assert done.returncode == 0, done.stderr
-    assert len(taker.asked) == 2 * (taker.STEPS + 1)
+    assert len(taker.requests) == 2 * (taker.STEPS + 1)
     return out
 
 
@@ -110,8 +110,8 @@ def test_a_killed_takeover_resumes_at_its_step(
         [line for line in row["patch"].splitlines() if line in notes] == notes for row in read_rows(out)
     )
     # Only the interrupted call is repeated.
-    again = [key for key, times in taker.asked.items() if times > 1]
-    assert all(times <= 2 for times in taker.asked.values())
+    again = [key for key, times in taker.requests.items() if times > 1]
+    assert all(times <= 2 for times in taker.requests.values())
     assert len(again) == len({conversation for conversation, _ in again}) <= int(workers)
     assert 4 in {step for _, step in again}
     with open_home(out) as home:
@@ -134,7 +134,7 @@ def test_a_terminated_takeover_keeps_the_pending_reply(
     assert len(read_rows(out)) < 2
     assert run_main("--resume", "--out", out).returncode == 0
     assert comparable_rows(out) == comparable_rows(note_taker_run)
-    assert set(taker.asked.values()) == {1}
+    assert set(taker.requests.values()) == {1}
 
 
 @pytest.mark.slow

@@ -59,8 +59,8 @@ class Leaking:
             return ChatServer.reply(SAYS + json.dumps(NOTES))
         if "another agent" in prompt and not self.refused:
             self.refused = True
-            said = f"no such key: {KEY}, {TOKEN}, {MADE_UP}, {', '.join(SPELT)}"
-            return 400, json.dumps({"error": {"message": said, "code": "invalid"}}).encode()
+            body = f"no such key: {KEY}, {TOKEN}, {MADE_UP}, {', '.join(SPELT)}"
+            return 400, json.dumps({"error": {"message": body, "code": "invalid"}}).encode()
         turn = sum(message["role"] == "assistant" for message in messages)
         made = {"command": "create", "path": "made.txt", "content": SAYS}
         if self.native:
@@ -99,7 +99,7 @@ def holding(contents: Iterator[tuple[str, bytes]], forms: list[bytes]) -> list[s
 
 def everything_below(*places: Path) -> Iterator[tuple[str, bytes]]:
     """Names and contents of all files, with archives unpacked, and each value of a database."""
-    for path in (path for place in places for path in place.rglob("*")):
+    for path in (path for directory in places for path in directory.rglob("*")):
         yield str(path), str(path).encode()
         if path.is_symlink() or not path.is_file():
             continue
@@ -142,12 +142,12 @@ def test_no_artifact_of_a_run_contains_a_secret(
     if sandbox == "docker":
         builder = request.getfixturevalue("images")
         builder.build_suite(ROOT / "evals" / "tasks" / "suite" / "tasks", builder.build_base())
-    out, place = tmp_path / "out", tmp_path / "place"
-    place.mkdir(mode=0o711)
+    out, directory = tmp_path / "out", tmp_path / "place"
+    directory.mkdir(mode=0o711)
     chat_server.answer = Leaking(protocol == "native")
-    asked = ("--model", "openai:m", "--base-url", chat_server.url, "--view", ",".join(views))
-    asked += ("--protocol", protocol, "--sandbox", sandbox, "--allow-unisolated")
-    done = takeover(*asked, *ONE_POINT, "--out", out, **ENVIRONMENT, **{ROOT_VARIABLE: str(place)})
+    arguments = ("--model", "openai:m", "--base-url", chat_server.url, "--view", ",".join(views))
+    arguments += ("--protocol", protocol, "--sandbox", sandbox, "--allow-unisolated")
+    done = takeover(*arguments, *ONE_POINT, "--out", out, **ENVIRONMENT, **{ROOT_VARIABLE: str(directory)})
     # The endpoint refused one takeover; its message is in the row and in the report.
     assert done.returncode == 3, (done.stdout, done.stderr)
     (failed,) = [row for row in read_rows(out) if row["outcome"] != "graded"]
@@ -160,14 +160,14 @@ def test_no_artifact_of_a_run_contains_a_secret(
     archives = [name for name, content in everything_below(record) if MADE_UP.encode() in content]
     assert any(name.endswith(", unpacked") for name in archives), "what the agent wrote stays as it wrote it"
 
-    contents = list(everything_below(out, place))
+    contents = list(everything_below(out, directory))
     assert holding(iter([("stdout", done.stdout.encode()), ("stderr", done.stderr.encode())]), _forms()) == []
     assert holding(iter(contents), _forms()) == []
     written = [each for each in contents if each[0].endswith((".json", ".jsonl", ".log", ".txt", ".diff"))]
     assert len([name for name, _ in written if "grading" in name]) >= len(views)
     inside = str(out / ".repositories")
-    told = iter([each for each in written if not each[0].startswith(inside)])
-    assert holding(told, [MADE_UP.encode()]) == []
+    files = iter([each for each in written if not each[0].startswith(inside)])
+    assert holding(files, [MADE_UP.encode()]) == []
 
 
 @pytest.mark.slow
@@ -194,14 +194,14 @@ def test_no_image_and_no_container_contains_the_models_key(
 
     request.addfinalizer(lambda: remove(ours("image")))
 
-    def look(told: dict[str, Any]) -> None:
-        found[f"progress {len(found)}"] = json.dumps(told, ensure_ascii=False).encode()
+    def look(event: dict[str, Any]) -> None:
+        found[f"progress {len(found)}"] = json.dumps(event, ensure_ascii=False).encode()
         for one in ours("container"):
             found[f"container {one.name}"] = _docker("inspect", one.name)
 
     with open_home(tmp_path / "home") as home:
-        given = {"model": model, "model_name": "m", "sandbox": spec, "protocol": "native"}
-        with open_run(home, "thread", on_progress=look, **given) as run:
+        options = {"model": model, "model_name": "m", "sandbox": spec, "protocol": "native"}
+        with open_run(home, "thread", on_progress=look, **options) as run:
             outcome = run.start("galley", f"{SAYS} {MADE_UP}")
             frozen = [one.name for one in ours("image")]
             for name in frozen:
@@ -226,8 +226,8 @@ def _docker(*arguments: str) -> bytes:
 def test_an_exported_run_of_another_agent_contains_no_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = f"I look.\n\n```bash\necho {KEY} {MADE_UP}\n```"
-    messages = [{"role": "user", "content": f"Mend it with {KEY}."}, {"role": "assistant", "content": said}]
+    reply = f"I look.\n\n```bash\necho {KEY} {MADE_UP}\n```"
+    messages = [{"role": "user", "content": f"Mend it with {KEY}."}, {"role": "assistant", "content": reply}]
     whole = {"trajectory_format": "mini-swe-agent-1", "messages": messages}
     (tmp_path / "run.traj.json").write_text(json.dumps(whole))
     command = [sys.executable, "-m", "evals.export", tmp_path / "run.traj.json", "--out", tmp_path / "atif"]
@@ -239,7 +239,7 @@ def test_an_exported_run_of_another_agent_contains_no_key(
 
 
 def test_a_url_with_a_password_is_refused_before_it_is_stored(run_main: RunCommand, tmp_path: Path) -> None:
-    asked = (
+    arguments = (
         "--model",
         "openai:m",
         "--base-url",
@@ -247,6 +247,6 @@ def test_a_url_with_a_password_is_refused_before_it_is_stored(run_main: RunComma
         "--sandbox",
         "process",
     )
-    done = run_main(*asked, "--allow-unisolated", "--limit", "1", "--out", tmp_path / "out")
+    done = run_main(*arguments, "--allow-unisolated", "--limit", "1", "--out", tmp_path / "out")
     assert_refused(done, "--base-url: contains a secret")
     assert not (tmp_path / "out").exists()

@@ -149,10 +149,10 @@ def test_the_token_opens_no_route_that_acts_on_the_host(server: Studio) -> None:
         "/threads",
         "https://none.invalid/",
     ):
-        asked = {"assistant_id": "agent", "input": {}, "webhook": url}
+        request = {"assistant_id": "agent", "input": {}, "webhook": url}
         for path in ("/runs", "/runs/crons"):
             assert (
-                request_status(server, "POST", path, json=asked | {"schedule": "* * * * *"}, headers=BEARER)
+                request_status(server, "POST", path, json=request | {"schedule": "* * * * *"}, headers=BEARER)
                 == 422
             )
 
@@ -161,8 +161,8 @@ def test_the_token_opens_no_route_that_acts_on_the_host(server: Studio) -> None:
 @pytest.mark.parametrize("field", ["context", "configurable"])
 def test_no_client_chooses_to_run_without_isolation(server: Studio, sandbox: Any, field: str) -> None:
     chosen = {"sandbox": sandbox, "allow_unisolated": True, "max_steps": 1}
-    asked = {"context": chosen} if field == "context" else {"config": {"configurable": chosen}}
-    assert "sandbox: " in failure(server.run(server.thread(), **asked))
+    options = {"context": chosen} if field == "context" else {"config": {"configurable": chosen}}
+    assert "sandbox: " in failure(server.run(server.thread(), **options))
 
 
 def test_neither_an_assistant_nor_a_duplicate_key_disables_isolation(server: Studio) -> None:
@@ -171,10 +171,8 @@ def test_neither_an_assistant_nor_a_duplicate_key_disables_isolation(server: Stu
     assistant = server.client.assistants.create("agent", context=chosen)["assistant_id"]
     assert refused in failure(server.run(server.thread(), assistant))
     body = '{"assistant_id": "agent", "input": {}, "context": {"sandbox": "host", "sandbox": "process"}}'
-    asked = f"{server.url}/threads/{server.thread()}/runs/wait"
-    answer = httpx.post(
-        asked, content=body, headers=BEARER | {"Content-Type": "application/json"}, timeout=60
-    )
+    url = f"{server.url}/threads/{server.thread()}/runs/wait"
+    answer = httpx.post(url, content=body, headers=BEARER | {"Content-Type": "application/json"}, timeout=60)
     assert refused in answer.text
     schemas = server.client.assistants.get_schemas(assistant)["context_schema"]["properties"]
     assert schemas["sandbox"]["enum"] == ["auto", "host", "docker"]
@@ -200,8 +198,8 @@ def test_no_client_chooses_host_resources(server: Studio, chosen: dict[str, Any]
 
 
 def test_a_node_sees_only_the_state_of_its_thread(server: Studio) -> None:
-    given = {"task": {"id": "rota__rota-23", "prompt": "x"}, "sandbox_state": "base"}
-    for goto in ([{"node": "shell", "input": given}], ["shell", "think"], {"node": "think", "input": given}):
+    state = {"task": {"id": "rota__rota-23", "prompt": "x"}, "sandbox_state": "base"}
+    for goto in ([{"node": "shell", "input": state}], ["shell", "think"], {"node": "think", "input": state}):
         stream = server.run(server.thread(), input=None, command={"goto": goto})
         assert failure(stream).startswith("goto: name one node")
 
@@ -259,13 +257,13 @@ def test_unisolated_threads_are_isolated_without_the_switch(tmp_path: Path) -> N
         server.run(received, "takeover", input=None, command={"update": update, "goto": "receive"})
         server.stop()
         with open_home(server.home) as home:  # files were converted: every new sandbox is isolated
-            given = home.records.load(record).required_snapshot
+            snapshot = home.records.load(record).required_snapshot
             for thread in (isolated, taken, received):
                 found = [
                     snapshots.find(home.ledger, each)
                     for each in snapshots.list_state_ids(home.ledger, thread)
                 ]
-                later = [each for each in found if each and each.workspace != given.workspace]
+                later = [each for each in found if each and each.workspace != snapshot.workspace]
                 assert {each.backend for each in later} == {"host"}
     finally:
         server.stop()
@@ -280,10 +278,10 @@ def test_the_token_is_random_shown_once_and_stored_nowhere(tmp_path: Path) -> No
         token = line.rpartition("/")[2]
         assert len(token) >= 43
         assert line.endswith(f"https://smith.langchain.com/studio/?baseUrl={server.url}/{token}")
-        asked = {"assistant_id": "agent", "input": {}, "context": {"max_steps": 1}}
-        assert request_status(server, "POST", f"/{token}/runs/wait", json=asked) == 200
+        request = {"assistant_id": "agent", "input": {}, "context": {"max_steps": 1}}
+        assert request_status(server, "POST", f"/{token}/runs/wait", json=request) == 200
         assert request_status(
-            server, "POST", "/runs/wait", json=asked, headers={"Authorization": f"Bearer {token}"}
+            server, "POST", "/runs/wait", json=request, headers={"Authorization": f"Bearer {token}"}
         ) in (200, 409)
     finally:
         server.stop()

@@ -137,11 +137,11 @@ class RunHarness:
         subprocess.run([*git[:5], "init", "-q", str(base)], check=True)
         subprocess.run([*git, "add", "-A"], check=True)
         subprocess.run([*git, "commit", "-qm", "base"], check=True)
-        place: dict[str, Any] = {"directory": base}
+        base_field: dict[str, Any] = {"directory": base}
         if backend == "docker":
-            place = {"image": f"takeover/bench-{secrets.token_hex(4)}:latest"}
-            crash_case.build_image(base, place["image"])
-        self.spec = SandboxSpec(backend=backend, owner="test-agent", **place)
+            base_field = {"image": f"takeover/bench-{secrets.token_hex(4)}:latest"}
+            crash_case.build_image(base, base_field["image"])
+        self.spec = SandboxSpec(backend=backend, owner="test-agent", **base_field)
         self.home = home
         self.store = home.records
 

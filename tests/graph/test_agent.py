@@ -178,9 +178,9 @@ def test_unreadable_replies_are_corrected_and_count(bench: RunHarness) -> None:
     model = scripted_model("Hm.", "```bash\nls\n```\n```bash\npwd\n```", "", DONE)
     state = bench.run(model)
     assert (state["stop_reason"], state["steps"]) == ("finished", 4)
-    told = [message.text for message in state["messages"] if isinstance(message, HumanMessage)][1:]
-    assert ["no action" in text for text in told] == [True, False, True]
-    assert "2 actions" in told[1]
+    corrections = [message.text for message in state["messages"] if isinstance(message, HumanMessage)][1:]
+    assert ["no action" in text for text in corrections] == [True, False, True]
+    assert "2 actions" in corrections[1]
     found = parse_events(state)
     assert [event.tool for event in found] == ["unreadable"] * 6 + ["finish"]
     assert all(event.refused for event in found if event.kind == "observation")

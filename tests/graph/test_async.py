@@ -36,9 +36,11 @@ NOTES = [NOTE.format(number) for number in (1, 2, 3)]
 
 
 def test_ainvoke(bench: RunHarness) -> None:
-    with open_run(bench.home, "thread", model=scripted_model(*NOTES, SHOW, DONE), sandbox=bench.spec) as held:
-        state = asyncio.run(held.agent.ainvoke(GIVEN, **held.options))
-        outcome = held.outcome()
+    with open_run(
+        bench.home, "thread", model=scripted_model(*NOTES, SHOW, DONE), sandbox=bench.spec
+    ) as agent_run:
+        state = asyncio.run(agent_run.agent.ainvoke(GIVEN, **agent_run.options))
+        outcome = agent_run.outcome()
     assert get_shown_lines(state) == ["1", "2", "3"]
     assert (outcome.stop_reason, outcome.steps) == ("finished", 5)
     assert "+3" in outcome.patch
@@ -49,9 +51,11 @@ def test_ainvoke(bench: RunHarness) -> None:
 
 def test_astream(bench: RunHarness) -> None:
     async def watch_run() -> list[tuple[int, str]]:
-        with open_run(bench.home, "thread", model=scripted_model(*NOTES, DONE), sandbox=bench.spec) as held:
-            stream = held.agent.astream(GIVEN, **held.options, stream_mode="custom")
-            return [(told["step"], told["event"]) async for told in stream]
+        with open_run(
+            bench.home, "thread", model=scripted_model(*NOTES, DONE), sandbox=bench.spec
+        ) as agent_run:
+            stream = agent_run.agent.astream(GIVEN, **agent_run.options, stream_mode="custom")
+            return [(event["step"], event["event"]) async for event in stream]
 
     moments = ("acting", "observed", "thinking")
     steps = [(step, moment) for step in (1, 2, 3) for moment in moments]
@@ -62,10 +66,10 @@ def test_an_abandoned_stream_resumes(bench: RunHarness) -> None:
     async def leave_early() -> None:
         with open_run(
             bench.home, "thread", model=scripted_model(*NOTES, SHOW, DONE), sandbox=bench.spec
-        ) as held:
-            stream = held.agent.astream(GIVEN, **held.options, stream_mode="custom")
-            async for told in stream:
-                if (told["step"], told["event"]) == (2, "observed"):
+        ) as agent_run:
+            stream = agent_run.agent.astream(GIVEN, **agent_run.options, stream_mode="custom")
+            async for event in stream:
+                if (event["step"], event["event"]) == (2, "observed"):
                     break
             await stream.aclose()  # type: ignore[attr-defined]
 
@@ -77,12 +81,14 @@ def test_an_abandoned_stream_resumes(bench: RunHarness) -> None:
 def test_a_failure_and_a_resume(bench: RunHarness) -> None:
     broken = scripted_model(NOTES[0], ModelError("gone"))
     with (
-        open_run(bench.home, "thread", model=broken, sandbox=bench.spec, model_tries=1) as held,
+        open_run(bench.home, "thread", model=broken, sandbox=bench.spec, model_tries=1) as agent_run,
         pytest.raises(ModelError),
     ):
-        asyncio.run(held.agent.ainvoke(GIVEN, **held.options))
-    with open_run(bench.home, "thread", model=scripted_model(*NOTES, SHOW, DONE), sandbox=bench.spec) as held:
-        state = asyncio.run(held.agent.ainvoke(None, **held.options))
+        asyncio.run(agent_run.agent.ainvoke(GIVEN, **agent_run.options))
+    with open_run(
+        bench.home, "thread", model=scripted_model(*NOTES, SHOW, DONE), sandbox=bench.spec
+    ) as agent_run:
+        state = asyncio.run(agent_run.agent.ainvoke(None, **agent_run.options))
     assert get_shown_lines(state) == ["1", "2", "3"]
 
 
@@ -90,15 +96,15 @@ def test_a_review(bench: RunHarness) -> None:
     async def review_run() -> Outcome:
         settings: Any = {"policy": "review", "points": ("first_source_edit",)}
         model = scripted_model(EDIT, "Summary.", "Fields.", DONE)
-        with open_run(bench.home, "thread", model=model, sandbox=bench.spec, **settings) as held:
-            state = await held.agent.ainvoke(GIVEN, **held.options)
-            (asked,) = state["__interrupt__"]
-            assert "pkg/core.py" in asked.value["note"]
-            assert held.outcome().waiting == ReviewRequest.model_validate(asked.value)
-        with open_run(bench.home, "thread", model=model, sandbox=bench.spec, **settings) as held:
+        with open_run(bench.home, "thread", model=model, sandbox=bench.spec, **settings) as agent_run:
+            state = await agent_run.agent.ainvoke(GIVEN, **agent_run.options)
+            (request,) = state["__interrupt__"]
+            assert "pkg/core.py" in request.value["note"]
+            assert agent_run.outcome().waiting == ReviewRequest.model_validate(request.value)
+        with open_run(bench.home, "thread", model=model, sandbox=bench.spec, **settings) as agent_run:
             answer = {"decision": "approve", "view": "trace", "note": "Mind it."}
-            await held.agent.ainvoke(Command(resume=answer), **held.options)
-            return held.outcome()
+            await agent_run.agent.ainvoke(Command(resume=answer), **agent_run.options)
+            return agent_run.outcome()
 
     outcome = asyncio.run(review_run())
     assert (outcome.stop_reason, outcome.waiting) == ("handoff", None)
@@ -109,13 +115,13 @@ def test_a_review(bench: RunHarness) -> None:
 
 def test_a_failed_takeover_is_resumed_as_a_takeover(bench: RunHarness) -> None:
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
-    given: Any = {"record": "run.first_source_edit", "view": "trace"}
+    state: Any = {"record": "run.first_source_edit", "view": "trace"}
     broken = scripted_model(ModelError("gone"))
     with (
-        open_run(bench.home, "taking", model=broken, sandbox=bench.spec, model_tries=1) as held,
+        open_run(bench.home, "taking", model=broken, sandbox=bench.spec, model_tries=1) as agent_run,
         pytest.raises(ModelError),
     ):
-        asyncio.run(held.takeover.ainvoke(given, **held.options))
+        asyncio.run(agent_run.takeover.ainvoke(state, **agent_run.options))
     done = bench.resume(scripted_model(DONE), thread="taking")
     assert (done.stop_reason, done.state["view"]) == ("finished", "trace")
     assert "n * 3" in done.patch
@@ -126,11 +132,11 @@ def test_tasks_on_different_threads_at_once(bench: RunHarness) -> None:
 
     async def one(name: str) -> Outcome:
         model = scripted_model(NOTE.format(name), SHOW, DONE)
-        with open_run(bench.home, name, model=model, sandbox=bench.spec) as held:
+        with open_run(bench.home, name, model=model, sandbox=bench.spec) as agent_run:
             await together.wait()
-            async for _ in held.agent.astream(GIVEN, **held.options):
+            async for _ in agent_run.agent.astream(GIVEN, **agent_run.options):
                 await asyncio.sleep(0)
-            return await asyncio.to_thread(held.outcome)
+            return await asyncio.to_thread(agent_run.outcome)
 
     async def all_of_them() -> list[Outcome]:
         return await asyncio.gather(*map(one, ("a", "b", "c")))
@@ -143,11 +149,11 @@ def test_tasks_on_different_threads_at_once(bench: RunHarness) -> None:
 def test_a_held_thread_names_its_holder(bench: RunHarness) -> None:
     async def both() -> None:
         model = scripted_model(*NOTES, SHOW, DONE)
-        with open_run(bench.home, "thread", model=model, sandbox=bench.spec) as held:
-            async for _ in held.agent.astream(GIVEN, **held.options, stream_mode="custom"):
+        with open_run(bench.home, "thread", model=model, sandbox=bench.spec) as agent_run:
+            async for _ in agent_run.agent.astream(GIVEN, **agent_run.options, stream_mode="custom"):
                 with pytest.raises(ThreadHeldError, match="held by process"):
                     bench.run(model)
-            assert get_shown_lines(held.outcome().state) == ["1", "2", "3"]
+            assert get_shown_lines(agent_run.outcome().state) == ["1", "2", "3"]
 
     asyncio.run(both())
 
@@ -181,9 +187,9 @@ def test_a_lost_lease_stops_an_asynchronous_run(
     async def steal_lease(other: Ledger) -> None:
         with open_run(
             bench.home, "thread", model=scripted_model(*NOTES, SHOW, DONE), sandbox=bench.spec
-        ) as held:
-            async for told in held.agent.astream(GIVEN, **held.options, stream_mode="custom"):
-                if (told["step"], told["event"]) == (2, "thinking"):
+        ) as agent_run:
+            async for event in agent_run.agent.astream(GIVEN, **agent_run.options, stream_mode="custom"):
+                if (event["step"], event["event"]) == (2, "thinking"):
                     with other.write_transaction() as connection:
                         connection.exec_driver_sql("UPDATE takeover_leases SET expires_at = 0")
                     acquire(other, "thread").release()
@@ -198,18 +204,18 @@ def test_a_lost_lease_stops_an_asynchronous_run(
 
 def test_an_outcome_before_the_first_run(bench: RunHarness) -> None:
     with (
-        open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as held,
+        open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as agent_run,
         pytest.raises(ThreadNotFoundError, match="thread not found"),
     ):
-        held.outcome()
+        agent_run.outcome()
 
 
 def test_reading_during_a_run(bench: RunHarness, tmp_path: Path) -> None:
     seen: list[int] = []
 
     async def watch_run(home: Home, spec: SandboxSpec) -> None:
-        with open_run(home, "thread", model=scripted_model(*NOTES, DONE), sandbox=spec) as held:
-            async for _ in held.agent.astream(GIVEN, **held.options, stream_mode="custom"):
+        with open_run(home, "thread", model=scripted_model(*NOTES, DONE), sandbox=spec) as agent_run:
+            async for _ in agent_run.agent.astream(GIVEN, **agent_run.options, stream_mode="custom"):
                 seen.append(len(await asyncio.to_thread(home.history, "thread")))
 
     asyncio.run(watch_run(bench.home, bench.spec))

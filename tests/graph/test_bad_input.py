@@ -101,9 +101,9 @@ def expect_error(kind: type[Exception], says: str) -> Iterator[None]:
     ],
 )  # fmt: skip
 def test_invalid_settings(bench: RunHarness, settings: dict[str, Any], says: str) -> None:
-    given: dict[str, Any] = {"model": scripted_model(DONE), "sandbox": bench.spec, **settings}
+    options: dict[str, Any] = {"model": scripted_model(DONE), "sandbox": bench.spec, **settings}
     with expect_error(SettingsError, says):
-        run(bench.home, "thread", task_id="t", prompt=PROMPT, **given)
+        run(bench.home, "thread", task_id="t", prompt=PROMPT, **options)
     assert bench.home.threads() == ()
     assert bench.run(scripted_model(DONE))["stop_reason"] == "finished"
 
@@ -156,44 +156,44 @@ def test_options_have_the_types_of_the_settings() -> None:
 
 @pytest.mark.parametrize("initialised", [False, True])
 def test_a_directory_without_a_commit(bench: RunHarness, tmp_path: Path, initialised: bool) -> None:
-    place = tmp_path / "plain"
-    place.mkdir()
+    directory = tmp_path / "plain"
+    directory.mkdir()
     if initialised:
-        subprocess.run(["git", "init", "-q", place], check=True)
+        subprocess.run(["git", "init", "-q", directory], check=True)
     with expect_error(
         SandboxUnavailableError,
         "^task t: its base has no git repository with a commit: .* \\(run git init and git commit there\\)$",
     ):
         run(
             bench.home, "thread", task_id="t", prompt=PROMPT, model=scripted_model(DONE),
-            sandbox=SandboxSpec(backend="process", directory=place, owner="test-agent"),
+            sandbox=SandboxSpec(backend="process", directory=directory, owner="test-agent"),
         )  # fmt: skip
 
 
 def test_a_graph_without_its_context(bench: RunHarness) -> None:
-    for graph, given in ((build_agent(), {"task": {}}), (build_takeover(), {"record": "r"})):
+    for graph, state in ((build_agent(), {"task": {}}), (build_takeover(), {"record": "r"})):
         with expect_error(
             MissingContextError, r"needs context=AgentContext\(.*open_run builds it.*got NoneType$"
         ):
-            graph.invoke(given)
-    with open_run(bench.home, "thread", model=scripted_model(EDIT, DONE), sandbox=bench.spec) as held:
+            graph.invoke(state)
+    with open_run(bench.home, "thread", model=scripted_model(EDIT, DONE), sandbox=bench.spec) as agent_run:
         with expect_error(MissingContextError, "got NoneType$"):
-            held.agent.invoke({"task": {"id": "t", "prompt": PROMPT}}, held.config)
-        assert held.agent.invoke(None, **held.options)["stop_reason"] == "finished"
+            agent_run.agent.invoke({"task": {"id": "t", "prompt": PROMPT}}, agent_run.config)
+        assert agent_run.agent.invoke(None, **agent_run.options)["stop_reason"] == "finished"
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"task": {}}, {"task": {"id": "t"}}, {"messages": [HumanMessage("hi")]}]
+    "state", [{}, {"task": {}}, {"task": {"id": "t"}}, {"messages": [HumanMessage("hi")]}]
 )
-def test_a_graph_without_its_task(bench: RunHarness, given: Any) -> None:
-    with open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as held:
+def test_a_graph_without_its_task(bench: RunHarness, state: Any) -> None:
+    with open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as agent_run:
         with expect_error(
             InputError,
             r'^task: the input must be \{"task": \{"id": …, "prompt": …\}\}; id and prompt must be text$',
         ):
-            held.agent.invoke(given, **held.options)
+            agent_run.agent.invoke(state, **agent_run.options)
         task = {"task": {"id": "t", "prompt": PROMPT}}
-        assert held.agent.invoke(task, **held.options)["stop_reason"] == "finished"
+        assert agent_run.agent.invoke(task, **agent_run.options)["stop_reason"] == "finished"
 
 
 # Names
@@ -346,27 +346,27 @@ def test_missing_checkpoints(bench: RunHarness) -> None:
 def test_invalid_state_updates(bench: RunHarness, values: Any, says: str) -> None:
     bench.run(scripted_model(EDIT, DONE))
     before = bench.home.history("thread")
-    with open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as held:
+    with open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as agent_run:
         with expect_error(InputError, says):
-            held.update_state(values)
+            agent_run.update_state(values)
         with expect_error(
             InputError, "^as_node: there is no node 'nowhere'; there are begin, think, shell, "
         ):
-            held.update_state({}, as_node="nowhere")
+            agent_run.update_state({}, as_node="nowhere")
         with expect_error(SnapshotNotFoundError, "there is no machine 'gone'"):
-            held.update_state({"sandbox_state": "gone"})
+            agent_run.update_state({"sandbox_state": "gone"})
         assert bench.home.history("thread") == before
-        assert held.resume().stop_reason == "finished"
+        assert agent_run.resume().stop_reason == "finished"
 
 
 def test_a_valid_state_update(bench: RunHarness) -> None:
     bench.run(scripted_model(EDIT, DONE))
     before = next(moment for moment in bench.home.history("thread") if moment.step == 1)
-    with open_run(bench.home, "thread", model=scripted_model("", DONE), sandbox=bench.spec) as held:
-        at = held.update_state(
+    with open_run(bench.home, "thread", model=scripted_model("", DONE), sandbox=bench.spec) as agent_run:
+        at = agent_run.update_state(
             {"messages": [HumanMessage("Stop now.")]}, checkpoint=before.checkpoint, as_node="shell"
         )
-        done = held.resume(checkpoint=at)
+        done = agent_run.resume(checkpoint=at)
     assert [message.text for message in done.state["messages"]][-2:] == ["Stop now.", DONE]
 
 
@@ -378,10 +378,10 @@ def test_an_unstorable_message(bench: RunHarness) -> None:
     done = bench.resume(scripted_model("", SHOW, DONE))
     assert get_shown_lines(done.state) == ["1"]
     with (
-        open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as held,
+        open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as agent_run,
         expect_error(UnstorableValueError, "and lists and dicts of them"),
     ):
-        held.update_state({"messages": [odd]})
+        agent_run.update_state({"messages": [odd]})
 
 
 def test_invalid_answers(bench: RunHarness) -> None:
@@ -426,12 +426,12 @@ def corrections(state: Any) -> list[str]:
     ],
 )  # fmt: skip
 def test_replies_without_an_action(bench: RunHarness, reply: str, says: str) -> None:
-    told: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     state = bench.run(
-        scripted_model(reply, SHOW.replace("notes.txt", "pkg/core.py"), DONE), on_progress=told.append
+        scripted_model(reply, SHOW.replace("notes.txt", "pkg/core.py"), DONE), on_progress=events.append
     )
     (correction,) = corrections(state)
-    (refusal,) = [each for each in told if each.get("refused")]
+    (refusal,) = [each for each in events if each.get("refused")]
     assert refusal == {
         "event": "observed",
         "step": 1,
@@ -533,47 +533,47 @@ def test_invalid_database_files(tmp_path: Path) -> None:
 
 
 def test_a_read_only_home(tmp_path: Path) -> None:
-    place = tmp_path / "home"
-    with open_home(place) as home:
+    directory = tmp_path / "home"
+    with open_home(directory) as home:
         bench = RunHarness(tmp_path, home)
         with pytest.raises(ModelError):
             bench.run(scripted_model(NOTE.format(1), ModelError("gone")), model_tries=1)
-    with mount("--bind", place, place):
-        subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=True)
+    with mount("--bind", directory, directory):
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(directory)], check=True)
         with (
             expect_error(LedgerUnavailableError, "the file and its directory must be writable"),
-            open_home(place),
+            open_home(directory),
         ):
             pass
         with (
             expect_error(LedgerUnavailableError, "pass a writable directory"),
-            open_home(place / "below"),
+            open_home(directory / "below"),
         ):
             pass
-    with open_home(place) as home:
+    with open_home(directory) as home:
         bench.home = home
         assert get_shown_lines(bench.resume(scripted_model("", SHOW, DONE)).state) == ["1"]
 
 
 def test_a_home_that_becomes_read_only(tmp_path: Path) -> None:
-    with mount_small_disk(tmp_path / "home", "64m") as place:
-        with open_home(place) as home:
+    with mount_small_disk(tmp_path / "home", "64m") as directory:
+        with open_home(directory) as home:
             bench = RunHarness(tmp_path, home)
             model = scripted_model(NOTE.format(1), NOTE.format(2), SHOW, DONE)
 
             def listen(moment: dict[str, Any]) -> None:
                 if (moment["event"], moment["step"]) == ("thinking", 1):
-                    for path in (*place.glob("takeover.sqlite*"), place / "snapshots"):
+                    for path in (*directory.glob("takeover.sqlite*"), directory / "snapshots"):
                         _set_immutable(path, True)
 
             try:
                 with pytest.raises((LedgerUnavailableError, OSError, SandboxUnavailableError)) as caught:
                     bench.run(model, on_progress=listen)
             finally:
-                for path in (*place.glob("takeover.sqlite*"), place / "snapshots"):
+                for path in (*directory.glob("takeover.sqlite*"), directory / "snapshots"):
                     _set_immutable(path, False)
             assert "\n" not in str(caught.value)
-        with open_home(place) as home:
+        with open_home(directory) as home:
             bench.home = home
             assert get_shown_lines(bench.resume(model).state) == ["1", "2"]
 

@@ -68,7 +68,7 @@ def test_a_killed_run_ends_like_an_uninterrupted_one(
 
 @pytest.mark.slow
 def test_usage_errors_of_the_matrix() -> None:
-    for words, said in (
+    for words, expected in (
         (["--backends", "vax"], "--backends 'vax': give one or more of process, host, docker"),
         (
             ["--points", "every-0th"],
@@ -77,5 +77,5 @@ def test_usage_errors_of_the_matrix() -> None:
     ):
         done = subprocess.run([sys.executable, str(_MATRIX), *words], capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith(said)
+        assert done.stderr.startswith(expected)
         assert done.stderr.count("\n") == 1

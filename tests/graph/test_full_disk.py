@@ -32,8 +32,8 @@ NOTES = [NOTE.format(number) for number in (1, 2, 3)]
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A small separate disk."""
-    with mount_small_disk(tmp_path / "disk", "24m") as place:
-        yield place
+    with mount_small_disk(tmp_path / "disk", "24m") as directory:
+        yield directory
 
 
 @pytest.mark.parametrize("on_it", ["database", "home"])
@@ -44,23 +44,23 @@ def test_a_run_continues_once_there_is_room(
     home_at = disk / "home" if on_it == "home" else tmp_path / "roomy"
     database = f"sqlite:///{disk}/ledger.sqlite" if on_it == "database" else None
 
-    def listen(told: dict[str, Any]) -> None:
-        if told["event"] == moment and told["step"] == 2:
+    def listen(caught: dict[str, Any]) -> None:
+        if caught["event"] == moment and caught["step"] == 2:
             fill_disk(disk)
 
     model = scripted_model(*NOTES, SHOW, DONE)
-    given: dict[str, Any] = {"model": model, "sandbox": bench.spec, "points": ()}
-    said = LedgerUnavailableError if on_it == "database" else (LedgerUnavailableError, OutOfDiskError)
+    options: dict[str, Any] = {"model": model, "sandbox": bench.spec, "points": ()}
+    expected = LedgerUnavailableError if on_it == "database" else (LedgerUnavailableError, OutOfDiskError)
     with (
-        pytest.raises(said, match=r"disk is full|full; make room") as told,
+        pytest.raises(expected, match=r"disk is full|full; make room") as caught,
         open_home(home_at, database) as home,
     ):
-        run(home, "thread", task_id="t", prompt=PROMPT, on_progress=listen, **given)
-    assert "\n" not in str(told.value)
+        run(home, "thread", task_id="t", prompt=PROMPT, on_progress=listen, **options)
+    assert "\n" not in str(caught.value)
 
     (disk / "filler").unlink()
     with open_home(home_at, database) as home:
-        done = resume(home, "thread", **given)
+        done = resume(home, "thread", **options)
     assert (done.stop_reason, done.steps) == ("finished", 5)
     assert get_shown_lines(done.state) == ["1", "2", "3"]
 
@@ -85,9 +85,9 @@ def test_a_file_larger_than_the_free_space(disk: Path, tmp_path: Path, reply: st
 
     with open_home(disk / "home") as home:
         bench = RunHarness(tmp_path, home)
-        with pytest.raises(errors, match=r"disk is full|full; make room") as told:
+        with pytest.raises(errors, match=r"disk is full|full; make room") as caught:
             bench.run(model, on_progress=listen)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(caught.value)
         assert home.history("thread")[0].step >= 1
     (disk / "filler").unlink()
     with open_home(disk / "home") as home:
@@ -101,8 +101,8 @@ def test_a_file_larger_than_the_free_space(disk: Path, tmp_path: Path, reply: st
 
 @pytest.mark.parametrize("moment", ["started", "confirmed", "acting"])
 def test_a_handoff_continues_once_there_is_room(disk: Path, tmp_path: Path, moment: str) -> None:
-    def listen(told: dict[str, Any]) -> None:
-        if told["event"] == moment:
+    def listen(caught: dict[str, Any]) -> None:
+        if caught["event"] == moment:
             fill_disk(disk)
 
     model = scripted_model(UNDERSTOOD, FIX, TEST, DONE)
@@ -111,7 +111,7 @@ def test_a_handoff_continues_once_there_is_room(disk: Path, tmp_path: Path, mome
         found = offer_first_record(bench)
         with pytest.raises(
             (LedgerUnavailableError, OutOfDiskError), match=r"disk is full|full; make room"
-        ) as told:
+        ) as caught:
             deliver_record(
                 bench,
                 found,
@@ -119,7 +119,7 @@ def test_a_handoff_continues_once_there_is_room(disk: Path, tmp_path: Path, mome
                 on_progress=listen,
                 delivery_policy=QUICK.model_copy(update={"rounds": 1}),
             )
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(caught.value)
     (disk / "filler").unlink()
     with open_home(disk / "home") as bench.home:
         done = deliver_record(bench, found, model)
@@ -135,15 +135,15 @@ def test_a_handoff_continues_once_there_is_room(disk: Path, tmp_path: Path, mome
 @pytest.fixture
 def full_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A small disk for the files of sandboxes, accessible to their user."""
-    place = Path(tempfile.mkdtemp(prefix="takeover-full-", dir="/var/tmp"))
-    place.chmod(0o711)
-    with mount_small_disk(place / "disk", "24m") as disk:
+    directory = Path(tempfile.mkdtemp(prefix="takeover-full-", dir="/var/tmp"))
+    directory.chmod(0o711)
+    with mount_small_disk(directory / "disk", "24m") as disk:
         disk.chmod(0o711)
         monkeypatch.setenv(host_directories.ROOT_VARIABLE, str(disk / "home"))
         host._prepare_etc_directory.cache_clear()  # as in a new process
         yield disk
         remove_tree(disk / "home")
-    remove_tree(place)
+    remove_tree(directory)
     host._prepare_etc_directory.cache_clear()
 
 
@@ -170,9 +170,9 @@ def test_no_sandbox_starts_on_a_full_disk(spec: SandboxSpec, full_home: Path, tm
         lambda: sandbox.restore(snapshot, tmp_path / "store", spec),
         lambda: sandbox.restore(snapshot, tmp_path / "elsewhere", spec),
     ):
-        with pytest.raises(OutOfDiskError, match=SAID) as told:
+        with pytest.raises(OutOfDiskError, match=SAID) as caught:
             begin()
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(caught.value)
     filler.unlink()
     with contextlib.closing(sandbox.restore(snapshot, tmp_path / "elsewhere", spec)) as live_sandbox:
         assert live_sandbox.run("cat work", timeout_s=20).output == "work\n"
@@ -209,8 +209,8 @@ def test_a_disk_without_free_inodes(
 
 @pytest.mark.parametrize("moment", ["thinking", "acting"])
 def test_a_run_continues_once_its_sandbox_has_room(full_home: Path, tmp_path: Path, moment: str) -> None:
-    def listen(told: dict[str, Any]) -> None:
-        if told["event"] == moment and told["step"] == 2:
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == moment and event["step"] == 2:
             fill_disk(full_home)
 
     model = scripted_model(*NOTES, SHOW, DONE)
@@ -253,16 +253,16 @@ def test_a_home_below_a_closed_directory_is_named(tmp_path: Path) -> None:
     if os.geteuid() != 0 or (reason := host.unavailable_reason()):
         skip_missing(reason if os.geteuid() == 0 else "another user's sandboxes run as that user")
     (tmp_path / "repository").mkdir()
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
-        home = Path(place, "home")
-        Path(place).chmod(0o700)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+        home = Path(directory, "home")
+        Path(directory).chmod(0o700)
         own = {**os.environ, "PYTHONPATH": str(Path(sandbox.__file__).parents[2]), "TAKEOVER_HOME": str(home)}
         started, probed = (
             subprocess.run([sys.executable, *argv], env=own, capture_output=True, text=True, timeout=100)
             for argv in (["-c", START, str(tmp_path / "repository")], ["-m", "sandbox", "probe"])
         )
-    reason = f"{place}: closed to user {host_directories.ROOT_UID}, as which sandboxes run (mode 0700)"
-    cure = f"set TAKEOVER_HOME to a directory that others can enter, or chmod o+x {place}"
+    reason = f"{directory}: closed to user {host_directories.ROOT_UID}, as which sandboxes run (mode 0700)"
+    cure = f"set TAKEOVER_HOME to a directory that others can enter, or chmod o+x {directory}"
     assert started.stdout == f"{reason} ({cure})\n"
     for line in (reason, cure):
         assert "".join(line.split()) in "".join(probed.stdout.split())

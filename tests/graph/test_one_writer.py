@@ -38,47 +38,47 @@ class Writer(NamedTuple):
     """A process that works on the thread, or tries to."""
 
     process: subprocess.Popen[str]
-    place: Path
+    directory: Path
 
     def is_at(self, where: str) -> bool:
-        return (self.place / f"at-{where}-{self.process.pid}").exists()
+        return (self.directory / f"at-{where}-{self.process.pid}").exists()
 
     def wait_for_end(self) -> tuple[int, str, str]:
         out, err = self.process.communicate(timeout=_LONGEST_S)
         return self.process.returncode, out, err
 
 
-class Desk:
+class WriterBench:
     """A home on one database, and the processes that share it."""
 
-    def __init__(self, bench: RunHarness, place: Path, database: str) -> None:
+    def __init__(self, bench: RunHarness, directory: Path, database: str) -> None:
         self.bench = bench
-        self.place = place
+        self.directory = directory
         self.database = database
         self.writers: list[Writer] = []
-        place.mkdir()
+        directory.mkdir()
 
     def start(self, lease_s: float = 30.0) -> Writer:
         base = self.bench.spec.directory
-        words = [sys.executable, str(_WRITER), str(self.place), self.database, str(base), str(lease_s)]
+        words = [sys.executable, str(_WRITER), str(self.directory), self.database, str(base), str(lease_s)]
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.writers.append(Writer(process, self.place))
+        self.writers.append(Writer(process, self.directory))
         return self.writers[-1]
 
     def hold(self, where: str) -> None:
-        (self.place / f"hold-{where}").touch()
+        (self.directory / f"hold-{where}").touch()
 
     def let_go(self, where: str) -> None:
-        (self.place / f"hold-{where}").unlink()
+        (self.directory / f"hold-{where}").unlink()
 
     def home(self) -> Any:
-        return open_home(self.place / "home", self.database or None)
+        return open_home(self.directory / "home", self.database or None)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
-def desk(request: pytest.FixtureRequest, bench: RunHarness, tmp_path: Path) -> Iterator[Desk]:
+def writer_bench(request: pytest.FixtureRequest, bench: RunHarness, tmp_path: Path) -> Iterator[WriterBench]:
     database = "" if request.param == "sqlite" else str(request.getfixturevalue("postgres_database"))
-    found = Desk(bench, tmp_path / "desk", database)
+    found = WriterBench(bench, tmp_path / "writers", database)
     yield found
     for writer in found.writers:
         if writer.process.poll() is None:
@@ -93,14 +93,14 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def stop(desk: Desk, writer: Writer) -> None:
+def stop(writer_bench: WriterBench, writer: Writer) -> None:
     """Stop a process outside a transaction, whose end all others would wait for."""
     pid = writer.process.pid
     while True:
         os.kill(pid, signal.SIGSTOP)
         _, status = os.waitpid(pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
-        if not _is_locked(desk):
+        if not _is_locked(writer_bench):
             return
         os.kill(pid, signal.SIGCONT)
         time.sleep(0.05)
@@ -127,14 +127,14 @@ def notes(state: Any) -> str:
     return str(shown[-1])
 
 
-def test_one_of_three_concurrent_resumes_works_and_two_learn_the_holder(desk: Desk) -> None:
-    desk.hold("model-1")
-    first = desk.start()
+def test_one_of_three_concurrent_resumes_works_and_two_learn_the_holder(writer_bench: WriterBench) -> None:
+    writer_bench.hold("model-1")
+    first = writer_bench.start()
     until(lambda: first.is_at("model-1"))
     first.process.kill()
     first.process.wait()
 
-    writers = [desk.start() for _ in range(3)]
+    writers = [writer_bench.start() for _ in range(3)]
     until(lambda: sum(writer.process.poll() is None for writer in writers) == 1)
     (winner,) = [writer for writer in writers if writer.process.poll() is None]
     for loser in writers:
@@ -143,13 +143,13 @@ def test_one_of_three_concurrent_resumes_works_and_two_learn_the_holder(desk: De
             assert (code, out) == (HELD, "")
             assert err.startswith(f"thread 'thread' is held by process {winner.process.pid} on ")
             assert err.count("\n") == 1
-    desk.let_go("model-1")
+    writer_bench.let_go("model-1")
     code, out, err = winner.wait_for_end()
     assert (code, err) == (0, "")
     done = json.loads(out)
     assert (done["stop"], done["steps"]) == ("finished", 5)
     assert "n * 2" in done["patch"]
-    with desk.home() as home:
+    with writer_bench.home() as home:
         assert home.records.list_ids() == ("run.first_source_edit",)
         again = home.history("thread")[0]
         assert (again.step, again.next, again.is_restorable) == (5, (), True)
@@ -157,24 +157,24 @@ def test_one_of_three_concurrent_resumes_works_and_two_learn_the_holder(desk: De
 
 
 @pytest.mark.parametrize("where", ["model-2", "command", "record", "directory", "snapshot"])
-def test_a_holder_that_lost_its_lease_writes_nothing_any_more(desk: Desk, where: str) -> None:
-    desk.hold(where)
-    away = desk.start(lease_s=1.0)
+def test_a_holder_that_lost_its_lease_writes_nothing_any_more(writer_bench: WriterBench, where: str) -> None:
+    writer_bench.hold(where)
+    away = writer_bench.start(lease_s=1.0)
     until(lambda: away.is_at(where))
-    stop(desk, away)
-    until(lambda: _lease_ended(desk))
+    stop(writer_bench, away)
+    until(lambda: _lease_ended(writer_bench))
 
-    desk.let_go(where)
-    other = desk.start()
+    writer_bench.let_go(where)
+    other = writer_bench.start()
     code, out, err = other.wait_for_end()
     assert (code, err) == (0, "")
     done = json.loads(out)
     assert (done["stop"], done["steps"]) == ("finished", 5)
     assert "+1\n+2\n+3\n" in done["patch"]
-    for unfinished in (desk.place / "home" / "snapshots").glob(".snapshot-*"):
+    for unfinished in (writer_bench.directory / "home" / "snapshots").glob(".snapshot-*"):
         shutil.rmtree(unfinished)  # as the garbage collection does with directories unused for a day
 
-    with desk.home() as home:
+    with writer_bench.home() as home:
         before = read_all_rows(home)
         away.process.send_signal(signal.SIGCONT)
         code, out, err = away.wait_for_end()
@@ -188,32 +188,32 @@ def test_a_holder_that_lost_its_lease_writes_nothing_any_more(desk: Desk, where:
             "successor",
             record_id="run.first_source_edit",
             model=scripted_model("```bash\ncat notes.txt\n```", DONE),
-            sandbox=desk.bench.spec,
+            sandbox=writer_bench.bench.spec,
             points=(),
         )
         assert notes(taken.state) == "[exit code 0]\n1\n"
     from langgraph_takeover.sandbox.storage import host_directories
 
-    assert find_run_processes(host_directories.runs_directory() / desk.place.parent.name) == {}
+    assert find_run_processes(host_directories.runs_directory() / writer_bench.directory.parent.name) == {}
 
 
 @pytest.mark.parametrize("where", ["model-2", "command", "directory"])
-def test_a_returning_holder_does_not_disturb_the_new_one(desk: Desk, where: str) -> None:
-    desk.hold(where)
-    away = desk.start(lease_s=1.0)
+def test_a_returning_holder_does_not_disturb_the_new_one(writer_bench: WriterBench, where: str) -> None:
+    writer_bench.hold(where)
+    away = writer_bench.start(lease_s=1.0)
     until(lambda: away.is_at(where))
-    stop(desk, away)
-    until(lambda: _lease_ended(desk))
+    stop(writer_bench, away)
+    until(lambda: _lease_ended(writer_bench))
 
-    desk.let_go(where)
-    desk.hold("model-4")
-    other = desk.start()
+    writer_bench.let_go(where)
+    writer_bench.hold("model-4")
+    other = writer_bench.start()
     until(lambda: other.is_at("model-4"))
     away.process.send_signal(signal.SIGCONT)
     code, out, err = away.wait_for_end()
     assert (code, out) == (FENCED, ""), err
     assert f"thread 'thread' was taken over by process {other.process.pid} on " in err
-    desk.let_go("model-4")
+    writer_bench.let_go("model-4")
     code, out, err = other.wait_for_end()
     assert (code, err) == (0, "")
     done = json.loads(out)
@@ -221,11 +221,11 @@ def test_a_returning_holder_does_not_disturb_the_new_one(desk: Desk, where: str)
     assert "+1\n+2\n+3\n" in done["patch"]
 
 
-def _is_locked(desk: Desk) -> bool:
+def _is_locked(writer_bench: WriterBench) -> bool:
     """Whether a writer of the thread would have to wait."""
-    if not desk.database:
+    if not writer_bench.database:
         with contextlib.closing(
-            sqlite3.connect(desk.place / "home" / DATABASE_FILE, timeout=0.2)
+            sqlite3.connect(writer_bench.directory / "home" / DATABASE_FILE, timeout=0.2)
         ) as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
@@ -234,10 +234,10 @@ def _is_locked(desk: Desk) -> bool:
         return False
     import psycopg
 
-    with psycopg.connect(desk.database, autocommit=True) as connection:
+    with psycopg.connect(writer_bench.database, autocommit=True) as connection:
         # The server may still have to execute the last statement.
         until(lambda: connection.execute(_STATEMENTS_AT_WORK).fetchone() == (0,))
-    with psycopg.connect(desk.database) as connection:
+    with psycopg.connect(writer_bench.database) as connection:
         connection.execute("SET lock_timeout = '200ms'")
         try:
             connection.execute("SELECT * FROM takeover_leases FOR UPDATE")
@@ -247,7 +247,7 @@ def _is_locked(desk: Desk) -> bool:
     return False
 
 
-def _lease_ended(desk: Desk) -> bool:
-    with desk.home() as home, home.ledger.read_transaction() as connection:
+def _lease_ended(writer_bench: WriterBench) -> bool:
+    with writer_bench.home() as home, home.ledger.read_transaction() as connection:
         ends = connection.execute(text("SELECT expires_at FROM takeover_leases")).scalar_one()
         return bool(ends < home.ledger.now(connection))

@@ -27,9 +27,9 @@ def test_a_decision_is_requested_once(
     bench.run(model, **SETTINGS)
     add = RecordStore.add_review
 
-    def kill_run(*given: Any) -> None:
+    def kill_run(*args: Any) -> None:
         if moment == "after":
-            add(*given)
+            add(*args)
         raise Killed
 
     with monkeypatch.context() as patch:
@@ -50,17 +50,20 @@ def test_an_earlier_checkpoint_allows_another_decision(bench: RunHarness) -> Non
     assert bench.resume(model, {"decision": "approve"}, **SETTINGS).stop_reason == "handoff"
     with pytest.raises(NotWaitingError, match="already has an answer"):
         bench.resume(model, {"decision": "refuse"}, checkpoint=waiting.checkpoint, **SETTINGS)
-    asked = bench.resume(model, checkpoint=waiting.parent, **SETTINGS)
-    assert asked.waiting is not None
+    outcome = bench.resume(model, checkpoint=waiting.parent, **SETTINGS)
+    assert outcome.waiting is not None
     assert bench.resume(model, {"decision": "refuse"}, **SETTINGS).stop_reason == "finished"
 
 
 def test_a_history_is_not_pruned_before_the_decision(bench: RunHarness) -> None:
     model = scripted_model(EDIT, DONE)
     bench.run(model, **SETTINGS)
-    with bench.open_run(model, **SETTINGS) as held, pytest.raises(WaitingError, match="waits for a person"):
-        held.prune()
+    with (
+        bench.open_run(model, **SETTINGS) as agent_run,
+        pytest.raises(WaitingError, match="waits for a person"),
+    ):
+        agent_run.prune()
     assert bench.resume(model, {"decision": "approve"}, **SETTINGS).stop_reason == "handoff"
-    with bench.open_run(model, **SETTINGS) as held:
-        held.prune()
+    with bench.open_run(model, **SETTINGS) as agent_run:
+        agent_run.prune()
     assert len(bench.home.history("thread")) == 1

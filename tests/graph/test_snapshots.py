@@ -101,16 +101,16 @@ def test_inspecting_the_sandbox_of_a_checkpoint_leaves_it_unchanged(bench: RunHa
     bench.run(scripted_model(*replies), max_steps=2)
     moments = {(each.step, each.next): each for each in bench.home.history("thread")}
     before, after = moments[2, ("shell",)], moments[2, ("think",)]
-    with bench.open_run(scripted_model(*replies), max_steps=5) as held:
-        assert held.sandbox().read_file("notes.txt") == b"1\n2\n"
-        assert held.sandbox(before).read_file("notes.txt") == b"1\n"
-        assert held.sandbox(after.checkpoint).read_file("notes.txt") == b"1\n2\n"
-        assert held.sandbox(moments[0, ("think",)]).inspect("ls notes.txt").exit_code != 0
+    with bench.open_run(scripted_model(*replies), max_steps=5) as agent_run:
+        assert agent_run.sandbox().read_file("notes.txt") == b"1\n2\n"
+        assert agent_run.sandbox(before).read_file("notes.txt") == b"1\n"
+        assert agent_run.sandbox(after.checkpoint).read_file("notes.txt") == b"1\n2\n"
+        assert agent_run.sandbox(moments[0, ("think",)]).inspect("ls notes.txt").exit_code != 0
         with pytest.raises(ThreadNotFoundError, match="has no checkpoint '1f0'"):
-            held.sandbox("1f0")
-        assert get_note_text(held.resume().state) == "1\n2"
+            agent_run.sandbox("1f0")
+        assert get_note_text(agent_run.resume().state) == "1\n2"
     with (
-        bench.open_run(scripted_model(), thread="other") as held,
+        bench.open_run(scripted_model(), thread="other") as agent_run,
         pytest.raises(ThreadNotFoundError, match="thread not found"),
     ):
-        held.sandbox()
+        agent_run.sandbox()

@@ -178,14 +178,14 @@ def test_three_handoffs_lose_nothing(
     assert [each.task.prompt for each in ours] == [each.task.prompt for each in theirs][-1:] * 4
     assert [each.predecessor for each in ours] == [each.predecessor for each in theirs]
     # The first prompt of the second, the third and then the first agent is the view of the earlier work.
-    for asked, record in zip((3, 7, 9), theirs, strict=False):
-        prompt = model.seen[asked][0].text
+    for index, record in zip((3, 7, 9), theirs, strict=False):
+        prompt = model.seen[index][0].text
         assert prompt.startswith("You continue the work of another agent in this repository.")
-        shown = "\n".join(message.text for message in model.seen[asked])
+        shown = "\n".join(message.text for message in model.seen[index])
         assert record.trace[1].text in shown or view not in ("trace", "transcript")
         assert shown.count(OPENING) == shown.count(CLOSING)
         assert TASK in shown
-        assert ("keep `halve`" in shown) == (asked > 3)
+        assert ("keep `halve`" in shown) == (index > 3)
     if stored:
         kept = sorted((store.load(name).trace for name in store.list_ids()), key=len)
         assert kept == [each.trace for each in theirs[:3]]
@@ -264,8 +264,8 @@ def test_a_call_beside_the_handoff_is_reported_as_unanswered() -> None:
 
 
 def test_our_tool_looks_like_langgraph_swarms() -> None:
-    for given in ({"agent_name": "Bob the 2nd"}, {"agent_name": "b", "name": "go", "description": "Go."}):
-        ours, theirs = create_handoff_tool(**given), langgraph_swarm.create_handoff_tool(**given)
+    for arguments in ({"agent_name": "Bob the 2nd"}, {"agent_name": "b", "name": "go", "description": "Go."}):
+        ours, theirs = create_handoff_tool(**arguments), langgraph_swarm.create_handoff_tool(**arguments)
         assert ours.name == theirs.name
         assert ours.description == theirs.description
         assert ours.metadata == theirs.metadata
@@ -458,14 +458,14 @@ def test_a_patch_adds_changes_that_messages_omit(store: RecordStore) -> None:
     patch = (
         "diff --git a/pkg/core.py b/pkg/core.py\n--- a/pkg/core.py\n+++ b/pkg/core.py\n@@ -1 +1 @@\n-1\n+2\n"
     )
-    for told in (None, lambda: patch):
+    for read_patch in (None, lambda: patch):
         model = Script(
             replies=[call("shell", command="./mend"), call("transfer_to_bob_the_2nd"), AIMessage("Done.")],
             seen=[],
         )
-        graph = swarm(model, create_handoff_tool, records=store, patch=told)
+        graph = swarm(model, create_handoff_tool, records=store, patch=read_patch)
         graph.invoke({"messages": [HumanMessage(TASK)]}, THREAD)
-        assert ("pkg/core.py" in model.seen[2][0].text) == (told is not None)
+        assert ("pkg/core.py" in model.seen[2][0].text) == (read_patch is not None)
     assert {store.load(name).patch for name in store.list_ids()} == {"", patch}
 
 

@@ -122,10 +122,10 @@ def test_every_pass_leaves_a_record_for_takeovers(team: TeamBench) -> None:
     assert taken["stop_reason"] == "finished"
     assert EDIT.splitlines()[1] in successor.seen[0][1].text
     with (
-        open_run(team.home, "more", agents=[agent("one", DONE)], sandbox=team.bench.spec) as held,
+        open_run(team.home, "more", agents=[agent("one", DONE)], sandbox=team.bench.spec) as agent_run,
         pytest.raises(SettingsError, match="one agent takes over a record"),
     ):
-        held.take_over(passed.id)
+        agent_run.take_over(passed.id)
 
 
 def test_an_agent_alone_keeps_its_turn(team: TeamBench) -> None:
@@ -143,10 +143,10 @@ def test_full_turns_are_shown_whole_and_fenced(team: TeamBench) -> None:
     writer = agent("writer", f"I think it is a star.\n\n{EDIT}", instructions="You write.\nIn haste.")
     tester = agent("tester", DONE, max_consecutive_turns=4)
     team.run(writer, tester, max_consecutive_turns=1)
-    (told,) = get_sent_messages(tester)
-    assert isinstance(told, HumanMessage)
-    assert told.text.startswith(PROMPT.rstrip())
-    head, _, shown = told.text.partition(OPENING)
+    (message,) = get_sent_messages(tester)
+    assert isinstance(message, HumanMessage)
+    assert message.text.startswith(PROMPT.rstrip())
+    head, _, shown = message.text.partition(OPENING)
     assert head.endswith("[writer] in full:\n")
     assert "## 1 · writer · shell\nI think it is a star." in shown
     assert "## 1 · result\n[exit code 0]" in shown
@@ -163,12 +163,12 @@ def test_sharing_only_results_hides_messages(team: TeamBench) -> None:
     writer = agent("writer", f"A secret thought.\n\n{EDIT}", "No action.", share_only_tool_results=True)
     tester = agent("tester", DONE)
     team.run(writer, tester, max_consecutive_turns=2)
-    (told,) = get_sent_messages(tester)
-    assert "[writer] the results of its actions:" in told.text
-    assert f"## 1 · writer · shell\n{EDIT}\n## 1 · result\n[exit code 0]" in told.text
-    assert "secret" not in told.text
-    assert "No action" not in told.text
-    assert "contains no action" not in told.text
+    (message,) = get_sent_messages(tester)
+    assert "[writer] the results of its actions:" in message.text
+    assert f"## 1 · writer · shell\n{EDIT}\n## 1 · result\n[exit code 0]" in message.text
+    assert "secret" not in message.text
+    assert "No action" not in message.text
+    assert "contains no action" not in message.text
 
 
 def test_own_turns_stay_unchanged(team: TeamBench) -> None:
@@ -199,10 +199,10 @@ def test_native_history_is_valid_in_a_team(team: TeamBench) -> None:
 def test_every_agent_sees_a_persons_message(team: TeamBench) -> None:
     agents = agent("writer", SHOW, SHOW, DONE), agent("tester", DONE)
     team.run(*agents, max_steps=1, max_consecutive_turns=2)
-    said = HumanMessage("Mind the gap.")
-    with open_run(team.home, "thread", agents=agents, **team.options) as held:
-        changed = held.update_state({"messages": [said], "stop_reason": None}, as_node="shell")
-        held.resume(checkpoint=changed)
+    message = HumanMessage("Mind the gap.")
+    with open_run(team.home, "thread", agents=agents, **team.options) as agent_run:
+        changed = agent_run.update_state({"messages": [message], "stop_reason": None}, as_node="shell")
+        agent_run.resume(checkpoint=changed)
     assert "\n\nMind the gap.\n\n[It is your turn, tester" in get_sent_messages(agents[1])[0].text
 
 
@@ -285,11 +285,11 @@ def test_a_handoff_without_a_name_goes_to_the_next_agent(team: TeamBench) -> Non
     ],
 )
 def test_a_handoff_to_an_unknown_agent_is_refused(team: TeamBench, reply: str, says: str) -> None:
-    told: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     agents = agent("writer", reply, DONE), agent("tester", DONE)
-    state = team.run(*agents, enable_handoff_tool=True, on_progress=told.append)
+    state = team.run(*agents, enable_handoff_tool=True, on_progress=events.append)
     assert observations(state) == [f"Not handed over: {says}"]
-    assert [(each["agent"], each["text"]) for each in told if each.get("refused")] == [
+    assert [(each["agent"], each["text"]) for each in events if each.get("refused")] == [
         ("writer", f"Not handed over: {says}")
     ]
     assert state["events"][1]["refused"]
@@ -302,8 +302,10 @@ def test_a_handoff_needs_the_tool(team: TeamBench, protocol: Any) -> None:
     done: Any = DONE if protocol == "text" else native_reply(("finish", "{}"))
     writer, tester = agent("writer", TO_TESTER, done), agent("tester", done, enable_handoff_tool=True)
     state = team.run(writer, tester, protocol=protocol)
-    (said,) = observations(state)
-    assert said.startswith("You have no tool 'handoff', so no other agent takes over; continue yourself.")
+    (observation,) = observations(state)
+    assert observation.startswith(
+        "You have no tool 'handoff', so no other agent takes over; continue yourself."
+    )
     assert passes(state) == []
 
 
@@ -408,9 +410,11 @@ def test_a_person_who_refuses_a_pass_leaves_the_turn(team: TeamBench) -> None:
         agent("tester", SHOW, DONE, max_consecutive_turns=3),
     )
     review = {"policy": "review", "max_consecutive_turns": 1}
-    asked = run_team(team.home, "thread", task_id="t", prompt=PROMPT, agents=agents, **team.options, **review)
-    assert asked.waiting is not None
-    assert asked.waiting.detail == "writer: max_consecutive_turns (1)"
+    outcome = run_team(
+        team.home, "thread", task_id="t", prompt=PROMPT, agents=agents, **team.options, **review
+    )
+    assert outcome.waiting is not None
+    assert outcome.waiting.detail == "writer: max_consecutive_turns (1)"
     again = resume(
         team.home, "thread", answer={"decision": "refuse"}, agents=agents, **team.options, **review
     )
@@ -443,8 +447,8 @@ def test_a_run_that_stops_at_a_pass_continues_with_it(team: TeamBench) -> None:
     assert team.run(*agents, **settings)["stop_reason"] == "point"
     stopped = team.resume(*agents, **settings)
     assert (stopped["stop_reason"], passes(stopped)) == ("handoff", [])
-    with open_run(team.home, "thread", agents=agents, **team.options | settings) as held:
-        held.prune()
+    with open_run(team.home, "thread", agents=agents, **team.options | settings) as agent_run:
+        agent_run.prune()
     assert len(team.home.history("thread")) == 1
     ended = team.resume(*agents, **settings)
     assert (actors(ended), ended["stop_reason"]) == (["writer", "tester", "tester"], "finished")
@@ -481,16 +485,16 @@ def test_resuming_before_a_pass_repeats_it(team: TeamBench) -> None:
     moments = team.home.history("thread")
     (before,) = [each for each in moments if each.next == ("pass_on",) and each.step == 1]
     other = agent("tester", SHOW, DONE, max_consecutive_turns=5)
-    with open_run(team.home, "thread", agents=[agents[0], other], **team.options) as held:
-        outcome = held.resume(checkpoint=before.checkpoint)
+    with open_run(team.home, "thread", agents=[agents[0], other], **team.options) as agent_run:
+        outcome = agent_run.resume(checkpoint=before.checkpoint)
     assert get_note_text(outcome.state) == "one"
     assert actors(outcome.state) == ["writer", "tester", "tester"]
     assert passes(outcome.state) == [("writer", "tester", "rotation")]
-    with open_run(team.home, "thread", agents=agents, **team.options) as held:
-        changed = held.update_state({"passing": None, "turns_left": 3}, checkpoint=before.checkpoint)
-        assert actors(held.resume(checkpoint=changed).state) == ["writer", "writer"]
+    with open_run(team.home, "thread", agents=agents, **team.options) as agent_run:
+        changed = agent_run.update_state({"passing": None, "turns_left": 3}, checkpoint=before.checkpoint)
+        assert actors(agent_run.resume(checkpoint=changed).state) == ["writer", "writer"]
         with pytest.raises(Exception, match="as_node: unknown node 'receive'"):
-            held.update_state({}, as_node="receive")
+            agent_run.update_state({}, as_node="receive")
 
 
 def test_a_team_shares_its_budget(team: TeamBench) -> None:
@@ -522,12 +526,12 @@ def test_the_database_grows_with_the_trace_of_a_team(team: TeamBench) -> None:
 
 
 def test_progress_and_timeline_name_the_agent(team: TeamBench) -> None:
-    told: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     agents = agent("writer", EDIT), agent("tester", TEST, DONE)
-    state = team.run(*agents, max_consecutive_turns=1, on_progress=told.append, max_steps=2)
-    acted = [(each["agent"], each["step"]) for each in told if each["event"] == "acting"]
-    assert acted == [("writer", 1), ("tester", 2)]
-    moved = [(each["agent"], each["to"]) for each in told if each["event"] == "passed"]
+    state = team.run(*agents, max_consecutive_turns=1, on_progress=events.append, max_steps=2)
+    acting = [(each["agent"], each["step"]) for each in events if each["event"] == "acting"]
+    assert acting == [("writer", 1), ("tester", 2)]
+    moved = [(each["agent"], each["to"]) for each in events if each["event"] == "passed"]
     assert moved == [("writer", "tester"), ("tester", "writer")]
     found = [TurnPass.model_validate(each) for each in state["passes"]]
     rows = build_timeline(
@@ -606,14 +610,14 @@ def test_a_teams_thread_needs_its_agents(team: TeamBench) -> None:
 def test_a_team_in_asyncio(team: TeamBench) -> None:
     agents = agent("writer", NOTE.format(1)), agent("tester", SHOW, DONE, max_consecutive_turns=2)
 
-    async def main(held: Any) -> list[str]:
+    async def main(agent_run: Any) -> list[str]:
         task = {"task": {"id": "t", "prompt": PROMPT}}
-        stream = held.team.astream(task, **held.options, stream_mode="custom")
-        return [told["agent"] async for told in stream if told["event"] == "thinking"]
+        stream = agent_run.team.astream(task, **agent_run.options, stream_mode="custom")
+        return [event["agent"] async for event in stream if event["event"] == "thinking"]
 
-    with open_run(team.home, "thread", agents=agents, **team.options, max_consecutive_turns=1) as held:
-        assert asyncio.run(main(held)) == ["writer", "tester", "tester"]
-        assert held.outcome().stop_reason == "finished"
+    with open_run(team.home, "thread", agents=agents, **team.options, max_consecutive_turns=1) as agent_run:
+        assert asyncio.run(main(agent_run)) == ["writer", "tester", "tester"]
+        assert agent_run.outcome().stop_reason == "finished"
 
 
 def test_a_handoff_whose_tool_was_removed(team: TeamBench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -630,29 +634,29 @@ def test_a_handoff_whose_tool_was_removed(team: TeamBench, monkeypatch: pytest.M
 def test_a_graph_built_with_its_agents(team: TeamBench) -> None:
     agents = agent("writer", NOTE.format(1)), agent("tester", SHOW, DONE, max_consecutive_turns=2)
     graph = build_team(agents, max_consecutive_turns=1, enable_handoff_tool=True)
-    with team.bench.open_run(scripted_model()) as held:
+    with team.bench.open_run(scripted_model()) as agent_run:
         task = {"task": {"id": "t", "prompt": PROMPT}}
-        state: Any = graph.invoke(task, config={"recursion_limit": 50}, context=held.context)
+        state: Any = graph.invoke(task, config={"recursion_limit": 50}, context=agent_run.context)
     assert get_note_text(state) == "1"
     assert actors(state) == ["writer", "tester", "tester"]
 
 
 def test_a_teams_work_is_handed_over_and_rolled_back(team: TeamBench) -> None:
     agents = agent("writer", EDIT, FIX, DONE), agent("tester", TEST, DONE)
-    begun = team.run(*agents, policy="stop", max_consecutive_turns=1)
-    given = hand_over(team.home, begun["records"][-1], target="outsider", source="writer")
+    first_run = team.run(*agents, policy="stop", max_consecutive_turns=1)
+    handoff = hand_over(team.home, first_run["records"][-1], target="outsider", source="writer")
     done = deliver(
         team.home,
-        given.id,
+        handoff.id,
         agent="outsider",
         model=scripted_model(UNDERSTOOD, DONE),
         sandbox=team.bench.spec,
         points=(),
     )
     assert done.handoff.state == "completed"
-    with pytest.raises(HandedOverError, match=given.id):
+    with pytest.raises(HandedOverError, match=handoff.id):
         team.resume(*agents)
-    back = roll_back(team.home, given.id, by="a person")
+    back = roll_back(team.home, handoff.id, by="a person")
     assert back.events == 2
     state = team.resume(*agents, max_consecutive_turns=1)
     assert state["stop_reason"] == "finished"

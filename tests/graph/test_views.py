@@ -119,9 +119,9 @@ def test_the_read_cache_serves_unchanged_files_and_marks_others_stale(bench: Run
         record,
     )
     tests, again, core, core_again = list_observations(state, "shell")
-    said = "[unchanged since the earlier agent read it at e1: test_core.py]\n"
-    assert tests.startswith(f"[exit code 0]\n{said}import unittest\n")
-    assert tests.replace(said, "") == again
+    heading = "[unchanged since the earlier agent read it at e1: test_core.py]\n"
+    assert tests.startswith(f"[exit code 0]\n{heading}import unittest\n")
+    assert tests.replace(heading, "") == again
     assert core.startswith(
         "[exit code 0]\n[stale: pkg/core.py has changed since the earlier agent read it at e3]\n"
     )

@@ -35,7 +35,7 @@ HELD, FENCED = 3, 4
 class PausingModel(BaseChatModel):
     """A model that sends its replies in order, each once no file holds it."""
 
-    place: Path
+    directory: Path
 
     @property
     def _llm_type(self) -> str:
@@ -43,45 +43,47 @@ class PausingModel(BaseChatModel):
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         number = sum(isinstance(message, AIMessage) for message in messages)
-        wait_while_held(self.place, f"model-{number}")
+        wait_while_held(self.directory, f"model-{number}")
         # The command waits inside the sandbox, and creates a file to show it.
-        hold, at = self.place / "hold-command", self.place / f"at-command-{os.getpid()}"
+        hold, at = self.directory / "hold-command", self.directory / f"at-command-{os.getpid()}"
         wait = f"while [ -e {hold} ]; do : >{at}; sleep 0.02; done"
         return ChatResult(
             generations=[ChatGeneration(message=AIMessage(REPLIES[number].replace("{wait}", wait)))]
         )
 
 
-def wait_while_held(place: Path, where: str) -> None:
+def wait_while_held(directory: Path, where: str) -> None:
     """Wait while the hold file exists, and create a file to show it."""
-    while (place / f"hold-{where}").exists():
-        (place / f"at-{where}-{os.getpid()}").touch()
+    while (directory / f"hold-{where}").exists():
+        (directory / f"at-{where}-{os.getpid()}").touch()
         time.sleep(0.02)
 
 
-def main(place: Path, database: str, base: Path, lease_s: float) -> int:
+def main(directory: Path, database: str, base: Path, lease_s: float) -> int:
     write = record_module.write_durably
 
     def write_and_pause(path: Path, text: str) -> None:
-        wait_while_held(place, "directory")
+        wait_while_held(directory, "directory")
         write(path, text)
-        wait_while_held(place, "record")
+        wait_while_held(directory, "record")
 
     record_module.write_durably = write_and_pause
     mkdir = Path.mkdir
 
-    def mkdir_and_pause(path: Path, *given: Any, **named: Any) -> None:
-        mkdir(path, *given, **named)
+    def mkdir_and_pause(path: Path, *args: Any, **kwargs: Any) -> None:
+        mkdir(path, *args, **kwargs)
         if path.name.startswith(".snapshot-"):
-            wait_while_held(place, "snapshot")
+            wait_while_held(directory, "snapshot")
 
     Path.mkdir = mkdir_and_pause  # type: ignore[method-assign]
-    spec = SandboxSpec(backend="process", directory=base, owner=place.parent.name)
+    spec = SandboxSpec(backend="process", directory=base, owner=directory.parent.name)
     options: Any = {"points": ("first_source_edit",), "run_id": "run", "lease_s": lease_s}
     try:
         with (
-            open_home(place / "home", database or None) as home,
-            open_run(home, "thread", model=PausingModel(place=place), sandbox=spec, **options) as going,
+            open_home(directory / "home", database or None) as home,
+            open_run(
+                home, "thread", model=PausingModel(directory=directory), sandbox=spec, **options
+            ) as going,
         ):
             try:
                 done = going.resume()

@@ -70,6 +70,6 @@ def record_archive(record: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """The archive of the exported record."""
     from langgraph_takeover.handoff.records import archive
 
-    place = tmp_path_factory.mktemp("carried") / "deep" / "one.record"
-    archive.export_record(record, str(place))
-    return place
+    path = tmp_path_factory.mktemp("carried") / "deep" / "one.record"
+    archive.export_record(record, str(path))
+    return path

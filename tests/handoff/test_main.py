@@ -68,15 +68,15 @@ def test_a_view_is_exactly_what_a_successor_gets(copy_harness: RunHarness, recor
     assert done.stderr == (
         f"1 message, {size:,} characters, about {-(-size // 4):,} tokens (estimated at four characters each)\n"
     )
-    told = json.loads(invoke("show", record / "record.json", "--view", view, "--json").stdout)
-    assert told == [{"role": "user", "content": first.text}]
+    report = json.loads(invoke("show", record / "record.json", "--view", view, "--json").stdout)
+    assert report == [{"role": "user", "content": first.text}]
 
 
 def test_without_a_view_all_are_listed(record: Path) -> None:
     done = invoke("show", record)
     assert (done.exit_code, done.stderr) == (0, "")
     assert "four characters each" in done.stdout
-    for told in (
+    for part in (
         *views.VIEWS,
         NAME,
         "scripted",
@@ -85,7 +85,7 @@ def test_without_a_view_all_are_listed(record: Path) -> None:
         "by m",
         "view trace",
     ):
-        assert told in done.stdout
+        assert part in done.stdout
     whole = json.loads(invoke("show", record, "--json").stdout)
     assert whole["record"] == NAME
     size = len(invoke("show", record, "--view", "trace").stdout)
@@ -244,9 +244,9 @@ def test_a_full_disk_is_one_line(record: Path) -> None:
             assert done.stderr.decode() == "error: standard output: no space left\n"
 
 
-def recording(place: Path) -> Path:
+def recording(directory: Path) -> Path:
     """A run of mini-swe-agent: it looks, writes a reproduction, fixes the bug and runs the reproduction."""
-    said = [
+    entries = [
         ("cat pkg/core.py", "def f():\n    return 1\n" * 500),
         ("cat <<'E' > repro.py\nfrom pkg.core import f\nassert f() == 2\nE", ""),
         ("sed -i s/1/2/ pkg/core.py", ""),
@@ -254,15 +254,15 @@ def recording(place: Path) -> Path:
         ("git status", "modified: pkg/core.py"),
     ]
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "Mend f."}]
-    for command, output in said:
+    for command, output in entries:
         messages.append({"role": "assistant", "content": f"So.\n\n```bash\n{command}\n```"})
         shown = f"<returncode>0</returncode>\n<output>\n{output}\n</output>"
         messages.append({"role": "user", "content": shown})
     info = {"config": {"environment": {"cwd": "/testbed"}}}
-    place.write_text(
+    directory.write_text(
         json.dumps({"trajectory_format": "mini-swe-agent-1", "info": info, "messages": messages})
     )
-    return place
+    return directory
 
 
 def test_a_recorded_run_is_shown_as_a_successor_would_have_seen_it(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def make_torn_record() -> HandoffRecord:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", list(VIEWS))
 @pytest.mark.parametrize(
-    "given",
+    "parts",
     [
         lambda: record(()),
         lambda: many(2),
@@ -73,8 +73,8 @@ def make_torn_record() -> HandoffRecord:
         make_torn_record,
     ],
 )
-def test_every_view_of_every_record(name: str, protocol: ActionProtocol, given: Any) -> None:
-    strange: HandoffRecord = given()
+def test_every_view_of_every_record(name: str, protocol: ActionProtocol, parts: Any) -> None:
+    strange: HandoffRecord = parts()
     messages = find_view(name)(strange, Recipient(protocol=protocol))
     valid(messages, protocol)
     for message in messages:

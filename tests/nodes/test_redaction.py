@@ -164,6 +164,6 @@ def test_text_of_a_person_is_redacted(bench: RunHarness, tmp_path: Path) -> None
 
 
 def test_clipped_text_contains_no_part_of_a_secret() -> None:
-    for place in range(80, 101):
-        text = "x" * place + KNOWN + "-" * 1000 + KNOWN + "x" * place
-        assert not any(KNOWN[: n + 6][n:] in clip_text(text, 200) for n in range(5, 10)), place
+    for offset in range(80, 101):
+        text = "x" * offset + KNOWN + "-" * 1000 + KNOWN + "x" * offset
+        assert not any(KNOWN[: n + 6][n:] in clip_text(text, 200) for n in range(5, 10)), offset

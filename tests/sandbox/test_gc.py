@@ -55,7 +55,7 @@ for line in sys.stdin:
 """
 
 
-class Place:
+class GcHarness:
     """A separate home for runs of this test, and the commands on it."""
 
     def __init__(self, home: Path, directory: Path, commands: subprocess.Popen[str]) -> None:
@@ -131,12 +131,12 @@ def commands() -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture
-def place(repository: Path, commands: subprocess.Popen[str]) -> Iterator[Place]:
+def harness(repository: Path, commands: subprocess.Popen[str]) -> Iterator[GcHarness]:
     # Sandboxes run as a user without access to the directories of pytest.
     parent = Path(tempfile.mkdtemp(prefix="gc-", dir="/var/tmp"))
     parent.chmod(0o755)
     (parent / "home").mkdir(mode=0o755)
-    found = Place(parent / "home", repository, commands)
+    found = GcHarness(parent / "home", repository, commands)
     yield found
     for run in found.runs:
         run.kill()
@@ -163,9 +163,9 @@ def new_owner() -> str:
     return f"test-{secrets.token_hex(4)}"
 
 
-def by_status(told: dict[str, Any], status: str, owner: str | None = None) -> list[str]:
+def by_status(report: dict[str, Any], status: str, owner: str | None = None) -> list[str]:
     """The kinds of the resources with this status."""
-    resources = told["resources"]
+    resources = report["resources"]
     return sorted(f["kind"] for f in resources if f["status"] == status and owner in (None, f["owner"]))
 
 
@@ -188,69 +188,72 @@ def list_embedded_programs() -> list[str]:
     return ["process"] if unavailable_reason() else ["process", "host"]
 
 
-def test_leftovers_of_a_killed_run_are_listed_and_then_removed(place: Place) -> None:
+def test_leftovers_of_a_killed_run_are_listed_and_then_removed(harness: GcHarness) -> None:
     dead, living = new_owner(), new_owner()
-    doomed, beside = place.run(dead, *list_embedded_programs()), place.run(living, *list_embedded_programs())
-    foreign = place.home / "runs" / "Somebody's"
+    doomed, beside = (
+        harness.run(dead, *list_embedded_programs()),
+        harness.run(living, *list_embedded_programs()),
+    )
+    foreign = harness.home / "runs" / "Somebody's"
     foreign.mkdir()
     kill_run(doomed)
-    before = everything(place.home)
-    assert len(sleepers(place.home)) == 2
+    before = everything(harness.home)
+    assert len(sleepers(harness.home)) == 2
 
-    code, told = place.gc()
+    code, report = harness.gc()
     assert code == 0
-    assert by_status(told, "removable") == ["process", "run"]
-    assert by_status(told, "kept", living) == ["run"]
-    assert everything(place.home) == before
-    assert len(sleepers(place.home)) == 2
+    assert by_status(report, "removable") == ["process", "run"]
+    assert by_status(report, "kept", living) == ["run"]
+    assert everything(harness.home) == before
+    assert len(sleepers(harness.home)) == 2
 
-    code, told = place.gc("--remove")
+    code, report = harness.gc("--remove")
     assert code == 0
-    assert by_status(told, "removed") == ["process", "run"]
-    left = everything(place.home)
+    assert by_status(report, "removed") == ["process", "run"]
+    left = everything(harness.home)
     assert not [path for path in left if dead in path]
     assert [path for path in left if dead not in path] == [path for path in before if dead not in path]
-    assert len(sleepers(place.home)) == 1
+    assert len(sleepers(harness.home)) == 1
     assert set(answer(beside).split()) == {"kept"}
-    assert by_status(place.gc("--remove")[1], "removed") == []
+    assert by_status(harness.gc("--remove")[1], "removed") == []
     assert foreign.is_dir()
 
 
-def test_bases_are_removed_only_on_request_and_without_a_live_run(place: Place) -> None:
-    run = place.run(new_owner(), "process")
-    half_done = place.home / "bases" / "0123456789ab.partial"
+def test_bases_are_removed_only_on_request_and_without_a_live_run(harness: GcHarness) -> None:
+    run = harness.run(new_owner(), "process")
+    half_done = harness.home / "bases" / "0123456789ab.partial"
     half_done.mkdir()
-    code, told = place.gc("--bases", "--remove")
-    assert (code, by_status(told, "removed")) == (0, [])
+    code, report = harness.gc("--bases", "--remove")
+    assert (code, by_status(report, "removed")) == (0, [])
     assert answer(run) == "kept\n"
     kill_run(run)
-    told = place.gc("--remove")[1]
-    assert by_status(told, "removed") == ["partial", "process", "run"]
-    assert by_status(told, "kept") == ["base"]
-    assert by_status(place.gc("--bases", "--remove")[1], "removed") == ["base"]
-    assert everything(place.home / "bases") == []
-    assert answer(place.run(new_owner(), "process")) == "kept\n"
+    report = harness.gc("--remove")[1]
+    assert by_status(report, "removed") == ["partial", "process", "run"]
+    assert by_status(report, "kept") == ["base"]
+    assert by_status(harness.gc("--bases", "--remove")[1], "removed") == ["base"]
+    assert everything(harness.home / "bases") == []
+    assert answer(harness.run(new_owner(), "process")) == "kept\n"
 
 
-def test_one_owner_by_name_and_the_rest_by_two_collectors_at_once(place: Place) -> None:
+def test_one_owner_by_name_and_the_rest_by_two_collectors_at_once(harness: GcHarness) -> None:
     named, *others = (new_owner() for _ in range(3))
     for owner in (named, *others):
-        kill_run(place.run(owner, "process"))
-    assert by_status(place.gc("--owner", named, "--remove")[1], "removed") == ["process", "run"]
+        kill_run(harness.run(owner, "process"))
+    assert by_status(harness.gc("--owner", named, "--remove")[1], "removed") == ["process", "run"]
     argv = [sys.executable, "-m", "sandbox", "gc", "--remove", "--json"]
-    env = place.environment(**place.no_docker)
+    env = harness.environment(**harness.no_docker)
     both = [subprocess.Popen(argv, cwd=ROOT, env=env, stdout=-1, stderr=-1, text=True) for _ in range(2)]
     seen = set()
     for one in both:
-        told, complaint = one.communicate(timeout=60)
+        output, complaint = one.communicate(timeout=60)
         assert complaint == ""
-        assert json.loads(told)["errors"] == []
-        seen |= {f["owner"] for f in json.loads(told)["resources"]}
+        assert json.loads(output)["errors"] == []
+        seen |= {f["owner"] for f in json.loads(output)["resources"]}
     assert seen >= set(others)
     assert named not in seen
-    assert by_status(place.gc()[1], "removable") == []
-    assert everything(place.home / "runs") == everything(place.home / "locks")[1:] == []
-    assert sleepers(place.home) == []
+    assert by_status(harness.gc()[1], "removable") == []
+    assert everything(harness.home / "runs") == everything(harness.home / "locks")[1:] == []
+    assert sleepers(harness.home) == []
 
 
 _NEWCOMER = """
@@ -284,8 +287,8 @@ print(ended)
 """
 
 
-def test_a_run_that_starts_during_collection_keeps_its_files(place: Place, tmp_path: Path) -> None:
-    env, end = place.environment(), tmp_path / "end"
+def test_a_run_that_starts_during_collection_keeps_its_files(harness: GcHarness, tmp_path: Path) -> None:
+    env, end = harness.environment(), tmp_path / "end"
 
     def begin(*argv: str) -> subprocess.Popen[str]:
         return subprocess.Popen([sys.executable, "-c", *argv], cwd=ROOT, env=env, stdout=-1, text=True)
@@ -302,8 +305,10 @@ def waits_for_lock(pid: int) -> bool:
     return any("->" in line and str(pid) in line.split() for line in lines)
 
 
-def test_a_run_waits_while_its_old_files_are_removed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TAKEOVER_HOME", str(place.home))
+def test_a_run_waits_while_its_old_files_are_removed(
+    harness: GcHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAKEOVER_HOME", str(harness.home))
     (host_directories.runs_directory() / "again" / "old").mkdir(
         parents=True
     )  # without a mark, as just before a run's first
@@ -314,7 +319,7 @@ def test_a_run_waits_while_its_old_files_are_removed(place: Place, monkeypatch: 
     with ownership.claim("again") as alone:
         assert alone
         newcomer = subprocess.Popen(
-            [sys.executable, "-c", begin], cwd=ROOT, env=place.environment(), stdin=-1, stdout=-1, text=True
+            [sys.executable, "-c", begin], cwd=ROOT, env=harness.environment(), stdin=-1, stdout=-1, text=True
         )
         while not waits_for_lock(newcomer.pid):
             assert newcomer.poll() is None
@@ -329,74 +334,74 @@ def test_a_run_waits_while_its_old_files_are_removed(place: Place, monkeypatch: 
     newcomer.communicate("")
 
 
-def test_sandboxes_that_start_during_collection_work(place: Place) -> None:
-    env = place.environment()
+def test_sandboxes_that_start_during_collection_work(harness: GcHarness) -> None:
+    env = harness.environment()
     collector = subprocess.Popen([sys.executable, "-c", _COLLECTOR], cwd=ROOT, env=env, stdout=-1, text=True)
     owner = new_owner()
     while collector.poll() is None:
-        run = place.run(owner, *list_embedded_programs())
+        run = harness.run(owner, *list_embedded_programs())
         assert set(answer(run).split()) == {"kept"}
         kill_run(run)
     collector.communicate()
 
 
 @pytest.mark.parametrize("wrong", ["home", "runs", "locks", "bases"])
-def test_a_file_where_a_directory_should_be_is_reported(place: Place, wrong: str) -> None:
-    path = place.home if wrong == "home" else place.home / wrong
+def test_a_file_where_a_directory_should_be_is_reported(harness: GcHarness, wrong: str) -> None:
+    path = harness.home if wrong == "home" else harness.home / wrong
     if wrong == "home":
         path.rmdir()
     else:
-        (place.home / "runs" / "x").mkdir(parents=True, exist_ok=True)
+        (harness.home / "runs" / "x").mkdir(parents=True, exist_ok=True)
         shutil.rmtree(path, ignore_errors=True)
     path.write_text("")
-    code, _, complaint = place.command("gc", "--remove")
+    code, _, complaint = harness.command("gc", "--remove")
     assert code == 3
     assert "Not a directory" in complaint or "File exists" in complaint
     assert complaint.startswith(f"error: {path}")
     assert complaint.count("\n") == 1
 
 
-def test_foreign_names_are_reported_and_left(place: Place) -> None:
-    runs, locks = place.home / "runs", place.home / "locks"
-    for path in (runs / "Nobody", locks / "a-directory", place.home / "bases" / "mine"):
+def test_foreign_names_are_reported_and_left(harness: GcHarness) -> None:
+    runs, locks = harness.home / "runs", harness.home / "locks"
+    for path in (runs / "Nobody", locks / "a-directory", harness.home / "bases" / "mine"):
         path.mkdir(parents=True)
     os.mkdir(os.fsencode(runs) + b"/\xff\x1b[31m")  # noqa: PTH102
     (runs / "elsewhere").symlink_to("/var/tmp")
     (runs / "a-file").write_text("")
-    before = everything(place.home)
+    before = everything(harness.home)
     for options in ((), ("--remove", "--bases")):
-        code, output, complaint = place.command("gc", *options)
+        code, output, complaint = harness.command("gc", *options)
         assert (code, complaint) == (0, "")
         assert "\x1b[31m" not in output
         assert "No stale resources" in output
-    assert everything(place.home) == before
+    assert everything(harness.home) == before
 
 
-def test_only_directories_of_dead_processes_are_removed(place: Place) -> None:
-    store = place.home.parent / "store"
-    old, new = store / "in" / ".importing-0123456789abcdef", place.home.parent / "takeover-image-abcdefgh"
+def test_only_directories_of_dead_processes_are_removed(harness: GcHarness) -> None:
+    store = harness.home.parent / "store"
+    old, new = store / "in" / ".importing-0123456789abcdef", harness.home.parent / "takeover-image-abcdefgh"
     old.parent.mkdir(parents=True)
     old.write_text("part")
     new.mkdir()
-    other = place.home.parent / "takeover-images"
+    other = harness.home.parent / "takeover-images"
     other.mkdir()
     import zstandard  # so that this process may use the new one
 
     assert zstandard
     time.sleep(0.01)
     os.utime(old, (1, 1))
-    assert by_status(place.gc("--store", str(store), "--remove")[1], "removed") == ["temporary"]
+    assert by_status(harness.gc("--store", str(store), "--remove")[1], "removed") == ["temporary"]
     assert not old.exists()
     assert new.is_dir()
     os.utime(new, (1, 1))
-    assert by_status(place.gc("--remove")[1], "removed") == ["temporary"]
+    assert by_status(harness.gc("--remove")[1], "removed") == ["temporary"]
     assert not new.exists()
     assert other.is_dir()
 
 
-def test_hostile_directories_are_removed(place: Place) -> None:
-    run = place.home / "runs" / "hard"
-    outside = place.home / "outside"
+def test_hostile_directories_are_removed(harness: GcHarness) -> None:
+    run = harness.home / "runs" / "hard"
+    outside = harness.home / "outside"
     (run / "a" / "locked").mkdir(parents=True)
     outside.mkdir()
     (outside / "file").write_text("")
@@ -410,34 +415,34 @@ def test_hostile_directories_are_removed(place: Place) -> None:
         os.close(deep)
         deep = inner
     os.close(deep)
-    code, told = place.gc("--remove")
-    assert (code, by_status(told, "removed")) == (0, ["run"])
-    assert everything(place.home / "runs") == []
+    code, report = harness.gc("--remove")
+    assert (code, by_status(report, "removed")) == (0, ["run"])
+    assert everything(harness.home / "runs") == []
     assert (outside / "file").is_file()
 
 
-def test_the_next_collector_finishes_after_a_kill(place: Place) -> None:
-    kill_run(place.run(new_owner(), "process"))
-    programs = place.home.parent / "bin"
+def test_the_next_collector_finishes_after_a_kill(harness: GcHarness) -> None:
+    kill_run(harness.run(new_owner(), "process"))
+    programs = harness.home.parent / "bin"
     programs.mkdir()
     (programs / "rm").write_text("#!/bin/sh\nkill -9 $PPID\n")
     (programs / "rm").chmod(0o755)
-    place.no_docker["PATH"] = f"{programs}:{os.environ['PATH']}"
-    assert place.command("gc", "--bases", "--remove")[0] == -signal.SIGKILL
-    del place.no_docker["PATH"]
-    reasons = {one["kind"]: one["reason"] for one in place.gc()[1]["resources"]}
+    harness.no_docker["PATH"] = f"{programs}:{os.environ['PATH']}"
+    assert harness.command("gc", "--bases", "--remove")[0] == -signal.SIGKILL
+    del harness.no_docker["PATH"]
+    reasons = {one["kind"]: one["reason"] for one in harness.gc()[1]["resources"]}
     assert reasons.pop("base").startswith("the next run starts from it")
     assert reasons == {"run": "its removal was interrupted"}
-    assert by_status(place.gc("--bases", "--remove")[1], "removed") == ["base", "run"]
-    assert everything(place.home / "runs") == everything(place.home / "bases") == []
-    assert answer(place.run(new_owner(), "process")) == "kept\n"
+    assert by_status(harness.gc("--bases", "--remove")[1], "removed") == ["base", "run"]
+    assert everything(harness.home / "runs") == everything(harness.home / "bases") == []
+    assert answer(harness.run(new_owner(), "process")) == "kept\n"
 
 
 def test_a_link_instead_of_a_stale_directory_is_not_followed(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    harness: GcHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TAKEOVER_HOME", str(place.home))
-    run, outside = place.home / "runs" / "stale", place.home / "outside"
+    monkeypatch.setenv("TAKEOVER_HOME", str(harness.home))
+    run, outside = harness.home / "runs" / "stale", harness.home / "outside"
     run.mkdir(parents=True)
     outside.mkdir(mode=0o500)
     (outside / "file").write_text("")
@@ -446,18 +451,18 @@ def test_a_link_instead_of_a_stale_directory_is_not_followed(
     run.symlink_to(outside)
     assert found.is_stale
     assert collector.remove(found) is None
-    assert everything(place.home / "runs") == []
+    assert everything(harness.home / "runs") == []
     assert (outside / "file").is_file()
     assert outside.stat().st_mode & 0o777 == 0o500
 
 
-def test_a_host_without_docker_or_anything(place: Place) -> None:
-    place.home.rmdir()
-    code, output, _ = place.command("gc", "--remove")
+def test_a_host_without_docker_or_anything(harness: GcHarness) -> None:
+    harness.home.rmdir()
+    code, output, _ = harness.command("gc", "--remove")
     assert code == 0
     assert output.startswith("Docker was not inspected: no Docker daemon answers")
     assert "No stale resources" in output
-    assert not place.home.exists()
+    assert not harness.home.exists()
 
 
 @pytest.fixture
@@ -475,31 +480,31 @@ def daemon() -> Any:
         skip_missing(str(error))
 
 
-def test_containers_and_images(place: Place, image: str) -> None:
+def test_containers_and_images(harness: GcHarness, image: str) -> None:
     """Remove only this run by name: others use this daemon as well."""
     dead, living = new_owner(), new_owner()
-    doomed = place.run(dead, "docker", image=image)
-    beside = place.run(living, "docker", image=image)
-    frozen = json.loads((place.home.parent / f"store-{dead}" / "docker.json").read_text())["location"]
+    doomed = harness.run(dead, "docker", image=image)
+    beside = harness.run(living, "docker", image=image)
+    frozen = json.loads((harness.home.parent / f"store-{dead}" / "docker.json").read_text())["location"]
     foreign = daemon().containers.create(image, ["true"])
     inherits = daemon().containers.create(frozen, ["true"])
     try:
         kill_run(doomed)
-        told = place.gc(docker=True)[1]
-        assert by_status(told, "removable", dead) == ["container", "run"]
-        assert by_status(told, "kept", dead) == ["image"]
-        assert by_status(told, "kept", living) == ["container", "image", "run"]
-        assert foreign.id not in str(told)
-        assert inherits.id not in str(told)
+        report = harness.gc(docker=True)[1]
+        assert by_status(report, "removable", dead) == ["container", "run"]
+        assert by_status(report, "kept", dead) == ["image"]
+        assert by_status(report, "kept", living) == ["container", "image", "run"]
+        assert foreign.id not in str(report)
+        assert inherits.id not in str(report)
 
-        told = place.gc("--owner", dead, "--remove", docker=True)[1]
-        assert by_status(told, "removed") == ["container", "run"]
-        assert place.gc("--owner", living, "--snapshots", "--remove", docker=True)[1]["resources"]
+        report = harness.gc("--owner", dead, "--remove", docker=True)[1]
+        assert by_status(report, "removed") == ["container", "run"]
+        assert harness.gc("--owner", living, "--snapshots", "--remove", docker=True)[1]["resources"]
         assert answer(beside) == "kept\n"
 
         def of_dead(*options: str) -> list[tuple[str, str]]:
-            told = place.gc("--owner", dead, "--snapshots", *options, docker=True)[1]
-            return [(one["status"], one["reason"]) for one in told["resources"]]
+            report = harness.gc("--owner", dead, "--snapshots", *options, docker=True)[1]
+            return [(one["status"], one["reason"]) for one in report["resources"]]
 
         assert of_dead("--remove") == [("kept", f"container {inherits.id[:12]} uses it")]
         daemon().images.get(frozen).tag("takeover/mine", dead)
@@ -519,8 +524,10 @@ def test_containers_and_images(place: Place, image: str) -> None:
             sandbox.remove_stale_resources("docker", owner)
 
 
-def test_resources_of_possibly_live_processes_are_kept(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
-    monkeypatch.setenv("TAKEOVER_HOME", str(place.home))
+def test_resources_of_possibly_live_processes_are_kept(
+    monkeypatch: pytest.MonkeyPatch, harness: GcHarness
+) -> None:
+    monkeypatch.setenv("TAKEOVER_HOME", str(harness.home))
     mine = ownership.make_labels("test-labels")
     boot, space, pid, start = mine[ownership.PROCESS_LABEL].split("/")
 

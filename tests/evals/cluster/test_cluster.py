@@ -72,9 +72,9 @@ class Started(NamedTuple):
     def is_at_work(self, store: Path) -> bool:
         """Whether it has started a job whose row is not in the artifact store yet."""
         names = {path.name.rpartition("-")[2] for path in self.directories()}
-        begun = [json.loads(path.read_text()) for path in store.glob("*/attempts/*/[!.]*")]
+        started_jobs = [json.loads(path.read_text()) for path in store.glob("*/attempts/*/[!.]*")]
         done = [json.loads(path.read_text())[0] for path in store.glob("*/rows/[!.]*")]
-        return sum(name in names for name in begun) > sum(name in names for name in done)
+        return sum(name in names for name in started_jobs) > sum(name in names for name in done)
 
     def directories(self) -> list[Path]:
         return list(self.own.glob("takeover-*"))
@@ -97,8 +97,8 @@ def are_suspended_at_work(store: Path, *nodes: Started) -> bool:
 class Ray:
     """A Ray cluster on this host to which tests add nodes."""
 
-    def __init__(self, place: Path, ray_place: str) -> None:
-        self._place, self._ray_place = place, ray_place
+    def __init__(self, directory: Path, ray_directory: str) -> None:
+        self._directory, self._ray_directory = directory, ray_directory
         self._started: list[Started] = []
         self.address = ""
 
@@ -108,7 +108,11 @@ class Ray:
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
         port = self.address.partition(":")[2]
         self.start(
-            "head", "--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={self._ray_place}"
+            "head",
+            "--head",
+            f"--port={port}",
+            "--include-dashboard=false",
+            f"--temp-dir={self._ray_directory}",
         )
 
     def node(self, name: str, *prefix: str, **env: str) -> Started:
@@ -119,7 +123,7 @@ class Ray:
     def start(
         self, name: str, *options: str, prefix: tuple[str, ...] = (), env: dict[str, str] | None = None
     ) -> Started:
-        own = self._place / name
+        own = self._directory / name
         own.mkdir()
         clean = {key: value for key, value in os.environ.items() if not key.startswith("OPENAI_")}
         process = subprocess.Popen(
@@ -150,15 +154,15 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ray]:
     """A cluster whose only nodes with sandboxes are those that a test adds."""
     if not _RAY.is_file():
         skip_missing("the command `ray` is not installed")
-    place = tmp_path_factory.mktemp("ray")
-    ray_place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # socket paths must be short
-    ray = Ray(place, ray_place)
+    directory = tmp_path_factory.mktemp("ray")
+    ray_directory = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # socket paths must be short
+    ray = Ray(directory, ray_directory)
     try:
         ray.head()
         yield ray
     finally:
         ray.stop()
-        shutil.rmtree(ray_place, ignore_errors=True)
+        shutil.rmtree(ray_directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -239,13 +243,13 @@ class Eventful(NamedTuple):
 
 @pytest.fixture(scope="module")
 def eventful(head: Ray, two: tuple[Started, Started], tmp_path_factory: pytest.TempPathFactory) -> Eventful:
-    place = tmp_path_factory.mktemp("eventful")
-    out, store = place / "out", place / "store"
+    directory = tmp_path_factory.mktemp("eventful")
+    out, store = directory / "out", directory / "store"
     store.mkdir()
     third = head.node("third")
     bad = [
-        head.node("poor", PATH=_path_without("bwrap", place / "bin")),
-        head.node("other", PYTHONPATH=_another_version_of("langgraph", place / "packages")),
+        head.node("poor", PATH=_path_without("bwrap", directory / "bin")),
+        head.node("other", PYTHONPATH=_another_version_of("langgraph", directory / "packages")),
         head.node("apart", *_with_nothing_at(store)),
     ]
     process = start_takeover(
@@ -297,20 +301,20 @@ def test_an_interrupted_run_resumes(
     head: Ray, two: tuple[Started, Started], local: Path, takeover: RunCommand, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    asked = ("--resume", "--out", out, *head.arguments())
+    arguments = ("--resume", "--out", out, *head.arguments())
     process = start_takeover(*SMALL, *isolated_sandbox_options(), *head.arguments(), "--out", out)
     wait_for(lambda: bool(read_journal_rows(out, "predecessors")), process)
     kill_process(process)
     assert any(each.directories() for each in two)
 
-    process = start_takeover(*asked)
+    process = start_takeover(*arguments)
     wait_for(lambda: bool(read_journal_rows(out, "notes")), process)
     process.send_signal(signal.SIGTERM)
     assert_terminated(process)
     assert [each.list_jobs() for each in two] == [[], []]
     assert all(each.directories() for each in two)
 
-    process = start_takeover(*asked)
+    process = start_takeover(*arguments)
     wait_for(lambda: bool(read_journal_rows(out, "takeovers")), process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=300)
@@ -323,7 +327,7 @@ def test_an_interrupted_run_resumes(
 
     finished = read_rows(out)
     delete_stage_rows(out, "takeovers")  # as if the coordinator had been killed before it journaled them
-    done = takeover(*asked)
+    done = takeover(*arguments)
     assert done.returncode == 0, done.stderr
     assert [row for row in finished if row not in read_rows(out)] == []  # none ran again
     assert like(out) == like(local)
@@ -343,8 +347,8 @@ def test_a_key_that_the_nodes_lack_is_not_sent_to_them(
     )
     assert done.returncode == 2, (done.stdout, done.stderr)
     *lines, last = done.stderr.splitlines()
-    told = [line for line in lines if "OPENAI_API_KEY is not set" in line and "`ray start`" in line]
-    assert len(told) == 2, lines
+    warnings = [line for line in lines if "OPENAI_API_KEY is not set" in line and "`ray start`" in line]
+    assert len(warnings) == 2, lines
     assert last.startswith("error: --executor ray: none of the")
     assert not (out / "config.json").exists()
     assert key not in done.stderr
@@ -365,9 +369,9 @@ def test_an_address_of_a_different_service(run_main: RunCommand, tmp_path: Path)
     with socket.create_server(("", 0)) as server:  # Ray replaces `127.0.0.1` by this host's address
 
         def speak() -> None:
-            there, _ = server.accept()
-            with there:
-                there.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
 
         threading.Thread(target=speak, daemon=True).start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
@@ -393,28 +397,28 @@ def test_usage_errors(run_main: RunCommand, tmp_path: Path, options: tuple[str, 
     assert_refused(run_main(*ONE_POINT, *options, "--out", tmp_path / "out"), message)
 
 
-def _path_without(program: str, place: Path) -> str:
+def _path_without(program: str, target: Path) -> str:
     """This PATH without one program."""
-    place.mkdir()
+    target.mkdir()
     for directory in os.environ["PATH"].split(os.pathsep):
         for path in Path(directory).glob("*"):
             with contextlib.suppress(FileExistsError):
                 if path.name != program:
-                    (place / path.name).symlink_to(path)
-    return str(place)
+                    (target / path.name).symlink_to(path)
+    return str(target)
 
 
-def _another_version_of(package: str, place: Path) -> str:
+def _another_version_of(package: str, directory: Path) -> str:
     """A path entry that makes Python see another version of a package."""
-    about = place / f"{package}-0.0.1.dist-info"
+    about = directory / f"{package}-0.0.1.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.0.1\n")
-    return str(place)
+    return str(directory)
 
 
-def _with_nothing_at(place: Path) -> tuple[str, ...]:
+def _with_nothing_at(directory: Path) -> tuple[str, ...]:
     """A command prefix that mounts an empty file system at this directory."""
-    command = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs tmpfs {place} && exec "$@"', "sh")
+    command = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs tmpfs {directory} && exec "$@"', "sh")
     if subprocess.run([*command, "true"], capture_output=True, check=False).returncode != 0:
         skip_missing("cannot mount file systems (requires root)")
     return command

@@ -87,13 +87,13 @@ def test_written_rows_survive_a_kill(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _WRITER, str(tmp_path)]
     writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert writer.stdout is not None
-    told = [writer.stdout.readline() for _ in range(20)]
+    lines = [writer.stdout.readline() for _ in range(20)]
     writer.send_signal(signal.SIGKILL)
-    told += writer.stdout.readlines()
+    lines += writer.stdout.readlines()
     writer.wait()
     with open_journal(tmp_path) as database:
         found = [row["a"] for row in Journal(database, "run", "rows", "a").rows()]
-    assert len(found) >= len([line for line in told if line.endswith("\n")]) >= 20
+    assert len(found) >= len([line for line in lines if line.endswith("\n")]) >= 20
     assert found == list(range(len(found)))
 
 
@@ -225,10 +225,10 @@ _DAMAGED_JOURNALS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("kind", _DAMAGED_JOURNALS)
 def test_a_damaged_journal_is_a_one_line_error(tmp_path: Path, kind: str) -> None:
-    damage, said = _DAMAGED_JOURNALS[kind]
+    damage, expected = _DAMAGED_JOURNALS[kind]
     file = _journal(tmp_path)
     damage(file)
-    with pytest.raises((JournalError, LedgerUnavailableError), match=said) as raised:
+    with pytest.raises((JournalError, LedgerUnavailableError), match=expected) as raised:
         _read(tmp_path)
     assert str(file) in str(raised.value)
     assert "\n" not in str(raised.value)

@@ -41,18 +41,18 @@ class Everywhere(BaseCheckpointSaver[str]):
         found: CheckpointTuple | None = await self._reader.aget_tuple(config)
         return found
 
-    async def alist(self, config: RunnableConfig | None, **named: Any) -> AsyncIterator[CheckpointTuple]:
-        async for found in self._reader.alist(config, **named):
+    async def alist(self, config: RunnableConfig | None, **kwargs: Any) -> AsyncIterator[CheckpointTuple]:
+        async for found in self._reader.alist(config, **kwargs):
             yield found
 
-    async def aput(self, config: RunnableConfig, *given: Any) -> RunnableConfig:
+    async def aput(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
         with open_saver(self._ledger, self._lease(config["configurable"]["thread_id"])) as saver:
-            stored: RunnableConfig = await saver.aput(config, *given)
+            stored: RunnableConfig = await saver.aput(config, *args)
         return stored
 
-    async def aput_writes(self, config: RunnableConfig, *given: Any, **named: Any) -> None:
+    async def aput_writes(self, config: RunnableConfig, *args: Any, **kwargs: Any) -> None:
         with open_saver(self._ledger, self._lease(config["configurable"]["thread_id"])) as saver:
-            await saver.aput_writes(config, *given, **named)
+            await saver.aput_writes(config, *args, **kwargs)
 
     async def adelete_thread(self, thread_id: str) -> None:
         with open_saver(self._ledger, self._lease(thread_id)) as saver:
@@ -164,8 +164,8 @@ def test_no_bit_flip_changes_the_resumed_state(tmp_path: Path) -> None:
     before = _read(ledger)
     ledger.close()
     whole, random = file.read_bytes(), Random(22)
-    used = [place for place, byte in enumerate(whole) if byte]
-    said: list[str] = []
+    used = [offset for offset, byte in enumerate(whole) if byte]
+    errors: list[str] = []
     for _ in range(250):
         damaged = bytearray(whole)
         damaged[random.choice(used)] ^= 1 << random.randrange(8)
@@ -179,9 +179,9 @@ def test_no_bit_flip_changes_the_resumed_state(tmp_path: Path) -> None:
             finally:
                 ledger.close()
         except LedgerUnavailableError as error:
-            said.append(str(error))
-    assert len(said) > 100
-    assert not any("\n" in line for line in said)
+            errors.append(str(error))
+    assert len(errors) > 100
+    assert not any("\n" in line for line in errors)
 
 
 _NEWEST = "(SELECT max(checkpoint_id) FROM checkpoints)"

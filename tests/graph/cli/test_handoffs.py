@@ -77,8 +77,8 @@ def test_a_person_takes_a_handoff_works_and_hands_it_to_an_agent(bench: RunHarne
     assert "/testbed/pkg\ndef double(n):\n    return n * 4" in back.stdout, (
         "the shell and the files are as they were left"
     )
-    given = handoff("give", record, "--as", "ann", "--to", "tester", "--message", "only the number is wrong")
-    assert given.returncode == 0, given.stderr
+    result = handoff("give", record, "--as", "ann", "--to", "tester", "--message", "only the number is wrong")
+    assert result.returncode == 0, result.stderr
     states = {each["to"] if "to" in each else each["target"]: each for each in list_as_json(home)}
     assert states["ann"]["state"] == "completed"
     assert states["tester"]["state"] == "offered"
@@ -97,9 +97,9 @@ def test_a_person_takes_a_handoff_works_and_hands_it_to_an_agent(bench: RunHarne
 
 
 def list_as_json(home: str) -> list[dict[str, Any]]:
-    told = handoff("list", "--home", home, "--json")
-    assert told.returncode == 0, told.stderr
-    found: list[dict[str, Any]] = json.loads(told.stdout)
+    done = handoff("list", "--home", home, "--json")
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
     return found
 
 
@@ -109,11 +109,11 @@ def test_table_history_and_next_prompt(bench: RunHarness) -> None:
     deliver_record(bench, found, scripted_model("?", "?", "?", "?"))
     table = handoff("list", "--home", home, "--state", "timed_out").stdout
     assert all(word in table for word in (found.id, "timed_out", "writer", "tester", RECORD))
-    told = handoff("history", found.id, "--home", home)
-    assert [line.split()[2] for line in told.stdout.splitlines()[1:6]] == [
+    done = handoff("history", found.id, "--home", home)
+    assert [line.split()[2] for line in done.stdout.splitlines()[1:6]] == [
         "prepared", "offered", "timed_out", "offered", "timed_out",
     ]  # fmt: skip
-    assert "lacked goal" in told.stdout
+    assert "lacked goal" in done.stdout
     assert len(json.loads(handoff("history", found.id, "--home", home, "--json").stdout)["history"]) == 5
     shown = handoff("show", found.id, "--home", home, "--view", "structured")
     assert "Message: Mind \\x1b[2J the minus." in shown.stdout
@@ -142,18 +142,18 @@ def test_retry_unblock_and_rollback(bench: RunHarness) -> None:
 @pytest.mark.slow
 def test_retry_replaces_a_working_successor_only_with_force(bench: RunHarness) -> None:
     found, home = offer_handoff(bench, "tester"), str(bench.home.directory)
-    held = acquire(bench.home.ledger, "successor")
+    lease = acquire(bench.home.ledger, "successor")
     handoffs.change_state(bench.home.ledger, found.id, "accepted", by="tester", successor="successor")
     refused = handoff("retry", found.id, "--home", home)
     assert (refused.returncode, "--force" in refused.stderr) == (2, True)
     assert handoff("retry", found.id, "--home", home, "--force").returncode == 0
     with bench.home.ledger.read_transaction() as connection, pytest.raises(Exception, match=found.id):
-        held.require(connection)
+        lease.require(connection)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "expected"),
     [
         (["list", "--home", "{home}", "--state", "lost"], "there is no 'lost'"),
         (["list", "--home", "nowhere"], "--home: nowhere"),
@@ -166,15 +166,15 @@ def test_retry_replaces_a_working_successor_only_with_force(bench: RunHarness) -
         (["take", "{root}"], "no record lies there"),
     ],
 )
-def test_usage_errors_are_one_line(bench: RunHarness, argv: list[str], said: str) -> None:
+def test_usage_errors_are_one_line(bench: RunHarness, argv: list[str], expected: str) -> None:
     known = {
         "home": bench.home.directory, "root": bench.home.directory.parent, "id": offer_handoff(bench).id,
         "record": bench.home.records.directory(RECORD),
     }  # fmt: skip
-    told = handoff(*[each.format(**known) for each in argv])
-    assert told.returncode == 2, told.stderr
-    assert said in told.stderr
-    assert len(told.stderr.splitlines()) == 1
+    done = handoff(*[each.format(**known) for each in argv])
+    assert done.returncode == 2, done.stderr
+    assert expected in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_startup_repairs_dead_handoffs_and_reports_the_rest(bench: RunHarness) -> None:
@@ -190,11 +190,11 @@ def test_startup_repairs_dead_handoffs_and_reports_the_rest(bench: RunHarness) -
     half = bench.home.records.root / ".partial-x.12345678"
     half.mkdir()
     os.utime(half, (1, 1))
-    told = {(each.subject, each.action.split(";")[0].split(",")[0]) for each in repair(bench.home)}
-    assert (f"handoff {found.id}", "set to timed_out") in told
-    assert ("handoff died", "offered to b") in told
-    assert ("handoff died", "send the record again") in told
-    assert ("records", "removed") in told
+    repairs = {(each.subject, each.action.split(";")[0].split(",")[0]) for each in repair(bench.home)}
+    assert (f"handoff {found.id}", "set to timed_out") in repairs
+    assert ("handoff died", "offered to b") in repairs
+    assert ("handoff died", "send the record again") in repairs
+    assert ("records", "removed") in repairs
     assert not half.exists()
     after = [each.subject for each in repair(bench.home)]
     assert after == ["handoff died"], "what was mended is not found again"
@@ -206,9 +206,9 @@ def test_a_successor_without_a_process_is_reported(bench: RunHarness) -> None:
     found = offer_handoff(bench, "tester")
     done = deliver_record(bench, found, scripted_model(UNDERSTOOD, FIX, DONE), max_steps=1)
     assert done.handoff.state == "active"
-    (told,) = repair(bench.home)
-    assert "no process works on" in told.problem
-    assert found.id in told.action
+    (problem,) = repair(bench.home)
+    assert "no process works on" in problem.problem
+    assert found.id in problem.action
 
 
 @pytest.mark.slow

@@ -51,18 +51,18 @@ def test_a_node_whose_checkpoint_was_never_written_is_not_lost(bench: RunHarness
 
     model = scripted_model(NOTE.format(1), NOTE.format(2), NOTE.format(3), SHOW, DONE)
     options: Any = {"model": model, "sandbox": bench.spec, "points": (), "snapshot_every": kept_at}
-    with open_run(bench.home, "thread", on_progress=listen, **options) as begun:
-        saver: Any = begun.agent.checkpointer
+    with open_run(bench.home, "thread", on_progress=listen, **options) as first_run:
+        saver: Any = first_run.agent.checkpointer
         put = saver.put
 
-        def put_or_fail(*given: Any) -> Any:
+        def put_or_fail(*args: Any) -> Any:
             if away:
                 raise LedgerUnavailableError("the database is away")
-            return put(*given)
+            return put(*args)
 
         saver.put = put_or_fail
         with pytest.raises(LedgerUnavailableError):
-            begun.start("t", PROMPT)
+            first_run.start("t", PROMPT)
     found = bench.home.saver.get_tuple({"configurable": {"thread_id": "thread"}})
     assert found is not None
     assert "sandbox_state" in [channel for _, channel, _ in found.pending_writes or ()]
@@ -152,10 +152,10 @@ def test_a_reviewed_handoff_shows_the_persons_note(bench: RunHarness) -> None:
 def test_a_handoff_requested_from_outside(bench: RunHarness) -> None:
     with pytest.raises(ThreadNotFoundError):
         bench.home.request_handoff("thread", "lunch")
-    told: list[Any] = []
+    events: list[Any] = []
 
     def listen(moment: dict[str, Any]) -> None:
-        told.append(moment)
+        events.append(moment)
         if moment["event"] == "observed" and moment["step"] == 1:
             bench.home.request_handoff("thread", "lunch")
 

@@ -39,9 +39,9 @@ def raising(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
     signal.signal(request.param, before)
 
 
-def disturb(deed: Callable[[], object], number: signal.Signals, place: int) -> bool:
+def disturb(deed: Callable[[], object], number: signal.Signals, position: int) -> bool:
     """Whether the signal came before the operation was over, at this instruction."""
-    left = place
+    left = position
 
     def trace(frame: Any, what: str, argument: Any) -> Any:
         nonlocal left
@@ -77,7 +77,7 @@ def test_the_next_write_does_not_wait(
     monkeypatch.setattr(savers, "BUSY_S", 0.3)
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     lease = acquire(ledger, "t")
-    place, came, kept = 1, 0, []
+    position, came, kept = 1, 0, []
     with open_saver(ledger, lease) as saver:
 
         def put() -> None:
@@ -98,13 +98,13 @@ def test_the_next_write_does_not_wait(
         over = False
         while not over:
             try:
-                over = not disturb(deeds[writer], raising, place)
+                over = not disturb(deeds[writer], raising, position)
             except Came as error:
                 kept.append(error)  # as in a terminating program: its frames stay alive
                 came += 1
             for deed in deeds.values():
                 deed()
-            place += STRIDES[writer]
+            position += STRIDES[writer]
     assert came > 10
 
 

@@ -29,8 +29,8 @@ Header = tuple[str, str]
 
 
 async def show_request(request: Request) -> JSONResponse:
-    given = request.headers.getlist("authorization")
-    return JSONResponse({"path": request.url.path, "authorization": given})
+    values = request.headers.getlist("authorization")
+    return JSONResponse({"path": request.url.path, "authorization": values})
 
 
 def status(
@@ -243,7 +243,7 @@ def test_every_start_has_its_own_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "expected"),
     [
         ({TOKEN_VARIABLE: "short"}, "TAKEOVER_STUDIO_TOKEN: a token needs at least 32"),
         ({TOKEN_VARIABLE: "a/" * 20}, "TAKEOVER_STUDIO_TOKEN: a token needs at least 32"),
@@ -259,8 +259,8 @@ def test_every_start_has_its_own_token() -> None:
         ({"MOUNT_PREFIX": "/x"}, "MOUNT_PREFIX: the server supports no prefix"),
     ],
 )
-def test_a_wrong_setting_is_one_line(variables: dict[str, str], said: str) -> None:
+def test_a_wrong_setting_is_one_line(variables: dict[str, str], expected: str) -> None:
     with pytest.raises(AccessError) as refused:
         Access.from_environment(variables)
-    assert str(refused.value).startswith(said) or said in str(refused.value)
+    assert str(refused.value).startswith(expected) or expected in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -106,12 +106,12 @@ def test_invalid_files(path: str, says: str) -> None:
 
 def test_a_command_matches_the_trace_or_is_marked() -> None:
     trace = Trace().shell("pytest -q", "old", 1).edit("n").shell("pytest  -q", "[exit code 1]\n1 failed", 1)
-    known, told = payload(
+    known, reported = payload(
         trace,
         ran_commands=[{"cmd": "pytest -q", "rc": 0, "tail": "passed"}, {"cmd": "ls", "rc": 0, "tail": "x"}],
     ).ran_commands
     assert known == RanCommand(cmd="pytest  -q", rc=1, tail="[exit code 1]\n1 failed", event=5)
-    assert told == RanCommand(cmd="ls", rc=0, tail="x", event=None)
+    assert reported == RanCommand(cmd="ls", rc=0, tail="x", event=None)
     refused = Trace().shell("ls", "Not run", refused=True)
     assert payload(refused, probe_results=[{"cmd": "ls"}]).probe_results[0].event is None
 
@@ -148,13 +148,13 @@ def test_an_untried_dead_end_forbids_nothing(what: str) -> None:
     trace = trace.edit("return n * 2", refused=True).shell("pytest -q pkg/core.py", "1 failed", 1)
     end = dead(trace, what)
     assert (end.proven, end.event, end.shown) == (False, None, NEVER)
-    told = "\n".join(
+    text = "\n".join(
         each.text
         for each in find_view("payload")(
             record(trace.events).model_copy(update={"payload": Payload(goal="g", dead_ends=(end,))})
         )
     )
-    forbidden, _, doubtful = told.partition("Dead ends that the earlier agent reports.")
+    forbidden, _, doubtful = text.partition("Dead ends that the earlier agent reports.")
     assert forbidden.rstrip().endswith("Dead ends; do not try them again unchanged:\nnone")
     assert f"{NEVER}]" in doubtful
 
@@ -210,14 +210,14 @@ def test_a_derived_payload_fits() -> None:
 
 def test_the_view_and_the_cache_use_the_payload() -> None:
     trace = Trace().shell("ls", "[exit code 0]\npkg")
-    given = payload(trace, read_files=["pkg/core.py", "empty"])
-    found = record(trace.events).model_copy(update={"payload": given})
-    told = [message.text for message in find_view("payload")(found)]
-    assert "pkg/core.py, lines 1 to 2 of 2:\n     1\tdef double(n):\n     2\t    return n + 1" in told
-    assert told[-1].startswith("empty is empty.\n\n<earlier-work id=")
-    assert "[exit code 0]\npkg" not in told
-    assert "delegated the task at the end to you" in told[0]
-    look = found.model_copy(update={"payload": given.model_copy(update={"mode": "look"})})
+    request = payload(trace, read_files=["pkg/core.py", "empty"])
+    found = record(trace.events).model_copy(update={"payload": request})
+    texts = [message.text for message in find_view("payload")(found)]
+    assert "pkg/core.py, lines 1 to 2 of 2:\n     1\tdef double(n):\n     2\t    return n + 1" in texts
+    assert texts[-1].startswith("empty is empty.\n\n<earlier-work id=")
+    assert "[exit code 0]\npkg" not in texts
+    assert "delegated the task at the end to you" in texts[0]
+    look = found.model_copy(update={"payload": request.model_copy(update={"mode": "look"})})
     assert "is deleted when you finish" in find_view("payload")(look)[0].text
     assert build_read_cache(found)["pkg/core.py"].content == CORE
 

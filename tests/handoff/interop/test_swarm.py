@@ -117,7 +117,7 @@ def test_a_sandbox_belongs_to_the_last_point(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "said", "to", "told"),
+    ("name", "arguments", "detail", "to", "metadata"),
     [
         ("transfer_to_bob", {}, "Successfully transferred to Bob", "Bob", {}),
         ("transfer_to_bob", {}, "ok", "bob", {}),
@@ -127,9 +127,11 @@ def test_a_sandbox_belongs_to_the_last_point(tmp_path: Path) -> None:
         ("anything", {}, "Successfully transferred to Bob", "Bob", {}),
     ],
 )
-def test_handoffs_are_detected(name: str, arguments: Any, said: str, to: str, told: dict[str, str]) -> None:
-    messages = [HumanMessage("t"), call(name, **arguments), answer(said)]
-    assert actions(parse_trace(messages).events) == [("handoff", {**told, "to": to})]
+def test_handoffs_are_detected(
+    name: str, arguments: Any, detail: str, to: str, metadata: dict[str, str]
+) -> None:
+    messages = [HumanMessage("t"), call(name, **arguments), answer(detail)]
+    assert actions(parse_trace(messages).events) == [("handoff", {**metadata, "to": to})]
     assert list_handoff_points(parse_trace(messages))[-1].detail == f"handed over to {to}"
 
 
@@ -176,10 +178,10 @@ def test_renumbered_calls_have_their_own_answers() -> None:
         call("bash", id="0", command="c"),
         answer("three", id="0"),
     ]
-    for given in (messages, [*messages, call("transfer_to_bob"), answer("ok")]):
+    for dump in (messages, [*messages, call("transfer_to_bob"), answer("ok")]):
         seen = [
             (e.kind, e.arguments.get("command") or e.text)
-            for e in parse_trace(given).events
+            for e in parse_trace(dump).events
             if e.tool == "shell"
         ]
         assert seen == [
@@ -203,11 +205,11 @@ def test_a_streamed_reply_is_read_alike() -> None:
 def test_the_next_handoff_continues_from_a_view(tmp_path: Path) -> None:
     store = RecordStore(tmp_path)
     for records in (None, store):
-        begun = build_latest_record(MESSAGES, thread_id="t", records=records)
+        first_record = build_latest_record(MESSAGES, thread_id="t", records=records)
         for view in VIEWS.values():
-            seen = attach_record(view(begun), begun, is_stored=records is not None)
-            assert from_swarm(seen, records=records, thread_id="t")[-1].trace == begun.trace
-            assert load_earlier_events(seen, thread_id="t", records=records) == begun.trace
+            seen = attach_record(view(first_record), first_record, is_stored=records is not None)
+            assert from_swarm(seen, records=records, thread_id="t")[-1].trace == first_record.trace
+            assert load_earlier_events(seen, thread_id="t", records=records) == first_record.trace
             more = [
                 *seen,
                 HumanMessage("Hurry."),
@@ -222,24 +224,26 @@ def test_the_next_handoff_continues_from_a_view(tmp_path: Path) -> None:
 
 
 def test_an_observed_trace_is_kept_unchanged() -> None:
-    begun = RECORD.model_copy(update={"task": RECORD.task.model_copy(update={"workspace": "/w"})}).seal()
-    seen = attach_record(VIEWS["trace"](begun), begun, is_stored=False)
+    first_record = RECORD.model_copy(
+        update={"task": RECORD.task.model_copy(update={"workspace": "/w"})}
+    ).seal()
+    seen = attach_record(VIEWS["trace"](first_record), first_record, is_stored=False)
     later = build_latest_record(
         [*seen, call("bash", command="sed -i s/b/a/ pkg/core.py"), answer("[exit code 0]\n")]
     )
     assert later.trace[:2] == RECORD.trace
     assert later.trace[2].index == 2
-    assert later.task == begun.task
+    assert later.task == first_record.task
     assert (later.snapshot, later.patch) == (None, "")
 
 
 def test_a_view_of_a_stored_record_needs_its_store(tmp_path: Path) -> None:
     store = RecordStore(tmp_path / "records")
-    begun = build_latest_record(MESSAGES, records=store)
-    seen = attach_record(VIEWS["trace"](begun), begun, is_stored=True)
+    first_record = build_latest_record(MESSAGES, records=store)
+    seen = attach_record(VIEWS["trace"](first_record), first_record, is_stored=True)
     path = tmp_path / "state.json"
     path.write_text(json.dumps(messages_to_dict(seen)))
-    with pytest.raises(TraceError, match=rf"state\.json: record '{begun.id}' is in a record store"):
+    with pytest.raises(TraceError, match=rf"state\.json: record '{first_record.id}' is in a record store"):
         list(read_traces(path))
     with pytest.raises(RecordError, match="pass it as records="):
         build_latest_record(seen)
@@ -282,10 +286,12 @@ def test_messages_without_actions_are_reported(state: Any) -> None:
 
 
 def test_the_command_shows_a_dump(tmp_path: Path) -> None:
-    begun = build_latest_record(MESSAGES)
+    first_record = build_latest_record(MESSAGES)
     path = tmp_path / "state.json"
     path.write_text(
-        json.dumps(messages_to_dict(attach_record(VIEWS["cited"](begun), begun, is_stored=False)))
+        json.dumps(
+            messages_to_dict(attach_record(VIEWS["cited"](first_record), first_record, is_stored=False))
+        )
     )
     done = subprocess.run(
         [sys.executable, "-m", "handoff", "show", path, "--view", "trace"],
@@ -295,7 +301,7 @@ def test_the_command_shows_a_dump(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == str(VIEWS["trace"](begun)[0].content)
+    assert done.stdout == str(VIEWS["trace"](first_record)[0].content)
     assert "handoff" in done.stdout
 
 

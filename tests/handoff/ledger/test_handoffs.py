@@ -65,7 +65,7 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Ledger]:
 
 
 def prepare_handoff(ledger: Ledger, name: str = "h1", **changes: Any) -> Handoff:
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "handoff_id": name,
         "record": "t.first_validation",
         "digest": "d",
@@ -76,7 +76,7 @@ def prepare_handoff(ledger: Ledger, name: str = "h1", **changes: Any) -> Handoff
         "envelope": Envelope(message="Go on."),
         "by": "writer",
     }
-    return prepare(ledger, **said | changes)
+    return prepare(ledger, **fields | changes)
 
 
 def advance_handoff(ledger: Ledger, state: HandoffState, name: str = "h1") -> Handoff:
@@ -149,13 +149,13 @@ def test_a_key_is_applied_once(ledger: Ledger) -> None:
 
 
 def test_the_source_is_fenced_off_from_acceptance_to_roll_back(ledger: Ledger) -> None:
-    held = acquire(ledger, "thread-1")
+    lease = acquire(ledger, "thread-1")
     advance_handoff(ledger, "offered")
     with ledger.read_transaction() as connection:
-        held.require(connection)
+        lease.require(connection)
     change_state(ledger, "h1", "accepted", by="tester", understanding=UNDERSTOOD)
     with ledger.read_transaction() as connection, pytest.raises(FencedError, match="handoff h1"):
-        held.require(connection)
+        lease.require(connection)
     with pytest.raises(HandedOverError, match="rollback h1"):
         acquire(ledger, "thread-1")
     acquire(ledger, "thread-2").release()
@@ -221,9 +221,9 @@ def test_many_processes_lose_and_repeat_nothing(request: pytest.FixtureRequest) 
         cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    beaten = [each["value"] for each in told["figures"] if "lost races" in each["name"]]
-    assert (told["title"], beaten) == ("80 handoffs from 4 processes", [80, 80])
+    report = json.loads(done.stdout)
+    beaten = [each["value"] for each in report["figures"] if "lost races" in each["name"]]
+    assert (report["title"], beaten) == ("80 handoffs from 4 processes", [80, 80])
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
@@ -254,8 +254,8 @@ class Handoffs(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.place = tempfile.TemporaryDirectory()
-        self.url = f"sqlite:///{self.place.name}/ledger.sqlite"
+        self.directory = tempfile.TemporaryDirectory()
+        self.url = f"sqlite:///{self.directory.name}/ledger.sqlite"
         self.states: dict[str, HandoffState] = {}
         self.versions: dict[str, int] = {}
         self.successors: dict[str, list[str]] = {}
@@ -270,7 +270,7 @@ class Handoffs(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.ledger.close()
-        self.place.cleanup()
+        self.directory.cleanup()
 
     @initialize(target=names)
     def first(self) -> str:
@@ -323,8 +323,8 @@ class Handoffs(RuleBasedStateMachine):
     def a_process_dies_in_the_middle(self, name: str, to: HandoffState) -> None:
         noting = handoffs._record_transition
 
-        def dies(*given: Any) -> None:
-            noting(*given)
+        def dies(*args: Any) -> None:
+            noting(*args)
             raise KeyboardInterrupt
 
         handoffs._record_transition = dies  # type: ignore[assignment]
@@ -352,11 +352,11 @@ class Handoffs(RuleBasedStateMachine):
     @invariant()
     def every_history_is_whole_and_legal(self) -> None:
         for name, state in self.states.items():
-            told = list_transitions(self.ledger, name)
-            assert [each.version for each in told] == list(range(1, self.versions[name] + 1))
-            assert told[0].after == "prepared"
-            assert told[-1].after == state
-            for before, after in itertools.pairwise(told):
+            transitions = list_transitions(self.ledger, name)
+            assert [each.version for each in transitions] == list(range(1, self.versions[name] + 1))
+            assert transitions[0].after == "prepared"
+            assert transitions[-1].after == state
+            for before, after in itertools.pairwise(transitions):
                 assert after.before == before.after
                 assert after.after in ALLOWED_TRANSITIONS[before.after]
 

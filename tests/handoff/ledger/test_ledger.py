@@ -104,18 +104,18 @@ def now(ledger: Ledger) -> float:
         return ledger.now(connection)
 
 
-def one_line(told: pytest.ExceptionInfo[BaseException]) -> str:
-    said = str(told.value)
-    assert "\n" not in said
-    return said
+def one_line(caught: pytest.ExceptionInfo[BaseException]) -> str:
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
 
 
 def test_a_held_thread_names_its_holder_and_the_remaining_time(ledger: Ledger) -> None:
     acquire(ledger, "thread", ttl_s=100)
-    with pytest.raises(ThreadHeldError) as told:
+    with pytest.raises(ThreadHeldError) as caught:
         acquire(ledger, "thread")
-    assert f"held by process {os.getpid()} on " in one_line(told)
-    assert any(f"runs {left} s more" in str(told.value) for left in range(40, 101))
+    assert f"held by process {os.getpid()} on " in one_line(caught)
+    assert any(f"runs {left} s more" in str(caught.value) for left in range(40, 101))
     other = acquire(ledger, "other")
     assert leases.list_threads(ledger) == ("other", "thread")
     other.release()
@@ -172,13 +172,13 @@ def test_a_remote_holder_keeps_the_thread_until_its_lease_ends(ledger: Ledger) -
 
 
 def test_a_lease_is_renewed_while_its_holder_lives(ledger: Ledger) -> None:
-    held = acquire(ledger, "thread", ttl_s=0.3)
+    lease = acquire(ledger, "thread", ttl_s=0.3)
     first = row_of(ledger, "thread").expires_at
     for _ in range(3):
         while (last := row_of(ledger, "thread").expires_at) <= first:
             time.sleep(0.01)
         first = last
-    held.release()
+    lease.release()
     assert row_of(ledger, "thread").expires_at == 0
 
 
@@ -221,20 +221,20 @@ def test_one_of_many_concurrent_acquirers_gets_the_thread(ledger: Ledger) -> Non
         each.start()
     for each in asking:
         each.join()
-    (held,) = got
-    assert isinstance(held, Lease)
-    assert row_of(ledger, "thread").token == held.token
+    (lease,) = got
+    assert isinstance(lease, Lease)
+    assert row_of(ledger, "thread").token == lease.token
 
 
 def test_a_handoff_request_is_seen_and_answered(ledger: Ledger) -> None:
     assert not leases.request_handoff(ledger, "thread", "lunch")
-    held = acquire(ledger, "thread")
+    lease = acquire(ledger, "thread")
     assert leases.request_handoff(ledger, "thread", "l" * 900)
     with ledger.write_transaction() as connection:
-        held.require(connection)
-    assert held.handoff_request == "l" * 500
+        lease.require(connection)
+    assert lease.handoff_request == "l" * 500
     leases.request_handoff(ledger, "thread", "")
-    held.release()
+    lease.release()
     later = acquire(ledger, "thread")
     with ledger.write_transaction() as connection:
         later.require(connection)
@@ -246,39 +246,39 @@ def test_a_handoff_request_is_seen_and_answered(ledger: Ledger) -> None:
 
 
 def test_an_effect_is_recorded_from_its_start_until_another_node_acts(ledger: Ledger) -> None:
-    held = acquire(ledger, "thread")
+    lease = acquire(ledger, "thread")
     one, two = EffectKey("thread", "task", "1"), EffectKey("thread", "task", "2")
     assert effects.find(ledger, one) is None
-    assert effects.begin(held, one, "m0") is None
-    assert effects.begin(held, one, "another") == Effect("m0", None, None)
-    effects.end(held, one, "m1", '{"text": "é"}')
-    assert effects.begin(held, one, "m0") == Effect("m0", "m1", '{"text": "é"}')
-    effects.begin(held, two, "m1")
+    assert effects.begin(lease, one, "m0") is None
+    assert effects.begin(lease, one, "another") == Effect("m0", None, None)
+    effects.end(lease, one, "m1", '{"text": "é"}')
+    assert effects.begin(lease, one, "m0") == Effect("m0", "m1", '{"text": "é"}')
+    effects.begin(lease, two, "m1")
     assert effects.find(ledger, one) is not None
     other = acquire(ledger, "other")
     effects.begin(other, EffectKey("other", "task", "1"), "m9")
-    effects.begin(held, EffectKey("thread", "next", "1"), "m1")
+    effects.begin(lease, EffectKey("thread", "next", "1"), "m1")
     assert effects.find(ledger, one) is None
     assert effects.find(ledger, two) is None
     assert effects.find(ledger, EffectKey("other", "task", "1")) is not None
-    held.release()
+    lease.release()
     other.release()
 
 
 def test_snapshots_are_saved_found_and_removed(ledger: Ledger) -> None:
-    held, other = acquire(ledger, "thread"), acquire(ledger, "other")
-    snapshots.save(held, "m1", SNAPSHOT)
-    snapshots.save(held, "m1", SNAPSHOT.model_copy(update={"digest": "another"}))
-    snapshots.save(held, "m2", SNAPSHOT.model_copy(update={"digest": "e"}))
+    lease, other = acquire(ledger, "thread"), acquire(ledger, "other")
+    snapshots.save(lease, "m1", SNAPSHOT)
+    snapshots.save(lease, "m1", SNAPSHOT.model_copy(update={"digest": "another"}))
+    snapshots.save(lease, "m2", SNAPSHOT.model_copy(update={"digest": "e"}))
     snapshots.save(other, "m3", SNAPSHOT)
     assert snapshots.find(ledger, "m1") == SNAPSHOT
     assert snapshots.find(ledger, "m4") is None
     assert snapshots.list_state_ids(ledger, "thread") == {"m1", "m2"}
     assert sorted(each.digest for each in snapshots.list_snapshots(ledger)) == ["d", "d", "e"]
-    snapshots.remove(held, ["m1", "m3"])
+    snapshots.remove(lease, ["m1", "m3"])
     assert snapshots.list_state_ids(ledger, "thread") == {"m2"}
     assert snapshots.list_state_ids(ledger, "other") == {"m3"}
-    held.release()
+    lease.release()
     other.release()
 
 
@@ -314,21 +314,21 @@ def test_waits_for_a_database_under_construction(tmp_path: Path) -> None:
 def test_a_database_of_a_newer_version_is_refused(ledger: Ledger, url: str) -> None:
     with ledger.write_transaction() as connection:
         connection.execute(text("UPDATE takeover_schema SET version = 99"))
-    with pytest.raises(LedgerUnavailableError, match="schema 99") as told:
+    with pytest.raises(LedgerUnavailableError, match="schema 99") as caught:
         Ledger(url)
-    assert "update the program" in one_line(told)
+    assert "update the program" in one_line(caught)
 
 
 def test_a_database_of_an_earlier_version_is_refused(ledger: Ledger, url: str) -> None:
     with ledger.write_transaction() as connection:
         connection.execute(text("UPDATE takeover_schema SET version = 3"))
-    with pytest.raises(LedgerUnavailableError, match=r"an earlier version made it .schema 3") as told:
+    with pytest.raises(LedgerUnavailableError, match=r"an earlier version made it .schema 3") as caught:
         Ledger(url)
-    assert "with that version" in one_line(told)
+    assert "with that version" in one_line(caught)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "expected"),
     [
         ("takeover.sqlite", "is no database URL; give sqlite:///FILE or postgresql://"),
         ("", "is no database URL"),
@@ -339,64 +339,64 @@ def test_a_database_of_an_earlier_version_is_refused(ledger: Ledger, url: str) -
         ("postgresql://me:hunter2@127.0.0.1:port/x", "is no database URL"),
     ],
 )
-def test_an_unavailable_database_is_reported_in_one_line(wrong: str, said: str) -> None:
-    with pytest.raises(LedgerUnavailableError) as told:
+def test_an_unavailable_database_is_reported_in_one_line(wrong: str, expected: str) -> None:
+    with pytest.raises(LedgerUnavailableError) as caught:
         Ledger(wrong)
-    assert said in one_line(told)
-    assert "hunter2" not in str(told.value)
+    assert expected in one_line(caught)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_missing_database_is_reported_without_the_password(postgres_url: str) -> None:
     wrong = postgres_url.replace("postgres@", "postgres:hunter2@").rpartition("/")[0] + "/nowhere"
-    with pytest.raises(LedgerUnavailableError, match="nowhere") as told:
+    with pytest.raises(LedgerUnavailableError, match="nowhere") as caught:
         Ledger(wrong)
-    assert "hunter2" not in one_line(told)
+    assert "hunter2" not in one_line(caught)
 
 
 def test_an_invalid_database_file_is_reported_and_left_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("Not a database.\n" * 300)
-    with pytest.raises(LedgerUnavailableError, match="no SQLite database") as told:
+    with pytest.raises(LedgerUnavailableError, match="no SQLite database") as caught:
         Ledger(f"sqlite:///{file}")
-    assert str(file) in one_line(told)
+    assert str(file) in one_line(caught)
     assert file.read_text() == "Not a database.\n" * 300
-    with pytest.raises(LedgerUnavailableError) as told:
+    with pytest.raises(LedgerUnavailableError) as caught:
         Ledger(f"sqlite:///{tmp_path}")
-    one_line(told)
+    one_line(caught)
 
 
 def test_reports_an_unwritable_database(tmp_path: Path) -> None:
-    place = tmp_path / "place"
-    place.mkdir()
-    Ledger(f"sqlite:///{place}/there.sqlite").close()
-    with mount("--bind", place, place):
-        subprocess.run(["mount", "-o", "remount,ro,bind", place], check=True)
+    directory = tmp_path / "place"
+    directory.mkdir()
+    Ledger(f"sqlite:///{directory}/there.sqlite").close()
+    with mount("--bind", directory, directory):
+        subprocess.run(["mount", "-o", "remount,ro,bind", directory], check=True)
         for name in ("there.sqlite", "new.sqlite"):
             with pytest.raises(
                 LedgerUnavailableError, match="the file and its directory must be writable"
             ) as error:
-                Ledger(f"sqlite:///{place}/{name}")
+                Ledger(f"sqlite:///{directory}/{name}")
             one_line(error)
 
 
 def test_a_full_disk_is_reported_and_no_transaction_is_partial(tmp_path: Path) -> None:
-    with mount_small_disk(tmp_path / "place", "2m") as place:
-        ledger = Ledger(f"sqlite:///{place}/ledger.sqlite")
-        held = acquire(ledger, "thread", ttl_s=3600)
+    with mount_small_disk(tmp_path / "place", "2m") as directory:
+        ledger = Ledger(f"sqlite:///{directory}/ledger.sqlite")
+        lease = acquire(ledger, "thread", ttl_s=3600)
         big = SNAPSHOT.model_copy(update={"shell_state": "x" * 100_000})
         number = 0
 
         def fill() -> None:
             nonlocal number
             for number in range(100):
-                snapshots.save(held, f"m{number}", big)
+                snapshots.save(lease, f"m{number}", big)
 
-        with pytest.raises(LedgerUnavailableError, match="full; free some space and resume") as told:
+        with pytest.raises(LedgerUnavailableError, match="full; free some space and resume") as caught:
             fill()
-        one_line(told)
+        one_line(caught)
         assert snapshots.list_state_ids(ledger, "thread") == {f"m{each}" for each in range(number)}
-        subprocess.run(["mount", "-o", "remount,size=20m", place], check=True)
-        snapshots.save(held, f"m{number}", big)
+        subprocess.run(["mount", "-o", "remount,size=20m", directory], check=True)
+        snapshots.save(lease, f"m{number}", big)
         assert len(snapshots.list_state_ids(ledger, "thread")) == number + 1
-        held.release()
+        lease.release()
         ledger.close()

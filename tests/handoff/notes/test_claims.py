@@ -126,25 +126,25 @@ def test_claims_without_support(text: str, events: tuple[int, ...], lacking: str
 
 
 def test_each_statement_is_shown_with_its_evidence() -> None:
-    told = notes(
+    structured = notes(
         work_completed=(
             Claim(text="Edited pkg/core.py", events=(3,)),
             Claim(text="Edited **all** 7 files", events=(3,)),
         ),
         evidence_observed=Claim(text="All ~~tests~~ tests pass", events=(5,)),
     )
-    record = failing().record(told)
+    record = failing().record(structured)
     text = render_structured_note(record, pointers=True)
     assert "- Edited pkg/core.py [e3]\n" in text
     assert "- Edited **all** 7 files (unsupported: e3 does not show '7') [e3]\n" in text
     assert f"~~All ~tests~ tests pass~~ (contradicted: {FAILS}) [e5]\n" in text
-    assert measure_soundness(told, Evidence(record)) == (3, 1, 1, 0)
+    assert measure_soundness(structured, Evidence(record)) == (3, 1, 1, 0)
 
 
 def test_a_repeated_statement_is_shown_in_the_first_field() -> None:
     ran, unknown = Claim(text="The script was run", events=(5,)), Claim(text=UNKNOWN)
     passes = Claim(text="All tests pass", events=(5,))
-    told = notes(
+    structured = notes(
         problem_understanding=(ran, unknown),
         work_completed=passes,
         observed_failures=ran.model_copy(update={"text": "the script was RUN"}),
@@ -152,14 +152,14 @@ def test_a_repeated_statement_is_shown_in_the_first_field() -> None:
         rollback_notes=passes,
         recommended_next_action=(passes, Claim(text="Edit pkg/core.py again", events=(3,))),
     )
-    record = failing().record(told)
+    record = failing().record(structured)
     text = render_structured_note(record)
     assert text.count("The script was run") == 1
     assert "**Observed failures:** (repeats a statement under Problem understanding)\n" in text
     assert f"**Remaining uncertainty:** {UNKNOWN}\n" in text
     assert text.count(f"~~All tests pass~~ (contradicted: {FAILS})") == 2
     assert "**Recommended next action:**\n- (repeats a statement under Work completed)\n- Edit" in text
-    assert measure_soundness(told, Evidence(record)) == (8, 2, 0, 2)
+    assert measure_soundness(structured, Evidence(record)) == (8, 2, 0, 2)
 
 
 def test_a_statement_stays_in_its_line() -> None:

@@ -71,8 +71,8 @@ def change(path: str, before: str | None = A, after: str | None = B) -> FileChan
 
 def notes(**structured: str | Claim | tuple[Claim, ...]) -> Notes:
     claims = {
-        name: told if isinstance(told, tuple) else (Claim(text=told) if isinstance(told, str) else told,)
-        for name, told in structured.items()
+        name: value if isinstance(value, tuple) else (Claim(text=value) if isinstance(value, str) else value,)
+        for name, value in structured.items()
     }
     return Notes(model="m", summary="s", structured=claims, summary_usage=Usage(), structured_usage=Usage())
 
@@ -199,8 +199,8 @@ def test_the_note_keeps_its_budget_and_is_cut_in_order() -> None:
         read = (FileRead(path=f"pkg/file_{number}.py", sha256=A),)
         run.shell(f"echo {number} " + "y" * 2000, reads=read)
     long = tuple(Claim(text=f"claim {n} " + "z" * 500, events=(1,)) for n in range(12))
-    told = notes(**dict.fromkeys(MODEL_FIELDS, long))
-    text = render_structured_note(run.record(told))
+    structured = notes(**dict.fromkeys(MODEL_FIELDS, long))
+    text = render_structured_note(run.record(structured))
     assert len(text) < 4 * BUDGET_TOKENS + 600
     assert "- (95 more left out)" in text, "the files read give way first"
     assert "pkg/file_99.py" in text
@@ -269,10 +269,10 @@ def test_model_text_changes_no_observed_field() -> None:
 def test_pointers_name_the_source_events() -> None:
     run = Run().shell("cat pkg/core.py", "x", reads=(FileRead(path="pkg/core.py", sha256=A),))
     run.shell("sed -i s/a/b/ pkg/core.py", "", CORE).shell("python -m unittest", FAILED, exit_code=1)
-    told = notes(work_completed=Claim(text="Edited pkg/core.py", events=(2, 3)))
+    structured = notes(work_completed=Claim(text="Edited pkg/core.py", events=(2, 3)))
     with_pointers, without = (
-        render_structured_note(run.record(told), pointers=True),
-        render_structured_note(run.record(told)),
+        render_structured_note(run.record(structured), pointers=True),
+        render_structured_note(run.record(structured)),
     )
     for line in (
         "- pkg/core.py [e3]",

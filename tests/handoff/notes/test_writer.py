@@ -100,13 +100,13 @@ def test_unusual_replies_are_parsed(reply: str) -> None:
 
 
 def test_a_loop_in_the_summary_is_cut_out() -> None:
-    told = "## Edits\n\nI changed a.py.\n\n- ok\n- ok\n"
-    looping = told + "I will run it again.\n\ni will run it again.\n\n" * 200 + "Cut he"
-    assert remove_repeats(told) == told.rstrip()
+    summary = "## Edits\n\nI changed a.py.\n\n- ok\n- ok\n"
+    looping = summary + "I will run it again.\n\ni will run it again.\n\n" * 200 + "Cut he"
+    assert remove_repeats(summary) == summary.rstrip()
     blocks = "Ran:\n```bash\npytest -q\n```\n" * 5
     assert remove_repeats(blocks) == blocks.rstrip()
     assert remove_repeats(looping) == (
-        told + "I will run it again.\n\ni will run it again.\n\nCut he\n[… 398 repetitions left out …]"
+        summary + "I will run it again.\n\ni will run it again.\n\nCut he\n[… 398 repetitions left out …]"
     )
     assert remove_repeats("    a.b()  # Why. What!\nSo it is.  " + "So it is. And so on? " * 50) == (
         "    a.b()  # Why. What!\nSo it is. So it is. And so on? And so on?\n[… 97 repetitions left out …]"
@@ -144,13 +144,13 @@ class Replies:
 
     def __init__(self, *replies: str) -> None:
         self.replies = list(replies)
-        self.asked: list[list[BaseMessage]] = []
+        self.prompts: list[list[BaseMessage]] = []
         self.schemas: list[Schema] = []
 
     def __call__(self, messages: list[BaseMessage], schema: Schema) -> tuple[str, Usage]:
-        self.asked.append(messages)
+        self.prompts.append(messages)
         self.schemas.append(schema)
-        return self.replies[len(self.asked) - 1], Usage(prompt_tokens=len(self.asked))
+        return self.replies[len(self.prompts) - 1], Usage(prompt_tokens=len(self.prompts))
 
 
 def test_both_notes_are_requested_once() -> None:
@@ -165,7 +165,7 @@ def test_both_notes_are_requested_once() -> None:
         structured_usage=Usage(prompt_tokens=2),
     )
     assert ask.schemas == [None, NOTES_SCHEMA]
-    assert all("Do it." in asked[0].text and "README" in asked[0].text for asked in ask.asked)
+    assert all("Do it." in prompt[0].text and "README" in prompt[0].text for prompt in ask.prompts)
 
 
 EDITED_AND_FAILED = (
@@ -182,17 +182,17 @@ def test_a_contradiction_is_questioned_once_with_its_reason() -> None:
     assert written.retried == "contradicted"
     assert not written.malformed
     assert written.structured_usage.prompt_tokens == 2 + 3
-    _, reply, told = ask.asked[2]
+    _, reply, question = ask.prompts[2]
     assert isinstance(reply, AIMessage)
     assert reply.text == LIE
-    assert "'All tests pass': the latest validation failed" in told.text
+    assert "'All tests pass': the latest validation failed" in question.text
 
 
 @pytest.mark.parametrize("again", [LIE, "Sorry, I cannot.", ""])
 def test_a_repeated_contradiction_is_not_questioned_again(again: str) -> None:
     ask = Replies("Summary.", LIE, again)
     written = write_notes(EDITED_AND_FAILED.record(), ask, "m")
-    assert len(ask.asked) == 3
+    assert len(ask.prompts) == 3
     assert written.structured["evidence_observed"] == (Claim(text="All tests pass", events=(3,)),)
 
 
@@ -213,7 +213,7 @@ def test_a_reply_without_fields_is_requested_again_once(reply: str) -> None:
     written = write_notes(EDITED_AND_FAILED.record(), ask, "m")
     assert (written.retried, written.malformed) == ("malformed", False)
     assert written.structured["evidence_observed"][0].text == "The unit test fails"
-    assert len(ask.asked[2][1].text) <= 20_000
+    assert len(ask.prompts[2][1].text) <= 20_000
     ask = Replies("Summary.", reply, reply)
     written = write_notes(EDITED_AND_FAILED.record(), ask, "m")
     assert (written.retried, written.malformed, written.structured) == ("malformed", True, {})

@@ -247,7 +247,7 @@ def test_a_file_that_is_only_read_is_not_edited(run: type, command: str, output:
 
 
 @pytest.mark.parametrize(
-    ("there", "back"),
+    ("forward", "back"),
     [
         ("sed -i 's/a = 1/a = 3/' pkg/core.py", "git checkout -- pkg/core.py"),
         ("sed -i 's/a = 1/a = 3/' pkg/core.py", "git restore pkg"),
@@ -265,8 +265,8 @@ def test_a_file_that_is_only_read_is_not_edited(run: type, command: str, output:
         ("printf 'x = 1\\n' > pkg/new.py", "git clean -fd"),
     ],
 )
-def test_restoring_is_no_edit_and_leaves_no_change(run: type, there: str, back: str) -> None:
-    steps = run(("cat pkg/core.py", 0, CORE), (there, 0, ""), (back, 0, ""))
+def test_restoring_is_no_edit_and_leaves_no_change(run: type, forward: str, back: str) -> None:
+    steps = run(("cat pkg/core.py", 0, CORE), (forward, 0, ""), (back, 0, ""))
     assert edits(steps) == [1]
     assert steps[2].label == "change"
 

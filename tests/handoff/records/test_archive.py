@@ -33,14 +33,14 @@ def names(store: Path) -> list[str]:
     return sorted(path.name for path in store.iterdir() if path.name != ".importing")
 
 
-def expect_refusal(content: bytes, place: Path, reason: str) -> None:
-    file = place / "file"
+def expect_refusal(content: bytes, directory: Path, reason: str) -> None:
+    file = directory / "file"
     file.write_bytes(content)
     with pytest.raises((RecordError, SnapshotCorruptError), match=reason) as found:
-        archive.import_record(str(file), place / "records")
+        archive.import_record(str(file), directory / "records")
     assert "\n" not in str(found.value)
     assert str(file) in str(found.value) or "snapshot.tar.zst" in str(found.value)
-    assert names(place / "records") == []
+    assert names(directory / "records") == []
 
 
 def header_of(content: bytes) -> tuple[HandoffRecord, bytes]:
@@ -58,13 +58,13 @@ def sign_file(header: str, rest: bytes = b"") -> bytes:
 
 def test_a_record_survives_a_round_trip(record: Path, record_archive: Path, tmp_path: Path) -> None:
     assert list(record_archive.parent.iterdir()) == [record_archive]
-    place = archive.import_record(str(record_archive), tmp_path / "new" / "records")
-    assert place == tmp_path / "new" / "records" / NAME
-    assert {path.name: path.read_bytes() for path in place.iterdir()} == {
+    imported = archive.import_record(str(record_archive), tmp_path / "new" / "records")
+    assert imported == tmp_path / "new" / "records" / NAME
+    assert {path.name: path.read_bytes() for path in imported.iterdir()} == {
         path.name: path.read_bytes() for path in record.iterdir()
     }
-    assert len(list(place.iterdir())) == 4
-    assert verify_record(place) == Verification(())
+    assert len(list(imported.iterdir())) == 4
+    assert verify_record(imported) == Verification(())
 
 
 def test_a_successor_continues_from_an_imported_record(
@@ -92,13 +92,13 @@ def test_an_image_is_exported_as_an_archive(layer_harness: RunHarness, tmp_path:
     before = layer_harness.store.load(NAME)
     archive.export_record(directory, url)
     with open_home(tmp_path / "other") as home:
-        place = archive.import_record(url, home.records.root)
-        assert verify_record(place) == Verification(())
+        imported = archive.import_record(url, home.records.root)
+        assert verify_record(imported) == Verification(())
         found = home.records.load(NAME)
         assert (found.digest == before.digest) == (not before.snapshot.location.startswith("sha256:"))
         same = {"snapshot": before.snapshot, "digest": before.digest}
         assert found.model_copy(update=same) == before
-        assert (place / found.snapshot.location).is_file()
+        assert (imported / found.snapshot.location).is_file()
         assert "return n * 2" in run_successor(layer_harness, home)["events"][1]["text"]
 
 
@@ -109,29 +109,29 @@ def run_successor(bench: RunHarness, home: Any) -> Any:
 
 
 def test_an_existing_record_is_kept(record: Path, record_archive: Path, tmp_path: Path) -> None:
-    place = archive.import_record(str(record_archive), tmp_path)
-    (place / "mark").touch()
+    imported = archive.import_record(str(record_archive), tmp_path)
+    (imported / "mark").touch()
     with pytest.raises(archive.RecordExistsError, match="exists already"):
         archive.import_record(str(record_archive), tmp_path)
-    assert (place / "mark").exists()
+    assert (imported / "mark").exists()
     torn = tmp_path / "torn"
     torn.write_bytes(record_archive.read_bytes()[:-5])
     with pytest.raises(SnapshotCorruptError):
         archive.import_record(str(torn), tmp_path, replace=True)
-    assert (place / "mark").exists()
-    assert archive.import_record(str(record_archive), tmp_path, replace=True) == place
-    assert not (place / "mark").exists()
-    assert verify_record(place) == Verification(())
+    assert (imported / "mark").exists()
+    assert archive.import_record(str(record_archive), tmp_path, replace=True) == imported
+    assert not (imported / "mark").exists()
+    assert verify_record(imported) == Verification(())
 
 
 def test_an_incomplete_record_is_not_exported(record: Path, record_archive: Path, tmp_path: Path) -> None:
-    place = archive.import_record(str(record_archive), tmp_path / "records")
-    (place / "snapshot.tar.zst").write_bytes(b"")
+    imported = archive.import_record(str(record_archive), tmp_path / "records")
+    (imported / "snapshot.tar.zst").write_bytes(b"")
     with pytest.raises(SnapshotCorruptError):
-        archive.export_record(place, str(tmp_path / "out" / "file"))
-    (place / "record.json").write_text("{}")
+        archive.export_record(imported, str(tmp_path / "out" / "file"))
+    (imported / "record.json").write_text("{}")
     with pytest.raises(RecordError):
-        archive.export_record(place, str(tmp_path / "out" / "file"))
+        archive.export_record(imported, str(tmp_path / "out" / "file"))
     assert not (tmp_path / "out").exists()
 
 
@@ -196,8 +196,8 @@ def test_an_older_archive_without_those_digests_is_imported_and_reported(
     older = record.model_copy(update={"schema_version": 4, "notes": bare}).seal()
     file = tmp_path / "older.record"
     file.write_bytes(sign_file(to_json(older), rest))
-    place = archive.import_record(str(file), tmp_path / "records")
-    assert verify_record(place) == Verification((), files_without_digest=("notes.json",))
+    imported = archive.import_record(str(file), tmp_path / "records")
+    assert verify_record(imported) == Verification((), files_without_digest=("notes.json",))
     assert verify_record(archive.import_record(str(record_archive), tmp_path / "others")) == Verification(())
 
 

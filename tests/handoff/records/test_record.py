@@ -184,11 +184,11 @@ LEAVES = leaves(RECORD.seal().model_dump(mode="json", exclude={"notes", "review"
 def test_a_change_of_any_field_is_refused(store: RecordStore, path: tuple[Any, ...]) -> None:
     file = save_record(store)
     content = json.loads(file.read_text())
-    place = content
+    container = content
     for key in path[:-1]:
-        place = place[key]
-    old = place[path[-1]]
-    place[path[-1]] = {bool: lambda: not old, int: lambda: old + 1, float: lambda: old + 1}.get(
+        container = container[key]
+    old = container[path[-1]]
+    container[path[-1]] = {bool: lambda: not old, int: lambda: old + 1, float: lambda: old + 1}.get(
         type(old), lambda: f"{old or ''}x"
     )()
     file.write_text(json.dumps(content))
@@ -289,8 +289,8 @@ def test_edited_notes_or_a_review_are_refused(store: RecordStore, name: str, cha
 
 @pytest.mark.parametrize("name", [NOTES_FILE, REVIEW_FILE])
 def test_files_of_another_record_are_refused(store: RecordStore, name: str) -> None:
-    here, there = with_additions(store), with_additions(store, id="other")
-    (here / name).write_bytes((there / name).read_bytes())
+    here, source = with_additions(store), with_additions(store, id="other")
+    (here / name).write_bytes((source / name).read_bytes())
     with pytest.raises(RecordError, match=f"{name} does not match its digest"):
         store.load(RECORD.id)
 

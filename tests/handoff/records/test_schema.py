@@ -76,7 +76,7 @@ def test_broken_records_are_invalid(files: dict[str, Any]) -> None:
 
 
 def test_the_schema_describes_its_fields() -> None:
-    told = json.dumps(SCHEMA)
-    assert not re.search(r"\bNone\b", told)
+    text = json.dumps(SCHEMA)
+    assert not re.search(r"\bNone\b", text)
     assert SCHEMA["$defs"]["Event"]["properties"]["changes"]["description"].startswith("Observations only")
     assert all(definition["description"] for definition in SCHEMA["$defs"].values())

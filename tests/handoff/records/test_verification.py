@@ -85,8 +85,8 @@ def test_a_trace_that_disagrees_with_the_snapshot(record: Path, layer_harness: R
     """For complete snapshots, and for those of differences from a base."""
     for directory in (record, layer_harness.store.directory(NAME)):
         found = RecordStore(directory.parent).load(NAME)
-        held = read_contents(found.snapshot, directory)
-        for path, before, after, told in (
+        contents = read_contents(found.snapshot, directory)
+        for path, before, after, problem in (
             ("pkg/core.py", "a" * 64, "b" * 64, "has other content than the trace says in pkg/core.py"),
             ("pkg/core.py", "a" * 64, None, "still has files that the trace removed: pkg/core.py"),
             ("pkg/other.py", None, "b" * 64, "lacks what the trace left in pkg/other.py"),
@@ -94,14 +94,16 @@ def test_a_trace_that_disagrees_with_the_snapshot(record: Path, layer_harness: R
             ("test_core.py", "a" * 64, None, "still has files that the trace removed: test_core.py"),
         ):
             change = FileChange(path=path, before=before, after=after)
-            assert list(find_disagreements(with_changes(found, change), held)) == [f"the snapshot {told}"]
+            assert list(find_disagreements(with_changes(found, change), contents)) == [
+                f"the snapshot {problem}"
+            ]
         for path, before, after in (
             ("new/made.txt", None, "b" * 64),  # may still be written to
             ("gone.txt", None, None),
             ("/tmp/elsewhere", "a" * 64, "b" * 64),
         ):
             change = FileChange(path=path, before=before, after=after)
-            assert list(find_disagreements(with_changes(found, change), held)) == []
+            assert list(find_disagreements(with_changes(found, change), contents)) == []
 
 
 def test_a_patch_with_changes_of_no_event(layer_harness: RunHarness) -> None:
@@ -109,10 +111,10 @@ def test_a_patch_with_changes_of_no_event(layer_harness: RunHarness) -> None:
     found = layer_harness.store.load(NAME)
     assert "not committed" in found.patch  # from the base
     silent = tuple(event.model_copy(update={"changes": ()}) for event in found.trace)
-    (told,) = find_disagreements(
+    (problem,) = find_disagreements(
         found.model_copy(update={"trace": silent}), read_contents(found.snapshot, directory)
     )
-    assert told.endswith(
+    assert problem.endswith(
         "the patch change files that no event of the trace changed: pkg/__init__.py, pkg/core.py"
     )
 

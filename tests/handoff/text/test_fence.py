@@ -379,9 +379,9 @@ def test_a_reviewer_may_write_the_fields_of_a_note() -> None:
 
 @given(ANYTHING, ANYTHING)
 @settings(max_examples=100, deadline=None)
-def test_recalled_text_is_data(text: str, asked: str) -> None:
+def test_recalled_text_is_data(text: str, query: str) -> None:
     trace = record({name: text for name in PARTS if name != "command"} | {"command": f"word {text}"}).trace
-    for what in ("e0-e17", "word", asked):
+    for what in ("e0-e17", "word", query):
         answer = recall_events(trace, what)
         sendable(answer)
         marks = Counter(fences(answer))
@@ -405,8 +405,8 @@ def test_a_recalled_cut_does_not_end_the_earlier_work(words: int) -> None:
     """A search cuts its excerpts between words, a recall by name in the middle of a text."""
     shown = f"{END_OF_WORK} " + "word " * 80
     trace = record({"shown": f"{'filler ' * words}\n{shown}\n{END_OF_WORK}\n{'tail ' * 2_000}"}).trace
-    for asked in ("word", "filler", "ends", "e0-e17"):
-        assert all(re.fullmatch(r"e\d+", section) for section in sections(recall_events(trace, asked)))
+    for query in ("word", "filler", "ends", "e0-e17"):
+        assert all(re.fullmatch(r"e\d+", section) for section in sections(recall_events(trace, query)))
 
 
 def test_the_protected_fields_are_those_of_the_note() -> None:
@@ -685,6 +685,6 @@ def test_statements_are_processed_in_bounded_time(text: str) -> None:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("asked", ["1" * 400 + "x", "e1 - " * 400 + "x", "e1," * 400 + "x"])
-def test_queries_are_processed_in_bounded_time(asked: str) -> None:
-    assert "No event of the earlier work mentions" in recall_events(record({"shown": "y"}).trace[1:2], asked)
+@pytest.mark.parametrize("query", ["1" * 400 + "x", "e1 - " * 400 + "x", "e1," * 400 + "x"])
+def test_queries_are_processed_in_bounded_time(query: str) -> None:
+    assert "No event of the earlier work mentions" in recall_events(record({"shown": "y"}).trace[1:2], query)

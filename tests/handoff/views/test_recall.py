@@ -75,10 +75,10 @@ def test_answers_are_bounded(what: str) -> None:
     assert "needle" in recall_events(BIG, what) or what == "end"
 
 
-@given(what=st.text(max_size=40), said=st.text(max_size=60))
+@given(what=st.text(max_size=40), text=st.text(max_size=60))
 @settings(max_examples=200, deadline=None)
-def test_no_query_and_no_event_escapes_the_fence(what: str, said: str) -> None:
-    hostile = (Event(index=0, kind="action", tool="shell", text=f"{said}{CLOSING} {OPENING} # Task"),)
-    for asked in (what, "e0", "Task"):
-        answer = recall_events(hostile, asked)
+def test_no_query_and_no_event_escapes_the_fence(what: str, text: str) -> None:
+    hostile = (Event(index=0, kind="action", tool="shell", text=f"{text}{CLOSING} {OPENING} # Task"),)
+    for query in (what, "e0", "Task"):
+        answer = recall_events(hostile, query)
         assert answer.count(CLOSING) == answer.count(OPENING) == int(answer.startswith(OPENING))

@@ -45,28 +45,28 @@ def host(repository: Path) -> Iterator[Kit]:
 @pytest.fixture
 def other_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Another home for the files of sandboxes, as on a second host."""
-    place = Path(tempfile.mkdtemp(prefix="takeover-home-", dir="/var/tmp"))
-    place.chmod(0o711)
-    monkeypatch.setenv(host_directories.ROOT_VARIABLE, str(place))
-    yield place
-    remove_tree(place)
+    directory = Path(tempfile.mkdtemp(prefix="takeover-home-", dir="/var/tmp"))
+    directory.chmod(0o711)
+    monkeypatch.setenv(host_directories.ROOT_VARIABLE, str(directory))
+    yield directory
+    remove_tree(directory)
 
 
 @contextlib.contextmanager
-def small_disk(place: Path, image: Path, megabytes: int) -> Iterator[None]:
+def small_disk(directory: Path, image: Path, megabytes: int) -> Iterator[None]:
     """A separate file system at a directory, small enough to fill."""
     if os.geteuid() != 0:
         skip_missing("only root mounts a small disk")
-    place.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     with image.open("wb") as out:
         out.truncate(megabytes << 20)
     subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", image], check=True)
-    subprocess.run(["mount", "-o", "loop", image, place], check=True)
-    place.chmod(0o711)
+    subprocess.run(["mount", "-o", "loop", image, directory], check=True)
+    directory.chmod(0o711)
     try:
         yield
     finally:
-        subprocess.run(["umount", "--lazy", place], check=True)
+        subprocess.run(["umount", "--lazy", directory], check=True)
 
 
 def test_a_snapshot_copies_nothing(host: Kit, tmp_path: Path) -> None:
@@ -432,22 +432,26 @@ def test_as_an_ordinary_user(repository: Path, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("not started by root: every other test here is an ordinary user's already")
     uid = 54_321
-    place = Path(tempfile.mkdtemp(prefix="takeover-user-", dir="/var/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="takeover-user-", dir="/var/tmp"))
     try:
-        subprocess.run(["cp", "-a", repository, place / "testbed"], check=True)
-        subprocess.run(["chown", "-R", f"{uid}:{uid}", place], check=True)
+        subprocess.run(["cp", "-a", repository, directory / "testbed"], check=True)
+        subprocess.run(["chown", "-R", f"{uid}:{uid}", directory], check=True)
         done = subprocess.run(
             [
                 *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"),
-                *(sys.executable, "-c", _AS_ANYBODY, str(place / "testbed"), str(place / "store")),
+                *(sys.executable, "-c", _AS_ANYBODY, str(directory / "testbed"), str(directory / "store")),
             ],
-            env={"PATH": os.defpath, "HOME": str(place), host_directories.ROOT_VARIABLE: str(place / "home")},
+            env={
+                "PATH": os.defpath,
+                "HOME": str(directory),
+                host_directories.ROOT_VARIABLE: str(directory / "home"),
+            },
             cwd=ROOT,
             capture_output=True,
             text=True,
         )
     finally:
-        remove_tree(place)
+        remove_tree(directory)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["told"].startswith("0\n")
@@ -463,9 +467,9 @@ def test_the_contract_holds_for_an_ordinary_user() -> None:
     if os.geteuid() != 0:
         pytest.skip("not started by root: the contract runs as an ordinary user already")
     uid = 54_321
-    place = Path(tempfile.mkdtemp(prefix="takeover-user-", dir="/var/tmp"))
-    place.chmod(0o711)
-    os.chown(place, uid, uid)
+    directory = Path(tempfile.mkdtemp(prefix="takeover-user-", dir="/var/tmp"))
+    directory.chmod(0o711)
+    os.chown(directory, uid, uid)
     try:
         done = subprocess.run(
             [
@@ -484,16 +488,16 @@ def test_the_contract_holds_for_an_ordinary_user() -> None:
             ],
             env={
                 "PATH": os.defpath,
-                "HOME": str(place),
-                "TMPDIR": str(place),
+                "HOME": str(directory),
+                "TMPDIR": str(directory),
                 "PYTHONDONTWRITEBYTECODE": "1",
-                host_directories.ROOT_VARIABLE: str(place / "home"),
+                host_directories.ROOT_VARIABLE: str(directory / "home"),
             },
             cwd=ROOT,
             capture_output=True,
             text=True,
         )
     finally:
-        remove_tree(place)
+        remove_tree(directory)
     assert done.returncode == 0, done.stdout[-3000:]
     assert done.stdout.partition("\n\n")[0].count(".") > 100, "most were skipped"

@@ -104,5 +104,5 @@ def test_the_shell_binary_stays_unreadable(kit: Kit) -> None:
             check_output(sandbox, '"$BASH" -c "echo one"; bash -c "echo two"; ls /proc/self/fd | head -1')
             == "one\ntwo\n0\n"
         )
-        said = run(sandbox, "no-such-command").output
-        assert re.fullmatch(r"bash: line \d+: no-such-command: command not found\n", said)
+        output = run(sandbox, "no-such-command").output
+        assert re.fullmatch(r"bash: line \d+: no-such-command: command not found\n", output)

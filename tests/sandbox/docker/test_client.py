@@ -38,22 +38,22 @@ PASSWD = "test -e /etc/passwd || echo gone"
 class Daemon:
     """A second daemon, separate from this host's own; ended by its process id."""
 
-    def __init__(self, place: Path, data: Path) -> None:
-        self._place = place
+    def __init__(self, directory: Path, data: Path) -> None:
+        self._directory = directory
         self.data = data
-        self.address = f"unix://{place}/docker.sock"
+        self.address = f"unix://{directory}/docker.sock"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        with (self._place / "log").open("ab") as log:
+        with (self._directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
                     "unshare",
                     "--net",  # without its own bridge it would remove the other daemon's
                     "dockerd",
                     f"--data-root={self.data}",
-                    f"--exec-root={self._place}/exec",
-                    f"--pidfile={self._place}/pid",
+                    f"--exec-root={self._directory}/exec",
+                    f"--pidfile={self._directory}/pid",
                     f"--host={self.address}",
                     "--storage-driver=overlay2",
                     "--iptables=false",
@@ -69,9 +69,9 @@ class Daemon:
                 found.ping()
                 return
             if self._process.poll() is not None or time.monotonic() > deadline:
-                told = (self._place / "log").read_text(errors="replace").splitlines()[-1:]
+                last_line = (self._directory / "log").read_text(errors="replace").splitlines()[-1:]
                 self.end(signal.SIGKILL)
-                skip_missing(f"no second Docker daemon starts here: {told}")
+                skip_missing(f"no second Docker daemon starts here: {last_line}")
             time.sleep(0.05)
 
     def open(self) -> Any:
@@ -83,7 +83,7 @@ class Daemon:
             self._process.wait(30)
             self._process = None
         # A daemon that starts before this one has ended would wait for it in vain.
-        for left in self._place.glob("exec/containerd/containerd.pid"):
+        for left in self._directory.glob("exec/containerd/containerd.pid"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(left.read_text()), signal.SIGKILL)
             left.unlink()
@@ -114,8 +114,8 @@ class Daemon:
 def second_daemon(data: Path | None = None) -> Iterator[Daemon]:
     if os.geteuid() != 0 or shutil.which("dockerd") is None:
         skip_missing("only root, with dockerd installed, starts a second Docker daemon")
-    with tempfile.TemporaryDirectory(prefix="dockerd-", ignore_cleanup_errors=True) as place:
-        found = Daemon(Path(place), data or Path(place) / "data")
+    with tempfile.TemporaryDirectory(prefix="dockerd-", ignore_cleanup_errors=True) as directory:
+        found = Daemon(Path(directory), data or Path(directory) / "data")
         try:
             found.start()
             yield found
@@ -123,14 +123,14 @@ def second_daemon(data: Path | None = None) -> Iterator[Daemon]:
             found.ensure()
             found.remove_containers()
             found.end()
-            _unmount_below(Path(place))
+            _unmount_below(Path(directory))
 
 
-def _unmount_below(place: Path) -> None:
+def _unmount_below(directory: Path) -> None:
     """A killed daemon leaves its mounts."""
     mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     for mount in reversed(mounted):
-        if mount.startswith(f"{place}/"):
+        if mount.startswith(f"{directory}/"):
             subprocess.run(["umount", mount], check=True)
 
 
@@ -144,7 +144,7 @@ done"""
 @pytest.fixture(scope="module")
 def tiny_image(base_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """The smallest image of a sandbox, with bash and the core tools: its name on this host's daemon, and a file."""
-    place = tmp_path_factory.mktemp("tiny") / "image.tar"
+    path = tmp_path_factory.mktemp("tiny") / "image.tar"
     name = f"takeover/tiny-{secrets.token_hex(4)}"
     with contextlib.closing(docker.from_env()) as own:
         made = own.containers.create(base_image, ["bash", "-ec", _TINY_TREE], network_mode="none")
@@ -155,8 +155,8 @@ def tiny_image(base_image: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
             own.api.import_image_from_data(b"".join(tree), repository=name, changes=["WORKDIR /testbed"])
         finally:
             made.remove(force=True)
-        place.write_bytes(b"".join(own.images.get(name).save(named=True)))
-        yield name, place
+        path.write_bytes(b"".join(own.images.get(name).save(named=True)))
+        yield name, path
         own.images.remove(name, force=True)
 
 
@@ -211,19 +211,19 @@ def test_snapshots_outlive_the_daemon(
     assert found.labels["takeover.owner"] == OWNER
 
 
-def stop_container(there: Daemon, container: Any) -> None:
-    there.end()
+def stop_container(daemon: Daemon, container: Any) -> None:
+    daemon.end()
 
 
-def kill_container(there: Daemon, container: Any) -> None:
-    there.end(signal.SIGKILL)
+def kill_container(daemon: Daemon, container: Any) -> None:
+    daemon.end(signal.SIGKILL)
 
 
-def remove_container(there: Daemon, container: Any) -> None:
+def remove_container(daemon: Daemon, container: Any) -> None:
     container.remove(force=True)
 
 
-def shut_down(there: Daemon, container: Any) -> None:
+def shut_down(daemon: Daemon, container: Any) -> None:
     container.kill()
 
 
@@ -297,8 +297,8 @@ def test_a_snapshot_moves_to_another_daemon(
                 assert check_output(live_sandbox, f"cat moved; {PASSWD}") == "moved\ngone\n"
                 assert live_sandbox.snapshot(tmp_path / "again").result().digest == snapshot.digest
         sandbox.remove_stale_resources("docker", OWNER)
-        with contextlib.closing(second.open()) as there:
-            there.images.remove(tiny_image[0], force=True)
+        with contextlib.closing(second.open()) as other:
+            other.images.remove(tiny_image[0], force=True)
         with pytest.raises(
             SandboxUnavailableError, match=r"base sha256:.* is not on this daemon; pull or build it"
         ):
@@ -311,14 +311,14 @@ def full_daemon(tiny_image: tuple[str, Path]) -> Iterator[Daemon]:
     """A daemon whose disk has little room beyond the image."""
     if os.geteuid() != 0:
         skip_missing("only root can mount a small file system")
-    with tempfile.TemporaryDirectory(prefix="small-") as place:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", place], check=True)
+    with tempfile.TemporaryDirectory(prefix="small-") as directory:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", directory], check=True)
         try:
-            with second_daemon(Path(place)) as found:
+            with second_daemon(Path(directory)) as found:
                 found.load(tiny_image[1])
                 yield found
         finally:
-            subprocess.run(["umount", place], check=True)
+            subprocess.run(["umount", directory], check=True)
 
 
 @pytest.mark.slow

@@ -229,9 +229,9 @@ def test_an_empty_group(group: ControlGroup) -> None:
 
 
 def test_the_whole_tree_is_inside_from_the_start(group: ControlGroup) -> None:
-    told = start(group, "cat", "/proc/self/cgroup").communicate()[0].splitlines()
+    lines = start(group, "cat", "/proc/self/cgroup").communicate()[0].splitlines()
     name = group._directories[0].name
-    assert sum(line.endswith(f"/{name}") for line in told) == len(group._directories)
+    assert sum(line.endswith(f"/{name}") for line in lines) == len(group._directories)
 
 
 def test_a_removed_group_runs_nothing(group: ControlGroup, tmp_path: Path) -> None:

@@ -80,11 +80,11 @@ def test_files_below_an_overlong_path_count(tmp_path: Path) -> None:
 
 
 def test_a_count_needs_few_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[int] = []
+    counts: list[int] = []
     add = limits._ByteCounter.add
 
     def count_descriptors(self: limits._ByteCounter, start: int) -> list[str]:
-        held.append(len(list(Path("/proc/self/fd").iterdir())))
+        counts.append(len(list(Path("/proc/self/fd").iterdir())))
         return add(self, start)
 
     monkeypatch.setattr(limits._ByteCounter, "add", count_descriptors)
@@ -92,8 +92,8 @@ def test_a_count_needs_few_descriptors(tmp_path: Path, monkeypatch: pytest.Monke
     try:
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
         bytes_used(tmp_path)
-        assert len(held) > 20
-        assert max(held) - held[0] <= 2
+        assert len(counts) > 20
+        assert max(counts) - counts[0] <= 2
     finally:
         remove_tree(tmp_path)
 

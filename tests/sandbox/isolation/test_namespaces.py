@@ -237,10 +237,10 @@ def test_as_an_ordinary_user(repository: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("not started by root: every other test here is an ordinary user's already")
     uid = 54_321
-    place = Path(tempfile.mkdtemp(prefix="takeover-user-", dir="/var/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="takeover-user-", dir="/var/tmp"))
     try:
-        subprocess.run(["cp", "-a", repository, RESTLESS, place], check=True)
-        subprocess.run(["chown", "-R", f"{uid}:{uid}", place], check=True)
+        subprocess.run(["cp", "-a", repository, RESTLESS, directory], check=True)
+        subprocess.run(["chown", "-R", f"{uid}:{uid}", directory], check=True)
         done = subprocess.run(
             [
                 *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"),
@@ -248,11 +248,15 @@ def test_as_an_ordinary_user(repository: Path) -> None:
                     sys.executable,
                     "-c",
                     _AS_ANYBODY,
-                    str(place / repository.name),
-                    str(place / RESTLESS.name),
+                    str(directory / repository.name),
+                    str(directory / RESTLESS.name),
                 ),
             ],
-            env={"PATH": os.defpath, "HOME": str(place), host_directories.ROOT_VARIABLE: str(place / "home")},
+            env={
+                "PATH": os.defpath,
+                "HOME": str(directory),
+                host_directories.ROOT_VARIABLE: str(directory / "home"),
+            },
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -261,4 +265,4 @@ def test_as_an_ordinary_user(repository: Path) -> None:
         expected = [f"{kind} True" for kind in ("fork", "vfork", "trace", "threads")]
         assert done.stdout.splitlines() == expected, done.stderr
     finally:
-        remove_tree(place)
+        remove_tree(directory)

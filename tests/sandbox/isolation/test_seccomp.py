@@ -67,9 +67,9 @@ def bubble(*command: str, filtered: bool = True) -> subprocess.CompletedProcess[
     file = seccomp.open_filter_file()
     assert file is not None
     with open(file) as program:  # noqa: PTH123
-        given = ["--seccomp", str(program.fileno())] if filtered else []
+        filter_options = ["--seccomp", str(program.fileno())] if filtered else []
         return subprocess.run(
-            [*argv, *given, *command],
+            [*argv, *filter_options, *command],
             pass_fds=[program.fileno()],
             capture_output=True,
             text=True,
@@ -85,15 +85,15 @@ def python(code: str, *arguments: str, filtered: bool = True) -> subprocess.Comp
 def answers(calls: Sequence[Sequence[int]], *, code: str = _CALLS, filtered: bool = True) -> list[int]:
     done = python(code, json.dumps(calls), filtered=filtered)
     assert done.returncode == 0, done
-    told: list[int] = json.loads(done.stdout)
-    return told
+    codes: list[int] = json.loads(done.stdout)
+    return codes
 
 
 def test_every_call_on_the_list_is_refused() -> None:
     names = [name for name in seccomp._DENIED_SYSCALLS.split() if resolve(name) >= 0]
     assert {"mount", "move_mount", "unshare", "setns", "bpf", "keyctl", "io_uring_setup"} <= set(names)
-    told = answers([[resolve(name), -1, -1, -1, -1, -1] for name in names])
-    assert dict(zip(names, told, strict=True)) == dict.fromkeys(names, errno.EPERM)
+    codes = answers([[resolve(name), -1, -1, -1, -1, -1] for name in names])
+    assert dict(zip(names, codes, strict=True)) == dict.fromkeys(names, errno.EPERM)
 
 
 def list_forbidden_calls() -> dict[str, list[int]]:
@@ -111,11 +111,11 @@ def list_forbidden_calls() -> dict[str, list[int]]:
 
 def test_only_the_filter_refuses() -> None:
     calls = list_forbidden_calls()
-    told = answers(list(calls.values()))
-    assert dict(zip(calls, told, strict=True)) == dict.fromkeys(calls, errno.EPERM)
+    codes = answers(list(calls.values()))
+    assert dict(zip(calls, codes, strict=True)) == dict.fromkeys(calls, errno.EPERM)
     without = dict(zip(calls, answers(list(calls.values()), filtered=False), strict=True))
     # A kernel built without one of these does not know it, which is no refusal.
-    assert [name for name, told in without.items() if told == errno.EPERM] == []
+    assert [name for name, codes in without.items() if codes == errno.EPERM] == []
 
 
 def test_no_namespace_by_clone() -> None:
@@ -248,7 +248,7 @@ def test_every_caller_gets_its_own_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "said"),
+    ("failure", "expected"),
     [
         (ImportError("no module"), "pyseccomp is not installed"),
         (RuntimeError("Unable to find libseccomp"), "libseccomp is not installed"),
@@ -256,7 +256,7 @@ def test_every_caller_gets_its_own_file() -> None:
     ],
 )
 def test_reports_why_the_filter_is_unavailable(
-    monkeypatch: pytest.MonkeyPatch, failure: Any, said: str
+    monkeypatch: pytest.MonkeyPatch, failure: Any, expected: str
 ) -> None:
     def fails() -> bytes:
         raise failure
@@ -264,7 +264,7 @@ def test_reports_why_the_filter_is_unavailable(
     monkeypatch.setattr(seccomp, "_compile_filter", fails)
     seccomp.unavailable_reason.cache_clear()
     try:
-        assert said in (seccomp.unavailable_reason() or "")
+        assert expected in (seccomp.unavailable_reason() or "")
         assert seccomp.open_filter_file() is None
     finally:
         seccomp.unavailable_reason.cache_clear()
@@ -310,9 +310,9 @@ def in_container(
     try:
         api.start(container)
         ended = api.wait(container, timeout=100)
-        told = api.logs(container)
-        assert ended["StatusCode"] == 0, told
-        found: list[int] = json.loads(told)
+        logs = api.logs(container)
+        assert ended["StatusCode"] == 0, logs
+        found: list[int] = json.loads(logs)
         return found
     finally:
         api.remove_container(container, force=True)
@@ -323,9 +323,9 @@ def test_a_container_has_only_everyday_socket_families(base_image: str) -> None:
     calls += [[resolve("socketpair"), family, 1, 0, 0] for family in FAMILIES]
     calls += [[resolve("socket"), 1 << 32 | family, 1, 0] for family in (38, 40)]
     found = list(zip(calls, in_container(base_image, calls), strict=True))
-    refused = {call[1] & 0xFFFF_FFFF for call, told in found if told == errno.EPERM}
+    refused = {call[1] & 0xFFFF_FFFF for call, code in found if code == errno.EPERM}
     assert refused >= set(FAMILIES) - set(seccomp._ALLOWED_SOCKET_FAMILIES)
-    opened = {(call[1], call[2]) for call, told in found if told == 0}
+    opened = {(call[1], call[2]) for call, code in found if code == 0}
     assert {(1, 1), (2, 1), (2, 2), (10, 1)} <= opened
     assert {family for family, _ in opened} <= set(seccomp._ALLOWED_SOCKET_FAMILIES)
 
@@ -350,10 +350,10 @@ def test_another_architecture_does_not_bypass_a_containers_filter(base_image: st
     get_pid, socket_call, socket = 20, 102, 359
     calls = [[get_pid, 0], [socket_call, 1], [socket, 40], [socket, 38]]
     try:
-        told = in_container(base_image, calls, _CALLS_32)
+        codes = in_container(base_image, calls, _CALLS_32)
     except AssertionError:
         skip_missing("this kernel runs no 32-bit programs, so that their way in cannot be tried")
-    assert told == [0, errno.ENOSYS, errno.EPERM, errno.EPERM]
+    assert codes == [0, errno.ENOSYS, errno.EPERM, errno.EPERM]
 
 
 @pytest.mark.slow

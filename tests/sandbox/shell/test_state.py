@@ -80,10 +80,10 @@ def test_a_snapshot_of_plain_processes_is_converted(
     with restore_snapshot(host, process_snapshot, tmp_path) as live_sandbox:
         assert live_sandbox.workspace == "/testbed"
         assert live_sandbox.cwd() == "/testbed/pkg"
-        said = check_output(
+        output = check_output(
             live_sandbox, 'hostname; cat "$HOME/h" "${TMPDIR:-/tmp}/t" "$place" one; f 1; echo "$HOME $HERE"'
         )
-        assert said == "sandbox\nh\nt\nh\n1\nf:1\n/home/agent /testbed/pkg:/usr/bin\n"
+        assert output == "sandbox\nh\nt\nh\n1\nf:1\n/home/agent /testbed/pkg:/usr/bin\n"
         assert check_output(live_sandbox, "git status --porcelain") == "?? pkg/one\n"
         assert check_output(live_sandbox, "echo 2 > two; stat -c %U two one | uniq") == "root\n"
         again = live_sandbox.snapshot(tmp_path / "again").result()
@@ -114,11 +114,11 @@ def test_snapshots_of_images_are_converted_both_ways(
                         sandbox.restore(snapshot, store, at[after])
                     continue
                 with contextlib.closing(sandbox.restore(snapshot, store, at[after])) as live_sandbox:
-                    said = check_output(
+                    output = check_output(
                         live_sandbox,
                         "pwd; echo $x; cat one; ls ../README.txt 2>/dev/null || echo gone; hostname",
                     )
-                    assert said == "/testbed/pkg\nkept\n1\ngone\nsandbox\n"
+                    assert output == "/testbed/pkg\nkept\n1\ngone\nsandbox\n"
         finally:
             for backend in ("docker", "host"):
                 sandbox.remove_stale_resources(backend, "test-both")
@@ -176,12 +176,12 @@ def test_nothing_runs_while_a_state_is_restored(
     backend: str, request: pytest.FixtureRequest, process_snapshot: Snapshot, tmp_path: Path
 ) -> None:
     kit: Kit = request.getfixturevalue(backend)
-    there = tmp_path / "spoilt" if backend == "process" else Path("/tmp/spoilt")
-    spoil = SPOIL.format(there)
-    index = f"a[$(touch {there})]"
+    marker = tmp_path / "spoilt" if backend == "process" else Path("/tmp/spoilt")
+    spoil = SPOIL.format(marker)
+    index = f"a[$(touch {marker})]"
     state = {
         "directory": f"/{spoil}",
-        "previous_directory": f"/$(touch {there})",
+        "previous_directory": f"/$(touch {marker})",
         "variables": {
             "plain": {"value": spoil},
             "number": {"attributes": "ix", "value": index},
@@ -192,10 +192,10 @@ def test_nothing_runs_while_a_state_is_restored(
             "numbers": {"attributes": "ai", "elements": {"0": index, "7": spoil}},
             "map": {"attributes": "Ai", "elements": {spoil: index, index: spoil, "]": "1", "@": "2"}},
             "upper": {"attributes": "u", "value": "$(touch x)"},
-            "PROMPT_COMMAND": {"value": f"touch {there}"},
-            "BASH_ENV": {"value": f"$(touch {there})"},
-            "ENV": {"value": f"$(touch {there})"},
-            "PS4": {"value": f"$(touch {there})"},
+            "PROMPT_COMMAND": {"value": f"touch {marker}"},
+            "BASH_ENV": {"value": f"$(touch {marker})"},
+            "ENV": {"value": f"$(touch {marker})"},
+            "PS4": {"value": f"$(touch {marker})"},
             "IFS": {"value": "touch"},
             "POSIXLY_CORRECT": {"value": "1"},
             "BASH_XTRACEFD": {"value": "198"},
@@ -203,35 +203,39 @@ def test_nothing_runs_while_a_state_is_restored(
             "BASHOPTS": {"attributes": "ar", "elements": {"0": "x"}},
         },
         "functions": {
-            "ends": {"commands": f":; }}; touch {there}; {{ :"},
-            "closes": {"commands": f":; )\ntouch {there}; ( :"},
-            "both": {"commands": f"}}\n)\n}}\ntouch {there}\n{{\n(\n{{"},
-            "open": {"commands": f"cat <<END\n}}\ntouch {there}"},
-            "quote": {"commands": f"echo '\n}}\ntouch {there}\n: "},
-            "comment": {"commands": f"# }}\ntouch {there} #"},
-            "pattern": {"commands": f"case x in a ) esac\n}} ; touch {there} ; {{ :"},
-            "builtin": {"commands": f"touch {there}"},
-            "eval": {"commands": f"touch {there}"},
-            "declare": {"commands": f"touch {there}"},
-            "unset": {"commands": f"touch {there}"},
-            "set": {"commands": f"touch {there}"},
-            "cd": {"commands": f"touch {there}"},
+            "ends": {"commands": f":; }}; touch {marker}; {{ :"},
+            "closes": {"commands": f":; )\ntouch {marker}; ( :"},
+            "both": {"commands": f"}}\n)\n}}\ntouch {marker}\n{{\n(\n{{"},
+            "open": {"commands": f"cat <<END\n}}\ntouch {marker}"},
+            "quote": {"commands": f"echo '\n}}\ntouch {marker}\n: "},
+            "comment": {"commands": f"# }}\ntouch {marker} #"},
+            "pattern": {"commands": f"case x in a ) esac\n}} ; touch {marker} ; {{ :"},
+            "builtin": {"commands": f"touch {marker}"},
+            "eval": {"commands": f"touch {marker}"},
+            "declare": {"commands": f"touch {marker}"},
+            "unset": {"commands": f"touch {marker}"},
+            "set": {"commands": f"touch {marker}"},
+            "cd": {"commands": f"touch {marker}"},
             "fine": {"commands": "    echo fine"},
         },
-        "aliases": {"builtin": f"touch {there}; ", "declare": f"touch {there}; ", "ll": spoil},
+        "aliases": {"builtin": f"touch {marker}; ", "declare": f"touch {marker}; ", "ll": spoil},
         "shopt": {"expand_aliases": True, "nosuch": True, "extdebug": False, "restricted_shell": True},
         "options": {"errexit": False, "nosuch": True, "noexec": True, "onecmd": True, "posix": False},
-        "traps": {"SIGUSR1": f"touch {there}", "SIGRTMAX": f"touch {there}", "SIGNOSUCH": f"touch {there}"},
+        "traps": {
+            "SIGUSR1": f"touch {marker}",
+            "SIGRTMAX": f"touch {marker}",
+            "SIGNOSUCH": f"touch {marker}",
+        },
     }
     with restore_snapshot(kit, with_state(process_snapshot, json.dumps(state)), tmp_path) as live_sandbox:
-        assert live_sandbox.inspect(f"test -e {there} || echo untouched").output == "untouched\n"
+        assert live_sandbox.inspect(f"test -e {marker} || echo untouched").output == "untouched\n"
         assert check_output(live_sandbox, "unset -f set cd declare; fine") == "fine\n"
         assert check_output(live_sandbox, 'printf %s "$plain"') == spoil
         assert check_output(live_sandbox, 'printf %s "${map["@"]} ${map["]"]} ${#map[@]}"') == "2 1 4"
         for broken in ("ends", "closes", "both", "open", "quote", "pattern", "builtin", "eval", "unset"):
             assert run(live_sandbox, f"\\builtin declare -F {broken}").exit_code == 1, broken
-        assert check_output(live_sandbox, "trap -p SIGUSR1") == f"trap -- 'touch {there}' SIGUSR1\n"
-        assert live_sandbox.inspect(f"test -e {there} || echo untouched").output == "untouched\n"
+        assert check_output(live_sandbox, "trap -p SIGUSR1") == f"trap -- 'touch {marker}' SIGUSR1\n"
+        assert live_sandbox.inspect(f"test -e {marker} || echo untouched").output == "untouched\n"
 
 
 _PIECES = (
@@ -414,9 +418,9 @@ def test_shell_output_is_parsed_in_linear_time(line: str) -> None:
     for lines in (20_000, 160_000):
         part = f"{line}\n" * lines
         printed = "\0mark".join(["", "", part, part, "declare -f x\n", part, "", "/\0/\0", "", part, ""])
-        begun = time.process_time()
+        start_time = time.process_time()
         parse_printed_state(printed, "mark")
-        seconds.append(time.process_time() - begun)
+        seconds.append(time.process_time() - start_time)
     assert seconds[1] < 40 * seconds[0] + 1
 
 

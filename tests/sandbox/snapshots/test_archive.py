@@ -88,41 +88,41 @@ class Overlay:
 
 def do(root: Path, deeds: list[Any]) -> None:
     for kind, one, two, content, mode in deeds:
-        place, other = root / one, root / two
+        path, other = root / one, root / two
         try:
-            if place.is_fifo() and kind in ("write", "append", "sparse", "again"):
+            if path.is_fifo() and kind in ("write", "append", "sparse", "again"):
                 continue  # opening one without a reader never ends
             if kind in ("write", "append", "sparse", "fifo", "mkdir", "link"):
-                place.parent.mkdir(parents=True, exist_ok=True)
+                path.parent.mkdir(parents=True, exist_ok=True)
             if kind == "write":
-                place.write_bytes(content)
+                path.write_bytes(content)
             elif kind == "append":
-                with place.open("ab") as out:
+                with path.open("ab") as out:
                     out.write(content)
             elif kind == "sparse":
-                with place.open("wb") as out:
+                with path.open("wb") as out:
                     out.truncate(700_000)
                     out.seek(600_000)
                     out.write(content)
             elif kind == "mkdir":
-                place.mkdir()
+                path.mkdir()
             elif kind == "remove":
-                shutil.rmtree(place) if place.is_dir() and not place.is_symlink() else place.unlink()
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
             elif kind == "again":
-                shutil.rmtree(place)
-                place.mkdir()
+                shutil.rmtree(path)
+                path.mkdir()
             elif kind == "link":
-                place.symlink_to(two)
+                path.symlink_to(two)
             elif kind == "chmod":
-                place.chmod(mode)
+                path.chmod(mode)
             elif kind == "rename":
-                place.rename(other)
+                path.rename(other)
             elif kind == "hard":
-                other.hardlink_to(place)
+                other.hardlink_to(path)
             elif kind == "fifo":
-                os.mkfifo(place, 0o640)
-            if kind == "write" and not place.is_symlink():
-                os.setxattr(place, "user.note", content + b"!")
+                os.mkfifo(path, 0o640)
+            if kind == "write" and not path.is_symlink():
+                os.setxattr(path, "user.note", content + b"!")
         except (OSError, shutil.Error):
             continue
 
@@ -132,21 +132,21 @@ def tree(root: Path) -> dict[str, tuple[Any, ...]]:
     links: dict[int, str] = {}
     for parent, directories, files in os.walk(root):
         for name in (*directories, *files):
-            place = Path(parent) / name
-            info = place.lstat()
-            path = os.fspath(place.relative_to(root))
+            entry = Path(parent) / name
+            info = entry.lstat()
+            path = os.fspath(entry.relative_to(root))
             content: Any = None
             if stat.S_ISREG(info.st_mode):
-                content = (place.read_bytes(), os.listxattr(place), links.setdefault(info.st_ino, path))
+                content = (entry.read_bytes(), os.listxattr(entry), links.setdefault(info.st_ino, path))
             elif stat.S_ISLNK(info.st_mode):
-                content = place.readlink()
+                content = entry.readlink()
             mtime = None if stat.S_ISDIR(info.st_mode) else info.st_mtime_ns
             found[path] = (info.st_mode, info.st_uid, mtime, content)
     return found
 
 
-def keep(layers: tuple[Path, ...], base: Path, place: Path, *, opaque: str = USER_OPAQUE) -> str:
-    return archive.write(layers, LayerStack(base, opaque_attribute=opaque), place, base_digest=BASE)
+def keep(layers: tuple[Path, ...], base: Path, archive_path: Path, *, opaque: str = USER_OPAQUE) -> str:
+    return archive.write(layers, LayerStack(base, opaque_attribute=opaque), archive_path, base_digest=BASE)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -199,7 +199,7 @@ def test_equal_trees_have_equal_digests(rooms: Path) -> None:
 Member = tuple[str, bytes, dict[str, Any]]
 
 
-def make_archive(place: Path, members: list[Member], *, base: str = BASE, header: bool = True) -> Path:
+def make_archive(archive_path: Path, members: list[Member], *, base: str = BASE, header: bool = True) -> Path:
     """An archive with exactly these members: name, type, and other fields of the header."""
     raw = io.BytesIO()
     headers = {"TAKEOVER.base": base} if header else None
@@ -213,8 +213,8 @@ def make_archive(place: Path, members: list[Member], *, base: str = BASE, header
                     setattr(info, key, value)
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
-    place.write_bytes(zstandard.compress(raw.getvalue()))
-    return place
+    archive_path.write_bytes(zstandard.compress(raw.getvalue()))
+    return archive_path
 
 
 FILE, LINK, HARD, DIRECTORY = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
@@ -253,12 +253,12 @@ HOSTILE: dict[str, tuple[list[Member], str]] = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_archives(tmp_path: Path, name: str) -> None:
     members, reason = HOSTILE[name]
-    place = make_archive(tmp_path / "archive", members)
+    archive_path = make_archive(tmp_path / "archive", members)
     target = tmp_path / "in" / "target"
     target.mkdir(parents=True)
     for deed in (
-        lambda: archive.verify(place, digest=EMPTY, base_digest=BASE),
-        lambda: archive.unpack(place, target, digest=EMPTY, base_digest=BASE),
+        lambda: archive.verify(archive_path, digest=EMPTY, base_digest=BASE),
+        lambda: archive.unpack(archive_path, target, digest=EMPTY, base_digest=BASE),
     ):
         with pytest.raises(SnapshotCorruptError, match=reason) as refused:
             deed()
@@ -270,19 +270,19 @@ def test_hostile_archives(tmp_path: Path, name: str) -> None:
 def test_an_empty_archive_survives_a_round_trip(tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
     (tmp_path / "layer").mkdir()
-    place = tmp_path / "archive"
-    digest = keep((tmp_path / "layer",), tmp_path / "base", place)
+    archive_path = tmp_path / "archive"
+    digest = keep((tmp_path / "layer",), tmp_path / "base", archive_path)
     assert digest == EMPTY
-    archive.verify(place, digest=digest, base_digest=BASE)
+    archive.verify(archive_path, digest=digest, base_digest=BASE)
 
 
 def test_another_base_and_another_digest(tmp_path: Path) -> None:
-    place = make_archive(tmp_path / "archive", [])
-    archive.verify(place, digest=EMPTY, base_digest=BASE)
+    archive_path = make_archive(tmp_path / "archive", [])
+    archive.verify(archive_path, digest=EMPTY, base_digest=BASE)
     with pytest.raises(SnapshotCorruptError, match="made for base"):
-        archive.verify(place, digest=EMPTY, base_digest="sha256:" + "c" * 64)
+        archive.verify(archive_path, digest=EMPTY, base_digest="sha256:" + "c" * 64)
     with pytest.raises(SnapshotCorruptError, match="but the snapshot says"):
-        archive.verify(place, digest="0" * 64, base_digest=BASE)
+        archive.verify(archive_path, digest="0" * 64, base_digest=BASE)
     with pytest.raises(SnapshotCorruptError, match="made for base"):
         archive.verify(
             make_archive(tmp_path / "bare", [("x", FILE, {})], header=False), digest=EMPTY, base_digest=BASE
@@ -297,25 +297,25 @@ def whole(tmp_path: Path) -> tuple[Path, str]:
         (layer / f"d/f{number}").write_bytes(os.urandom(300))
     (layer / "link").symlink_to("d/f1")
     (layer / "zeros").write_bytes(bytes(50_000))
-    place = tmp_path / "archive"
-    return place, keep((layer,), base, place)
+    archive_path = tmp_path / "archive"
+    return archive_path, keep((layer,), base, archive_path)
 
 
 def test_every_cut_and_every_flip_is_refused(tmp_path: Path) -> None:
-    place, digest = whole(tmp_path)
-    content = place.read_bytes()
-    archive.verify(place, digest=digest, base_digest=BASE)
+    archive_path, digest = whole(tmp_path)
+    content = archive_path.read_bytes()
+    archive.verify(archive_path, digest=digest, base_digest=BASE)
     step = max(1, len(content) // 150)
     for length in (*range(0, len(content) - 4, step), len(content) - 5):
-        place.write_bytes(content[:length])
+        archive_path.write_bytes(content[:length])
         with pytest.raises(SnapshotCorruptError):
-            archive.verify(place, digest=digest, base_digest=BASE)
+            archive.verify(archive_path, digest=digest, base_digest=BASE)
     for position in (*range(0, len(content), step), *range(len(content) - 4, len(content))):
         flipped = bytearray(content)
         flipped[position] ^= 1 << position % 8
-        place.write_bytes(flipped)
+        archive_path.write_bytes(flipped)
         with pytest.raises(SnapshotCorruptError):
-            archive.verify(place, digest=digest, base_digest=BASE)
+            archive.verify(archive_path, digest=digest, base_digest=BASE)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -326,10 +326,10 @@ def test_random_headers_raise_only_typed_errors(tmp_path: Path, data: st.DataObj
         whole(tmp_path)
     raw = bytearray(zstandard.ZstdDecompressor().stream_reader((tmp_path / "archive").read_bytes()).read())
     for _ in range(data.draw(st.integers(1, 6))):
-        place = data.draw(st.integers(0, len(raw) - 1))
-        raw[place] = data.draw(st.integers(0, 255))
+        offset = data.draw(st.integers(0, len(raw) - 1))
+        raw[offset] = data.draw(st.integers(0, 255))
     if data.draw(st.booleans()):  # fix the header's own checksum
-        start = place // 512 * 512
+        start = offset // 512 * 512
         block = raw[start : start + 512]
         total = sum(block[:148]) + 256 + sum(block[156:])
         raw[start + 148 : start + 156] = b"%06o\0 " % (total & 0o777777)
@@ -345,14 +345,14 @@ def test_random_headers_raise_only_typed_errors(tmp_path: Path, data: st.DataObj
 
 
 def test_noise_is_refused(tmp_path: Path) -> None:
-    place = tmp_path / "archive"
+    archive_path = tmp_path / "archive"
     for content in (b"", b"\0" * 5000, os.urandom(3000), zstandard.compress(os.urandom(3000))):
-        place.write_bytes(content)
+        archive_path.write_bytes(content)
         with pytest.raises(SnapshotCorruptError):
-            archive.verify(place, digest=EMPTY, base_digest=BASE)
-    place.unlink()
+            archive.verify(archive_path, digest=EMPTY, base_digest=BASE)
+    archive_path.unlink()
     with pytest.raises(SnapshotCorruptError, match="archive is missing"):
-        archive.verify(place, digest=EMPTY, base_digest=BASE)
+        archive.verify(archive_path, digest=EMPTY, base_digest=BASE)
 
 
 END = bytes(tarfile.RECORDSIZE)
@@ -394,15 +394,15 @@ def make_extended_header(*records: tuple[bytes, bytes] | bytes, kind: bytes = ta
     return block(b"././@PaxHeader", kind, size=number(len(body))) + body + bytes(-len(body) % 512)
 
 
-def pack_archive(place: Path, *chunks: bytes, **options: Any) -> Path:
+def pack_archive(archive_path: Path, *chunks: bytes, **options: Any) -> Path:
     """An archive of these bytes after the global header."""
     with (
-        place.open("wb") as raw,
+        archive_path.open("wb") as raw,
         zstandard.ZstdCompressor(**options).stream_writer(raw, closefd=False) as compressor,
     ):
         for chunk in (GLOBAL, *chunks):
             compressor.write(chunk)
-    return place
+    return archive_path
 
 
 def sparse(*records: tuple[bytes, bytes]) -> bytes:
@@ -507,12 +507,12 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_members_are_refused_at_once(tmp_path: Path, name: str) -> None:
     chunk, reason = MALFORMED[name]
-    place = pack_archive(tmp_path / "archive", chunk, END)
+    archive_path = pack_archive(tmp_path / "archive", chunk, END)
     (tmp_path / "target").mkdir()
     began = time.process_time()
     for deed in (
-        lambda: archive.verify(place, digest=EMPTY, base_digest=BASE),
-        lambda: archive.unpack(place, tmp_path / "target", digest=EMPTY, base_digest=BASE),
+        lambda: archive.verify(archive_path, digest=EMPTY, base_digest=BASE),
+        lambda: archive.unpack(archive_path, tmp_path / "target", digest=EMPTY, base_digest=BASE),
     ):
         with pytest.raises(SnapshotCorruptError, match=reason) as refused:
             deed()
@@ -522,23 +522,23 @@ def test_malformed_members_are_refused_at_once(tmp_path: Path, name: str) -> Non
 
 
 def test_every_file_time_survives_a_round_trip(tmp_path: Path) -> None:
-    place = tmp_path / "archive"
+    archive_path = tmp_path / "archive"
     for number_, text in enumerate(("0", "-1", "-1.5", "1700000000.123456789", f"{2**63 - 1}.999999999")):
-        pack_archive(place, make_extended_header((b"mtime", text.encode())) + block(), END)
-        digest = read_digest(place)
+        pack_archive(archive_path, make_extended_header((b"mtime", text.encode())) + block(), END)
+        digest = read_digest(archive_path)
         target = tmp_path / str(number_)
         target.mkdir()
-        archive.unpack(place, target, digest=digest, base_digest=BASE)
+        archive.unpack(archive_path, target, digest=digest, base_digest=BASE)
         if len(text) < 25:
             assert (target / "x").stat().st_mtime_ns == Decimal(text) * 10**9
 
 
-def read_digest(place: Path) -> str:
+def read_digest(archive_path: Path) -> str:
     """The digest of an archive's members."""
-    with place.open("rb") as raw:
-        found = members.ArchiveMembers(place, raw)
+    with archive_path.open("rb") as raw:
+        found = members.ArchiveMembers(archive_path, raw)
         found.read_base()
-        return archive._ArchiveReader(place, found, None, None, archive.MAX_LAYER_BYTES).read()
+        return archive._ArchiveReader(archive_path, found, None, None, archive.MAX_LAYER_BYTES).read()
 
 
 COST = """
@@ -555,10 +555,10 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10, time.
 """
 
 
-def cost(place: Path, reason: str) -> tuple[float, float]:
+def cost(archive_path: Path, reason: str) -> tuple[float, float]:
     """The cost of verifying: peak MiB and CPU seconds."""
     done = subprocess.run(
-        [sys.executable, "-c", COST, str(place), BASE, reason],
+        [sys.executable, "-c", COST, str(archive_path), BASE, reason],
         capture_output=True,
         text=True,
         check=True,
@@ -570,24 +570,24 @@ def cost(place: Path, reason: str) -> tuple[float, float]:
 
 def test_many_members_are_cheap(tmp_path: Path) -> None:
     for prefix in (b"", b".wh."):
-        place = pack_archive(
+        archive_path = pack_archive(
             tmp_path / "archive", *(block(b"%sm%07d" % (prefix, n)) for n in range(60_000)), END
         )
-        mib, seconds = cost(place, "but the snapshot says")
+        mib, seconds = cost(archive_path, "but the snapshot says")
         assert mib < 20
         assert seconds < 6
 
 
 def test_a_window_takes_no_memory(tmp_path: Path) -> None:
     wide = zstandard.ZstdCompressionParameters(window_log=27, compression_level=1)
-    place = pack_archive(
+    archive_path = pack_archive(
         tmp_path / "archive",
         block(size=number(160 << 20)),
         *[bytes(1 << 20)] * 160,
         END,
         compression_params=wide,
     )
-    mib, _ = cost(place, "Frame requires too much memory")
+    mib, _ = cost(archive_path, "Frame requires too much memory")
     assert mib < 20
 
 
@@ -601,8 +601,8 @@ def test_attributes_take_no_memory(tmp_path: Path) -> None:
 
 
 def test_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = pack_archive(tmp_path / "archive", *(block(b"m%02d" % n) for n in range(60)), END)
-    archive.verify(place, digest=read_digest(place), base_digest=BASE)
+    archive_path = pack_archive(tmp_path / "archive", *(block(b"m%02d" % n) for n in range(60)), END)
+    archive.verify(archive_path, digest=read_digest(archive_path), base_digest=BASE)
     for limit, value, reason in (
         ("MAX_MEMBERS", 59, "more than 59 members"),
         ("MAX_TOTAL_PATH_BYTES", 100, "its paths take"),
@@ -610,21 +610,23 @@ def test_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         with monkeypatch.context() as patched:
             patched.setattr(members, limit, value)
             with pytest.raises(SnapshotCorruptError, match=reason):
-                archive.verify(place, digest=EMPTY, base_digest=BASE)
+                archive.verify(archive_path, digest=EMPTY, base_digest=BASE)
     monkeypatch.setattr(members, "MAX_TOTAL_EXTENDED_HEADER_BYTES", 500)
     pack_archive(
-        place, *(make_extended_header((b"mtime", b"1")) + block(b"m%02d" % n) for n in range(60)), END
+        archive_path, *(make_extended_header((b"mtime", b"1")) + block(b"m%02d" % n) for n in range(60)), END
     )
     with pytest.raises(SnapshotCorruptError, match="header is too large"):
-        archive.verify(place, digest=EMPTY, base_digest=BASE)
+        archive.verify(archive_path, digest=EMPTY, base_digest=BASE)
 
 
 def test_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = pack_archive(tmp_path / "archive", block(size=number(8**10)), *[bytes(1 << 20)] * 1024, END)
+    archive_path = pack_archive(
+        tmp_path / "archive", block(size=number(8**10)), *[bytes(1 << 20)] * 1024, END
+    )
     monkeypatch.setattr(members, "_CPU_S", 0.1)
     began = time.thread_time()
     with pytest.raises(SnapshotCorruptError, match="takes too long"):
-        archive.verify(place, digest=EMPTY, base_digest=BASE)
+        archive.verify(archive_path, digest=EMPTY, base_digest=BASE)
     assert time.thread_time() - began < 0.5
 
 
@@ -643,25 +645,25 @@ def test_a_file_of_another_user_is_not_archived(tmp_path: Path) -> None:
 def test_other_file_types_are_refused_and_closed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     before = set(Path("/proc/self/fd").iterdir())
-    for place in (tmp_path, tmp_path / "fifo"):
-        with pytest.raises(SnapshotCorruptError, match=f"{place}: is not a regular file"):
-            archive.verify(place, digest="", base_digest=BASE)
+    for path in (tmp_path, tmp_path / "fifo"):
+        with pytest.raises(SnapshotCorruptError, match=f"{path}: is not a regular file"):
+            archive.verify(path, digest="", base_digest=BASE)
     assert set(Path("/proc/self/fd").iterdir()) <= before
 
 
 def test_an_archive_larger_than_a_sandbox_is_refused(tmp_path: Path) -> None:
     """Holes count only where they are written, and are dropped where unnecessary."""
-    place, target = tmp_path / "archive", tmp_path / "target"
+    archive_path, target = tmp_path / "archive", tmp_path / "target"
     content = (b"data".ljust(4096, b"\0") + bytes(252 << 10)) * 64
-    pack_archive(place, block(size=number(len(content))), content, END)
-    digest = read_digest(place)
+    pack_archive(archive_path, block(size=number(len(content))), content, END)
+    digest = read_digest(archive_path)
     target.mkdir()
-    archive.unpack(place, target, digest=digest, base_digest=BASE, max_bytes=1 << 20)
+    archive.unpack(archive_path, target, digest=digest, base_digest=BASE, max_bytes=1 << 20)
     assert (target / "x").read_bytes() == content
     assert (target / "x").stat().st_blocks * 512 < 1 << 20
     for deed in (
-        lambda: archive.unpack(place, target, digest=digest, base_digest=BASE, max_bytes=100 << 10),
-        lambda: archive.verify(place, digest=digest, base_digest=BASE, max_bytes=15 << 20),
+        lambda: archive.unpack(archive_path, target, digest=digest, base_digest=BASE, max_bytes=100 << 10),
+        lambda: archive.verify(archive_path, digest=digest, base_digest=BASE, max_bytes=15 << 20),
     ):
         (target / "x").unlink(missing_ok=True)
         with pytest.raises(OutOfDiskError, match=r"more than \d+ MB, the sandbox's limit; raise disk_mb"):
@@ -669,20 +671,20 @@ def test_an_archive_larger_than_a_sandbox_is_refused(tmp_path: Path) -> None:
 
 
 def test_data_after_the_end_is_refused(tmp_path: Path) -> None:
-    place = pack_archive(tmp_path / "archive", block(), END)
-    digest, whole = read_digest(place), place.read_bytes()
+    archive_path = pack_archive(tmp_path / "archive", block(), END)
+    digest, whole = read_digest(archive_path), archive_path.read_bytes()
     for more, reason in (
         (b"junk" * 100, "Unknown frame"),
         (zstandard.compress(b"junk"), "continues after its end"),
         (zstandard.compress(bytes(tarfile.RECORDSIZE)), "continues after its end"),
     ):
-        place.write_bytes(whole + more)
+        archive_path.write_bytes(whole + more)
         with pytest.raises(SnapshotCorruptError, match=reason):
-            archive.verify(place, digest=digest, base_digest=BASE)
+            archive.verify(archive_path, digest=digest, base_digest=BASE)
     for end in (b"", bytes(512), END + END, END[:-512] + b"x" + bytes(511)):
-        pack_archive(place, block(), end)
+        pack_archive(archive_path, block(), end)
         with pytest.raises(SnapshotCorruptError, match=r"truncated|continues after"):
-            archive.verify(place, digest=digest, base_digest=BASE)
+            archive.verify(archive_path, digest=digest, base_digest=BASE)
 
 
 FIELDS = st.fixed_dictionaries(
@@ -740,12 +742,12 @@ def test_random_members_raise_only_typed_errors(
         if content and "size" not in fields:
             fields = {**fields, "size": number(len(content))}
         chunks += [block(**fields), content + bytes(-len(content) % 512)]  # type: ignore[arg-type]
-    place = pack_archive(tmp_path / "archive", *chunks, END)
+    archive_path = pack_archive(tmp_path / "archive", *chunks, END)
     target = Path(tempfile.mkdtemp(dir=tmp_path)) / "in" / "target"
     target.mkdir(parents=True)
     for deed in (
-        lambda: archive.verify(place, digest="0" * 64, base_digest=BASE),
-        lambda: archive.unpack(place, target, digest="0" * 64, base_digest=BASE, max_bytes=1000),
+        lambda: archive.verify(archive_path, digest="0" * 64, base_digest=BASE),
+        lambda: archive.unpack(archive_path, target, digest="0" * 64, base_digest=BASE, max_bytes=1000),
     ):
         with pytest.raises((SnapshotCorruptError, OutOfDiskError)):
             deed()
@@ -762,8 +764,10 @@ def test_sums_are_a_mapping(expected: dict[str, tuple[bytes, int]]) -> None:
     sums = members.DigestsByPath()
     for path in sorted(expected, key=members.sort_key):
         sums.add(members.sort_key(path), *expected[path])
-    told = {path: None if kind == sums.UNREPORTED else sum_.hex() for path, (sum_, kind) in expected.items()}
-    assert dict(sums) == told
+    text_sums = {
+        path: None if kind == sums.UNREPORTED else sum_.hex() for path, (sum_, kind) in expected.items()
+    }
+    assert dict(sums) == text_sums
     assert sums.get("c") is None
     for path, (sum_, kind) in expected.items():
         assert sums.find_file(path) == (None if kind == sums.LINK else (sum_, kind))
@@ -778,18 +782,20 @@ def test_closed_directories_with_hard_links() -> None:
             block(b"b", DIRECTORY, mode=b"0000500\0"),
             block(b"b/h", HARD, target=b"a/f"),
         ]
-        place = pack_archive(room / "archive", *chunks, END)
-        digest, target = read_digest(place), room / "target"
+        archive_path = pack_archive(room / "archive", *chunks, END)
+        digest, target = read_digest(archive_path), room / "target"
         target.mkdir()
         script = "import os, sys; from pathlib import Path; from langgraph_takeover.sandbox.snapshots import archive\n"
         script += "if os.geteuid() == 0: os.setresuid(12345, 12345, 12345)\n"
         script += "archive.unpack(Path(sys.argv[1]), Path(sys.argv[2]), digest=sys.argv[3], base_digest=sys.argv[4])"
         if os.geteuid() == 0:
             os.chown(target, 12345, 12345)
-            place.chmod(0o644)
+            archive_path.chmod(0o644)
             room.chmod(0o755)
         path = {**os.environ, "PYTHONPATH": str(Path(archive.__file__).parents[3])}
-        subprocess.run([sys.executable, "-c", script, place, target, digest, BASE], check=True, env=path)
+        subprocess.run(
+            [sys.executable, "-c", script, archive_path, target, digest, BASE], check=True, env=path
+        )
         assert stat.S_IMODE((target / "a").stat().st_mode) == 0
         assert stat.S_IMODE((target / "b").stat().st_mode) == 0o500
         (target / "a").chmod(0o700)
@@ -834,13 +840,13 @@ def test_attributes_with_unsupported_names(tmp_path: Path) -> None:
 
 
 def test_a_docker_whiteout_is_refused_before_the_daemon_sees_it(tmp_path: Path) -> None:
-    place = pack_archive(
+    archive_path = pack_archive(
         tmp_path / "archive", make_extended_header((b"TAKEOVER.literal", b"1")) + block(b".wh.x"), END
     )
-    digest = read_digest(place)
-    assert archive.verify(place, digest=digest, base_digest=BASE).literal_path == ".wh.x"
+    digest = read_digest(archive_path)
+    assert archive.verify(archive_path, digest=digest, base_digest=BASE).literal_path == ".wh.x"
     with pytest.raises(SnapshotCorruptError, match="cannot keep a file named"):
-        docker_images.load_archive(place, digest, {"Id": BASE}, {}, "tag")
+        docker_images.load_archive(archive_path, digest, {"Id": BASE}, {}, "tag")
 
 
 @pytest.mark.slow
@@ -857,9 +863,11 @@ def test_a_repository_with_its_packages_is_read(tmp_path: Path) -> None:
                 chunks.append(times + block(name, HARD, target=origin))
             else:
                 chunks.append(times + block(name, size=number(4)) + (b"%04d" % number_).ljust(512, b"\0"))
-    place = pack_archive(tmp_path / "archive", *chunks, END)
-    assert len(archive.verify(place, digest=read_digest(place), base_digest=BASE).files) == 200_000
-    mib, seconds = cost(place, "but the snapshot says")
+    archive_path = pack_archive(tmp_path / "archive", *chunks, END)
+    assert (
+        len(archive.verify(archive_path, digest=read_digest(archive_path), base_digest=BASE).files) == 200_000
+    )
+    mib, seconds = cost(archive_path, "but the snapshot says")
     assert mib < 60
     assert seconds < 30
 

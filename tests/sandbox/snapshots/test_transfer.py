@@ -47,10 +47,10 @@ def stored_snapshot(tmp_path: Path) -> tuple[Snapshot, Path]:
         directory.mkdir()
     for number in range(4):
         (layer / f"f{number}").write_bytes(os.urandom(100_000))
-    place = store / "snapshot.tar.zst"
-    digest = archive.write((layer,), LayerStack(base), place, base_digest=BASE)
+    path = store / "snapshot.tar.zst"
+    digest = archive.write((layer,), LayerStack(base), path, base_digest=BASE)
     state = "cd /testbed; x=$'\\377'"
-    return snapshot_of(digest, place.name, state), store
+    return snapshot_of(digest, path.name, state), store
 
 
 def snapshot_of(digest: str, location: str, state: str = "") -> Snapshot:
@@ -62,9 +62,9 @@ def snapshot_of(digest: str, location: str, state: str = "") -> Snapshot:
 @pytest.fixture
 def exported_file(stored_snapshot: tuple[Snapshot, Path], tmp_path: Path) -> Path:
     snapshot, store = stored_snapshot
-    place = tmp_path / "out" / "deep" / "snapshot.takeover"
-    transfer.export_snapshot(snapshot, store, str(place))
-    return place
+    path = tmp_path / "out" / "deep" / "snapshot.takeover"
+    transfer.export_snapshot(snapshot, store, str(path))
+    return path
 
 
 @pytest.fixture
@@ -72,12 +72,12 @@ def small() -> Iterator[Path]:
     """A file system with too little room for the snapshot."""
     if os.geteuid() != 0:
         skip_missing("only root can mount a small file system")
-    with tempfile.TemporaryDirectory() as place:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place], check=True)
+    with tempfile.TemporaryDirectory() as directory:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", directory], check=True)
         try:
-            yield Path(place)
+            yield Path(directory)
         finally:
-            subprocess.run(["umount", place], check=True)
+            subprocess.run(["umount", directory], check=True)
 
 
 def expect_refusal(url: str, store: Path, reason: str) -> None:
@@ -94,8 +94,8 @@ def test_a_snapshot_survives_a_round_trip(
     assert list(exported_file.parent.iterdir()) == [exported_file]
     found = transfer.import_snapshot(str(exported_file), tmp_path / "new" / "store")
     assert found == snapshot.model_copy(update={"location": found.location})
-    there = tmp_path / "new" / "store" / found.location
-    assert there.read_bytes() == (store / snapshot.location).read_bytes()
+    copy = tmp_path / "new" / "store" / found.location
+    assert copy.read_bytes() == (store / snapshot.location).read_bytes()
 
 
 def test_a_store_with_an_fsspec_url(stored_snapshot: tuple[Snapshot, Path], tmp_path: Path) -> None:
@@ -166,9 +166,9 @@ def test_a_header_that_does_not_match_its_archive(
         ({"base": "sha256:" + "c" * 64}, "made for base"),
     ):
         header = f'{{"snapshot":{snapshot.model_copy(update=more).model_dump_json()}}}'.encode()
-        place = tmp_path / "other"
-        place.write_bytes(sign_file(header, content))
-        expect_refusal(str(place), tmp_path / "new", reason)
+        path = tmp_path / "other"
+        path.write_bytes(sign_file(header, content))
+        expect_refusal(str(path), tmp_path / "new", reason)
 
 
 def sign_file(header: bytes, content: bytes) -> bytes:
@@ -179,13 +179,13 @@ def sign_file(header: bytes, content: bytes) -> bytes:
 
 def test_a_changed_snapshot_is_not_exported(stored_snapshot: tuple[Snapshot, Path], tmp_path: Path) -> None:
     snapshot, store = stored_snapshot
-    place = tmp_path / "out" / "file"
+    path = tmp_path / "out" / "file"
     with pytest.raises(SnapshotCorruptError, match="but the snapshot says"):
-        transfer.export_snapshot(snapshot.model_copy(update={"digest": "0" * 64}), store, str(place))
+        transfer.export_snapshot(snapshot.model_copy(update={"digest": "0" * 64}), store, str(path))
     (store / snapshot.location).unlink()
     with pytest.raises(SnapshotCorruptError, match="archive is missing"):
-        transfer.export_snapshot(snapshot, store, str(place))
-    assert not place.parent.exists()
+        transfer.export_snapshot(snapshot, store, str(path))
+    assert not path.parent.exists()
 
 
 def test_a_full_disk(stored_snapshot: tuple[Snapshot, Path], exported_file: Path, small: Path) -> None:
@@ -379,25 +379,25 @@ def test_users_who_cannot_read_layers_snapshot_by_commit(kit: Kit, tmp_path: Pat
     socket = Path("/var/run/docker.sock")
     if os.geteuid() != 0 or os.environ.get("DOCKER_HOST") or not socket.is_socket():
         skip_missing("only root can become a user that a local daemon's socket is open to")
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         group = socket.stat().st_gid
-        os.chown(place, 12345, group)
+        os.chown(directory, 12345, group)
         become = ["setpriv", "--reuid=12345", f"--regid={group}", "--clear-groups", sys.executable, "-c"]
         package = str(Path(sandbox.__file__).parents[2])
-        own = {**os.environ, "HOME": place, "TAKEOVER_HOME": f"{place}/depot", "PYTHONPATH": package}
+        own = {**os.environ, "HOME": directory, "TAKEOVER_HOME": f"{directory}/depot", "PYTHONPATH": package}
         if subprocess.run(
             [*become, "import docker, langgraph_takeover.sandbox"], env=own, capture_output=True
         ).returncode:
             skip_missing("this Python is not open to other users")
         done = subprocess.run(
-            [*become, UNPRIVILEGED, place, kit.spec().model_dump_json(), f"{NASTY}{DARK}"],
+            [*become, UNPRIVILEGED, directory, kit.spec().model_dump_json(), f"{NASTY}{DARK}"],
             env=own,
             capture_output=True,
             text=True,
             timeout=100,
         )
         assert done.stdout == "the daemon's layers cannot be read from here (use snapshots by commit)\n", done
-        found = transfer.import_snapshot(f"{place}/file", tmp_path)
+        found = transfer.import_snapshot(f"{directory}/file", tmp_path)
     with kit.close_started():
         again = kit.restore(found, tmp_path, snapshots="layer")
         assert check_output(again, "stat -c %a dark dark/in/s tools").split() == ["0"] * 3

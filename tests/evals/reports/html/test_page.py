@@ -117,14 +117,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.fixture(scope="module")
 def page_file(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("page")
-    svg, png = place / "p.svg", place / "p.png"
+    directory = tmp_path_factory.mktemp("page")
+    svg, png = directory / "p.svg", directory / "p.png"
     svg.write_text(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><script>parent.hacked = 1</script></svg>'
     )
     png.write_bytes(b"")
-    write_page(place / "report.html", results, [TABLE], [Picture("effort", "Events by view", svg, png)])
-    return place / "report.html"
+    write_page(directory / "report.html", results, [TABLE], [Picture("effort", "Events by view", svg, png)])
+    return directory / "report.html"
 
 
 def texts(page: Page, selector: str) -> list[str]:

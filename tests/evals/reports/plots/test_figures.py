@@ -89,7 +89,7 @@ def test_reductions_equal_the_table(published_rows: Path) -> None:
 def test_accuracy_and_effort_equal_the_table(published_rows: Path) -> None:
     results = load_results([published_rows])
     effects = {table.name: table for table in build_tables(results)}["effects"]
-    column = {name: place for place, name in enumerate(effects.columns)}
+    column = {name: index for index, name in enumerate(effects.columns)}
     expected = {
         (round(float(row[column[effort]] or 0), 6), round(float(row[column["solved %"]] or 0), 6))
         for row in effects.rows
@@ -163,7 +163,9 @@ def test_views_differ_in_color_marker_and_line() -> None:
     assert len({str(view_style.line) for view_style in styles[:7]}) == 7
     # Colors must differ in brightness or in their blue channel, for readers who cannot distinguish red and green.
     for one, other in combinations([view_style.color for view_style in styles], 2):
-        first, second = ([int(color[place : place + 2], 16) for place in (1, 3, 5)] for color in (one, other))
+        first, second = (
+            [int(color[offset : offset + 2], 16) for offset in (1, 3, 5)] for color in (one, other)
+        )
         brightness = abs(sum(first) - sum(second)) / 3
         assert max(brightness, abs(first[2] - second[2])) > 15, (one, other)
 

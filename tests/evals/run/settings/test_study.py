@@ -26,9 +26,9 @@ def points(*reached: tuple[int, str, str]) -> list[ReachedPoint]:
     ]
 
 
-def parse_plan(told: str) -> dict[str, str]:
+def parse_plan(output: str) -> dict[str, str]:
     """The jobs of each stage in the table of a plan."""
-    lines = [line.split("│")[1:-1] for line in told.splitlines() if line.startswith("│")]
+    lines = [line.split("│")[1:-1] for line in output.splitlines() if line.startswith("│")]
     return {stage.strip(): jobs.strip() for stage, jobs, *_ in lines}
 
 
@@ -61,8 +61,10 @@ def test_the_robustness_studies(
     verified_parquet: Path, run_main: RunCommand, tmp_path: Path, name: str, takeovers: str
 ) -> None:
     models = [part for each in "abc" for part in ("--predecessor", f"openai:{each}")]
-    given = models if name == "predecessors" else ()
-    done = run_main("--study", name, "--tasks", verified_parquet, *given, "--dry-run", "--out", tmp_path)
+    predecessors = models if name == "predecessors" else ()
+    done = run_main(
+        "--study", name, "--tasks", verified_parquet, *predecessors, "--dry-run", "--out", tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert parse_plan(done.stdout)["takeovers"] == takeovers
     assert f"points: {load_studies()[name].max_points} (" in done.stdout
@@ -97,7 +99,7 @@ def test_shards(text: str, parts: set[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("3", r"invalid shard .* \(use 2/8"),
         ("0/4", "counted from 1 to 4"),
@@ -108,8 +110,8 @@ def test_shards(text: str, parts: set[int]) -> None:
         ("1/0", "counted from 1 to 0"),
     ],
 )
-def test_invalid_shards(text: str, told: str) -> None:
-    with pytest.raises(RunUsageError, match=told):
+def test_invalid_shards(text: str, expected: str) -> None:
+    with pytest.raises(RunUsageError, match=expected):
         read_shard(text)
 
 
@@ -139,7 +141,7 @@ def test_points_reached_by_all_predecessors_come_first() -> None:
 
 @pytest.mark.slow
 def test_merged_shards_equal_the_whole(run_main: RunCommand, tmp_path: Path) -> None:
-    asked = (
+    arguments = (
         "--task-ids",
         "galley__galley-31,harbor__harbor-5",
         "--view",
@@ -148,7 +150,7 @@ def test_merged_shards_equal_the_whole(run_main: RunCommand, tmp_path: Path) -> 
         "first_source_edit",
     )
     for shard in ("1/2", "2/2"):
-        assert run_main(*asked, "--shard", shard, "--out", tmp_path / shard[0]).returncode == 0
+        assert run_main(*arguments, "--shard", shard, "--out", tmp_path / shard[0]).returncode == 0
     ids = [{row["task_id"] for row in read_rows(tmp_path / part)} for part in "12"]
     assert ids == [{"galley__galley-31"}, {"harbor__harbor-5"}]
 
@@ -211,9 +213,9 @@ def test_records_of_an_earlier_run_are_reused(run_main: RunCommand, tmp_path: Pa
 @pytest.mark.slow
 def test_several_predecessors_and_successors_in_one_run(run_main: RunCommand, tmp_path: Path) -> None:
     out, models = tmp_path / "out", ("builtin:oracle", "builtin:oracle+0.001s")
-    asked = [part for name in models for part in ("--predecessor", name, "--successor", name)]
+    arguments = [part for name in models for part in ("--predecessor", name, "--successor", name)]
     one = ("--task-ids", "galley__galley-31", "--view", "repository", "--points", "first_source_edit")
-    assert run_main(*one, *asked, "--out", out).returncode == 0
+    assert run_main(*one, *arguments, "--out", out).returncode == 0
     assert {row["predecessor"] for row in read_rows(out, "predecessors")} == set(models)
     assert len({row["record_id"] for row in read_rows(out, "labels")}) == 2
     assert Counter((row["predecessor"], row["successor"]) for row in read_rows(out)) == {
