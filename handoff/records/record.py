@@ -123,6 +123,11 @@ class HandoffRecord(Frozen):
     """The durable whole of one handoff: point, snapshot, checkpoint, trace prefix, notes, review, digest.
 
     `digest` covers everything except itself, the notes and the review, which are added later and have their own.
+
+    Example:
+        >>> record = home.records.load("fix-1.first_validation")
+        >>> record.predecessor, record.thread_id
+        ('OracleModel', 'fix-1')
     """
 
     schema_version: Literal[4, 5] = 5
