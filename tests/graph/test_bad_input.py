@@ -492,7 +492,8 @@ def test_a_database_of_a_newer_program(bench: RunHarness, tmp_path: Path) -> Non
         connection.exec_driver_sql("UPDATE takeover_schema SET version = 99")
     with (
         expect_error(
-            LedgerUnavailableError, "a newer program made it .schema 99; .*update the program, or use another"
+            LedgerUnavailableError,
+            "created by a newer version .schema 99.*update the program, or use another",
         ),
         open_home(tmp_path / "home", url),
     ):
@@ -500,7 +501,7 @@ def test_a_database_of_a_newer_program(bench: RunHarness, tmp_path: Path) -> Non
     with bench.home.ledger.write_transaction() as connection:
         connection.exec_driver_sql("UPDATE takeover_schema SET version = 1")
     with (
-        expect_error(LedgerUnavailableError, "an earlier version made it"),
+        expect_error(LedgerUnavailableError, "created by an earlier version"),
         open_home(tmp_path / "home", url),
     ):
         pass
