@@ -65,7 +65,7 @@ def test_a_bundled_task_in_docker(images: Any, takeover: RunCommand, tmp_path: P
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("machine", "view", "takeovers"),
+    ("sandbox", "view", "takeovers"),
     [("docker", "repository", 1), pytest.param("host", "trace", 2, marks=pytest.mark.slow)],
 )
 def test_a_real_task_from_its_trajectory(

@@ -123,7 +123,7 @@ def _values(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize(
-    ("machine", "protocol", "views"),
+    ("sandbox", "protocol", "views"),
     [
         ("process", "text", tuple(VIEWS)),
         pytest.param("process", "native", ("repository", "cited", "transcript"), marks=pytest.mark.slow),

@@ -89,15 +89,15 @@ def expect_error(kind: type[Exception], says: str) -> Iterator[None]:
         ({"policy": "reviews"}, "^policy: Input should be 'record', 'stop', 'review' or 'takeover', not 'reviews'$"),
         ({"points": ("edit",)}, "^points.0: Input should be 'first_source_edit', .* not 'edit'$"),
         ({"protocol": "json"}, "^protocol: Input should be 'text' or 'native', not 'json'$"),
-        ({"max_cost": 1.0}, r"^max_cost needs prices; give prices=Prices\("),
+        ({"max_cost": 1.0}, r"^max_cost needs prices .pass prices=Prices\("),
         ({"prices": {"prompt": 1}}, "^prices.completion: Field required"),
         ({"prices": {"prompt": 1, "completion": -1}}, "^prices.completion: .*greater than or equal to 0"),
         ({"model": None}, "^model: Input should be a BaseChatModel, not None$"),
         ({"model": "gpt-5"}, "^model: Input should be a BaseChatModel, not 'gpt-5'$"),
         ({"tools": [print]}, "^tools.0: Input should be a BaseTool, not <built-in function print>$"),
-        ({"sandbox": None}, r"^sandbox: give a SandboxSpec, such as SandboxSpec\(backend='host'.* not None$"),
-        ({"snapshot_every": "steps"}, "^snapshot_every: there is no 'steps'; give 'step', 'point' or 'never'$"),
-        ({"policy": "takeover"}, "^policy='takeover' needs successor=, the model that takes over$"),
+        ({"sandbox": None}, r"^sandbox: not a SandboxSpec: None .pass for instance SandboxSpec.backend='host'"),
+        ({"snapshot_every": "steps"}, "^snapshot_every: unknown value 'steps' .use 'step', 'point' or 'never'.$"),
+        ({"policy": "takeover"}, "^policy='takeover' needs the model that takes over .pass successor=.$"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be(bench: RunHarness, settings: dict[str, Any], says: str) -> None:
@@ -248,7 +248,9 @@ def test_odd_threads_keep_apart(bench: RunHarness) -> None:
 def test_records_that_are_not_there(bench: RunHarness, record: Any) -> None:
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
     settings: Any = {"model": scripted_model(DONE), "sandbox": bench.spec}
-    with expect_error(RecordError, "(is no record's id|no such record); there are run.first_source_edit$"):
+    with expect_error(
+        RecordError, "(invalid record id|record not found): .*known records: run.first_source_edit.$"
+    ):
         take_over(bench.home, "taking", record_id=record, view="trace", **settings)
     # Nothing began there, so the thread is free.
     assert bench.home.threads() == ("thread",)
@@ -332,7 +334,7 @@ def test_checkpoints_that_are_not_there(bench: RunHarness) -> None:
         ),
         ({"messages": "hi"}, "^messages: give a list of messages, not 'hi'$"),
         ({"messages": None}, "^messages: give a list of messages, not None$"),
-        ({"nonsense": 1}, "^a state holds no 'nonsense'; there are messages, task, "),
+        ({"nonsense": 1}, "^unknown state key 'nonsense' .known: messages, task, "),
         ({"events": [{"a": 1}]}, "^events.0.index: Field required"),
         ({"fired": [object()]}, "^fired.0: "),
         ({"steps": "many"}, "^steps: .*valid integer.* not 'many'$"),
@@ -340,7 +342,7 @@ def test_checkpoints_that_are_not_there(bench: RunHarness) -> None:
         ({"stop_reason": "tired"}, "^stop_reason: "),
         ({"edits": [{"a": object()}]}, "^edits.0.a"),
         ({"task": {"id": "t"}}, "^task.prompt: Field required"),
-        (None, "^a change is a dict of what is to be written, not None$"),
+        (None, "^a state update is a dict of values, not None$"),
     ],
 )
 def test_changes_that_cannot_be(bench: RunHarness, values: Any, says: str) -> None:
@@ -349,11 +351,9 @@ def test_changes_that_cannot_be(bench: RunHarness, values: Any, says: str) -> No
     with open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as held:
         with expect_error(InputError, says):
             held.update_state(values)
-        with expect_error(
-            InputError, "^as_node: there is no node 'nowhere'; there are begin, think, shell, "
-        ):
+        with expect_error(InputError, "^as_node: unknown node 'nowhere' .use begin, think, shell, "):
             held.update_state({}, as_node="nowhere")
-        with expect_error(SnapshotNotFoundError, "there is no machine 'gone'"):
+        with expect_error(SnapshotNotFoundError, "sandbox_state: no snapshot 'gone'"):
             held.update_state({"sandbox_state": "gone"})
         assert bench.home.history("thread") == before
         assert held.resume().stop_reason == "finished"
