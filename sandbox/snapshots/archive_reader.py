@@ -13,7 +13,7 @@ from typing import IO, Any, NamedTuple
 
 import zstandard
 
-from langgraph_takeover.sandbox.changes.report import MAX_HASHED_FILE_BYTES
+from langgraph_takeover.sandbox.changes.file_states import MAX_HASHED_FILE_BYTES
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError, SnapshotCorruptError
 from langgraph_takeover.sandbox.snapshots.archive_format import (
     MAX_LAYER_BYTES,
