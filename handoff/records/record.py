@@ -23,7 +23,7 @@ from langgraph_takeover.handoff.text.redaction import redact, redact_known_secre
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage
 from langgraph_takeover.handoff.trace.sequences import FailFastTuple
 from langgraph_takeover.sandbox.interface import Frozen, Snapshot, TakeoverError
-from langgraph_takeover.sandbox.snapshots.archive import sync_directory
+from langgraph_takeover.sandbox.storage.durability import sync_directory
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
