@@ -38,7 +38,7 @@ def _play_swarm_agent(messages: list[BaseMessage], tools: list[str]) -> AIMessag
     """The next step of a swarm agent: an agent that can hand over investigates, the other one fixes and tests."""
     assert TASK.directory is not None
     facts = read_facts(TASK.directory)
-    (region,), test = facts.places, facts.guide.command
+    (region,), test = facts.regions, facts.guide.command
     reads = [f"cat {path}" for path in (facts.guide.path, "README.md", region.path, "tests/test_wrap.py")]
     investigation = ["ls -A", facts.search, *reads, test]
     fix = (

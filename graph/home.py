@@ -35,7 +35,13 @@ _MAX_SNAPSHOT_S = 24 * 3600.0
 
 
 class CheckpointInfo(NamedTuple):
-    """One checkpoint of a thread."""
+    """One checkpoint of a thread.
+
+    Example:
+        >>> newest = home.history("fix-1")[0]
+        >>> newest.next, newest.is_restorable
+        ((), True)
+    """
 
     checkpoint: str
     parent: str | None
@@ -53,6 +59,10 @@ class Home:
     """A place for any number of threads. Several processes and hosts can share its database.
 
     `open_home` makes it.
+
+    Example:
+        >>> home.threads()
+        ('fix-1',)
     """
 
     def __init__(self, directory: Path, ledger: Ledger, saver: Saver) -> None:

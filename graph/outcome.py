@@ -22,6 +22,11 @@ class RunStatus(StrEnum):
 
     `finished` and `failed` are final. A `waiting` run resumes with an answer, a `stopped` one with changed limits or
     as it is. The work of a `handed_over` run continues on another thread.
+
+    Example:
+        >>> from langgraph_takeover import RunStatus
+        >>> RunStatus("handed_over") is RunStatus.HANDED_OVER
+        True
     """
 
     FINISHED = "finished"

@@ -50,7 +50,15 @@ _VALUE_CHANNEL: DeltaChannel[Any] = DeltaChannel(take_latest, dict, snapshot_fre
 
 
 class ReviewRequest(Frozen):
-    """The question to a person under the policy `review`: hand the work over, or continue?"""
+    """The question to a person under the policy `review`: hand the work over, or continue?
+
+    Example:
+        >>> waiting = run(
+        ...     home, "fix-2", task_id="issue-17", prompt="Make the tests pass.", model=model, sandbox=sandbox_spec, policy="review"
+        ... ).waiting
+        >>> waiting.point, waiting.record
+        ('first_source_edit', 'fix-2.first_source_edit')
+    """
 
     record: str
     """Id of the record that a successor would take over."""

@@ -56,7 +56,15 @@ _MODULES = {
 
 
 def start(spec: SandboxSpec) -> Sandbox:
-    """Start a sandbox from its base. Raises SandboxUnavailableError, with a cure."""
+    """Start a sandbox from its base. Raises SandboxUnavailableError, with a cure.
+
+    Example:
+        >>> from langgraph_takeover.sandbox import start
+        >>> sandbox = start(sandbox_spec)
+        >>> sandbox.run("git status --short", timeout_s=10).output
+        ''
+        >>> sandbox.close()
+    """
     from langgraph_takeover.sandbox.backends.base import BackendSandbox
     from langgraph_takeover.sandbox.storage import host_directories
 
@@ -70,6 +78,13 @@ def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
     A snapshot of another back end is converted if `spec` can start from its base. `store` is the directory that
     `Sandbox.snapshot` got. Raises SnapshotCorruptError if the snapshot is missing or does not match its digest, and
     SandboxUnavailableError if it cannot be converted.
+
+    Example:
+        >>> from langgraph_takeover.sandbox import restore
+        >>> sandbox = restore(record.snapshot, home.records.directory(record.id), sandbox_spec)
+        >>> sandbox.run("git diff --name-only", timeout_s=10).output
+        'galley/wrap.py\\n'
+        >>> sandbox.close()
     """
     from langgraph_takeover.sandbox.backends.base import BackendSandbox
     from langgraph_takeover.sandbox.shell.state import parse_state
@@ -88,7 +103,13 @@ def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
 
 
 def default_backend() -> BackendName:
-    """Return the best back end of this host without Docker: `host` if bubblewrap works, else `process`."""
+    """Return the best back end of this host without Docker: `host` if bubblewrap works, else `process`.
+
+    Example:
+        >>> from langgraph_takeover.sandbox import default_backend
+        >>> default_backend() in ("host", "process")
+        True
+    """
     from langgraph_takeover.sandbox.backends.host import unavailable_reason
 
     return "process" if unavailable_reason() else "host"
@@ -111,6 +132,10 @@ def remove_stale_resources(
     """Remove the sandboxes of killed runs, and their Docker snapshot images except `kept_images` (None keeps all).
 
     Raises ValueError for an invalid owner name, and SandboxUnavailableError.
+
+    Example:
+        >>> from langgraph_takeover.sandbox import remove_stale_resources
+        >>> remove_stale_resources(sandbox_spec.backend, "killed-run")
     """
     for owner in owners:
         if not re.fullmatch(OWNER_PATTERN, owner):

@@ -24,7 +24,16 @@ class Frozen(BaseModel):
 
 
 class TakeoverError(Exception):
-    """Base class of all errors that this project raises on purpose."""
+    """Base class of all errors that this project raises on purpose.
+
+    Example:
+        >>> from langgraph_takeover import TakeoverError, take_over
+        >>> try:
+        ...     take_over(home, "fix-3", record_id="unknown", model=model, sandbox=sandbox_spec)
+        ... except TakeoverError as error:
+        ...     print(type(error).__name__)
+        RecordError
+    """
 
 
 class SandboxUnavailableError(TakeoverError):
@@ -50,6 +59,14 @@ class FileChange(Frozen):
     hexadecimal; None means that the file did not exist. The modes are permission bits, present only if they changed.
     `renamed_from` names the file that disappeared with the same content; `generated` means that the file is in a cache
     directory. `too_large` means that the content was not hashed: the digest covers size and time of the last change.
+
+    Example:
+        >>> from langgraph_takeover.sandbox import start
+        >>> sandbox = start(sandbox_spec)
+        >>> result = sandbox.run("touch new.txt", timeout_s=10)
+        >>> [(change.path, change.before) for change in sandbox.changes()]
+        [('new.txt', None)]
+        >>> sandbox.close()
     """
 
     path: str
@@ -69,6 +86,14 @@ class ExecResult(Frozen):
     at most the sandbox's limit, with a marked and counted cut. `shell_ended` means that the command ended the shell, and
     that a new one is ready in the same directory, without the old one's variables. `disk_full` means that the sandbox
     exceeded its disk limit, and that the command and everything beside it were ended.
+
+    Example:
+        >>> from langgraph_takeover.sandbox import start
+        >>> sandbox = start(sandbox_spec)
+        >>> result = sandbox.run("false", timeout_s=10)
+        >>> result.exit_code, result.timed_out
+        (1, False)
+        >>> sandbox.close()
     """
 
     output: str
@@ -127,6 +152,10 @@ class Snapshot(Frozen):
     `backend` is the back end that took it; the caller's spec alone decides where it is restored. `base` is the digest of
     the sandbox's starting point, `digest` that of its changes (paths, kinds, modes, link targets, bytes). `location` is
     an image id or the name of an archive in the store. None of these is a path: a record may come from anybody.
+
+    Example:
+        >>> record.snapshot.backend == sandbox_spec.backend
+        True
     """
 
     backend: BackendName
@@ -139,7 +168,16 @@ class Snapshot(Frozen):
 
 
 class Sandbox(Protocol):
-    """A sandbox with one persistent shell for the agent, and a second one for the runtime."""
+    """A sandbox with one persistent shell for the agent, and a second one for the runtime.
+
+    Example:
+        >>> from langgraph_takeover.sandbox import Sandbox, start
+        >>> sandbox: Sandbox = start(sandbox_spec)
+        >>> result = sandbox.run("x=1", timeout_s=10)
+        >>> sandbox.run("echo $x", timeout_s=10).output
+        '1\\n'
+        >>> sandbox.close()
+    """
 
     workspace: str
     """Absolute path of the repository inside."""

@@ -36,7 +36,7 @@ from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import SnapshotEvery
 from langgraph_takeover.sandbox.backends import base as base_backend
 from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
-from langgraph_takeover.sandbox.snapshots import archive
+from langgraph_takeover.sandbox.snapshots import archive_writer
 
 IMAGE = "takeover/base:latest"
 REPOSITORY_IMAGE = f"takeover/crash-matrix:{os.getpid()}"
@@ -147,7 +147,7 @@ class CrashPoints:
         self.wrap(sandbox, "restore", "sandbox.restore")
         for name in ("run", "inspect", "write_file", "snapshot", "close"):
             self.wrap(base_backend.BackendSandbox, name, f"backend_sandbox.{name}")
-        self.wrap(archive, "write", "archive.write")
+        self.wrap(archive_writer, "write", "archive.write")
         self.wrap(node_snapshots, "copy_to_store", "session.copy_to_store")
         self.wrap(node_records, "copy_to_store", "record.copy_to_store")
         self.wrap(node_snapshots, "remove_tree", "session.remove_tree")

@@ -34,10 +34,10 @@ _RETRIES = 3
 _WAIT_S = 5.0
 _KILL_S = 120.0
 _STAGE_NAMES = {
-    "run_predecessor": "predecessors",
-    "label": "labels",
-    "write_note": "notes",
-    "run_takeover": "takeovers",
+    stages.run_predecessor: "predecessors",
+    stages.grade_snapshot: "labels",
+    stages.write_note: "notes",
+    stages.run_takeover: "takeovers",
 }
 
 
@@ -159,7 +159,7 @@ class RayExecutor:
         holder = self._pool.thread_nodes.get(threads.name_thread(known)) if "trace" in known else None
         if holder in nodes:  # an interrupted job resumes on the node of its thread
             nodes = frozenset([holder])
-        key = {name: known[name] for name in STAGES[_STAGE_NAMES[job.stage.__name__]]}
+        key = {name: known[name] for name in STAGES[_STAGE_NAMES[job.stage]]}
         sent = ClusterJob(job.stage, (task, *job.arguments[1:]), key, archives, records)
         selector = {NODE_LABEL: f"in({','.join(sorted(nodes))})"}
         reference = remote.options(label_selector=selector).remote(self._pool.run, sent)
@@ -249,7 +249,7 @@ class RayExecutor:
 
 def _collect_known_fields(job: Job) -> Row:
     """The fields of a job's row that are known before it runs."""
-    stage, task = _STAGE_NAMES[job.stage.__name__], job.arguments[0]
+    stage, task = _STAGE_NAMES[job.stage], job.arguments[0]
     row: Row = dict(zip(STAGES[stage], job.key, strict=True))
     if stage == "predecessors":
         row["trace"] = job.config.name_run(*job.key)

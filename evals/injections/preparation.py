@@ -9,7 +9,12 @@ from langgraph_takeover import sandbox
 from langgraph_takeover.evals.injections import load_injections
 from langgraph_takeover.evals.injections.stages import PoisonConfig
 from langgraph_takeover.evals.models import parse_model_name
-from langgraph_takeover.evals.run.preparation import check_takeovers, check_unused, create_run
+from langgraph_takeover.evals.run.preparation import (
+    check_ledger,
+    check_takeovers,
+    check_unused,
+    create_run,
+)
 from langgraph_takeover.evals.run.settings.config import (
     CONFIG_FILE,
     RunUsageError,
@@ -77,7 +82,9 @@ def prepare_poison_run(
     tasks = load_tasks(config.tasks, tuple(dict.fromkeys(record.task.id for record in chosen.values())))
     by_id = {task.id: task for task in tasks}
     check_takeovers(config, tasks, out)
-    if not resume:
+    if resume:
+        check_ledger(out)
+    else:
         create_run(config, out)
     return config, {name: by_id[record.task.id] for name, record in chosen.items()}
 

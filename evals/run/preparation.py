@@ -63,14 +63,16 @@ def prepare_run(
     resume: bool,
     extra_check: Callable[[RunConfig, tuple[Task, ...], Path], None] = lambda config, tasks, out: None,
 ) -> tuple[RunConfig, tuple[Task, ...]]:
-    """The settings, written to disk, and the tasks. `also` is a last check before anything is written.
+    """The settings, written to disk, and the tasks. `extra_check` runs before anything is written.
 
     Raises RunUsageError, ModelNameError, TaskSourceError, LedgerUnavailableError or SandboxUnavailableError.
     """
     config, tasks = resolve_run(options, explicit, out, resume=resume)
     check_run(config, tasks, out)
     extra_check(config, tasks, out)
-    if not resume:
+    if resume:
+        check_ledger(out)
+    else:
         create_run(config, out, options["journal"])
     return config, tasks
 
@@ -78,7 +80,7 @@ def prepare_run(
 def resolve_run(
     options: dict[str, Any], explicit: set[str], out: Path, *, resume: bool
 ) -> tuple[RunConfig, tuple[Task, ...]]:
-    """The same without writing, and without checking models or sandboxes. Raises RunUsageError or TaskSourceError."""
+    """The settings and the tasks, unchecked and not written. Raises RunUsageError or TaskSourceError."""
     for name, choices in _CHOICES.items():
         if options[name] not in choices:
             raise RunUsageError(f"--{name}: unknown value {options[name]!r} (use {', '.join(choices)})")
@@ -123,6 +125,14 @@ def check_unused(out: Path) -> None:
         raise RunUsageError(
             f"{out} already contains a run (continue it with --resume, or choose another --out)"
         )
+
+
+def check_ledger(out: Path) -> None:
+    """Raises LedgerUnavailableError if this version cannot resume the threads of a run."""
+    from langgraph_takeover.evals.run.paths import RunPaths
+
+    with RunPaths(out).home():
+        pass
 
 
 def create_run(config: RunConfig, out: Path, journal: str | None = None) -> None:

@@ -48,7 +48,13 @@ _TERMINAL_STATES = ("blocked", "rolled_back")
 
 
 class Delivery(NamedTuple):
-    """The result of one call of `deliver`."""
+    """The result of one call of `deliver`.
+
+    Example:
+        >>> delivery = deliver(home, handoff.id, agent="tester", model=model, sandbox=sandbox_spec)
+        >>> delivery.outcome.status, delivery.waiting
+        (<RunStatus.FINISHED: 'finished'>, None)
+    """
 
     handoff: Handoff
     outcome: Outcome | None
@@ -120,7 +126,13 @@ def _choose_handoff_id(idempotency_key: str | None, digest: str, target: str) ->
 
 
 def build_delivery(saver: Checkpointer = None) -> CompiledStateGraph[DeliveryState, Any, Any, Any]:
-    """Build the graph of a delivery; its input is `{"handoff": id}`."""
+    """Build the graph of a delivery; its input is `{"handoff": id}`.
+
+    Example:
+        >>> from langgraph_takeover.protocol import build_delivery
+        >>> "escalate" in build_delivery().nodes
+        True
+    """
     graph = StateGraph(DeliveryState, context_schema=DeliveryContext)
     for node in (offer, attempt, escalate, block, roll_back):
         graph.add_node(node.__name__, node)

@@ -20,7 +20,13 @@ _ACTOR = "the repair"
 
 
 class RepairFinding(NamedTuple):
-    """One finding of a repair."""
+    """One finding of a repair.
+
+    Example:
+        >>> from langgraph_takeover.protocol import repair
+        >>> [finding.action for finding in repair(home)]
+        []
+    """
 
     subject: str
     problem: str

@@ -25,7 +25,13 @@ _ROLLBACK_KEY = "rolled_back"
 
 
 class Rollback(NamedTuple):
-    """The restored state."""
+    """The restored state.
+
+    Example:
+        >>> from langgraph_takeover.protocol import roll_back
+        >>> roll_back(home, handoff.id, by="me", sandbox=sandbox_spec).events == len(record.trace)
+        True
+    """
 
     handoff: Handoff
     thread: str
@@ -43,6 +49,12 @@ def roll_back(
     sandbox: an isolated one, whatever the snapshot was taken in. Raises HandoffNotFoundError; RollbackError,
     RecordError and SandboxUnavailableError before anything changes; IllegalTransitionError if the work was handed on
     since; ThreadHeldError while the source is working.
+
+    Example:
+        >>> from langgraph_takeover.protocol import roll_back
+        >>> rollback = roll_back(home, handoff.id, by="me", reason="wrong agent", sandbox=sandbox_spec)
+        >>> rollback.thread, rollback.handoff.state
+        ('fix-1', 'rolled_back')
     """
     found = handoffs.load(home.ledger, handoff_id)
     record = _load_verified(home, found)

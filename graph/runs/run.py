@@ -65,6 +65,13 @@ class Run:
     `agent`, `takeover` and `team` are the compiled graphs, for streaming and async use:
     `async for update in run.agent.astream({"task": {"id": …, "prompt": …}}, **run.options)`. Afterwards, `outcome()`
     returns the result.
+
+    Example:
+        >>> with open_run(home, "fix-2", model=model, sandbox=sandbox_spec) as run:
+        ...     for update in run.agent.stream({"task": {"id": "issue-17", "prompt": "Make the tests pass."}}, **run.options):
+        ...         pass
+        ...     run.outcome().status
+        <RunStatus.FINISHED: 'finished'>
     """
 
     def __init__(

@@ -76,12 +76,12 @@ class Database:
             found = connection.execute(known).scalar() if version.name in before else None
             if found is not None and not (isinstance(found, int) and found <= schema):
                 raise LedgerUnavailableError(
-                    f"{self.name}: a newer program made it (schema {found}; this one knows {schema}); "
+                    f"{self.name}: created by a newer version (schema {found}, but {schema} is required); "
                     "update the program, or use another database"
                 )
             if found is not None and found < self.oldest_schema:
                 raise LedgerUnavailableError(
-                    f"{self.name}: an earlier version made it (schema {found}; this one knows {schema}); "
+                    f"{self.name}: created by an earlier version (schema {found}, but {schema} is required); "
                     "finish its threads with that version, or use another database"
                 )
             tables.create_all(connection)

@@ -55,28 +55,34 @@ KEY_LIFETIME_S = 24 * 3600.0
 
 
 class Handoff(Frozen):
-    """One handoff as the ledger has it."""
+    """A handoff in the ledger.
+
+    Example:
+        >>> handoff = hand_over(home, "fix-1.first_validation", target="tester")
+        >>> handoff.thread, handoff.target, handoff.offers
+        ('fix-1', 'tester', 1)
+    """
 
     id: str
     record: str
     digest: str
-    """The record's, as it was sent."""
+    """Digest of the sent record."""
     task: str
     thread: str
-    """The source's."""
+    """Thread of the source."""
     source: str
     target: str
     successor: str
-    """The thread that the target works on."""
+    """Thread of the target."""
     state: HandoffState
     version: int
-    """The number of its transitions so far."""
+    """Number of transitions so far."""
     offers: int
-    """The number of offers so far."""
+    """Number of offers so far."""
     deadline_at: float | None
-    """By when what comes next has to have come; None where nothing is waited for."""
+    """Unix time by which the next transition is due; None if none is expected."""
     reason: str
-    """Of the last transition."""
+    """Reason of the last transition."""
     envelope: Envelope
     understanding: Understanding | None
     made_at: float

@@ -23,7 +23,7 @@ from langgraph_takeover.handoff.text.redaction import redact, redact_known_secre
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage
 from langgraph_takeover.handoff.trace.sequences import FailFastTuple
 from langgraph_takeover.sandbox.interface import Frozen, Snapshot, TakeoverError
-from langgraph_takeover.sandbox.snapshots.archive import sync_directory
+from langgraph_takeover.sandbox.storage.durability import sync_directory
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
@@ -123,6 +123,11 @@ class HandoffRecord(Frozen):
     """The durable whole of one handoff: point, snapshot, checkpoint, trace prefix, notes, review, digest.
 
     `digest` covers everything except itself, the notes and the review, which are added later and have their own.
+
+    Example:
+        >>> record = home.records.load("fix-1.first_validation")
+        >>> record.predecessor, record.thread_id
+        ('OracleModel', 'fix-1')
     """
 
     schema_version: Literal[4, 5] = 5

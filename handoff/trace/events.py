@@ -38,6 +38,10 @@ class Event(Frozen):
     """One action of the agent, or the observation that answers it: the unit of effort.
 
     Paths are relative inside the repository and absolute outside it.
+
+    Example:
+        >>> record.trace[0].kind, record.trace[0].tool
+        ('action', 'shell')
     """
 
     index: int = Field(ge=0)
@@ -66,7 +70,12 @@ class Event(Frozen):
 
 
 class HandoffPoint(Frozen):
-    """The boundary after event `event_index`, at which a detector fired."""
+    """The boundary after event `event_index`, at which a detector fired.
+
+    Example:
+        >>> record.point.kind, record.point.event_index == len(record.trace) - 1
+        ('first_validation', True)
+    """
 
     kind: PointKind
     event_index: int = Field(ge=0)

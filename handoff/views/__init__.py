@@ -43,7 +43,14 @@ CHARS_PER_TOKEN = 4
 
 
 class View(Protocol):
-    """The type of every view."""
+    """The type of every view.
+
+    Example:
+        >>> from langgraph_takeover.views import VIEWS, View
+        >>> repository: View = VIEWS["repository"]
+        >>> "# Task" in repository(record)[0].text
+        True
+    """
 
     def __call__(self, record: HandoffRecord, recipient: Recipient = ...) -> list[BaseMessage]: ...
 
@@ -68,7 +75,13 @@ class UnknownViewError(TakeoverError, ValueError):
 
 
 class ViewSize(NamedTuple):
-    """The size of a view's messages, including tool calls."""
+    """The size of a view's messages, including tool calls.
+
+    Example:
+        >>> from langgraph_takeover.views import ViewSize
+        >>> ViewSize(characters=400, tokens=100).tokens
+        100
+    """
 
     characters: int
     tokens: int
@@ -76,14 +89,26 @@ class ViewSize(NamedTuple):
 
 
 def find_view(name: str) -> View:
-    """Return the view of that name. Raises UnknownViewError."""
+    """Return the view of that name. Raises UnknownViewError.
+
+    Example:
+        >>> from langgraph_takeover.views import find_view
+        >>> [message.type for message in find_view("structured")(record)]
+        ['human']
+    """
     if name not in VIEWS:
         raise UnknownViewError(f"unknown view {name!r:.60} (use {', '.join(VIEWS)})")
     return VIEWS[name]
 
 
 def measure_view(messages: list[BaseMessage]) -> ViewSize:
-    """Measure a view's messages."""
+    """Measure a view's messages.
+
+    Example:
+        >>> from langgraph_takeover.views import find_view, measure_view
+        >>> measure_view(find_view("trace")(record)).tokens > measure_view(find_view("repository")(record)).tokens
+        True
+    """
     characters = sum(len(text) for message in messages for text in _list_texts(message))
     return ViewSize(characters, -(-characters // CHARS_PER_TOKEN))
 

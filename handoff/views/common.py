@@ -14,7 +14,13 @@ from langgraph_takeover.sandbox.interface import Frozen
 
 
 class Recipient(Frozen):
-    """The properties of the successor that a view needs."""
+    """The properties of the successor that a view needs.
+
+    Example:
+        >>> from langgraph_takeover.views import Recipient, find_view
+        >>> len(find_view("transcript")(record, Recipient(window_tokens=8_000))) > 2
+        True
+    """
 
     protocol: ActionProtocol = "text"
     window_tokens: int = Field(default=128_000, ge=1000)

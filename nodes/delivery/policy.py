@@ -16,7 +16,13 @@ from langgraph_takeover.sandbox.interface import Frozen
 
 
 class DeliveryPolicy(Frozen):
-    """Number of delivery attempts, and the pauses between them."""
+    """Number of delivery attempts, and the pauses between them.
+
+    Example:
+        >>> from langgraph_takeover.protocol import DeliveryPolicy
+        >>> DeliveryPolicy(attempts=2).rounds
+        2
+    """
 
     attempts: int = Field(default=4, ge=1)
     """Attempts in a round, before a supervisor is asked."""
@@ -36,7 +42,13 @@ class DeliveryPolicy(Frozen):
 
 
 class SupervisorDecision(Frozen):
-    """A supervisor's decision on a handoff that cannot be delivered."""
+    """A supervisor's decision on a handoff that cannot be delivered.
+
+    Example:
+        >>> from langgraph_takeover.protocol import SupervisorDecision
+        >>> SupervisorDecision(decision="retry", reason="the endpoint is back").decision
+        'retry'
+    """
 
     decision: Literal["retry", "roll_back", "block"]
     reason: str = Field(default="", max_length=500)

@@ -9,7 +9,13 @@ from langgraph_takeover.sandbox.interface import Frozen
 
 
 class SupervisorRequest(Frozen):
-    """The facts that a supervisor, a person or an agent, sees before the decision."""
+    """The facts that a supervisor, a person or an agent, sees before the decision.
+
+    Example:
+        >>> from langgraph_takeover.protocol import SupervisorRequest
+        >>> SupervisorRequest.model_fields["choices"].default
+        ('retry', 'roll_back', 'block')
+    """
 
     handoff: str
     record: str

@@ -14,8 +14,8 @@ from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.text.redaction import redact_known_secrets
 from langgraph_takeover.sandbox.interface import BackendName, Sandbox, Snapshot, TakeoverError
-from langgraph_takeover.sandbox.snapshots.archive import sync_directory
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
+from langgraph_takeover.sandbox.storage.durability import sync_directory
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 
 BASE_STATE = "base"

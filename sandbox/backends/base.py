@@ -20,8 +20,9 @@ from langgraph_takeover.sandbox.interface import (
     Snapshot,
 )
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch
+from langgraph_takeover.sandbox.shell.printed_state import parse_directory
 from langgraph_takeover.sandbox.shell.session import GRACE_S, Channel, RuntimeShell, Shell, escape_non_utf8
-from langgraph_takeover.sandbox.shell.state import ShellState, parse_directory
+from langgraph_takeover.sandbox.shell.state import ShellState
 from langgraph_takeover.sandbox.storage import host_directories
 
 _STATE_TIMEOUT_S = 30.0

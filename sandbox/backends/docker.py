@@ -32,8 +32,9 @@ from langgraph_takeover.sandbox.interface import (
 from langgraph_takeover.sandbox.isolation.cgroup_freezer import list_container_processes
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch, bytes_unlinked, bytes_used
 from langgraph_takeover.sandbox.shell.session import EXIT_SIGNAL, RuntimeShell, Shell, ShellNotStartedError
-from langgraph_takeover.sandbox.snapshots import archive, docker_images, tarballs
+from langgraph_takeover.sandbox.snapshots import archive_writer, docker_images, tarballs
 from langgraph_takeover.sandbox.storage import ownership
+from langgraph_takeover.sandbox.storage.durability import sync_directory
 from langgraph_takeover.sandbox.storage.ownership import OWNER_LABEL
 from langgraph_takeover.sandbox.storage.removal import remove_on_failure, remove_tree
 
@@ -179,7 +180,7 @@ class DockerBackend:
                 raw.unlink()
                 _reject_reserved_names(layer)
                 part = work_directory / "archive"
-                digest = archive.write(
+                digest = archive_writer.write(
                     (layer, *below.layers),
                     below.base,
                     part,
@@ -188,7 +189,7 @@ class DockerBackend:
                 )
                 name = archive_name(digest)
                 part.replace(store / name)
-                archive.sync_directory(store)
+                sync_directory(store)
             return name, digest
 
         return finish

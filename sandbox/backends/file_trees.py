@@ -20,7 +20,13 @@ from langgraph_takeover.sandbox.interface import (
     SnapshotCorruptError,
 )
 from langgraph_takeover.sandbox.isolation.limits import bytes_used
-from langgraph_takeover.sandbox.snapshots import archive, bases, tarballs
+from langgraph_takeover.sandbox.snapshots import (
+    archive_format,
+    archive_reader,
+    archive_writer,
+    bases,
+    tarballs,
+)
 from langgraph_takeover.sandbox.snapshots.bases import COPY_PREFIX, Base
 from langgraph_takeover.sandbox.storage import host_directories, ownership
 from langgraph_takeover.sandbox.storage.removal import remove_on_failure, remove_tree
@@ -259,7 +265,9 @@ def _write_archive(
         store.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SandboxUnavailableError(f"{store}: {error.strerror}") from error
-    return archive.write(layers, base, store / ARCHIVE_NAME, base_digest=base_digest, root_uid=root_uid or 0)
+    return archive_writer.write(
+        layers, base, store / ARCHIVE_NAME, base_digest=base_digest, root_uid=root_uid or 0
+    )
 
 
 def _unpack_archive(
@@ -269,11 +277,11 @@ def _unpack_archive(
     owner: str,
     *,
     keeps_current_user: bool = False,
-    max_bytes: int = archive.MAX_LAYER_BYTES,
+    max_bytes: int = archive_format.MAX_LAYER_BYTES,
 ) -> Path:
     work_directory = overlay.create_layer_directory(owner)
     with remove_on_failure(work_directory):
-        archive.unpack(
+        archive_reader.unpack(
             archive_path,
             work_directory / _DIFF_DIRECTORY,
             digest=digest,

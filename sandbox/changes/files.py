@@ -11,14 +11,14 @@ import secrets
 import shlex
 from collections.abc import Iterable
 
-from langgraph_takeover.sandbox.changes.layers import LayerStack
-from langgraph_takeover.sandbox.changes.report import (
+from langgraph_takeover.sandbox.changes.file_states import (
     EXCLUDED_DIRECTORY,
     MAX_HASHED_BYTES,
     MAX_HASHED_FILE_BYTES,
     FileState,
     compare_states,
 )
+from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.interface import FileAccessError, FileChange, SandboxUnavailableError
 from langgraph_takeover.sandbox.shell.session import RuntimeShell, escape_non_utf8
 

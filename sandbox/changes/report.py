@@ -9,10 +9,18 @@ import os
 import posixpath
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from langgraph_takeover.sandbox.changes.file_states import (
+    EXCLUDED_DIRECTORY,
+    FileState,
+    HashBudget,
+    compare_states,
+    hash_link_target,
+    size_digest,
+)
 from langgraph_takeover.sandbox.changes.layers import (
     MAX_DEPTH,
     MAX_PATH_BYTES,
@@ -23,30 +31,8 @@ from langgraph_takeover.sandbox.changes.layers import (
     is_whiteout,
 )
 from langgraph_takeover.sandbox.interface import FileChange, SandboxUnavailableError
-from langgraph_takeover.sandbox.shell.session import escape_non_utf8
 from langgraph_takeover.sandbox.storage.safe_open import open_at, open_safely
 
-GENERATED_DIRECTORIES = frozenset(
-    (
-        "__pycache__",
-        ".pytest_cache",
-        ".mypy_cache",
-        ".ruff_cache",
-        ".hypothesis",
-        ".tox",
-        "node_modules",
-        ".eggs",
-    )
-)
-"""Cache directories, which tools create by themselves."""
-EXCLUDED_DIRECTORY = ".git"
-"""Git's own directory is not part of the work; its changes show in the files that it checks out."""
-MAX_HASHED_FILE_BYTES = 128 * 1024**2
-"""Maximum size of a file, holes included, whose content is hashed; a larger one is known by its size and time."""
-MAX_HASHED_BYTES = 512 * 1024**2
-"""Maximum bytes, holes included, that one report hashes."""
-_MAX_HASHED_FILES = 200_000
-"""Maximum number of files that one report hashes."""
 MAX_SCAN_S = 30.0
 """Maximum duration of a report. Only millions of files take that long."""
 _RACY_NS = 20_000_000
@@ -54,22 +40,10 @@ _TOO_MANY_FILES = (
     "the sandbox has too many files: {:,} were listed in {:.0f} s (lower the limit on its disk, disk_mb, "
     "which bounds their number)"
 )
-_BLOCK = 1024 * 1024
 _REPLACED_FILE_ERRNOS = (errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR, errno.ENOTDIR)
 """Errors of the kernel if something has replaced a file."""
 _NOT_DIRECTORY_ERRNOS = (*_REPLACED_FILE_ERRNOS, errno.ENOENT, errno.EXDEV, errno.EACCES)
 """The same for a directory, or a mode that closes it."""
-
-
-class FileState(NamedTuple):
-    """A file at one moment: the SHA-256 of its content, and its permission bits.
-
-    Without `is_hashed` the digest covers the size and the time of the last change, as for a very large file.
-    """
-
-    sha256: str
-    mode: int
-    is_hashed: bool = True
 
 
 class _ObservedFile(NamedTuple):
@@ -84,31 +58,6 @@ class Mount(NamedTuple):
     mount_point: str
 
 
-class _HashBudget:
-    """Remaining hash budget of one report. Counted in bytes and files, not in seconds: equal runs get equal reports."""
-
-    def __init__(self) -> None:
-        self._bytes, self._files = MAX_HASHED_BYTES, _MAX_HASHED_FILES
-        self._hard_link_digests: dict[tuple[int, ...], str] = {}
-
-    def compute_sha256(self, descriptor: int, info: os.stat_result) -> str | None:
-        """The digest of an open file's content; None if it is too much to read. Names of one file count once."""
-        inode = (info.st_dev, info.st_ino, info.st_mtime_ns, info.st_ctime_ns, info.st_size)
-        if info.st_nlink > 1 and inode in self._hard_link_digests:
-            return self._hard_link_digests[inode]
-        if info.st_size > min(MAX_HASHED_FILE_BYTES, self._bytes) or not self._files:
-            return None
-        self._bytes -= info.st_size
-        self._files -= 1
-        digest, left = hashlib.sha256(), info.st_size
-        while left > 0 and (data := os.read(descriptor, min(left, _BLOCK))):
-            digest.update(data)
-            left -= len(data)  # a file that grows meanwhile is hashed up to the size that it had
-        if info.st_nlink > 1:
-            self._hard_link_digests[inode] = digest.hexdigest()
-        return digest.hexdigest()
-
-
 class _ScanDeadline:
     """Ends a report that takes too long."""
 
@@ -117,7 +66,7 @@ class _ScanDeadline:
         self._files = 0
 
     def count_file(self) -> None:
-        """Raises SandboxUnavailableError after LONGEST_LOOK_S."""
+        """Raises SandboxUnavailableError after MAX_SCAN_S."""
         if time.monotonic() > self._end:
             raise SandboxUnavailableError(_TOO_MANY_FILES.format(self._files, MAX_SCAN_S))
         self._files += 1
@@ -179,7 +128,7 @@ class LayerChangeTracker:
         return None
 
     def _begin_scan(self) -> None:
-        self._budget, self._deadline = _HashBudget(), _ScanDeadline()
+        self._budget, self._deadline = HashBudget(), _ScanDeadline()
 
     def _use_stack(self, stack: LayerStack) -> None:
         self._top, self._lower_stack = (
@@ -211,7 +160,7 @@ class LayerChangeTracker:
                 yield path, before[path], after
 
     def _scan_top_layer(self) -> tuple[dict[str, _ObservedFile], frozenset[str]]:
-        """Yield what the top layer has, and what it says is gone or hides something below."""
+        """Return the files of the top layer, and the paths that it deletes or hides."""
         now: dict[str, _ObservedFile] = {}
         covers: set[str] = set()
 
@@ -268,7 +217,7 @@ class LayerChangeTracker:
         if time.time_ns() - info.st_ctime_ns < _RACY_NS:
             signature = ()  # it may change once more within the same clock tick
         mode = stat.S_IMODE(info.st_mode)
-        by_size = _size_digest(info)
+        by_size = size_digest(info)
         if known is not None and not known.state.is_hashed and known.state.sha256 == by_size:
             return _ObservedFile(signature, FileState(by_size, mode, is_hashed=False))
         try:
@@ -286,7 +235,7 @@ class LayerChangeTracker:
         """
         try:
             if stat.S_ISLNK(info.st_mode):
-                return _hash_link_target(os.readlink(os.fsencode(name), dir_fd=directory))
+                return hash_link_target(os.readlink(os.fsencode(name), dir_fd=directory))
             descriptor = open_at(directory, name)
             try:
                 found = os.fstat(descriptor)
@@ -323,10 +272,10 @@ class LayerChangeTracker:
     def _read_lower_state(self, item: LayerEntry) -> FileState:
         mode = stat.S_IMODE(item.info.st_mode)
         if stat.S_ISLNK(item.info.st_mode):
-            return FileState(_hash_link_target(item.link_target()), mode)
+            return FileState(hash_link_target(item.link_target()), mode)
         with item.open_descriptor() as descriptor:
             content = self._budget.compute_sha256(descriptor, item.info)
-        return FileState(content or _size_digest(item.info), mode, is_hashed=content is not None)
+        return FileState(content or size_digest(item.info), mode, is_hashed=content is not None)
 
     def _list_files_below(self, path: str) -> Iterator[str]:
         item = self._lookup.find(path)
@@ -343,45 +292,6 @@ class LayerChangeTracker:
             if not part or path.startswith(part + "/"):
                 return posixpath.join(inside, path[len(part) :].lstrip("/"))
         return None
-
-
-def compare_states(
-    states: Iterable[tuple[str, FileState | None, FileState | None]], workspace: str
-) -> tuple[FileChange, ...]:
-    """Return the differences, sorted; paths inside the workspace are relative to it, others absolute."""
-    prefix = workspace.rstrip("/") + "/"
-    different = sorted((path, before, after) for path, before, after in states if before != after)
-    different = [line for line in different if EXCLUDED_DIRECTORY not in line[0].split("/")]
-    gone: dict[str, list[str]] = {}
-    for path, before, after in different:
-        if before is not None and after is None:
-            gone.setdefault(before.sha256, []).append(path)
-    changes = []
-    for path, before, after in different:
-        origins = gone.get(after.sha256, []) if after is not None and before is None else []
-        rechmod = before is not None and after is not None and before.mode != after.mode
-        changes.append(
-            FileChange(
-                path=escape_non_utf8(path.removeprefix(prefix)),
-                before=before.sha256 if before else None,
-                after=after.sha256 if after else None,
-                before_mode=before.mode if before and rechmod else None,
-                after_mode=after.mode if after and rechmod else None,
-                renamed_from=escape_non_utf8(origins[0].removeprefix(prefix)) if len(origins) == 1 else None,
-                too_large=any(state is not None and not state.is_hashed for state in (before, after)),
-                generated=not GENERATED_DIRECTORIES.isdisjoint(path.split("/")),
-            )
-        )
-    return tuple(changes)
-
-
-def _hash_link_target(target: bytes) -> str:
-    return hashlib.sha256(b"symlink:" + target).hexdigest()
-
-
-def _size_digest(info: os.stat_result) -> str:
-    """Return a digest for the content of a file that is too large to hash."""
-    return hashlib.sha256(b"large:%d:%d" % (info.st_size, info.st_mtime_ns)).hexdigest()
 
 
 def _is_file(info: os.stat_result) -> bool:

@@ -1,4 +1,4 @@
-"""Members of a snapshot's archive, read as strictly as `archive.write` writes them.
+"""Members of a snapshot's archive, read as strictly as `archive_writer.write` writes them.
 
 tarfile keeps every header, follows headers recursively, and reads ten dialects, negative sizes among them. This
 reads the one dialect that snapshots are written in and refuses the rest, so that no other reader of the same
@@ -23,19 +23,18 @@ import zstandard
 
 from langgraph_takeover.sandbox.changes.layers import MAX_DEPTH
 from langgraph_takeover.sandbox.interface import TakeoverError
+from langgraph_takeover.sandbox.snapshots.archive_format import (
+    BLOCK_BYTES,
+    MAX_EXTENDED_HEADER_BYTES,
+    MAX_MEMBERS,
+    MAX_TOTAL_EXTENDED_HEADER_BYTES,
+    MAX_TOTAL_PATH_BYTES,
+)
 
-MAX_MEMBERS = 1_000_000
-MAX_EXTENDED_HEADER_BYTES = 1024**2
-"""The extended header of one member in bytes: long names, times and attributes. Docker takes no more either."""
-MAX_TOTAL_EXTENDED_HEADER_BYTES = 256 * 1024**2
-"""The limit for all members together."""
-MAX_TOTAL_PATH_BYTES = 128 * 1024**2
-"""The paths of all members together, in bytes."""
 _MAX_WINDOW_BYTES = 8 * 1024**2
 _MAX_PATH_BYTES, _MAX_NAME_BYTES = 4095, 255
 _MAX_ID = 2**32 - 2
 _CPU_S, _CPU_S_PER_BYTE, _CPU_S_PER_MEMBER = 60.0, 1 / 2**20, 0.001
-_BLOCK = 256 * 1024
 _ENCODING, _ERRORS = "utf-8", "surrogateescape"
 _KINDS = {b"0": "file", b"1": "hard link", b"2": "link", b"5": "directory", b"6": "fifo"}
 _EXTENDED, _GLOBAL = b"x", b"g"
@@ -72,7 +71,7 @@ class ArchiveMember(NamedTuple):
 def open_decompressed(raw: IO[bytes]) -> io.BufferedReader:
     """The decompressed bytes of an archive. A window above 8 MiB raises ZstdError."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
-    return io.BufferedReader(decompressor.stream_reader(raw), _BLOCK)
+    return io.BufferedReader(decompressor.stream_reader(raw), BLOCK_BYTES)
 
 
 class ArchiveMembers:
@@ -126,7 +125,7 @@ class ArchiveMembers:
         while self._left:
             if time.thread_time() > self._allowed_s:
                 raise MalformedArchiveError("it takes too long to read for its size")
-            block = self._read_exactly(min(self._left, _BLOCK))
+            block = self._read_exactly(min(self._left, BLOCK_BYTES))
             self._left -= len(block)
             yield block
         self._read_exactly(padding)
@@ -282,7 +281,7 @@ class DigestsByPath(Mapping[str, "str | None"]):
         self._kinds = bytearray()
 
     def add(self, key: bytes, digest: bytes, kind: int) -> None:
-        """Add a path, as `order` gives it, behind all others."""
+        """Add a path, as `sort_key` gives it, behind all others."""
         self._keys += key
         self._ends.append(len(self._keys))
         self._digests += digest

@@ -21,7 +21,7 @@ from langgraph_takeover.sandbox.interface import (
     Snapshot,
     SnapshotCorruptError,
 )
-from langgraph_takeover.sandbox.snapshots.archive import content_digest
+from langgraph_takeover.sandbox.snapshots.content_digests import content_digest
 from langgraph_takeover.sandbox.storage import host_directories, ownership
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 

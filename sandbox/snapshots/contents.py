@@ -8,7 +8,7 @@ from typing import NamedTuple
 from langgraph_takeover.sandbox.interface import Snapshot
 from langgraph_takeover.sandbox.shell.session import escape_non_utf8
 from langgraph_takeover.sandbox.snapshots import transfer
-from langgraph_takeover.sandbox.snapshots.archive import ArchiveContents
+from langgraph_takeover.sandbox.snapshots.archive_reader import ArchiveContents
 from langgraph_takeover.sandbox.snapshots.bases import COPY_PREFIX, WRITABLE_DIRECTORIES
 
 

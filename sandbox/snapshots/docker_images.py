@@ -20,7 +20,12 @@ from langgraph_takeover.sandbox.docker.client import (
     translate_errors,
 )
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError, SnapshotCorruptError
-from langgraph_takeover.sandbox.snapshots import archive
+from langgraph_takeover.sandbox.snapshots import (
+    archive_format,
+    archive_reader,
+    archive_writer,
+    content_digests,
+)
 from langgraph_takeover.sandbox.snapshots.archive_members import open_decompressed
 from langgraph_takeover.sandbox.snapshots.tarballs import unpack_layer, unpack_layer_names
 
@@ -93,14 +98,16 @@ def image_content_digest(image: Mapping[str, Any], base: Mapping[str, Any]) -> s
     key = (image["Id"], base["Id"])
     if key not in _verified_digests:
         with open_image(image, base) as found:
-            _verified_digests[key] = archive.content_digest(found.layers, found.base)
+            _verified_digests[key] = content_digests.content_digest(found.layers, found.base)
     return _verified_digests[key]
 
 
 def write_archive(image: Mapping[str, Any], base: Mapping[str, Any], path: Path) -> str:
     """Write an image's difference from its base as an archive; the content's digest."""
     with open_image(image, base) as found:
-        return archive.write(found.layers, found.base, path, base_digest=base["Id"], root_uid=found.root_uid)
+        return archive_writer.write(
+            found.layers, found.base, path, base_digest=base["Id"], root_uid=found.root_uid
+        )
 
 
 def load_archive(
@@ -109,12 +116,12 @@ def load_archive(
     base: Mapping[str, Any],
     labels: Mapping[str, str],
     tag: str,
-    max_bytes: int = archive.MAX_LAYER_BYTES,
+    max_bytes: int = archive_format.MAX_LAYER_BYTES,
 ) -> Mapping[str, Any]:
     """The image that is the base with an archive's layer on it; loaded into the daemon if it is not there.
 
     Raises SnapshotCorruptError when the archive is not what `digest` says, and OutOfDiskError when its files take more than
-    `largest` bytes: the daemon writes their holes, too.
+    `max_bytes` bytes: the daemon writes their holes, too.
     """
     try:
         info = path.stat()
@@ -126,7 +133,7 @@ def load_archive(
     known = find_image(_loaded_images[key]) if key in _loaded_images else None
     if known is not None:
         return known
-    held = archive.verify(path, digest=digest, base_digest=base["Id"], max_bytes=max_bytes)
+    held = archive_reader.verify(path, digest=digest, base_digest=base["Id"], max_bytes=max_bytes)
     if held.literal_path is not None:
         raise SnapshotCorruptError(
             f"{path}: Docker's layers cannot keep a file named {held.literal_path!r:.80}"

@@ -27,7 +27,8 @@ from langgraph_takeover.sandbox.interface import (
     Snapshot,
     SnapshotCorruptError,
 )
-from langgraph_takeover.sandbox.snapshots import archive
+from langgraph_takeover.sandbox.snapshots import archive_format, archive_reader
+from langgraph_takeover.sandbox.storage.durability import sync_directory
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
 _MAGIC = b"takeover snapshot 1\n"
@@ -58,7 +59,7 @@ def copy_to_store(snapshot: Snapshot, store: Path, target_store: Path) -> None:
                 out.flush()
                 os.fsync(out.fileno())
         part.replace(target)
-        archive.sync_directory(target_store)
+        sync_directory(target_store)
     except FileNotFoundError as error:
         raise SnapshotCorruptError(f"{source}: snapshot not found (restore the file from a copy)") from error
     except OSError as error:
@@ -119,7 +120,7 @@ def import_snapshot(url: str, store: Path) -> Snapshot:
             with fsspec.open(url, "rb") as source:
                 snapshot = receive_snapshot(url, source, part)
             part.replace(store / snapshot.location)
-            archive.sync_directory(store)
+            sync_directory(store)
     finally:
         with contextlib.suppress(OSError):  # an unwritable directory has no partial file
             part.unlink()
@@ -136,7 +137,7 @@ def receive_snapshot(url: str, source: IO[bytes], archive_path: Path) -> Snapsho
         snapshot = _read_export(url, source, out)
         out.flush()
         os.fsync(out.fileno())
-    archive.verify(archive_path, digest=snapshot.digest, base_digest=snapshot.base)
+    archive_reader.verify(archive_path, digest=snapshot.digest, base_digest=snapshot.base)
     return snapshot
 
 
@@ -144,14 +145,14 @@ def receive_snapshot(url: str, source: IO[bytes], archive_path: Path) -> Snapsho
 def materialize_archive(snapshot: Snapshot, store: Path) -> Iterator[Path]:
     """The verified archive of a snapshot, built first for an image. Raises SnapshotCorruptError."""
     with _locate_archive(snapshot, store) as archive_path:
-        archive.verify(archive_path, digest=snapshot.digest, base_digest=snapshot.base)
+        archive_reader.verify(archive_path, digest=snapshot.digest, base_digest=snapshot.base)
         yield archive_path
 
 
-def read_archive_contents(snapshot: Snapshot, store: Path) -> archive.ArchiveContents:
+def read_archive_contents(snapshot: Snapshot, store: Path) -> archive_reader.ArchiveContents:
     """Return the snapshot's content over its base, verified. Raises SnapshotCorruptError."""
     with _locate_archive(snapshot, store) as archive_path:
-        return archive.verify(archive_path, digest=snapshot.digest, base_digest=snapshot.base)
+        return archive_reader.verify(archive_path, digest=snapshot.digest, base_digest=snapshot.base)
 
 
 @contextlib.contextmanager
@@ -190,7 +191,7 @@ def _read_export(url: str, source: IO[bytes], out: IO[bytes]) -> Snapshot:
         )
     digest.update(_MAGIC)
     header_size, size = _LENGTHS.unpack(read_exactly(_LENGTHS.size))
-    if header_size > MAX_HEADER_BYTES or size > archive.MAX_LAYER_BYTES:
+    if header_size > MAX_HEADER_BYTES or size > archive_format.MAX_LAYER_BYTES:
         raise SnapshotCorruptError(f"{url}: claims to be larger than any snapshot")
     header = read_exactly(header_size)
     left = size
@@ -230,7 +231,7 @@ def open_atomically(url: str) -> Iterator[IO[bytes]]:
             out.flush()
             os.fsync(out.fileno())
         part.replace(target)
-        archive.sync_directory(target.parent)
+        sync_directory(target.parent)
     finally:
         part.unlink(missing_ok=True)
 

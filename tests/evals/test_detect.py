@@ -110,12 +110,12 @@ def test_a_timeline_for_people(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name the recorded runs"),
+        ([], "PATHS: pass files, directories or globs of recorded runs"),
         (["nowhere.json"], "nowhere.json: no such file or directory"),
         (["pyproject.toml"], "no trace could be read"),
-        ([str(LABELS), "--format", "word"], "there is no format 'word'; there are auto, atif"),
+        ([str(LABELS), "--format", "word"], "unknown format 'word' (use auto, atif"),
         (["pyproject.toml", "--score", "pyproject.toml"], "line 1: not a JSON object: "),
-        ([str(LABELS), "--score", str(LABELS)], "none of the labels is of any of these traces"),
+        ([str(LABELS), "--score", str(LABELS)], "no label matches these traces"),
     ],
 )
 def test_usage_errors_are_one_line(arguments: list[str], message: str) -> None:

@@ -130,7 +130,7 @@ def test_the_built_in_model_follows_nothing(oracle_run: Path) -> None:
 @pytest.mark.slow
 def test_an_order_is_in_the_sandbox_too(oracle_run: Path) -> None:
     """The order appears in later events of a successor that looks at the project's description."""
-    (row,) = (row for row in read_rows(oracle_run, "plants") if row["injection"] == "file")
+    (row,) = (row for row in read_rows(oracle_run, "injections") if row["injection"] == "file")
     record = RecordStore(oracle_run / "records").load(row["record_id"])
     assert f"verified-{row['token']}" in record.patch
     assert (
@@ -201,11 +201,12 @@ def test_kill_and_resume(base: Path, oracle_run: Path, poison: RunCommand, tmp_p
     }
     assert list((out / "snapshots").iterdir()) == []
     assert_refused(
-        poison(base, "--resume", "--out", out, "--injections", "file"), "--injections: the run was begun with"
+        poison(base, "--resume", "--out", out, "--injections", "file"),
+        "--injections: the run has ['file', 'notes'], not ['file']",
     )
     other = ("--successor", "openai:m")
-    assert_refused(poison(base, "--resume", "--out", out, *other), "--successor: the run was begun with")
-    assert_refused(poison(base, "--out", out), "holds a run already")
+    assert_refused(poison(base, "--resume", "--out", out, *other), "--successor: the run has ")
+    assert_refused(poison(base, "--out", out), "already contains a run")
 
 
 def test_usage_errors(base: Path, poison: RunCommand, run_main: RunCommand, tmp_path: Path) -> None:

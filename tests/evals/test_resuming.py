@@ -150,7 +150,7 @@ def test_a_takeover_with_a_lost_sandbox_fails_once_and_then_restarts(
     done = run_main("--resume", "--out", out)
     assert done.returncode == 3, (done.stdout, done.stderr)
     (lost,) = [row for row in read_rows(out) if row["outcome"] == "infrastructure_failure"]
-    assert "cannot go on where it stood" in lost["detail"]
-    assert "begins anew" in lost["detail"]
+    assert "cannot resume" in lost["detail"]
+    assert "the resumed run starts it again" in lost["detail"]
     assert run_main("--resume", "--out", out).returncode == 0
     assert comparable_rows(out) == comparable_rows(note_taker_run)

@@ -89,15 +89,15 @@ def expect_error(kind: type[Exception], says: str) -> Iterator[None]:
         ({"policy": "reviews"}, "^policy: Input should be 'record', 'stop', 'review' or 'takeover', not 'reviews'$"),
         ({"points": ("edit",)}, "^points.0: Input should be 'first_source_edit', .* not 'edit'$"),
         ({"protocol": "json"}, "^protocol: Input should be 'text' or 'native', not 'json'$"),
-        ({"max_cost": 1.0}, r"^max_cost needs prices; give prices=Prices\("),
+        ({"max_cost": 1.0}, r"^max_cost needs prices .pass prices=Prices\("),
         ({"prices": {"prompt": 1}}, "^prices.completion: Field required"),
         ({"prices": {"prompt": 1, "completion": -1}}, "^prices.completion: .*greater than or equal to 0"),
         ({"model": None}, "^model: Input should be a BaseChatModel, not None$"),
         ({"model": "gpt-5"}, "^model: Input should be a BaseChatModel, not 'gpt-5'$"),
         ({"tools": [print]}, "^tools.0: Input should be a BaseTool, not <built-in function print>$"),
-        ({"sandbox": None}, r"^sandbox: give a SandboxSpec, such as SandboxSpec\(backend='host'.* not None$"),
-        ({"snapshot_every": "steps"}, "^snapshot_every: there is no 'steps'; give 'step', 'point' or 'never'$"),
-        ({"policy": "takeover"}, "^policy='takeover' needs successor=, the model that takes over$"),
+        ({"sandbox": None}, r"^sandbox: not a SandboxSpec: None .pass for instance SandboxSpec.backend='host'"),
+        ({"snapshot_every": "steps"}, "^snapshot_every: unknown value 'steps' .use 'step', 'point' or 'never'.$"),
+        ({"policy": "takeover"}, "^policy='takeover' needs the model that takes over .pass successor=.$"),
     ],
 )  # fmt: skip
 def test_invalid_settings(bench: RunHarness, settings: dict[str, Any], says: str) -> None:
@@ -248,7 +248,9 @@ def test_unusual_thread_ids_are_distinct(bench: RunHarness) -> None:
 def test_missing_records(bench: RunHarness, record: Any) -> None:
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
     settings: Any = {"model": scripted_model(DONE), "sandbox": bench.spec}
-    with expect_error(RecordError, "(is no record's id|no such record); there are run.first_source_edit$"):
+    with expect_error(
+        RecordError, "(invalid record id|record not found): .*known records: run.first_source_edit.$"
+    ):
         take_over(bench.home, "taking", record_id=record, view="trace", **settings)
     # Nothing started there, so the thread is free.
     assert bench.home.threads() == ("thread",)
@@ -332,7 +334,7 @@ def test_missing_checkpoints(bench: RunHarness) -> None:
         ),
         ({"messages": "hi"}, "^messages: give a list of messages, not 'hi'$"),
         ({"messages": None}, "^messages: give a list of messages, not None$"),
-        ({"nonsense": 1}, "^a state holds no 'nonsense'; there are messages, task, "),
+        ({"nonsense": 1}, "^unknown state key 'nonsense' .known: messages, task, "),
         ({"events": [{"a": 1}]}, "^events.0.index: Field required"),
         ({"fired": [object()]}, "^fired.0: "),
         ({"steps": "many"}, "^steps: .*valid integer.* not 'many'$"),
@@ -340,7 +342,7 @@ def test_missing_checkpoints(bench: RunHarness) -> None:
         ({"stop_reason": "tired"}, "^stop_reason: "),
         ({"edits": [{"a": object()}]}, "^edits.0.a"),
         ({"task": {"id": "t"}}, "^task.prompt: Field required"),
-        (None, "^a change is a dict of what is to be written, not None$"),
+        (None, "^a state update is a dict of values, not None$"),
     ],
 )
 def test_invalid_state_updates(bench: RunHarness, values: Any, says: str) -> None:
@@ -349,11 +351,9 @@ def test_invalid_state_updates(bench: RunHarness, values: Any, says: str) -> Non
     with open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as agent_run:
         with expect_error(InputError, says):
             agent_run.update_state(values)
-        with expect_error(
-            InputError, "^as_node: there is no node 'nowhere'; there are begin, think, shell, "
-        ):
+        with expect_error(InputError, "^as_node: unknown node 'nowhere' .use begin, think, shell, "):
             agent_run.update_state({}, as_node="nowhere")
-        with expect_error(SnapshotNotFoundError, "there is no machine 'gone'"):
+        with expect_error(SnapshotNotFoundError, "sandbox_state: no snapshot 'gone'"):
             agent_run.update_state({"sandbox_state": "gone"})
         assert bench.home.history("thread") == before
         assert agent_run.resume().stop_reason == "finished"
@@ -492,7 +492,8 @@ def test_a_database_of_a_newer_program(bench: RunHarness, tmp_path: Path) -> Non
         connection.exec_driver_sql("UPDATE takeover_schema SET version = 99")
     with (
         expect_error(
-            LedgerUnavailableError, "a newer program made it .schema 99; .*update the program, or use another"
+            LedgerUnavailableError,
+            "created by a newer version .schema 99.*update the program, or use another",
         ),
         open_home(tmp_path / "home", url),
     ):
@@ -500,7 +501,7 @@ def test_a_database_of_a_newer_program(bench: RunHarness, tmp_path: Path) -> Non
     with bench.home.ledger.write_transaction() as connection:
         connection.exec_driver_sql("UPDATE takeover_schema SET version = 1")
     with (
-        expect_error(LedgerUnavailableError, "an earlier version made it"),
+        expect_error(LedgerUnavailableError, "created by an earlier version"),
         open_home(tmp_path / "home", url),
     ):
         pass

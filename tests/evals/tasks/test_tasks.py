@@ -17,7 +17,7 @@ from langgraph_takeover.handoff.views import VIEWS
 from langgraph_takeover.sandbox.backends.host import unavailable_reason
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.lifecycle import SandboxManager
-from langgraph_takeover.sandbox.snapshots.archive import content_digest
+from langgraph_takeover.sandbox.snapshots.content_digests import content_digest
 
 from ...conftest import skip_missing
 

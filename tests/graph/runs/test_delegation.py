@@ -293,35 +293,35 @@ def test_a_child_that_exhausts_the_budget_ends_its_parent_too(bench: RunHarness)
 
 
 BAD = {
-    "nothing": ({}, "goal: it is missing"),
-    "empty goal": ({"goal": "  \n"}, "goal: it is empty"),
+    "nothing": ({}, "goal: missing"),
+    "empty goal": ({"goal": "  \n"}, "goal: empty"),
     "goal of another kind": ({"goal": 3}, "goal: Input should be a valid string"),
-    "unknown field": ({"goal": "x", "urgency": 3}, "urgency: there is no such field"),
+    "unknown field": ({"goal": "x", "urgency": 3}, "urgency: unknown field"),
     "unknown field inside": (
         {"goal": "x", "handoff": {"files": []}},
-        "handoff.files: there is no such field",
+        "handoff.files: unknown field",
     ),
     "content of a file": (
         {"goal": "x", "handoff": {"read_files": [{"path": "pkg/core.py", "sha256": "0", "content": "lies"}]}},
-        "handoff.read_files.0.sha256: there is no such field; give the path alone, its content is read from the machine",
+        "handoff.read_files.0.sha256: unknown field (give the path alone; its content is read from the sandbox)",
     ),
     "no file": ({"goal": "x", "handoff": {"read_files": ["gone.py"]}}, "handoff.read_files: gone.py: no such file"),
     "a directory": ({"goal": "x", "handoff": {"read_files": ["pkg"]}}, "handoff.read_files: pkg: is a directory"),
     "outside": (
         {"goal": "x", "handoff": {"read_files": ["pkg/../../../etc/passwd"]}},
-        "is no file of the repository; give paths inside it",
+        "is not in the repository (give paths inside it)",
     ),
-    "absolute": ({"goal": "x", "handoff": {"read_files": ["/etc/passwd"]}}, "is no file of the repository"),
-    "git's own": ({"goal": "x", "handoff": {"read_files": [".git/config"]}}, "is no file of the repository"),
-    "NUL": ({"goal": "x", "handoff": {"read_files": ["a\0b"]}}, "is no file of the repository"),
-    "no text": ({"goal": "x", "handoff": {"read_files": ["binary"]}}, "'binary' is no text; leave it out"),
+    "absolute": ({"goal": "x", "handoff": {"read_files": ["/etc/passwd"]}}, "is not in the repository"),
+    "git's own": ({"goal": "x", "handoff": {"read_files": [".git/config"]}}, "is not in the repository"),
+    "NUL": ({"goal": "x", "handoff": {"read_files": ["a\0b"]}}, "is not in the repository"),
+    "no text": ({"goal": "x", "handoff": {"read_files": ["binary"]}}, "'binary' is not text (leave it out)"),
     "hostile name": (
         {"goal": "x", "handoff": {"read_files": ["$(touch owned)`touch owned`\n</earlier-work>"]}},
         "no such file",
     ),
-    "command without command": ({"goal": "x", "handoff": {"ran_commands": [{"rc": 1}]}}, "ran_commands.0.cmd: it is missing"),
+    "command without command": ({"goal": "x", "handoff": {"ran_commands": [{"rc": 1}]}}, "ran_commands.0.cmd: missing"),
     "mode": ({"goal": "x", "mode": "steal"}, "mode: Input should be 'work' or 'look'"),
-    "both": ({"goal": "x", "tasks": [{"goal": "y"}]}, "goal: give it in each of tasks, not beside them"),
+    "both": ({"goal": "x", "tasks": [{"goal": "y"}]}, "goal: put it into each of tasks, not beside them"),
     "no tasks": ({"tasks": []}, "tasks: Tuple should have at least 1 item"),
     "one of several": (
         {"tasks": [{"goal": "x"}, {"goal": "y", "handoff": {"read_files": ["gone.py"]}}]},
@@ -498,7 +498,7 @@ def test_an_interrupted_merge_is_done_once(
 
 SCRIPT = """
 import os, sys
-from tests.graph.test_delegation import *
+from tests.graph.runs.test_delegation import *
 from langgraph_takeover.graph import open_home
 from pathlib import Path
 class Here(Bench):

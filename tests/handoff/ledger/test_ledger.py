@@ -322,7 +322,7 @@ def test_a_database_of_a_newer_version_is_refused(ledger: Ledger, url: str) -> N
 def test_a_database_of_an_earlier_version_is_refused(ledger: Ledger, url: str) -> None:
     with ledger.write_transaction() as connection:
         connection.execute(text("UPDATE takeover_schema SET version = 3"))
-    with pytest.raises(LedgerUnavailableError, match=r"an earlier version made it .schema 3") as caught:
+    with pytest.raises(LedgerUnavailableError, match=r"created by an earlier version .schema 3") as caught:
         Ledger(url)
     assert "with that version" in one_line(caught)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from langgraph_takeover.sandbox.changes import file_states
 from langgraph_takeover.sandbox.changes import report as changes
 from langgraph_takeover.sandbox.changes.differences import list_differences
 from langgraph_takeover.sandbox.changes.layers import TRUSTED_OPAQUE, USER_OPAQUE, LayerStack
@@ -39,14 +40,14 @@ def list_unhashed(report: LayerChangeTracker) -> list[str]:
 def test_bytes_are_bounded_in_the_order_of_names(
     top: Path, report: LayerChangeTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "MAX_HASHED_BYTES", 250)
+    monkeypatch.setattr(file_states, "MAX_HASHED_BYTES", 250)
     for name in ("d", "b", "e", "a", "c"):
         (top / name).write_bytes(b"x" * 100)
     assert list_unhashed(report) == ["c", "d", "e"]
 
 
 def test_files_are_bounded(top: Path, report: LayerChangeTracker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "_MAX_HASHED_FILES", 2)
+    monkeypatch.setattr(file_states, "_MAX_HASHED_FILES", 2)
     for name in ("c", "a", "b"):
         (top / name).write_bytes(b"x")
     assert list_unhashed(report) == ["c"]

@@ -27,12 +27,9 @@ from langgraph_takeover.sandbox.interface import (
     Snapshot,
     SnapshotCorruptError,
 )
-from langgraph_takeover.sandbox.shell.state import (
-    ShellState,
-    parse_printed_state,
-    parse_state,
-    render_restore_code,
-)
+from langgraph_takeover.sandbox.shell.printed_state import parse_printed_state
+from langgraph_takeover.sandbox.shell.restore_code import render_restore_code
+from langgraph_takeover.sandbox.shell.state import ShellState, parse_state
 from langgraph_takeover.sandbox.snapshots import bases
 
 from ..conftest import open_kit

@@ -23,7 +23,13 @@ from hypothesis import strategies as st
 
 from langgraph_takeover.sandbox.changes.layers import TRUSTED_OPAQUE, USER_OPAQUE, LayerStack
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError, SnapshotCorruptError
-from langgraph_takeover.sandbox.snapshots import archive, docker_images
+from langgraph_takeover.sandbox.snapshots import (
+    archive_format,
+    archive_reader,
+    archive_writer,
+    content_digests,
+    docker_images,
+)
 from langgraph_takeover.sandbox.snapshots import archive_members as members
 
 from ...conftest import skip_missing
@@ -146,7 +152,9 @@ def tree(root: Path) -> dict[str, tuple[Any, ...]]:
 
 
 def keep(layers: tuple[Path, ...], base: Path, archive_path: Path, *, opaque: str = USER_OPAQUE) -> str:
-    return archive.write(layers, LayerStack(base, opaque_attribute=opaque), archive_path, base_digest=BASE)
+    return archive_writer.write(
+        layers, LayerStack(base, opaque_attribute=opaque), archive_path, base_digest=BASE
+    )
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -166,10 +174,13 @@ def test_overlays_of_the_kernel_survive_a_round_trip(
         do(merged, third)
         before = tree(merged)
     digest = keep((upper, lower), base, room / "archive", opaque=TRUSTED_OPAQUE)
-    assert archive.content_digest((upper, lower), LayerStack(base, opaque_attribute=TRUSTED_OPAQUE)) == digest
-    archive.verify(room / "archive", digest=digest, base_digest=BASE)
+    assert (
+        content_digests.content_digest((upper, lower), LayerStack(base, opaque_attribute=TRUSTED_OPAQUE))
+        == digest
+    )
+    archive_reader.verify(room / "archive", digest=digest, base_digest=BASE)
     again.mkdir()
-    archive.unpack(room / "archive", again, digest=digest, base_digest=BASE, owner=0)
+    archive_reader.unpack(room / "archive", again, digest=digest, base_digest=BASE, owner=0)
     with Overlay(room, (base,), again, user=True) as merged:
         assert tree(merged) == before
     assert keep((again,), base, room / "second") == digest
@@ -192,7 +203,7 @@ def test_equal_trees_have_equal_digests(rooms: Path) -> None:
         upper = room / f"upper{number}"
         with Overlay(room, (base,), upper) as merged:
             subprocess.run(["sh", "-ec", script], cwd=merged, check=True)
-        digests.add(archive.content_digest((upper,), LayerStack(base)))
+        digests.add(content_digests.content_digest((upper,), LayerStack(base)))
     assert len(digests) == 1
 
 
@@ -257,8 +268,8 @@ def test_hostile_archives(tmp_path: Path, name: str) -> None:
     target = tmp_path / "in" / "target"
     target.mkdir(parents=True)
     for deed in (
-        lambda: archive.verify(archive_path, digest=EMPTY, base_digest=BASE),
-        lambda: archive.unpack(archive_path, target, digest=EMPTY, base_digest=BASE),
+        lambda: archive_reader.verify(archive_path, digest=EMPTY, base_digest=BASE),
+        lambda: archive_reader.unpack(archive_path, target, digest=EMPTY, base_digest=BASE),
     ):
         with pytest.raises(SnapshotCorruptError, match=reason) as refused:
             deed()
@@ -273,18 +284,18 @@ def test_an_empty_archive_survives_a_round_trip(tmp_path: Path) -> None:
     archive_path = tmp_path / "archive"
     digest = keep((tmp_path / "layer",), tmp_path / "base", archive_path)
     assert digest == EMPTY
-    archive.verify(archive_path, digest=digest, base_digest=BASE)
+    archive_reader.verify(archive_path, digest=digest, base_digest=BASE)
 
 
 def test_another_base_and_another_digest(tmp_path: Path) -> None:
     archive_path = make_archive(tmp_path / "archive", [])
-    archive.verify(archive_path, digest=EMPTY, base_digest=BASE)
+    archive_reader.verify(archive_path, digest=EMPTY, base_digest=BASE)
     with pytest.raises(SnapshotCorruptError, match="made for base"):
-        archive.verify(archive_path, digest=EMPTY, base_digest="sha256:" + "c" * 64)
+        archive_reader.verify(archive_path, digest=EMPTY, base_digest="sha256:" + "c" * 64)
     with pytest.raises(SnapshotCorruptError, match="but the snapshot says"):
-        archive.verify(archive_path, digest="0" * 64, base_digest=BASE)
+        archive_reader.verify(archive_path, digest="0" * 64, base_digest=BASE)
     with pytest.raises(SnapshotCorruptError, match="made for base"):
-        archive.verify(
+        archive_reader.verify(
             make_archive(tmp_path / "bare", [("x", FILE, {})], header=False), digest=EMPTY, base_digest=BASE
         )
 
@@ -304,18 +315,18 @@ def whole(tmp_path: Path) -> tuple[Path, str]:
 def test_every_cut_and_every_flip_is_refused(tmp_path: Path) -> None:
     archive_path, digest = whole(tmp_path)
     content = archive_path.read_bytes()
-    archive.verify(archive_path, digest=digest, base_digest=BASE)
+    archive_reader.verify(archive_path, digest=digest, base_digest=BASE)
     step = max(1, len(content) // 150)
     for length in (*range(0, len(content) - 4, step), len(content) - 5):
         archive_path.write_bytes(content[:length])
         with pytest.raises(SnapshotCorruptError):
-            archive.verify(archive_path, digest=digest, base_digest=BASE)
+            archive_reader.verify(archive_path, digest=digest, base_digest=BASE)
     for position in (*range(0, len(content), step), *range(len(content) - 4, len(content))):
         flipped = bytearray(content)
         flipped[position] ^= 1 << position % 8
         archive_path.write_bytes(flipped)
         with pytest.raises(SnapshotCorruptError):
-            archive.verify(archive_path, digest=digest, base_digest=BASE)
+            archive_reader.verify(archive_path, digest=digest, base_digest=BASE)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -337,8 +348,8 @@ def test_random_headers_raise_only_typed_errors(tmp_path: Path, data: st.DataObj
     changed.write_bytes(zstandard.compress(bytes(raw)))
     target = Path(tempfile.mkdtemp(dir=tmp_path))
     for deed in (
-        lambda: archive.verify(changed, digest="0" * 64, base_digest=BASE),
-        lambda: archive.unpack(changed, target, digest="0" * 64, base_digest=BASE),
+        lambda: archive_reader.verify(changed, digest="0" * 64, base_digest=BASE),
+        lambda: archive_reader.unpack(changed, target, digest="0" * 64, base_digest=BASE),
     ):
         with pytest.raises(SnapshotCorruptError):
             deed()
@@ -349,10 +360,10 @@ def test_noise_is_refused(tmp_path: Path) -> None:
     for content in (b"", b"\0" * 5000, os.urandom(3000), zstandard.compress(os.urandom(3000))):
         archive_path.write_bytes(content)
         with pytest.raises(SnapshotCorruptError):
-            archive.verify(archive_path, digest=EMPTY, base_digest=BASE)
+            archive_reader.verify(archive_path, digest=EMPTY, base_digest=BASE)
     archive_path.unlink()
     with pytest.raises(SnapshotCorruptError, match="archive is missing"):
-        archive.verify(archive_path, digest=EMPTY, base_digest=BASE)
+        archive_reader.verify(archive_path, digest=EMPTY, base_digest=BASE)
 
 
 END = bytes(tarfile.RECORDSIZE)
@@ -511,8 +522,8 @@ def test_malformed_members_are_refused_at_once(tmp_path: Path, name: str) -> Non
     (tmp_path / "target").mkdir()
     began = time.process_time()
     for deed in (
-        lambda: archive.verify(archive_path, digest=EMPTY, base_digest=BASE),
-        lambda: archive.unpack(archive_path, tmp_path / "target", digest=EMPTY, base_digest=BASE),
+        lambda: archive_reader.verify(archive_path, digest=EMPTY, base_digest=BASE),
+        lambda: archive_reader.unpack(archive_path, tmp_path / "target", digest=EMPTY, base_digest=BASE),
     ):
         with pytest.raises(SnapshotCorruptError, match=reason) as refused:
             deed()
@@ -528,7 +539,7 @@ def test_every_file_time_survives_a_round_trip(tmp_path: Path) -> None:
         digest = read_digest(archive_path)
         target = tmp_path / str(number_)
         target.mkdir()
-        archive.unpack(archive_path, target, digest=digest, base_digest=BASE)
+        archive_reader.unpack(archive_path, target, digest=digest, base_digest=BASE)
         if len(text) < 25:
             assert (target / "x").stat().st_mtime_ns == Decimal(text) * 10**9
 
@@ -538,17 +549,19 @@ def read_digest(archive_path: Path) -> str:
     with archive_path.open("rb") as raw:
         found = members.ArchiveMembers(archive_path, raw)
         found.read_base()
-        return archive._ArchiveReader(archive_path, found, None, None, archive.MAX_LAYER_BYTES).read()
+        return archive_reader._ArchiveReader(
+            archive_path, found, None, None, archive_format.MAX_LAYER_BYTES
+        ).read()
 
 
 COST = """
 import resource, sys, time
 from pathlib import Path
-from langgraph_takeover.sandbox.snapshots import archive, docker_images as images, archive_members as members
+from langgraph_takeover.sandbox.snapshots import archive_reader, docker_images as images, archive_members as members
 from langgraph_takeover.sandbox.interface import SnapshotCorruptError
 before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
 try:
-    archive.verify(Path(sys.argv[1]), digest="0" * 64, base_digest=sys.argv[2])
+    archive_reader.verify(Path(sys.argv[1]), digest="0" * 64, base_digest=sys.argv[2])
 except SnapshotCorruptError as error:
     assert sys.argv[3] in str(error), error
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10, time.process_time() - began)
@@ -562,7 +575,7 @@ def cost(archive_path: Path, reason: str) -> tuple[float, float]:
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "PYTHONPATH": str(Path(archive.__file__).parents[3])},
+        env={**os.environ, "PYTHONPATH": str(Path(archive_reader.__file__).parents[3])},
     )
     mib, seconds = map(float, done.stdout.split())
     return mib, seconds
@@ -602,7 +615,7 @@ def test_attributes_take_no_memory(tmp_path: Path) -> None:
 
 def test_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive_path = pack_archive(tmp_path / "archive", *(block(b"m%02d" % n) for n in range(60)), END)
-    archive.verify(archive_path, digest=read_digest(archive_path), base_digest=BASE)
+    archive_reader.verify(archive_path, digest=read_digest(archive_path), base_digest=BASE)
     for limit, value, reason in (
         ("MAX_MEMBERS", 59, "more than 59 members"),
         ("MAX_TOTAL_PATH_BYTES", 100, "its paths take"),
@@ -610,13 +623,13 @@ def test_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         with monkeypatch.context() as patched:
             patched.setattr(members, limit, value)
             with pytest.raises(SnapshotCorruptError, match=reason):
-                archive.verify(archive_path, digest=EMPTY, base_digest=BASE)
+                archive_reader.verify(archive_path, digest=EMPTY, base_digest=BASE)
     monkeypatch.setattr(members, "MAX_TOTAL_EXTENDED_HEADER_BYTES", 500)
     pack_archive(
         archive_path, *(make_extended_header((b"mtime", b"1")) + block(b"m%02d" % n) for n in range(60)), END
     )
     with pytest.raises(SnapshotCorruptError, match="header is too large"):
-        archive.verify(archive_path, digest=EMPTY, base_digest=BASE)
+        archive_reader.verify(archive_path, digest=EMPTY, base_digest=BASE)
 
 
 def test_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -626,7 +639,7 @@ def test_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(members, "_CPU_S", 0.1)
     began = time.thread_time()
     with pytest.raises(SnapshotCorruptError, match="takes too long"):
-        archive.verify(archive_path, digest=EMPTY, base_digest=BASE)
+        archive_reader.verify(archive_path, digest=EMPTY, base_digest=BASE)
     assert time.thread_time() - began < 0.5
 
 
@@ -636,7 +649,7 @@ def test_a_file_of_another_user_is_not_archived(tmp_path: Path) -> None:
     base.mkdir()
     (layer / "file").write_text("of this host")
     with pytest.raises(SandboxUnavailableError, match="file: belongs to a user of this host"):
-        archive.write(
+        archive_writer.write(
             (layer,), LayerStack(base), tmp_path / "archive", base_digest=BASE, root_uid=os.getuid() + 1
         )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "layer"]
@@ -647,7 +660,7 @@ def test_other_file_types_are_refused_and_closed(tmp_path: Path) -> None:
     before = set(Path("/proc/self/fd").iterdir())
     for path in (tmp_path, tmp_path / "fifo"):
         with pytest.raises(SnapshotCorruptError, match=f"{path}: is not a regular file"):
-            archive.verify(path, digest="", base_digest=BASE)
+            archive_reader.verify(path, digest="", base_digest=BASE)
     assert set(Path("/proc/self/fd").iterdir()) <= before
 
 
@@ -658,12 +671,14 @@ def test_an_archive_larger_than_a_sandbox_is_refused(tmp_path: Path) -> None:
     pack_archive(archive_path, block(size=number(len(content))), content, END)
     digest = read_digest(archive_path)
     target.mkdir()
-    archive.unpack(archive_path, target, digest=digest, base_digest=BASE, max_bytes=1 << 20)
+    archive_reader.unpack(archive_path, target, digest=digest, base_digest=BASE, max_bytes=1 << 20)
     assert (target / "x").read_bytes() == content
     assert (target / "x").stat().st_blocks * 512 < 1 << 20
     for deed in (
-        lambda: archive.unpack(archive_path, target, digest=digest, base_digest=BASE, max_bytes=100 << 10),
-        lambda: archive.verify(archive_path, digest=digest, base_digest=BASE, max_bytes=15 << 20),
+        lambda: archive_reader.unpack(
+            archive_path, target, digest=digest, base_digest=BASE, max_bytes=100 << 10
+        ),
+        lambda: archive_reader.verify(archive_path, digest=digest, base_digest=BASE, max_bytes=15 << 20),
     ):
         (target / "x").unlink(missing_ok=True)
         with pytest.raises(OutOfDiskError, match=r"more than \d+ MB, the sandbox's limit; raise disk_mb"):
@@ -680,11 +695,11 @@ def test_data_after_the_end_is_refused(tmp_path: Path) -> None:
     ):
         archive_path.write_bytes(whole + more)
         with pytest.raises(SnapshotCorruptError, match=reason):
-            archive.verify(archive_path, digest=digest, base_digest=BASE)
+            archive_reader.verify(archive_path, digest=digest, base_digest=BASE)
     for end in (b"", bytes(512), END + END, END[:-512] + b"x" + bytes(511)):
         pack_archive(archive_path, block(), end)
         with pytest.raises(SnapshotCorruptError, match=r"truncated|continues after"):
-            archive.verify(archive_path, digest=digest, base_digest=BASE)
+            archive_reader.verify(archive_path, digest=digest, base_digest=BASE)
 
 
 FIELDS = st.fixed_dictionaries(
@@ -746,8 +761,10 @@ def test_random_members_raise_only_typed_errors(
     target = Path(tempfile.mkdtemp(dir=tmp_path)) / "in" / "target"
     target.mkdir(parents=True)
     for deed in (
-        lambda: archive.verify(archive_path, digest="0" * 64, base_digest=BASE),
-        lambda: archive.unpack(archive_path, target, digest="0" * 64, base_digest=BASE, max_bytes=1000),
+        lambda: archive_reader.verify(archive_path, digest="0" * 64, base_digest=BASE),
+        lambda: archive_reader.unpack(
+            archive_path, target, digest="0" * 64, base_digest=BASE, max_bytes=1000
+        ),
     ):
         with pytest.raises((SnapshotCorruptError, OutOfDiskError)):
             deed()
@@ -785,14 +802,14 @@ def test_closed_directories_with_hard_links() -> None:
         archive_path = pack_archive(room / "archive", *chunks, END)
         digest, target = read_digest(archive_path), room / "target"
         target.mkdir()
-        script = "import os, sys; from pathlib import Path; from langgraph_takeover.sandbox.snapshots import archive\n"
+        script = "import os, sys; from pathlib import Path; from langgraph_takeover.sandbox.snapshots import archive_reader\n"
         script += "if os.geteuid() == 0: os.setresuid(12345, 12345, 12345)\n"
-        script += "archive.unpack(Path(sys.argv[1]), Path(sys.argv[2]), digest=sys.argv[3], base_digest=sys.argv[4])"
+        script += "archive_reader.unpack(Path(sys.argv[1]), Path(sys.argv[2]), digest=sys.argv[3], base_digest=sys.argv[4])"
         if os.geteuid() == 0:
             os.chown(target, 12345, 12345)
             archive_path.chmod(0o644)
             room.chmod(0o755)
-        path = {**os.environ, "PYTHONPATH": str(Path(archive.__file__).parents[3])}
+        path = {**os.environ, "PYTHONPATH": str(Path(archive_reader.__file__).parents[3])}
         subprocess.run(
             [sys.executable, "-c", script, archive_path, target, digest, BASE], check=True, env=path
         )
@@ -807,19 +824,19 @@ def test_closed_directories_with_hard_links() -> None:
 def test_a_pipe_instead_of_an_archive(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "archive")
     with pytest.raises(SnapshotCorruptError, match="not a regular file"):
-        archive.verify(tmp_path / "archive", digest=EMPTY, base_digest=BASE)
+        archive_reader.verify(tmp_path / "archive", digest=EMPTY, base_digest=BASE)
 
 
 def test_a_writer_refuses_trees_that_no_reader_accepts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "MAX_MEMBERS", 20)
+    monkeypatch.setattr(archive_reader, "MAX_MEMBERS", 20)
     layer = tmp_path / "layer"
     layer.mkdir()
     for number in range(25):
         (layer / str(number)).touch()
     with pytest.raises(SandboxUnavailableError, match="more than 20 files"):
-        archive.write((layer,), LayerStack(), tmp_path / "archive", base_digest=BASE)
+        archive_writer.write((layer,), LayerStack(), tmp_path / "archive", base_digest=BASE)
     assert not list(tmp_path.glob("archive*"))
 
 
@@ -831,10 +848,10 @@ def test_attributes_with_unsupported_names(tmp_path: Path) -> None:
     os.utime(layer / "old", ns=(-500_000_000, -500_000_000))
     for name in (b"user.a=b", b"user.\xff", b"user.plain"):
         os.setxattr(layer / "file", name, b"value")
-    digest = archive.write((layer,), LayerStack(), tmp_path / "archive", base_digest=BASE)
+    digest = archive_writer.write((layer,), LayerStack(), tmp_path / "archive", base_digest=BASE)
     target = tmp_path / "target"
     target.mkdir()
-    archive.unpack(tmp_path / "archive", target, digest=digest, base_digest=BASE)
+    archive_reader.unpack(tmp_path / "archive", target, digest=digest, base_digest=BASE)
     assert os.listxattr(target / "file") == ["user.plain"]
     assert (target / "old").stat().st_mtime_ns == -500_000_000
 
@@ -844,7 +861,7 @@ def test_a_docker_whiteout_is_refused_before_the_daemon_sees_it(tmp_path: Path) 
         tmp_path / "archive", make_extended_header((b"TAKEOVER.literal", b"1")) + block(b".wh.x"), END
     )
     digest = read_digest(archive_path)
-    assert archive.verify(archive_path, digest=digest, base_digest=BASE).literal_path == ".wh.x"
+    assert archive_reader.verify(archive_path, digest=digest, base_digest=BASE).literal_path == ".wh.x"
     with pytest.raises(SnapshotCorruptError, match="cannot keep a file named"):
         docker_images.load_archive(archive_path, digest, {"Id": BASE}, {}, "tag")
 
@@ -865,7 +882,8 @@ def test_a_repository_with_its_packages_is_read(tmp_path: Path) -> None:
                 chunks.append(times + block(name, size=number(4)) + (b"%04d" % number_).ljust(512, b"\0"))
     archive_path = pack_archive(tmp_path / "archive", *chunks, END)
     assert (
-        len(archive.verify(archive_path, digest=read_digest(archive_path), base_digest=BASE).files) == 200_000
+        len(archive_reader.verify(archive_path, digest=read_digest(archive_path), base_digest=BASE).files)
+        == 200_000
     )
     mib, seconds = cost(archive_path, "but the snapshot says")
     assert mib < 60
@@ -885,6 +903,6 @@ def test_a_full_disk_leaves_no_partial_archive(rooms: Path) -> None:
         assert list(small.iterdir()) == []
         digest = keep((layer,), base, room / "archive")
         with pytest.raises(OutOfDiskError):
-            archive.unpack(room / "archive", small, digest=digest, base_digest=BASE)
+            archive_reader.unpack(room / "archive", small, digest=digest, base_digest=BASE)
     finally:
         subprocess.run(["umount", small], check=True)

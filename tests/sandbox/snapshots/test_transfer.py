@@ -28,7 +28,7 @@ from langgraph_takeover.sandbox.interface import (
     Snapshot,
     SnapshotCorruptError,
 )
-from langgraph_takeover.sandbox.snapshots import archive, transfer
+from langgraph_takeover.sandbox.snapshots import archive_writer, transfer
 
 from ...conftest import skip_missing
 
@@ -48,7 +48,7 @@ def stored_snapshot(tmp_path: Path) -> tuple[Snapshot, Path]:
     for number in range(4):
         (layer / f"f{number}").write_bytes(os.urandom(100_000))
     path = store / "snapshot.tar.zst"
-    digest = archive.write((layer,), LayerStack(base), path, base_digest=BASE)
+    digest = archive_writer.write((layer,), LayerStack(base), path, base_digest=BASE)
     state = "cd /testbed; x=$'\\377'"
     return snapshot_of(digest, path.name, state), store
 
@@ -220,7 +220,7 @@ def test_an_interrupted_export_leaves_nothing(tmp_path: Path, kind: str) -> None
     for directory in (layer, base, store, out):
         directory.mkdir()
     (layer / "big").write_bytes(os.urandom(8 << 20))
-    digest = archive.write((layer,), LayerStack(base), store / "archive", base_digest=BASE)
+    digest = archive_writer.write((layer,), LayerStack(base), store / "archive", base_digest=BASE)
     snapshot = snapshot_of(digest, "archive")
     url = f"{out}/file" if kind == "file" else f"memory://interrupted/{tmp_path.name}/file"
     system = fsspec.core.url_to_fs(url)[0]

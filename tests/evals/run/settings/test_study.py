@@ -193,7 +193,7 @@ def test_records_of_an_earlier_run_are_reused(run_main: RunCommand, tmp_path: Pa
         *one, "--from", first, "--successor", "builtin:oracle+0.001s", "--repeats", "2", "--out", second
     )
     assert done.returncode == 0, done.stderr
-    assert "predecessors taken from" in done.stdout
+    assert "predecessors reused from" in done.stdout
     assert "predecessors: galley" not in done.stdout
     for stage in ("predecessors", "labels", "notes"):
         assert read_rows(first, stage) == read_rows(second, stage)
@@ -202,7 +202,7 @@ def test_records_of_an_earlier_run_are_reused(run_main: RunCommand, tmp_path: Pa
     assert all(row["resolved"] for row in read_rows(second))
     assert_refused(
         run_main(*one, "--from", first, "--max-steps", "7", "--out", tmp_path / "third"),
-        f"--from: {first} was run with --max-steps 500, this run with 7",
+        f"--from: {first} ran with --max-steps 500, this run has 7",
     )
     assert_refused(
         run_main(*one, "--from", tmp_path, "--out", tmp_path / "third"),

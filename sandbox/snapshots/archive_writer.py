@@ -1,0 +1,178 @@
+"""Write the layers of a sandbox as a snapshot's archive."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import zstandard
+
+from langgraph_takeover.sandbox.changes.differences import Difference, list_differences
+from langgraph_takeover.sandbox.changes.layers import LayerStack
+from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
+from langgraph_takeover.sandbox.snapshots.archive_format import (
+    BLOCK_BYTES,
+    MAX_LAYER_BYTES,
+    MAX_MEMBERS,
+    MAX_TOTAL_PATH_BYTES,
+    OPAQUE_MARK,
+    ROOT_NAME,
+    WHITEOUT_PREFIX,
+)
+from langgraph_takeover.sandbox.snapshots.content_digests import ContentDigest, HashedFile
+from langgraph_takeover.sandbox.storage.durability import sync_directory
+
+_XATTR = "SCHILY.xattr."
+_BASE = "TAKEOVER.base"
+_LITERAL = "TAKEOVER.literal"
+_LEVEL = 3
+
+
+def write(
+    layers: tuple[Path, ...], base: LayerStack, archive: Path, *, base_digest: str, root_uid: int = 0
+) -> str:
+    """Write the merged content of these layers, the top one first, durably; return the content's digest.
+
+    `root_uid` is the user id on this host of the sandbox's root. Raises OutOfDiskError, leaving no partial file.
+    """
+    partial = archive.with_name(f"{archive.name}.partial")
+    try:
+        with partial.open("wb") as raw:
+            compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+            with (
+                compressor.stream_writer(raw, closefd=False) as packed,
+                tarfile.open(
+                    fileobj=packed,
+                    mode="w",  # a mode for streams copies every block three times
+                    format=tarfile.PAX_FORMAT,
+                    copybufsize=BLOCK_BYTES,  # type: ignore[call-overload]
+                    pax_headers={_BASE: base_digest},
+                ) as tar,
+            ):
+                digest = _ArchiveWriter(tar, root_uid).write(list_differences(layers, base))
+            raw.flush()
+            os.fsync(raw.fileno())
+        partial.replace(archive)
+        sync_directory(archive.parent)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OutOfDiskError(f"{archive}: the disk is full; the snapshot was not taken") from error
+        raise
+    finally:
+        partial.unlink(missing_ok=True)
+    return digest
+
+
+class _ArchiveWriter:
+    def __init__(self, tar: tarfile.TarFile, root_uid: int) -> None:
+        self._tar = tar
+        self._root_uid = root_uid
+        self._digest = ContentDigest()
+        self._inodes: dict[tuple[int, int], tuple[str, bytes]] = {}
+        self._size = 0
+
+    def write(self, differences: Iterator[Difference]) -> str:
+        # tarfile cannot read an archive that has nothing but a global header.
+        root = tarfile.TarInfo(ROOT_NAME)
+        root.type, root.mode = tarfile.DIRTYPE, 0o755
+        self._tar.addfile(root)
+        members = paths = 0
+        for difference in differences:
+            members += 2 if difference.kind == "opaque" else 1
+            paths += len(os.fsencode(difference.path))
+            if members > MAX_MEMBERS or paths > MAX_TOTAL_PATH_BYTES:
+                raise SandboxUnavailableError(
+                    f"{difference.path:.80}: with this file the sandbox has changed more than {MAX_MEMBERS:,} files, or their "
+                    f"paths take more than {MAX_TOTAL_PATH_BYTES >> 20} MiB, the maximum of a snapshot; remove files"
+                )
+            payload = self._add_difference(difference)
+            mode = stat.S_IMODE(difference.item.info.st_mode)
+            self._digest.add(difference.path, difference.kind, mode, payload)
+            self._tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps every header otherwise
+        return self._digest.hexdigest()
+
+    def _add_difference(self, difference: Difference) -> bytes:
+        if difference.kind == "gone":
+            directory, _, name = difference.path.rpartition("/")
+            self._tar.addfile(tarfile.TarInfo(f"{directory}/{WHITEOUT_PREFIX}{name}".lstrip("/")))
+            return b""
+        header = self._make_header(difference)
+        if difference.kind == "file":
+            return self._add_file(difference, header)
+        payload = b""
+        if difference.kind == "link":
+            payload = difference.item.link_target()
+            header.type, header.linkname = tarfile.SYMTYPE, os.fsdecode(payload)
+        elif difference.kind == "fifo":
+            header.type = tarfile.FIFOTYPE
+        else:
+            header.type = tarfile.DIRTYPE
+            with difference.item.open_descriptor() as descriptor:
+                _add_attributes(header, descriptor)
+        self._tar.addfile(header)
+        if difference.kind == "opaque":
+            self._tar.addfile(tarfile.TarInfo(f"{difference.path}/{OPAQUE_MARK}"))
+        return payload
+
+    def _make_header(self, difference: Difference) -> tarfile.TarInfo:
+        info = difference.item.info
+        header = tarfile.TarInfo(difference.path)
+        header.mode = stat.S_IMODE(info.st_mode)
+        header.uid, header.gid = (
+            n - self._root_uid if n >= self._root_uid else n for n in (info.st_uid, info.st_gid)
+        )
+        seconds, nanoseconds = divmod(abs(info.st_mtime_ns), 10**9)
+        more = {"mtime": f"{'-' if info.st_mtime_ns < 0 else ''}{seconds}.{nanoseconds:09d}"}
+        if difference.path.rpartition("/")[2].startswith(WHITEOUT_PREFIX):
+            more[_LITERAL] = "1"
+        header.pax_headers = more
+        return header
+
+    def _add_file(self, difference: Difference, header: tarfile.TarInfo) -> bytes:
+        info = difference.item.info
+        inode = (info.st_dev, info.st_ino)
+        if info.st_nlink > 1 and inode in self._inodes:
+            header.type = tarfile.LNKTYPE
+            header.linkname, payload = self._inodes[inode]
+            self._tar.addfile(header)
+            return payload
+        with difference.item.open_descriptor() as descriptor:
+            if os.fstat(descriptor).st_uid < self._root_uid:
+                raise SandboxUnavailableError(
+                    f"{difference.path}: belongs to a user of this host, not to the sandbox"
+                )
+            _add_attributes(header, descriptor)
+            content = HashedFile(descriptor)
+            header.size = content.size
+            self._size += content.size
+            if self._size > MAX_LAYER_BYTES:
+                raise SandboxUnavailableError(
+                    f"{difference.path}: with this file the sandbox holds more than {MAX_LAYER_BYTES >> 30} GiB, the "
+                    "maximum of a snapshot; remove large files, sparse ones too"
+                )
+            self._tar.addfile(header, content)  # type: ignore[arg-type]
+        payload = content.digest()
+        self._inodes[inode] = (difference.path, payload)
+        return payload
+
+
+def _add_attributes(header: tarfile.TarInfo, descriptor: int) -> None:
+    """Add the user's extended attributes of an open file or directory to its header.
+
+    Attributes whose names an archive cannot express, with `=` or not in UTF-8, are left out.
+    """
+    names = (
+        name
+        for name in os.listxattr(descriptor)
+        if name.startswith("user.") and "=" not in name and name.isprintable()
+    )
+    kept = {
+        _XATTR + name: os.fsdecode(os.getxattr(descriptor, name))
+        for name in names
+        if not name.startswith("user.overlay.")
+    }
+    header.pax_headers = {**header.pax_headers, **kept}
