@@ -830,7 +830,7 @@ def test_a_pipe_instead_of_an_archive(tmp_path: Path) -> None:
 def test_a_writer_refuses_trees_that_no_reader_accepts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive_reader, "MAX_MEMBERS", 20)
+    monkeypatch.setattr(archive_writer, "MAX_MEMBERS", 20)
     layer = tmp_path / "layer"
     layer.mkdir()
     for number in range(25):
