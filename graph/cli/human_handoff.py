@@ -7,7 +7,7 @@ import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -23,6 +23,7 @@ from langgraph_takeover.graph.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from langgraph_takeover.graph.delivery.human_handoff import HumanHandoff
     from langgraph_takeover.graph.home import Home
 
 _TAKE_EPILOG = """
@@ -61,7 +62,7 @@ def take(
     allow_unisolated: UnisolatedOption = False,
 ) -> None:
     """Take over a record as a person: print its note and open its sandbox in a shell."""
-    from langgraph_takeover.graph.delivery.human_handoff import take_record as taken
+    from langgraph_takeover.graph.delivery.human_handoff import take_record
     from langgraph_takeover.handoff.notes.structured_note import render_structured_note
     from langgraph_takeover.handoff.views.display import escape_control_chars
     from langgraph_takeover.nodes.model.human import HELP_TEXT
@@ -83,7 +84,7 @@ def take(
         show(f"{render_structured_note(known)}\n\n{HELP_TEXT}")
         spec = choose_sandbox_spec(found, record_id, directory, sandbox, allow_unisolated)
         with _restore_terminal():
-            done = taken(found, known, name or current_user(), read=read, show=show, sandbox=spec)
+            done = take_record(found, known, name or current_user(), read=read, show=show, sandbox=spec)
         _print_result(found, record_id, done)
 
 
@@ -98,14 +99,14 @@ def give(
     allow_unisolated: UnisolatedOption = False,
 ) -> None:
     """Take a snapshot of your work on a record, and hand it over."""
-    from langgraph_takeover.graph.delivery.human_handoff import give_record as given
+    from langgraph_takeover.graph.delivery.human_handoff import give_record
 
     if not to.strip() or " " in to.strip():
         raise UsageError(f"--to: not an agent's name: {to!r:.40} (use letters, digits, '_' and '-')")
     with _open_home_of_record(record, database) as (found, record_id):
         known = found.records.load(record_id)
         spec = choose_sandbox_spec(found, record_id, directory, sandbox, allow_unisolated)
-        done = given(found, known, name or current_user(), to.strip(), message, sandbox=spec)
+        done = give_record(found, known, name or current_user(), to.strip(), message, sandbox=spec)
         _print_result(found, record_id, done)
 
 
@@ -140,10 +141,12 @@ def _open_home_of_record(record: Path, database: str | None) -> Iterator[tuple[H
         yield found, directory.name
 
 
-def _print_result(home: Home, record_id: str, result: Any) -> None:
+def _print_result(home: Home, record_id: str, result: HumanHandoff) -> None:
     directory = home.records.directory(record_id)
-    if result.given is not None:
-        print_safely(f"{result.given.record} is offered to {result.given.target}: handoff {result.given.id}")
+    if result.handoff is not None:
+        print_safely(
+            f"{result.handoff.record} is offered to {result.handoff.target}: handoff {result.handoff.id}"
+        )
     elif result.outcome is None:
         print_safely(f"saved as it is (return to it: handoff take {directory})")
     else:

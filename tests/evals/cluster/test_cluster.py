@@ -290,7 +290,7 @@ def test_an_incompatible_node_is_excluded(eventful: Eventful) -> None:
     reasons = ("bwrap is not installed", "langgraph is 0.0.1, but", "does not share the artifact store")
     for reason in reasons:
         assert len([line for line in lines if reason in line]) == 1, lines
-    left_out = {line.split()[3] for line in lines}
+    left_out = {line.split()[2] for line in lines}
     assert len(left_out) == 3
     assert left_out.isdisjoint(row["node"] for row in read_rows(eventful.out))
     assert not any(each.directories() for each in eventful.bad)
@@ -318,7 +318,7 @@ def test_an_interrupted_run_resumes(
     wait_for(lambda: bool(read_journal_rows(out, "takeovers")), process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=300)
-    assert process.returncode == 130
+    assert process.returncode == 130, err
     assert len(err.strip().splitlines()) == 1, err
     assert f"--executor ray --address {head.address}" in err
     assert len(read_journal_rows(out, "takeovers")) < ITS_ROWS

@@ -71,7 +71,7 @@ def test_a_person_takes_a_handoff_works_and_hands_it_to_an_agent(bench: RunHarne
     assert (seen.returncode, seen.stderr) == (0, "")
     assert "Continuation state:** changed_not_validated" in seen.stdout, "the note is printed"
     assert "return n * 3" in seen.stdout
-    assert seen.stdout.rstrip().endswith(f"left as it is; come back by: python -m handoff take {record}")
+    assert seen.stdout.rstrip().endswith(f"saved as it is (return to it: handoff take {record})")
     assert handoffs.load(bench.home.ledger, found.id).state == "active"
     back = handoff("take", record, "--as", "ann", typed="pwd; cat core.py\n")
     assert "/testbed/pkg\ndef double(n):\n    return n * 4" in back.stdout, (
@@ -155,15 +155,15 @@ def test_retry_replaces_a_working_successor_only_with_force(bench: RunHarness) -
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [
-        (["list", "--home", "{home}", "--state", "lost"], "there is no 'lost'"),
-        (["list", "--home", "nowhere"], "--home: nowhere"),
-        (["list", "--home", "{root}"], "holds no takeover.sqlite"),
+        (["list", "--home", "{home}", "--state", "lost"], "--state: unknown state 'lost'"),
+        (["list", "--home", "nowhere"], "--home: directory not found: nowhere"),
+        (["list", "--home", "{root}"], "no takeover.sqlite in it"),
         (["history", "another", "--home", "{home}"], "handoff not found: 'another'"),
         (["history", "\x1b[2J", "--home", "{home}"], "handoff not found: '\\x1b[2J'"),
         (["unblock", "{id}", "--home", "{home}"], "is offered, not blocked"),
         (["give", "{record}", "--as", "zoe", "--to", "tester"], "zoe has not taken"),
-        (["give", "{record}", "--as", "ann", "--to", " "], "is no agent's name"),
-        (["take", "{root}"], "no record lies there"),
+        (["give", "{record}", "--as", "ann", "--to", " "], "not an agent's name"),
+        (["take", "{root}"], "RECORD: record not found"),
     ],
 )
 def test_usage_errors_are_one_line(bench: RunHarness, argv: list[str], expected: str) -> None:
@@ -228,4 +228,4 @@ def test_an_interrupt_restores_the_terminal(bench: RunHarness) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
     assert termios.tcgetattr(terminal) == before
     os.close(terminal)
-    assert "left as it is" in handoff("take", record, "--as", "ann", typed="pwd\n").stdout
+    assert "saved as it is" in handoff("take", record, "--as", "ann", typed="pwd\n").stdout

@@ -501,7 +501,7 @@ import os, sys
 from tests.graph.runs.test_delegation import *
 from langgraph_takeover.graph import open_home
 from pathlib import Path
-class Here(Bench):
+class Here(RunHarness):
     def __init__(self, root, home):
         self.home, self.store = home, home.records
         from langgraph_takeover.sandbox.interface import SandboxSpec
