@@ -128,11 +128,17 @@ def check_unused(out: Path) -> None:
 
 
 def check_ledger(out: Path) -> None:
-    """Raises LedgerUnavailableError if this version cannot resume the threads of a run."""
+    """Raises LedgerVersionError if this version cannot resume the threads of a run."""
     from langgraph_takeover.evals.run.paths import RunPaths
+    from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError, LedgerVersionError
 
-    with RunPaths(out).home():
-        pass
+    try:
+        with RunPaths(out).home():
+            pass
+    except LedgerVersionError:
+        raise
+    except LedgerUnavailableError:
+        pass  # a damaged database is a failure of the host, which the run itself reports
 
 
 def create_run(config: RunConfig, out: Path, journal: str | None = None) -> None:

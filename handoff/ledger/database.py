@@ -44,6 +44,10 @@ class LedgerUnavailableError(TakeoverError):
     """The database cannot be opened, read or written; one line that says which, why, and what to do."""
 
 
+class LedgerVersionError(LedgerUnavailableError):
+    """Another version of this program created the database, and this one cannot use it."""
+
+
 class Database:
     """One open database; safe for several threads and processes at once."""
 
@@ -75,12 +79,12 @@ class Database:
             known = select(version.c.version)
             found = connection.execute(known).scalar() if version.name in before else None
             if found is not None and not (isinstance(found, int) and found <= schema):
-                raise LedgerUnavailableError(
+                raise LedgerVersionError(
                     f"{self.name}: created by a newer version (schema {found}, but {schema} is required); "
                     "update the program, or use another database"
                 )
             if found is not None and found < self.oldest_schema:
-                raise LedgerUnavailableError(
+                raise LedgerVersionError(
                     f"{self.name}: created by an earlier version (schema {found}, but {schema} is required); "
                     "finish its threads with that version, or use another database"
                 )

@@ -26,7 +26,7 @@ def build_schema() -> dict[str, Any]:
     made["required"] += ["schema_version", "digest"]
     for model in _list_models():
         definition = made if model is HandoffRecord else made["$defs"][model.__name__]
-        definition["description"] = _normalize_text(definition["description"])
+        definition["description"] = _normalize_text(definition["description"].partition("Example:")[0])
         for name, text in _list_field_docs(model):
             definition["properties"][name]["description"] = _normalize_text(text)
     return {"$schema": _DIALECT, **made}
