@@ -223,7 +223,7 @@ def test_an_interrupt_restores_the_terminal(bench: RunHarness) -> None:
     while "testbed$ " not in seen:
         seen += os.read(terminal, 65536).decode()
     os.write(terminal, b"echo half a comm\x03")
-    while "interrupted; " not in seen:
+    while "interrupted (run the same command again" not in seen:
         seen += os.read(terminal, 65536).decode()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
     assert termios.tcgetattr(terminal) == before
