@@ -95,7 +95,7 @@ def _sandbox_home() -> Iterator[None]:
 def real_data() -> Path:
     """The directory of real data next to the checkout, if it exists."""
     if not SHARED_DIRECTORY.is_dir():
-        pytest.skip("no real data: directory ../shared not found next to the checkout")
+        pytest.skip("requires real data in ../shared, which is not part of the repository")
     return SHARED_DIRECTORY
 
 

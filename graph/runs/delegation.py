@@ -32,7 +32,7 @@ _OpenRun = Callable[..., AbstractContextManager[Run]]
 
 
 class Delegation(BaseModel):
-    """Settings of delegation. Children inherit every setting that is None.
+    """Settings of delegation. A child takes each setting without a value here from its parent.
 
     Example:
         >>> from langgraph_takeover import Delegation
