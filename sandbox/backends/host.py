@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import math
 import os
 import random
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
-from langgraph_takeover.sandbox.backends import file_trees, overlay, shell_binary
-from langgraph_takeover.sandbox.backends.overlay import INTERPRETER
+from langgraph_takeover.sandbox.backends import bubblewrap, file_trees, overlay
 from langgraph_takeover.sandbox.backends.processes import (
     PipeChannel,
-    build_environment,
     find_descendants,
     is_dead,
     kill_until_none,
@@ -40,41 +36,15 @@ from langgraph_takeover.sandbox.shell.session import (
 )
 from langgraph_takeover.sandbox.snapshots.bases import WRITABLE_DIRECTORIES
 from langgraph_takeover.sandbox.storage import host_directories
-from langgraph_takeover.sandbox.storage.removal import remove_tree
 
-_SYSTEM_DIRECTORIES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
-_ETC_FILES = ("alternatives", "group", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "passwd")
-_HOME = "/home/agent"
-# bubblewrap's first process inside keeps descriptors 0 to 2, and any process of the same user can attach to it: it must
-# not have the shell's input, from which the mark of the next command's end could be read.
-# to it: it must not have the shell's input, from which the next command's mark could be read.
-_DETACH_STREAMS, _ATTACH_STREAMS = "8<&0 9>&1 </dev/null >/dev/null", "<&8 >&9 8<&- 9>&-"
 _MAX_PENDING_SIGNALS = 4096
 """Pending signals; the kernel has one budget for all sandboxes of a user."""
 _SHELL_PID = 2  # in its own namespace, where 1 is bubblewrap's reaper
 _SHELL_DESCRIPTORS = (0, 1, 2, PROTOCOL_DESCRIPTOR, 255)
 _NAMESPACE_DEPTH = 3  # process namespaces: this host's, the keeper's, bubblewrap's
-# Root inside owns the sandbox's IPC namespace and could lift the limits that the keeper has set there.
-_KERNEL_MOUNTS = ("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev")
 _EXTRA_PROCESSES = 64
 """Extra processes in a control group: the shells, and the processes that lead to them."""
 _KILL_TIMEOUT_S, _KILL_POLL_S = 10.0, 0.001
-_SHARED_MEMORY_BYTES = 64 * 1024 * 1024
-# The IPC namespace belongs to the keeper, which limits its sizes.
-_NAMESPACES = (
-    "--unshare-user",
-    "--unshare-pid",
-    "--unshare-net",
-    "--unshare-uts",
-    "--unshare-cgroup-try",
-    "--disable-userns",
-    "--uid",
-    "0",
-    "--gid",
-    "0",
-    "--cap-drop",
-    "ALL",
-)
 
 
 @functools.cache
@@ -84,7 +54,17 @@ def unavailable_reason() -> str | None:
         return "bwrap is not installed (Debian: apt-get install bubblewrap)"
     if (reason := overlay.namespaces_unavailable_reason()) is not None:
         return reason
-    nested = ["unshare", "--user", "--map-root-user", "bwrap", *_NAMESPACES, "--ro-bind", "/", "/", "true"]
+    nested = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "bwrap",
+        *bubblewrap.NAMESPACES,
+        "--ro-bind",
+        "/",
+        "/",
+        "true",
+    ]
     done = subprocess.run(nested, capture_output=True, text=True, check=False)
     return None if done.returncode == 0 else f"bwrap does not work here: {done.stderr.strip()[-200:]}"
 
@@ -102,7 +82,7 @@ class HostBackend:
     repository, with this host's system read-only around it, or a complete system.
     """
 
-    file_roots: tuple[str, ...] = (_HOME, "/tmp")
+    file_roots: tuple[str, ...] = (bubblewrap.HOME, "/tmp")
 
     def __init__(self, spec: SandboxSpec, tree: file_trees.FileTree) -> None:
         self._spec = spec
@@ -121,7 +101,7 @@ class HostBackend:
         if tree.base.is_system:
             self.mounts: tuple[Mount, ...] = (Mount("", "/"),)
         else:
-            self.mounts = tuple(map(Mount, WRITABLE_DIRECTORIES, (spec.workspace, _HOME, "/tmp")))
+            self.mounts = tuple(map(Mount, WRITABLE_DIRECTORIES, (spec.workspace, bubblewrap.HOME, "/tmp")))
 
     def layers(self) -> LayerStack:
         return self._tree.layers()
@@ -136,10 +116,10 @@ class HostBackend:
         try:
             channel = PipeChannel(
                 [
-                    *("sh", "-c", f'{moves}exec "$@" {_DETACH_STREAMS}', "sh"),
+                    *("sh", "-c", f'{moves}exec "$@" {bubblewrap.DETACH_STREAMS}', "sh"),
                     *self._tree.entry_command(),
                     *self._affinity_command,
-                    *("bwrap", *filtered, *self._bwrap_command()),
+                    *("bwrap", *filtered, *bubblewrap.build_command(spec, self._tree, self.mounts)),
                 ],
                 env={"PATH": os.defpath},
                 inherited_descriptors=() if calls is None else (calls,),
@@ -249,58 +229,6 @@ class HostBackend:
         found = (process for pid in ours for process in find_descendants(pid))
         return [process for process in found if _namespace_pid(process.pid) > 0]
 
-    def _bwrap_command(self) -> list[str]:
-        argv = [*_NAMESPACES, "--new-session", "--hostname", "sandbox"]
-        argv += self._system_arguments() if self._tree.base.is_system else self._host_system_arguments()
-        argv += ["--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]
-        program = shell_binary.prepare_shell_program(self._tree.base)
-        if program is not None:
-            argv += ["--ro-bind", str(program), shell_binary.SHELL_PATH_INSIDE]
-        argv += ["--remount-ro", "/dev"]
-        argv += ["--chdir", self.workspace, "--clearenv"]
-        for name, value in self._environment().items():
-            argv += ["--setenv", name, value]
-        shell = "bash" if program is None else shell_binary.SHELL_PATH_INSIDE
-        # In an image, the agent could have replaced `sh`.
-        first = shell if self._tree.base.is_system else "sh"
-        return [*argv, first, "-c", f'exec "$@" {_ATTACH_STREAMS}', first, shell, "--norc", "--noprofile"]
-
-    def _system_arguments(self) -> list[str]:
-        return ["--bind", str(self._tree.root), "/", *_KERNEL_MOUNTS]
-
-    def _host_system_arguments(self) -> list[str]:
-        argv = [*_KERNEL_MOUNTS]
-        for path in _SYSTEM_DIRECTORIES:
-            if Path(path).is_symlink():
-                argv += ["--symlink", str(Path(path).readlink()), path]
-            else:
-                argv += ["--ro-bind-try", path, path]
-        argv += ["--ro-bind", str(_prepare_etc_directory()), "/etc"]
-        if not INTERPRETER.is_relative_to("/usr"):
-            argv += [
-                *_parent_directory_arguments(INTERPRETER),
-                "--ro-bind",
-                str(overlay.interpreter_directory()),
-                str(INTERPRETER),
-            ]
-        for hidden in self._spec.hidden:
-            if hidden.is_dir() and any(hidden.is_relative_to(path) for path in ("/usr", INTERPRETER)):
-                argv += ["--tmpfs", str(hidden)]
-        for part, inside in self.mounts:
-            argv += [
-                *_parent_directory_arguments(Path(inside)),
-                "--bind",
-                str(self._tree.root / part),
-                inside,
-            ]
-        return [*argv, "--remount-ro", "/"]
-
-    def _environment(self) -> dict[str, str]:
-        if not self._tree.base.is_system:
-            return build_environment(f"{INTERPRETER}/bin:{os.defpath}", _HOME)
-        image = dict(line.split("=", 1) for line in self._tree.base.environment)
-        return build_environment(os.defpath, "/root") | image | {"HOME": "/root"}
-
 
 def _namespace_pid(pid: int) -> int:
     """Return a process's id in bubblewrap's namespace; 0 if it is not in there, or has ended."""
@@ -342,34 +270,12 @@ def _is_busy(process: psutil.Process) -> bool:
     return namespace_pid > _SHELL_PID
 
 
-@functools.cache
-def _prepare_etc_directory() -> Path:
-    """Return a directory with the few files of this host's /etc that programs need: every mount takes time."""
-    present = [path for path in (Path("/etc") / name for name in _ETC_FILES) if path.exists()]
-    stamps = repr([(path.name, path.stat().st_mtime_ns, path.stat().st_ino) for path in present])
-    made = host_directories.ensure_root() / f"etc-{hashlib.sha256(stamps.encode()).hexdigest()[:16]}"
-    if not made.exists():
-        partial = Path(tempfile.mkdtemp(prefix=".etc-", dir=made.parent))
-        subprocess.run(["cp", "-a", *present, partial], check=True)
-        partial.chmod(0o755)
-        with contextlib.suppress(OSError):  # another process was faster
-            partial.rename(made)
-        remove_tree(partial)
-    return made
-
-
 def _make_affinity_command(cpus: float | None) -> list[str]:
     """Return the start of a command line that binds the rest to that many processors of this host, rounded up."""
     ours = sorted(os.sched_getaffinity(0))
     if cpus is None or cpus >= len(ours):
         return []
     return ["taskset", "--cpu-list", ",".join(map(str, random.sample(ours, math.ceil(cpus))))]
-
-
-def _parent_directory_arguments(path: Path) -> list[str]:
-    """Return options that create the parents of a mount point, accessible to every user inside."""
-    parents = [str(parent) for parent in reversed(path.parents) if str(parent) not in ("/", "/usr")]
-    return [option for parent in parents for option in ("--perms", "0755", "--dir", parent)]
 
 
 def start(spec: SandboxSpec) -> HostBackend:

@@ -27,11 +27,9 @@ _PROGRAMS = {
 }
 # `volatile`: an upper directory is never mounted twice, and a snapshot is synced where it is stored. Without `index`
 # an old upper directory can become a lower one while the kernel still holds it; it logs that.
-# an old upper directory can be a lower one while the kernel has not let go of it; it says so in its log.
 _MOUNT_COMMAND = 'mount -t overlay overlay -o "userxattr,volatile,index=off,lowerdir=$lowers,upperdir=diff,workdir=work" "$2"'
 # Sandboxes that root starts share one user of this host, and so its inotify instances: no sandbox may use all of them.
 # SysV shared memory (in pages) and message queues survive their processes, so process limits do not bound them.
-# SysV shared memory (in pages) and message queues outlive their processes, so that no limit on these bounds them.
 _KERNEL_LIMITS = {"user/max_inotify_instances": 32, "kernel/shmall": 16384, "kernel/msgmni": 32}
 _SET_KERNEL_LIMITS = " ".join(f"echo {number} >/proc/sys/{name};" for name, number in _KERNEL_LIMITS.items())
 # The kernel mounts an overlay read-only, without an error, if it cannot write to the work directory.

@@ -28,7 +28,6 @@ _FILE_TIMEOUT_S = 20.0
 """Time limit for a file that something else may replace, such as a pipe without a writer."""
 # The content is stored completely before it replaces the file, so a full disk costs nothing. A file with several names,
 # or of another owner, is overwritten in place, as an editor would. All input must be read.
-# more than one name, or somebody else's, is overwritten in place as an editor would. All input must be read.
 _WRITE_SCRIPT = """
 head -c {size} | {{ (
   file=$(realpath -m -- {path}; echo .) file=${{file%??}} directory=${{file%/*}}/ part=$directory.{token}.part

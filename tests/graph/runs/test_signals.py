@@ -64,7 +64,6 @@ def disturb(deed: Callable[[], object], number: signal.Signals, position: int) -
 
     # If the signal falls into the entry to an `except`, Python never leaves it. The end of a generator does; otherwise
     # every later exception of this process would have the caught one as its context.
-    # exception of this process would have the caught one as its context.
     deque(doing(), maxlen=0)
     return left <= 0
 

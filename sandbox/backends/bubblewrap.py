@@ -1,0 +1,120 @@
+"""The bubblewrap command that starts a shell in a sandbox of the back end `host`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from langgraph_takeover.sandbox.backends import overlay, shell_binary
+from langgraph_takeover.sandbox.backends.file_trees import FileTree
+from langgraph_takeover.sandbox.backends.overlay import INTERPRETER
+from langgraph_takeover.sandbox.backends.processes import build_environment
+from langgraph_takeover.sandbox.changes.report import Mount
+from langgraph_takeover.sandbox.interface import SandboxSpec
+from langgraph_takeover.sandbox.storage import host_directories
+from langgraph_takeover.sandbox.storage.removal import remove_tree
+
+HOME = "/home/agent"
+"""The home directory inside, around a repository."""
+_SYSTEM_DIRECTORIES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+_ETC_FILES = ("alternatives", "group", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "passwd")
+# bubblewrap's first process inside keeps descriptors 0 to 2, and any process of the same user can attach to it: it must
+# not have the shell's input, from which the mark of the next command's end could be read.
+DETACH_STREAMS, _ATTACH_STREAMS = "8<&0 9>&1 </dev/null >/dev/null", "<&8 >&9 8<&- 9>&-"
+# Root inside owns the sandbox's IPC namespace and could lift the limits that the keeper has set there.
+_KERNEL_MOUNTS = ("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev")
+_SHARED_MEMORY_BYTES = 64 * 1024 * 1024
+# The IPC namespace belongs to the keeper, which limits its sizes.
+NAMESPACES = (
+    "--unshare-user",
+    "--unshare-pid",
+    "--unshare-net",
+    "--unshare-uts",
+    "--unshare-cgroup-try",
+    "--disable-userns",
+    "--uid",
+    "0",
+    "--gid",
+    "0",
+    "--cap-drop",
+    "ALL",
+)
+
+
+def build_command(spec: SandboxSpec, tree: FileTree, mounts: Sequence[Mount]) -> list[str]:
+    """Return bubblewrap's options and the shell's command line.
+
+    The `sh` that starts bubblewrap applies `DETACH_STREAMS`.
+    """
+    argv = [*NAMESPACES, "--new-session", "--hostname", "sandbox"]
+    argv += _list_system_mounts(tree) if tree.base.is_system else _list_host_mounts(spec, tree, mounts)
+    argv += ["--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]
+    program = shell_binary.prepare_shell_program(tree.base)
+    if program is not None:
+        argv += ["--ro-bind", str(program), shell_binary.SHELL_PATH_INSIDE]
+    argv += ["--remount-ro", "/dev"]
+    argv += ["--chdir", spec.workspace, "--clearenv"]
+    for name, value in _build_environment(tree).items():
+        argv += ["--setenv", name, value]
+    shell = "bash" if program is None else shell_binary.SHELL_PATH_INSIDE
+    # In an image, the agent could have replaced `sh`.
+    first = shell if tree.base.is_system else "sh"
+    return [*argv, first, "-c", f'exec "$@" {_ATTACH_STREAMS}', first, shell, "--norc", "--noprofile"]
+
+
+def _list_system_mounts(tree: FileTree) -> list[str]:
+    return ["--bind", str(tree.root), "/", *_KERNEL_MOUNTS]
+
+
+def _list_host_mounts(spec: SandboxSpec, tree: FileTree, mounts: Sequence[Mount]) -> list[str]:
+    argv = [*_KERNEL_MOUNTS]
+    for path in _SYSTEM_DIRECTORIES:
+        if Path(path).is_symlink():
+            argv += ["--symlink", str(Path(path).readlink()), path]
+        else:
+            argv += ["--ro-bind-try", path, path]
+    argv += ["--ro-bind", str(prepare_etc_directory()), "/etc"]
+    if not INTERPRETER.is_relative_to("/usr"):
+        argv += _list_parent_directories(INTERPRETER)
+        argv += ["--ro-bind", str(overlay.interpreter_directory()), str(INTERPRETER)]
+    for hidden in spec.hidden:
+        if hidden.is_dir() and any(hidden.is_relative_to(path) for path in ("/usr", INTERPRETER)):
+            argv += ["--tmpfs", str(hidden)]
+    for part, inside in mounts:
+        argv += [*_list_parent_directories(Path(inside)), "--bind", str(tree.root / part), inside]
+    return [*argv, "--remount-ro", "/"]
+
+
+def _build_environment(tree: FileTree) -> dict[str, str]:
+    if not tree.base.is_system:
+        return build_environment(f"{INTERPRETER}/bin:{os.defpath}", HOME)
+    image = dict(line.split("=", 1) for line in tree.base.environment)
+    return build_environment(os.defpath, "/root") | image | {"HOME": "/root"}
+
+
+@functools.cache
+def prepare_etc_directory() -> Path:
+    """Return a directory with the few files of this host's /etc that programs need: every mount takes time."""
+    present = [path for path in (Path("/etc") / name for name in _ETC_FILES) if path.exists()]
+    stamps = repr([(path.name, path.stat().st_mtime_ns, path.stat().st_ino) for path in present])
+    made = host_directories.ensure_root() / f"etc-{hashlib.sha256(stamps.encode()).hexdigest()[:16]}"
+    if not made.exists():
+        partial = Path(tempfile.mkdtemp(prefix=".etc-", dir=made.parent))
+        subprocess.run(["cp", "-a", *present, partial], check=True)
+        partial.chmod(0o755)
+        with contextlib.suppress(OSError):  # another process was faster
+            partial.rename(made)
+        remove_tree(partial)
+    return made
+
+
+def _list_parent_directories(path: Path) -> list[str]:
+    """Return options that create the parents of a mount point, accessible to every user inside."""
+    parents = [str(parent) for parent in reversed(path.parents) if str(parent) not in ("/", "/usr")]
+    return [option for parent in parents for option in ("--perms", "0755", "--dir", parent)]
