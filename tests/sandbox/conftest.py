@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import secrets
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox.backends import overlay
 from langgraph_takeover.sandbox.contract import (
     Kit,
     clean_sandbox,
@@ -19,6 +22,7 @@ from langgraph_takeover.sandbox.contract import (
     session_sandbox,
     store,
 )
+from langgraph_takeover.sandbox.interface import Sandbox
 
 from ..conftest import skip_missing
 
@@ -77,6 +81,20 @@ def testbed_image(request: pytest.FixtureRequest) -> Callable[[], contextlib.Abs
     return build_image
 
 
+_DISABLE_LOCK = threading.Lock()
+
+
+def _disable_overlays(open_sandbox: Callable[..., Sandbox]) -> Callable[..., Sandbox]:
+    """Wrap a function that starts or restores a sandbox, so that it finds no overlayfs."""
+
+    def open_without_overlays(*arguments: Any) -> Sandbox:
+        with _DISABLE_LOCK, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(overlay, "unavailable_reason", lambda: "disabled by a test")
+            return open_sandbox(*arguments)
+
+    return open_without_overlays
+
+
 @contextlib.contextmanager
 def open_kit(name: str, repository: Path, testbed_image: Any) -> Iterator[Kit]:
     """The parameters `backend` or `backend-variant`."""
@@ -94,12 +112,12 @@ def open_kit(name: str, repository: Path, testbed_image: Any) -> Iterator[Kit]:
 
             if reason := unavailable_reason():
                 skip_missing(reason)
+        open_functions = {"start": sandbox.start, "restore": sandbox.restore}
         if variant == "copied":
-            patch = stack.enter_context(pytest.MonkeyPatch.context())
-            patch.setattr(
-                "langgraph_takeover.sandbox.backends.overlay.unavailable_reason", lambda: "as asked"
-            )
-        kit = Kit(base, is_isolated=backend != "process", has_exact_times=backend != "docker")
+            open_functions = {name: _disable_overlays(each) for name, each in open_functions.items()}
+        kit = Kit(
+            base, **open_functions, is_isolated=backend != "process", has_exact_times=backend != "docker"
+        )
         stack.callback(kit.remove_stale_resources, kit.owner)
         stack.enter_context(kit.close_started())
         yield kit

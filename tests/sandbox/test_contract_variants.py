@@ -18,7 +18,7 @@ from .conftest import open_kit
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=["host-image", "host-copied", "docker-commit"])
+@pytest.fixture(scope="session", params=["host-image", "host-copied", "docker-commit"])
 def kit(request: pytest.FixtureRequest, repository: Path, testbed_image: Any) -> Iterator[Kit]:
     with open_kit(request.param, repository, testbed_image) as found:
         yield found

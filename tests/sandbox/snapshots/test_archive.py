@@ -321,14 +321,23 @@ def test_every_cut_and_every_flip_is_refused(tmp_path: Path) -> None:
         archive_path.write_bytes(content[:length])
         with pytest.raises(SnapshotCorruptError):
             archive_reader.verify(archive_path, digest=digest, base_digest=BASE)
-    # Bytes 4 and 5 of a zstd frame hold a reserved bit and the decoder's window: flipped, they leave the files as they were.
-    positions = {*range(0, len(content), step), *range(len(content) - 4, len(content))} - {4, 5}
-    for position in sorted(positions):
+    accepted = 0
+    for position in (*range(0, len(content), step), *range(len(content) - 4, len(content))):
         flipped = bytearray(content)
         flipped[position] ^= 1 << position % 8
         archive_path.write_bytes(flipped)
-        with pytest.raises(SnapshotCorruptError):
+        try:
             archive_reader.verify(archive_path, digest=digest, base_digest=BASE)
+        except SnapshotCorruptError:
+            continue
+        # zstd can encode the same bytes in several ways, and its header has unused bits.
+        assert decompress(flipped) == decompress(content)
+        accepted += 1
+    assert accepted < 10
+
+
+def decompress(content: bytes) -> bytes:
+    return zstandard.ZstdDecompressor().stream_reader(content).read()
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -337,7 +346,7 @@ def test_random_headers_raise_only_typed_errors(tmp_path: Path, data: st.DataObj
     """Changes below the compression, which zstd's checksum does not detect."""
     if not (tmp_path / "archive").exists():
         whole(tmp_path)
-    raw = bytearray(zstandard.ZstdDecompressor().stream_reader((tmp_path / "archive").read_bytes()).read())
+    raw = bytearray(decompress((tmp_path / "archive").read_bytes()))
     for _ in range(data.draw(st.integers(1, 6))):
         offset = data.draw(st.integers(0, len(raw) - 1))
         raw[offset] = data.draw(st.integers(0, 255))
