@@ -33,6 +33,7 @@ _JOBS_PER_SLOT = 2
 _RETRIES = 3
 _WAIT_S = 5.0
 _KILL_S = 120.0
+_REPLY_S = 0.2
 _STAGE_NAMES = {
     stages.run_predecessor: "predecessors",
     stages.grade_snapshot: "labels",
@@ -235,10 +236,15 @@ class RayExecutor:
         import ray
 
         references = [*self._active_jobs, *self._pool.pending_checks]
-        for reference in references:
+        if not references:
+            return
+        # Ray 2.60 aborts this process if a task is cancelled while its reply is being processed, and an interrupt often
+        # arrives with a reply.
+        _, running = ray.wait(references, num_returns=len(references), timeout=_REPLY_S)
+        for reference in running:
             ray.cancel(reference, force=kill)
-        if references:
-            ray.wait(references, num_returns=len(references), timeout=_KILL_S if kill else None)
+        if running:
+            ray.wait(running, num_returns=len(running), timeout=_KILL_S if kill else None)
 
     def _remove_store(self) -> None:
         with suppress(SandboxUnavailableError):
