@@ -238,9 +238,13 @@ def namespaces_unavailable_reason() -> str | None:
 def unavailable_reason() -> str | None:
     """Return why overlayfs does not work here, in one line; None if it works."""
     try:
-        return _unavailable_reason()
+        with _PROBE_LOCK:  # the probe's directory has the name of the process
+            return _unavailable_reason()
     except OutOfDiskError as error:  # this failure may be temporary
         return str(error)
+
+
+_PROBE_LOCK = threading.Lock()
 
 
 @functools.cache

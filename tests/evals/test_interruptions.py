@@ -74,7 +74,8 @@ def test_interrupt_and_resume(small: Path, run_main: RunCommand, tmp_path: Path)
 
 @pytest.mark.slow
 def test_starting_workers_leave_an_interrupt_to_their_parent(tmp_path: Path) -> None:
-    process = start_takeover(*SMALL, "--out", tmp_path / "out", "--workers", "2")
+    all_views = ("--task-ids", "ledger__ledger-12", "--view", "all")  # the run must outlast the signals
+    process = start_takeover(*all_views, "--out", tmp_path / "out", "--workers", "2")
     workers: list[psutil.Process] = []
 
     def begun() -> bool:

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -402,6 +403,14 @@ def test_editing_on_a_full_disk_keeps_the_old_content(host: Kit, other_home: Pat
         check_output(live_sandbox, "rm big")  # which makes room before the disk is checked
         live_sandbox.write_file("file", b"new\n")
         assert live_sandbox.read_file("file") == b"new\n"
+
+
+def test_threads_that_start_together_find_overlayfs() -> None:
+    assert overlay.unavailable_reason() is None
+    for _ in range(5):
+        overlay._unavailable_reason.cache_clear()  # as in a new process
+        with ThreadPoolExecutor(4) as threads:
+            assert set(threads.map(lambda _: overlay.unavailable_reason(), range(4))) == {None}
 
 
 _AS_ANYBODY = """
