@@ -18,6 +18,7 @@ from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavaila
 from langgraph_takeover.sandbox.storage import host_directories, ownership
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 
+_PROBE_LOCK = threading.Lock()
 _PROGRAMS = {
     "unshare": "util-linux",
     "nsenter": "util-linux",
@@ -242,9 +243,6 @@ def unavailable_reason() -> str | None:
             return _unavailable_reason()
     except OutOfDiskError as error:  # this failure may be temporary
         return str(error)
-
-
-_PROBE_LOCK = threading.Lock()
 
 
 @functools.cache
