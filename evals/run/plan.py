@@ -130,7 +130,7 @@ def _choose_basis(journals: Journals) -> tuple[Costs, float, str]:
     return (
         own,
         _compute_median(labels, "seconds") if labels else GRADING_S,
-        f"medians of this run's own {len(known)} first",
+        f"medians of this run's {f'takeovers under {BASELINE}' if taken else 'predecessors'} ({len(known)})",
     )
 
 

@@ -176,7 +176,7 @@ def test_stages_run_one_by_one(run_main: RunCommand, tmp_path: Path) -> None:
     ]
     left = run_main("--resume", "--out", out, "--dry-run")
     assert "points: 1 (1 first_source_edit)\n" in left.stdout
-    assert "Estimates: medians of this run's own 1 first" in left.stdout
+    assert "Estimates: medians of this run's predecessors (1)" in left.stdout
     assert run_main("--resume", "--out", out, "--stages", "notes,labels").returncode == 0
     assert [len(read_rows(out, name)) for name in ("labels", "notes", "takeovers")] == [1, 1, 0]
     assert run_main("--resume", "--out", out).returncode == 0
