@@ -122,9 +122,14 @@ def build_report(name: str, trace: Trace) -> dict[str, Any]:
         for point in step.points
     ]
     validations = [
-        {"action_index": s.action_index, "kind": s.validation.kind, "outcome": s.validation.outcome}
-        for s in rows
-        if s.validation is not None
+        {
+            "action_index": step.action_index,
+            "kind": step.validation.kind,
+            "outcome": step.validation.outcome,
+            "verdict": step.validation.verdict,
+        }
+        for step in rows
+        if step.validation is not None
     ]
     return {
         "trace": name,

@@ -118,7 +118,7 @@ def _is_false_success_claim(sentence: str, claim: Claim, evidence: Evidence) -> 
     before_any_edit = (
         evidence.latest_run.outcome if evidence.latest_run and not evidence.state.edited_files else None
     )
-    if "passed" in (evidence.outcome, before_any_edit):
+    if "passed" in (evidence.outcome, before_any_edit) and evidence.has_verdict:
         return False
     # It may refer to an earlier run that passed, unless it claims that all pass.
     cited = {
@@ -131,6 +131,8 @@ def _describe_validation(evidence: Evidence) -> str:
     latest = evidence.latest_run
     if latest is None:
         return "no validation was run"
+    if latest.verdict == "exit_code_only":
+        return "the latest validation exited 0, but its output states no verdict"
     if evidence.state.edited_files and evidence.outcome is None:
         return "nothing was validated after the latest source change"
     return f"the latest validation {_OUTCOME_TEXTS.get(latest.outcome, 'has no readable result')}"

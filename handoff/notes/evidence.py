@@ -36,6 +36,11 @@ class Evidence:
         """The latest validation after the latest source change; None if there was none."""
         return self.state.outcome_since_change if self.state.edited_files else None
 
+    @property
+    def has_verdict(self) -> bool:
+        """Whether the latest pass rests on a result or a verdict, not only on exit code 0."""
+        return self.latest_run is None or self.latest_run.verdict != "exit_code_only"
+
     @cached_property
     def source_files(self) -> tuple[str, ...]:
         """The source files that differ from the base commit."""

@@ -20,6 +20,7 @@ from langgraph_takeover.handoff.text.fence import (
 from langgraph_takeover.handoff.text.note_fields import UNKNOWN, NoteField
 from langgraph_takeover.handoff.trace.events import UNREADABLE
 
+_NO_VERDICT = "exited 0; its output states no verdict"
 _MAX_COMMAND_CHARS = 200
 _MAX_NAME_CHARS = 300
 _MAX_LINE_CHARS = 400
@@ -57,7 +58,7 @@ def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tupl
         ),
         NoteField(
             "Validation outcome after the latest source change",
-            (evidence.outcome,) if evidence.outcome else (),
+            (_describe_outcome(evidence),) if evidence.outcome else (),
         ),
         NoteField(
             "Latest validation command",
@@ -78,6 +79,11 @@ def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tupl
             min_entries=5,
         ),
     )
+
+
+def _describe_outcome(evidence: Evidence) -> str:
+    """The outcome after the latest source change; exit code 0 without a verdict is no pass."""
+    return _NO_VERDICT if evidence.state.verdict_since_change == "exit_code_only" else evidence.outcome or ""
 
 
 def _describe_changes(evidence: Evidence) -> str:
@@ -122,8 +128,9 @@ def _render_latest_validation(evidence: Evidence, pointer: str) -> tuple[str, ..
     where = f"\nin {_format_path(run.cwd)}" if run.cwd else ""
     older = evidence.state.edited_files and evidence.outcome is None
     when = ", before the latest source change" if older else ""
+    result = _NO_VERDICT if run.verdict == "exit_code_only" else run.outcome
     return (
-        f"{run.kind.replace('_', ' ')}, {run.outcome}{when}{pointer}{format_code_block(quote_text(text))}{where}",
+        f"{run.kind.replace('_', ' ')}, {result}{when}{pointer}{format_code_block(quote_text(text))}{where}",
     )
 
 

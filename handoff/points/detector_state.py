@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
 from langgraph_takeover.handoff.shell.runners import ValidationKind
 from langgraph_takeover.handoff.trace.events import PointKind
+
+Verdict = Literal["explicit", "exit_code_only"]
+"""Basis of a pass: a result or verdict in the output, or an assertion of the script; or nothing but exit code 0."""
 
 
 class CodeFile(NamedTuple):
@@ -36,6 +39,8 @@ class ValidationRun(NamedTuple):
     outcome: ValidationOutcome
     cwd: str | None = None
     """Directory of the command, if its line changes the directory."""
+    verdict: Verdict | None = None
+    """Basis of the outcome `passed`; None for other outcomes."""
 
 
 class PendingValidation(NamedTuple):
@@ -57,10 +62,14 @@ class DetectorState(NamedTuple):
     files: Mapping[str, CodeFile] = {}
     written_scripts: tuple[str, ...] = ()
     """Scripts that the agent created and that have not edited source files."""
+    asserting_scripts: tuple[str, ...] = ()
+    """Written scripts that fail by themselves if a result is wrong."""
     edited_files: tuple[str, ...] = ()
     """Source files edited so far."""
     pending_command: str | None = None
     """The shell command whose observation comes next."""
+    pending_assertion: bool = False
+    """The pending action writes an assertion."""
     pending_input: bool = False
     """The pending command is input of the running program."""
     pending_validation: PendingValidation | None = None
@@ -68,5 +77,7 @@ class DetectorState(NamedTuple):
     """A validation after a source edit has failed."""
     outcome_since_change: ValidationOutcome | None = None
     """Outcome of the latest validation since the latest source change; None without such a validation."""
+    verdict_since_change: Verdict | None = None
+    """Basis of that outcome, if it is `passed`."""
     fired: tuple[PointKind, ...] = ()
     latest_validation: ValidationRun | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
@@ -12,9 +13,11 @@ from langgraph_takeover.handoff.points.edits import (
     list_authored_files,
     summarize_changes,
 )
+from langgraph_takeover.handoff.points.environment_failures import has_ended
 from langgraph_takeover.handoff.points.outcomes import (
     clean_output,
     extract_evidence,
+    find_verdict,
     is_empty_test_run,
     judge,
 )
@@ -33,6 +36,7 @@ from langgraph_takeover.handoff.shell.command_effects import (
 from langgraph_takeover.handoff.shell.command_parser import find_executed_part, parse_command
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
+from langgraph_takeover.handoff.trace.file_kinds import is_script
 
 ContinuationState = Literal[
     "no_source_change",
@@ -47,6 +51,10 @@ _CONTINUATION_STATES: dict[ValidationOutcome | None, ContinuationState] = {
     "passed": "changed_validation_passing",
     "unknown": "changed_validation_unknown",
 }
+_ASSERTION = re.compile(
+    r"\bassert\b|\bassert[A-Z]\w*\(|\bsys\.exit\((?!0?\))|\bexit\([1-9]|\braise (?:SystemExit|AssertionError)|\bexit 1\b|\bset -e"
+)
+"""What makes a script fail by itself if a result is wrong."""
 _TERMINAL_INPUTS = {"", "C-c", "C-d", "C-z", "C-\\"}
 
 
@@ -89,24 +97,13 @@ def observe(state: DetectorState, event: Event) -> tuple[DetectorState, tuple[Ha
 def process_event(state: DetectorState, event: Event) -> DetectorUpdate:
     """Process one event; like `observe`, with the edits and the validation of the event."""
     if event.kind == "action":
-        if event.tool != "shell":
-            return DetectorUpdate(
-                state
-                if state.pending_command is None
-                else state._replace(pending_command=None, pending_input=False)
-            )
-        command = event.arguments.get("command", "")
-        if (
-            state.pending_validation is None
-            and state.pending_command is None
-            and find_effect(command) != "anything"
-        ):
-            return DetectorUpdate(state)
-        is_input = command in _TERMINAL_INPUTS or event.arguments.get("is_input") == "true"
-        return DetectorUpdate(state._replace(pending_command=command, pending_input=is_input))
+        return DetectorUpdate(_process_action(state, event))
     pending, is_input = state.pending_command if event.tool == "shell" else None, state.pending_input
-    if state.pending_command is not None:
-        state = state._replace(pending_command=None, pending_input=False)
+    asserts = state.pending_assertion or (
+        bool(event.changes) and pending is not None and _ASSERTION.search(pending) is not None
+    )
+    if state.pending_command is not None or state.pending_assertion:
+        state = state._replace(pending_command=None, pending_input=False, pending_assertion=False)
     if event.refused:
         return DetectorUpdate(state)
     if pending is not None and not is_input and state.pending_validation is None and not event.changes:
@@ -114,9 +111,28 @@ def process_event(state: DetectorState, event: Event) -> DetectorUpdate:
             return DetectorUpdate(state)
     elif pending is None and not event.changes:
         return DetectorUpdate(state)
-    return _process_observation(
-        state, event, None if pending is None else find_executed_part(pending, event.text), is_input
-    )
+    executed = None if pending is None else find_executed_part(pending, event.text)
+    return _process_observation(state, event, executed, is_input, asserts)
+
+
+def _process_action(state: DetectorState, event: Event) -> DetectorState:
+    """Remember what the observation of an action needs."""
+    if event.tool != "shell":
+        text = event.arguments.get("content", event.arguments.get("new", ""))
+        asserts = _ASSERTION.search(text) is not None
+        if not asserts and not state.pending_assertion and state.pending_command is None:
+            return state
+        return state._replace(pending_command=None, pending_input=False, pending_assertion=asserts)
+    command = event.arguments.get("command", "")
+    if (
+        state.pending_validation is None
+        and state.pending_command is None
+        and not state.pending_assertion
+        and find_effect(command) != "anything"
+    ):
+        return state
+    is_input = command in _TERMINAL_INPUTS or event.arguments.get("is_input") == "true"
+    return state._replace(pending_command=command, pending_input=is_input, pending_assertion=False)
 
 
 def replay_events(
@@ -173,16 +189,23 @@ def classify_continuation(state: DetectorState) -> ContinuationState:
         file.current != file.base and is_source_change(state, path, file.base)
         for path, file in state.files.items()
     )
-    return _CONTINUATION_STATES[state.outcome_since_change] if is_changed else "no_source_change"
+    if not is_changed:
+        return "no_source_change"
+    if state.verdict_since_change == "exit_code_only":
+        return "changed_validation_unknown"
+    return _CONTINUATION_STATES[state.outcome_since_change]
 
 
 def _process_observation(
-    state: DetectorState, event: Event, command: str | None, is_input: bool
+    state: DetectorState, event: Event, command: str | None, is_input: bool, asserts: bool
 ) -> DetectorUpdate:
-    """Process an observation with changes or with a possible validation."""
+    """Process an observation with changes or with a possible validation.
+
+    `asserts` tells whether the action wrote an assertion.
+    """
     failed_before = state.failed_after_edit
     edited_before = bool(state.edited_files)
-    state, changes = _apply_changes(state, command or "", event)
+    state, changes = _apply_changes(state, command or "", event, asserts)
     candidates: list[tuple[PointKind, str]] = []
     if changes.edited_files:
         detail = "edited " + ", ".join(changes.edited_files)
@@ -193,7 +216,11 @@ def _process_observation(
     if command is not None:
         after_edit = edited_before or (bool(changes.edited_files) and changes.is_edit_first)
         state, run, follows_edit = _apply_validation(state, command, is_input, event, changes, after_edit)
-        if run is not None and follows_edit and run.outcome in ("passed", "failed"):
+        is_result = run is not None and (
+            run.outcome in ("passed", "failed")
+            or (run.outcome == "unknown" and state.pending_validation is None)
+        )
+        if run is not None and follows_edit and is_result:
             candidates.append(("first_validation", f"{run.kind} {run.outcome}: {run.command}"))
             state = state._replace(failed_after_edit=state.failed_after_edit or run.outcome == "failed")
     points = tuple(_build_point(k, event.index, detail) for k, detail in candidates if k not in state.fired)
@@ -203,7 +230,7 @@ def _process_observation(
 
 
 def _apply_changes(
-    state: DetectorState, command: str, event: Event
+    state: DetectorState, command: str, event: Event, asserts: bool
 ) -> tuple[DetectorState, _ObservedChanges]:
     location = ShellLocation(event.cwd, state.workspace)
     if not event.changes:
@@ -221,12 +248,22 @@ def _apply_changes(
     state = state._replace(
         files=summary.files,
         written_scripts=tuple(script for script in summary.written_scripts if script not in editing_scripts),
+        asserting_scripts=_update_asserting_scripts(state, event, asserts),
         edited_files=state.edited_files
         + tuple(path for path in edited_files if path not in state.edited_files),
     )
     if summary.source_files:
-        state = state._replace(outcome_since_change=None, pending_validation=None)
+        state = state._replace(outcome_since_change=None, verdict_since_change=None, pending_validation=None)
     return state, _ObservedChanges(edited_files, tuple(summary.source_files), matches, is_edit_first)
+
+
+def _update_asserting_scripts(state: DetectorState, event: Event, asserts: bool) -> tuple[str, ...]:
+    """The scripts with assertions; one that the event creates anew has only those of the event."""
+    if asserts:
+        changed = [change.path for change in event.changes if is_script(change.path)]
+        return tuple(dict.fromkeys((*state.asserting_scripts, *changed)))
+    replaced = {change.path for change in event.changes if change.before is None or change.after is None}
+    return tuple(script for script in state.asserting_scripts if script not in replaced)
 
 
 def _apply_validation(
@@ -261,18 +298,19 @@ def _apply_validation(
         return state, None, False
     kind = find_strongest_kind(matches)
     cwd = next((match.command.cwd for match in matches if match.kind == kind), None)
-    run = ValidationRun(event.index, validated_command, kind, outcome, cwd)
+    verdict = find_verdict(matches, text, state.asserting_scripts) if outcome == "passed" else None
+    run = ValidationRun(event.index, validated_command, kind, outcome, cwd, verdict)
     state = state._replace(latest_validation=run, pending_validation=None)
     if validated_command == command and outcome not in ("passed", "failed"):
         logs = tuple(r.target for match in matches for r in match.command.redirects if ">" in r.operator)
         logs = tuple(log for log in logs if not log.isdigit() and log != "/dev/null")
-        if logs or event.exit_code is None:
+        if logs or not has_ended(command, event.text, event.exit_code):
             state = state._replace(pending_validation=PendingValidation(validated_command, after_edit, logs))
-    # An unknown outcome is recorded, but fires no point and never replaces a known outcome.
+    # An unknown outcome never replaces a known one.
     follows_change = not changes.source_files or changes.is_edit_first
     is_known = state.outcome_since_change in ("passed", "failed")
     if follows_change and (outcome in ("passed", "failed") or (outcome == "unknown" and not is_known)):
-        state = state._replace(outcome_since_change=outcome)
+        state = state._replace(outcome_since_change=outcome, verdict_since_change=verdict)
     return state, run, after_edit
 
 

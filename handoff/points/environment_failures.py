@@ -8,6 +8,13 @@ from collections.abc import Collection, Sequence
 from langgraph_takeover.handoff.shell.commands import SimpleCommand
 
 _KILL_EXIT_CODES = {130, 137, 143, -2, -9, -15}
+STILL_RUNNING_NOTICE = re.compile(
+    r"\[The command has no new output after|\[The command timed out|no change timeout", re.I
+)
+"""What agents' tools print instead of an exit code while a command runs."""
+_NO_EXIT_CODE = "[the command ended without an exit code]"
+"""What this project's shell prints after a command that did not end by itself."""
+_BACKGROUND = re.compile(r"(?<![&>])&(?![&>\d])")
 _MISSING_SETTINGS = (
     r"ImproperlyConfigured: .*settings (?:are not configured|module)"
     r"|DJANGO_SETTINGS_MODULE (?:is )?undefined"
@@ -61,6 +68,15 @@ _COLLECTION_ERROR = re.compile(
     r"|^_+ ERROR collecting",
     re.M,
 )
+
+
+def has_ended(command: str, text: str, exit_code: int | None) -> bool:
+    """Whether a command line ran to its end and showed its output, as far as line and output tell."""
+    if _BACKGROUND.search(command):
+        return False
+    if exit_code is not None:
+        return True
+    return not text.startswith(_NO_EXIT_CODE) and STILL_RUNNING_NOTICE.search(text[-1000:]) is None
 
 
 def is_killed(command: str, exit_code: int | None) -> bool:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Collection, Sequence
 
 from langgraph_takeover.handoff.points import environment_failures
+from langgraph_takeover.handoff.points.detector_state import Verdict
+from langgraph_takeover.handoff.points.script_verdicts import TRACEBACK, has_failure_sign, states_success
 from langgraph_takeover.handoff.points.validation import ValidationMatch, find_validations
 from langgraph_takeover.handoff.shell import runner_summaries
 from langgraph_takeover.handoff.shell.command_parser import parse_command
@@ -26,12 +28,6 @@ _MAX_FOOTER_CHARS = 600
 _MAX_LINE_CHARS = 1_000
 _LONG_TEXT_CHARS = 100_000
 _MAX_OUTPUT_CHARS = 2_000_000
-_TRACEBACK = "Traceback (most recent call last)"
-_FAILURE_LINE = re.compile(r"^(?:FAIL|FAILED|FAILURE|ERROR)\b(?!\w*\s*[:=]?\s*0\b)", re.M)
-_SYNTAX_ERROR = re.compile(r'^ +File ".+", line \d+\n(?:.*\n){0,3}?(?:Syntax|Indentation|Tab)Error: ', re.M)
-_SUCCESS_LINE = re.compile(
-    r"^(?:SUCCESS|PASS|PASSED|OK)\b|completed successfully|[Aa]ll (?:tests|checks) passed", re.M
-)
 _CRASH_LINE = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt|Exit)(?::.*)?$")
 _SCRIPT_SUMMARY = runner_summaries.combine(
     runner_summaries.pytest, runner_summaries.unittest_in_script, runner_summaries.sympy
@@ -128,10 +124,20 @@ def judge(
     commands = parse_command(command)
     echoed = _read_echoed_outcome(matches[-1], commands, text)
     if echoed is not None:
-        return "failed" if _has_reproduction(matches) and _has_failure_sign(text) else echoed
+        return "failed" if _has_reproduction(matches) and has_failure_sign(text) else echoed
     if exit_code is not None:
         return _judge_exit_code(matches, commands, text, exit_code)
     return _judge_signs(matches, text, has_ended=False)
+
+
+def find_verdict(
+    matches: Sequence[ValidationMatch], text: str, asserting_scripts: Collection[str]
+) -> Verdict:
+    """The basis of a pass: a runner's result or a script's own verdict, or only the exit code 0 of a script."""
+    if not _has_reproduction(matches) or _read_summary(matches, text) == "passed" or states_success(text):
+        return "explicit"
+    scripts = {match.script for match in matches if match.script is not None}
+    return "explicit" if scripts.issubset(asserting_scripts) else "exit_code_only"
 
 
 def _is_environment_failure(
@@ -155,7 +161,7 @@ def _has_other_failure(matches: Sequence[ValidationMatch], text: str, exit_code:
     last = matches[-1]
     if last.runner is None and last.command.exit_code_is_own and exit_code:
         return True
-    return len(matches) > 1 and _has_reproduction(matches) and _has_failure_sign(text)
+    return len(matches) > 1 and _has_reproduction(matches) and has_failure_sign(text)
 
 
 def _has_reproduction(matches: Sequence[ValidationMatch]) -> bool:
@@ -215,7 +221,7 @@ def _judge_exit_code(
     matches: Sequence[ValidationMatch], commands: Sequence[SimpleCommand], text: str, exit_code: int
 ) -> ValidationOutcome:
     if exit_code == 0:
-        if _has_reproduction(matches) and _has_failure_sign(text):
+        if _has_reproduction(matches) and has_failure_sign(text):
             return "failed"
         # Of several reproductions, the exit code is that of the last; the output decides for the others.
         decisive_matches = matches[-1:] if all(match.kind == "reproduction" for match in matches) else matches
@@ -230,7 +236,7 @@ def _judge_exit_code(
     suspects = _list_suspects(matches, commands)
     if suspects and environment_failures.has_earlier_failure(suspects, text):
         return "environment_error"
-    if not last.command.exit_code_is_own and not _has_failure_sign(text):
+    if not last.command.exit_code_is_own and not has_failure_sign(text):
         # A command after `&&` may have failed instead.
         return "unknown"
     if exit_code in (126, 127) and last.command.exit_code_is_own:
@@ -251,10 +257,10 @@ def _judge_signs(
     if any(environment_failures.is_start_failure(match.command, text) for match in matches):
         return "environment_error"
     ending = next((ln for ln in reversed(text.splitlines()) if ln.strip()), "")
-    crashed = _TRACEBACK in text and _CRASH_LINE.match(ending) is not None
-    if crashed or (_has_reproduction(matches) and _has_failure_sign(text)):
+    crashed = TRACEBACK in text and _CRASH_LINE.match(ending) is not None
+    if crashed or (_has_reproduction(matches) and has_failure_sign(text)):
         return "failed"
-    if not has_ended and _has_reproduction(matches) and _SUCCESS_LINE.search(text):
+    if not has_ended and _has_reproduction(matches) and states_success(text):
         return "passed"
     return "unknown"
 
@@ -271,14 +277,6 @@ def _list_suspects(
         if position not in positions:
             suspects.append(commands[position])
     return suspects
-
-
-def _has_failure_sign(text: str) -> bool:
-    if _TRACEBACK in text:
-        return True
-    if ("FAIL" in text or "ERROR" in text) and _FAILURE_LINE.search(text):
-        return True
-    return "Error: " in text and '  File "' in text and _SYNTAX_ERROR.search(text) is not None
 
 
 def extract_evidence(text: str, limit: int = 12, width: int = 200) -> tuple[str, ...]:

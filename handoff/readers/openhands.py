@@ -8,9 +8,6 @@ NOT_RUN_NOTICE = re.compile(
     r"Cannot execute multiple commands at once|is NOT executed\. The previous command is still running"
     r"|No previous running command to interact with|ERROR: (?:Cannot|No )|previous command is still running"
 )
-STILL_RUNNING_NOTICE = re.compile(
-    r"\[The command has no new output after|\[The command timed out|no change timeout", re.I
-)
 _WORKSPACE_NOTICE = re.compile(
     r"<uploaded_files>\s*(/\S+)|repository (?:in|at) (?:the directory )?(/[\w./-]+)"
 )

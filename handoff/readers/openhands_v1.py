@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from langgraph_takeover.handoff.points.environment_failures import STILL_RUNNING_NOTICE
 from langgraph_takeover.handoff.readers import tool_names
 from langgraph_takeover.handoff.readers.openhands import (
     NOT_RUN_NOTICE,
-    STILL_RUNNING_NOTICE,
     find_workspace,
     strip_runtime_suffix,
 )

@@ -283,3 +283,17 @@ def test_pointers_name_the_source_events() -> None:
     ):
         assert line in with_pointers
     assert not re.search(r"\[e\d", without)
+
+
+def test_exit_code_zero_without_a_verdict_is_not_called_a_pass() -> None:
+    run = Run().shell("cat > repro.py <<'EOF'\nprint(f())\nEOF", "", change("repro.py", None))
+    run.shell("sed -i s/a/b/ pkg/core.py", "", CORE).shell("python repro.py", "345")
+    fields = run.fields
+    assert (
+        fields["Validation outcome after the latest source change"]
+        == "exited 0; its output states no verdict"
+    )
+    assert "reproduction, exited 0; its output states no verdict" in fields["Latest validation command"]
+    assert fields["Continuation state"] == "changed_validation_unknown"
+    note = render_structured_note(run.record(notes(evidence_observed="The reproduction passes now.")))
+    assert "(contradicted: the latest validation exited 0, but its output states no verdict)" in note

@@ -254,11 +254,68 @@ def test_no_result_fires_nothing(run: Run, output: str, exit_code: int | None) -
     assert run.points[-1] == ("first_validation", at)
 
 
-def test_an_unreadable_result_fires_nothing(run: Run) -> None:
+def test_a_result_without_a_sign_is_a_result_but_no_failure(run: Run) -> None:
     run.editor(change(CORE, "a", "b"))
+    at = run.shell("pytest | tail -0", "")
+    assert run.points[1:] == [("first_validation", at)]
+    run.editor(change(CORE, "b", "c"))
+    assert [kind for kind, _ in run.points] == ["first_source_edit", "first_validation"]
     run.shell("pytest | tail -0", "")
-    assert [kind for kind, _ in run.points] == ["first_source_edit"]
     assert compute_continuation_state(run.events, BASE) == "changed_validation_unknown"
+
+
+def test_a_format_without_exit_codes_has_results(run: Run) -> None:
+    run.shell("cat > repro.py <<'EOF'\nprint(f())\nEOF", "", change("repro.py", None, "print"))
+    run.editor(change(CORE, "a", "b"))
+    at = run.shell("python repro.py", "345", exit_code=None)
+    assert run.points[-1] == ("first_validation", at)
+    assert run.outcomes == [("reproduction", "unknown")]
+
+
+@pytest.mark.parametrize(
+    ("command", "output", "exit_code"),
+    [
+        ("pytest", "...\n[The command has no new output after 10 seconds. …]", None),
+        ("pytest", "[the command ended without an exit code]\n...", None),
+        ("pytest > log 2>&1; echo done", "done", 0),
+        ("pytest &", "[1] 12", 0),
+    ],
+)
+def test_a_validation_that_has_not_shown_its_end_is_no_result(
+    run: Run, command: str, output: str, exit_code: int | None
+) -> None:
+    run.editor(change(CORE, "a", "b"))
+    run.shell(command, output, exit_code=exit_code)
+    assert [kind for kind, _ in run.points] == ["first_source_edit"]
+
+
+@pytest.mark.parametrize(
+    ("script", "output", "verdict", "state"),
+    [
+        ("print(f())", "345", "exit_code_only", "changed_validation_unknown"),
+        ("print(f())", "PASS", "explicit", "changed_validation_passing"),
+        ("print(f())", "Issue not reproduced", "explicit", "changed_validation_passing"),
+        ("assert f() == 345", "", "explicit", "changed_validation_passing"),
+        ("import sys\nsys.exit(f() != 345)", "", "explicit", "changed_validation_passing"),
+    ],
+)
+def test_exit_code_zero_alone_is_no_passing_validation(
+    run: Run, script: str, output: str, verdict: str, state: str
+) -> None:
+    run.shell(f"cat > repro.py <<'EOF'\n{script}\nEOF", "", change("repro.py", None, script))
+    run.editor(change(CORE, "a", "b"))
+    run.shell("python repro.py", output)
+    assert list_validations(run.events, BASE)[-1].verdict == verdict
+    assert compute_continuation_state(run.events, BASE) == state
+
+
+def test_a_replaced_script_no_longer_asserts(run: Run) -> None:
+    run.editor(change(CORE, "a", "b"))
+    run.shell("cat > repro.py <<'EOF'\nassert f()\nEOF", "", change("repro.py", None, "assert"))
+    run.shell("rm repro.py", "", change("repro.py", "assert", None))
+    run.shell("cat > repro.py <<'EOF'\nprint(f())\nEOF", "", change("repro.py", None, "print"))
+    run.shell("python repro.py", "345")
+    assert list_validations(run.events, BASE)[-1].verdict == "exit_code_only"
 
 
 def test_refused_calls_fire_nothing(run: Run) -> None:
@@ -271,7 +328,7 @@ def test_refused_calls_fire_nothing(run: Run) -> None:
 
 def test_a_late_result_belongs_to_the_event_that_shows_it(run: Run) -> None:
     run.editor(change(CORE, "a", "b"))
-    run.shell("pytest", "....", exit_code=None)
+    run.shell("pytest", "....\n[The command has no new output after 10 seconds. …]", exit_code=None)
     at = run.shell("", FAIL, exit_code=1)
     assert run.points[-1] == ("first_validation", at)
     assert run.outcomes == [("test", "unknown"), ("test", "failed")]

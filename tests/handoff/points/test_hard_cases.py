@@ -317,7 +317,7 @@ def test_a_file_replaced_by_a_new_copy_is_edited(run: type) -> None:
         ("ERROR in acreate()", "failed"),
         ("AssertionError raised as expected", "passed"),
         ("Issue not reproduced", "passed"),
-        ("Failed: a Vector must be supplied", "passed"),
+        ("Failed: a Vector must be supplied", "failed"),
         ("ERRORS:\n?: (fields.E304) clashes", "passed"),
         ("caught\nTraceback (most recent call last):\nTypeError: x", "failed"),
     ],
