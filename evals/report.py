@@ -101,6 +101,7 @@ def make_report(
 
 def _write_page(results: Results, out: Path) -> Sequence[str]:
     """Write tables, plots and page. Return the reasons for missing plots."""
+    from langgraph_takeover.evals.reports.collection import collect_report_data
     from langgraph_takeover.evals.reports.html import page
     from langgraph_takeover.evals.reports.plots import figures
     from langgraph_takeover.evals.reports.tables import table_files
@@ -108,6 +109,7 @@ def _write_page(results: Results, out: Path) -> Sequence[str]:
 
     made = build_tables(results)
     table_files.write_tables(out / TABLES, made)
+    table_files.write_takeovers(out / TABLES / "takeovers.csv", collect_report_data(results).takeovers)
     drawn = figures.draw_plots(results, out / PLOTS)
     page.write_page(out / PAGE, results, made, drawn.pictures)
     return drawn.omissions

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from langgraph_takeover.evals.reports.derived import add_derived_measures
 from langgraph_takeover.evals.reports.estimates import Pair, pair_with_baseline, select_graded
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.results import Results
@@ -21,7 +22,7 @@ class ReportData(NamedTuple):
     """Graded takeovers with their handoff state, and their names in display order."""
 
     takeovers: tuple[Row, ...]
-    """Takeovers without an infrastructure failure, each with `handoff_state`."""
+    """Takeovers without an infrastructure failure, each with `handoff_state` and derived measures."""
     failed_count: int
     views: tuple[str, ...]
     successors: tuple[str, ...]
@@ -44,9 +45,12 @@ class ReportData(NamedTuple):
 
 def collect_report_data(results: Results) -> ReportData:
     labels = {row["record_id"]: row.get("handoff_state") or UNLABELLED for row in results.labels}
-    takeovers = tuple(
-        row | {"handoff_state": labels.get(row["record_id"], UNLABELLED)}
-        for row in select_graded(results.takeovers)
+    takeovers = add_derived_measures(
+        (
+            row | {"handoff_state": labels.get(row["record_id"], UNLABELLED)}
+            for row in select_graded(results.takeovers)
+        ),
+        results.predecessors,
     )
     configs = [source.config for source in results.sources]
     views = _sort_by_order(

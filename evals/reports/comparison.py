@@ -24,6 +24,8 @@ from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.settings.config import STAGES, RunUsageError
 
 PAIR_KEY = STAGES["takeovers"]
+ANSWERS = ("reexamined", "verified_before_finish", "harm", "rescue", "preserved")
+"""Fields that are true or false."""
 _DIRECTORY_SETTINGS = ("run_id", "journal", "records_of", "shard")
 
 
@@ -48,6 +50,12 @@ class ViewChange(NamedTuple):
     solved_after: int
     solved: Estimate
     test: McNemar
+    reshown_tokens: MetricChange
+    """Estimated tokens that successors were shown again."""
+    kept: MetricChange
+    """Share of the predecessor's changed lines in the final patch, from 0 to 1."""
+    answers: dict[str, tuple[int, int] | None]
+    """Before and after: number of takeovers that were verified, did harm, and so on; None if unknown."""
 
 
 class OutcomeFlip(NamedTuple):
@@ -102,10 +110,7 @@ def compare(before: Results, after: Results) -> Comparison:
 
 
 def _compare_view(view: str, before: Results, after: Results) -> ViewChange:
-    then, now = (
-        [row for row in select_graded(results.takeovers) if row["view"] == view]
-        for results in (before, after)
-    )
+    then, now = (collect_report_data(results).select(view=view) for results in (before, after))
     pairs = match_pairs(now, then, PAIR_KEY)
     return ViewChange(
         view=view,
@@ -118,7 +123,19 @@ def _compare_view(view: str, before: Results, after: Results) -> ViewChange:
         solved_after=sum(bool(row["resolved"]) for row, _ in pairs),
         solved=estimate_solved_delta(pairs),
         test=mcnemar(pairs),
+        reshown_tokens=_compare_metric(pairs, "reshown_tokens"),
+        kept=_compare_metric(pairs, "kept"),
+        answers={name: _count_true(pairs, name) for name in ANSWERS},
     )
+
+
+def _count_true(pairs: Iterable[Pair], name: str) -> tuple[int, int] | None:
+    known = [
+        (bool(then[name]), bool(now[name]))
+        for now, then in pairs
+        if then.get(name) is not None and now.get(name) is not None
+    ]
+    return (sum(then for then, _ in known), sum(now for _, now in known)) if known else None
 
 
 def _compare_metric(pairs: tuple[Pair, ...], name: str) -> MetricChange:

@@ -12,11 +12,11 @@ import numpy as np
 from scipy.stats import binomtest, bootstrap
 
 from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.evals.run.metrics import REDISCOVERY_KINDS
 from langgraph_takeover.evals.run.settings.config import BASELINE
 
 RESAMPLES, SEED, CONFIDENCE = 5_000, 20260518, 0.95
 POINT_KEY = ("record_id", "successor", "repeat")
-REDISCOVERY_KINDS = ("read", "search", "command")
 _BATCH = 1_000
 """Resamples per batch, to bound memory."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from langgraph_takeover.evals.models import is_builtin, parse_model_name
-from langgraph_takeover.evals.reports.collection import collect_report_data
+from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data
 from langgraph_takeover.evals.reports.estimates import (
     compute_savings,
     pair_with_baseline,
@@ -53,7 +53,7 @@ def summarize(results: Results) -> dict[str, Any]:
         "handoff_states": dict(Counter(row.get("handoff_state", row["outcome"]) for row in results.labels)),
         "notes": _summarize_notes(results.notes),
         "successors": list(data.successors),
-        "views": {view: _summarize_view(view, rows) for view in data.views},
+        "views": {view: _summarize_view(view, rows) | _summarize_trust(view, data) for view in data.views},
         "infrastructure_failures": [
             {key: row.get(key) for key in ("task_id", "record_id", "view", "repeat", "detail")}
             for row in (*predecessors, *results.labels, *results.notes, *rows)
@@ -78,6 +78,7 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
         "events",
         "prompt tokens",
         "first prompt",
+        "re-shown",
         "rediscovery",
         "Δ events",
         "Δ solved",
@@ -91,13 +92,18 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
             _format_number(figures["median_events"]),
             _format_number(figures["median_prompt_tokens"]),
             _format_number(figures["median_first_prompt_chars"]) + " ch",
+            _format_percent(figures["reshown_share"], with_sign=False),
             _format_percent(figures["rediscovery_share"], with_sign=False),
             _format_percent(figures["median_event_delta"]),
             "–" if figures["solved_delta"] is None else f"{figures['solved_delta']:+d}",
         )
     console.print(table)
     pooled = "" if len(summary["successors"]) < 2 else f" of all {len(summary['successors'])} successors"
-    console.print(f"Medians over takeovers{pooled}; rediscovery: share of all events.", style="dim")
+    console.print(
+        f"Medians over takeovers{pooled}; re-shown: share of the shown text that the predecessor had seen; rediscovery: "
+        "share of all events.",
+        style="dim",
+    )
     stopped = sum((Counter(figures["stopped"]) for figures in summary["views"].values()), Counter[str]())
     if stopped:
         reasons = ", ".join(f"{count} by {reason}" for reason, count in stopped.most_common())
@@ -145,6 +151,34 @@ def _summarize_view(view: str, rows: Sequence[Row]) -> dict[str, Any]:
         "solved_delta": None if is_baseline else sum(a["resolved"] - b["resolved"] for a, b in pairs),
         "stop_reasons": dict(Counter(row["stop_reason"] for row in graded)),
     }
+
+
+def _summarize_trust(view: str, data: ReportData) -> dict[str, Any]:
+    """What the view's successors were shown again, kept, checked and broke."""
+    rows = data.select(view=view)
+    text = [row for row in rows if row["reshown_share"] is not None]
+    shown = sum(row["shown_chars"] for row in text)
+    answers = (
+        "reexamined",
+        "verified_before_finish",
+        "harm",
+        "rescue",
+        "preserved",
+        "uninterrupted_resolved",
+    )
+    return {
+        "reshown_share": sum(row["reshown_chars"] for row in text) / shown if shown else None,
+        "reshown_tokens": sum(row["reshown_tokens"] for row in text) if text else None,
+        "median_kept": _median_or_none(read_values(rows, "kept")),
+        "median_debt_vs_uninterrupted": _median_or_none(read_values(rows, "debt_vs_uninterrupted")),
+        **{name: _count_answers(row.get(name) for row in rows) for name in answers},
+    }
+
+
+def _count_answers(answers: Iterable[bool | None]) -> dict[str, int] | None:
+    """How many are true, of how many; None without any."""
+    known = [answer for answer in answers if answer is not None]
+    return {"true": sum(known), "of": len(known)} if known else None
 
 
 def _summarize_notes(notes: Sequence[Row]) -> dict[str, Any]:

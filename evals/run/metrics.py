@@ -16,6 +16,8 @@ from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
 from langgraph_takeover.nodes.model.actions import RECALL_TOOL
 
 RediscoveryKind = Literal["read", "search", "command", "verification"]
+REDISCOVERY_KINDS: tuple[RediscoveryKind, ...] = ("read", "search", "command")
+"""The kinds that are debt; verification is not."""
 
 
 class TokenTotals(NamedTuple):

@@ -42,7 +42,9 @@ _NUMBER_FIELDS = frozenset((
     "events", "steps", "llm_calls", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds", "repeat",
     "first_prompt_chars", "first_prompt_tokens", "window_tokens", "recalls", "recall_events", "recall_tokens",
     "rediscovery_events", "verification_events", "statements", "contradicted", "unsupported", "repeated",
+    "shown_chars", "reshown_chars", "verification_chars", "kept",
 ))
+_TRUTH_FIELDS = frozenset(("resolved", "reexamined", "verified_before_finish"))
 # fmt: on
 _ALWAYS_COUNTED = ("events", "steps", "seconds", "repeat")
 _LARGEST_NUMBER = 1e15
@@ -166,12 +168,18 @@ def _is_typed(field: str, value: Any) -> bool:
         return (value is None and field not in _ALWAYS_COUNTED) or (
             is_number and 0 <= value <= _LARGEST_NUMBER
         )
-    if field == "resolved":
+    if field in _TRUTH_FIELDS:
         return value is None or isinstance(value, bool)
     if field == "records":
         return isinstance(value, list) and all(isinstance(name, str) for name in value)
     if field == "rediscovery":
         return isinstance(value, dict) and all(_is_typed("events", each) for each in value.values())
+    if field == "remainders":
+        return isinstance(value, dict) and all(
+            each is None
+            or (isinstance(each, dict) and all(_is_typed("prompt_tokens", n) for n in each.values()))
+            for each in value.values()
+        )
     return field != "usage" or isinstance(value, dict)
 
 
@@ -183,7 +191,9 @@ def _describe_type(field: str) -> str:
         return "text"
     if field in _NUMBER_FIELDS:
         return f"a number from 0 to {_LARGEST_NUMBER:,.0f}"
-    kinds = {"resolved": "true, false or null", "records": "a list of names"}
+    if field in _TRUTH_FIELDS:
+        return "true, false or null"
+    kinds = {"records": "a list of names", "remainders": "an object of objects of numbers, or nulls"}
     return kinds.get(field, "an object of numbers" if field == "rediscovery" else "an object")
 
 

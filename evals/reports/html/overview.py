@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+from langgraph_takeover.evals.reports.collection import collect_report_data
+from langgraph_takeover.evals.reports.derived import CHARS_PER_TOKEN
 from langgraph_takeover.evals.reports.html.timelines import run_name, takeover_key
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results
@@ -15,6 +17,8 @@ from langgraph_takeover.evals.run.settings.config import BASELINE, RunConfig
 _ROW_FIELDS = (
     "task_id", "predecessor", "view", "successor", "repeat", "outcome", "resolved", "events", "steps", "llm_calls",
     "prompt_tokens", "cached_tokens", "completion_tokens", "seconds", "first_prompt_chars", "first_prompt_tokens",
+    "shown_chars", "reshown_tokens", "reshown_share", "verification_chars", "kept", "reexamined",
+    "verified_before_finish", "harm", "rescue", "preserved", "debt_vs_uninterrupted", "token_debt_vs_uninterrupted",
     "rediscovery_events", "rediscovery", "verification_events", "recalls", "recall_tokens", "stop_reason", "detail",
     "trace",
 )  # fmt: skip
@@ -54,6 +58,7 @@ def build_index(results: Results, chunks: Iterable[str]) -> dict[str, Any]:
     numbers = {name: number for number, name in enumerate(chunks)}
     labelled, baseline = states_by_record(results), _baseline_events(results)
     details = {row["record_id"]: row.get("detail", "") for row in results.labels}
+    derived = {_get_key(row): row for row in collect_report_data(results).takeovers}
     rows = [
         {name: row[name] for name in _ROW_FIELDS if row.get(name) is not None}
         | {
@@ -64,7 +69,7 @@ def build_index(results: Results, chunks: Iterable[str]) -> dict[str, Any]:
             "run": _find_run_id(results, row),
             "delta": _relative_delta(row, baseline),
         }
-        for row in results.takeovers
+        for row in (derived.get(_get_key(row), row) for row in results.takeovers)
     ]
     ids = {
         record_id: (row["task_id"], row["predecessor"])
@@ -88,12 +93,18 @@ def build_index(results: Results, chunks: Iterable[str]) -> dict[str, Any]:
     return {"takeovers": rows, "points": points, "views": list(_list_views(results)), "baseline": BASELINE}
 
 
+def _get_key(row: Row) -> tuple[str, str]:
+    return row["record_id"], takeover_key(row)
+
+
 def build_key_figures(results: Results, summary: Mapping[str, Any]) -> tuple[KeyFigure, ...]:
     """The figures at the top of the page."""
     graded = [row for row in results.takeovers if row["outcome"] == "graded"]
     solved = sum(bool(row["resolved"]) for row in graded)
-    events = sum(row["events"] for row in graded)
-    rediscovery = sum(row["rediscovery_events"] for row in graded)
+    shown = sum(row.get("shown_chars") or 0 for row in graded) // CHARS_PER_TOKEN
+    views = summary["views"].values()
+    reshown = sum(each["reshown_tokens"] or 0 for each in views)
+    harm, rescue = ([each[name] for each in views if each[name] is not None] for name in ("harm", "rescue"))
     baseline_events = [row["events"] for row in graded if row["view"] == BASELINE]
     view_events = [row["events"] for row in graded if row["view"] != BASELINE]
     points = {row["record_id"] for row in results.takeovers}
@@ -104,7 +115,12 @@ def build_key_figures(results: Results, summary: Mapping[str, Any]) -> tuple[Key
         KeyFigure("handoff points", f"{len(points):,}", f"in {tasks:,} task{'s' if tasks != 1 else ''}"),
         KeyFigure("median events", _format_median(view_events), "with a view of the work"),
         KeyFigure("median events", _format_median(baseline_events), f"with the {BASELINE} only"),
-        KeyFigure("rediscovery", _format_percent(rediscovery, events), "of all events"),
+        KeyFigure("shown again", _format_percent(reshown, shown), "of the text that successors saw"),
+        KeyFigure(
+            "harm / rescue",
+            f"{sum(each['true'] for each in harm)} / {sum(each['true'] for each in rescue)}" if harm else "–",
+            f"of {sum(each['of'] for each in harm):,} pairs with {BASELINE}" if harm else "no pairs",
+        ),
         KeyFigure("infrastructure failures", f"{len(summary['infrastructure_failures']):,}", "excluded"),
     )
 
@@ -113,7 +129,8 @@ def build_view_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple
     """The columns and rows of the table by view."""
     columns = (
         "view", "runs", "solved", "median events", "Δ events", "median prompt tokens", "Δ prompt tokens",
-        "median first prompt, characters", "rediscovery", "Δ solved",
+        "median first prompt, characters", "shown again", "rediscovery", "Δ solved", "vs uninterrupted, events",
+        "median kept", "verified", "harm", "rescue",
     )  # fmt: skip
     rows = tuple(
         (
@@ -125,8 +142,13 @@ def build_view_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple
             each["median_prompt_tokens"],
             _format_signed(each["median_prompt_token_delta"]),
             each["median_first_prompt_chars"],
-            None if each["rediscovery_share"] is None else f"{100 * each['rediscovery_share']:.1f} %",
+            _format_share(each["reshown_share"]),
+            _format_share(each["rediscovery_share"]),
             None if each["solved_delta"] is None else f"{each['solved_delta']:+d}".replace("-", "−"),
+            each["median_debt_vs_uninterrupted"],
+            None if each["median_kept"] is None else f"{100 * each['median_kept']:.0f} %",
+            _format_answers(each["verified_before_finish"]),
+            *(None if each[name] is None else each[name]["true"] for name in ("harm", "rescue")),
         )
         for view, each in summary["views"].items()
         if each["runs"] or each["infrastructure_failures"]
@@ -218,6 +240,14 @@ def _format_median(values: list[int]) -> str:
 
 def _format_percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.0f} %" if whole else "–"
+
+
+def _format_share(share: float | None) -> str | None:
+    return None if share is None else f"{100 * share:.1f} %"
+
+
+def _format_answers(answers: Mapping[str, int] | None) -> str | None:
+    return None if answers is None else f"{100 * answers['true'] / answers['of']:.0f} %"
 
 
 def _format_signed(value: float | None) -> str | None:

@@ -15,6 +15,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from langgraph_takeover.evals.reports.html.chunks import Chunk, TextPool
 from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.evals.run.measures.reshown import PredecessorText, StepText
+from langgraph_takeover.evals.run.measures.shown_text import join_ranges, split_output
 from langgraph_takeover.evals.run.metrics import (
     PredecessorKnowledge,
     RediscoveryKind,
@@ -36,6 +38,8 @@ _WORKERS = 4
 _PARALLEL_THRESHOLD = 200
 """Number of takeovers from which several processes are faster."""
 _MAX_LABEL_LENGTH = 80
+_MAX_WRAPPING_LINES = 6
+"""Lines that a tool puts before the output of a program."""
 _FIRST_EVENTS = 2
 """Events of the trace view to include; the others are in the predecessor's timeline."""
 _SHOWN_MESSAGES = (4, 3)
@@ -77,6 +81,14 @@ def _build_named_chunk(job: tuple[str, Results, dict[str, list[Row]], dict[str, 
     return name, _build_chunk(results, points, owners)
 
 
+class _PriorWork(NamedTuple):
+    """The predecessor's work up to a point: what it had done, what it had seen, and the detectors' state."""
+
+    knowledge: PredecessorKnowledge
+    text: PredecessorText
+    state: DetectorState
+
+
 class _Timeline(NamedTuple):
     """A predecessor's events up to its last point, and the detector state after each event."""
 
@@ -102,7 +114,7 @@ def _build_chunk(results: Results, points: dict[str, list[Row]], owners: dict[st
             descriptions[record_id] = description | {"timeline": number}
             continue
         descriptions[record_id] = {
-            "runs": {takeover_key(row): _describe_run(results, pool, None, None, row) for row in rows}
+            "runs": {takeover_key(row): _describe_run(results, pool, None, row) for row in rows}
         }
         if record_id in owners and (trace := results.load_trace(owners[record_id])):
             descriptions[record_id]["full_trace"], _ = _mark_events(pool, trace.events, _initial_state(trace))
@@ -129,7 +141,9 @@ def _describe_point(
 ) -> dict[str, Any]:
     """A record's point and patch, the views of it, and the takeovers."""
     state = timeline.states[len(record.trace) - 1]
-    knowledge = collect_knowledge(record, state)
+    known = _PriorWork(
+        collect_knowledge(record, state), PredecessorText(record.trace, record.task.workspace), state
+    )
     row_by_view = {_view_key(results, row): row for row in rows if row["outcome"] == "graded"}
     return {
         "event_index": record.point.event_index,
@@ -137,15 +151,14 @@ def _describe_point(
         "task": pool(record.task.prompt, is_extended=True),
         "patch": pool(record.patch, is_extended=True),
         "views": {name: _render_view(results, pool, record, row) for name, row in row_by_view.items()},
-        "runs": {takeover_key(row): _describe_run(results, pool, knowledge, state, row) for row in rows},
+        "runs": {takeover_key(row): _describe_run(results, pool, known, row) for row in rows},
     }
 
 
 def _describe_run(
     results: Results,
     pool: TextPool,
-    prior_knowledge: PredecessorKnowledge | None,
-    state: DetectorState | None,
+    prior: _PriorWork | None,
     row: Row,
 ) -> dict[str, Any]:
     """The details of one takeover that its row lacks."""
@@ -154,10 +167,15 @@ def _describe_run(
         "view_key": _view_key(results, row),
     }
     if (trace := results.load_trace(row)) is not None:
-        kinds = () if prior_knowledge is None else classify_events(prior_knowledge, trace.events)
+        kinds = () if prior is None else classify_events(prior.knowledge, trace.events)
         # The predecessor's reproduction script counts as one for the successor, too.
-        state = (state or _initial_state(trace))._replace(fired=POINTS, pending_validation=None)
+        state = (_initial_state(trace) if prior is None else prior.state)._replace(
+            fired=POINTS, pending_validation=None
+        )
         run["events"], _ = _mark_events(pool, trace.events, state, kinds)
+        for step in () if prior is None else prior.text.measure_steps(trace.events):
+            if step.shown_chars:
+                run["events"][step.event_index]["shown"] = _mark_text(trace.events[step.event_index], step)
     return run
 
 
@@ -212,6 +230,27 @@ def _mark_event(pool: TextPool, event: Event) -> dict[str, Any]:
             usage.estimated,
         ]
     return mark
+
+
+def _mark_text(event: Event, step: StepText) -> dict[str, Any]:
+    """The shown and re-shown characters of an observation, its re-shown lines, and their files."""
+    mark: dict[str, Any] = {"chars": step.shown_chars, "reshown": step.reshown_chars}
+    if step.reshown_chars:
+        lines = event.text.split("\n")
+        first = _find_start(lines, split_output(event.text))
+        if first is not None:
+            mark["lines"] = join_ranges([first + index for index in step.reshown_lines])
+            mark["total"] = len(lines)
+        mark["files"] = [(file.path, file.ranges) for file in step.files]
+    return mark
+
+
+def _find_start(lines: Sequence[str], part: Sequence[str]) -> int | None:
+    """Where the lines without the tool's wrapping begin; None if they were changed."""
+    for start in range(min(len(lines), _MAX_WRAPPING_LINES)):
+        if list(lines[start : start + len(part)]) == list(part):
+            return start
+    return None
 
 
 def _label_event(event: Event) -> str:

@@ -1,4 +1,4 @@
-"""Plots of results: accuracy against effort, reductions, first prompts, debt, and tokens per step."""
+"""Plots of results: accuracy against effort, reductions, first prompts, and tokens per step."""
 
 from __future__ import annotations
 
@@ -7,25 +7,20 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data, display_names
+from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data
 from langgraph_takeover.evals.reports.estimates import (
-    Pair,
     estimate_reduction,
     estimate_solved_delta,
     pair_with_baseline,
-    read_paired_values,
     read_values,
 )
-from langgraph_takeover.evals.reports.plots import style
-from langgraph_takeover.evals.reports.plots.style import Picture, view_style
+from langgraph_takeover.evals.reports.plots import debt_figures, style
+from langgraph_takeover.evals.reports.plots.style import EmptyPlotError, Picture, row_titles, view_style
 from langgraph_takeover.evals.reports.plots.token_curves import TokenCurves, compute_curves
 from langgraph_takeover.evals.reports.summary import list_result_caveats
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.settings.config import BASELINE
-from langgraph_takeover.sandbox.interface import TakeoverError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,10 +32,6 @@ class DrawnPlots(NamedTuple):
 
     pictures: tuple[Picture, ...]
     omissions: tuple[str, ...]
-
-
-class EmptyPlotError(TakeoverError):
-    """A plot without data."""
 
 
 def draw_plots(results: Results, directory: Path) -> DrawnPlots:
@@ -55,7 +46,15 @@ def draw_plots(results: Results, directory: Path) -> DrawnPlots:
             lambda: draw_reductions(data),
         ),
         "first_prompts": ("Size of the first prompt", lambda: draw_first_prompts(data)),
-        "debt": (_debt_title(data), lambda: draw_debt(data)),
+        "debt": (debt_figures.format_debt_title(data), lambda: debt_figures.draw_debt(data)),
+        "uninterrupted": (
+            "Extra events compared with the uninterrupted predecessor after the same point",
+            lambda: debt_figures.draw_uninterrupted(data),
+        ),
+        "trust": (
+            "Over-trust: what successors kept and checked, and what they broke or repaired",
+            lambda: debt_figures.draw_trust(data),
+        ),
         "tokens": (
             "Cumulative prompt tokens by step",
             lambda: draw_tokens(data, compute_curves(results, data)),
@@ -83,7 +82,7 @@ def draw_accuracy(data: ReportData) -> Figure:
         raise EmptyPlotError("no graded takeovers")
     labels = {"events": "median events", "prompt_tokens": "median prompt tokens"}
     measures = {name: label for name, label in labels.items() if read_values(data.takeovers, name)}
-    figure, axes = style.create_panels(_row_titles(data), list(measures.values()), width=3.2, height=2.3)
+    figure, axes = style.create_panels(row_titles(data), list(measures.values()), width=3.2, height=2.3)
     by_view = [
         [(view, data.select(successor=successor, view=view)) for view in data.views]
         for successor in data.successors
@@ -131,7 +130,7 @@ def draw_reductions(data: ReportData) -> Figure:
     if not views:
         raise EmptyPlotError("no pairs with the repository view")
     columns = ("events saved, %", "prompt tokens saved, %", "solved, Δ percentage points")
-    figure, axes = style.create_panels(_row_titles(data), columns, width=2.8, height=0.5 + 0.27 * len(views))
+    figure, axes = style.create_panels(row_titles(data), columns, width=2.8, height=0.5 + 0.27 * len(views))
     for line, successor in zip(axes, data.successors, strict=True):
         selected = data.select(successor=successor)
         for row, view in enumerate(views):
@@ -206,56 +205,11 @@ def _format_log_axis(axis: Axes) -> None:
     axis.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _debt_title(data: ReportData) -> str:
-    return f"Handoff debt: extra events compared with {data.reference_view or 'the best-informed view'} at the same point"
-
-
-def draw_debt(data: ReportData) -> Figure:
-    if data.reference_view is None:
-        raise EmptyPlotError("no graded takeovers with a view other than repository")
-    views = [
-        view
-        for view in data.views
-        if view != data.reference_view and data.pair_with_reference(data.takeovers, view)
-    ]
-    if not views:
-        raise EmptyPlotError(f"no pairs with the {data.reference_view} view")
-    groups = (("point", data.points), ("handoff_state", data.states))
-    figure, axes = style.create_panels(
-        _row_titles(data), ("by handoff point", "by handoff state"), width=4.2, height=2.4
-    )
-    for line, successor in zip(axes, data.successors, strict=True):
-        for axis, (field, kinds) in zip(line, groups, strict=True):
-            for number, kind in enumerate(kinds):
-                selected = data.select(**{"successor": successor, field: kind})
-                for row, view in enumerate(views):
-                    offset = 0.75 * ((row + 0.5) / len(views) - 0.5)
-                    _draw_debt_range(axis, data.pair_with_reference(selected, view), view, number + offset)
-            axis.axhline(0, color=style.GREY, linewidth=0.8, zorder=0.5)
-            axis.grid(visible=False, axis="x")
-            axis.set_xticks(range(len(kinds)), [kind.replace("_", " ") for kind in kinds], fontsize=8)
-            axis.set_xlim(-0.6, len(kinds) - 0.4)
-            style.format_integer_axis(axis.yaxis)
-        line[0].set_ylabel("extra events\n(median, quartiles)")
-    style.add_legend(figure, views)
-    return figure
-
-
-def _draw_debt_range(axis: Axes, pairs: Sequence[Pair], view: str, position: float) -> None:
-    extra = [a - b for a, b in read_paired_values(pairs, "events")]
-    if not extra:
-        return
-    color, marker, _ = view_style(view)
-    low, middle, high = np.quantile(extra, (0.25, 0.5, 0.75))
-    axis.plot([position, position], [low, high], color=color, linewidth=1.2)
-    axis.plot([position], [middle], color=color, marker=marker, markersize=5.5, linestyle="none")
-
-
 def draw_tokens(data: ReportData, token_bands: TokenCurves) -> Figure:
     if not token_bands.bands:
         raise EmptyPlotError("no trace has token counts")
     label = f"model calls (median and quartiles of {token_bands.trace_count} runs; finished runs keep their total)"
-    figure, axes = style.create_panels(_row_titles(data), [label], width=6.6, height=3.0)
+    figure, axes = style.create_panels(row_titles(data), [label], width=6.6, height=3.0)
     for line, successor in zip(axes, data.successors, strict=True):
         axis = line[0]
         for view in data.views:
@@ -279,8 +233,3 @@ def draw_tokens(data: ReportData, token_bands: TokenCurves) -> Figure:
         with_lines=True,
     )
     return figure
-
-
-def _row_titles(data: ReportData) -> list[str]:
-    names = display_names(data.successors)
-    return [names[name] for name in data.successors]

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from langgraph_takeover.evals.reports.collection import ReportData, display_names
+from langgraph_takeover.sandbox.interface import TakeoverError
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
@@ -65,6 +68,16 @@ def view_style(view: str) -> ViewStyle:
     """The style of a view, identical in every plot."""
     index = _VIEW_ORDER.index(view) if view in _VIEW_ORDER else len(_VIEW_ORDER)
     return ViewStyle(_OKABE_ITO[index], _MARKERS[index], _LINE_STYLES[index % len(_LINE_STYLES)])
+
+
+class EmptyPlotError(TakeoverError):
+    """A plot without data."""
+
+
+def row_titles(data: ReportData) -> list[str]:
+    """The display names of the successors, one row of panels each."""
+    names = display_names(data.successors)
+    return [names[name] for name in data.successors]
 
 
 @contextmanager

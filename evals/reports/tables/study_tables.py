@@ -1,4 +1,4 @@
-"""The nine tables of results: the study, the effects of views, and the cost of handoffs."""
+"""The tables of results: the study, the effects of views, the cost of handoffs, and over-trust."""
 
 from __future__ import annotations
 
@@ -9,33 +9,21 @@ from statistics import median
 
 from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data, display_names
 from langgraph_takeover.evals.reports.estimates import (
-    REDISCOVERY_KINDS,
-    Pair,
-    compute_break_even,
-    count_rediscovery,
-    pair_with_baseline,
     quantile,
-    read_measure,
-    read_paired_values,
     read_values,
 )
 from langgraph_takeover.evals.reports.summary import list_result_caveats
-from langgraph_takeover.evals.reports.tables import effect_tables
+from langgraph_takeover.evals.reports.tables import debt_tables, effect_tables, trust_tables
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.settings.config import STAGES
 
 __all__ = ["Table", "build_tables"]
-_NOTES_BY_VIEW = {"summary": "summary", "structured": "structured", "cited": "structured"}
-"""The kind of notes in each view."""
-
-
-_REPEATED = {"read": "repeated reads", "search": "repeated searches", "command": "repeated commands"}
 
 
 def build_tables(results: Results) -> tuple[Table, ...]:
-    """Build all nine tables; a table without data is empty, and its notes say why."""
+    """Build all tables; a table without data is empty, and its notes say why."""
     data = collect_report_data(results)
     tables = (
         _build_study_table(results, data),
@@ -46,7 +34,10 @@ def build_tables(results: Results) -> tuple[Table, ...]:
         effect_tables.build_state_table(data),
         _build_repeats_table(data),
         effect_tables.build_predecessor_table(data),
-        _build_debt_table(results, data),
+        debt_tables.build_debt_table(results, data),
+        debt_tables.build_uninterrupted_table(data),
+        trust_tables.build_trust_table(data),
+        trust_tables.build_belief_table(data),
     )
     caveats = (*list_result_caveats(results), *results.warnings)
     return tuple(table._replace(notes=table.notes + caveats) for table in tables)
@@ -153,83 +144,3 @@ def _build_repeats_table(data: ReportData) -> Table:
 def _median_range(points: list[tuple[Row, ...]], measure: str) -> float | None:
     samples = [values for group in points if len(values := read_values(group, measure)) > 1]
     return median(max(values) - min(values) for values in samples) if samples else None
-
-
-def _build_debt_table(results: Results, data: ReportData) -> Table:
-    notes = _count_notes_tokens(results)
-
-    def debt_cells(rows: tuple[Row, ...], view: str) -> tuple[Cell, ...]:
-        events = int(sum(read_values(rows, "events")))
-        counts = count_rediscovery(rows)
-        rediscovery = sum(counts[kind] for kind in REDISCOVERY_KINDS)
-        of_successor = tuple(
-            row for row in data.takeovers if rows and row["successor"] == rows[0]["successor"]
-        )
-        pairs = data.pair_with_reference(of_successor, view)
-        cost = notes.get(_NOTES_BY_VIEW.get(view, ""))
-        return (
-            *(len(rows), events, *(counts[kind] for kind in REDISCOVERY_KINDS), rediscovery),
-            100 * rediscovery / events if events else None,
-            counts["verification"],
-            *(_median_debt(pairs, measure) for measure in ("events", "prompt_tokens")),
-            *(None, None, None),
-            compute_break_even(sum(cost[1:]) / cost[0], pair_with_baseline(of_successor, view))
-            if cost
-            else None,
-        )
-
-    columns = (
-        *("successor", "view", "runs", "events", *(_REPEATED[kind] for kind in REDISCOVERY_KINDS)),
-        *("rediscovery", "rediscovery %", "verification", "debt in events", "debt in prompt tokens"),
-        *("notes written", "prompt tokens of notes", "completion tokens of notes", "takeovers to break even"),
-    )
-    costs = tuple(
-        ("", f"notes: {kind}", *(None for _ in columns[6:]), *cost, None) for kind, cost in notes.items()
-    )
-    rows = (*effect_tables.build_rows(data, debt_cells), *costs)
-    return Table(9, "debt", "Sources of handoff debt", columns, rows, _debt_notes(data, notes))
-
-
-def _debt_notes(data: ReportData, notes: dict[str, tuple[int, float, float]]) -> tuple[str, ...]:
-    texts = [
-        "Rediscovery: events that repeat work whose result the predecessor knew. Verification, the first re-run of the "
-        "predecessor's latest validation, is not debt."
-    ]
-    if data.reference_view:
-        texts.append(
-            f"Debt: median extra effort compared with {data.reference_view}, the best-informed view available, at the same "
-            "point, successor and repeat."
-        )
-    else:
-        texts.append("Only the repository view was run: handoff debt cannot be computed.")
-    if notes:
-        texts.append(
-            "Notes are written once per point, regardless of the number of readers. Break-even: mean tokens of a point's "
-            "notes divided by the median tokens (prompt and completion) that a takeover saves compared with repository; "
-            "empty if it saves none."
-        )
-    return tuple(texts)
-
-
-def _median_debt(pairs: tuple[Pair, ...], measure: str) -> float | None:
-    extra = [a - b for a, b in read_paired_values(pairs, measure)]
-    return median(extra) if extra else None
-
-
-def _count_notes_tokens(results: Results) -> dict[str, tuple[int, float, float]]:
-    """By kind: number of notes with token counts, and their prompt and completion tokens."""
-    costs = {}
-    for kind in ("summary", "structured"):
-        usages = [row["usage"][kind] for row in results.notes if kind in row.get("usage", {})]
-        both = [
-            (read_measure(usage, "prompt_tokens"), read_measure(usage, "completion_tokens"))
-            for usage in usages
-        ]
-        counted = [(prompt, reply) for prompt, reply in both if prompt is not None and reply is not None]
-        if counted:
-            costs[kind] = (
-                len(counted),
-                sum(prompt for prompt, _ in counted),
-                sum(reply for _, reply in counted),
-            )
-    return costs

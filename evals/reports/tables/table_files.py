@@ -7,10 +7,11 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import regex
 
+from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.handoff.records.record import write_durably
 
 Cell = str | int | float | None
@@ -54,6 +55,21 @@ def write_tables(directory: Path, tables: Sequence[Table]) -> tuple[Path, ...]:
             write_durably(path, text)
             written.append(path)
     return tuple(written)
+
+
+def write_takeovers(path: Path, takeovers: Sequence[Row]) -> None:
+    """Write the graded takeovers with all measures as CSV, one line each; patches are in the rows' own files."""
+    names = dict.fromkeys(name for row in takeovers for name, value in row.items() if _is_cell(name, value))
+    rows = tuple(tuple(_to_cell(row.get(name)) for name in names) for row in takeovers)
+    write_durably(path, to_csv(Table(0, "takeovers", "", tuple(names), rows)))
+
+
+def _is_cell(name: str, value: object) -> bool:
+    return name not in ("patch", "out") and (value is None or isinstance(value, str | int | float))
+
+
+def _to_cell(value: Any) -> Cell:
+    return int(value) if isinstance(value, bool) else value
 
 
 def format_cell(column: str, value: Cell) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +12,15 @@ from langgraph_takeover import Outcome
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.execution import threads
 from langgraph_takeover.evals.run.journal import Row
-from langgraph_takeover.evals.run.metrics import count_recall_tokens, count_rediscovery, count_tokens
+from langgraph_takeover.evals.run.measures.remainder import measure_remainder
+from langgraph_takeover.evals.run.measures.reshown import PredecessorText, sum_text
+from langgraph_takeover.evals.run.measures.trust import measure_trust
+from langgraph_takeover.evals.run.metrics import (
+    REDISCOVERY_KINDS,
+    classify_events,
+    count_recall_tokens,
+    count_tokens,
+)
 from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.evals.tasks import Task
@@ -22,7 +31,7 @@ from langgraph_takeover.handoff.ledger import FencedError, ThreadHeldError
 from langgraph_takeover.handoff.notes.claims import measure_soundness
 from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
-from langgraph_takeover.handoff.records.record import RecordError, write_durably
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, write_durably
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Continuation, Event, Trace, Usage
 from langgraph_takeover.handoff.views.names import ViewName
@@ -65,15 +74,36 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
         return row | make_failure_row(error, started)
     events = _redact_events(outcome.state)
     _save_trace(paths, name, outcome.state, model, events)
+    resolved, trouble = _grade_predecessor(config, task, paths, outcome, name)
     return row | {
         "outcome": "run",
         "prompts": PROMPTS,
         "stop_reason": outcome.stop_reason,
-        "detail": (outcome.patch_error or ""),
+        "resolved": resolved,
+        "detail": (outcome.patch_error or "") or trouble,
         "records": list(outcome.records),
+        "remainders": {
+            record_id: measure_remainder(
+                events, paths.records.load(record_id).point.event_index, outcome.stop_reason
+            )
+            for record_id in outcome.records
+        },
         **_measure_costs(events, outcome, before + _measure_elapsed(started)),
         "patch": outcome.patch,
     }
+
+
+def _grade_predecessor(
+    config: RunConfig, task: Task, paths: RunPaths, outcome: Outcome, name: str
+) -> tuple[bool | None, str]:
+    """Whether a run that ended by itself solved the task, and a description of a failed grading."""
+    if outcome.stop_reason != "finished" or not outcome.records:
+        return None, ""
+    try:
+        return _grade(config, task, paths, outcome.patch, f"predecessor.{name}").resolved, ""
+    except GradingError as error:
+        # The records are valid without the verdict.
+        return None, f"final patch not graded: {redact(str(error))[:300]}"
 
 
 def grade_snapshot(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
@@ -174,7 +204,7 @@ def run_takeover(
         view=view,
     )
     _save_trace(paths, name, outcome.state, successor, events, continues)
-    found, recalls = count_rediscovery(record, events), count_recall_tokens(events)
+    recalls = count_recall_tokens(events)
     return row | {
         "resolved": verdict.resolved,
         "outcome": "graded",
@@ -188,11 +218,24 @@ def run_takeover(
         "recalls": len(recalls),
         "recall_events": 2 * len(recalls),
         "recall_tokens": sum(recalls),
-        "rediscovery_events": sum(found[kind] for kind in ("read", "search", "command")),
-        "rediscovery": {kind: found[kind] for kind in ("read", "search", "command")},
-        "verification_events": found["verification"],
+        **_measure_rediscovery(record, events),
+        **measure_trust(record, events, outcome.patch)._asdict(),
         "notes_model": record.notes.model if record.notes else None,
         "patch": outcome.patch,
+    }
+
+
+def _measure_rediscovery(record: HandoffRecord, events: list[Event]) -> Row:
+    """Repetition of the predecessor's work: by characters shown again, and by events."""
+    kinds = classify_events(record, events)
+    found = Counter(kinds)
+    verification = max((index for index, kind in enumerate(kinds) if kind == "verification"), default=None)
+    steps = PredecessorText(record.trace, record.task.workspace).measure_steps(events)
+    return {
+        **sum_text(steps, verification)._asdict(),
+        "rediscovery_events": sum(found[kind] for kind in REDISCOVERY_KINDS),
+        "rediscovery": {kind: found[kind] for kind in REDISCOVERY_KINDS},
+        "verification_events": found["verification"],
     }
 
 

@@ -154,13 +154,15 @@ class PredecessorText:
                     break
             if index not in sizes and line.text.rstrip() in same_output:
                 sizes[index] = line.size
+        new_numbers = {line.number for index, line in enumerate(shown) if line.number and index not in sizes}
         return StepText(
             observation.index,
             sum(line.size for line in shown),
             sum(sizes.values()),
             tuple(shown[index].position for index in sizes),
             tuple(
-                ReshownFile(path, join_ranges(numbers[path]), size) for path, size in sorted(chars.items())
+                ReshownFile(path, join_ranges(numbers[path], new_numbers), size)
+                for path, size in sorted(chars.items())
             ),
         )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from langgraph_takeover.handoff.points.outcomes import clean_output
@@ -35,6 +35,7 @@ _GREP_HIT = re.compile(r"((?:[\w.@+~-]*/)*[\w.@+-]+\.\w{1,8})(?:([:-])(\d{1,6}))
 _DIFF_HEAD = re.compile(r"diff --git a/.* b/(.*)")
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 _PRINT_RANGE = re.compile(r"(\d+)(?:,(\d+|\$))?p")
+_MAX_BLANK_LINES = 3
 _MAX_LINE_CHARS = 2_000
 """Longer lines are compared by their beginnings, so that patterns take little time."""
 _VALUED_GREP_OPTION = re.compile(
@@ -262,11 +263,22 @@ def _has_flag(command: SimpleCommand, letter: str) -> bool:
     return any(re.fullmatch(rf"-\w*{letter}\w*", word) for word in command.argv[1:])
 
 
-def join_ranges(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Line numbers as ranges, both ends included."""
-    ordered = sorted(set(numbers))
-    ranges = []
-    for _, group in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0]):
-        members = [number for _, number in group]
-        ranges.append((members[0], members[-1]))
+def join_ranges(numbers: Iterable[int], others: Container[int] | None = None) -> tuple[tuple[int, int], ...]:
+    """Line numbers as ranges, both ends included.
+
+    With `others`, the numbers of other shown lines, short gaps without any of them are part of a range: blank lines.
+    """
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if ranges and _is_continued(ranges[-1][1], number, others):
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
     return tuple(ranges)
+
+
+def _is_continued(last: int, number: int, others: Container[int] | None) -> bool:
+    if number == last + 1:
+        return True
+    gap = range(last + 1, number)
+    return others is not None and len(gap) <= _MAX_BLANK_LINES and not any(each in others for each in gap)

@@ -15,6 +15,8 @@ const count = (value) => (value === null || value === undefined ? "–" : Number
 const seconds = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 }));
 const percent = (value) =>
   value === null || value === undefined ? "–" : `${value > 0 ? "+" : ""}${Math.round(100 * value)} %`.replace("-", "−");
+const portion = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);
+const answer = (value) => (value === null || value === undefined ? "–" : value ? "yes" : "no");
 const plural = (number, name) => `${count(number)} ${name}${number === 1 ? "" : "s"}`;
 
 // Chunks of the page are compressed; each is decompressed once, on first use.
@@ -39,6 +41,25 @@ const textOf = (string) => {
 const pre = (string, name = "") => {
   const empty = string === "" || string === undefined;
   return make("pre", { class: name, tabindex: 0 }, ...(empty ? [make("i", {}, "empty")] : textOf(string)));
+};
+
+// Lines of a text, some of them marked. `ranges` are line indices with both ends included, of `total` lines.
+const markedText = (string, ranges, total) => {
+  const box = make("pre", { class: "text", tabindex: 0 });
+  const isMarked = (index) => ranges.some(([first, last]) => first <= index && index <= last);
+  for (const [number, piece] of textOf(string).entries()) {
+    if (typeof piece !== "string") {
+      box.append(piece);
+      continue;
+    }
+    const lines = piece.split("\n");
+    const start = number === 0 ? 0 : total - lines.length;
+    for (const [index, line] of lines.entries()) {
+      const text = index < lines.length - 1 ? `${line}\n` : line;
+      box.append(isMarked(start + index) && line.trim() ? make("mark", { class: "reshown" }, text) : text);
+    }
+  }
+  return box;
 };
 
 const lineClass = (line) => {

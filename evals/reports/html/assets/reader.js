@@ -15,6 +15,11 @@ const usageOf = (event) => {
   return `${counts}${estimated ? " (estimated)" : ""}`;
 };
 
+const fileOf = ([path, ranges]) => {
+  const lines = ranges.map(([first, last]) => (first === last ? count(first) : `${count(first)}–${count(last)}`));
+  return lines.length ? `${path}, lines ${lines.slice(0, 12).join(", ")}${lines.length > 12 ? ", …" : ""}` : path;
+};
+
 const eventPanel = (timeline, place, strings) => {
   const event = timeline.events?.[place];
   if (!event) return [make("p", { class: "note" }, timeline.missing ?? "Select an event above.")];
@@ -22,6 +27,8 @@ const eventPanel = (timeline, place, strings) => {
   return [
     make("h3", {}, `e${event.index} `, make("span", { class: "what" }, isAction(event) ? `action · ${event.tool}` : `observation · ${event.tool}`)),
     facts([
+      ["shown again", event.shown?.reshown ? `${share(event)}: ${count(event.shown.reshown)} of ${plural(event.shown.chars, "character")}` : null],
+      ["files shown again", event.shown?.files?.map(fileOf).join("; ")],
       ["rediscovery", event.kind && event.kind !== "verification" ? KINDS[event.kind] : null],
       ["class", event.kind === "verification" ? "verification (not debt)" : null],
       ["exit code", event.exit_code],
@@ -34,7 +41,7 @@ const eventPanel = (timeline, place, strings) => {
       ["tokens", usageOf(event)],
       ["seconds", event.seconds >= 0.05 ? seconds(event.seconds) : null],
     ]),
-    pre(strings[event.text], "text"),
+    event.shown?.lines?.length ? markedText(strings[event.text], event.shown.lines, event.shown.total) : pre(strings[event.text], "text"),
     Array.isArray(strings[event.text]) ? make("p", { class: "note" }, "Full text: ", make("code", {}, timeline.source), `, event ${event.index}.`) : null,
     ...callArguments.flatMap(([name, text]) => [make("h4", {}, name), pre(strings[text])]),
   ];

@@ -15,11 +15,15 @@ const classesOf = (event) =>
     event.points ? "is-point" : "",
   ].filter(Boolean);
 
+const share = ({ shown }) => `${Math.round((100 * shown.reshown) / shown.chars)} %`;
+const quarterOf = ({ shown }) => (shown?.reshown ? Math.ceil((4 * shown.reshown) / shown.chars) : 0);
+
 const labelOf = (event) =>
   [
     `event ${event.index}`,
     isAction(event) ? `action, ${event.tool}: ${event.label}` : `observation, ${event.tool}`,
     event.kind ? (event.kind === "verification" ? "verification" : `rediscovery: ${KINDS[event.kind]}`) : "",
+    event.shown?.reshown ? `${share(event)} of the shown text was shown before` : "",
     event.refused ? "refused" : "",
     event.timed_out ? "timed out" : "",
     event.exit_code !== undefined ? `exit code ${event.exit_code}` : "",
@@ -33,8 +37,9 @@ const labelOf = (event) =>
 const markOf = (event, place) => {
   const outcome = event.validation ? (OUTCOMES[event.validation[1]] ?? "?") : "";
   const attributes = { role: "gridcell", tabindex: -1, class: classesOf(event).join(" "), "aria-label": labelOf(event), title: labelOf(event) };
-  return make("span", { ...attributes, "data-place": place, "data-event": event.index }, outcome ? make("i", { "aria-hidden": "true" }, outcome) : null);
+  return make("span", { ...attributes, "data-place": place, "data-event": event.index }, outcome ? make("i", { "aria-hidden": "true" }, outcome) : null, shareMark(quarterOf(event)));
 };
+const shareMark = (quarters) => (quarters ? make("b", { class: `share quarters-${quarters}`, "aria-hidden": "true" }) : null);
 
 const timelineRow = (timeline, number) => {
   const marks = make("div", { class: "marks", role: "none" });
@@ -58,6 +63,7 @@ const ruler = (length) => {
 const LEGEND = [
   ["kind-new is-action", "new action"],
   ["kind-new is-observation", "observation"],
+  ["kind-new is-observation", "text shown again: a quarter to all of it", "", 4],
   ["kind-read is-action", "repeated read"],
   ["kind-search is-action", "repeated search"],
   ["kind-command is-action", "repeated command"],
@@ -71,7 +77,7 @@ const legend = () =>
   make(
     "ul",
     { class: "legend", "aria-label": "Legend of the marks" },
-    ...LEGEND.map(([name, text, mark]) => make("li", {}, make("span", { class: `mark ${name}`, "aria-hidden": "true" }, mark ? make("i", {}, mark) : null), text)),
+    ...LEGEND.map(([name, text, mark, quarters]) => make("li", {}, make("span", { class: `mark ${name}`, "aria-hidden": "true" }, mark ? make("i", {}, mark) : null, shareMark(quarters)), text)),
   );
 
 // The grid has one tab stop. Arrow keys move along a timeline, or to the one above or below.

@@ -107,6 +107,7 @@ def test_parts_of_a_command_line() -> None:
 def test_ranges() -> None:
     assert join_ranges([5, 1, 2, 3, 3, 9]) == ((1, 3), (5, 5), (9, 9))
     assert join_ranges([]) == ()
+    assert join_ranges([1, 3, 6, 11], others={5}) == ((1, 3), (6, 6), (11, 11))
 
 
 def test_hostile_output_takes_little_time() -> None:
