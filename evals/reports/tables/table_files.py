@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import regex
 
 from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.evals.run.settings.config import STAGES
 from langgraph_takeover.handoff.records.record import write_durably
 
 Cell = str | int | float | None
@@ -59,8 +60,9 @@ def write_tables(directory: Path, tables: Sequence[Table]) -> tuple[Path, ...]:
 
 def write_takeovers(path: Path, takeovers: Sequence[Row]) -> None:
     """Write the graded takeovers with all measures as CSV, one line each; patches are in the rows' own files."""
-    names = dict.fromkeys(name for row in takeovers for name, value in row.items() if _is_cell(name, value))
-    rows = tuple(tuple(_to_cell(row.get(name)) for name in names) for row in takeovers)
+    ordered = sorted(takeovers, key=lambda row: tuple(str(row[name]) for name in STAGES["takeovers"]))
+    names = dict.fromkeys(name for row in ordered for name, value in row.items() if _is_cell(name, value))
+    rows = tuple(tuple(_to_cell(row.get(name)) for name in names) for row in ordered)
     write_durably(path, to_csv(Table(0, "takeovers", "", tuple(names), rows)))
 
 

@@ -43,7 +43,7 @@ def test_harm_needs_the_baseline_of_the_same_point_successor_and_repeat(other: R
 
 
 def test_a_failed_baseline_is_no_baseline() -> None:
-    failed = row("repository", False, outcome="infrastructure_failure", resolved=None)
+    failed = row("repository", False, outcome="infrastructure_failure")
     assert derive(failed, row("trace", True))["trace"]["rescue"] is None
 
 

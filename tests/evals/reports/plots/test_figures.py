@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from langgraph_takeover.evals.reports.collection import collect_report_data
-from langgraph_takeover.evals.reports.plots import figures, style
+from langgraph_takeover.evals.reports.plots import debt_figures, figures, style
 from langgraph_takeover.evals.reports.plots.figures import draw_plots
 from langgraph_takeover.evals.reports.tables.study_tables import build_tables
 from langgraph_takeover.evals.run.results import load_results
@@ -40,6 +40,8 @@ def test_every_plot_is_written_as_svg_and_png(complete_run: Path, tmp_path: Path
         "reductions",
         "first_prompts",
         "debt",
+        "uninterrupted",
+        "trust",
         "tokens",
     ]
     for picture in pictures:
@@ -103,7 +105,7 @@ def test_debt_is_relative_to_the_best_informed_view(published_rows: Path) -> Non
     data = collect_report_data(load_results([published_rows]))
     assert data.reference_view == "trace"
     with style.plot_style():
-        figure = figures.draw_debt(data)
+        figure = debt_figures.draw_debt(data)
     heights = {y for _, y in single_markers(figure)}
     assert 48.0 in heights  # the only point of the second predecessor, with an unlabelled state
     assert -10.0 in heights  # beta needed fewer events under summary than under trace
@@ -132,6 +134,8 @@ def test_empty_plots_are_omitted_with_a_reason(published_rows: Path, tmp_path: P
     assert plots.omissions == (
         "reductions: no pairs with the repository view",
         "debt: no graded takeovers with a view other than repository",
+        "uninterrupted: no predecessor that ran to its end, or rows of an earlier version",
+        "trust: no predecessor changed a source line, or rows of an earlier version",
         "tokens: no trace has token counts",
     )
     assert not stale.exists()
@@ -141,7 +145,7 @@ def test_no_plot_without_graded_takeovers(published_rows: Path, tmp_path: Path) 
     rewrite_rows(published_rows, lambda row: None)
     plots = draw_plots(load_results([published_rows]), tmp_path / "plots")
     assert plots.pictures == ()
-    assert len(plots.omissions) == 5
+    assert len(plots.omissions) == 7
 
 
 def test_a_single_takeover_is_plotted(published_rows: Path, tmp_path: Path) -> None:
@@ -173,7 +177,7 @@ def test_views_differ_in_color_marker_and_line() -> None:
 @pytest.mark.slow
 def test_the_legend_overlaps_no_panel(published_rows: Path) -> None:
     with style.plot_style():
-        for make in (figures.draw_accuracy, figures.draw_debt):
+        for make in (figures.draw_accuracy, debt_figures.draw_debt):
             figure = make(collect_report_data(load_results([published_rows])))
             figure.suptitle("A title", x=0.01, ha="left")
             figure.draw_without_rendering()
