@@ -17,6 +17,7 @@ from langgraph_takeover.evals.run.measures.shown_text import (
     list_shown_lines,
 )
 from langgraph_takeover.handoff.trace.events import Differences, Event, apply_changes, compute_tree_digest
+from langgraph_takeover.nodes.model.actions import RECALL_TOOL
 
 
 class ReshownFile(NamedTuple):
@@ -196,9 +197,13 @@ class _TreeTracker:
 
 
 def _list_steps(events: Sequence[Event]) -> Iterable[tuple[Event, Event]]:
-    """Actions with their observations, refused ones left out."""
+    """Actions with their observations, without refused ones.
+
+    Recalls are left out, too: they are part of the view and are counted as such.
+    """
     for action, observation in pairwise(events):
-        if action.kind == "action" and observation.kind == "observation" and not observation.refused:
+        is_step = action.kind == "action" and observation.kind == "observation"
+        if is_step and not observation.refused and action.tool != RECALL_TOOL:
             yield action, observation
 
 

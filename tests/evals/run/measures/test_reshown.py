@@ -145,6 +145,15 @@ def test_refused_actions_show_nothing() -> None:
     assert found == ()
 
 
+def test_recalls_are_part_of_the_view() -> None:
+    action, seen = steps(("cat a.py", A))
+    recall = action.model_copy(update={"tool": "recall", "arguments": {"query": "a.py"}})
+    found = PredecessorText((action, seen)).measure_steps(
+        (recall, seen.model_copy(update={"tool": "recall"}))
+    )
+    assert found == ()
+
+
 def test_verification_has_a_sum_of_its_own() -> None:
     found = measure(steps(("cat a.py", A), ("pytest", "3 passed")), ("cat a.py", A), ("pytest", "3 passed"))
     size = len(A) - 39
