@@ -81,7 +81,8 @@ def test_one_object_per_trace(folder: Path) -> None:
         "test failed: 1 failed, 2 passed in 0.10s",
     )
     assert again["why"].endswith("after the failed validation of action 2")
-    assert row["validations"] == [{"action_index": 2, "kind": "test", "outcome": "failed"}]
+    expected = {"action_index": 2, "kind": "test", "outcome": "failed", "verdict": None}
+    assert row["validations"] == [expected]
     errors = done.stderr.splitlines()
     assert len(errors) == 2
     assert any("RESOLVED.json: unknown trace format" in line for line in errors)
