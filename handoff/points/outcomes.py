@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from langgraph_takeover.handoff.points import environment_failures
 from langgraph_takeover.handoff.points.detector_state import Verdict
@@ -34,8 +34,8 @@ _SCRIPT_SUMMARY = runner_summaries.combine(
 )
 _DECISIVE_LINE = re.compile(
     r"^(?:FAILED|ERROR|FAIL|FAILURE)\b|^E  +\S|::\S+ (?:FAILED|ERROR)\b|\[FAIL\]$"
-    r"|^[\w.]*(?:Error|Exception): "
-    r"|: error: |^\S+:\d+:\d+: |\berror TS\d+|^--- FAIL|\.\.\. (?:FAIL|ERROR|FAILED)$|^Traceback"
+    r"|^[\w.]*(?:Error|Exception): |^(?:An )?[Ee]rror occurred\b|^[✗✘❌]|^BUG\b|\b[Tt]est \S+ failed\b"
+    r"|: error: |^\S+:\d+:\d+: |\berror TS\d+|^--- FAIL|\.\.\. (?:FAIL|ERROR|FAILED)$"
 )
 _SUMMARY_LINE = re.compile(
     r"^=+ .* in [\d.]+ ?s|^\d+ (?:passed|failed|error|skipped).* in |^Ran \d+ tests? in|^OK\b"
@@ -43,6 +43,10 @@ _SUMMARY_LINE = re.compile(
     r"|no tests ran|^Tests?:|test result:|^BUILD |^Found \d+ error|^Success:|^All checks passed"
     r"|rated at|^Test Suites:"
 )
+_GROUP_PREFIX = re.compile(r"^ *[|+] ")
+"""What Python prints before the lines of an exception group."""
+_FRAME = re.compile(r'^(\s+)File ".+", line \d+')
+_ENDING_LINES = 3
 _STATUS_ECHO = re.compile(r"(.*?)\$(?:\?|\{PIPESTATUS\[0\]\})")
 
 
@@ -280,12 +284,37 @@ def _list_suspects(
 
 
 def extract_evidence(text: str, limit: int = 12, width: int = 200) -> tuple[str, ...]:
-    """At most `limit` lines that determined an outcome, including the last summary line."""
+    """At most `limit` lines that determined an outcome, in order.
+
+    The last two summary lines come first, then the exceptions that end tracebacks, then other decisive lines. Without a
+    summary, the last lines of the output are evidence too.
+    """
     lines = [line[:_MAX_LINE_CHARS].rstrip() for line in text.splitlines() if line.strip()]
-    final = [line for line in lines if _SUMMARY_LINE.search(line)][-2:]
-    decisive = [line for line in lines if _DECISIVE_LINE.search(line) and line not in final]
-    remaining = limit - len(final)
-    chosen = decisive if len(decisive) <= remaining else [*decisive[: remaining - 1], decisive[-1]]
-    if not chosen and not final:
-        chosen = lines[-3:]
-    return tuple(line[:width] for line in dict.fromkeys([*chosen, *final]))
+    summaries = [number for number, line in enumerate(lines) if _SUMMARY_LINE.search(line)][-2:]
+    exceptions = list(_find_exceptions(lines))
+    decisive = [number for number, line in enumerate(lines) if _DECISIVE_LINE.search(line)]
+    ending = [] if summaries else list(range(max(len(lines) - _ENDING_LINES, 0), len(lines)))
+    chosen: dict[str, int] = {}
+    for numbers in (summaries, exceptions, decisive, ending):
+        texts = {lines[number][:width]: number for number in reversed(numbers)}
+        fresh = sorted(number for shown, number in texts.items() if shown not in chosen)
+        free = limit - len(chosen)
+        fresh = fresh if len(fresh) <= free else [*fresh[: free - 1], fresh[-1]][:free]
+        chosen |= {lines[number][:width]: number for number in fresh}
+    return tuple(sorted(chosen, key=lambda shown: chosen[shown]))
+
+
+def _find_exceptions(lines: Sequence[str]) -> Iterator[int]:
+    """Find the last line of each traceback: the first line after its frames that is not indented more than they are."""
+    indent: int | None = None
+    for number, line in enumerate(lines):
+        bare = _GROUP_PREFIX.sub("", line)
+        depth = len(bare) - len(bare.lstrip())
+        if _TRACEBACK in bare:
+            indent = depth
+        elif (frame := _FRAME.match(bare)) and (indent is None or depth <= indent):
+            # The start of the traceback was cut off.
+            indent = len(frame[1]) - 1
+        elif indent is not None and depth <= indent:
+            indent = None
+            yield number

@@ -437,3 +437,65 @@ def test_evidence_is_decisive_and_bounded() -> None:
     assert lines[-1] == "= 99 failed in 1s ="
     assert max(map(len, lines)) <= 200
     assert extract_evidence("one\n\ntwo\n") == ("one", "two")
+
+
+def frames(*exceptions: str, indent: str = "") -> str:
+    """A traceback for each exception, one after the other."""
+    link = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    return link.join(
+        f'{indent}Traceback (most recent call last):\n{indent}  File "a.py", line 3, in f\n'
+        f"{indent}    return g(1)\n{indent}           ^^^^\n{indent}{exception}"
+        for exception in exceptions
+    )
+
+
+@pytest.mark.parametrize(
+    "exceptions",
+    [
+        ("S.DoesNotExist: S matching query does not exist.",),
+        ("AssertionError",),
+        ("pkg.mod.Oops: text",),
+        ("KeyboardInterrupt",),
+        ("KeyError: 'a'", "pkg.Broken: b", "AssertionError"),
+        tuple(f"pkg.Broken{number}: x" for number in range(9)),
+    ],
+)
+@pytest.mark.parametrize("summary", ["", "\nFAILED (errors=1)\n", "\n== 1 failed in 0.12s ==\n"])
+@pytest.mark.parametrize("indent", ["", "    "])
+def test_evidence_keeps_the_last_line_of_every_traceback(
+    exceptions: tuple[str, ...], summary: str, indent: str
+) -> None:
+    text = "starting\n" + frames(*exceptions, indent=indent) + "\nmore output\n" * 3 + summary
+    lines = [line.strip() for line in extract_evidence(text)]
+    assert [line for line in lines if line in exceptions] == list(exceptions)
+    assert len(lines) <= 12
+
+
+def test_evidence_of_a_cut_traceback_and_of_a_group() -> None:
+    cut = '  File "a.py", line 3, in f\n    return g(1)\npkg.Oops: text\n' + "later\n" * 5
+    assert "pkg.Oops: text" in extract_evidence(cut)
+    group = (
+        "  + Exception Group Traceback (most recent call last):\n"
+        '  |   File "a.py", line 1, in <module>\n  | ExceptionGroup: two (2 sub-exceptions)\n'
+        "  +-+---------------- 1 ----------------\n    | Traceback (most recent call last):\n"
+        '    |   File "a.py", line 2, in f\n    | pkg.Oops: text\n    +------------------------------------\n'
+    ) + "later\n" * 5
+    assert [line.strip(" |") for line in extract_evidence(group)][:2] == [
+        "ExceptionGroup: two (2 sub-exceptions)",
+        "pkg.Oops: text",
+    ]
+    many = frames(*(f"pkg.Oops: {number}" for number in range(50))) + "\nFAILED (errors=50)\n"
+    lines = extract_evidence(many)
+    assert (len(lines), lines[0], lines[-2:]) == (12, "pkg.Oops: 0", ("pkg.Oops: 49", "FAILED (errors=50)"))
+
+
+def test_evidence_of_a_script_is_what_it_says() -> None:
+    text = (
+        "step 1\nAn error occurred: 'NoneType' object has no attribute 'x'\n" + "note\n" * 4 + "a\nb\ndone\n"
+    )
+    assert extract_evidence(text) == (
+        "An error occurred: 'NoneType' object has no attribute 'x'",
+        "a",
+        "b",
+        "done",
+    )
