@@ -10,16 +10,19 @@ from pathlib import Path
 from langgraph.runtime import Runtime
 
 from langgraph_takeover.handoff.records.payload import Payload
-from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, TaskBrief
-from langgraph_takeover.handoff.trace.events import Event, HandoffPoint
+from langgraph_takeover.handoff.records.record import EditedFile, HandoffRecord, RecordError, TaskBrief
+from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, compute_differences
+from langgraph_takeover.handoff.trace.file_kinds import is_source
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import report_progress
 from langgraph_takeover.nodes.state import AgentState, get_task
 from langgraph_takeover.sandbox.interface import Sandbox
+from langgraph_takeover.sandbox.repository.contents import read_small_files
 from langgraph_takeover.sandbox.repository.patches import RepositoryError, list_files, patch_since
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 
 _MAX_NAME_BYTES = 120
+_MAX_EDITED_FILES, _MAX_EDITED_FILE_BYTES, _MAX_EDITED_BYTES = 20, 128_000, 256_000
 
 
 def build_record_id(run_id: str, point: HandoffPoint) -> str:
@@ -71,6 +74,7 @@ def create_record(
             thread_id=session.thread,
             checkpoint_id=checkpoint,
             files=list_files(sandbox),
+            edited_files=read_edited_files(sandbox, trace, own_task),
             trace=trace,
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             payload=payload,
@@ -94,6 +98,36 @@ def _find_record(context: AgentContext, record_id: str) -> HandoffRecord | None:
         return context.session.records.load(record_id)
     except RecordError:
         return None
+
+
+def read_edited_files(sandbox: Sandbox, trace: tuple[Event, ...], task: TaskBrief) -> tuple[EditedFile, ...]:
+    """Read the text files of the repository that the run edited: source first, then the latest edited.
+
+    At most 20 files of 128 kB each, 256 kB in all; contents are not redacted.
+    """
+    latest = {change.path: event.index for event in trace for change in event.changes}
+    differences = compute_differences(trace)
+    paths = [path for path, (_, now) in differences.items() if now is not None and not path.startswith("/")]
+    paths.sort(
+        key=lambda path: (
+            not is_source(path, differences[path][0] is not None, task.base_directories),
+            -latest[path],
+        )
+    )
+    contents = read_small_files(sandbox, paths[:_MAX_EDITED_FILES], _MAX_EDITED_FILE_BYTES)
+    found: list[EditedFile] = []
+    free = _MAX_EDITED_BYTES
+    for path, content in contents.items():
+        digest = hashlib.sha256(content).hexdigest()
+        # What a program in the background wrote after the last event is no content that the trace knows.
+        if digest != differences[path][1] or len(content) > free or b"\0" in content:
+            continue
+        try:
+            found.append(EditedFile(path=path, sha256=digest, content=content.decode()))
+        except UnicodeDecodeError:
+            continue
+        free -= len(content)
+    return tuple(found)
 
 
 def _compute_patch(sandbox: Sandbox, base_commit: str) -> str:

@@ -11,8 +11,6 @@ from pydantic import BeforeValidator, Field, StringConstraints, ValidationError,
 
 from langgraph_takeover.handoff.delegation.selection import (
     build_ran_command,
-    compute_text_digest,
-    extract_whole_content,
     find_last_change,
     list_answered_steps,
 )
@@ -21,6 +19,7 @@ from langgraph_takeover.handoff.records.payload import DeadEnd, Mode, Payload, R
 from langgraph_takeover.handoff.records.record import TaskBrief
 from langgraph_takeover.handoff.trace.conversation import Step
 from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.handoff.trace.whole_files import compute_text_digest, extract_whole_content
 from langgraph_takeover.sandbox.interface import FileAccessError, Frozen, TakeoverError
 
 MAX_SHARE = 0.3

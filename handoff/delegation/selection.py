@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
+from langgraph_takeover.handoff.delegation.excerpts import list_excerpts, measure_excerpts
+from langgraph_takeover.handoff.notes.tried_commands import describe_missing_programs
 from langgraph_takeover.handoff.points.detectors import list_validations
 from langgraph_takeover.handoff.records.payload import DeadEnd, Payload, RanCommand, ReadFile
-from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
-from langgraph_takeover.handoff.shell.command_effects import is_search, list_shown_files
+from langgraph_takeover.handoff.records.record import EditedFile, HandoffRecord, TaskBrief
+from langgraph_takeover.handoff.shell.command_effects import is_search
+from langgraph_takeover.handoff.shell.missing_programs import find_running_spellings
 from langgraph_takeover.handoff.trace.conversation import Step, list_steps
 from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.handoff.trace.whole_files import compute_text_digest, extract_whole_content
 
 LAST_READS, LAST_COMMANDS, LAST_SEARCHES = 8, 6, 4
 WINDOW_SHARE = 0.25
@@ -21,22 +25,26 @@ _CHARS_PER_TOKEN = 4
 _MAX_TAIL_CHARS = 2_000
 _MAX_DEAD_ENDS = 10
 _WORD = re.compile(r"`([^`\n]{3,60})`|\b(\w*_\w+|[a-z]+[A-Z]\w+|[A-Z][a-z]+[A-Z]\w*|\w+(?:\.\w+)+)\b")
-_EXIT_CODE_LINE = re.compile(r"\[exit code -?\d+\]\n")
-_NUMBERED_LINE = re.compile(r"\s*\d+\t(.*)")
 
 
 def select_record_payload(record: HandoffRecord, window_tokens: int) -> Payload:
-    """Select the payload from a record."""
-    return select_payload(record.trace, record.task, window_tokens)
+    """Select the payload from a record; the files that the run edited come with their current content."""
+    return select_payload(record.trace, record.task, window_tokens, record.edited_files, record.patch)
 
 
-def select_payload(trace: tuple[Event, ...], task: TaskBrief, window_tokens: int) -> Payload:
+def select_payload(
+    trace: tuple[Event, ...],
+    task: TaskBrief,
+    window_tokens: int,
+    edited_files: tuple[EditedFile, ...] = (),
+    patch: str = "",
+) -> Payload:
     """Select the last reads, the last commands and the searches for the goal's names, within a share of the window.
 
     If they do not fit, the oldest searches go first, then the oldest commands, then the oldest reads; dead ends stay.
     """
     taken = list_answered_steps(trace)
-    files = _select_read_files(taken)
+    files = _select_read_files(taken, edited_files)
     goal = task.prompt
     names = {next(filter(None, found)) for found in _WORD.findall(goal)}
     change = find_last_change(trace)
@@ -48,11 +56,15 @@ def select_payload(trace: tuple[Event, ...], task: TaskBrief, window_tokens: int
         list(others[-LAST_COMMANDS:]),
         list(files[-LAST_READS:]),
     ]
-    budget = int(WINDOW_SHARE * window_tokens * _CHARS_PER_TOKEN)
+    budget = compute_budget_chars(window_tokens)
     shown = {event.index: len(event.text) for event in trace}
-    for part in parts:
-        while part and sum(shown[each.event] for every in parts for each in every) > budget:
-            part.pop(0)
+    shown_files = {
+        file.path: measure_excerpts(list_excerpts(file.path, file.content or "", patch, budget))
+        for file in parts[2]
+        if file.event is None
+    }
+    while sum(_measure_entries(parts, shown, shown_files)) > budget:
+        next(part for part in parts if part).pop(0)
     probes, ran, seen = map(tuple, parts)
     return Payload(
         goal=goal,
@@ -63,13 +75,28 @@ def select_payload(trace: tuple[Event, ...], task: TaskBrief, window_tokens: int
     )
 
 
+def compute_budget_chars(window_tokens: int) -> int:
+    """Return the space for the results in a derived payload, in characters."""
+    return int(WINDOW_SHARE * window_tokens * _CHARS_PER_TOKEN)
+
+
+def _measure_entries(
+    parts: list[list[Any]], shown: Mapping[int, int], shown_files: Mapping[str, int]
+) -> Iterator[int]:
+    for entry in chain.from_iterable(parts):
+        yield shown_files[entry.path] if entry.event is None else shown[entry.event]
+
+
 def build_read_cache(record: HandoffRecord) -> dict[str, ReadFile]:
     """Return every file at its last read, by path; the content of a payload comes before the trace."""
     files = record.payload.read_files if record.payload is not None else ()
     return {
         file.path: file
         for file in (
-            *_select_read_files(list_answered_steps(record.trace)),
+            *map(
+                _drop_partial_content,
+                _select_read_files(list_answered_steps(record.trace), record.edited_files),
+            ),
             *map(_drop_partial_content, files),
         )
     }
@@ -90,12 +117,14 @@ def _drop_partial_content(file: ReadFile) -> ReadFile:
     return file if kept else file.model_copy(update={"content": None})
 
 
-def compute_text_digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+def _select_read_files(
+    answered_steps: Iterable[Step], edited_files: Iterable[EditedFile] = ()
+) -> list[ReadFile]:
+    """Return the files in the order of their last read or edit, without those that no longer exist.
 
-
-def _select_read_files(answered_steps: Iterable[Step]) -> list[ReadFile]:
-    """Return the files in the order of their last read, without those that no longer exist."""
+    A file that was edited after its last read has its content from `edited_files`, and is stale only without it.
+    """
+    edited = {file.path: file for file in edited_files}
     found: dict[str, ReadFile] = {}
     for step in answered_steps:
         action, seen = step
@@ -103,28 +132,24 @@ def _select_read_files(answered_steps: Iterable[Step]) -> list[ReadFile]:
         for read in seen.reads:
             found.pop(read.path, None)
             content = extract_whole_content(action, seen, read.sha256) if len(seen.reads) == 1 else None
-            found[read.path] = ReadFile(path=read.path, sha256=read.sha256, event=seen.index, content=content)
+            file = ReadFile(path=read.path, sha256=read.sha256, event=seen.index, content=content)
+            now = edited.get(read.path)
+            is_part = content is None and now is not None and now.sha256 == read.sha256
+            found[read.path] = _use_current_content(now) if now is not None and is_part else file
         for change in seen.changes:
-            if (known := found.get(change.path)) is not None and change.after != known.sha256:
+            known, now = found.get(change.path), edited.get(change.path)
+            if now is not None and change.after == now.sha256 != (known.sha256 if known else None):
+                found.pop(change.path, None)
+                found[change.path] = _use_current_content(now)
+            elif known is not None and change.after != known.sha256:
                 found[change.path] = known.model_copy(update={"stale": True})
             if change.after is None:
                 found.pop(change.path, None)
     return list(found.values())
 
 
-def extract_whole_content(action: Event, observation: Event, sha256: str) -> str | None:
-    """Return the file that an observation shows, if it shows all of it: only then it has the digest."""
-    if action.tool == "editor":
-        lines = [_NUMBERED_LINE.fullmatch(line) for line in observation.text.split("\n")[1:]]
-        text = "\n".join(line[1] for line in lines if line)
-    elif list_shown_files(action.arguments.get("command", "")):
-        text = _EXIT_CODE_LINE.sub("", observation.text, count=1)
-    else:
-        return None
-    for content in (text, f"{text}\n"):
-        if compute_text_digest(content) == sha256:
-            return content
-    return None
+def _use_current_content(file: EditedFile) -> ReadFile:
+    return ReadFile(path=file.path, sha256=file.sha256, event=None, content=file.content)
 
 
 def _is_command(step: Step) -> bool:
@@ -157,6 +182,11 @@ def _find_dead_ends(
         for step in answered_steps
         if step.observation and step.observation.exit_code == 0
     }
+    running = find_running_spellings(
+        (step.action.arguments.get("command", ""), step.observation.text)
+        for step in answered_steps
+        if step.action.tool == "shell" and step.observation and step.observation.exit_code not in (126, 127)
+    )
     reported: set[str] = set()
     history: dict[str, list[str | None]] = {}
     for action, seen in answered_steps:
@@ -165,7 +195,8 @@ def _find_dead_ends(
         why = _explain_dead_end(seen, seen.index in runs and runs[seen.index].outcome == "environment_error")
         if why and command and command not in worked and command not in reported:
             reported.add(command)
-            yield DeadEnd(what=command, why=why, event=seen.index)
+            missing = describe_missing_programs(command, seen.text, running)
+            yield DeadEnd(what=command, why=f"{why}: {missing}" if missing else why, event=seen.index)
         for change in seen.changes:
             states = history.setdefault(change.path, [change.before])
             if change.before is not None and change.after in states[:-1] and len(states) > 1:
@@ -180,7 +211,7 @@ def _explain_dead_end(observation: Event, could_not_run: bool) -> str:
     if observation.timed_out:
         return "it did not end in time"
     if could_not_run:
-        return "it could not run here"
+        return "this exact command could not run"
     if observation.exit_code in (126, 127):
-        return "no such program"
+        return "this exact command could not be started"
     return ""

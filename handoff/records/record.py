@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.payload import Payload
@@ -27,9 +27,10 @@ from langgraph_takeover.sandbox.storage.durability import sync_directory
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
-SCHEMA_VERSION = 5
-"""The version of new records; notes and reviews of older records may have no digest."""
-_SUPPORTED_VERSIONS = (4, 5)
+SCHEMA_VERSION = 6
+"""The version of new records. Before 6, a record has no `edited_files`; before 5, notes and reviews may have no digest."""
+_SUPPORTED_VERSIONS = (4, 5, 6)
+_EDITED_FILES_VERSION = 6
 RECORD_FILE = "record.json"
 NOTES_FILE = "notes.json"
 REVIEW_FILE = "review.json"
@@ -119,6 +120,16 @@ class Review(Attachment):
     """The note as the person rewrote it; the structured view shows it instead of the draft."""
 
 
+class EditedFile(Frozen):
+    """A text file that the run edited, as the snapshot has it."""
+
+    path: str
+    """Relative to the repository."""
+    sha256: str
+    """Of the file itself: a secret in it is redacted in `content`."""
+    content: str
+
+
 class HandoffRecord(Frozen):
     """The durable whole of one handoff: point, snapshot, checkpoint, trace prefix, notes, review, digest.
 
@@ -130,7 +141,7 @@ class HandoffRecord(Frozen):
         ('OracleModel', 'fix-1')
     """
 
-    schema_version: Literal[4, 5] = 5
+    schema_version: Literal[4, 5, 6] = 6
     id: str
     task: TaskBrief
     predecessor: str
@@ -141,6 +152,8 @@ class HandoffRecord(Frozen):
     """None if the sandbox was not saved, as for a recorded run: it can be read, but not taken over."""
     files: FailFastTuple[str] | None = None
     """The files of the snapshot's repository, relative to it; None if unknown, or too many to list."""
+    edited_files: FailFastTuple[EditedFile] = ()
+    """The current content of files that the run edited: text files only, source first, as far as they fit."""
     thread_id: str
     checkpoint_id: str
     trace: FailFastTuple[Event]
@@ -152,6 +165,20 @@ class HandoffRecord(Frozen):
     envelope: Envelope | None = None
     """The source's message in the current handoff. It belongs to the ledger and is never saved with the record."""
     digest: str = Field(default="")
+
+    @model_validator(mode="after")
+    def _check_version(self) -> Self:
+        if self.edited_files and self.schema_version < _EDITED_FILES_VERSION:
+            raise ValueError(f"a record of schema version {self.schema_version} has no edited_files")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _omit_later_fields(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write an older record as its own version does, which its digest covers."""
+        content: dict[str, Any] = serialize(self)
+        if self.schema_version < _EDITED_FILES_VERSION:
+            content.pop("edited_files", None)
+        return content
 
     def seal(self) -> HandoffRecord:
         return self.model_copy(update={"digest": self._content_digest()})
@@ -385,7 +412,7 @@ def parse_model(text: bytes, path: Path | str, kind: type[_Kind]) -> _Kind:
         raise RecordError(f"{path}: damaged, or not JSON: {error}") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
     if kind is HandoffRecord and version not in _SUPPORTED_VERSIONS:
-        known = " and ".join(map(str, _SUPPORTED_VERSIONS))
+        known = f"{', '.join(map(str, _SUPPORTED_VERSIONS[:-1]))} and {_SUPPORTED_VERSIONS[-1]}"
         raise RecordError(f"{path}: schema version {version!r}; this version reads {known}")
     try:
         return kind.model_validate(content)

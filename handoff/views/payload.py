@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from langgraph_takeover.handoff.delegation.selection import select_record_payload
+from langgraph_takeover.handoff.delegation.excerpts import Excerpt, cut_whole, list_excerpts
+from langgraph_takeover.handoff.delegation.selection import compute_budget_chars, select_record_payload
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.payload import DeadEnd, Payload, RanCommand, ReadFile
 from langgraph_takeover.handoff.records.record import HandoffRecord
@@ -28,6 +29,7 @@ from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.views.common import (
     DEFAULT_RECIPIENT,
     Recipient,
+    load_fence_rule,
     load_instructions,
     render_task,
 )
@@ -48,9 +50,8 @@ def payload_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT
         for action, seen in list_steps(record.trace)
         if seen is not None and seen.index in shown_events
     ]
-    read = [file for file in payload.read_files if file.event is None and file.content is not None]
-    taken += [_build_file_step(file, len(record.trace) + number) for number, file in enumerate(read)]
-    parts = [load_instructions(), load_prompt("payload")]
+    taken += _build_file_steps(payload, record, recipient)
+    parts = [load_instructions(), load_fence_rule(), load_prompt("payload")]
     if record.payload is not None:
         parts.insert(1, load_prompt(f"delegated_{payload.mode}"))
     return merge_human_messages(
@@ -62,12 +63,28 @@ def payload_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT
     )
 
 
-def _build_file_step(file: ReadFile, index: int) -> Step:
-    """Render a file that was read for the successor, as its editor shows it."""
-    lines = (file.content or "").removesuffix("\n").split("\n")
-    numbered = "\n".join(f"{number:6}\t{line}" for number, line in enumerate(lines, 1))
-    text = f"{file.path}, lines 1 to {len(lines)} of {len(lines)}:\n{numbered}"
+def _build_file_steps(payload: Payload, record: HandoffRecord, recipient: Recipient) -> list[Step]:
+    """Build steps that show the files that were read for the successor; long edited ones around their changes."""
+    budget = compute_budget_chars(recipient.window_tokens)
+    steps: list[Step] = []
+    for file in payload.read_files:
+        if file.event is not None or file.content is None:
+            continue
+        if record.payload is None:
+            excerpts = list_excerpts(file.path, file.content, record.patch, budget)
+        else:
+            excerpts = (cut_whole(file.content),)  # its parent chose it, and its size is checked
+        for excerpt in excerpts:
+            steps.append(_build_file_step(file, excerpt, len(record.trace) + len(steps)))
+    return steps
+
+
+def _build_file_step(file: ReadFile, excerpt: Excerpt, index: int) -> Step:
+    """Render lines of a file as the successor's editor shows them."""
     arguments = {"command": "view", "path": file.path}
+    if excerpt.last - excerpt.first + 1 < excerpt.total:
+        arguments |= {"start": str(excerpt.first), "end": str(excerpt.last)}
+    text = f"{file.path}, lines {excerpt.first} to {excerpt.last} of {excerpt.total}:\n{excerpt.text}"
     return Step(
         Event(index=index, kind="action", tool="editor", text="", arguments=arguments),
         Event(
@@ -82,7 +99,7 @@ def _build_file_step(file: ReadFile, index: int) -> Step:
 def _render_payload(payload: Payload) -> str:
     stale = [f"- {_truncate(format_entry(file.path))}" for file in payload.read_files if file.stale]
     parts = [
-        "Files that have changed since they were read, so the content seen earlier is stale:\n"
+        "Files that have changed since they were read, and whose content is not among the results above; read them:\n"
         + _format_list(stale),
         "Dead ends; do not try them again unchanged:\n"
         + _format_list(_render_dead_end(end) for end in payload.dead_ends if end.proven),

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from langgraph.errors import GraphDrained
 from langgraph.runtime import Runtime
 
+from langgraph_takeover.handoff.delegation.excerpts import is_shown_whole
 from langgraph_takeover.handoff.delegation.request import (
     DelegationError,
     TaskArguments,
@@ -17,7 +18,7 @@ from langgraph_takeover.handoff.delegation.request import (
     check_size,
     parse_tasks,
 )
-from langgraph_takeover.handoff.delegation.selection import select_payload
+from langgraph_takeover.handoff.delegation.selection import compute_budget_chars, select_payload
 from langgraph_takeover.handoff.ledger.leases import MAX_ID_LENGTH
 from langgraph_takeover.handoff.records.payload import Payload
 from langgraph_takeover.handoff.records.record import HandoffRecord
@@ -29,7 +30,12 @@ from langgraph_takeover.nodes.context.settings import AgentContext, SettingsErro
 from langgraph_takeover.nodes.delegation.report import format_report
 from langgraph_takeover.nodes.delegation.tool import can_delegate
 from langgraph_takeover.nodes.events import last_action, report_progress
-from langgraph_takeover.nodes.records import build_full_trace, build_record_id, create_record
+from langgraph_takeover.nodes.records import (
+    build_full_trace,
+    build_record_id,
+    create_record,
+    read_edited_files,
+)
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState, Spending, get_task
 from langgraph_takeover.nodes.tools.execution import refuse_action, run_action
@@ -122,7 +128,15 @@ def _prepare_tasks(
         if task.handoff is None:
             child_task = own_task.model_copy(update={"prompt": task.goal})
             window_tokens = min(runner.window_tokens, max_tokens or runner.window_tokens)
-            payload = select_payload(trace, child_task, window_tokens).model_copy(update={"mode": task.mode})
+            budget = compute_budget_chars(window_tokens)
+            edited = tuple(
+                file
+                for file in read_edited_files(sandbox, trace, own_task)
+                if is_shown_whole(file.content, budget)
+            )
+            payload = select_payload(trace, child_task, window_tokens, edited).model_copy(
+                update={"mode": task.mode}
+            )
         else:
             try:
                 payload = build_payload(task, trace, own_task, sandbox.read_file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from langgraph_takeover.handoff.records.record import (
     RECORD_FILE,
     REVIEW_FILE,
     Claim,
+    EditedFile,
     HandoffRecord,
     Notes,
     RecordError,
@@ -217,7 +219,8 @@ def test_events_cannot_be_dropped_added_or_swapped(store: RecordStore) -> None:
         ('{"schema_version": 1, "stranger": 1}', "schema version 1; this version reads 4"),
         ('{"schema_version": 4}', "id: Field required"),
         ('{"schema_version": 5}', "id: Field required"),
-        ('{"schema_version": 6}', "schema version 6; this version reads 4 and 5"),
+        ('{"schema_version": 6}', "id: Field required"),
+        ('{"schema_version": 7}', "schema version 7; this version reads 4, 5 and 6"),
     ],
 )
 def test_other_files_are_refused_in_one_line(store: RecordStore, content: str, says: str) -> None:
@@ -227,6 +230,43 @@ def test_other_files_are_refused_in_one_line(store: RecordStore, content: str, s
         store.load(RECORD.id)
     assert "\n" not in str(caught.value)
     assert str(file) in str(caught.value)
+
+
+EDITED = EditedFile(path="pkg/core.py", sha256="b" * 64, content="b\n")
+
+
+def test_the_digest_covers_edited_files(store: RecordStore) -> None:
+    record = RECORD.model_copy(update={"edited_files": (EDITED,)})
+    store.create(RECORD.id, lambda _: record)
+    assert store.load(RECORD.id).edited_files == (EDITED,)
+    file = store.directory(RECORD.id) / RECORD_FILE
+    edit(file, lambda content: content["edited_files"][0].update(content="evil\n"))
+    with pytest.raises(RecordError, match="content does not match its digest"):
+        store.load(RECORD.id)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_an_older_record_keeps_its_fields_and_its_digest(store: RecordStore, version: int) -> None:
+    store.create(RECORD.id, lambda _: RECORD.model_copy(update={"schema_version": version}))
+    file = store.directory(RECORD.id) / RECORD_FILE
+    content = json.loads(file.read_text())
+    assert "edited_files" not in content
+    digest = content.pop("digest")
+    assert digest == hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    assert store.load(RECORD.id).edited_files == ()
+    file.write_text(json.dumps(content | {"digest": digest, "edited_files": [EDITED.model_dump()]}))
+    with pytest.raises(RecordError, match=f"a record of schema version {version} has no edited_files"):
+        store.load(RECORD.id)
+
+
+def test_a_secret_in_an_edited_file_is_redacted(store: RecordStore) -> None:
+    key = "ghp_" + "a1B2" * 9
+    edited = EDITED.model_copy(update={"content": f"TOKEN = '{key}'\n"})
+    store.create(RECORD.id, lambda _: RECORD.model_copy(update={"edited_files": (edited,)}))
+    (found,) = store.load(RECORD.id).edited_files
+    assert found.content == "TOKEN = '[redacted]'\n"
+    assert found.sha256 == edited.sha256
+    assert key not in (store.directory(RECORD.id) / RECORD_FILE).read_text()
 
 
 def test_a_record_under_another_name_is_refused(store: RecordStore) -> None:

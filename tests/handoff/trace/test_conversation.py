@@ -16,6 +16,7 @@ from langgraph_takeover.handoff.delegation.selection import (
     build_read_cache,
     select_record_payload,
 )
+from langgraph_takeover.handoff.records.record import EditedFile, HandoffRecord
 from langgraph_takeover.handoff.trace.action import ActionProtocol
 from langgraph_takeover.handoff.trace.conversation import RESULT_NOT_RECORDED
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, FileRead
@@ -168,13 +169,105 @@ def test_the_payload_marks_stale_entries() -> None:
     ]
     assert [(d.what, d.why) for d in payload.dead_ends] == [
         ("sleep 99", "it did not end in time"),
-        ("tox", "it could not run here"),
+        ("tox", "this exact command could not run: `tox` was not found under this name"),
     ]
     texts = [message.text for message in find_view("payload")(test_record)]
     assert "- pkg/core.py\n" in texts[-1]
     assert not any("return 1" in text for text in texts), "stale content must not appear as current"
     assert any("x = 1" in text for text in texts)
     assert sum("[stale: files have changed since this was run]" in text for text in texts) == 2
+
+
+EDITED_TEXT = "def f():\n    return 2\n"
+
+
+def make_edited_record(text: str = EDITED_TEXT, *later: Event, **changes: Any) -> HandoffRecord:
+    trace = (
+        *read(0, "pkg/core.py", CORE_TEXT),
+        *edit(2, "pkg/core.py", CORE_TEXT, text),
+        *edit(4, "pkg/new.py", "", "x = 1\n"),
+        *later,
+    )
+    files = [("pkg/core.py", text), ("pkg/new.py", "x = 1\n")]
+    edited = tuple(EditedFile(path=path, sha256=sha256(each), content=each) for path, each in files)
+    return record(trace, edited_files=edited, **changes)
+
+
+def test_edited_files_come_with_their_current_content() -> None:
+    test_record = make_edited_record()
+    payload = select_record_payload(test_record, 128_000)
+    assert [(f.path, f.stale, f.event, f.content) for f in payload.read_files] == [
+        ("pkg/core.py", False, None, EDITED_TEXT),
+        ("pkg/new.py", False, None, "x = 1\n"),
+    ]
+    messages = find_view("payload")(test_record, Recipient(protocol="native"))
+    check_history(messages, "native")
+    texts = [message.text for message in messages]
+    assert "pkg/core.py, lines 1 to 2 of 2:\n     1\tdef f():\n     2\t    return 2" in texts
+    assert not any("return 1" in text for text in texts)
+    assert "stale" not in texts[-1]
+    assert "whose content is not among the results above; read them:\nnone" in texts[-1]
+    assert build_read_cache(test_record)["pkg/core.py"].content == EDITED_TEXT
+
+
+def test_a_partial_read_of_an_edited_file_is_completed() -> None:
+    part = make_step(
+        6,
+        "shell",
+        {"command": "sed -n 1p pkg/core.py"},
+        "s",
+        "[exit code 0]\ndef f():\n",
+        exit_code=0,
+        reads=(FileRead(path="pkg/core.py", sha256=sha256(EDITED_TEXT)),),
+    )
+    found = select_record_payload(make_edited_record(EDITED_TEXT, *part), 128_000).read_files
+    assert {file.path: file.content for file in found}["pkg/core.py"] == EDITED_TEXT
+
+
+def test_a_redacted_edited_file_is_shown_but_not_served_from_the_cache() -> None:
+    test_record = make_edited_record()
+    hidden = test_record.edited_files[0].model_copy(update={"content": "def f():\n    return '[redacted]'\n"})
+    test_record = test_record.model_copy(update={"edited_files": (hidden, *test_record.edited_files[1:])})
+    assert any("[redacted]" in message.text for message in find_view("payload")(test_record))
+    assert build_read_cache(test_record)["pkg/core.py"].content is None
+
+
+def test_of_a_long_edited_file_the_changes_are_shown() -> None:
+    lines = [f"line {number} {'x' * 40}\n" for number in range(1, 2001)]
+    patch = (
+        "diff --git a/pkg/core.py b/pkg/core.py\n--- a/pkg/core.py\n+++ b/pkg/core.py\n"
+        "@@ -100,3 +100,3 @@\n-a\n+b\n@@ -1500,0 +1500,2 @@\n+c\n+d\n"
+    )
+    test_record = make_edited_record("".join(lines), patch=patch)
+    texts = [message.text for message in find_view("payload")(test_record)]
+    assert any(text.startswith("pkg/core.py, lines 40 to 162 of 2000:\n    40\tline 40 ") for text in texts)
+    assert any(text.startswith("pkg/core.py, lines 1440 to 1561 of 2000:\n") for text in texts)
+    assert not any("line 800 " in text for text in texts)
+    for window in (1_000, 4_000, 16_000):
+        recipient = Recipient(window_tokens=window)
+        tokens = measure_view(find_view("payload")(test_record, recipient)).tokens
+        empty = measure_view(find_view("payload")(record(()), recipient)).tokens
+        assert tokens - empty < WINDOW_SHARE * window + 200
+
+
+def test_a_missing_program_that_ran_by_another_name_is_named() -> None:
+    trace = (
+        *make_step(
+            0,
+            "shell",
+            {"command": "pylint a.py"},
+            "p",
+            "[exit code 127]\nbash: line 1: pylint: command not found",
+            exit_code=127,
+        ),
+        *make_step(
+            2, "shell", {"command": "python -m pylint a.py"}, "p", "[exit code 0]\nrated at 9/10", exit_code=0
+        ),
+    )
+    (end,) = select_record_payload(record(trace), 128_000).dead_ends
+    assert end.why == (
+        "this exact command could not run: `pylint` was not found under this name, but `python -m pylint` ran"
+    )
 
 
 def test_a_reverted_edit_is_a_dead_end() -> None:

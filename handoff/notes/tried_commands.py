@@ -1,0 +1,103 @@
+"""The commands of a run with their results, without those that only look around."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from langgraph_takeover.handoff.shell.command_effects import may_edit
+from langgraph_takeover.handoff.shell.command_parser import parse_command
+from langgraph_takeover.handoff.shell.commands import SimpleCommand
+from langgraph_takeover.handoff.shell.heredocs import PLACEHOLDER, extract_heredocs
+from langgraph_takeover.handoff.shell.missing_programs import list_missing_programs
+from langgraph_takeover.handoff.shell.programs import find_program
+from langgraph_takeover.handoff.text.fence import format_inline_code, neutralize
+from langgraph_takeover.handoff.text.note_fields import UNKNOWN
+from langgraph_takeover.handoff.trace.conversation import list_steps
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
+
+_MAX_COMMAND_CHARS = 200
+_LOOKS = frozenset({
+    "cd", "pushd", "popd", "pwd", "ls", "tree", "dir", "stat", "file", "wc", "which", "type", "date", "clear", "true",
+})  # fmt: skip
+_PRINTS = frozenset(("echo", "printf", ":"))
+"""They separate the outputs of other commands; alone they may matter."""
+_HARMLESS_TARGETS = ("/dev/null", "/dev/stderr", "/dev/stdout")
+
+
+class ShellStep(NamedTuple):
+    """One command that was run, with its observation."""
+
+    command: str
+    observation: Event
+
+
+def list_shell_steps(trace: tuple[Event, ...]) -> tuple[ShellStep, ...]:
+    """List the commands that the shell of a run accepted, in order."""
+    return tuple(
+        ShellStep(command, seen)
+        for action, seen in list_steps(trace)
+        if seen is not None and action.tool == "shell" and not seen.refused and seen.tool != UNREADABLE
+        if (command := action.arguments.get("command", ""))
+    )
+
+
+def is_look(command: str) -> bool:
+    """Whether a command line only lists, prints files unchanged, or changes the directory; searches do more."""
+    commands = parse_command(command)
+    names = {simple.name for simple in commands}
+    return bool(names - _PRINTS) and all(map(_is_look, commands))
+
+
+def _is_look(command: SimpleCommand) -> bool:
+    if any(
+        ">" in redirect.operator
+        and redirect.target not in _HARMLESS_TARGETS
+        and not redirect.target.isdigit()
+        for redirect in command.redirects
+    ):
+        return False
+    if command.name in _LOOKS or command.name in _PRINTS:
+        return True
+    program = find_program(command.name)
+    return (program.valued_options is not None or program.is_filter) and not may_edit(command)
+
+
+def describe_result(step: ShellStep, running: dict[str, str]) -> str:
+    """Describe how a command ended, and which of its programs could not be started by that name.
+
+    `running` maps programs to spellings by which they ran.
+    """
+    seen = step.observation
+    ended = UNKNOWN if seen.exit_code is None else f"exit code {seen.exit_code}"
+    missing = describe_missing_programs(step.command, seen.text, running)
+    return f"{'timed out' if seen.timed_out else ended}{f' ({missing})' if missing else ''}"
+
+
+def describe_missing_programs(command: str, output: str, running: dict[str, str]) -> str:
+    """Name the programs that could not be started, and how they ran otherwise; empty if all were started."""
+    parts = []
+    for launch in list_missing_programs(command, output):
+        spelled = format_inline_code(shorten_command(launch.spelling))
+        other = running.get(launch.program)
+        ran = f", but {format_inline_code(shorten_command(other))} ran" if other else ""
+        ran = ", but it ran in another command" if other == launch.spelling else ran
+        parts.append(f"{spelled} was not found under this name{ran}")
+    return "; ".join(parts)
+
+
+def shorten_command(command: str) -> str:
+    """Put a command on one line, without the here-documents that it writes."""
+    bare, bodies = extract_heredocs(neutralize(command))
+    for number in range(len(bodies)):
+        bare = bare.replace(f"< {PLACEHOLDER}{number}", "<<…")
+    line = " ⏎ ".join(" ".join(each.split()) for each in bare.splitlines() if each.strip())
+    return line if len(line) <= _MAX_COMMAND_CHARS else f"{line[:_MAX_COMMAND_CHARS]}…"
+
+
+def list_tried_commands(steps: tuple[ShellStep, ...], running: dict[str, str]) -> Iterator[tuple[str, int]]:
+    """Yield each command that did more than look, with its result, and the event that shows it."""
+    for step in steps:
+        if not is_look(step.command):
+            shown = format_inline_code(shorten_command(step.command))
+            yield f"{shown} → {describe_result(step, running)}", step.observation.index

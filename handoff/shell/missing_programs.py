@@ -1,0 +1,85 @@
+"""Programs that a command line could not start, and other spellings by which the same program runs."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from langgraph_takeover.handoff.shell.command_parser import parse_command
+from langgraph_takeover.handoff.shell.commands import SimpleCommand
+from langgraph_takeover.handoff.shell.runners import find_python_target
+
+_NOT_FOUND = re.compile(
+    r"(?:^|: )(?P<program>[^\s:]+): (?:command )?not found\b"
+    r"|^(?:\S*/)?env: [‘'](?P<env>[^’'\n]+)[’']: No such file or directory"
+    r"|^\S*(?:python|pypy)[\d.]*: No module named (?P<module>[\w.]+)",
+    re.MULTILINE,
+)
+_HINTS = ("not found", "No such file or directory", "No module named")
+_PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
+
+
+class Launch(NamedTuple):
+    """One program that a command line starts."""
+
+    program: str
+    """Its name, without a directory and without the version of an interpreter."""
+    spelling: str
+    """How the line names it: `pylint`, `python -m pylint`, `./bin/pylint`."""
+
+
+def list_launches(command: str) -> tuple[Launch, ...]:
+    """List the programs that a command line starts, in order; a Python module counts as a program."""
+    return tuple(launch for simple in parse_command(command) for launch in _name_programs(simple))
+
+
+def list_missing_programs(command: str, output: str) -> tuple[Launch, ...]:
+    """List the programs of a command line that its output reports as missing.
+
+    Only a program that the line names counts: the output may quote the failure of another line.
+    """
+    if not any(hint in output for hint in _HINTS):
+        return ()
+    names = {
+        name: kind
+        for found in _NOT_FOUND.finditer(output)
+        for kind, name in found.groupdict().items()
+        if name
+    }
+    return tuple(
+        launch
+        for launch in dict.fromkeys(list_launches(command))
+        if (names.get(launch.spelling) in ("program", "env") or _is_missing_module(launch, names))
+    )
+
+
+def _is_missing_module(launch: Launch, names: Mapping[str, str]) -> bool:
+    module = launch.spelling.partition(" -m ")[2]
+    return bool(module) and names.get(module) == "module"
+
+
+def find_running_spellings(steps: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Map each program to a spelling by which it ran in one of these commands with their outputs; the latest counts."""
+    found: dict[str, str] = {}
+    for command, output in steps:
+        missing = list_missing_programs(command, output)
+        found |= {
+            launch.program: launch.spelling for launch in list_launches(command) if launch not in missing
+        }
+    return found
+
+
+def _name_programs(command: SimpleCommand) -> Iterable[Launch]:
+    if not command.argv:
+        return
+    spelling = command.argv[0]
+    name = posixpath.basename(spelling)
+    if not _PYTHON.fullmatch(name):
+        yield Launch(name, spelling)
+        return
+    yield Launch(name.rstrip("0123456789."), spelling)
+    target = find_python_target(command.argv[1:])
+    if target is not None and target[0] == "-m":
+        yield Launch(target[1], f"{spelling} -m {target[1]}")
