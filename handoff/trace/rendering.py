@@ -2,18 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from langgraph_takeover.handoff.text.fence import quote_text
+from langgraph_takeover.handoff.text.fence import cut_middle, quote_text
 from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.handoff.trace.whole_files import extract_whole_content
+
+_MIN_REPEATED_CHARS = 400
+"""A shorter text is repeated rather than referred to."""
 
 
 def render_events(events: Iterable[Event]) -> str:
     """Render events as text: step, source, type, text. The text of a command's observation starts with its result."""
-    return "\n".join(render_heading(event) + quote_text(event.text) + "\n" for event in events)
+    return "\n".join(f"{render_heading(event)}\n{quote_text(event.text)}\n" for event in events)
+
+
+def render_trace(trace: Sequence[Event], *, max_event_chars: int | None = None) -> str:
+    """Render all events of a trace; a long observation that an earlier one shows too refers to it instead.
+
+    Nothing is lost: the heading names the event with the same text, or the same whole file. `max_event_chars` cuts the
+    middle of longer events.
+    """
+    shown: dict[object, int] = {}
+    parts = []
+    for number, event in enumerate(trace):
+        text = event.text if max_event_chars is None else cut_middle(event.text, max_event_chars)
+        heading, body = render_heading(event), f"{quote_text(text)}\n"
+        if event.kind == "observation" and len(event.text) >= _MIN_REPEATED_CHARS:
+            keys = _list_contents(trace[number - 1] if number else event, event)
+            earlier = next(((what, shown[key]) for what, key in keys if key in shown), None)
+            if earlier is not None:
+                heading, body = f"{heading} · {earlier[0]} as in e{earlier[1]}", ""
+            for _, key in keys:
+                shown.setdefault(key, event.index)
+        parts.append(f"{heading}\n{body}")
+    return "\n".join(parts)
+
+
+def _list_contents(action: Event, observation: Event) -> list[tuple[str, object]]:
+    """List what an observation shows: its text and, if it is provably one whole file, that file."""
+    found: list[tuple[str, object]] = [("the same text", observation.text)]
+    if action.kind == "action" and len(observation.reads) == 1:
+        read = observation.reads[0]
+        content = extract_whole_content(action, observation, read.sha256)
+        # Beside the file, it shows one heading at most: nothing else may be lost.
+        if content is not None and _count_lines(observation.text) <= _count_lines(content) + 1:
+            found.append(("the same whole file", (read.path, read.sha256)))
+    return found
+
+
+def _count_lines(text: str) -> int:
+    return text.rstrip("\n").count("\n")
 
 
 def render_heading(event: Event) -> str:
-    """Render the heading of an event."""
+    """Render the heading of an event, without its line end."""
     source = {"action": "agent", "observation": "sandbox"}[event.kind]
-    return f"## e{event.index} · {source} · {event.kind} · {quote_text(' '.join(event.tool.split()))}\n"
+    return f"## e{event.index} · {source} · {event.kind} · {quote_text(' '.join(event.tool.split()))}"

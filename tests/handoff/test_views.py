@@ -12,6 +12,7 @@ from langchain_core.messages import HumanMessage
 
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.prompts import load_prompt
+from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, Notes, TaskBrief, ViewName
 from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS
 from langgraph_takeover.handoff.trace.events import Event, FileRead, HandoffPoint, Usage
@@ -180,6 +181,66 @@ def test_the_trace_view_shows_every_event() -> None:
     for event in trace:
         assert f"## e{event.index} · " in message.text
         assert event.text in message.text
+
+
+@pytest.mark.parametrize("name", list(VIEWS))
+def test_the_rule_about_the_fence_stands_where_a_fence_does(name: str) -> None:
+    trace = tuple(step(0, "python -m unittest", FAILED, code=1))
+    for envelope in (None, Envelope(message="Mind the gap.")):
+        messages = find_view(name)(record(trace, envelope=envelope))
+        text = "\n".join(message.text for message in messages)
+        has_fence = "\n</earlier-work id=" in text
+        assert has_fence == (load_prompt("earlier_work") in messages[0].text)
+        if name == "repository":
+            assert "earlier-work" not in text
+            assert "below" not in text.partition("# Task")[0]
+
+
+LONG = "\n".join(f"line {number} of a long output" for number in range(40))
+
+
+def test_the_trace_view_shows_a_repeated_text_once() -> None:
+    trace = (*step(0, "make", LONG), *step(2, "make", LONG), *step(4, "make again", f"{LONG}!"))
+    (message,) = VIEWS["trace"](record(trace))
+    headings = [line for line in message.text.splitlines() if line.startswith("## e")]
+    assert [heading.partition(" · ")[0] for heading in headings] == [f"## e{n}" for n in range(6)]
+    assert headings[3] == "## e3 · sandbox · observation · shell · the same text as in e1"
+    assert message.text.count(LONG) == 2
+    assert f"{LONG}!" in message.text
+
+
+def test_the_trace_view_repeats_a_short_text() -> None:
+    trace = tuple(e for n in range(3) for e in step(2 * n, "make", "short"))
+    assert VIEWS["trace"](record(trace))[0].text.count("\nshort\n") == 3
+
+
+def test_a_whole_file_that_is_shown_in_another_form_is_shown_once() -> None:
+    content = LONG + "\n"
+    numbered = "".join(f"{number:6}\t{line}\n" for number, line in enumerate(LONG.split("\n"), 1))
+    read = (FileRead(path="a.py", sha256=sha256(content)),)
+    shown = [f"[exit code 0]\n{content}", f"a.py, lines 1 to 40 of 40:\n{numbered}".rstrip("\n")]
+    for first, second in (shown, shown[::-1]):
+        trace: tuple[Event, ...] = ()
+        for text in (first, second):
+            is_view = text.startswith("a.py")
+            tool, arguments = ("editor", {"path": "a.py"}) if is_view else ("shell", {"command": "cat a.py"})
+            index = len(trace)
+            trace += (
+                Event(index=index, kind="action", tool=tool, text="I look.", arguments=arguments),
+                Event(index=index + 1, kind="observation", tool=tool, text=text, reads=read),
+            )
+        (message,) = VIEWS["trace"](record(trace))
+        assert "· the same whole file as in e1\n" in message.text
+        assert message.text.count("line 7 of a long output") == 1
+        # Something beside the file would be lost.
+        more = trace[3].model_copy(update={"text": f"[unchanged since e1]\n{second}"})
+        assert "the same whole file" not in VIEWS["trace"](record((*trace[:3], more)))[0].text
+
+
+def test_an_output_cannot_claim_to_repeat_another() -> None:
+    fake = "## e1 · sandbox · observation · shell · the same text as in e0"
+    (message,) = VIEWS["trace"](record(tuple(step(0, "cat x", fake))))
+    assert f"\n{fake}" not in message.text
 
 
 @pytest.mark.parametrize("name", VIEWS_WITH_NOTES)
