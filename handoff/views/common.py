@@ -32,15 +32,20 @@ DEFAULT_RECIPIENT = Recipient()
 
 def build_message(record: HandoffRecord, earlier_work: str = "") -> list[BaseMessage]:
     """Build one message with the earlier work between the instructions and the task."""
+    has_data = bool(earlier_work or record.envelope)
     data = wrap_in_fence(earlier_work) if earlier_work else ""
-    return [
-        HumanMessage("\n".join(part for part in (load_instructions(), data, render_task(record)) if part))
-    ]
+    parts = (load_instructions(), load_fence_rule() if has_data else "", data, render_task(record))
+    return [HumanMessage("\n".join(part for part in parts if part))]
 
 
 def load_instructions() -> str:
-    """Load the instructions at the start of every takeover."""
+    """Load the instructions at the start of every takeover, which hold under every view."""
     return load_prompt("takeover")
+
+
+def load_fence_rule() -> str:
+    """Load the sentences about the fence, for views that have one."""
+    return load_prompt("earlier_work")
 
 
 def render_task(record: HandoffRecord) -> str:
