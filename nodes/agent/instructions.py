@@ -15,8 +15,8 @@ from langgraph_takeover.nodes.delegation.tool import can_delegate
 
 
 def build_instructions(context: AgentContext, tools: Sequence[BaseTool]) -> SystemMessage:
-    """Return the system message, which says how to act."""
-    names: list[str] = [context.protocol]
+    """Return the system message, which says how to act, and the limits of a command."""
+    names: list[str] = []
     if can_delegate(context):
         names.append("delegate")
     if context.protocol == "text":
@@ -26,7 +26,10 @@ def build_instructions(context: AgentContext, tools: Sequence[BaseTool]) -> Syst
             names.append("handoff")
         if tools:
             names.append("tools")
-    text = "".join(load_prompt(name, "nodes") for name in names)
+    protocol = load_prompt(context.protocol, "nodes").format(
+        command_timeout_s=f"{context.command_timeout_s:g}", observation_chars=f"{context.observation_chars:,}"
+    )
+    text = protocol + "".join(load_prompt(name, "nodes") for name in names)
     if context.protocol == "text" and tools:
         text += "".join(map(_describe_tool, tools)) + "\n"
     if context.member:
