@@ -5,12 +5,39 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cached_property
+from typing import NamedTuple
 
+from langgraph_takeover.handoff.notes.tried_commands import ShellStep, list_shell_steps
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.points.detector_state import DetectorState, ValidationRun
 from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.shell.missing_programs import find_running_spellings
 from langgraph_takeover.handoff.trace.events import Differences, Event, compute_differences
 from langgraph_takeover.handoff.trace.file_kinds import is_source
+
+_EXIT_CODE = re.compile(
+    r"\bexit (?:code|status)[ :=]*(-?\d{1,9})\b|\breturncode\W{1,3}(-?\d{1,9})\b", re.IGNORECASE
+)
+_RESULT_COUNT = re.compile(
+    r"(?<![\w.])(\d{1,9}) (?:\w+ ){0,2}?(?:tests?|failures?|errors?|failed|passed|skipped|xfailed|xpassed|subtests?|items?|"
+    r"exceptions?|problems?)\b|\b(?:failures|errors|skipped|run|passed|failed)[ :=]{1,3}(\d{1,9})\b",
+    re.IGNORECASE,
+)
+_WARNING_COUNT = re.compile(r"(?<![\w.])(\d{1,9}) warnings?\b", re.IGNORECASE)
+_MAX_LINE_CHARS = 1_000
+_NOT_STARTED = (126, 127)
+"""Exit codes of a shell for a program that it could not start."""
+
+
+class SourceChange(NamedTuple):
+    """An action that changed source files."""
+
+    action: Event | None
+    """None if the trace begins with its observation."""
+    observation: Event
+    paths: tuple[str, ...]
+    restored: tuple[str, ...]
+    """Those of `paths` that got back their content in the base commit."""
 
 
 class Evidence:
@@ -40,6 +67,50 @@ class Evidence:
     def has_verdict(self) -> bool:
         """Whether the latest pass rests on a result or a verdict, not only on exit code 0."""
         return self.latest_run is None or self.latest_run.verdict != "exit_code_only"
+
+    @property
+    def has_current_validation(self) -> bool:
+        """Whether a validation of the code as it is now has a result."""
+        if self.state.edited_files:
+            return self.outcome is not None
+        return any(run.outcome != "environment_error" for run in self.runs)
+
+    @cached_property
+    def latest_change(self) -> SourceChange | None:
+        """The latest action that changed a source file, restoring included."""
+        base: dict[str, str | None] = {}
+        directories = self.record.task.base_directories
+        action, latest = None, None
+        for event in self.record.trace:
+            if event.kind == "action":
+                action = event
+                continue
+            changed = [change for change in event.changes if change.after != change.before]
+            for change in changed:
+                base.setdefault(change.path, change.before)
+            found = [
+                change
+                for change in changed
+                if is_source(change.path, base[change.path] is not None, directories)
+            ]
+            if found:
+                restored = tuple(change.path for change in found if change.after == base[change.path])
+                latest = SourceChange(action, event, tuple(change.path for change in found), restored)
+        return latest
+
+    @cached_property
+    def steps(self) -> tuple[ShellStep, ...]:
+        """The shell commands that were run."""
+        return list_shell_steps(self.record.trace)
+
+    @cached_property
+    def running_tools(self) -> dict[str, str]:
+        """Programs that ran, each with a spelling by which it did."""
+        return find_running_spellings(
+            (step.command, step.observation.text)
+            for step in self.steps
+            if step.observation.exit_code not in _NOT_STARTED
+        )
 
     @cached_property
     def source_files(self) -> tuple[str, ...]:
@@ -71,6 +142,11 @@ class Evidence:
         return tuple(sorted(set(self.source_files) - self._patched_sources)) if self.record.patch else ()
 
     @cached_property
+    def current_sources(self) -> tuple[str, ...]:
+        """The source files that differ in the snapshot; without a patch, those that events changed."""
+        return tuple(sorted({*self.source_files, *self.only_in_snapshot} - set(self.only_in_trace)))
+
+    @cached_property
     def _patched_sources(self) -> frozenset[str]:
         directories = self.record.task.base_directories
         sections = re.findall(r"^diff --git a/.*? b/(.*)\n(new file mode)?", self.record.patch, re.MULTILINE)
@@ -95,6 +171,32 @@ class Evidence:
     @cached_property
     def basenames(self) -> frozenset[str]:
         return frozenset(path.rpartition("/")[2] for path in self.file_names or ())
+
+    @cached_property
+    def shown_text(self) -> str:
+        """What commands said and what they printed, without the agent's thoughts; with single spaces."""
+        found = [
+            part
+            for event in self.record.trace
+            for part in (*event.arguments.values(), event.text if event.kind == "observation" else "")
+        ]
+        return " ".join(" ".join(found).split())
+
+    @cached_property
+    def exit_codes(self) -> frozenset[int]:
+        """The exit codes of the commands, and those that outputs name."""
+        codes = {event.exit_code for event in self.record.trace if event.exit_code is not None}
+        return frozenset(codes | {int(one or other) for one, other in _EXIT_CODE.findall(self.shown_text)})
+
+    @cached_property
+    def result_counts(self) -> frozenset[int]:
+        """The numbers that outputs give for tests, failures and the like, and their sums in each line."""
+        found: set[int] = set()
+        for event in self.record.trace:
+            for line in event.text.splitlines() if event.kind == "observation" else ():
+                counts = [int(one or other) for one, other in _RESULT_COUNT.findall(line[:_MAX_LINE_CHARS])]
+                found |= {*counts, sum(counts), *map(int, _WARNING_COUNT.findall(line[:_MAX_LINE_CHARS]))}
+        return frozenset(found)
 
     def collect_text(self, indices: Iterable[int]) -> str:
         """The text of these events, and of the events that they answer or that answer them, with single spaces."""

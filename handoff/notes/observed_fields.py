@@ -5,27 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from langgraph_takeover.handoff.notes.evidence import Evidence
+from langgraph_takeover.handoff.notes.evidence import Evidence, SourceChange
+from langgraph_takeover.handoff.notes.tried_commands import is_look, list_tried_commands, shorten_command
+from langgraph_takeover.handoff.notes.validation_scope import describe_validation_scope
 from langgraph_takeover.handoff.points.detector_state import ValidationRun
 from langgraph_takeover.handoff.points.detectors import classify_continuation, find_evidence
-from langgraph_takeover.handoff.shell.heredocs import PLACEHOLDER, extract_heredocs
 from langgraph_takeover.handoff.text.fence import (
     cut_middle,
     format_code_block,
     format_entry,
     format_inline_code,
-    neutralize,
     quote_text,
 )
-from langgraph_takeover.handoff.text.note_fields import UNKNOWN, NoteField
-from langgraph_takeover.handoff.trace.events import UNREADABLE
+from langgraph_takeover.handoff.text.note_fields import NoteField
+from langgraph_takeover.handoff.trace.file_kinds import is_scratch, is_test
 
 _NO_VERDICT = "exited 0; its output states no verdict"
-_MAX_COMMAND_CHARS = 200
 _MAX_NAME_CHARS = 300
 _MAX_LINE_CHARS = 400
 _MAX_LINES = 30
 _MAX_VALIDATION_CHARS = 6000
+_MAX_CHANGED = 5
 
 
 def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tuple[NoteField, ...]:
@@ -34,7 +34,8 @@ def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tupl
     def format_pointer(*indices: int) -> str:
         return " [" + ", ".join(f"e{index}" for index in indices) + "]" if pointers and indices else ""
 
-    latest = evidence.latest_run
+    latest, change = evidence.latest_run, evidence.latest_change
+    looks = sum(is_look(step.command) for step in evidence.steps)
     return (
         NoteField("Repository change state", (_describe_changes(evidence),)),
         NoteField(
@@ -48,9 +49,14 @@ def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tupl
             min_entries=5,
         ),
         NoteField(
+            "Latest source change",
+            (_render_change(change) + format_pointer(change.observation.index),) if change else (),
+        ),
+        NoteField(
             "Non-source artifacts",
             tuple(
-                _format_path(path) + format_pointer(*_find_changes(path, evidence))
+                f"{_format_path(path)} ({describe_file(path, evidence)})"
+                + format_pointer(*_find_changes(path, evidence))
                 for path in evidence.other_files
             ),
             is_list=True,
@@ -68,8 +74,12 @@ def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tupl
         NoteField("Continuation state", (classify_continuation(evidence.state),)),
         NoteField(
             "Commands already tried",
-            tuple(text + format_pointer(i) for text, i in _list_commands(evidence)),
+            tuple(
+                text + format_pointer(i)
+                for text, i in list_tried_commands(evidence.steps, evidence.running_tools)
+            ),
             is_list=True,
+            remark=f"besides {looks} that only list, read or change the directory" if looks else "",
             min_entries=5,
         ),
         NoteField(
@@ -120,6 +130,38 @@ def _find_changes(path: str, evidence: Evidence) -> list[int]:
     return found[-2:]
 
 
+def _render_change(change: SourceChange) -> str:
+    """Name the action of a source change, and its files."""
+    action = change.action
+    if action is None:
+        made = "an action"
+    elif action.tool == "shell":
+        made = format_inline_code(shorten_command(action.arguments.get("command", "")))
+    else:
+        made = format_inline_code(
+            shorten_command(f"{action.tool} {action.arguments.get('command', '')}".strip())
+        )
+    edited = [path for path in change.paths if path not in change.restored]
+    parts = [
+        f"{what} {', '.join(map(_format_path, paths[:_MAX_CHANGED]))}{', …' if len(paths) > _MAX_CHANGED else ''}"
+        for what, paths in (("changed", edited), ("restored the base content of", change.restored))
+        if paths
+    ]
+    return f"{made} {' and '.join(parts)}"
+
+
+def describe_file(path: str, evidence: Evidence) -> str:
+    """Describe a changed file: source, test, scratch or other; new, changed or deleted."""
+    base, now = evidence.changed[path]
+    if path in evidence.source_files:
+        kind = "source file"
+    elif is_scratch(path, base is not None, evidence.record.task.base_directories):
+        kind = "scratch file"
+    else:
+        kind = "test file" if is_test(path) else "other file"
+    return f"{kind}, {'new' if base is None else 'deleted' if now is None else 'changed'}"
+
+
 def _render_latest_validation(evidence: Evidence, pointer: str) -> tuple[str, ...]:
     run = evidence.latest_run
     if run is None:
@@ -129,8 +171,10 @@ def _render_latest_validation(evidence: Evidence, pointer: str) -> tuple[str, ..
     older = evidence.state.edited_files and evidence.outcome is None
     when = ", before the latest source change" if older else ""
     result = _NO_VERDICT if run.verdict == "exit_code_only" else run.outcome
+    scope = "" if older else describe_validation_scope(run, evidence)
+    scope = f"\n{scope}" if scope else ""
     return (
-        f"{run.kind.replace('_', ' ')}, {result}{when}{pointer}{format_code_block(quote_text(text))}{where}",
+        f"{run.kind.replace('_', ' ')}, {result}{when}{pointer}{format_code_block(quote_text(text))}{where}{scope}",
     )
 
 
@@ -138,28 +182,6 @@ def _render_decisive_lines(run: ValidationRun | None, evidence: Evidence) -> tup
     lines = find_evidence(run, evidence.record.trace) if run else ()
     shown = [line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]}…" for line in lines]
     return (format_code_block(quote_text("\n".join(shown[-_MAX_LINES:]))),) if shown else ()
-
-
-def _list_commands(evidence: Evidence) -> Iterator[tuple[str, int]]:
-    command = ""
-    for event in evidence.record.trace:
-        if event.kind == "action":
-            command = event.arguments.get("command", "") if event.tool == "shell" else ""
-        elif command and not event.refused and event.tool != UNREADABLE:
-            ended = UNKNOWN if event.exit_code is None else f"exit code {event.exit_code}"
-            yield (
-                f"{format_inline_code(_shorten_command(command))} → {'timed out' if event.timed_out else ended}",
-                event.index,
-            )
-
-
-def _shorten_command(command: str) -> str:
-    """Put a command on one line, without the here-documents that it writes."""
-    bare, bodies = extract_heredocs(neutralize(command))
-    for number in range(len(bodies)):
-        bare = bare.replace(f"< {PLACEHOLDER}{number}", "<<…")
-    line = " ⏎ ".join(" ".join(each.split()) for each in bare.splitlines() if each.strip())
-    return _truncate(line, _MAX_COMMAND_CHARS)
 
 
 def _list_reads(evidence: Evidence) -> Iterator[tuple[str, int]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from langgraph_takeover.handoff.notes.claims import find_contradiction, find_repetition, find_support_gap
+from langgraph_takeover.handoff.notes.claims import find_repetition
+from langgraph_takeover.handoff.notes.contradictions import find_contradiction
 from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.observed_fields import build_observed_fields
+from langgraph_takeover.handoff.notes.support import list_unshown_results
 from langgraph_takeover.handoff.records.record import Claim, HandoffRecord
 from langgraph_takeover.handoff.text.fence import OBSERVED, REPORTED, format_entry, format_inline_code
 from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, UNKNOWN, NoteField, format_title
@@ -13,6 +15,8 @@ BUDGET_TOKENS = 2000
 """For the whole note, at four characters per token."""
 _CHARS_PER_TOKEN = 4
 _MAX_CLAIM_CHARS = 600
+_MAX_POINTERS = 8
+_MAX_PARTS, _MAX_PART_CHARS = 5, 60
 SHRINK_ORDER = (
     "Files already read",
     "Commands already tried",
@@ -45,54 +49,81 @@ def render_structured_note(record: HandoffRecord, *, pointers: bool = False) -> 
     claimed = tuple(_build_model_field(name, evidence, pointers) for name in MODEL_FIELDS)
     proven, claimed = _fit_budget(proven, claimed)
     return (
-        f"{OBSERVED}\nFrom file changes and results, not from a model.\n\n{_render_fields(proven)}\n\n"
-        f"{REPORTED}\nIts own account. Statements that the record contradicts are struck out; unsupported ones are marked. "
-        f"Verify before use.\n\n{_render_fields(claimed)}\n"
+        f"{_render_observed_half(proven)}\n\n{REPORTED}\nIts own account; verify it before use. Struck-out statements "
+        "contradict the record. A field that names results that the record does not show says so.\n\n"
+        f"{_render_fields(claimed)}\n"
     )
+
+
+def render_observed_half(evidence: Evidence, *, max_chars: int = BUDGET_TOKENS * _CHARS_PER_TOKEN) -> str:
+    """Render the fields that need no model, with pointers to events."""
+    proven, _ = _fit_budget(build_observed_fields(evidence, pointers=True), (), max_chars)
+    return _render_observed_half(proven)
+
+
+def _render_observed_half(fields: tuple[NoteField, ...]) -> str:
+    return f"{OBSERVED}\nFrom file changes and results, not from a model.\n\n{_render_fields(fields)}"
 
 
 def _build_model_field(name: str, evidence: Evidence, pointers: bool) -> NoteField:
     notes = evidence.record.notes
     claims = notes.structured.get(name, ()) if notes else ()
-    return NoteField(
-        format_title(name),
-        tuple(_render_claim(name, claim, evidence, pointers) for claim in claims),
-        empty=UNKNOWN,
-    )
+    unshown: list[str] = []
+    entries = []
+    for claim in claims:
+        against, repeated = find_contradiction(name, claim, evidence), find_repetition(name, claim, notes)
+        entries.append(
+            _render_claim(claim, against, repeated, _format_pointer(claim, evidence) if pointers else "")
+        )
+        if against is None and repeated is None:
+            unshown += list_unshown_results(claim, evidence)
+    return NoteField(format_title(name), tuple(entries), empty=UNKNOWN, remark=_format_unshown(unshown))
 
 
-def _render_claim(name: str, claim: Claim, evidence: Evidence, pointers: bool) -> str:
+def _render_claim(claim: Claim, against: str | None, repeated: str | None, pointer: str) -> str:
     text = format_entry(claim.text)
     text = text if len(text) <= _MAX_CLAIM_CHARS else f"{text[:_MAX_CLAIM_CHARS]}…"
-    cited = ", ".join(f"e{index}" for index in claim.events[:8])
-    pointer = f" [{cited}]" if pointers and cited else ""
-    if (against := find_contradiction(name, claim, evidence)) is not None:
+    if against is not None:
         return f"~~{text}~~ (contradicted: {format_entry(against)}){pointer}"
-    if (repeated := find_repetition(name, claim, evidence.record.notes)) is not None:
+    if repeated is not None:
         return f"(repeats a statement under {format_title(repeated)})"
-    if (lacking := find_support_gap(claim, evidence)) is not None:
-        return f"{text} (unsupported: {format_entry(lacking)}){pointer}"
     return text + pointer
 
 
+def _format_pointer(claim: Claim, evidence: Evidence) -> str:
+    """Name the events that a statement cites, as far as they exist."""
+    cited = [f"e{index}" for index in claim.events if index < len(evidence.record.trace)]
+    return f" [{', '.join(cited[:_MAX_POINTERS])}]" if cited else ""
+
+
+def _format_unshown(parts: list[str]) -> str:
+    """Name the results in a field that the record does not show."""
+    shown = [format_entry(part)[:_MAX_PART_CHARS] for part in dict.fromkeys(parts)]
+    more = f" and {len(shown) - _MAX_PARTS} more" if len(shown) > _MAX_PARTS else ""
+    return f"not shown by the record: {', '.join(map(repr, shown[:_MAX_PARTS]))}{more}" if shown else ""
+
+
 def _fit_budget(
-    observed_fields: tuple[NoteField, ...], model_fields: tuple[NoteField, ...]
+    observed_fields: tuple[NoteField, ...],
+    model_fields: tuple[NoteField, ...],
+    max_chars: int = BUDGET_TOKENS * _CHARS_PER_TOKEN,
 ) -> tuple[tuple[NoteField, ...], tuple[NoteField, ...]]:
     fields = {field.title: field for field in (*observed_fields, *model_fields)}
     sizes = {title: len(_render_field(field)) for title, field in fields.items()}
 
     def is_too_long() -> bool:
-        return sum(sizes.values()) > BUDGET_TOKENS * _CHARS_PER_TOKEN
+        return sum(sizes.values()) > max_chars
 
     def replace(title: str, field: NoteField) -> None:
         fields[title], sizes[title] = field, len(_render_field(field))
 
-    for title in SHRINK_ORDER:
+    titles = [title for title in SHRINK_ORDER if title in fields]
+    for title in titles:
         while is_too_long() and len(fields[title].entries) > fields[title].min_entries:
             replace(
                 title, _shrink(fields[title], drop_oldest=title in {field.title for field in observed_fields})
             )
-    for title in SHRINK_ORDER:
+    for title in titles:
         if is_too_long():
             replace(title, _clip(fields[title]))
     return tuple(fields[f.title] for f in observed_fields), tuple(fields[f.title] for f in model_fields)

@@ -8,14 +8,13 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from langgraph_takeover.handoff import prompts
-from langgraph_takeover.handoff.notes.claims import find_contradiction
+from langgraph_takeover.handoff.notes.contradictions import find_contradiction
 from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.parsing import parse_fields, remove_repeats, remove_thoughts
+from langgraph_takeover.handoff.notes.prompt import build_prompt
 from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, Notes
-from langgraph_takeover.handoff.text.fence import TASK, TRACE, cut_middle, neutralize, wrap_in_fence
 from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, UNKNOWN
 from langgraph_takeover.handoff.trace.events import Usage
-from langgraph_takeover.handoff.trace.rendering import render_events
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 AskModel = Callable[[list[BaseMessage], dict[str, Any] | None], tuple[str, Usage]]
@@ -43,7 +42,6 @@ NOTES_SCHEMA: dict[str, Any] = {
 }
 _FIRST_LIMIT = 200_000
 _LAST_LIMIT = 8_000
-_EVENT_CHARS = 4_000
 _MAX_REPORTED = 10
 _MAX_REPLY_CHARS = 20_000
 FieldClaims = dict[str, tuple[Claim, ...]]
@@ -55,9 +53,10 @@ class PromptTooLongError(TakeoverError):
 
 def write_notes(record: HandoffRecord, ask: AskModel, model_name: str) -> Notes:
     """Write both kinds of notes; fields that the model's replies do not give stay absent."""
-    summary, _, summary_usage = _ask_within_window("summary", record, ask, None)
-    reply, prompt, usage = _ask_within_window("structured", record, ask, NOTES_SCHEMA)
-    fields, evidence = parse_fields(reply), Evidence(record)
+    evidence = Evidence(record)
+    summary, _, summary_usage = _ask_within_window("summary", evidence, ask, None)
+    reply, prompt, usage = _ask_within_window("structured", evidence, ask, NOTES_SCHEMA)
+    fields = parse_fields(reply)
     wrong = _describe_problem(fields, evidence)
     if wrong and prompt:
         again = [*prompt, AIMessage(reply[:_MAX_REPLY_CHARS] or "{}"), HumanMessage(wrong)]
@@ -97,14 +96,11 @@ def _describe_problem(fields: FieldClaims, evidence: Evidence) -> str:
 
 
 def _ask_within_window(
-    kind: str, record: HandoffRecord, ask: AskModel, schema: dict[str, Any] | None
+    kind: str, evidence: Evidence, ask: AskModel, schema: dict[str, Any] | None
 ) -> tuple[str, list[BaseMessage], Usage]:
     limit = _FIRST_LIMIT
     while True:
-        data = wrap_in_fence(f"{TRACE}\n\n{_render_trace(record, limit)}")
-        # The common part of both kinds of notes comes first, so that an endpoint reads it once.
-        text = f"{data}\n{TASK}\n\n{neutralize(record.task.prompt)}\n\n# Notes\n\n{prompts.load_prompt(kind)}"
-        messages: list[BaseMessage] = [HumanMessage(text)]
+        messages = build_prompt(kind, evidence, limit)
         try:
             reply, usage = ask(messages, schema)
         except PromptTooLongError:
@@ -113,15 +109,6 @@ def _ask_within_window(
             limit = max(limit // 2, _LAST_LIMIT)
         else:
             return reply, messages, usage
-
-
-def _render_trace(record: HandoffRecord, limit: int) -> str:
-    """Shorten a trace: the middle of long events and, if that is not enough, its own middle."""
-    per_event = max(min(_EVENT_CHARS, limit // 8), 400)
-    shortened = (
-        event.model_copy(update={"text": cut_middle(event.text, per_event)}) for event in record.trace
-    )
-    return cut_middle(render_events(shortened), limit)
 
 
 def _add_usage(one: Usage, other: Usage) -> Usage:

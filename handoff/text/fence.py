@@ -18,9 +18,11 @@ from langgraph_takeover.handoff.text.skeleton import Skeleton
 
 OPENING, CLOSING = "<earlier-work", "</earlier-work"
 """The start of the fence's tags; their id follows."""
-TASK, TRACE, SUMMARY, NOTE, ENVELOPE = (
+TASK, TRACE, PATCH, CHANGED_FILES, SUMMARY, NOTE, ENVELOPE = (
     "# Task",
     "# Record of the earlier work",
+    "# Changes since the base commit",
+    "# Changed files",
     "# Notes of the earlier agent",
     "# Note on the earlier work",
     "# Message from the earlier agent",
@@ -28,7 +30,10 @@ TASK, TRACE, SUMMARY, NOTE, ENVELOPE = (
 OBSERVED, REPORTED = "## Observed", "## Written by the earlier agent"
 END_OF_WORK = "Here the earlier agent's work ends. From here on it is yours."
 
-_TITLES = tuple(each.lstrip("# ") for each in (TASK, TRACE, SUMMARY, NOTE, ENVELOPE, OBSERVED, REPORTED))
+_TITLES = tuple(
+    each.lstrip("# ")
+    for each in (TASK, TRACE, PATCH, CHANGED_FILES, SUMMARY, NOTE, ENVELOPE, OBSERVED, REPORTED)
+)
 _FIELD_TITLES = (*OBSERVED_FIELDS, *map(format_title, MODEL_FIELDS))
 _TITLE_SUFFIXES = {
     " ".join(words[start:])

@@ -20,6 +20,7 @@ MODEL_FIELDS = (
 OBSERVED_FIELDS = (
     "Repository change state",
     "Changed source files",
+    "Latest source change",
     "Non-source artifacts",
     "Validation outcome after the latest source change",
     "Latest validation command",
@@ -42,16 +43,17 @@ class NoteField(NamedTuple):
     min_entries: int = 1
     """Number of entries that even the tightest budget leaves."""
     omitted: int = 0
+    remark: str = ""
+    """What concerns the whole field, in parentheses after its title or its only entry."""
 
     @property
     def text(self) -> str:
         """The text after the title."""
-        if not self.entries:
-            return self.empty
-        if len(self.entries) == 1 and not self.is_list and not self.omitted:
-            return self.entries[0]
+        remark = f"({self.remark})" if self.remark else ""
+        if not self.entries or (len(self.entries) == 1 and not self.is_list and not self.omitted):
+            return " ".join(filter(None, ((*self.entries, self.empty)[0], remark)))
         left_out = [f"\n- ({self.omitted} more left out)"] if self.omitted else []
-        return "".join([*left_out, *(f"\n- {entry}" for entry in self.entries)])
+        return "".join([remark, *left_out, *(f"\n- {entry}" for entry in self.entries)])
 
 
 def format_title(name: str) -> str:

@@ -84,6 +84,7 @@ def test_a_run_that_did_nothing() -> None:
     assert Run().fields == {
         "Repository change state": "nothing differs from the base commit",
         "Changed source files": NONE_OBSERVED,
+        "Latest source change": NONE_OBSERVED,
         "Non-source artifacts": NONE_OBSERVED,
         "Validation outcome after the latest source change": NONE_OBSERVED,
         "Latest validation command": NONE_OBSERVED,
@@ -110,7 +111,10 @@ def test_a_run_that_edited_and_failed() -> None:
         "difference in pkg/core.pyx"
     )
     assert fields["Changed source files"] == "\n- pkg/core.py (+3 -2)"
-    assert fields["Non-source artifacts"] == "\n- repro.py\n- tests/test_a.py"
+    assert fields["Non-source artifacts"] == (
+        "\n- repro.py (scratch file, new)\n- tests/test_a.py (test file, changed)"
+    )
+    assert fields["Latest source change"] == "`sed -i s/a/b/ pkg/core.py` changed pkg/core.py"
     assert fields["Validation outcome after the latest source change"] == "failed"
     assert "cd tests && python -m unittest tests.T  2>&1" in fields["Latest validation command"]
     assert "in tests" in fields["Latest validation command"]
@@ -242,7 +246,7 @@ def test_no_command_closes_its_inline_code(text: str) -> None:
 
 def test_no_file_name_begins_a_line() -> None:
     fields = Run().shell("x", "", change("a\n## Task\n- b.txt", None)).fields
-    assert fields["Non-source artifacts"] == "\n- a ## Task - b.txt"
+    assert fields["Non-source artifacts"] == "\n- a ## Task - b.txt (scratch file, new)"
 
 
 def test_missing_fields_are_unknown() -> None:

@@ -222,7 +222,7 @@ def test_a_reply_without_fields_is_requested_again_once(reply: str) -> None:
 def test_a_prompt_that_is_too_long_is_halved_until_it_fits() -> None:
     run = Run()
     for number in range(300):
-        run.shell(f"echo {number}", "y" * 5000)
+        run.shell(f"echo {number}", f"{number} " + "y" * 5000)
     sizes: list[int] = []
 
     def ask(messages: list[BaseMessage], schema: Schema) -> tuple[str, Usage]:

@@ -1,0 +1,77 @@
+"""Whether a validation concerns the changed code, as far as the record shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from langgraph_takeover.handoff.notes.evidence import Evidence
+from langgraph_takeover.handoff.notes.tried_commands import describe_missing_programs
+from langgraph_takeover.handoff.points.detector_state import ValidationRun
+from langgraph_takeover.handoff.text.fence import format_entry
+from langgraph_takeover.handoff.trace.file_kinds import is_script
+
+_MAX_NAMED = 3
+_MAX_NAME_CHARS = 200
+_SOURCE_ROOTS = ("src", "lib", "python")
+
+
+def describe_validation_scope(run: ValidationRun, evidence: Evidence) -> str:
+    """Say which changed source file a validation mentions: its command, its script, or its output; else that none does.
+
+    Empty if no source file differs. For a validation that could not start, name the program instead.
+    """
+    output = next((event.text for event in evidence.record.trace if event.index == run.event_index), "")
+    if run.outcome == "environment_error":
+        missing = describe_missing_programs(run.command, output, evidence.running_tools)
+        return f"{missing}." if missing else ""
+    sources = evidence.current_sources
+    if not sources:
+        return ""
+    places = (("Its command", run.command), *_list_scripts(run, evidence), ("Its output", output))
+    for place, text in places:
+        if named := _find_mentioned(sources, text, evidence.record.task.workspace):
+            return f"{place} names the changed {_join_paths(named)}."
+    return "Neither its command nor its output names a changed source file: whether it runs the changed code is not recorded."
+
+
+def _list_scripts(run: ValidationRun, evidence: Evidence) -> Iterable[tuple[str, str]]:
+    """Yield the scripts of the run that the command names, with the text that wrote them."""
+    for path in sorted(evidence.changed_paths):
+        if is_script(path) and path.rpartition("/")[2] in run.command:
+            written = [
+                " ".join(action.arguments.values())
+                for action, seen in zip(evidence.record.trace, evidence.record.trace[1:], strict=False)
+                if seen.index <= run.event_index and any(change.path == path for change in seen.changes)
+            ]
+            yield f"Its script {_shorten(path)}", "\n".join(written[-2:])
+
+
+def _find_mentioned(paths: Iterable[str], text: str, workspace: str) -> list[str]:
+    return [path for path in paths if _build_mention_pattern(path, workspace).search(text)]
+
+
+def _build_mention_pattern(path: str, workspace: str) -> re.Pattern[str]:
+    """Match a file by its path, also from inside a subdirectory or absolute, or as a dotted module."""
+    root = rf"(?:{re.escape(workspace.rstrip('/'))}/)?" if workspace else ""
+    found = [rf"(?<![\w./-])(?:(?:\.\.?/)*|{root}){re.escape(path)}(?![\w/-])"]
+    stem, _, extension = path.rpartition(".")
+    if extension in ("py", "pyx"):
+        parts = stem.removesuffix("/__init__").split("/")
+        parts = parts[1:] if parts[0] in _SOURCE_ROOTS else parts
+        if len(parts) > 1:
+            module = re.escape(".".join(parts))
+            package, name = map(re.escape, (".".join(parts[:-1]), parts[-1]))
+            found.append(rf"(?<![\w.]){module}(?!\w)")
+            found.append(rf"\bfrom {package} import (?:[\w, ]*\b)?{name}\b")
+    return re.compile("|".join(found))
+
+
+def _join_paths(paths: list[str]) -> str:
+    more = f" and {len(paths) - _MAX_NAMED} more" if len(paths) > _MAX_NAMED else ""
+    return ", ".join(map(_shorten, paths[:_MAX_NAMED])) + more
+
+
+def _shorten(path: str) -> str:
+    shown = format_entry(path)
+    return shown if len(shown) <= _MAX_NAME_CHARS else f"{shown[:_MAX_NAME_CHARS]}…"

@@ -1,0 +1,129 @@
+"""Denials of a change, and true statements that resemble them."""
+
+from __future__ import annotations
+
+import pytest
+
+from langgraph_takeover.handoff.notes.denials import find_denial
+
+CHANGED = ("pkg/core.py",)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "No fix has been implemented yet.",
+        "No fix has been implemented in the source yet",
+        "No fix for the issue was applied.",
+        "No fix yet.",
+        "No actual code changes have been made so far.",
+        "No source edit was made",
+        "no patch applied",
+        "Implementation remains.",
+        "Inferred: implementation remains",
+        "The implementation still remains to be done, then the tests.",
+        "Implementation of the fix is pending.",
+        "The implementation has not started.",
+        "The fix is not yet applied.",
+        "The fix hasn't been written",
+        "The proposed fix has not been implemented in the code.",
+        "The bug fix isn't implemented, so the reproduction still fails.",
+        "The fix in pkg/core.py has not been applied.",
+        "The fix to `core.py` is not implemented.",
+        "The fix still needs to be implemented.",
+        "The code change has yet to be made",
+        "The fix for this bug remains to be implemented.",
+        "It still needs to be implemented.",
+        "The patch is still unapplied.",
+        "The source code has not been modified.",
+        "The code base is unchanged.",
+        "No code was changed.",
+        "I have not implemented the fix.",
+        "Nothing has been implemented yet.",
+        "The cause is known, but no fix was implemented.",
+        "The work stopped after the investigation and no fix was written",
+        "No fix was applied before the handoff.",
+    ],
+)
+def test_denials_of_a_fix(sentence: str) -> None:
+    assert find_denial(sentence, CHANGED) == "source"
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "No changes were made.",
+        "No changes have been made to the repository.",
+        "No files were modified",
+        "No changes yet",
+        "No changes.",
+        "Nothing was changed.",
+        "Nothing has been done",
+        "I did not edit any file.",
+        "The agent has not changed anything",
+    ],
+)
+def test_denials_of_every_change(sentence: str) -> None:
+    assert find_denial(sentence, CHANGED) == "any"
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "No test was added.",
+        "No tests were changed.",
+        "No regression test has been implemented yet.",
+        "The documentation fix is not yet applied.",
+        "The fix in other.py is not done.",
+        "The fix in pkg/other.py has not been applied.",
+        "The fix for negative numbers is not implemented yet.",
+        "For negative numbers, no fix has been implemented.",
+        "In pkg/other.py, no changes were made.",
+        "No changes were made to tests/test_core.py.",
+        "No changes were made to the tests.",
+        "No further changes were made.",
+        "No other file was changed.",
+        "Nothing else was changed.",
+        "No change was needed.",
+        "No fix is needed in the parser.",
+        "The second fix still needs to be implemented.",
+        "The remaining fix still needs to be implemented.",
+        "Support for Windows still needs to be implemented.",
+        "The fix is not yet validated.",
+        "The fix is not complete.",
+        "The fix still needs to be verified.",
+        "The fix has not been tested on Python 3.8.",
+        "The rest of the code is unchanged.",
+        "The behavior of the code for strings remains unchanged.",
+        "The implementation remains compatible with the old one.",
+        "The implementation remains untested.",
+        "The bug is not fixed.",
+        "The first run failed because no fix had been applied.",
+        "Before the edit, no fix was implemented.",
+        "Initially, the fix was not applied.",
+        "If the fix is not applied, the test fails.",
+        "Whether the fix is not yet applied is unclear.",
+        "No fix has been implemented; only a debugging print was added",
+        "The source only has prints and no fix was implemented.",
+        "ruff reports that it made no changes",
+        "`git stash` left the tests with no changes.",
+        "The option did not change anything.",
+        "The test suite was not modified.",
+        "Implement the fix in pkg/core.py.",
+        "The code was not changed by the failed sed command.",
+        "Edited pkg/core.py.",
+    ],
+)
+def test_true_statements_are_no_denials(sentence: str) -> None:
+    from langgraph_takeover.handoff.notes.statements import split_sentences
+
+    if "; only" in sentence:
+        # One statement whose second half explains the first.
+        assert [find_denial(part, CHANGED) for part in split_sentences(sentence)][1] is None
+        return
+    assert find_denial(sentence, CHANGED) is None
+
+
+def test_a_denial_of_another_file_is_none() -> None:
+    assert find_denial("The fix in pkg/core.py is not implemented.", ("pkg/other.py",)) is None
+    assert find_denial("The fix in src/pkg/core.py is not implemented.", ("src/pkg/core.py",)) == "source"
