@@ -52,7 +52,7 @@ def find_contradiction(field: str, claim: Claim, evidence: Evidence) -> str | No
 
 
 def _find_sentence_contradiction(field: str, sentence: str, claim: Claim, evidence: Evidence) -> str | None:
-    if (denied := _find_denied_changes(field, sentence, evidence)) is not None:
+    if (denied := _find_denied_changes(field, sentence, claim, evidence)) is not None:
         return denied
     if (against := _find_current_validation(sentence, evidence)) is not None:
         return against
@@ -72,10 +72,12 @@ def _find_sentence_contradiction(field: str, sentence: str, claim: Claim, eviden
     return f"the snapshot has no file {missing}" if missing else None
 
 
-def _find_denied_changes(field: str, sentence: str, evidence: Evidence) -> str | None:
+def _find_denied_changes(field: str, sentence: str, claim: Claim, evidence: Evidence) -> str | None:
     sources = evidence.current_sources
-    kind = find_denial(sentence, sources)
+    kind = find_denial(sentence, sources, claim.text)
     if kind is None or not (sources or (kind == "any" and field in _CHANGE_FIELDS)):
+        return None
+    if kind == "source" and evidence.has_only_debugging:
         return None
     number = (
         len(sources) if kind == "source" else len({*evidence.changed, *sources} - set(evidence.only_in_trace))

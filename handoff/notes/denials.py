@@ -101,12 +101,13 @@ _WHOLE = re.compile(
 _PART = re.compile(r"\b(?:for|to|in|of|on|within|inside|at|by|with) \S", re.IGNORECASE)
 
 
-def find_denial(sentence: str, changed_paths: Collection[str]) -> DenialKind | None:
+def find_denial(sentence: str, changed_paths: Collection[str], statement: str = "") -> DenialKind | None:
     """Return what a sentence says is unchanged; None if it does not say so, or only of a part.
 
-    `changed_paths` are the changed source files: a denial about one of them is about the change.
+    `changed_paths` are the changed source files: a denial about one of them is about the change. `statement` is the
+    whole of which the sentence is a part: it may explain that a change is no fix.
     """
-    if any(pattern.search(sentence) for pattern in (_OTHER_TIME, _NO_FIX, _REST)):
+    if _OTHER_TIME.search(sentence) or _REST.search(sentence) or _NO_FIX.search(statement or sentence):
         return None
     for kind, pattern in _DENIALS:
         for found in pattern.finditer(sentence):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -24,6 +24,14 @@ _RESULT_COUNT = re.compile(
     re.IGNORECASE,
 )
 _WARNING_COUNT = re.compile(r"(?<![\w.])(\d{1,9}) warnings?\b", re.IGNORECASE)
+_RESULT_LINE = re.compile(
+    r"^\W{0,4}(?:(?P<bad>FAILED|FAIL|FAILURE|ERROR|not ok|✗|✘|❌)|(?P<good>PASSED|PASS|SUCCESS|OK|ok|✓|✔|✅))(?!\w)"
+)
+_DEBUGGING = re.compile(r"\bprint\(|\bconsole\.log\(|\bbreakpoint\(|\bpdb\b|DEBUG")
+_DEBUGGING_LINE = re.compile(
+    r"\+\s*(?:print\(|console\.\w+\(|log(?:ging|ger)?\.\w+\(|sys\.std(?:out|err)\.write\(|(?:traceback|pprint)\.\w+\(|"
+    r"breakpoint\(|import (?:logging|pdb|pprint|sys|traceback)\b|[#)]|//)"
+)
 _MAX_LINE_CHARS = 1_000
 _NOT_STARTED = (126, 127)
 """Exit codes of a shell for a program that it could not start."""
@@ -75,12 +83,21 @@ class Evidence:
             return self.outcome is not None
         return any(run.outcome != "environment_error" for run in self.runs)
 
-    @cached_property
+    @property
+    def first_change_index(self) -> int | None:
+        """The observation of the first action that changed a source file; None without one."""
+        return self.source_changes[0].observation.index if self.source_changes else None
+
+    @property
     def latest_change(self) -> SourceChange | None:
-        """The latest action that changed a source file, restoring included."""
+        return self.source_changes[-1] if self.source_changes else None
+
+    @cached_property
+    def source_changes(self) -> tuple[SourceChange, ...]:
+        """The actions that changed source files, restoring included, in order."""
         base: dict[str, str | None] = {}
         directories = self.record.task.base_directories
-        action, latest = None, None
+        action, changes = None, []
         for event in self.record.trace:
             if event.kind == "action":
                 action = event
@@ -95,8 +112,8 @@ class Evidence:
             ]
             if found:
                 restored = tuple(change.path for change in found if change.after == base[change.path])
-                latest = SourceChange(action, event, tuple(change.path for change in found), restored)
-        return latest
+                changes.append(SourceChange(action, event, tuple(change.path for change in found), restored))
+        return tuple(changes)
 
     @cached_property
     def steps(self) -> tuple[ShellStep, ...]:
@@ -147,6 +164,24 @@ class Evidence:
         return tuple(sorted({*self.source_files, *self.only_in_snapshot} - set(self.only_in_trace)))
 
     @cached_property
+    def has_only_debugging(self) -> bool:
+        """Whether the source changes only add output for debugging; of a recording without a patch, as commands show."""
+        if not self.record.patch:
+            texts = [
+                " ".join(change.action.arguments.values()) if change.action else ""
+                for change in self.source_changes
+            ]
+            return bool(texts) and all(map(_DEBUGGING.search, texts))
+        lines = [
+            line
+            for path, body in _split_patch(self.record.patch)
+            if path in self.current_sources
+            for line in body.splitlines()
+            if line.startswith(("+", "-")) and line[1:].strip()
+        ]
+        return bool(lines) and all(map(_DEBUGGING_LINE.match, lines))
+
+    @cached_property
     def _patched_sources(self) -> frozenset[str]:
         directories = self.record.task.base_directories
         sections = re.findall(r"^diff --git a/.*? b/(.*)\n(new file mode)?", self.record.patch, re.MULTILINE)
@@ -190,12 +225,17 @@ class Evidence:
 
     @cached_property
     def result_counts(self) -> frozenset[int]:
-        """The numbers that outputs give for tests, failures and the like, and their sums in each line."""
+        """The numbers that outputs give for tests, failures and the like, their sums in a line, and those of marked lines."""
         found: set[int] = set()
         for event in self.record.trace:
-            for line in event.text.splitlines() if event.kind == "observation" else ():
-                counts = [int(one or other) for one, other in _RESULT_COUNT.findall(line[:_MAX_LINE_CHARS])]
-                found |= {*counts, sum(counts), *map(int, _WARNING_COUNT.findall(line[:_MAX_LINE_CHARS]))}
+            lines = [line[:_MAX_LINE_CHARS] for line in event.text.splitlines()]
+            if event.kind != "observation":
+                continue
+            for line in lines:
+                counts = [int(one or other) for one, other in _RESULT_COUNT.findall(line)]
+                found |= {*counts, sum(counts), *map(int, _WARNING_COUNT.findall(line))}
+            marks = [mark.lastgroup for line in lines if (mark := _RESULT_LINE.match(line))]
+            found |= {marks.count("good"), marks.count("bad"), len(marks)}
         return frozenset(found)
 
     def collect_text(self, indices: Iterable[int]) -> str:
@@ -207,6 +247,13 @@ class Evidence:
             code = "" if event.exit_code is None else str(event.exit_code)
             found += [event.text, *event.arguments.values(), event.cwd or "", code, *paths]
         return " ".join(" ".join(found).split())
+
+
+def _split_patch(patch: str) -> Iterator[tuple[str, str]]:
+    """Yield the path of each file in a patch, with its hunks."""
+    for section in re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE):
+        if found := re.match(r"diff --git a/.*? b/(.*)\n", section):
+            yield found[1], section.partition("\n@@")[2]
 
 
 def _add_partners(indices: Iterable[int], trace: tuple[Event, ...]) -> set[int]:

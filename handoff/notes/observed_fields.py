@@ -6,8 +6,11 @@ import re
 from collections.abc import Iterator
 
 from langgraph_takeover.handoff.notes.evidence import Evidence, SourceChange
-from langgraph_takeover.handoff.notes.tried_commands import is_look, list_tried_commands, shorten_command
-from langgraph_takeover.handoff.notes.validation_scope import describe_validation_scope
+from langgraph_takeover.handoff.notes.tried_commands import describe_result, is_look, shorten_command
+from langgraph_takeover.handoff.notes.validation_scope import (
+    describe_open_failures,
+    describe_validation_scope,
+)
 from langgraph_takeover.handoff.points.detector_state import ValidationRun
 from langgraph_takeover.handoff.points.detectors import classify_continuation, find_evidence
 from langgraph_takeover.handoff.text.fence import (
@@ -74,10 +77,7 @@ def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tupl
         NoteField("Continuation state", (classify_continuation(evidence.state),)),
         NoteField(
             "Commands already tried",
-            tuple(
-                text + format_pointer(i)
-                for text, i in list_tried_commands(evidence.steps, evidence.running_tools)
-            ),
+            tuple(text + format_pointer(i) for text, i in _list_tried_commands(evidence)),
             is_list=True,
             remark=f"besides {looks} that only list, read or change the directory" if looks else "",
             min_entries=5,
@@ -172,7 +172,7 @@ def _render_latest_validation(evidence: Evidence, pointer: str) -> tuple[str, ..
     when = ", before the latest source change" if older else ""
     result = _NO_VERDICT if run.verdict == "exit_code_only" else run.outcome
     scope = "" if older else describe_validation_scope(run, evidence)
-    scope = f"\n{scope}" if scope else ""
+    scope = "".join(f"\n{line}" for line in (scope, describe_open_failures(evidence)) if line)
     return (
         f"{run.kind.replace('_', ' ')}, {result}{when}{pointer}{format_code_block(quote_text(text))}{where}{scope}",
     )
@@ -182,6 +182,18 @@ def _render_decisive_lines(run: ValidationRun | None, evidence: Evidence) -> tup
     lines = find_evidence(run, evidence.record.trace) if run else ()
     shown = [line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]}…" for line in lines]
     return (format_code_block(quote_text("\n".join(shown[-_MAX_LINES:]))),) if shown else ()
+
+
+def _list_tried_commands(evidence: Evidence) -> Iterator[tuple[str, int]]:
+    """Yield each command that did more than look, with its result, and the event that shows it."""
+    failed = {run.event_index for run in evidence.runs if run.outcome == "failed"}
+    for step in evidence.steps:
+        if not is_look(step.command):
+            seen = step.observation
+            result = describe_result(step, evidence.running_tools)
+            if seen.index in failed and not seen.exit_code:
+                result += ", its output shows a failure"
+            yield f"{format_inline_code(shorten_command(step.command))} → {result}", seen.index
 
 
 def _list_reads(evidence: Evidence) -> Iterator[tuple[str, int]]:

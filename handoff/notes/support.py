@@ -29,8 +29,7 @@ _EXIT_CODE = re.compile(
 )
 _COUNT = re.compile(
     r"\b(\d+) (?:of \d+ |out of \d+ )?(?:\w+ ){0,2}?"
-    r"(?:tests?|failures?|errors?|failed|passed|skipped|xfailed|warnings?|subtests?)\b",
-    re.IGNORECASE,
+    r"(?:tests?|failures?|errors?|failed|passed|skipped|xfailed|warnings?|subtests?)\b"
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from langgraph_takeover.handoff.shell.command_effects import may_edit
@@ -93,11 +92,3 @@ def shorten_command(command: str) -> str:
         bare = bare.replace(f"< {PLACEHOLDER}{number}", "<<…")
     line = " ⏎ ".join(" ".join(each.split()) for each in bare.splitlines() if each.strip())
     return line if len(line) <= _MAX_COMMAND_CHARS else f"{line[:_MAX_COMMAND_CHARS]}…"
-
-
-def list_tried_commands(steps: tuple[ShellStep, ...], running: dict[str, str]) -> Iterator[tuple[str, int]]:
-    """Yield each command that did more than look, with its result, and the event that shows it."""
-    for step in steps:
-        if not is_look(step.command):
-            shown = format_inline_code(shorten_command(step.command))
-            yield f"{shown} → {describe_result(step, running)}", step.observation.index

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 
 from langgraph_takeover.handoff.notes.evidence import Evidence
-from langgraph_takeover.handoff.notes.tried_commands import describe_missing_programs
+from langgraph_takeover.handoff.notes.tried_commands import describe_missing_programs, shorten_command
 from langgraph_takeover.handoff.points.detector_state import ValidationRun
-from langgraph_takeover.handoff.text.fence import format_entry
+from langgraph_takeover.handoff.text.fence import format_entry, format_inline_code
 from langgraph_takeover.handoff.trace.file_kinds import is_script
 
 _MAX_NAMED = 3
@@ -32,13 +32,28 @@ def describe_validation_scope(run: ValidationRun, evidence: Evidence) -> str:
     for place, text in places:
         if named := _find_mentioned(sources, text, evidence.record.task.workspace):
             return f"{place} names the changed {_join_paths(named)}."
-    return "Neither its command nor its output names a changed source file: whether it runs the changed code is not recorded."
+    return "Whether it runs the changed code is not recorded: its command, its script and its output name no changed source file."
+
+
+def describe_open_failures(evidence: Evidence) -> str:
+    """Name other validations of the changed code that failed when they last ran; empty if none did."""
+    latest, first = evidence.latest_run, evidence.first_change_index
+    if latest is None or first is None:
+        return ""
+    last_runs = {" ".join(run.command.split()): run for run in evidence.runs if run.event_index >= first}
+    failed = [
+        format_inline_code(shorten_command(run.command))
+        for command, run in last_runs.items()
+        if run.outcome == "failed" and command != " ".join(latest.command.split())
+    ]
+    return f"Failed when last run: {', '.join(failed[-_MAX_NAMED:])}." if failed else ""
 
 
 def _list_scripts(run: ValidationRun, evidence: Evidence) -> Iterable[tuple[str, str]]:
     """Yield the scripts of the run that the command names, with the text that wrote them."""
-    for path in sorted(evidence.changed_paths):
-        if is_script(path) and path.rpartition("/")[2] in run.command:
+    for path in sorted(evidence.changed_paths - set(evidence.current_sources)):
+        name = re.escape(path.rpartition("/")[2])
+        if is_script(path) and re.search(rf"(?<![\w.-]){name}(?![\w-])", run.command):
             written = [
                 " ".join(action.arguments.values())
                 for action, seen in zip(evidence.record.trace, evidence.record.trace[1:], strict=False)

@@ -32,10 +32,12 @@ _CRASH_LINE = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt|Exit)(?::.*)?$")
 _SCRIPT_SUMMARY = runner_summaries.combine(
     runner_summaries.pytest, runner_summaries.unittest_in_script, runner_summaries.sympy
 )
+_FAILED_TEST = re.compile(
+    r"^(?:FAILED|ERROR|FAIL|FAILURE)\b|::\S+ (?:FAILED|ERROR)\b|\[FAIL\]$|^--- FAIL|\.\.\. (?:FAIL|ERROR|FAILED)$"
+)
 _DECISIVE_LINE = re.compile(
-    r"^(?:FAILED|ERROR|FAIL|FAILURE)\b|^E  +\S|::\S+ (?:FAILED|ERROR)\b|\[FAIL\]$"
-    r"|^[\w.]*(?:Error|Exception): |^(?:An )?[Ee]rror occurred\b|^[✗✘❌]|^BUG\b|\b[Tt]est \S+ failed\b"
-    r"|: error: |^\S+:\d+:\d+: |\berror TS\d+|^--- FAIL|\.\.\. (?:FAIL|ERROR|FAILED)$"
+    r"^E  +(?![+?-] )\S|^[\w.]*(?:Error|Exception): |^(?:An )?[Ee]rror occurred\b|^[✗✘❌]|^BUG\b|\b[Tt]est \S+ failed\b"
+    r"|: error: |^\S+:\d+:\d+: |\berror TS\d+"
 )
 _SUMMARY_LINE = re.compile(
     r"^=+ .* in [\d.]+ ?s|^\d+ (?:passed|failed|error|skipped).* in |^Ran \d+ tests? in|^OK\b"
@@ -286,16 +288,17 @@ def _list_suspects(
 def extract_evidence(text: str, limit: int = 12, width: int = 200) -> tuple[str, ...]:
     """At most `limit` lines that determined an outcome, in order.
 
-    The last two summary lines come first, then the exceptions that end tracebacks, then other decisive lines. Without a
-    summary, the last lines of the output are evidence too.
+    The last two summary lines are chosen first, then the exceptions that end tracebacks, failed tests, and other decisive
+    lines. Without a summary, the last lines of the output are evidence too.
     """
     lines = [line[:_MAX_LINE_CHARS].rstrip() for line in text.splitlines() if line.strip()]
     summaries = [number for number, line in enumerate(lines) if _SUMMARY_LINE.search(line)][-2:]
     exceptions = list(_find_exceptions(lines))
+    failed = [number for number, line in enumerate(lines) if _FAILED_TEST.search(line)]
     decisive = [number for number, line in enumerate(lines) if _DECISIVE_LINE.search(line)]
     ending = [] if summaries else list(range(max(len(lines) - _ENDING_LINES, 0), len(lines)))
     chosen: dict[str, int] = {}
-    for numbers in (summaries, exceptions, decisive, ending):
+    for numbers in (summaries, exceptions, failed[: limit // 2], decisive, failed, ending):
         texts = {lines[number][:width]: number for number in reversed(numbers)}
         fresh = sorted(number for shown, number in texts.items() if shown not in chosen)
         free = limit - len(chosen)

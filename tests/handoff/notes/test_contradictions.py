@@ -48,6 +48,8 @@ def make_lint_run() -> Run:
 
 
 FAILS = "the latest validation failed"
+DIFFERS = "1 source file differs from the base commit"
+LAST = "Last validation of the current code:"
 NOT_YET = "nothing was validated after the latest source change"
 
 
@@ -86,21 +88,21 @@ NOT_YET = "nothing was validated after the latest source change"
         (make_edit_run, "problem_understanding", "See ./pkg/core.py, or https://example.org/a/b.py.", (), None),
         (make_edit_run, "problem_understanding", "pkg/other.py is missing.", (), None),
         (make_edit_run, "recommended_next_action", "Create pkg/other.py.", (), None),
-        (make_edit_run, "observed_failures", "No fix has been implemented yet.", (), "1 source file differs from the base commit"),
-        (make_edit_run, "recommended_next_action", "Implementation remains.", (), "1 source file differs from the base commit"),
+        (make_edit_run, "observed_failures", "No fix has been implemented yet.", (), DIFFERS),
+        (make_edit_run, "recommended_next_action", "Implementation remains.", (), DIFFERS),
         (make_edit_run, "problem_understanding", "Nothing was changed.", (), "1 file differs from the base commit"),
-        (make_edit_run, "remaining_uncertainty", "The fix in pkg/core.py has not been applied.", (), "1 source file differs from the base commit"),
+        (make_edit_run, "remaining_uncertainty", "The fix in pkg/core.py has not been applied.", (), DIFFERS),
         (make_edit_run, "remaining_uncertainty", "The fix in pkg/sub/deep.py has not been applied.", (), None),
         (make_look_run, "observed_failures", "No fix has been implemented yet.", (), None),
         (make_scratch_run, "observed_failures", "No fix has been implemented yet.", (), None),
         (make_scratch_run, "problem_understanding", "No changes were made.", (), None),
         (make_scratch_run, "work_completed", "No changes were made.", (), "1 file differs from the base commit"),
         (make_scratch_run, "work_completed", "No source code has been changed.", (), None),
-        (make_edit_run, "evidence_observed", "Last validation of the current code: none", (), None),
-        (failing, "evidence_observed", "Last validation of the current code: none.", (), "a validation of the current code was run"),
-        (failing, "evidence_observed", "Last validation of the current code: `python -m unittest` failed", (), None),
-        (make_fix_and_edit_run, "evidence_observed", "Last validation of the current code: `python -m unittest` failed", (), NOT_YET),
-        (make_edit_run, "evidence_observed", "Last validation of the current code: `python -m unittest`, 1 failure", (), "no validation was run"),
+        (make_edit_run, "evidence_observed", f"{LAST} none", (), None),
+        (failing, "evidence_observed", f"{LAST} none.", (), "a validation of the current code was run"),
+        (failing, "evidence_observed", f"{LAST} `python -m unittest` failed", (), None),
+        (make_fix_and_edit_run, "evidence_observed", f"{LAST} `python -m unittest` failed", (), NOT_YET),
+        (make_edit_run, "evidence_observed", f"{LAST} `python -m unittest`, 1 failure", (), "no validation was run"),
         (make_lint_run, "observed_failures", "pylint is not installed.", (), "python -m pylint ran"),
         (make_lint_run, "observed_failures", "The command `pylint` was not available.", (), "python -m pylint ran"),
         (make_lint_run, "observed_failures", "pylint is not available on the PATH.", (), None),
@@ -123,3 +125,42 @@ def test_an_unlisted_file_is_no_contradiction() -> None:
         find_contradiction("problem_understanding", Claim(text="The bug is in pkg/other.py."), evidence)
         is None
     )
+
+
+PATCH = (
+    "diff --git a/pkg/core.py b/pkg/core.py\n--- a/pkg/core.py\n+++ b/pkg/core.py\n@@ -1,2 +1,3 @@\n"
+    " def f():\n{}     return 1\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("added", "against"),
+    [
+        ("+    print('DEBUG', 1)\n", None),
+        ("+    import pdb\n+    breakpoint()\n", None),
+        ("+    # why?\n+\n+    logging.debug('x')\n", None),
+        ("+    x = 2\n+    print(x)\n", DIFFERS),
+        ("-    x = 2\n+    print(x)\n", DIFFERS),
+    ],
+)
+def test_a_debugging_print_is_no_fix(added: str, against: str | None) -> None:
+    record = make_edit_run().record().model_copy(update={"patch": PATCH.format(added)})
+    claim = Claim(text="The fix still needs to be implemented.")
+    assert find_contradiction("remaining_uncertainty", claim, Evidence(record)) == against
+    nothing = find_contradiction("rollback_notes", Claim(text="Nothing was changed."), Evidence(record))
+    assert nothing == "1 file differs from the base commit"
+
+
+def test_a_recording_without_a_patch_shows_debugging_by_its_commands() -> None:
+    claim = Claim(text="The fix still needs to be implemented.")
+    run = make_look_run().shell("sed -i '3i\\    print(1)' pkg/core.py", "", CORE)
+    assert find_contradiction("remaining_uncertainty", claim, Evidence(run.record())) is None
+    run.shell("sed -i s/a/b/ pkg/core.py", "", change("pkg/core.py", "b" * 64, "c" * 64))
+    assert find_contradiction("remaining_uncertainty", claim, Evidence(run.record())) == DIFFERS
+
+
+def test_a_change_that_is_not_in_the_snapshot_contradicts_nothing() -> None:
+    other = PATCH.replace("core.py", "other.py").format("+    x = 2\n")
+    record = make_edit_run().record().model_copy(update={"patch": other})
+    claim = Claim(text="The fix in pkg/core.py has not been applied.")
+    assert find_contradiction("remaining_uncertainty", claim, Evidence(record)) is None

@@ -103,7 +103,6 @@ def test_denials_of_every_change(sentence: str) -> None:
         "Initially, the fix was not applied.",
         "If the fix is not applied, the test fails.",
         "Whether the fix is not yet applied is unclear.",
-        "No fix has been implemented; only a debugging print was added",
         "The source only has prints and no fix was implemented.",
         "ruff reports that it made no changes",
         "`git stash` left the tests with no changes.",
@@ -115,13 +114,13 @@ def test_denials_of_every_change(sentence: str) -> None:
     ],
 )
 def test_true_statements_are_no_denials(sentence: str) -> None:
-    from langgraph_takeover.handoff.notes.statements import split_sentences
-
-    if "; only" in sentence:
-        # One statement whose second half explains the first.
-        assert [find_denial(part, CHANGED) for part in split_sentences(sentence)][1] is None
-        return
     assert find_denial(sentence, CHANGED) is None
+
+
+def test_the_rest_of_a_statement_may_explain_that_a_change_is_no_fix() -> None:
+    sentence = "No fix has been implemented yet;"
+    assert find_denial(sentence, CHANGED, f"{sentence} the tests fail") == "source"
+    assert find_denial(sentence, CHANGED, f"{sentence} only a debugging print was added") is None
 
 
 def test_a_denial_of_another_file_is_none() -> None:
