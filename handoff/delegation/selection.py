@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import chain
 from typing import Any
 
 from langgraph_takeover.handoff.delegation.excerpts import list_excerpts, measure_excerpts
-from langgraph_takeover.handoff.notes.tried_commands import describe_missing_programs
+from langgraph_takeover.handoff.notes.tried_commands import describe_missing_programs, list_shell_steps
 from langgraph_takeover.handoff.points.detectors import list_validations
 from langgraph_takeover.handoff.records.payload import DeadEnd, Payload, RanCommand, ReadFile
 from langgraph_takeover.handoff.records.record import EditedFile, HandoffRecord, TaskBrief
@@ -182,11 +183,15 @@ def _find_dead_ends(
         for step in answered_steps
         if step.observation and step.observation.exit_code == 0
     }
-    running = find_running_spellings(
-        (step.action.arguments.get("command", ""), step.observation.text)
-        for step in answered_steps
-        if step.action.tool == "shell" and step.observation and step.observation.exit_code not in (126, 127)
-    )
+
+    @cache
+    def find_running() -> dict[str, str]:
+        return find_running_spellings(
+            (step.command, step.observation.text)
+            for step in list_shell_steps(trace)
+            if step.observation.exit_code not in (126, 127)
+        )
+
     reported: set[str] = set()
     history: dict[str, list[str | None]] = {}
     for action, seen in answered_steps:
@@ -195,7 +200,7 @@ def _find_dead_ends(
         why = _explain_dead_end(seen, seen.index in runs and runs[seen.index].outcome == "environment_error")
         if why and command and command not in worked and command not in reported:
             reported.add(command)
-            missing = describe_missing_programs(command, seen.text, running)
+            missing = describe_missing_programs(command, seen.text, find_running)
             yield DeadEnd(what=command, why=f"{why}: {missing}" if missing else why, event=seen.index)
         for change in seen.changes:
             states = history.setdefault(change.path, [change.before])

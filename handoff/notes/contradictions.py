@@ -91,7 +91,7 @@ def _find_denied_changes(field: str, sentence: str, claim: Claim, evidence: Evid
 
 
 def _find_current_validation(sentence: str, evidence: Evidence) -> str | None:
-    """Check what a statement names as the last validation of the current code."""
+    """Check the validation that a statement names as the last one of the current code."""
     named = _CURRENT_VALIDATION.search(sentence)
     if named is None or evidence.has_current_validation == (named["none"] is None):
         return None

@@ -13,7 +13,7 @@ from typing import Literal
 from langgraph_takeover.handoff.notes.statements import PATH
 
 DenialKind = Literal["source", "any"]
-"""What a statement says is unchanged: the source, or every file."""
+"""The files that a statement calls unchanged: the source, or all of them."""
 
 _QUALITY = (
     r"(?:(?:actual|real|bug|code|source|functional|product|production|proposed|planned|intended|required|necessary|core)"
@@ -83,7 +83,7 @@ _NO_FIX = re.compile(
     r"\b(?:debug\w*|print(?:s|ing)?|instrument\w*|logging|temporary|experiment\w*|revert\w*|restored|undone|rolled back)\b",
     re.IGNORECASE,
 )
-"""What explains that a source file differs although nothing was fixed."""
+"""Words that explain a source change that is no fix."""
 _REST = re.compile(
     r"\b(?:rest|remaining|other|another|second|else|further|additional|otherwise|apart|except|besides|beyond|outside)\b",
     re.IGNORECASE,
@@ -102,7 +102,7 @@ _PART = re.compile(r"\b(?:for|to|in|of|on|within|inside|at|by|with) \S", re.IGNO
 
 
 def find_denial(sentence: str, changed_paths: Collection[str], statement: str = "") -> DenialKind | None:
-    """Return what a sentence says is unchanged; None if it does not say so, or only of a part.
+    """Return the files that a sentence calls unchanged; None without a denial, or if it concerns only a part.
 
     `changed_paths` are the changed source files: a denial about one of them is about the change. `statement` is the
     whole of which the sentence is a part: it may explain that a change is no fix.

@@ -209,7 +209,7 @@ class Evidence:
 
     @cached_property
     def shown_text(self) -> str:
-        """What commands said and what they printed, without the agent's thoughts; with single spaces."""
+        """The commands and their output, without the agent's thoughts; with single spaces."""
         found = [
             part
             for event in self.record.trace

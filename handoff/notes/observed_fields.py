@@ -190,7 +190,7 @@ def _list_tried_commands(evidence: Evidence) -> Iterator[tuple[str, int]]:
     for step in evidence.steps:
         if not is_look(step.command):
             seen = step.observation
-            result = describe_result(step, evidence.running_tools)
+            result = describe_result(step, lambda: evidence.running_tools)
             if seen.index in failed and not seen.exit_code:
                 result += ", its output shows a failure"
             yield f"{format_inline_code(shorten_command(step.command))} → {result}", seen.index

@@ -12,14 +12,15 @@ PATH = re.compile(
     r"(?<![\w/.@-])[\w-]+\.(?:py|pyi|pyx|js|jsx|ts|tsx|go|rs|java|kt|c|h|cc|cpp|hpp|rb|php|cs|swift|sh|md|rst|txt|"
     r"toml|cfg|ini|ya?ml|json|html|css|sql)\b(?!\()"
 )
+_MAX_SENTENCE_CHARS, _MAX_TEXT_CHARS = 2_000, 20_000
 _SENTENCE_END = re.compile(r"(?<=[.;!?])\s+")
 _EMPTY_CLAIM = re.compile(rf"^\W*(?:{UNKNOWN}|{NONE_OBSERVED}|none|n/?a)\W*$", re.IGNORECASE)
 _INFERENCE = re.compile(r"\W*inferr?ed\b", re.IGNORECASE)
 
 
 def split_sentences(text: str) -> list[str]:
-    """Split a text at the ends of its sentences and at semicolons."""
-    return _SENTENCE_END.split(text)
+    """Split a text at the ends of its sentences and at semicolons; of a very long sentence the start is checked."""
+    return [sentence[:_MAX_SENTENCE_CHARS] for sentence in _SENTENCE_END.split(text[:_MAX_TEXT_CHARS])]
 
 
 def is_empty_claim(claim: Claim) -> bool:

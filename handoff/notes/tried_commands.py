@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from langgraph_takeover.handoff.shell.command_effects import may_edit
@@ -15,7 +16,11 @@ from langgraph_takeover.handoff.text.note_fields import UNKNOWN
 from langgraph_takeover.handoff.trace.conversation import list_steps
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
 
+FindRunning = Callable[[], Mapping[str, str]]
+"""Finds the programs that ran, each with a spelling by which it did; called only if one is missing."""
 _MAX_COMMAND_CHARS = 200
+_MAX_LOOK_CHARS = 4_000
+"""A longer command line does more than look."""
 _LOOKS = frozenset({
     "cd", "pushd", "popd", "pwd", "ls", "tree", "dir", "stat", "file", "wc", "which", "type", "date", "clear", "true",
 })  # fmt: skip
@@ -43,7 +48,7 @@ def list_shell_steps(trace: tuple[Event, ...]) -> tuple[ShellStep, ...]:
 
 def is_look(command: str) -> bool:
     """Whether a command line only lists, prints files unchanged, or changes the directory; searches do more."""
-    commands = parse_command(command)
+    commands = parse_command(command) if len(command) <= _MAX_LOOK_CHARS else ()
     names = {simple.name for simple in commands}
     return bool(names - _PRINTS) and all(map(_is_look, commands))
 
@@ -62,23 +67,20 @@ def _is_look(command: SimpleCommand) -> bool:
     return (program.valued_options is not None or program.is_filter) and not may_edit(command)
 
 
-def describe_result(step: ShellStep, running: dict[str, str]) -> str:
-    """Describe how a command ended, and which of its programs could not be started by that name.
-
-    `running` maps programs to spellings by which they ran.
-    """
+def describe_result(step: ShellStep, find_running: FindRunning) -> str:
+    """Describe how a command ended, and which of its programs could not be started by that name."""
     seen = step.observation
     ended = UNKNOWN if seen.exit_code is None else f"exit code {seen.exit_code}"
-    missing = describe_missing_programs(step.command, seen.text, running)
+    missing = describe_missing_programs(step.command, seen.text, find_running)
     return f"{'timed out' if seen.timed_out else ended}{f' ({missing})' if missing else ''}"
 
 
-def describe_missing_programs(command: str, output: str, running: dict[str, str]) -> str:
+def describe_missing_programs(command: str, output: str, find_running: FindRunning) -> str:
     """Name the programs that could not be started, and how they ran otherwise; empty if all were started."""
     parts = []
     for launch in list_missing_programs(command, output):
         spelled = format_inline_code(shorten_command(launch.spelling))
-        other = running.get(launch.program)
+        other = find_running().get(launch.program)
         ran = f", but {format_inline_code(shorten_command(other))} ran" if other else ""
         ran = ", but it ran in another command" if other == launch.spelling else ran
         parts.append(f"{spelled} was not found under this name{ran}")

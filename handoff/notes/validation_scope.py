@@ -12,6 +12,7 @@ from langgraph_takeover.handoff.text.fence import format_entry, format_inline_co
 from langgraph_takeover.handoff.trace.file_kinds import is_script
 
 _MAX_NAMED = 3
+_MAX_SOURCES, _MAX_TEXT_CHARS = 50, 200_000
 _MAX_NAME_CHARS = 200
 _SOURCE_ROOTS = ("src", "lib", "python")
 
@@ -23,16 +24,16 @@ def describe_validation_scope(run: ValidationRun, evidence: Evidence) -> str:
     """
     output = next((event.text for event in evidence.record.trace if event.index == run.event_index), "")
     if run.outcome == "environment_error":
-        missing = describe_missing_programs(run.command, output, evidence.running_tools)
+        missing = describe_missing_programs(run.command, output, lambda: evidence.running_tools)
         return f"{missing}." if missing else ""
-    sources = evidence.current_sources
+    sources = evidence.current_sources[:_MAX_SOURCES]
     if not sources:
         return ""
     places = (("Its command", run.command), *_list_scripts(run, evidence), ("Its output", output))
     for place, text in places:
-        if named := _find_mentioned(sources, text, evidence.record.task.workspace):
+        if named := _find_mentioned(sources, text[-_MAX_TEXT_CHARS:], evidence.record.task.workspace):
             return f"{place} names the changed {_join_paths(named)}."
-    return "Whether it runs the changed code is not recorded: its command, its script and its output name no changed source file."
+    return "Whether it runs the changed code is not recorded: its command, script and output name no changed source file."
 
 
 def describe_open_failures(evidence: Evidence) -> str:

@@ -18,6 +18,7 @@ _NOT_FOUND = re.compile(
     re.MULTILINE,
 )
 _HINTS = ("not found", "No such file or directory", "No module named")
+_MAX_CHARS = 20_000
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
 
 
@@ -32,6 +33,8 @@ class Launch(NamedTuple):
 
 def list_launches(command: str) -> tuple[Launch, ...]:
     """List the programs that a command line starts, in order; a Python module counts as a program."""
+    if len(command) > _MAX_CHARS:
+        return ()
     return tuple(launch for simple in parse_command(command) for launch in _name_programs(simple))
 
 

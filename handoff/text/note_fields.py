@@ -44,7 +44,7 @@ class NoteField(NamedTuple):
     """Number of entries that even the tightest budget leaves."""
     omitted: int = 0
     remark: str = ""
-    """What concerns the whole field, in parentheses after its title or its only entry."""
+    """A remark on the whole field, shown in parentheses after its title or its only entry."""
 
     @property
     def text(self) -> str:

@@ -40,7 +40,7 @@ def render_trace(trace: Sequence[Event], *, max_event_chars: int | None = None) 
 
 
 def _list_contents(action: Event, observation: Event) -> list[tuple[str, object]]:
-    """List what an observation shows: its text and, if it is provably one whole file, that file."""
+    """List the keys of an observation: its text and, if that is provably one whole file, the file."""
     found: list[tuple[str, object]] = [("the same text", observation.text)]
     if action.kind == "action" and len(observation.reads) == 1:
         read = observation.reads[0]

@@ -6,7 +6,7 @@ import pytest
 
 from .test_structured_note import CORE, FAILED, PASSED, Run, change
 
-UNRECORDED = "\nWhether it runs the changed code is not recorded: its command, its script and its output name no changed source file."
+UNRECORDED = "\nWhether it runs the changed code is not recorded: its command, script and output name no changed source file."
 
 
 def make_run() -> Run:
