@@ -116,6 +116,7 @@ def test_a_trace_cut_at_a_point_has_the_view_of_its_record(marked_run: Path) -> 
                 "trace": last.trace[: len(record.trace)],
                 "patch": record.patch,
                 "files": record.files,
+                "edited_files": record.edited_files,
                 "notes": record.notes,
             }
         )

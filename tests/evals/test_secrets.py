@@ -61,7 +61,8 @@ class Leaking:
             self.refused = True
             body = f"no such key: {KEY}, {TOKEN}, {MADE_UP}, {', '.join(SPELT)}"
             return 400, json.dumps({"error": {"message": body, "code": "invalid"}}).encode()
-        turn = sum(message["role"] == "assistant" for message in messages)
+        # A view may begin with replies of its own.
+        turn = min(sum(message["role"] == "assistant" for message in messages), 2)
         made = {"command": "create", "path": "made.txt", "content": SAYS}
         if self.native:
             calls = [("shell", {"command": COMMAND}), ("editor", made), ("finish", {"message": SAYS})]
