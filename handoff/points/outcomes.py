@@ -36,7 +36,7 @@ _FAILED_TEST = re.compile(
     r"^(?:FAILED|ERROR|FAIL|FAILURE)\b|::\S+ (?:FAILED|ERROR)\b|\[FAIL\]$|^--- FAIL|\.\.\. (?:FAIL|ERROR|FAILED)$"
 )
 _DECISIVE_LINE = re.compile(
-    r"^E  +(?![+?-] )\S|^[\w.]*(?:Error|Exception): |^(?:An )?[Ee]rror occurred\b|^[✗✘❌]|^BUG\b|\b[Tt]est \S+ failed\b"
+    r"^E  +(?![+?-] )\S|^[\w.]*(?:Error|Exception): "
     r"|: error: |^\S+:\d+:\d+: |\berror TS\d+"
 )
 _SUMMARY_LINE = re.compile(
@@ -296,7 +296,11 @@ def extract_evidence(text: str, limit: int = 12, width: int = 200) -> tuple[str,
     exceptions = list(_find_exceptions(lines))
     failed = [number for number, line in enumerate(lines) if _FAILED_TEST.search(line)]
     decisive = [number for number, line in enumerate(lines) if _DECISIVE_LINE.search(line)]
-    ending = [] if summaries else list(range(max(len(lines) - _ENDING_LINES, 0), len(lines)))
+    ending: list[int] = []
+    if not summaries:
+        # A script says itself what failed.
+        decisive += [n for n, line in enumerate(lines) if TRACEBACK not in line and has_failure_sign(line)]
+        ending = list(range(max(len(lines) - _ENDING_LINES, 0), len(lines)))
     chosen: dict[str, int] = {}
     for numbers in (summaries, exceptions, failed[: limit // 2], decisive, failed, ending):
         texts = {lines[number][:width]: number for number in reversed(numbers)}
@@ -313,7 +317,7 @@ def _find_exceptions(lines: Sequence[str]) -> Iterator[int]:
     for number, line in enumerate(lines):
         bare = _GROUP_PREFIX.sub("", line)
         depth = len(bare) - len(bare.lstrip())
-        if _TRACEBACK in bare:
+        if TRACEBACK in bare:
             indent = depth
         elif (frame := _FRAME.match(bare)) and (indent is None or depth <= indent):
             # The start of the traceback was cut off.
