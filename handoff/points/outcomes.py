@@ -40,9 +40,9 @@ _DECISIVE_LINE = re.compile(
     r"|: error: |^\S+:\d+:\d+: |\berror TS\d+"
 )
 _SUMMARY_LINE = re.compile(
-    r"^=+ .* in [\d.]+ ?s|^\d+ (?:passed|failed|error|skipped).* in |^Ran \d+ tests? in|^OK\b"
-    r"|finished: |^FAILED \("
-    r"|no tests ran|^Tests?:|test result:|^BUILD |^Found \d+ error|^Success:|^All checks passed"
+    r"^=+ .* in [\d.]+ ?s|^\d+ (?:passed|failed|error|skipped).* in |^Ran \d+ tests? in|^OK(?:$| \()"
+    r"|tests finished: |^FAILED \("
+    r"|no tests ran|^Tests?:|test result:|^BUILD |^Found \d+ error|^Success: no issues|^All checks passed"
     r"|rated at|^Test Suites:"
 )
 _GROUP_PREFIX = re.compile(r"^ *[|+] ")

@@ -489,6 +489,14 @@ def test_evidence_of_a_cut_traceback_and_of_a_group() -> None:
     assert (len(lines), lines[0], lines[-2:]) == (12, "pkg.Oops: 0", ("pkg.Oops: 49", "FAILED (errors=50)"))
 
 
+def test_a_script_that_says_success_first_hides_no_failure() -> None:
+    text = "Success: checks skipped\nOK, next\nFailed: SystemCheckError: 1 issue\n" + "more\n" * 4
+    assert extract_evidence(text) == ("Failed: SystemCheckError: 1 issue", "more")
+    assert extract_evidence("Success: no issues found in 3 source files\n") == (
+        "Success: no issues found in 3 source files",
+    )
+
+
 def test_evidence_of_a_script_is_what_it_says() -> None:
     text = (
         "step 1\nAn error occurred: 'NoneType' object has no attribute 'x'\n" + "note\n" * 4 + "a\nb\ndone\n"
