@@ -212,7 +212,9 @@ def _print_run_header(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> 
         f"{len(tasks)} task{'s' if len(tasks) > 1 else ''}; views: {', '.join(config.views)}; results: {out}"
     )
     print("; ".join(f"{role}: {', '.join(names)}" for role, names in models.items()))
-    warning = describe_ambiguous_models((*config.predecessors, *config.successors), config.base_url)
+    warning = describe_ambiguous_models(
+        (*config.predecessors, *config.successors), config.base_url, config.models
+    )
     if warning:
         print(f"warning: {warning}", file=sys.stderr)
     print(f"sandbox: {config.sandbox}, {sandbox.describe_backend(config.sandbox)}", flush=True)

@@ -40,6 +40,7 @@ def usage_errors(*extra: type[Exception]) -> tuple[type[Exception], ...]:
     return (
         RunUsageError,
         models.ModelNameError,
+        models.ModelsFileError,
         TaskSourceError,
         JournalError,
         OutputInUseError,
@@ -99,7 +100,8 @@ def resolve_run(
         decided = get_study(options["study"]).options
         options = options | {name: value for name, value in decided.items() if name not in explicit}
     settled = _resolve_settings(options)
-    config = RunConfig(run_id=make_run_id(), sandbox="process", **settled)
+    settled["models"] = {**_load_source_models(settled["records_of"]), **settled["models"]}
+    config = _keep_used_models(RunConfig(run_id=make_run_id(), sandbox="process", **settled))
     tasks = load_run_tasks(config)
     return config.model_copy(update={"sandbox": _choose_backend(options, tasks)}), tasks
 
@@ -164,9 +166,36 @@ def _resolve_settings(options: dict[str, Any]) -> dict[str, Any]:
         "task_ids": read_ids(options["task_ids"]),
         "predecessors": _deduplicate(options["predecessor"] or [options["model"]]),
         "successors": _deduplicate(options["successor"] or [options["model"]]),
+        "models": load_models_option(options["models"]),
         "journal": remove_password(options["journal"]),
         "records_of": str(options["records_of"].resolve()) if options["records_of"] else None,
     }
+
+
+def load_models_option(path: Path | None) -> models.Models:
+    """The entries of `--models`; none without it. Raises ModelsFileError."""
+    if path is None:
+        return {}
+    try:
+        return models.load_models(path)
+    except models.ModelsFileError as error:
+        raise models.ModelsFileError(f"--models: {error}") from error
+
+
+def _load_source_models(records_of: str | None) -> models.Models:
+    """The entries of the earlier run, for names that the models file does not define."""
+    try:
+        return load_config(Path(records_of)).models if records_of is not None else {}
+    except RunUsageError:
+        return {}  # `check_source` reports it
+
+
+def _keep_used_models(config: RunConfig) -> RunConfig:
+    """The settings without entries that the run does not use."""
+    used = (*config.predecessors, *config.successors, *map(config.choose_writer, config.predecessors))
+    return config.model_copy(
+        update={"models": {name: entry for name, entry in config.models.items() if name in used}}
+    )
 
 
 def _deduplicate(names: Sequence[str]) -> tuple[str, ...]:
@@ -216,7 +245,8 @@ def check_run(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
         )
     writers = tuple(config.choose_writer(name) for name in config.predecessors)
     for name in dict.fromkeys((*config.predecessors, *config.successors, *writers)):
-        models.check_model(name, tasks, config.base_url)
+        models.check_model(name, tasks, config.base_url, config.models)
+    _check_windows(config)
     if any(models.parse_model_name(name).kind == "replay" for name in writers) and len(config.views) > 1:
         wanting = [view for view in config.views if view in VIEWS_WITH_NOTES]
         if wanting:
@@ -227,6 +257,20 @@ def check_run(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
         task.build_spec(config.sandbox, config.run_id, out)
     _check_sandbox(config, tasks)
     check_gradable(tasks)
+
+
+def _check_windows(config: RunConfig) -> None:
+    """Raises RunUsageError if conversations are to be condensed, but a model's context window is unknown."""
+    if not config.condense:
+        return
+    for name in dict.fromkeys((*config.predecessors, *config.successors)):
+        if models.is_llm(name) and config.find_window(name) is None:
+            model = models.build_llm(name, base_url=config.base_url, models=config.models)
+            if not (model.profile or {}).get("max_input_tokens"):
+                raise RunUsageError(
+                    f"--condense: the context window of {name} is unknown (write it as window into its entry of "
+                    "--models, or pass --window-tokens)"
+                )
 
 
 def _check_image(task: Task, config: RunConfig) -> None:
