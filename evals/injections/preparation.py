@@ -14,7 +14,6 @@ from langgraph_takeover.evals.run.preparation import (
     check_takeovers,
     check_unused,
     create_run,
-    load_models_option,
 )
 from langgraph_takeover.evals.run.settings.config import (
     CONFIG_FILE,
@@ -26,6 +25,7 @@ from langgraph_takeover.evals.run.settings.config import (
     read_names,
     read_views,
 )
+from langgraph_takeover.evals.run.settings.entries import load_models_option
 from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS
 from langgraph_takeover.evals.tasks import Task, load_tasks
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore

@@ -24,6 +24,7 @@ from langgraph_takeover.evals.models.names import (
     is_builtin,
     is_llm,
     parse_model_name,
+    require_entry,
 )
 
 __all__ = [
@@ -47,4 +48,5 @@ __all__ = [
     "is_llm",
     "load_models",
     "parse_model_name",
+    "require_entry",
 ]

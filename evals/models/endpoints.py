@@ -6,7 +6,7 @@ import os
 from typing import NamedTuple
 
 from langgraph_takeover.evals.models.entries import ModelEntry, Models, describe_url_problem
-from langgraph_takeover.evals.models.names import ModelNameError, parse_model_name, unknown_model_error
+from langgraph_takeover.evals.models.names import ModelNameError, parse_model_name, require_entry
 from langgraph_takeover.handoff.text.redaction import redact
 
 OPENAI_KEY = "OPENAI_API_KEY"
@@ -34,12 +34,15 @@ def find_endpoint(name: str, models: Models, base_url: str | None) -> Endpoint:
     parsed = parse_model_name(name)
     if parsed.kind == "openai":
         if parsed.url is not None and (problem := describe_url_problem(parsed.url)):
-            raise ModelNameError(f"openai:{parsed.server_name}@…: the address is {problem}")
+            raise ModelNameError(f"openai:{parsed.server_name}@URL: {problem}")
         entry = ModelEntry.model_construct(model=parsed.server_name, base_url=parsed.url or base_url)
         return Endpoint(entry.model_copy(update={"api_key_env": OPENAI_KEY}), entry.base_url is None)
-    if name not in models:
-        raise unknown_model_error(name, list(models))
-    entry = models[name]
+    require_entry(name, models)
+    return find_entry_endpoint(models[name], base_url)
+
+
+def find_entry_endpoint(entry: ModelEntry, base_url: str | None) -> Endpoint:
+    """The endpoint of an entry. Without its own address and key, it is that of `base_url` and OPENAI_API_KEY."""
     if entry.api_key_env is not None:
         return Endpoint(entry.model_copy(update={"base_url": entry.base_url or base_url}), True)
     if entry.base_url is not None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import yaml
@@ -16,6 +16,9 @@ from pydantic import Field, JsonValue, ValidationError, field_validator
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.text.redaction import is_secret_name, is_secret_setting, redact
 from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
+
+if TYPE_CHECKING:
+    from langgraph_takeover.nodes.context.settings import Prices
 
 _MAX_FILE_BYTES = 1 << 18
 _MAX_TOKENS = 100_000_000
@@ -80,6 +83,15 @@ class ModelEntry(Frozen):
     window: int | None = Field(default=None, ge=1000, le=_MAX_TOKENS, strict=True)
     """Context window in tokens."""
     price: ModelPrice | None = None
+
+    @property
+    def prices(self) -> Prices | None:
+        """The price as the runtime's budgets take it, in US dollars."""
+        from langgraph_takeover.nodes.context.settings import Prices
+
+        if self.price is None:
+            return None
+        return Prices(prompt=self.price.input, completion=self.price.output, cached=self.price.cached)
 
     @field_validator("model")
     @classmethod

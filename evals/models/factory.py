@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from langgraph_takeover.evals.models.endpoints import find_endpoint
-from langgraph_takeover.evals.models.entries import Models
+from langgraph_takeover.evals.models.endpoints import (
+    Endpoint,
+    check_key,
+    find_endpoint,
+    find_entry_endpoint,
+)
+from langgraph_takeover.evals.models.entries import ModelEntry, Models
 from langgraph_takeover.evals.models.facts import read_facts
 from langgraph_takeover.evals.models.names import ModelName, builtin_latency_s, parse_model_name
 
@@ -80,11 +85,32 @@ def build_llm(
 
     Raises ModelNameError.
     """
+    endpoint = find_endpoint(name, models or {}, base_url)
+    limit = endpoint.entry.max_output_tokens or max_reply_tokens
+    own_temperature = endpoint.entry.temperature
+    return _build_client(endpoint, limit, temperature if own_temperature is None else own_temperature)
+
+
+def build_chat_model(entry: ModelEntry) -> BaseChatModel:
+    """The client of a models file's entry, for `run`, `take_over`, `deliver` or an `Agent`.
+
+    Raises ModelNameError if the variable with its key is not set.
+
+    Example:
+        >>> from langgraph_takeover.models import ModelEntry, build_chat_model
+        >>> build_chat_model(ModelEntry(model="qwen", base_url="http://127.0.0.1:8091/v1")).model_name
+        'qwen'
+    """
+    endpoint = find_entry_endpoint(entry, None)
+    check_key(entry.model, endpoint)
+    return _build_client(endpoint, entry.max_output_tokens, entry.temperature)
+
+
+def _build_client(endpoint: Endpoint, max_tokens: int | None, temperature: float | None) -> BaseChatModel:
     from pydantic import SecretStr
 
     from langgraph_takeover.evals.models.chat_client import EndpointModel
 
-    endpoint = find_endpoint(name, models or {}, base_url)
     entry = endpoint.entry
     return EndpointModel(
         model=entry.model,
@@ -92,8 +118,8 @@ def build_llm(
         api_key=SecretStr(endpoint.api_key),
         max_retries=2,
         timeout=300,
-        max_completion_tokens=entry.max_output_tokens or max_reply_tokens,
-        temperature=temperature if entry.temperature is None else entry.temperature,
+        max_completion_tokens=max_tokens,
+        temperature=temperature,
         extra_body=dict(entry.extra_body) or None,
     )
 

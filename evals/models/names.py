@@ -100,6 +100,12 @@ def parse_model_name(name: str) -> ModelName:
     return ModelName(kind, rest)
 
 
+def require_entry(name: str, entries: Collection[str]) -> None:
+    """Raises ModelNameError if the name is that of an entry which does not exist."""
+    if parse_model_name(name).kind == ENTRY and name not in entries:
+        raise unknown_model_error(name, entries)
+
+
 def unknown_model_error(name: str, entries: Collection[str] = ()) -> ModelNameError:
     known = (
         f"an entry of --models: {', '.join(entries)}" if entries else "an entry of a models file (--models)"

@@ -21,6 +21,12 @@ from langgraph_takeover.evals.run.settings.config import (
     read_views,
     remove_password,
 )
+from langgraph_takeover.evals.run.settings.entries import (
+    check_windows,
+    keep_used_models,
+    load_models_option,
+    load_source_models,
+)
 from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS, RunOptions
 from langgraph_takeover.evals.run.settings.study import check_tiers, get_study, read_shard
 from langgraph_takeover.evals.tasks import Task, TaskSourceError, load_tasks
@@ -100,8 +106,8 @@ def resolve_run(
         decided = get_study(options["study"]).options
         options = options | {name: value for name, value in decided.items() if name not in explicit}
     settled = _resolve_settings(options)
-    settled["models"] = {**_load_source_models(settled["records_of"]), **settled["models"]}
-    config = _keep_used_models(RunConfig(run_id=make_run_id(), sandbox="process", **settled))
+    settled["models"] = {**load_source_models(settled["records_of"]), **settled["models"]}
+    config = keep_used_models(RunConfig(run_id=make_run_id(), sandbox="process", **settled))
     tasks = load_run_tasks(config)
     return config.model_copy(update={"sandbox": _choose_backend(options, tasks)}), tasks
 
@@ -172,32 +178,6 @@ def _resolve_settings(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def load_models_option(path: Path | None) -> models.Models:
-    """The entries of `--models`; none without it. Raises ModelsFileError."""
-    if path is None:
-        return {}
-    try:
-        return models.load_models(path)
-    except models.ModelsFileError as error:
-        raise models.ModelsFileError(f"--models: {error}") from error
-
-
-def _load_source_models(records_of: str | None) -> models.Models:
-    """The entries of the earlier run, for names that the models file does not define."""
-    try:
-        return load_config(Path(records_of)).models if records_of is not None else {}
-    except RunUsageError:
-        return {}  # `check_source` reports it
-
-
-def _keep_used_models(config: RunConfig) -> RunConfig:
-    """The settings without entries that the run does not use."""
-    used = (*config.predecessors, *config.successors, *map(config.choose_writer, config.predecessors))
-    return config.model_copy(
-        update={"models": {name: entry for name, entry in config.models.items() if name in used}}
-    )
-
-
 def _deduplicate(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
@@ -246,7 +226,7 @@ def check_run(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     writers = tuple(config.choose_writer(name) for name in config.predecessors)
     for name in dict.fromkeys((*config.predecessors, *config.successors, *writers)):
         models.check_model(name, tasks, config.base_url, config.models)
-    _check_windows(config)
+    check_windows(config)
     if any(models.parse_model_name(name).kind == "replay" for name in writers) and len(config.views) > 1:
         wanting = [view for view in config.views if view in VIEWS_WITH_NOTES]
         if wanting:
@@ -257,20 +237,6 @@ def check_run(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
         task.build_spec(config.sandbox, config.run_id, out)
     _check_sandbox(config, tasks)
     check_gradable(tasks)
-
-
-def _check_windows(config: RunConfig) -> None:
-    """Raises RunUsageError if conversations are to be condensed, but a model's context window is unknown."""
-    if not config.condense:
-        return
-    for name in dict.fromkeys((*config.predecessors, *config.successors)):
-        if models.is_llm(name) and config.find_window(name) is None:
-            model = models.build_llm(name, base_url=config.base_url, models=config.models)
-            if not (model.profile or {}).get("max_input_tokens"):
-                raise RunUsageError(
-                    f"--condense: the context window of {name} is unknown (write it as window into its entry of "
-                    "--models, or pass --window-tokens)"
-                )
 
 
 def _check_image(task: Task, config: RunConfig) -> None:

@@ -42,6 +42,7 @@ _NUMBER_FIELDS = frozenset((
     "events", "steps", "llm_calls", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds", "repeat",
     "first_prompt_chars", "first_prompt_tokens", "window_tokens", "recalls", "recall_events", "recall_tokens",
     "rediscovery_events", "verification_events", "statements", "contradicted", "unsupported", "repeated",
+    "uncounted_calls", "cost_usd", "empty_replies", "condensed",
 ))
 # fmt: on
 _ALWAYS_COUNTED = ("events", "steps", "seconds", "repeat")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+from langgraph_takeover.evals.reports.costs import format_usd
 from langgraph_takeover.evals.reports.html.timelines import run_name, takeover_key
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results
@@ -16,7 +17,7 @@ _ROW_FIELDS = (
     "task_id", "predecessor", "view", "successor", "repeat", "outcome", "resolved", "events", "steps", "llm_calls",
     "prompt_tokens", "cached_tokens", "completion_tokens", "seconds", "first_prompt_chars", "first_prompt_tokens",
     "rediscovery_events", "rediscovery", "verification_events", "recalls", "recall_tokens", "stop_reason", "detail",
-    "trace",
+    "trace", "uncounted_calls", "cost_usd", "empty_replies", "condensed",
 )  # fmt: skip
 _NUMBER = re.compile(r"[-+−±]?[\d.,]+( ?%)?|–|-|")
 UNKNOWN = "unknown"
@@ -106,6 +107,9 @@ def build_key_figures(results: Results, summary: Mapping[str, Any]) -> tuple[Key
         KeyFigure("median events", _format_median(baseline_events), f"with the {BASELINE} only"),
         KeyFigure("rediscovery", _format_percent(rediscovery, events), "of all events"),
         KeyFigure("infrastructure failures", f"{len(summary['infrastructure_failures']):,}", "excluded"),
+        KeyFigure(
+            "US dollars", format_usd(summary["costs"]["all"]["cost_usd"]), _describe_cost_basis(summary)
+        ),
     )
 
 
@@ -113,7 +117,7 @@ def build_view_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple
     """The columns and rows of the table by view."""
     columns = (
         "view", "runs", "solved", "median events", "Δ events", "median prompt tokens", "Δ prompt tokens",
-        "median first prompt, characters", "rediscovery", "Δ solved",
+        "median first prompt, characters", "rediscovery", "Δ solved", "context overflow", "uncounted calls", "US dollars",
     )  # fmt: skip
     rows = tuple(
         (
@@ -127,6 +131,9 @@ def build_view_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple
             each["median_first_prompt_chars"],
             None if each["rediscovery_share"] is None else f"{100 * each['rediscovery_share']:.1f} %",
             None if each["solved_delta"] is None else f"{each['solved_delta']:+d}".replace("-", "−"),
+            each["context_overflows"],
+            each["uncounted_calls"],
+            format_usd(each["cost_usd"]),
         )
         for view, each in summary["views"].items()
         if each["runs"] or each["infrastructure_failures"]
@@ -152,11 +159,26 @@ def build_filters(results: Results) -> tuple[Filter, ...]:
 def describe_settings(config: RunConfig) -> tuple[tuple[str, str], ...]:
     """A run's settings for display, without empty ones."""
     settings = config.model_dump(mode="json")
-    return tuple(
-        (name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
-        for name, value in settings.items()
-        if value not in (None, [], False)
+    entries = settings.pop("models")
+    return (
+        *(
+            (name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+            for name, value in settings.items()
+            if value not in (None, [], False)
+        ),
+        *((f"model {name}", _describe_entry(entry)) for name, entry in entries.items()),
     )
+
+
+def _describe_entry(entry: Mapping[str, Any]) -> str:
+    return ", ".join(f"{field}: {value}" for field, value in entry.items() if value not in (None, {}))
+
+
+def _describe_cost_basis(summary: Mapping[str, Any]) -> str:
+    uncounted = summary["costs"]["all"]["uncounted_calls"]
+    if uncounted:
+        return f"{uncounted:,} calls without usage"
+    return "of all stages" if summary["costs"]["all"]["cost_usd"] is not None else "a price is unknown"
 
 
 def find_number_columns(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> tuple[bool, ...]:

@@ -1,4 +1,4 @@
-"""The nine tables of results: the study, the effects of views, and the cost of handoffs."""
+"""The tables of results: the study, the effects of views, and the cost of handoffs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import groupby
 from statistics import median
 
 from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data, display_names
+from langgraph_takeover.evals.reports.costs import list_cost_groups
 from langgraph_takeover.evals.reports.estimates import (
     REDISCOVERY_KINDS,
     Pair,
@@ -27,6 +28,7 @@ from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.settings.config import STAGES
 
 __all__ = ["Table", "build_tables"]
+NotesTokens = tuple[int, float | None, float | None]
 _NOTES_BY_VIEW = {"summary": "summary", "structured": "structured", "cited": "structured"}
 """The kind of notes in each view."""
 
@@ -35,7 +37,7 @@ _REPEATED = {"read": "repeated reads", "search": "repeated searches", "command":
 
 
 def build_tables(results: Results) -> tuple[Table, ...]:
-    """Build all nine tables; a table without data is empty, and its notes say why."""
+    """Build all tables; a table without data is empty, and its notes say why."""
     data = collect_report_data(results)
     tables = (
         _build_study_table(results, data),
@@ -47,6 +49,7 @@ def build_tables(results: Results) -> tuple[Table, ...]:
         _build_repeats_table(data),
         effect_tables.build_predecessor_table(data),
         _build_debt_table(results, data),
+        _build_cost_table(results, data),
     )
     caveats = (*list_result_caveats(results), *results.warnings)
     return tuple(table._replace(notes=table.notes + caveats) for table in tables)
@@ -167,14 +170,15 @@ def _build_debt_table(results: Results, data: ReportData) -> Table:
         )
         pairs = data.pair_with_reference(of_successor, view)
         cost = notes.get(_NOTES_BY_VIEW.get(view, ""))
+        tokens = cost[1] + cost[2] if cost and cost[1] is not None and cost[2] is not None else None
         return (
             *(len(rows), events, *(counts[kind] for kind in REDISCOVERY_KINDS), rediscovery),
             100 * rediscovery / events if events else None,
             counts["verification"],
             *(_median_debt(pairs, measure) for measure in ("events", "prompt_tokens")),
             *(None, None, None),
-            compute_break_even(sum(cost[1:]) / cost[0], pair_with_baseline(of_successor, view))
-            if cost
+            compute_break_even(tokens / cost[0], pair_with_baseline(of_successor, view))
+            if cost and tokens is not None
             else None,
         )
 
@@ -190,7 +194,7 @@ def _build_debt_table(results: Results, data: ReportData) -> Table:
     return Table(9, "debt", "Sources of handoff debt", columns, rows, _debt_notes(data, notes))
 
 
-def _debt_notes(data: ReportData, notes: dict[str, tuple[int, float, float]]) -> tuple[str, ...]:
+def _debt_notes(data: ReportData, notes: dict[str, NotesTokens]) -> tuple[str, ...]:
     texts = [
         "Rediscovery: events that repeat work whose result the predecessor knew. Verification, the first re-run of the "
         "predecessor's latest validation, is not debt."
@@ -211,14 +215,43 @@ def _debt_notes(data: ReportData, notes: dict[str, tuple[int, float, float]]) ->
     return tuple(texts)
 
 
+def _build_cost_table(results: Results, data: ReportData) -> Table:
+    groups = list_cost_groups(results, data.views)
+    names = display_names(group.model for group in groups)
+    return Table(
+        10,
+        "costs",
+        "Tokens and costs",
+        (
+            *(
+                "role",
+                "model",
+                "view",
+                "runs",
+                "LLM calls",
+                "prompt tokens",
+                "cached tokens",
+                "completion tokens",
+            ),
+            *("uncounted calls", "cost, USD"),
+        ),
+        tuple((group.role, names[group.model], group.view, *group.cost) for group in groups),
+        (
+            "Cached tokens are part of the prompt tokens, and have their own price. A sum is missing (–) if a price is unknown, "
+            "or if an endpoint reported no usage for a call, which then counts as uncounted. Models that are no LLM cost "
+            "nothing. Infrastructure failures are left out.",
+        ),
+    )
+
+
 def _median_debt(pairs: tuple[Pair, ...], measure: str) -> float | None:
     extra = [a - b for a, b in read_paired_values(pairs, measure)]
     return median(extra) if extra else None
 
 
-def _count_notes_tokens(results: Results) -> dict[str, tuple[int, float, float]]:
-    """By kind: number of notes with token counts, and their prompt and completion tokens."""
-    costs = {}
+def _count_notes_tokens(results: Results) -> dict[str, NotesTokens]:
+    """By kind: number of notes, and their prompt and completion tokens; None if some were not counted."""
+    costs: dict[str, NotesTokens] = {}
     for kind in ("summary", "structured"):
         usages = [row["usage"][kind] for row in results.notes if kind in row.get("usage", {})]
         both = [
@@ -226,10 +259,12 @@ def _count_notes_tokens(results: Results) -> dict[str, tuple[int, float, float]]
             for usage in usages
         ]
         counted = [(prompt, reply) for prompt, reply in both if prompt is not None and reply is not None]
-        if counted:
+        if counted and len(counted) == len(usages):
             costs[kind] = (
                 len(counted),
                 sum(prompt for prompt, _ in counted),
                 sum(reply for _, reply in counted),
             )
+        elif usages:
+            costs[kind] = (len(usages), None, None)
     return costs
