@@ -13,6 +13,7 @@ from langgraph_takeover.evals.cli.runner import INFRASTRUCTURE_FAILURES, INTERRU
 from langgraph_takeover.handoff.text.files import describe_error
 
 if TYPE_CHECKING:
+    from langgraph_takeover.evals.models import Models
     from langgraph_takeover.handoff.records.record import HandoffRecord, Notes
 
 _EPILOG = """
@@ -22,6 +23,8 @@ Examples:
 
   takeover-notes trajectories/ --point first_validation --limit 10 --model openai:qwen
   --base-url http://127.0.0.1:8091/v1 --out notes
+
+  takeover-notes trajectories/ --models examples/models.yaml --model thinker
 
 Completed notes stay in --out; the same command resumes with the rest.
 
@@ -36,7 +39,13 @@ def command(
         list[str],
         typer.Argument(help="Files, directories or globs, as for takeover-detect.", metavar="TRACE…"),
     ],
-    model: Annotated[str, typer.Option(help="Model that writes the notes: openai:NAME.")],
+    model: Annotated[
+        str, typer.Option(help="Model that writes the notes: openai:NAME, or an entry of --models.")
+    ],
+    models_file: Annotated[
+        Path | None,
+        typer.Option("--models", help="Models file (YAML), one entry per model.", show_default=False),
+    ] = None,
     base_url: Annotated[
         str | None,
         typer.Option(envvar="OPENAI_BASE_URL", help="OpenAI-compatible server.", show_default=False),
@@ -56,11 +65,12 @@ def command(
 
     try:
         kind = read_names("--point", "point", point, POINTS)[0]
-        if models.parse_model_name(model).kind != "openai":
+        if not models.parse_model_name(model).is_llm:
             raise RunUsageError(
                 f"--model: {model} cannot write notes about recorded runs (use an LLM: openai:NAME)"
             )
-        models.check_model(model, (), base_url)
+        entries = models.load_models(models_file) if models_file is not None else {}
+        models.check_model(model, (), base_url, entries)
         records: list[tuple[str, HandoffRecord]] = []
         for name, trace in read_traces(find_trace_files(traces), "auto"):
             found = [each for each in list_handoff_points(trace) if each.kind == kind]
@@ -69,6 +79,9 @@ def command(
         if not records:
             raise RunUsageError(f"--point: none of the runs reaches {kind}")
         out.mkdir(parents=True, exist_ok=True)
+    except models.ModelsFileError as error:
+        print(f"error: --models: {error}", file=sys.stderr)
+        raise typer.Exit(USAGE) from None
     except (RunUsageError, UnknownTraceError, models.ModelNameError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(USAGE) from None
@@ -76,7 +89,7 @@ def command(
         print(f"error: --out: {out}: {describe_error(error)}", file=sys.stderr)
         raise typer.Exit(USAGE) from None
     try:
-        raise typer.Exit(_write_all(records, model, base_url, out))
+        raise typer.Exit(_write_all(records, model, base_url, entries, out))
     except RecordError as error:
         print(f"error: --out: {error} (remove that file to write it again)", file=sys.stderr)
         raise typer.Exit(USAGE) from None
@@ -90,8 +103,10 @@ def command(
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _write_all(records: list[tuple[str, HandoffRecord]], model: str, base_url: str | None, out: Path) -> int:
-    from langgraph_takeover.evals.models import build_llm
+def _write_all(
+    records: list[tuple[str, HandoffRecord]], model: str, base_url: str | None, entries: Models, out: Path
+) -> int:
+    from langgraph_takeover.evals.models import build_notes_llm
     from langgraph_takeover.evals.run.execution.stages import NOTES_TIMEOUT_S
     from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
     from langgraph_takeover.handoff.records.record import Notes, parse_model, write_durably
@@ -99,7 +114,7 @@ def _write_all(records: list[tuple[str, HandoffRecord]], model: str, base_url: s
     from langgraph_takeover.nodes.model.errors import ModelError
     from langgraph_takeover.nodes.model.notes import build_ask
 
-    llm = build_llm(model, base_url=base_url, max_reply_tokens=OUTPUT_TOKENS, temperature=0.0)
+    llm = build_notes_llm(model, base_url=base_url, models=entries, max_tokens=OUTPUT_TOKENS)
     ask = build_ask(llm, timeout_s=NOTES_TIMEOUT_S)
     rows, failed = [], 0
     for number, (name, record) in enumerate(records, 1):

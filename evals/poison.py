@@ -67,6 +67,10 @@ def command(
         Option(help="Model that takes over.", show_default="the successor of RUN"),
     ] = None,
     base_url: Annotated[str | None, OPTIONS["base_url"]] = None,
+    models: Annotated[
+        Path | None,
+        Option(help="Models file (YAML) with further entries.", show_default="the entries of RUN"),
+    ] = None,
     injections: Annotated[
         str, Option(help="Injections, separated by commas, or 'all'; each is tested alone.")
     ] = "all",
@@ -88,6 +92,7 @@ def command(
         "view": view,
         "successor": successor,
         "base_url": base_url,
+        "models": models,
         "injections": injections,
         "limit": limit,
         "allow_unisolated": allow_unisolated,

@@ -212,7 +212,13 @@ def _print_run_header(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> 
         f"{len(tasks)} task{'s' if len(tasks) > 1 else ''}; views: {', '.join(config.views)}; results: {out}"
     )
     print("; ".join(f"{role}: {', '.join(names)}" for role, names in models.items()))
-    warning = describe_ambiguous_models((*config.predecessors, *config.successors), config.base_url)
+    for name, entry in config.models.items():
+        where = entry.base_url or config.base_url or "the API of OpenAI"
+        key = f", key in {entry.api_key_env}" if entry.api_key_env else ""
+        print(f"{name}: {entry.model} at {where}{key}")
+    warning = describe_ambiguous_models(
+        (*config.predecessors, *config.successors), config.base_url, config.models
+    )
     if warning:
         print(f"warning: {warning}", file=sys.stderr)
     print(f"sandbox: {config.sandbox}, {sandbox.describe_backend(config.sandbox)}", flush=True)

@@ -66,7 +66,10 @@ class Outcome(Frozen):
     steps: int = 0
     """Number of model replies."""
     prompt_tokens: int = 0
+    """Estimated for calls without a count, as `completion_tokens` and `cost` are."""
     completion_tokens: int = 0
+    uncounted_calls: int = 0
+    """Calls, failed attempts included, whose tokens the endpoint did not report."""
     cost: float = 0.0
     """In the currency of `prices`; 0 without prices."""
     seconds: float = 0.0

@@ -1,5 +1,7 @@
 """Every error that a public function raises. All derive from `TakeoverError` and from the builtin that they are."""
 
+from langgraph_takeover.evals.models.entries import ModelsFileError
+from langgraph_takeover.evals.models.names import ModelNameError
 from langgraph_takeover.graph.errors import (
     CheckpointCorruptError,
     HandoffError,
@@ -57,6 +59,8 @@ __all__ = [
     "LedgerUnavailableError",
     "MissingContextError",
     "ModelError",
+    "ModelNameError",
+    "ModelsFileError",
     "NotWaitingError",
     "OutOfDiskError",
     "RecordError",

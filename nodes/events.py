@@ -92,13 +92,16 @@ def build_reply_messages(state: AgentState, text: str) -> list[AnyMessage]:
     return [ToolMessage(text, tool_call_id=call["id"]) for call in calls] or [HumanMessage(text)]
 
 
-def add_usage(spent: Spending, usage: Usage, context: AgentContext, seconds: float) -> Spending:
-    """Return the spending including one model call."""
+def add_usage(
+    spent: Spending, usage: Usage, context: AgentContext, seconds: float, uncounted_calls: int
+) -> Spending:
+    """Return the spending including one model call; of its requests, that many were not counted."""
     return Spending(
         prompt_tokens=spent["prompt_tokens"] + (usage.prompt_tokens or 0),
         completion_tokens=spent["completion_tokens"] + (usage.completion_tokens or 0),
         cost=spent["cost"] + (context.prices.compute_cost(usage) if context.prices else 0.0),
         seconds=spent["seconds"] + seconds,
+        uncounted_calls=spent.get("uncounted_calls", 0) + uncounted_calls,
     )
 
 

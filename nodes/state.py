@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, NotRequired, cast
 
+from annotated_types import Ge
 from langchain_core.messages import AnyMessage, BaseMessage
 from langgraph.channels import DeltaChannel
 from pydantic import JsonValue, TypeAdapter, ValidationError
@@ -80,9 +81,11 @@ class Spending(TypedDict):
     """Cost of the model calls, in the currency of the prices; 0 without prices."""
     seconds: float
     """Time spent in model calls and actions, without the time between a crash and the resume."""
+    uncounted_calls: NotRequired[int]
+    """Calls, failed attempts included, whose tokens the endpoint did not report; states of older versions lack it."""
 
 
-NO_SPENDING = Spending(prompt_tokens=0, completion_tokens=0, cost=0.0, seconds=0.0)
+NO_SPENDING = Spending(prompt_tokens=0, completion_tokens=0, cost=0.0, seconds=0.0, uncounted_calls=0)
 
 
 class ActionEdgeState(TypedDict, total=False):
@@ -130,6 +133,8 @@ class AgentState(TypedDict, total=False):
     """Ids of the handoff records made so far."""
     steps: int
     spent: Spending
+    condensed: int
+    """Number of the oldest observations that the model no longer sees, under `condense`."""
     stop_reason: StopReason | None
     record: str
     """Takeovers only: id of the record."""
@@ -159,6 +164,7 @@ _FIELD_ADAPTERS: dict[str, TypeAdapter[Any]] = {
     "edits": TypeAdapter(list[dict[str, JsonValue]]),
     "records": TypeAdapter(list[str]),
     "steps": TypeAdapter(int),
+    "condensed": TypeAdapter(Annotated[int, Ge(0)]),
     "spent": TypeAdapter(Spending),
     "stop_reason": TypeAdapter(StopReason | None),
     "turns_left": TypeAdapter(int | None),

@@ -14,6 +14,8 @@ class ChatServer:
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
+        self.keys: list[str] = []
+        """The API key of each request."""
         self.serves: list[str] | None = None
         """The models that it lists; None if it has no list."""
         self.answer: Callable[[dict[str, Any]], tuple[int, bytes]] = lambda request: self.reply("ok")
@@ -24,6 +26,7 @@ class ChatServer:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 request = json.loads(body)
                 outer.requests.append(request)
+                outer.keys.append(self.headers.get("Authorization", "").removeprefix("Bearer "))
                 status, content = outer.answer(request)
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
@@ -48,13 +51,26 @@ class ChatServer:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     @staticmethod
-    def reply(text: str, finish_reason: str | None = "stop", prompt_tokens: int = 100) -> tuple[int, bytes]:
-        choice = {
-            "index": 0,
-            "message": {"role": "assistant", "content": text},
-            "finish_reason": finish_reason,
-        }
-        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": 10, "total_tokens": prompt_tokens + 10}
+    def reply(
+        text: str,
+        finish_reason: str | None = "stop",
+        prompt_tokens: int | None = 100,
+        *,
+        cached_tokens: int | None = None,
+        thought: str = "",
+    ) -> tuple[int, bytes]:
+        """A reply; without `prompt_tokens` it has no usage."""
+        message = {"role": "assistant", "content": text} | ({"reasoning_content": thought} if thought else {})
+        choice = {"index": 0, "message": message, "finish_reason": finish_reason}
+        usage: dict[str, Any] | None = None
+        if prompt_tokens is not None:
+            usage = {
+                "prompt_tokens": prompt_tokens,
+                "completion_tokens": 10,
+                "total_tokens": prompt_tokens + 10,
+            }
+            if cached_tokens is not None:
+                usage["prompt_tokens_details"] = {"cached_tokens": cached_tokens}
         body = {
             "id": "1",
             "object": "chat.completion",

@@ -22,6 +22,7 @@ class CommandOptions(RunOptions):
 
     view: str = "structured"
     model: str = "builtin:oracle"
+    models: Path | None = None
     predecessor: list[str] | None = None
     successor: list[str] | None = None
     tasks: str = "bundled"
@@ -48,7 +49,16 @@ OPTIONS: dict[str, OptionInfo] = {
         help="Views to compare, separated by commas, or 'all': repository, trace, summary, structured, payload, transcript, cited. "
         "The repository baseline always runs."
     ),
-    "model": Option(help="Model of predecessor and successor: openai:NAME, replay:FILE or builtin:oracle."),
+    "model": Option(
+        help="Model of predecessor and successor: openai:NAME, openai:NAME@URL, replay:FILE, builtin:oracle, or an entry "
+        "of --models."
+    ),
+    "models": Option(
+        help="Models file (YAML), one entry per model, whose name can stand wherever a model is named: model, base_url, "
+        "api_key_env, temperature, extra_body, max_output_tokens, window, and price in US dollars per million tokens. "
+        "See examples/models.yaml.",
+        show_default=False,
+    ),
     "predecessor": Option(help="Model that starts the tasks (repeatable).", show_default="--model"),
     "successor": Option(
         help="Model that takes over (repeatable). A replay of the predecessor's own file resumes at "
@@ -103,15 +113,24 @@ OPTIONS: dict[str, OptionInfo] = {
         help="Directory on each node for its own files.",
         show_default="the node's directory for temporary files",
     ),
-    "base_url": Option(envvar="OPENAI_BASE_URL", help="OpenAI-compatible server for openai: models."),
+    "base_url": Option(
+        envvar="OPENAI_BASE_URL",
+        help="OpenAI-compatible server of the models that name no other, with the key in OPENAI_API_KEY.",
+    ),
     "protocol": Option(help="Action format: text, or native for the provider's tool calls."),
     "max_steps": Option(help="Maximum number of actions per agent."),
     "max_tokens": Option(help="Maximum number of prompt and completion tokens per agent."),
-    "max_reply_tokens": Option(help="Maximum number of tokens per reply.", show_default="the server's limit"),
+    "max_reply_tokens": Option(
+        help="Maximum number of tokens per reply, unless the model's entry has a max_output_tokens.",
+        show_default="the server's limit",
+    ),
     "max_seconds": Option(min=1, help="Maximum number of seconds per agent."),
     "window_tokens": Option(
-        help="Context window of the successor in tokens; bounds the views payload and transcript.",
+        help="Context window in tokens, unless the model's entry has a window; bounds the views payload and transcript.",
         show_default="the model's known window, else 128000",
+    ),
+    "condense": Option(
+        help="When a conversation reaches 80 % of the context window, replace its oldest observations by a short marker."
     ),
     "command_timeout_s": Option(min=0.1, help="Maximum number of seconds per command."),
     "allow_unisolated": Option(
@@ -132,7 +151,7 @@ OPTIONS: dict[str, OptionInfo] = {
     ),
     "report": Option(help="Write tables, plots and report.html; takeover-report can write them later."),
     "dry_run": Option(
-        help="Print the plan with estimated tokens and time, then exit; with --resume, for the remaining jobs."
+        help="Print the plan with estimated tokens, cost and time, then exit; with --resume, for the remaining jobs."
     ),
     "list_tasks": Option(help="Print the selected task ids, one per line, then exit."),
 }
@@ -182,8 +201,12 @@ Examples:
   --predecessor replay:sympy__sympy-23534.traj.json --successor openai:qwen
   --base-url http://127.0.0.1:8091/v1
 
-  takeover --study main --tasks verified.parquet --predecessor openai:a --successor openai:a
-  --successor openai:b --dry-run
+  takeover --models examples/models.yaml --model local-coder --notes-model thinker --view structured
+
+  takeover --view trace --predecessor openai:a@http://127.0.0.1:8091/v1 --successor openai:b
+
+  takeover --study main --tasks verified.parquet --models models.yaml --predecessor a --successor a
+  --successor b --dry-run
 
   takeover --study main --shard 2/8 --model openai:a --out runs/shard2
 

@@ -25,6 +25,7 @@ from langgraph_takeover.evals.run.settings.config import (
     read_names,
     read_views,
 )
+from langgraph_takeover.evals.run.settings.entries import load_models_option
 from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS
 from langgraph_takeover.evals.tasks import Task, load_tasks
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
@@ -71,7 +72,10 @@ def prepare_poison_run(
             | _choose_isolated_backend(before.sandbox, options)
             | {"records": tuple(records)[: options["limit"]]}
             | settled
+            | {"models": {**before.models, **settled["models"]}}
         )
+        used = {name: entry for name, entry in config.models.items() if name in config.successors}
+        config = config.model_copy(update={"models": used})
     if parse_model_name(config.successors[0]).kind == "replay":
         raise RunUsageError("--successor: a replay ignores what it reads (use an LLM)")
     missing = [name for name in config.records if name not in records]
@@ -98,6 +102,7 @@ def _read_settings(options: dict[str, Any]) -> dict[str, Any]:
         ),
         "successors": (options["successor"],) if options["successor"] else None,
         "base_url": options["base_url"],
+        "models": load_models_option(options["models"]),
         "limit": options["limit"],
         "allow_unisolated": options["allow_unisolated"] or None,
     }

@@ -1,7 +1,21 @@
 """Chat models of a run, selected by name."""
 
 from langgraph_takeover.evals.models.checks import check_model, describe_ambiguous_models
-from langgraph_takeover.evals.models.factory import build_llm, build_model
+from langgraph_takeover.evals.models.entries import (
+    ModelEntry,
+    ModelPrice,
+    Models,
+    ModelsFileError,
+    find_entry_difference,
+    load_models,
+)
+from langgraph_takeover.evals.models.factory import (
+    build_llm,
+    build_model,
+    build_notes_llm,
+    build_notes_model,
+    find_notes_limit,
+)
 from langgraph_takeover.evals.models.names import (
     MODEL_NAME_FORMS,
     ORACLE,
@@ -10,18 +24,29 @@ from langgraph_takeover.evals.models.names import (
     is_builtin,
     is_llm,
     parse_model_name,
+    require_entry,
 )
 
 __all__ = [
     "MODEL_NAME_FORMS",
     "ORACLE",
+    "ModelEntry",
     "ModelName",
     "ModelNameError",
+    "ModelPrice",
+    "Models",
+    "ModelsFileError",
     "build_llm",
     "build_model",
+    "build_notes_llm",
+    "build_notes_model",
     "check_model",
     "describe_ambiguous_models",
+    "find_entry_difference",
+    "find_notes_limit",
     "is_builtin",
     "is_llm",
+    "load_models",
     "parse_model_name",
+    "require_entry",
 ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import os
+from collections import defaultdict
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from langgraph_takeover.evals.models.endpoints import Endpoint, check_key, find_endpoint
+from langgraph_takeover.evals.models.entries import Models
 from langgraph_takeover.evals.models.facts import ORACLE_FILE
 from langgraph_takeover.evals.models.names import ModelNameError, parse_model_name
 
@@ -15,11 +17,13 @@ if TYPE_CHECKING:
 _LISTING_TIMEOUT_S = 5.0
 
 
-def check_model(name: str, tasks: tuple[Task, ...], base_url: str | None) -> None:
+def check_model(
+    name: str, tasks: tuple[Task, ...], base_url: str | None, models: Models | None = None
+) -> None:
     """Detect settings with which every call of the model would fail. Raises ModelNameError."""
     model = parse_model_name(name)
-    if model.kind == "openai" and not base_url and not os.environ.get("OPENAI_API_KEY"):
-        raise ModelNameError(f"{name}: OPENAI_API_KEY is not set (set it, or pass your server as --base-url)")
+    if model.is_llm:
+        check_key(name, find_endpoint(name, models or {}, base_url))
     if model.kind == "replay":
         from langgraph_takeover.evals.models.replay import TrajectoryError, read_trajectory
 
@@ -43,27 +47,31 @@ def check_model(name: str, tasks: tuple[Task, ...], base_url: str | None) -> Non
             )
 
 
-def describe_ambiguous_models(names: Collection[str], base_url: str | None) -> str | None:
+def describe_ambiguous_models(
+    names: Collection[str], base_url: str | None, models: Models | None = None
+) -> str | None:
     """A warning if an endpoint may answer for several of these models with the same one.
 
-    None if no warning is needed, or if the endpoint does not list its models.
+    None if no warning is needed, or if the endpoints do not list their models.
     """
-    requested = [
-        parse_model_name(name).rest for name in dict.fromkeys(names) if parse_model_name(name).is_llm
-    ]
-    if base_url is None or len(requested) < 2:
-        return None
-    served = _list_served_models(base_url)
-    missing = [name for name in requested if name not in served]
-    if not served or not missing:
-        return None
-    return (
-        f"{base_url} serves {', '.join(sorted(served)[:5])}, but not {', '.join(missing)}: "
-        "it may answer for several of these names with the same model"
-    )
+    by_server: dict[str, dict[str, Endpoint]] = defaultdict(dict)
+    for name in dict.fromkeys(names):
+        if parse_model_name(name).is_llm:
+            endpoint = find_endpoint(name, models or {}, base_url)
+            if endpoint.entry.base_url is not None:
+                by_server[endpoint.entry.base_url].setdefault(endpoint.entry.model, endpoint)
+    for url, requested in by_server.items():
+        served = _list_served_models(next(iter(requested.values()))) if len(requested) > 1 else set()
+        missing = [model for model in requested if model not in served]
+        if served and missing:
+            return (
+                f"{url} serves {', '.join(sorted(served)[:5])}, but not {', '.join(missing)}: "
+                "it may answer for several of these names with the same model"
+            )
+    return None
 
 
-def _list_served_models(base_url: str) -> set[str]:
+def _list_served_models(endpoint: Endpoint) -> set[str]:
     """Names of the models that the endpoint lists; empty if it lists none."""
     from openai import OpenAI, OpenAIError
 
@@ -72,11 +80,10 @@ def _list_served_models(base_url: str) -> set[str]:
     exchange = Exchange(_LISTING_TIMEOUT_S)
 
     def list_models() -> set[str]:
-        key = os.environ.get("OPENAI_API_KEY") or "none"
         http_client = exchange.attach_client()
         client = OpenAI(
-            base_url=base_url,
-            api_key=key,
+            base_url=endpoint.entry.base_url,
+            api_key=endpoint.api_key,
             timeout=_LISTING_TIMEOUT_S,
             max_retries=0,
             http_client=http_client,

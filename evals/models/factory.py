@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
+from langgraph_takeover.evals.models.endpoints import (
+    Endpoint,
+    check_key,
+    find_endpoint,
+    find_entry_endpoint,
+)
+from langgraph_takeover.evals.models.entries import ModelEntry, Models
 from langgraph_takeover.evals.models.facts import read_facts
 from langgraph_takeover.evals.models.names import ModelName, builtin_latency_s, parse_model_name
 
@@ -20,15 +26,15 @@ def build_model(
     *,
     task: Task,
     base_url: str | None,
+    models: Models | None = None,
     record: HandoffRecord | None = None,
     workspace: str = "",
     max_reply_tokens: int | None = None,
-    temperature: float | None = None,
 ) -> BaseChatModel:
     """The chat model of that name. A replay that takes over its own run continues where `record` ends."""
     model = parse_model_name(name)
     if model.is_llm:
-        return build_llm(name, base_url=base_url, max_reply_tokens=max_reply_tokens, temperature=temperature)
+        return build_llm(name, base_url=base_url, models=models, max_reply_tokens=max_reply_tokens)
     if model.kind == "replay":
         from langgraph_takeover.evals.models.replay import ReplayModel, read_trajectory
 
@@ -40,27 +46,81 @@ def build_model(
     return OracleModel(facts=(read_facts(task.directory),), latency_s=builtin_latency_s(name))
 
 
+def build_notes_model(
+    name: str, *, task: Task, base_url: str | None, models: Models, max_tokens: int
+) -> BaseChatModel:
+    """The model of that name as a writer of notes: at temperature 0, with at most `max_tokens` per note.
+
+    A larger `max_output_tokens` of its entry applies instead, because the thought of a thinking model counts, too.
+    """
+    if not parse_model_name(name).is_llm:
+        return build_model(name, task=task, base_url=base_url)
+    return build_notes_llm(name, base_url=base_url, models=models, max_tokens=max_tokens)
+
+
+def build_notes_llm(name: str, *, base_url: str | None, models: Models, max_tokens: int) -> BaseChatModel:
+    """An LLM as a writer of notes; see `build_notes_model`."""
+    limit = find_notes_limit(name, models, max_tokens)
+    # Constructed with its settings, because the client knows which models reject a temperature.
+    settings = {"temperature": 0.0, "max_output_tokens": limit}
+    own = {name: models[name].model_copy(update=settings)} if name in models else {}
+    return build_llm(name, base_url=base_url, models=own, max_reply_tokens=limit, temperature=0.0)
+
+
+def find_notes_limit(name: str, models: Models, max_tokens: int) -> int:
+    """The maximum number of tokens of a note by that model."""
+    own = models[name].max_output_tokens if name in models else None
+    return max(own or 0, max_tokens)
+
+
 def build_llm(
     name: str,
     *,
     base_url: str | None,
+    models: Models | None = None,
     max_reply_tokens: int | None = None,
     temperature: float | None = None,
 ) -> BaseChatModel:
-    """The client of an LLM by its name, `openai:NAME`."""
-    from langchain_openai import ChatOpenAI
+    """The client of an LLM by its name. Limit and temperature of its entry, if it has any, apply instead of these.
+
+    Raises ModelNameError.
+    """
+    endpoint = find_endpoint(name, models or {}, base_url)
+    limit = endpoint.entry.max_output_tokens or max_reply_tokens
+    own_temperature = endpoint.entry.temperature
+    return _build_client(endpoint, limit, temperature if own_temperature is None else own_temperature)
+
+
+def build_chat_model(entry: ModelEntry) -> BaseChatModel:
+    """The client of a models file's entry, for `run`, `take_over`, `deliver` or an `Agent`.
+
+    Raises ModelNameError if the variable with its key is not set.
+
+    Example:
+        >>> from langgraph_takeover.models import ModelEntry, build_chat_model
+        >>> build_chat_model(ModelEntry(model="qwen", base_url="http://127.0.0.1:8091/v1")).model_name
+        'qwen'
+    """
+    endpoint = find_entry_endpoint(entry, None)
+    check_key(entry.model, endpoint)
+    return _build_client(endpoint, entry.max_output_tokens, entry.temperature)
+
+
+def _build_client(endpoint: Endpoint, max_tokens: int | None, temperature: float | None) -> BaseChatModel:
     from pydantic import SecretStr
 
-    # Local servers often need no key, but the client requires one.
-    key = os.environ.get("OPENAI_API_KEY") or "none"
-    return ChatOpenAI(
-        model=parse_model_name(name).rest,
-        base_url=base_url,
-        api_key=SecretStr(key),
+    from langgraph_takeover.evals.models.chat_client import EndpointModel
+
+    entry = endpoint.entry
+    return EndpointModel(
+        model=entry.model,
+        base_url=entry.base_url,
+        api_key=SecretStr(endpoint.api_key),
         max_retries=2,
         timeout=300,
-        max_completion_tokens=max_reply_tokens,
+        max_completion_tokens=max_tokens,
         temperature=temperature,
+        extra_body=dict(entry.extra_body) or None,
     )
 
 

@@ -1,8 +1,9 @@
-"""Model names: `openai:NAME`, `replay:FILE` and `builtin:oracle`."""
+"""Model names: `openai:NAME`, `openai:NAME@URL`, `replay:FILE`, `builtin:oracle`, and entries of a models file."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +11,9 @@ from langgraph_takeover.sandbox.interface import TakeoverError
 
 ORACLE = "builtin:oracle"
 MODEL_NAME_FORMS = "openai:NAME, replay:FILE or builtin:oracle"
-_LLM = "openai:"
+ENTRY = "entry"
+"""The kind of a name without a prefix, which a models file defines."""
+_SERVER_AND_URL = re.compile(r"(.+?)@(https?://.+)", re.DOTALL)
 _BUILTIN_PATTERN = re.compile(rf"{ORACLE}(?:\+(\d+(?:\.\d+)?)s)?")
 """`builtin:oracle+0.5s` waits 0.5 seconds per reply on average, as an LLM would."""
 
@@ -20,7 +23,8 @@ class ModelNameError(TakeoverError, ValueError):
 
 
 def is_llm(name: str) -> bool:
-    return name.startswith(_LLM)
+    """Whether a name is that of an LLM at an endpoint: `openai:…`, or an entry of a models file."""
+    return name.startswith("openai:") or (name != "" and ":" not in name)
 
 
 def is_builtin(name: str) -> bool:
@@ -34,14 +38,24 @@ def builtin_latency_s(name: str) -> float:
 
 
 class ModelName(NamedTuple):
-    """A parsed model name: its kind, and the text after the first colon."""
+    """A parsed model name: its kind, and the text after the first colon; of an entry, its whole name."""
 
     kind: str
     rest: str
 
     @property
     def is_llm(self) -> bool:
-        return is_llm(f"{self.kind}:{self.rest}")
+        return self.kind in ("openai", ENTRY)
+
+    @property
+    def server_name(self) -> str:
+        """`openai:` only: the model's name at the server."""
+        return found[1] if (found := _SERVER_AND_URL.fullmatch(self.rest)) else self.rest
+
+    @property
+    def url(self) -> str | None:
+        """`openai:` only: the address of the server, if the name contains one."""
+        return found[2] if (found := _SERVER_AND_URL.fullmatch(self.rest)) else None
 
     @property
     def file(self) -> Path:
@@ -73,12 +87,27 @@ class ModelName(NamedTuple):
 
 
 def parse_model_name(name: str) -> ModelName:
-    """Parse a model name. Raises ModelNameError."""
+    """Parse a model name; `find_endpoint` checks that a models file has the entry. Raises ModelNameError."""
+    if name and ":" not in name:
+        return ModelName(ENTRY, name)
     kind, _, rest = name.partition(":")
     if (
         kind not in ("openai", "replay", "builtin")
         or not rest
         or (kind == "builtin" and not is_builtin(name))
     ):
-        raise ModelNameError(f"unknown model {name!r} (use {MODEL_NAME_FORMS})")
+        raise unknown_model_error(name)
     return ModelName(kind, rest)
+
+
+def require_entry(name: str, entries: Collection[str]) -> None:
+    """Raises ModelNameError if the name is that of an entry which does not exist."""
+    if parse_model_name(name).kind == ENTRY and name not in entries:
+        raise unknown_model_error(name, entries)
+
+
+def unknown_model_error(name: str, entries: Collection[str] = ()) -> ModelNameError:
+    known = (
+        f"an entry of --models: {', '.join(entries)}" if entries else "an entry of a models file (--models)"
+    )
+    return ModelNameError(f"unknown model {name!r} (use {MODEL_NAME_FORMS}, or {known})")

@@ -21,7 +21,7 @@ from langgraph_takeover.evals.reports.estimates import (
 )
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results
-from langgraph_takeover.evals.run.settings.config import STAGES, RunUsageError
+from langgraph_takeover.evals.run.settings.config import STAGES, RunConfig, RunUsageError
 
 PAIR_KEY = STAGES["takeovers"]
 ANSWERS = ("reexamined", "verified_before_finish", "harm", "rescue", "preserved")
@@ -154,11 +154,20 @@ def _digests_by_record(rows: Iterable[Row]) -> dict[str, str]:
 
 
 def _compare_settings(before: Results, after: Results) -> dict[str, tuple[Any, Any]]:
-    first, last = (results.sources[0].config.model_dump(mode="json") for results in (before, after))
+    first, last = (_flatten_settings(results.sources[0].config) for results in (before, after))
     return {
-        name: (first[name], last[name])
-        for name in first
-        if name not in _DIRECTORY_SETTINGS and first[name] != last[name]
+        name: (first.get(name), last.get(name))
+        for name in (*first, *(name for name in last if name not in first))
+        if name not in _DIRECTORY_SETTINGS and first.get(name) != last.get(name)
+    }
+
+
+def _flatten_settings(config: RunConfig) -> dict[str, Any]:
+    """The settings, with one for each field of a model's entry."""
+    settings = config.model_dump(mode="json")
+    entries = settings.pop("models")
+    return settings | {
+        f"models.{name}.{field}": value for name, entry in entries.items() for field, value in entry.items()
     }
 
 

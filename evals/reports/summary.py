@@ -14,6 +14,7 @@ from rich.table import Table
 
 from langgraph_takeover.evals.models import is_builtin, parse_model_name
 from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data
+from langgraph_takeover.evals.reports.costs import OVERFLOW, format_usd, sum_costs
 from langgraph_takeover.evals.reports.estimates import (
     compute_savings,
     pair_with_baseline,
@@ -52,6 +53,15 @@ def summarize(results: Results) -> dict[str, Any]:
         ),
         "handoff_states": dict(Counter(row.get("handoff_state", row["outcome"]) for row in results.labels)),
         "notes": _summarize_notes(results.notes),
+        "costs": {
+            name: sum_costs(rows)._asdict()
+            for name, rows in (
+                ("predecessors", predecessors),
+                ("notes", results.notes),
+                ("takeovers", rows),
+                ("all", (*predecessors, *results.notes, *rows)),
+            )
+        },
         "successors": list(data.successors),
         "views": {view: _summarize_view(view, rows) | _summarize_trust(view, data) for view in data.views},
         "infrastructure_failures": [
@@ -71,6 +81,7 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
     if summary["without_points"] and not summary["points"]:
         console.print("Nothing to compare: no predecessor reached a handoff point.", style="yellow")
     table = Table(title="Takeovers by view; deltas matched to the repository view at the same point")
+    costs = _choose_cost_columns(summary)
     for name in (
         "view",
         "runs",
@@ -82,6 +93,7 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
         "rediscovery",
         "Δ events",
         "Δ solved",
+        *costs,
     ):
         table.add_column(name, justify="left" if name == "view" else "right")
     for view, figures in summary["views"].items():
@@ -96,6 +108,10 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
             _format_percent(figures["rediscovery_share"], with_sign=False),
             _format_percent(figures["median_event_delta"]),
             "–" if figures["solved_delta"] is None else f"{figures['solved_delta']:+d}",
+            *(
+                format_usd(figures[field]) if field == "cost_usd" else f"{figures[field]}"
+                for field in costs.values()
+            ),
         )
     console.print(table)
     pooled = "" if len(summary["successors"]) < 2 else f" of all {len(summary['successors'])} successors"
@@ -104,6 +120,7 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
         "share of all events.",
         style="dim",
     )
+    _print_costs(console, summary["costs"])
     stopped = sum((Counter(figures["stopped"]) for figures in summary["views"].values()), Counter[str]())
     if stopped:
         reasons = ", ".join(f"{count} by {reason}" for reason, count in stopped.most_common())
@@ -150,6 +167,9 @@ def _summarize_view(view: str, rows: Sequence[Row]) -> dict[str, Any]:
         else _median_or_none([0 - saving for saving in compute_savings(pairs, "prompt_tokens")]),
         "solved_delta": None if is_baseline else sum(a["resolved"] - b["resolved"] for a, b in pairs),
         "stop_reasons": dict(Counter(row["stop_reason"] for row in graded)),
+        "context_overflows": sum(row["stop_reason"] == OVERFLOW for row in graded),
+        "condensed": sum(bool(row.get("condensed")) for row in graded),
+        **sum_costs(graded)._asdict(),
     }
 
 
@@ -181,6 +201,32 @@ def _count_answers(answers: Iterable[bool | None]) -> dict[str, int] | None:
     return {"true": sum(known), "of": len(known)} if known else None
 
 
+def _choose_cost_columns(summary: dict[str, Any]) -> dict[str, str]:
+    """The columns that have something to say, with their fields."""
+    views = summary["views"].values()
+    return {
+        name: field
+        for name, field in (
+            ("overflow", "context_overflows"),
+            ("uncounted", "uncounted_calls"),
+            ("US $", "cost_usd"),
+        )
+        if any(each[field] for each in views)
+    }
+
+
+def _print_costs(console: Console, costs: dict[str, dict[str, Any]]) -> None:
+    if any(each["cost_usd"] for each in costs.values()):
+        parts = ", ".join(f"{name} {format_usd(each['cost_usd'])}" for name, each in costs.items())
+        console.print(f"US dollars: {parts}. Cached tokens have their own price.", style="dim")
+    if uncounted := costs["all"]["uncounted_calls"]:
+        console.print(
+            f"Uncounted calls: {uncounted}. The endpoint reported no usage for them, so sums that include them are "
+            "unknown (–).",
+            style="yellow",
+        )
+
+
 def _summarize_notes(notes: Sequence[Row]) -> dict[str, Any]:
     """Cost of the notes, which are written once per point, regardless of the number of readers."""
     written = [row["usage"] for row in notes if row["outcome"] == "written"]
@@ -188,7 +234,8 @@ def _summarize_notes(notes: Sequence[Row]) -> dict[str, Any]:
         "records": len(written),
         **{
             f"{kind}_{name}": sum(counts)
-            if (counts := read_values([usage[kind] for usage in written], name))
+            if written
+            and len(counts := read_values([usage[kind] for usage in written], name)) == len(written)
             else None
             for kind in ("summary", "structured")
             for name in ("prompt_tokens", "completion_tokens")
@@ -231,10 +278,34 @@ def list_result_caveats(results: Results) -> tuple[str, ...]:
     differ = [name for name in _COMPARED_SETTINGS if any(one[name] != settings[0][name] for one in settings)]
     if differ:
         caveats.append(f"The combined runs differ in these settings: {', '.join(differ)}.")
+    caveats += _list_model_caveats(results, configs)
     versions = sorted({row["prompts"] for row in results.takeovers if row.get("prompts")})
     if len(versions) > 1:
         caveats.append(f"The takeovers used different prompt versions: {', '.join(versions)}.")
     return tuple(caveats)
+
+
+def _list_model_caveats(results: Results, configs: Sequence[RunConfig]) -> list[str]:
+    """Caveats about entries that differ between combined runs, and about replies without text and action."""
+    caveats = []
+    entries: dict[str, Any] = {}
+    for config in configs:
+        for name, entry in config.models.items():
+            if entries.setdefault(name, entry) != entry:
+                caveats.append(f"The combined runs have different entries of the model {name}.")
+    for role, rows in (("predecessor", results.predecessors), ("successor", results.takeovers)):
+        for name in dict.fromkeys(row[role] for row in rows):
+            own = [row for row in rows if row[role] == name]
+            empty = int(sum(read_values(own, "empty_replies")))
+            if empty:
+                calls = int(sum(read_values(own, "llm_calls")))
+                caveats.append(
+                    f"{empty} of {calls} replies of {name} as {role} had neither text nor action (detail of its rows)."
+                )
+    without_text = [row for row in results.notes if row["outcome"] == "written" and row.get("detail")]
+    if without_text:
+        caveats.append(f"{len(without_text)} notes lack text: {without_text[0]['detail']}.")
+    return list(dict.fromkeys(caveats))
 
 
 def _median_or_none(sample: Sequence[float]) -> float | None:

@@ -1,4 +1,4 @@
-"""The cost of a takeover, and the part of it that repeats the predecessor's work."""
+"""The part of a takeover that repeats the predecessor's work."""
 
 from __future__ import annotations
 
@@ -12,40 +12,10 @@ from langgraph_takeover.handoff.points.detectors import compute_state
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.shell.command_effects import is_search
 from langgraph_takeover.handoff.trace.events import Event, FileRead
-from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
-from langgraph_takeover.nodes.model.actions import RECALL_TOOL
 
 RediscoveryKind = Literal["read", "search", "command", "verification"]
 REDISCOVERY_KINDS: tuple[RediscoveryKind, ...] = ("read", "search", "command")
 """The kinds that are debt; verification is not."""
-
-
-class TokenTotals(NamedTuple):
-    """Sums over the calls of a run. None if no call reports usage."""
-
-    prompt: int | None
-    cached: int | None
-    completion: int | None
-
-
-def count_tokens(events: Iterable[Event]) -> TokenTotals:
-    # The runtime's estimates suffice for its budgets, not for a measurement.
-    usages = [event.usage for event in events if event.usage is not None and not event.usage.estimated]
-
-    def total(name: str) -> int | None:
-        counts = [value for usage in usages if (value := getattr(usage, name)) is not None]
-        return sum(counts) if counts else None
-
-    return TokenTotals(total("prompt_tokens"), total("cached_tokens"), total("completion_tokens"))
-
-
-def count_recall_tokens(events: Sequence[Event]) -> list[int]:
-    """The size of each recall of earlier events, estimated at four characters per token."""
-    return [
-        -(-(len(action.text) + len(seen.text)) // CHARS_PER_TOKEN)
-        for action, seen in pairwise(events)
-        if action.kind == "action" and action.tool == RECALL_TOOL and seen.kind == "observation"
-    ]
 
 
 def count_rediscovery(record: HandoffRecord, successor: Sequence[Event]) -> Counter[RediscoveryKind]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import reduce
@@ -12,9 +13,10 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from langgraph_takeover.evals.models import is_llm
+from langgraph_takeover.evals.models import ModelPrice, is_llm
 from langgraph_takeover.evals.run.execution.jobs import RunJobs
 from langgraph_takeover.evals.run.journal import Journals, Row
+from langgraph_takeover.evals.run.measures.costs import TokenTotals, compute_cost_usd
 from langgraph_takeover.evals.run.settings.config import BASELINE, STAGES, RunConfig
 from langgraph_takeover.evals.run.settings.study import Study, load_studies
 from langgraph_takeover.evals.tasks import Task
@@ -40,6 +42,10 @@ class Costs(NamedTuple):
     prompt_tokens: float
     completion_tokens: float
     seconds: float
+    cached_tokens: float = 0.0
+    """The part of the prompt tokens that is priced as cached."""
+    usd: float = 0.0
+    """NaN if the price of a model is unknown."""
 
 
 RECORDED_COSTS = Costs(36, 421_000, 7_600, 36 * CALL_S)
@@ -123,7 +129,7 @@ def _choose_basis(journals: Journals) -> tuple[Costs, float, str]:
     own = Costs(
         *(
             _compute_median(known, name)
-            for name in ("llm_calls", "prompt_tokens", "completion_tokens", "seconds")
+            for name in ("llm_calls", "prompt_tokens", "completion_tokens", "seconds", "cached_tokens")
         )
     )
     labels = [row for row in journals.labels.rows() if "seconds" in row]
@@ -144,25 +150,41 @@ def _estimate_costs(stage: str, config: RunConfig, own: Costs, graded_s: float) 
     if stage == "labels":
         return grading, grading
     if stage == "notes":
-        written = _compute_llm_share(config, [config.choose_writer(name) for name in config.predecessors])
-        note = Costs(2, _NOTE_PROMPT, 2 * OUTPUT_TOKENS, 2 * CALL_S)
-        return _scale(note, 0.5 * written), _scale(note, 1.5 * written)
+        writers = [config.choose_writer(name) for name in config.predecessors]
+        note = _average(config, writers, Costs(2, _NOTE_PROMPT, 2 * OUTPUT_TOKENS, 2 * CALL_S))
+        return _scale(note, 0.5), _scale(note, 1.5)
     if stage == "predecessors":
-        run = _scale(own, _compute_llm_share(config, config.predecessors))
+        run = _average(config, config.predecessors, own)
         return run, run
-    llm_share = _compute_llm_share(config, config.successors)
     others = (len(config.views) - 1) / len(config.views)
-    low, high = (_scale(own, llm_share * (1 - others * saved)) for saved in reversed(_SAVINGS))
+    average = _average(config, config.successors, own)
+    low, high = (_scale(average, 1 - others * saved) for saved in reversed(_SAVINGS))
     return _add(low, grading), _add(high, grading)
 
 
-def _compute_llm_share(config: RunConfig, models: Sequence[str]) -> float:
-    """The number of LLMs among these models. Other models cost nothing."""
-    return sum(map(is_llm, models)) / len(models)
+def _average(config: RunConfig, models: Sequence[str], run: Costs) -> Costs:
+    """The mean costs of these models' runs, at their prices. Models that are no LLM cost nothing."""
+    priced = [
+        run._replace(usd=_estimate_usd(config.find_price(name), run)) for name in models if is_llm(name)
+    ]
+    return _scale(reduce(_add, priced, Costs(0, 0, 0, 0)), 1 / len(models))
+
+
+def _estimate_usd(price: ModelPrice | None, run: Costs) -> float:
+    """The price of a run; NaN if it is unknown."""
+    if price is None:
+        return math.nan
+    # Medians of different rows: the cached part could exceed the whole.
+    prompt, cached = round(run.prompt_tokens), round(min(run.cached_tokens, run.prompt_tokens))
+    tokens = TokenTotals(prompt, cached, round(run.completion_tokens), 0)
+    cost = compute_cost_usd(price, tokens, calls=1)
+    assert cost is not None
+    return cost
 
 
 def _scale(costs: Costs, factor: float) -> Costs:
-    return Costs(*(value * factor for value in costs))
+    # No job costs nothing, also at an unknown price.
+    return Costs(*(value * factor if factor else 0.0 for value in costs))
 
 
 def _add(one: Costs, other: Costs) -> Costs:
@@ -189,7 +211,9 @@ def print_plan(
     table = Table(
         title=f"Remaining jobs and estimated costs with {workers} worker{'s' if workers > 1 else ''}"
     )
-    for name in ("stage", "jobs", "done", "LLM calls", "prompt tokens", "completion tokens", "hours"):
+    for name in (
+        *("stage", "jobs", "done", "LLM calls", "prompt tokens", "completion tokens", "US dollars", "hours"),
+    ):
         table.add_column(name, justify="left" if name == "stage" else "right")
     for line in (*plan.lines, _sum_lines(plan)):
         table.add_row(*_format_cells(line, workers), style="bold" if line.stage == "all" else None)
@@ -198,10 +222,28 @@ def print_plan(
         f"Estimates: {plan.basis}; other views save 42 to 63 % of the repository view's prompt tokens, as in the paper.",
         style="dim",
     )
+    _print_price_note(console, config)
     if config.study is not None:
         study = load_studies()[config.study]
         paper = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in study.paper.items())
         print(f"study {config.study}: {study.title}; in the paper {paper}, with {_describe_models(study)}")
+
+
+def _print_price_note(console: Console, config: RunConfig) -> None:
+    writers = map(config.choose_writer, config.predecessors)
+    names = dict.fromkeys((*config.predecessors, *config.successors, *writers))
+    unknown = [name for name in names if config.find_price(name) is None]
+    if unknown:
+        console.print(
+            f"Unknown prices (–): {', '.join(unknown)} (write price into their entries of --models).",
+            style="dim",
+        )
+    elif any(map(is_llm, names)):
+        console.print(
+            "US dollars at the prices of --models. Cached tokens are estimated only from this run's own rows; without them, "
+            "caching makes a run cheaper.",
+            style="dim",
+        )
 
 
 def _describe_models(study: Study) -> str:
@@ -225,6 +267,7 @@ def _format_cells(line: PlanLine, workers: int) -> tuple[str, ...]:
         _format_range(low.calls, high.calls, ",.0f"),
         _format_range(low.prompt_tokens / 1e6, high.prompt_tokens / 1e6) + " M",
         _format_range(low.completion_tokens / 1e6, high.completion_tokens / 1e6) + " M",
+        "–" if math.isnan(high.usd) else _format_range(low.usd, high.usd, ",.2f"),
         _format_range(low.seconds / hours, high.seconds / hours),
     )
 

@@ -21,6 +21,12 @@ from langgraph_takeover.evals.run.settings.config import (
     read_views,
     remove_password,
 )
+from langgraph_takeover.evals.run.settings.entries import (
+    check_windows,
+    keep_used_models,
+    load_models_option,
+    load_source_models,
+)
 from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS, RunOptions
 from langgraph_takeover.evals.run.settings.study import check_tiers, get_study, read_shard
 from langgraph_takeover.evals.tasks import Task, TaskSourceError, load_tasks
@@ -40,6 +46,7 @@ def usage_errors(*extra: type[Exception]) -> tuple[type[Exception], ...]:
     return (
         RunUsageError,
         models.ModelNameError,
+        models.ModelsFileError,
         TaskSourceError,
         JournalError,
         OutputInUseError,
@@ -99,7 +106,8 @@ def resolve_run(
         decided = get_study(options["study"]).options
         options = options | {name: value for name, value in decided.items() if name not in explicit}
     settled = _resolve_settings(options)
-    config = RunConfig(run_id=make_run_id(), sandbox="process", **settled)
+    settled["models"] = {**load_source_models(settled["records_of"]), **settled["models"]}
+    config = keep_used_models(RunConfig(run_id=make_run_id(), sandbox="process", **settled))
     tasks = load_run_tasks(config)
     return config.model_copy(update={"sandbox": _choose_backend(options, tasks)}), tasks
 
@@ -164,6 +172,7 @@ def _resolve_settings(options: dict[str, Any]) -> dict[str, Any]:
         "task_ids": read_ids(options["task_ids"]),
         "predecessors": _deduplicate(options["predecessor"] or [options["model"]]),
         "successors": _deduplicate(options["successor"] or [options["model"]]),
+        "models": load_models_option(options["models"]),
         "journal": remove_password(options["journal"]),
         "records_of": str(options["records_of"].resolve()) if options["records_of"] else None,
     }
@@ -216,7 +225,8 @@ def check_run(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
         )
     writers = tuple(config.choose_writer(name) for name in config.predecessors)
     for name in dict.fromkeys((*config.predecessors, *config.successors, *writers)):
-        models.check_model(name, tasks, config.base_url)
+        models.check_model(name, tasks, config.base_url, config.models)
+    check_windows(config)
     if any(models.parse_model_name(name).kind == "replay" for name in writers) and len(config.views) > 1:
         wanting = [view for view in config.views if view in VIEWS_WITH_NOTES]
         if wanting:

@@ -43,6 +43,7 @@ _NUMBER_FIELDS = frozenset((
     "first_prompt_chars", "first_prompt_tokens", "window_tokens", "recalls", "recall_events", "recall_tokens",
     "rediscovery_events", "verification_events", "statements", "contradicted", "unsupported", "repeated",
     "shown_chars", "reshown_chars", "verification_chars", "kept",
+    "uncounted_calls", "cost_usd", "empty_replies", "condensed",
 ))
 _TRUTH_FIELDS = frozenset(("resolved", "reexamined", "verified_before_finish"))
 # fmt: on

@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from langgraph_takeover.evals.models import find_entry_difference
 from langgraph_takeover.evals.run.journal import (
     INFRASTRUCTURE_FAILURE,
     JOURNAL_FILE,
@@ -46,6 +47,20 @@ def check_source(config: RunConfig) -> None:
         raise RunUsageError(
             f"--from: {source} has no predecessor {strangers[0]} (it has {', '.join(before.predecessors)})"
         )
+    for name in config.predecessors:
+        if difference := _find_entry_difference(before, config, name):
+            raise RunUsageError(
+                f"--from: {source} ran with another entry {difference} (use the same in --models)"
+            )
+
+
+def _find_entry_difference(before: RunConfig, config: RunConfig, name: str) -> str | None:
+    """The first difference of a model's entry in two runs, except its price, which changes no result."""
+    stored, given = (
+        {name: one.models[name].model_copy(update={"price": None})} if name in one.models else {}
+        for one in (before, config)
+    )
+    return find_entry_difference(stored, given) or find_entry_difference(given, stored)
 
 
 def _format_setting(config: RunConfig, name: str) -> str:
@@ -59,7 +74,8 @@ def copy_source_run(config: RunConfig, tasks: dict[str, Task], paths: RunPaths, 
         return 0
     source = RunPaths(Path(config.records_of))
     taken = 0
-    run = load_config(source.out).run_id
+    before = load_config(source.out)
+    run = before.run_id
     with open_journal(source.out, run=run) as database:
         theirs = get_journals(database, run)
         labels, notes = _index_by_record(theirs.labels), _index_by_record(theirs.notes)
@@ -71,7 +87,8 @@ def copy_source_run(config: RunConfig, tasks: dict[str, Task], paths: RunPaths, 
             tasks[row["task_id"]].check_out(paths.repositories, copy_from=source.repositories)
             for record_id in row["records"]:
                 note = notes.get(record_id, {})
-                noted = note.get("model") == config.choose_writer(row["predecessor"])
+                writer = config.choose_writer(row["predecessor"])
+                noted = note.get("model") == writer and not _find_entry_difference(before, config, writer)
                 _copy_record(source, paths, record_id, with_notes=noted)
                 _copy_row(rows.labels, labels.get(record_id))
                 _copy_row(rows.notes, note if noted else None)

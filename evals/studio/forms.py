@@ -6,6 +6,7 @@ import json
 import os
 import re
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -20,10 +21,15 @@ from langgraph_takeover.handoff.views import VIEWS
 from langgraph_takeover.nodes.context.options import AgentOptions
 
 MODELS_VARIABLE = "TAKEOVER_MODELS"
+MODELS_FILE_VARIABLE = "TAKEOVER_MODELS_FILE"
 DIRECTORIES_VARIABLE = "TAKEOVER_STUDIO_DIRECTORIES"
 IMAGES_VARIABLE = "TAKEOVER_STUDIO_IMAGES"
 UNISOLATED_VARIABLE = "TAKEOVER_STUDIO_UNISOLATED"
 AS_REVIEWED = "as reviewed"
+_OTHER_MODELS = (
+    f"The entries of {MODELS_FILE_VARIABLE} have endpoints of their own. openai:NAME is any model at OPENAI_BASE_URL, with "
+    "OPENAI_API_KEY from the server's environment."
+)
 _EXAMPLE = '{"decision": "approve", "view": "structured"}'
 
 
@@ -36,9 +42,16 @@ def load_bundled_tasks() -> dict[str, Task]:
     return {task.id: task for task in load_tasks(BUNDLED)}
 
 
+@cache
+def load_served_models() -> models.Models:
+    """The entries of the models file in the server's environment. Raises ModelsFileError."""
+    path = os.environ.get(MODELS_FILE_VARIABLE)
+    return models.load_models(Path(path)) if path else {}
+
+
 def _list_models() -> list[str]:
     names = os.environ.get(MODELS_VARIABLE, "openai:gpt-5").split(",")
-    return [models.ORACLE, *(name.strip() for name in names if name.strip())]
+    return [models.ORACLE, *load_served_models(), *(name.strip() for name in names if name.strip())]
 
 
 def list_allowed_names(variable: str) -> tuple[str, ...]:
@@ -115,8 +128,7 @@ class Choices(Form):
     model: str = Field(
         default=models.ORACLE,
         title="Model",
-        description="builtin:oracle needs no key and supports the bundled tasks. openai:NAME is any model at "
-        "OPENAI_BASE_URL, with OPENAI_API_KEY from the server's environment.",
+        description=f"builtin:oracle needs no key and supports the bundled tasks. {_OTHER_MODELS}",
         json_schema_extra=_make_enum(*_list_models()),
     )
     sandbox: Literal["auto", "host", "docker", "process"] = Field(
@@ -164,10 +176,16 @@ class Choices(Form):
 
 
 class TeamChoices(Choices):
-    """Settings of a team; all agents use the chosen model."""
+    """Settings of a team; all agents use the chosen model, a supervisor may have another."""
 
     supervisor: bool = Field(
         default=False, title="Supervisor", description="Add an agent that starts and chooses who continues."
+    )
+    supervisor_model: str = Field(
+        default="",
+        title="Supervisor's model",
+        description="Empty: the model of the other agents.",
+        json_schema_extra=_make_enum("", *_list_models()),
     )
     max_consecutive_turns: int = Field(
         default=3, gt=0, title="Maximum turns in a row", description="Then the turn passes on automatically."
@@ -188,14 +206,17 @@ class TakeoverChoices(Choices):
     model: str = Field(
         default=AS_REVIEWED,
         title="Model",
-        description=f"'{AS_REVIEWED}': the reviewer's choice, or {models.ORACLE}. openai:NAME is any model at "
-        "OPENAI_BASE_URL, with OPENAI_API_KEY from the server's environment.",
+        description=f"'{AS_REVIEWED}': the reviewer's choice, or {models.ORACLE}. {_OTHER_MODELS}",
         json_schema_extra=_make_enum(AS_REVIEWED, *_list_models()),
     )
 
 
 def is_possible_model(name: str) -> bool:
-    return name == models.ORACLE or re.fullmatch(r"openai:.+", name) is not None
+    """Whether a client may choose the model: a known one, or any at the server's own endpoint."""
+    if name in _list_models():
+        return True
+    # A client's own address would receive the server's key.
+    return re.fullmatch(r"openai:.+", name) is not None and models.parse_model_name(name).url is None
 
 
 def require_review(answer: Any) -> None:

@@ -27,6 +27,7 @@ from langgraph_takeover.evals.studio.forms import (
     is_unisolated_allowed,
     list_allowed_names,
     load_bundled_tasks,
+    load_served_models,
     require_review,
 )
 from langgraph_takeover.evals.tasks import Task
@@ -70,15 +71,14 @@ def _build_agent_setup(home: Home, request: ServedRequest) -> ServedRunSetup:
 def _build_team_setup(home: Home, request: ServedRequest) -> ServedRunSetup:
     if request.choices.offer_handoff:
         raise ChoiceError("offer_handoff: not available for teams (use enable_handoff_tool)")
-    setup = _build_agent_setup(home, request)
-    return setup._replace(team=_build_team(request.choices, setup.model))
+    return _build_agent_setup(home, request)
 
 
-def _build_team(choices: TeamChoices, model: BaseChatModel) -> Team:
+def _build_team(choices: TeamChoices, model: BaseChatModel, supervisor: BaseChatModel) -> Team:
     def build_agent(name: str) -> Agent:
         return Agent(
             name=name,
-            model=model,
+            model=supervisor if name == "supervisor" else model,
             instructions=load_prompt(f"team_{name}", "evals.studio"),
             share_only_tool_results=choices.share_only_tool_results,
             may_finish=name != "writer",
@@ -122,13 +122,19 @@ def _build_setup(
     _require_allowed("directory", choices.directory, DIRECTORIES_VARIABLE)
     _require_allowed("image", choices.image, IMAGES_VARIABLE)
     backend = _choose_backend(choices, started_backend)
+    model, team = _build_model("model", choices.model, task), None
+    if isinstance(choices, TeamChoices):
+        own = choices.supervisor_model
+        team = _build_team(choices, model, _build_model("supervisor_model", own, task) if own else model)
     return ServedRunSetup(
-        model=_build_model(choices, task),
+        model=model,
         model_name=choices.model,
         sandbox=_build_sandbox_spec(choices, base, backend),
         run_id=f"{task.id}-{request.thread[-8:]}",
         settings=choices.model_dump(include=set(Settings.model_fields))
-        | {"max_tokens": choices.max_tokens or None},
+        | {"max_tokens": choices.max_tokens or None}
+        | _select_model_settings(choices.model),
+        team=team,
         initial_state=initial_state,
     )
 
@@ -253,20 +259,34 @@ def _build_own_sandbox_spec(choices: Choices, backend: BackendName) -> SandboxSp
     return SandboxSpec(backend=backend, directory=directory, owner=_OWNER)
 
 
-def _build_model(choices: Choices, task: Task) -> BaseChatModel:
-    base_url = os.environ.get("OPENAI_BASE_URL")
-    if not is_possible_model(choices.model):
-        raise ChoiceError(f"model: unknown model {choices.model!r} (choose {models.ORACLE} or openai:NAME)")
-    if choices.model != models.ORACLE and not (base_url or os.environ.get("OPENAI_API_KEY")):
+def _select_model_settings(name: str) -> dict[str, Any]:
+    """The settings of an agent that its model's entry states."""
+    entry = load_served_models().get(name)
+    if entry is None:
+        return {}
+    return {"window_tokens": entry.window, "prices": entry.prices}
+
+
+def _build_model(field: str, name: str, task: Task) -> BaseChatModel:
+    base_url, served = os.environ.get("OPENAI_BASE_URL"), load_served_models()
+    if not is_possible_model(name):
         raise ChoiceError(
-            f"model: {choices.model} needs OPENAI_API_KEY or OPENAI_BASE_URL in the server's environment "
+            f"{field}: unknown model {name!r} (choose {', '.join((models.ORACLE, *served))} or openai:NAME)"
+        )
+    if name.startswith("openai:") and not (base_url or os.environ.get("OPENAI_API_KEY")):
+        raise ChoiceError(
+            f"{field}: {name} needs OPENAI_API_KEY or OPENAI_BASE_URL in the server's environment "
             f"(or choose {models.ORACLE}, which needs neither)"
         )
-    if choices.model == models.ORACLE and load_bundled_tasks().get(task.id) != task:
+    if name == models.ORACLE and load_bundled_tasks().get(task.id) != task:
         raise ChoiceError(
-            f"model: {models.ORACLE} supports only the bundled tasks and prompts (choose openai:NAME)"
+            f"{field}: {models.ORACLE} supports only the bundled tasks and prompts (choose openai:NAME)"
         )
-    return models.build_model(choices.model, task=task, base_url=base_url)
+    try:
+        models.check_model(name, (task,), base_url, served)
+    except models.ModelNameError as error:
+        raise ChoiceError(f"{field}: {error}") from error
+    return models.build_model(name, task=task, base_url=base_url, models=served)
 
 
 agent = serve("agent", AgentForm, Choices, _build_agent_setup, require_review)

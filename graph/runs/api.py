@@ -226,6 +226,8 @@ def _extract_team(agents: Sequence[Agent], settings: dict[str, Any], **agent_onl
         raise SettingsError(f"{name}: not for a team (with agents=, pass {instead})")
     if settings.get("policy") == "takeover":
         raise SettingsError("policy='takeover' is for one agent (a team's policies: record, stop, review)")
+    if settings.get("condense"):
+        raise SettingsError("condense: not for a team, whose agents see messages of their own (leave it out)")
     own = {name: settings.pop(name) for name in Team.model_fields if name in settings}
     return create_team(agents=agents, **own)
 

@@ -26,7 +26,7 @@ from langgraph_takeover.sandbox.interface import SandboxSpec
 _POLL_S = 0.2
 _INHERITED_SETTINGS = (
     "protocol", "prices", "model_timeout_s", "model_tries", "command_timeout_s", "observation_chars",
-    "window_tokens", "tools", "model", "model_name",
+    "window_tokens", "condense", "tools", "model", "model_name",
 )  # fmt: skip
 _OpenRun = Callable[..., AbstractContextManager[Run]]
 
@@ -190,6 +190,8 @@ def _child_settings(delegation: Delegation, parent: AgentConfig) -> dict[str, An
     if delegation.model is not None:
         # Facts about the parent's model do not apply to another one.
         settings |= {"model": delegation.model, "model_name": delegation.model_name, "window_tokens": None}
+        known = delegation.window_tokens or (delegation.model.profile or {}).get("max_input_tokens")
+        settings["condense"] = parent.condense and known is not None
     own = {name: getattr(delegation, name) for name in ("prices", "window_tokens", "tools")}
     return settings | {name: value for name, value in own.items() if value is not None}
 
@@ -222,6 +224,7 @@ def _child_result(outcome: Outcome) -> ChildResult:
         steps=outcome.steps,
         prompt_tokens=outcome.prompt_tokens,
         completion_tokens=outcome.completion_tokens,
+        uncounted_calls=outcome.uncounted_calls,
         cost=outcome.cost,
         seconds=outcome.seconds,
     )

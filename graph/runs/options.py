@@ -34,6 +34,7 @@ class SharedSettings(TypedDict, total=False):
     command_timeout_s: float
     observation_chars: int
     window_tokens: int | None
+    condense: bool
     run_id: str | None
     tools: Sequence[BaseTool]
 

@@ -95,6 +95,16 @@ def redact_known_secrets(value: _Value, extra_secrets: Collection[str] = ()) -> 
     return _map_texts(value, lambda text: _remove_secrets(text, known)) if known.plain else value
 
 
+def is_secret_name(name: str) -> bool:
+    """Whether a setting or variable of that name holds a secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def is_secret_setting(name: str, value: str) -> bool:
+    """Whether a setting's value is a secret: by its name, and because the value is more than a word or a number."""
+    return is_secret_name(name) and _is_secret(value)
+
+
 def find_secrets(settings: Mapping[str, Any]) -> Iterator[str]:
     """List the values that are secrets by their setting's name, and passwords in URLs."""
     for name, value in settings.items():

@@ -20,7 +20,7 @@ from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_co
 from langgraph_takeover.nodes.events import add_usage, report_progress
 from langgraph_takeover.nodes.model.calls import ask_with_schema
 from langgraph_takeover.nodes.model.errors import ContextWindowError
-from langgraph_takeover.nodes.model.usage import measure_usage
+from langgraph_takeover.nodes.model.usage import count_uncounted_calls, measure_usage
 from langgraph_takeover.nodes.state import AgentState, InputError, Spending, build_initial_state
 from langgraph_takeover.nodes.tools.custom import list_extra_tools
 
@@ -76,10 +76,9 @@ def _take_over(record: HandoffRecord, view: str, runtime: Runtime[AgentContext])
 
 def build_recipient(context: AgentContext) -> views.Recipient:
     """Return what the view must know of this successor."""
-    window = context.window_tokens or (context.model.profile or {}).get("max_input_tokens")
-    if window is None:
+    if context.known_window is None:
         return views.Recipient(protocol=context.protocol)
-    return views.Recipient(protocol=context.protocol, window_tokens=window)
+    return views.Recipient(protocol=context.protocol, window_tokens=context.known_window)
 
 
 _MAX_ATTEMPTS = 2
@@ -115,7 +114,9 @@ def confirm(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
             )
         except ContextWindowError as error:
             return _time_out_handoff(state, context, f"context overflow: {error}")
-        spent = add_usage(spent, measure_usage(reply, question), context, time.monotonic() - started)
+        usage = measure_usage(reply, question)
+        seconds = time.monotonic() - started
+        spent = add_usage(spent, usage, context, seconds, count_uncounted_calls(reply, usage))
         understanding = parse_understanding(redact(reply.text))
         if understanding is not None:
             break

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
@@ -27,11 +27,12 @@ from langgraph_takeover.nodes.model.actions import (
     format_reply,
     parse_action,
 )
-from langgraph_takeover.nodes.model.calls import ask_with_retries
+from langgraph_takeover.nodes.model.calls import CallCount, ask_with_retries
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ReplyTimeoutError
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
-from langgraph_takeover.nodes.model.usage import measure_usage
-from langgraph_takeover.nodes.state import AgentState, StopReason
+from langgraph_takeover.nodes.model.usage import count_uncounted_calls, measure_usage
+from langgraph_takeover.nodes.model.window import Request, build_request, condense_fully, find_last_usage
+from langgraph_takeover.nodes.state import AgentState, Spending, StopReason
 from langgraph_takeover.nodes.tools.custom import list_extra_tools
 from langgraph_takeover.nodes.tools.execution import refuse_action
 
@@ -42,17 +43,15 @@ def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     reason = find_spent_budget(state, context)
     if reason is not None:
         return _stop_run(state, context, reason)
-    model = _bind_tools(state, context) if context.protocol == "native" else context.model
+    request = _build_request(state, context)
+    if request.exceeds_window:
+        return _stop_run(state, context, "context_overflow")
     report_progress(runtime, "thinking", state)
     started = time.monotonic()
     remaining_s = context.max_seconds - state["spent"]["seconds"]
+    count = CallCount()
     try:
-        reply = ask_with_retries(
-            model,
-            list(state["messages"]),
-            timeout_s=min(context.model_timeout_s, max(remaining_s, 1.0)),
-            max_attempts=context.model_tries,
-        )
+        request, reply = _ask(state, context, request, remaining_s, count)
     except ContextWindowError:
         return _stop_run(state, context, "context_overflow")
     except ReplyTimeoutError:
@@ -61,11 +60,55 @@ def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
             raise
         # The wait counts as spent: a resumed run must not wait for the same call again.
         waited = max(time.monotonic() - started, remaining_s)
-        spent = state["spent"]
         return _stop_run(state, context, "max_seconds") | AgentState(
-            spent={**spent, "seconds": spent["seconds"] + waited}
+            spent=_add_wait(state["spent"], waited, count.billable)
         )
-    return _apply_reply(state, runtime, reply, time.monotonic() - started)
+    update = _apply_reply(state, runtime, reply, request, time.monotonic() - started)
+    return update | AgentState(condensed=request.condensed) if request.condensed else update
+
+
+def _build_request(state: AgentState, context: AgentContext) -> Request:
+    """Return the messages of the next call. A team's agents each see messages of their own, which stay complete."""
+    return build_request(
+        state["messages"],
+        state["steps"],
+        window_tokens=None if context.member else context.known_window,
+        condense=context.condense,
+        condensed=state.get("condensed", 0),
+        last_usage=find_last_usage(state.get("events", ())),
+    )
+
+
+def _ask(
+    state: AgentState, context: AgentContext, request: Request, remaining_s: float, count: CallCount
+) -> tuple[Request, AIMessage]:
+    """Return the reply and its request, condensed further if it exceeded the window after all."""
+    model = _bind_tools(state, context) if context.protocol == "native" else context.model
+    timeout_s = min(context.model_timeout_s, max(remaining_s, 1.0))
+    deadline = time.monotonic() + timeout_s
+
+    def ask(messages: list[BaseMessage]) -> AIMessage:
+        return ask_with_retries(
+            model,
+            messages,
+            timeout_s=max(deadline - time.monotonic(), 1.0),
+            max_attempts=context.model_tries,
+            count=count,
+        )
+
+    try:
+        return request, ask(request.messages)
+    except ContextWindowError:
+        shorter = condense_fully(state["messages"], state["steps"])
+        if not context.condense or context.member or shorter.condensed <= request.condensed:
+            raise
+        return shorter, ask(shorter.messages)
+
+
+def _add_wait(spent: Spending, waited: float, uncounted_calls: int) -> Spending:
+    """Return the spending including a call without a reply."""
+    uncounted = spent.get("uncounted_calls", 0) + uncounted_calls
+    return {**spent, "seconds": spent["seconds"] + waited, "uncounted_calls": uncounted}
 
 
 def _bind_tools(state: AgentState, context: AgentContext) -> Runnable[Any, Any]:
@@ -94,7 +137,7 @@ def _list_tool_names(state: AgentState, context: AgentContext) -> list[str]:
 
 
 def _apply_reply(
-    state: AgentState, runtime: Runtime[AgentContext], reply: AIMessage, seconds: float
+    state: AgentState, runtime: Runtime[AgentContext], reply: AIMessage, request: Request, seconds: float
 ) -> AgentState:
     context = get_agent_context(runtime)
     action = parse_action(
@@ -104,7 +147,7 @@ def _apply_reply(
         extra_tools=_list_tool_names(state, context),
     )
     arguments = {} if isinstance(action, UnreadableReply) else action.arguments
-    usage = measure_usage(reply, state["messages"])
+    usage = measure_usage(reply, request.messages)
     text = redact(format_reply(reply))
     # Tool calls are not redacted: a key in them may be made up for a test.
     reply = reply.model_copy(update={"content": _redact_content(reply)})
@@ -117,7 +160,7 @@ def _apply_reply(
         messages=[reply],
         events=[event.model_dump(mode="json")],
         steps=state["steps"] + 1,
-        spent=add_usage(state["spent"], usage, context, seconds),
+        spent=add_usage(state["spent"], usage, context, seconds, count_uncounted_calls(reply, usage)),
     )
     if isinstance(action, UnreadableReply):
         update |= _correct_reply(state, runtime, update, redact(action.correction))

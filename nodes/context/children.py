@@ -46,6 +46,7 @@ class ChildResult(Frozen):
     steps: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    uncounted_calls: int = 0
     cost: float = 0.0
     seconds: float = 0.0
 

@@ -19,6 +19,8 @@ class AgentOptions:
     max_seconds: Annotated[float, Gt(0)] = 4 * 3600.0
     window_tokens: Annotated[int | None, Ge(1000)] = None
     """Context window of the model; longer views are cut. Default: as in the model's profile."""
+    condense: bool = False
+    """When the conversation reaches 80 % of the context window, leave out its oldest observations."""
     command_timeout_s: Annotated[float, Gt(0)] = 120.0
 
 

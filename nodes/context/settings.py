@@ -113,6 +113,17 @@ class AgentConfig(Settings):
             raise ValueError(f"two tools are named {twice[0]!r} (rename one)")
         return tools
 
+    @property
+    def known_window(self) -> int | None:
+        """The model's context window in tokens: the setting, else as in the model's profile; None if unknown."""
+        return self.window_tokens or (self.model.profile or {}).get("max_input_tokens")
+
+    @model_validator(mode="after")
+    def _check_window(self) -> AgentConfig:
+        if self.condense and self.known_window is None:
+            raise ValueError("condense needs the model's context window (pass window_tokens=…)")
+        return self
+
     @model_validator(mode="after")
     def _check_tool_support(self) -> AgentConfig:
         if self.protocol == "native" and type(self.model).bind_tools is BaseChatModel.bind_tools:

@@ -20,6 +20,14 @@ from langgraph_takeover.nodes.model.markup import (
     Tag,
     find_pieces,
 )
+from langgraph_takeover.nodes.model.thoughts import (
+    CUT_OFF,
+    EMPTY_REPLY,
+    THOUGHT_ONLY,
+    has_thought,
+    is_empty,
+    is_truncated,
+)
 
 EDITOR_COMMANDS = {
     "view": (),
@@ -77,9 +85,15 @@ def parse_action(
     else:
         actions = _parse_text_calls(reply.text)
     tools = ("shell", "editor", "finish", *(("handoff",) if offer_handoff else ()), *extra_tools)
-    cut = " Your reply was cut off at its length limit: send a shorter one." if is_truncated(reply) else ""
+    cut = f" Your reply was {CUT_OFF}: send a shorter one." if is_truncated(reply) else ""
     if not actions:
-        return UnreadableReply(f"Your reply contains no action.{cut} {_describe_protocol(protocol)}")
+        what = "Your reply contains no action."
+        if is_empty(reply):
+            what, advice = (
+                (THOUGHT_ONLY, "think less") if has_thought(reply) else (EMPTY_REPLY, "send a shorter one")
+            )
+            cut = f" It was {CUT_OFF}: {advice}." if is_truncated(reply) else ""
+        return UnreadableReply(f"{what}{cut} {_describe_protocol(protocol)}")
     if len(actions) > 1:
         kinds = ", ".join(action.tool for action in actions[:10])
         return UnreadableReply(
@@ -99,10 +113,6 @@ def format_reply(reply: AIMessage) -> str:
         for call in (*reply.tool_calls, *reply.invalid_tool_calls)
     ]
     return "\n".join(part for part in (reply.text, *calls) if part)
-
-
-def is_truncated(reply: AIMessage) -> bool:
-    return reply.response_metadata.get("finish_reason") == "length"
 
 
 def _parse_native_calls(reply: AIMessage) -> list[Action | UnreadableReply]:

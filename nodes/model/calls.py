@@ -30,7 +30,7 @@ from langgraph_takeover.nodes.model.errors import (
     classify_error,
 )
 from langgraph_takeover.nodes.model.exchange import DeadlineExceededError, Exchange
-from langgraph_takeover.nodes.model.usage import parse_usage
+from langgraph_takeover.nodes.model.usage import UNCOUNTED_CALLS, parse_usage
 
 _REPLY_FIELDS = (
     "content",
@@ -46,12 +46,46 @@ _MAX_REPLY_CHARS = 1 << 20
 _INITIAL_PAUSE_S, _MAX_PAUSE_S = 0.5, 30.0
 
 
-def ask_model(model: Runnable[Any, Any], messages: list[BaseMessage], *, timeout_s: float) -> AIMessage:
+class CallCount:
+    """The requests of one call, over all its attempts, that an endpoint may have billed."""
+
+    def __init__(self) -> None:
+        self.billable = 0
+
+    def add(self, exchange: Exchange, *, has_reply: bool) -> None:
+        """Count an attempt; of a client that counts no requests, only a reply that arrived."""
+        self.billable += exchange.billable_requests if exchange.counts_requests else has_reply
+
+
+def ask_model(
+    model: Runnable[Any, Any],
+    messages: list[BaseMessage],
+    *,
+    timeout_s: float,
+    count: CallCount | None = None,
+) -> AIMessage:
     """Return the model's complete reply, without known secrets. Raises ModelError or ContextWindowError, on one line.
 
-    `timeout_s` limits the whole call: a client's own limit never ends a reply that arrives byte by byte.
+    `timeout_s` limits the whole call: a client's own limit never ends a reply that arrives byte by byte. The reply's
+    metadata has `UNCOUNTED_CALLS`, if earlier requests of the call may have been billed.
     """
-    exchange, failure = Exchange(timeout_s), None
+    count = count or CallCount()
+    exchange, reply = Exchange(timeout_s), None
+    try:
+        reply = _ask_once(model, messages, exchange, timeout_s)
+    finally:
+        count.add(exchange, has_reply=reply is not None)
+    if not _is_complete(reply.response_metadata):
+        raise ModelError("the reply was cut off: it ended without a finish reason")
+    if count.billable > 1:
+        reply.response_metadata[UNCOUNTED_CALLS] = count.billable - 1
+    return reply
+
+
+def _ask_once(
+    model: Runnable[Any, Any], messages: list[BaseMessage], exchange: Exchange, timeout_s: float
+) -> AIMessage:
+    failure = None
     try:
         reply = exchange.run(lambda: exchange.bind_model(model).invoke(messages))
     except DeadlineExceededError:
@@ -70,10 +104,7 @@ def ask_model(model: Runnable[Any, Any], messages: list[BaseMessage], *, timeout
         raise failure
     if not isinstance(reply, AIMessage):
         raise ModelError(f"the endpoint sent a {type(reply).__name__} instead of a reply")
-    reply = _clean_reply(reply, find_api_keys(model))
-    if not _is_complete(reply.response_metadata):
-        raise ModelError("the reply was cut off: it ended without a finish reason")
-    return reply
+    return _clean_reply(reply, find_api_keys(model))
 
 
 def _timeout_error(timeout_s: float) -> ReplyTimeoutError:
@@ -92,20 +123,26 @@ def ask_with_schema(
     model: BaseChatModel, messages: list[BaseMessage], schema: dict[str, Any] | None, *, timeout_s: float
 ) -> AIMessage:
     """Call `ask_model`; an OpenAI client with a schema asks the endpoint to enforce it first."""
+    count = CallCount()
     if schema is not None and model.get_lc_namespace()[-1:] == ["openai"]:
         strict_schema = {"name": schema["title"], "strict": True, "schema": schema}
         bound = model.bind(response_format={"type": "json_schema", "json_schema": strict_schema})
         # An endpoint without schema support refuses the call; a client may refuse a reply that was cut off.
         with contextlib.suppress(ModelError):
-            return ask_model(bound, messages, timeout_s=timeout_s)
-    return ask_model(model, messages, timeout_s=timeout_s)
+            return ask_model(bound, messages, timeout_s=timeout_s, count=count)
+    return ask_model(model, messages, timeout_s=timeout_s, count=count)
 
 
 def ask_with_retries(
-    model: Runnable[Any, Any], messages: list[BaseMessage], *, timeout_s: float, max_attempts: int
+    model: Runnable[Any, Any],
+    messages: list[BaseMessage],
+    *,
+    timeout_s: float,
+    max_attempts: int,
+    count: CallCount | None = None,
 ) -> AIMessage:
     """Call `ask_model`, and retry transient failures after a pause; `timeout_s` limits all attempts together."""
-    deadline = time.monotonic() + timeout_s
+    deadline, counted = time.monotonic() + timeout_s, count or CallCount()
     retrying = Retrying(
         retry=retry_if_exception(lambda error: isinstance(error, ModelError) and error.is_transient),
         stop=stop_after_attempt(max_attempts) | stop_before_delay(timeout_s),
@@ -113,7 +150,12 @@ def ask_with_retries(
         + wait_random(0, _INITIAL_PAUSE_S),
         reraise=True,
     )
-    return retrying(lambda: ask_model(model, messages, timeout_s=max(deadline - time.monotonic(), 0.01)))
+
+    def attempt() -> AIMessage:
+        remaining_s = max(deadline - time.monotonic(), 0.01)
+        return ask_model(model, messages, timeout_s=remaining_s, count=counted)
+
+    return retrying(attempt)
 
 
 def _clean_reply(reply: AIMessage, keys: Sequence[str]) -> AIMessage:

@@ -15,6 +15,8 @@ _CLIENT_MODULES = {
     "httpcore2",
 }  # fmt: skip
 _OWN_MODULES = "langgraph_takeover.nodes."
+_CLIENT_MARK = "EXTENDS_CLIENT_LIBRARY"
+"""A module with this name set only extends a client library, as its own modules do."""
 _OVERFLOW_PATTERN = re.compile(
     r"context_length_exceeded|exceed_context_size|maximum context|maximum model length|context (size|window|length)"
     r"|prompt is too long|input token count.* exceeds|\binputs\W+tokens.*max_new_tokens",
@@ -104,8 +106,9 @@ def _is_client_error(error: Exception) -> bool:
     packages = set()
     frames = error.__traceback__
     while frames is not None:
-        module = frames.tb_frame.f_globals.get("__name__", "")
-        if not module.startswith(_OWN_MODULES):
+        names = frames.tb_frame.f_globals
+        module = names.get("__name__", "")
+        if not module.startswith(_OWN_MODULES) and _CLIENT_MARK not in names:
             packages.add(module.split(".")[0])
         frames = frames.tb_next
     return packages - sys.stdlib_module_names <= _CLIENT_MODULES

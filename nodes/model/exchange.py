@@ -102,10 +102,16 @@ class Exchange:
 
     refusal = ""
     """Why the client refused the reply; empty if it did not."""
+    billable_requests = 0
+    """Requests that the endpoint did not refuse, so that it may have billed them; known for its own HTTP client only."""
 
     def __init__(self, timeout_s: float) -> None:
         self._ends_at = time.monotonic() + timeout_s
         self._client: EndpointClient | None = None
+
+    @property
+    def counts_requests(self) -> bool:
+        return self._client is not None
 
     @property
     def remaining_s(self) -> float:

@@ -38,6 +38,8 @@ class CallState(Protocol):
 
     refusal: str
     """Why the client refused the reply; the client sets it."""
+    billable_requests: int
+    """Requests that were sent and not refused; the client counts them."""
 
     @property
     def remaining_s(self) -> float: ...
@@ -62,8 +64,15 @@ class EndpointClient(httpx2.Client):
                 "trace": self._remember_connection,
                 "timeout": _limit_timeouts(request.extensions.get("timeout", {}), exchange.remaining_s),
             }
-        # A redirect could lead to services that only this host can reach.
-        response = super().send(request, **{**settings, "stream": True, "follow_redirects": False})
+            exchange.billable_requests += 1
+        try:
+            # A redirect could lead to services that only this host can reach.
+            response = super().send(request, **{**settings, "stream": True, "follow_redirects": False})
+        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+            _uncount_request(exchange)
+            raise
+        if not response.is_success:
+            _uncount_request(exchange)
         # An endpoint could fill the cookie jar call by call.
         self.cookies.clear()
         limits = STREAM_LIMITS if stream and response.is_success else WHOLE_REPLY_LIMITS
@@ -90,6 +99,11 @@ class EndpointClient(httpx2.Client):
     def _remember_connection(self, event: str, info: Mapping[str, Any]) -> None:
         if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
             self._connection = info["return_value"]
+
+
+def _uncount_request(exchange: CallState | None) -> None:
+    if exchange is not None:
+        exchange.billable_requests -= 1
 
 
 class _BoundedStream(httpx2.SyncByteStream):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
@@ -12,18 +13,44 @@ from langgraph_takeover.handoff.records.record import HandoffRecord, Notes
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.model.calls import ask_with_schema
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
-from langgraph_takeover.nodes.model.usage import measure_usage
+from langgraph_takeover.nodes.model.thoughts import describe_empty_reply
+from langgraph_takeover.nodes.model.usage import count_uncounted_calls, estimate_tokens, measure_usage
 
 
-def build_ask(model: BaseChatModel, *, timeout_s: float) -> AskModel:
-    """Return the function by which `write_notes` calls the model."""
+class NotesCall(NamedTuple):
+    """One call of the model that writes notes."""
+
+    usage: Usage
+    uncounted_calls: int
+    """Requests whose tokens are unknown: this one, and refused or failed attempts before it."""
+    empty_reply: str
+    """What a reply without text had instead; empty for any other reply."""
+
+
+def build_ask(
+    model: BaseChatModel,
+    *,
+    timeout_s: float,
+    window_tokens: int | None = None,
+    on_call: Callable[[NotesCall], None] = lambda call: None,
+) -> AskModel:
+    """Return the function by which `write_notes` calls the model.
+
+    A prompt that exceeds the known window is not sent. `on_call` learns of every call.
+    """
 
     def ask(messages: list[BaseMessage], schema: dict[str, Any] | None) -> tuple[str, Usage]:
+        if window_tokens is not None and estimate_tokens(messages) >= window_tokens:
+            raise PromptTooLongError(f"the prompt exceeds the window of {window_tokens:,} tokens")
         try:
             reply = ask_with_schema(model, messages, schema, timeout_s=timeout_s)
         except ContextWindowError as error:
             raise PromptTooLongError(str(error)) from error
-        return reply.text, measure_usage(reply, messages)
+        usage = measure_usage(reply, messages)
+        uncounted = count_uncounted_calls(reply, usage)
+        on_call(NotesCall(usage, uncounted, describe_empty_reply(reply)))
+        # A sum without the earlier attempts would be a part.
+        return reply.text, usage.model_copy(update={"estimated": uncounted > 0})
 
     return ask
 

@@ -10,6 +10,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
 
+UNCOUNTED_CALLS = "uncounted_calls"
+"""Metadata of a reply: earlier requests of its call that may have been billed, with unknown tokens."""
 _MAX_TOKEN_COUNT = 100_000_000
 """Larger than any context window."""
 _MAX_CHARS_PER_TOKEN = 1_000
@@ -20,7 +22,7 @@ _INVALID_COUNT = -1
 def measure_usage(reply: AIMessage, messages: Sequence[BaseMessage]) -> Usage:
     """Return the usage of a call; an estimate, marked as such, if the server reports none or an implausible one."""
     estimate = Usage(
-        prompt_tokens=_estimate_tokens(messages), completion_tokens=_estimate_tokens([reply]), estimated=True
+        prompt_tokens=estimate_tokens(messages), completion_tokens=estimate_tokens([reply]), estimated=True
     )
     usage = parse_usage(reply.usage_metadata)
     if usage is None:
@@ -35,6 +37,11 @@ def measure_usage(reply: AIMessage, messages: Sequence[BaseMessage]) -> Usage:
     ):
         return estimate
     return usage
+
+
+def count_uncounted_calls(reply: AIMessage, usage: Usage) -> int:
+    """Number of requests behind a reply whose tokens the endpoint did not report."""
+    return int(reply.response_metadata.get(UNCOUNTED_CALLS, 0)) + usage.estimated
 
 
 def parse_usage(report: Any) -> Usage | None:
@@ -64,9 +71,14 @@ def _parse_count(report: Mapping[Any, Any], name: str) -> int | None:
     return _INVALID_COUNT
 
 
-def _estimate_tokens(messages: Sequence[BaseMessage]) -> int:
-    characters = sum(
+def estimate_tokens(messages: Sequence[BaseMessage]) -> int:
+    """Return the tokens of messages, at four characters each."""
+    return -(-count_chars(messages) // CHARS_PER_TOKEN)
+
+
+def count_chars(messages: Sequence[BaseMessage]) -> int:
+    """Return the characters of messages, including tool calls."""
+    return sum(
         len(message.text) + sum(len(str(call)) for call in getattr(message, "tool_calls", []))
         for message in messages
     )
-    return -(-characters // CHARS_PER_TOKEN)

@@ -146,9 +146,12 @@ class RunHarness:
         self.store = home.records
 
     def run(self, model: BaseChatModel, *, thread: str = "thread", **settings: Any) -> AgentState:
-        return run(
-            self.home, thread, task_id="t", prompt=PROMPT, **self._options(model, **(RUN_OPTIONS | settings))
-        ).state
+        return self.run_to_outcome(model, thread=thread, **settings).state
+
+    def run_to_outcome(self, model: BaseChatModel, *, thread: str = "thread", **settings: Any) -> Outcome:
+        """The outcome of a run from its start."""
+        options = self._options(model, **(RUN_OPTIONS | settings))
+        return run(self.home, thread, task_id="t", prompt=PROMPT, **options)
 
     def open_run(self, model: BaseChatModel, thread: str = "thread", **settings: Any) -> Any:
         return open_run(self.home, thread, **self._options(model, **settings))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -218,3 +219,38 @@ def test_a_run_can_resume_after_its_endpoint_failed(bench: RunHarness, chat_serv
     chat_server.answer = answer_in_turn(error_answer(500), chat_server.reply("<finish></finish>"))
     done = bench.resume(client(chat_server.url))
     assert (done.stop_reason, done.steps) == ("finished", 2)
+
+
+# Calls that the endpoint did not count
+
+
+def test_failed_attempts_that_may_be_billed_are_counted(bench: RunHarness, chat_server: ChatServer) -> None:
+    chat_server.answer = answer_in_turn(
+        error_answer(429),  # refused: not billed
+        chat_server.reply("half a rep", finish_reason=None),
+        (200, b"no JSON"),
+        chat_server.reply(LOOK),
+        chat_server.reply(LOOK, prompt_tokens=None),
+        chat_server.reply("<finish></finish>"),
+    )
+    outcome = bench.run_to_outcome(client(chat_server.url), model_tries=4)
+    assert outcome.stop_reason == "finished"
+    assert outcome.uncounted_calls == 3  # two attempts, and a reply without usage
+    assert outcome.prompt_tokens > 200  # the budgets use estimates
+
+
+def test_counted_calls_leave_nothing_uncounted(bench: RunHarness, chat_server: ChatServer) -> None:
+    chat_server.answer = answer_in_turn(error_answer(503), chat_server.reply("<finish></finish>"))
+    assert bench.run_to_outcome(client(chat_server.url)).uncounted_calls == 0
+
+
+def test_a_call_that_ended_with_the_agent_s_time_is_uncounted(
+    bench: RunHarness, chat_server: ChatServer
+) -> None:
+    def late(request: dict[str, Any]) -> Answer:
+        time.sleep(1.5)
+        return chat_server.reply(LOOK)
+
+    chat_server.answer = late
+    outcome = bench.run_to_outcome(client(chat_server.url), max_seconds=1.0)
+    assert (outcome.stop_reason, outcome.uncounted_calls) == ("max_seconds", 1)

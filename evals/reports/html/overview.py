@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from langgraph_takeover.evals.reports.collection import collect_report_data
+from langgraph_takeover.evals.reports.costs import format_usd
 from langgraph_takeover.evals.reports.derived import CHARS_PER_TOKEN
 from langgraph_takeover.evals.reports.html.timelines import run_name, takeover_key
 from langgraph_takeover.evals.run.journal import Row
@@ -20,7 +21,7 @@ _ROW_FIELDS = (
     "shown_chars", "reshown_tokens", "reshown_share", "verification_chars", "kept", "reexamined",
     "verified_before_finish", "harm", "rescue", "preserved", "debt_vs_uninterrupted", "token_debt_vs_uninterrupted",
     "rediscovery_events", "rediscovery", "verification_events", "recalls", "recall_tokens", "stop_reason", "detail",
-    "trace",
+    "trace", "uncounted_calls", "cost_usd", "empty_replies", "condensed",
 )  # fmt: skip
 _NUMBER = re.compile(r"[-+−±]?[\d.,]+( ?%)?|–|-|")
 UNKNOWN = "unknown"
@@ -122,6 +123,9 @@ def build_key_figures(results: Results, summary: Mapping[str, Any]) -> tuple[Key
             f"of {sum(each['of'] for each in harm):,} pairs with {BASELINE}" if harm else "no pairs",
         ),
         KeyFigure("infrastructure failures", f"{len(summary['infrastructure_failures']):,}", "excluded"),
+        KeyFigure(
+            "US dollars", format_usd(summary["costs"]["all"]["cost_usd"]), _describe_cost_basis(summary)
+        ),
     )
 
 
@@ -131,6 +135,7 @@ def build_view_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple
         "view", "runs", "solved", "median events", "Δ events", "median prompt tokens", "Δ prompt tokens",
         "median first prompt, characters", "shown again", "rediscovery", "Δ solved", "vs uninterrupted, events",
         "median kept", "verified", "harm", "rescue",
+        "context overflow", "uncounted calls", "US dollars",
     )  # fmt: skip
     rows = tuple(
         (
@@ -149,6 +154,9 @@ def build_view_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple
             None if each["median_kept"] is None else f"{100 * each['median_kept']:.0f} %",
             _format_answers(each["verified_before_finish"]),
             *(None if each[name] is None else each[name]["true"] for name in ("harm", "rescue")),
+            each["context_overflows"],
+            each["uncounted_calls"],
+            format_usd(each["cost_usd"]),
         )
         for view, each in summary["views"].items()
         if each["runs"] or each["infrastructure_failures"]
@@ -174,11 +182,26 @@ def build_filters(results: Results) -> tuple[Filter, ...]:
 def describe_settings(config: RunConfig) -> tuple[tuple[str, str], ...]:
     """A run's settings for display, without empty ones."""
     settings = config.model_dump(mode="json")
-    return tuple(
-        (name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
-        for name, value in settings.items()
-        if value not in (None, [], False)
+    entries = settings.pop("models")
+    return (
+        *(
+            (name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+            for name, value in settings.items()
+            if value not in (None, [], False)
+        ),
+        *((f"model {name}", _describe_entry(entry)) for name, entry in entries.items()),
     )
+
+
+def _describe_entry(entry: Mapping[str, Any]) -> str:
+    return ", ".join(f"{field}: {value}" for field, value in entry.items() if value not in (None, {}))
+
+
+def _describe_cost_basis(summary: Mapping[str, Any]) -> str:
+    uncounted = summary["costs"]["all"]["uncounted_calls"]
+    if uncounted:
+        return f"{uncounted:,} calls without usage"
+    return "of all stages" if summary["costs"]["all"]["cost_usd"] is not None else "a price is unknown"
 
 
 def find_number_columns(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> tuple[bool, ...]:

@@ -21,6 +21,7 @@ from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.metrics import REDISCOVERY_KINDS
 from langgraph_takeover.evals.run.results import Results
 
+NotesTokens = tuple[int, float | None, float | None]
 _NOTES_BY_VIEW = {"summary": "summary", "structured": "structured", "cited": "structured"}
 """The kind of notes in each view."""
 _REPEATED = {"read": "repeated reads", "search": "repeated searches", "command": "repeated commands"}
@@ -38,6 +39,7 @@ def build_debt_table(results: Results, data: ReportData) -> Table:
         )
         pairs = data.pair_with_reference(of_successor, view)
         cost = notes.get(_NOTES_BY_VIEW.get(view, ""))
+        tokens = cost[1] + cost[2] if cost and cost[1] is not None and cost[2] is not None else None
         return (
             len(rows),
             *_text_cells(rows),
@@ -46,8 +48,8 @@ def build_debt_table(results: Results, data: ReportData) -> Table:
             counts["verification"],
             *(_median_debt(pairs, measure) for measure in ("events", "prompt_tokens")),
             *(None, None, None),
-            compute_break_even(sum(cost[1:]) / cost[0], pair_with_baseline(of_successor, view))
-            if cost
+            compute_break_even(tokens / cost[0], pair_with_baseline(of_successor, view))
+            if cost and tokens is not None
             else None,
         )
 
@@ -129,7 +131,7 @@ def build_uninterrupted_table(data: ReportData) -> Table:
     return Table(10, "uninterrupted", "Debt against the uninterrupted run", columns, rows, notes)
 
 
-def _debt_notes(data: ReportData, notes: dict[str, tuple[int, float, float]]) -> tuple[str, ...]:
+def _debt_notes(data: ReportData, notes: dict[str, NotesTokens]) -> tuple[str, ...]:
     texts = [
         "Re-shown: text of the successors' observations that the predecessor had been shown before the point or had written, "
         "counted by lines, estimated at four characters per token. The re-run of the predecessor's latest validation has a "
@@ -158,9 +160,9 @@ def _median_debt(pairs: tuple[Pair, ...], measure: str) -> float | None:
     return median(extra) if extra else None
 
 
-def _count_notes_tokens(results: Results) -> dict[str, tuple[int, float, float]]:
-    """By kind: number of notes with token counts, and their prompt and completion tokens."""
-    costs = {}
+def _count_notes_tokens(results: Results) -> dict[str, NotesTokens]:
+    """By kind: number of notes, and their prompt and completion tokens; None if some were not counted."""
+    costs: dict[str, NotesTokens] = {}
     for kind in ("summary", "structured"):
         usages = [row["usage"][kind] for row in results.notes if kind in row.get("usage", {})]
         both = [
@@ -168,10 +170,12 @@ def _count_notes_tokens(results: Results) -> dict[str, tuple[int, float, float]]
             for usage in usages
         ]
         counted = [(prompt, reply) for prompt, reply in both if prompt is not None and reply is not None]
-        if counted:
+        if counted and len(counted) == len(usages):
             costs[kind] = (
                 len(counted),
                 sum(prompt for prompt, _ in counted),
                 sum(reply for _, reply in counted),
             )
+        elif usages:
+            costs[kind] = (len(usages), None, None)
     return costs

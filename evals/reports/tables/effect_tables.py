@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from langgraph_takeover.evals.reports.collection import ReportData, display_names
+from langgraph_takeover.evals.reports.costs import OVERFLOW, sum_costs
 from langgraph_takeover.evals.reports.estimates import (
     RESAMPLES,
     SEED,
@@ -28,6 +29,7 @@ _COST_MEASURES = ("events", "prompt_tokens", "completion_tokens", "seconds")
 _EFFECT_COLUMNS = (
     *("runs", "solved", "solved %", "median events", "median prompt tokens", "median completion tokens"),
     *("median seconds", "pairs", "Δ median events %", "Δ median prompt tokens %", "Δ solved pp"),
+    *("context overflow", "uncounted calls", "cost, USD"),
 )
 REFERENCE_NOTE = "Reference effect sizes (the paper's Table 2): median events 20 to 59 % lower, prompt tokens 42 to 63 % lower."
 _DELTA_NOTE = (
@@ -152,13 +154,15 @@ def _pair_rows(data: ReportData, view: str, rows: Rows, *fields: str) -> tuple[P
 
 
 def _effect_cells(rows: Rows, pairs: tuple[Pair, ...]) -> tuple[Cell, ...]:
-    solved = sum(row["resolved"] for row in rows)
+    solved, cost = sum(row["resolved"] for row in rows), sum_costs(rows)
     return (
         *(len(rows), solved, 100 * solved / len(rows) if rows else None),
         *(quantile(read_values(rows, measure), 0.5) for measure in _COST_MEASURES),
         len(pairs) if pairs else None,
         *(_to_percent(compute_median_change(pairs, measure)) for measure in _COST_MEASURES[:2]),
         _to_percent(estimate_solved_delta(pairs).value) if pairs else None,
+        sum(row["stop_reason"] == OVERFLOW for row in rows),
+        *(cost.uncounted_calls, cost.cost_usd if rows else None),
     )
 
 
@@ -175,9 +179,14 @@ def _build_notes(data: ReportData, *delta_notes: str) -> tuple[str, ...]:
     """Notes on deltas and on missing token counts."""
     uncounted = sum(read_measure(row, "prompt_tokens") is None for row in data.takeovers)
     token_notes = [f"Medians of prompt tokens exclude {uncounted} takeovers without token counts."]
+    overflows = sum(row["stop_reason"] == OVERFLOW for row in data.takeovers)
+    overflow_notes = [
+        f"{overflows} takeovers ended with context_overflow: their conversation exceeded the model's context window. Their "
+        "patch and their effort up to there count."
+    ]
     views = {row["view"] for row in data.takeovers}
     if BASELINE not in views:
         delta_notes = (f"The {BASELINE} view was not run: no deltas.",)
     elif views == {BASELINE}:
         delta_notes = (f"Only the {BASELINE} view was run: no comparison.",)
-    return (*delta_notes, *(token_notes if uncounted else ()))
+    return (*delta_notes, *(token_notes if uncounted else ()), *(overflow_notes if overflows else ()))

@@ -14,6 +14,7 @@ from langgraph_takeover.evals.reports.estimates import (
 )
 from langgraph_takeover.evals.reports.summary import list_result_caveats
 from langgraph_takeover.evals.reports.tables import debt_tables, effect_tables, trust_tables
+from langgraph_takeover.evals.reports.tables.cost_table import build_cost_table
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.results import Results
@@ -38,6 +39,7 @@ def build_tables(results: Results) -> tuple[Table, ...]:
         debt_tables.build_uninterrupted_table(data),
         trust_tables.build_trust_table(data),
         trust_tables.build_belief_table(data),
+        build_cost_table(results, data),
     )
     caveats = (*list_result_caveats(results), *results.warnings)
     return tuple(table._replace(notes=table.notes + caveats) for table in tables)

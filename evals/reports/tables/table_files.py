@@ -84,6 +84,8 @@ def format_cell(column: str, value: Cell) -> str:
         return "< 0.001" if value < 0.001 else f"{value:.3f}"
     if isinstance(value, int):
         return f"{value:,}"
+    if "USD" in column:
+        return f"{value:,.4f}"
     signed = column.startswith(("Δ", "95 %")) or column == "estimate"
     if signed or "%" in column:
         return f"{value:+,.1f}" if signed else f"{value:,.1f}"

@@ -12,15 +12,21 @@ from langgraph_takeover import Outcome
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.execution import threads
 from langgraph_takeover.evals.run.journal import Row
-from langgraph_takeover.evals.run.measures.remainder import measure_remainder
-from langgraph_takeover.evals.run.measures.reshown import PredecessorText, sum_text
-from langgraph_takeover.evals.run.measures.trust import measure_trust
-from langgraph_takeover.evals.run.metrics import (
-    REDISCOVERY_KINDS,
-    classify_events,
+from langgraph_takeover.evals.run.measures.costs import (
+    compute_cost_usd,
     count_recall_tokens,
     count_tokens,
+    sum_usage,
 )
+from langgraph_takeover.evals.run.measures.remainder import measure_remainder
+from langgraph_takeover.evals.run.measures.replies import (
+    count_empty_replies,
+    describe_empty_notes,
+    describe_empty_replies,
+)
+from langgraph_takeover.evals.run.measures.reshown import PredecessorText, sum_text
+from langgraph_takeover.evals.run.measures.trust import measure_trust
+from langgraph_takeover.evals.run.metrics import REDISCOVERY_KINDS, classify_events
 from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.evals.tasks import Task
@@ -37,7 +43,7 @@ from langgraph_takeover.handoff.trace.events import Continuation, Event, Trace, 
 from langgraph_takeover.handoff.views.names import ViewName
 from langgraph_takeover.nodes.agent.takeover import build_recipient
 from langgraph_takeover.nodes.model.errors import ModelError
-from langgraph_takeover.nodes.model.notes import build_ask
+from langgraph_takeover.nodes.model.notes import NotesCall, build_ask
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import AgentState, get_task
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
@@ -80,7 +86,7 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
         "prompts": PROMPTS,
         "stop_reason": outcome.stop_reason,
         "resolved": resolved,
-        "detail": (outcome.patch_error or "") or trouble,
+        "detail": _join_details(outcome.patch_error, trouble, _describe_empty_replies(config, model, events)),
         "records": list(outcome.records),
         "remainders": {
             record_id: measure_remainder(
@@ -88,7 +94,7 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
             )
             for record_id in outcome.records
         },
-        **_measure_costs(events, outcome, before + _measure_elapsed(started)),
+        **_measure_costs(config, model, events, outcome, before + _measure_elapsed(started)),
         "patch": outcome.patch,
     }
 
@@ -140,27 +146,36 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
         record = paths.records.load(record_id)
         writer = config.choose_writer(record.predecessor)
         row["model"] = writer
-        model = models.build_model(
-            writer,
-            task=task,
-            base_url=config.base_url,
-            # Constructed with its settings, because the client knows which models reject a temperature.
-            max_reply_tokens=OUTPUT_TOKENS,
-            temperature=0.0,
+        model = models.build_notes_model(
+            writer, task=task, base_url=config.base_url, models=config.models, max_tokens=OUTPUT_TOKENS
         )
-        notes = write_notes(record, build_ask(model, timeout_s=NOTES_TIMEOUT_S), writer)
+        calls: list[NotesCall] = []
+        ask = build_ask(
+            model,
+            timeout_s=NOTES_TIMEOUT_S,
+            window_tokens=config.find_window(writer),
+            on_call=calls.append,
+        )
+        notes = write_notes(record, ask, writer)
         paths.records.add_notes(record_id, notes)
     except INFRASTRUCTURE_ERRORS as error:
         return row | make_failure_row(error, started)
-    costs = {
-        kind: _drop_estimate(getattr(notes, f"{kind}_usage")).model_dump(exclude={"estimated"})
-        for kind in ("summary", "structured")
-    }
+    usages = (notes.summary_usage, notes.structured_usage)
+    costs = [_drop_estimate(usage).model_dump(exclude={"estimated"}) for usage in usages]
+    spent = sum_usage((call.usage for call in calls), sum(call.uncounted_calls for call in calls))
     return row | {
         "outcome": "written",
-        "detail": "",
+        "detail": describe_empty_notes(
+            calls, writer, models.find_notes_limit(writer, config.models, OUTPUT_TOKENS)
+        ),
         "prompts": notes.prompts,
-        "usage": costs,
+        "usage": dict(zip(("summary", "structured"), costs, strict=True)),
+        "llm_calls": len(calls),
+        "prompt_tokens": spent.prompt,
+        "cached_tokens": spent.cached,
+        "completion_tokens": spent.completion,
+        "uncounted_calls": spent.uncounted_calls,
+        "cost_usd": compute_cost_usd(config.find_price(writer), spent, len(calls)),
         "malformed": notes.malformed,
         "retried": notes.retried,
         **measure_soundness(notes, Evidence(record))._asdict(),
@@ -209,8 +224,10 @@ def run_takeover(
         "resolved": verdict.resolved,
         "outcome": "graded",
         "stop_reason": outcome.stop_reason,
-        "detail": (outcome.patch_error or "") or verdict.detail,
-        **_measure_costs(events, outcome, taken),
+        "detail": _join_details(
+            outcome.patch_error or verdict.detail, _describe_empty_replies(config, successor, events)
+        ),
+        **_measure_costs(config, successor, events, outcome, taken),
         "first_prompt_chars": first.characters,
         "first_prompt_tokens": first.tokens,
         "window_tokens": known.window_tokens,
@@ -273,17 +290,33 @@ def _redact_events(state: AgentState) -> list[Event]:
     return [Event.model_validate(event) for event in redact(state.get("events", []))]
 
 
-def _measure_costs(events: list[Event], outcome: Outcome, seconds: float) -> Row:
-    spent = count_tokens(events)
+def _measure_costs(
+    config: RunConfig, model: str, events: list[Event], outcome: Outcome, seconds: float
+) -> Row:
+    spent = count_tokens(events, outcome.uncounted_calls)
+    calls = sum(event.kind == "action" for event in events)
     return {
         "events": len(events),
         "steps": outcome.steps,
-        "llm_calls": sum(event.kind == "action" for event in events),
+        "llm_calls": calls,
         "prompt_tokens": spent.prompt,
         "cached_tokens": spent.cached,
         "completion_tokens": spent.completion,
+        "uncounted_calls": spent.uncounted_calls,
+        "cost_usd": compute_cost_usd(config.find_price(model), spent, calls),
+        "empty_replies": count_empty_replies(events).total,
+        "condensed": outcome.state.get("condensed", 0),
         "seconds": round(seconds, 3),
     }
+
+
+def _describe_empty_replies(config: RunConfig, model: str, events: list[Event]) -> str:
+    calls = sum(event.kind == "action" for event in events)
+    return describe_empty_replies(count_empty_replies(events), calls, model, config.find_reply_limit(model))
+
+
+def _join_details(*details: str | None) -> str:
+    return "; ".join(filter(None, details))
 
 
 def _drop_estimate(usage: Usage) -> Usage:

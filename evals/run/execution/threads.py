@@ -24,7 +24,9 @@ from langgraph_takeover.nodes.state import NO_SPENDING
 from langgraph_takeover.sandbox.interface import SnapshotCorruptError
 
 PREDECESSOR_PREFIX, TAKEOVER_PREFIX = "predecessor.", "takeover."
-_SNAPSHOT_FREQUENCY: dict[str, SnapshotEvery] = {"openai": "step", "replay": "point", "builtin": "never"}
+_SNAPSHOT_FREQUENCY: dict[str, SnapshotEvery] = {
+    "openai": "step", "entry": "step", "replay": "point", "builtin": "never",
+}  # fmt: skip
 """Snapshot after every step of an LLM, because repeating one is expensive. A replayed step, and a whole takeover by the
 built-in model, cost less than a snapshot."""
 
@@ -70,6 +72,7 @@ def open_thread(
             model,
             task=task,
             base_url=config.base_url,
+            models=config.models,
             record=record,
             workspace=workspace,
             max_reply_tokens=config.max_reply_tokens,
@@ -84,8 +87,7 @@ def open_thread(
             model_name=model,
             sandbox=spec,
             snapshot_every=_SNAPSHOT_FREQUENCY[name.kind],
-            **select_options(AgentOptions, config),
-            **settings,
+            **{**select_options(AgentOptions, config), **_select_model_options(config, model), **settings},
         ) as run,
     ):
         if record is None and spec.backend == "process" and name.kind == "replay":
@@ -93,6 +95,11 @@ def open_thread(
             workspace_path = run.session.enter_state(BASE_STATE).workspace
             run.context = run.context.model_copy(update={"model": build_model(workspace_path)})
         yield run
+
+
+def _select_model_options(config: RunConfig, model: str) -> dict[str, Any]:
+    """The options of an agent that depend on its model. What is no LLM has no use for a shorter conversation."""
+    return {"window_tokens": config.find_window(model), "condense": config.condense and models.is_llm(model)}
 
 
 def run_or_resume(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from langgraph_takeover.evals.run.metrics import count_tokens
+from langgraph_takeover.evals.run.measures.costs import count_tokens
 from langgraph_takeover.handoff.trace.events import Event
 
 

@@ -6,13 +6,20 @@ import hashlib
 import json
 import re
 import secrets
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 
-from langgraph_takeover.evals.models import is_llm
+from langgraph_takeover.evals.models import (
+    ModelEntry,
+    ModelPrice,
+    find_entry_difference,
+    is_llm,
+    parse_model_name,
+)
 from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS, RunOptions
 from langgraph_takeover.handoff.records.record import write_durably
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
@@ -46,6 +53,8 @@ class RunConfig(Frozen, RunOptions):
     task_ids: tuple[str, ...] = ()
     records_of: str | None = None
     """The directory of an earlier run whose predecessors, records, labels and notes are reused."""
+    models: Mapping[str, ModelEntry] = {}
+    """The entries of the models file that the run uses."""
     journal: str | None = None
     """The database of rows without its password. None: the one in the results directory."""
     points: tuple[PointKind, ...] = POINTS
@@ -54,6 +63,22 @@ class RunConfig(Frozen, RunOptions):
     def choose_writer(self, predecessor: str) -> str:
         """The model that writes the notes about that predecessor's work."""
         return self.notes_model or (predecessor if is_llm(predecessor) else self.successors[0])
+
+    def find_window(self, model: str) -> int | None:
+        """The context window of a model in tokens, as far as the settings state it."""
+        entry = self.models.get(model)
+        return (entry.window if entry else None) or self.window_tokens
+
+    def find_reply_limit(self, model: str) -> int | None:
+        """The maximum number of tokens of a model's reply; None: the server's."""
+        entry = self.models.get(model)
+        return (entry.max_output_tokens if entry else None) or self.max_reply_tokens
+
+    def find_price(self, model: str) -> ModelPrice | None:
+        """The price of a model; None if unknown. A model that is no LLM costs nothing."""
+        if not is_llm(model):
+            return ModelPrice(input=0.0, output=0.0)
+        return self.models[model].price if model in self.models else None
 
     def name_run(self, task_id: str, predecessor: str) -> str:
         """The name of a predecessor's run, used for its thread, trace and records."""
@@ -70,9 +95,11 @@ _NameT = TypeVar("_NameT", bound=str)
 @lru_cache
 def shorten_model_name(model: str) -> str:
     """A model's name for use in file names, different for different models."""
+    parsed = parse_model_name(model) if is_llm(model) else None
     plain = model.partition(":")[2]
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", plain):
         return plain
+    plain = parsed.server_name if parsed else plain
     last = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(plain).name)[:40].strip("-")
     return f"{last}-{hashlib.sha256(model.encode()).hexdigest()[:6]}"
 
@@ -170,6 +197,11 @@ def find_changed_option(stored: RunConfig, new_values: dict[str, Any]) -> str | 
     """The first option, if any, whose value differs from the run's."""
     before = json.loads(stored.model_dump_json())
     for name, value in new_values.items():
+        if name == "models":
+            difference = find_entry_difference(stored.models, value)
+            if difference is not None:
+                return f"--models: not the file of this run: {difference} (omit the option to resume)"
+            continue
         now = list(value) if isinstance(value, tuple) else value
         if before[name] != now:
             options = {fields[0]: option for option, fields in OPTION_FIELDS.items()} | {"records_of": "from"}

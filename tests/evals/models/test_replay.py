@@ -108,7 +108,7 @@ def test_errors_name_invalid_trajectories(tmp_path: Path, content: str, message:
         read_trajectory(path)
 
 
-@pytest.mark.parametrize("name", ["gpt-5", "openai:", "builtin:sage", ":x", ""])
+@pytest.mark.parametrize("name", ["gpt:5", "openai:", "builtin:sage", ":x", ""])
 def test_unknown_models_are_refused(name: str) -> None:
     with pytest.raises(ModelNameError, match="use openai:NAME"):
         parse_model_name(name)

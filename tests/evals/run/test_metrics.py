@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from langgraph_takeover.evals.run.metrics import count_rediscovery, count_tokens
+from langgraph_takeover.evals.run.metrics import count_rediscovery
 from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
-from langgraph_takeover.handoff.trace.events import Event, FileRead, HandoffPoint, Usage
+from langgraph_takeover.handoff.trace.events import Event, FileRead, HandoffPoint
 from langgraph_takeover.sandbox.interface import FileChange, Snapshot
 
 OLD, NEW = "0" * 64, "1" * 64
@@ -98,16 +98,3 @@ def test_the_first_rerun_of_the_latest_validation_is_verification_and_the_second
 def test_refused_actions_are_no_rediscovery() -> None:
     found = count_rediscovery(record(PREDECESSOR), steps({"command": "ls -l", "refused": True}))
     assert found.total() == 0
-
-
-def test_uncounted_tokens_stay_unknown() -> None:
-    silent = Event(index=0, kind="action", tool="shell", text="", usage=Usage())
-    counted = Event(
-        index=1, kind="action", tool="shell", text="", usage=Usage(prompt_tokens=5, completion_tokens=2)
-    )
-    assert count_tokens([silent]) == (None, None, None)
-    assert count_tokens([silent, counted, counted]) == (10, None, 4)
-    guess = Usage(prompt_tokens=900, completion_tokens=90, estimated=True)
-    guessed = Event(index=2, kind="action", tool="shell", text="", usage=guess)
-    assert count_tokens([guessed]) == (None, None, None)
-    assert count_tokens([guessed, counted]) == (5, None, 2)

@@ -13,6 +13,7 @@ const make = (name, attributes = {}, ...children) => {
 const words = (name) => String(name).replaceAll("_", " ");
 const count = (value) => (value === null || value === undefined ? "–" : Number(value).toLocaleString("en"));
 const seconds = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 }));
+const dollars = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en", { minimumFractionDigits: 4, maximumFractionDigits: 4 }));
 const percent = (value) =>
   value === null || value === undefined ? "–" : `${value > 0 ? "+" : ""}${Math.round(100 * value)} %`.replace("-", "−");
 const portion = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);

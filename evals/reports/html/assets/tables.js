@@ -106,6 +106,7 @@ const COLUMNS = [
   ["verification", (row) => row.verification_events, true],
   ["first prompt", (row) => row.first_prompt_chars, true],
   ["seconds", (row) => row.seconds, true, seconds],
+  ["US dollars", (row) => row.cost_usd, true, dollars],
   ["stop reason", (row) => (row.outcome === "graded" ? words(row.stop_reason ?? "") : (row.detail ?? ""))],
 ];
 

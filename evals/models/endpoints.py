@@ -1,0 +1,61 @@
+"""The endpoint behind a model's name: address, key variable and options."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from langgraph_takeover.evals.models.entries import ModelEntry, Models, describe_url_problem
+from langgraph_takeover.evals.models.names import ModelNameError, parse_model_name, require_entry
+from langgraph_takeover.handoff.text.redaction import redact
+
+OPENAI_KEY = "OPENAI_API_KEY"
+_NO_KEY = "none"
+"""Local servers often need no key, but the client requires one."""
+
+
+class Endpoint(NamedTuple):
+    """An LLM as its client is built: its entry, with the defaults of the run filled in."""
+
+    entry: ModelEntry
+    is_key_required: bool
+
+    @property
+    def api_key(self) -> str:
+        variable = self.entry.api_key_env
+        return (os.environ.get(variable) if variable else None) or _NO_KEY
+
+
+def find_endpoint(name: str, models: Models, base_url: str | None) -> Endpoint:
+    """The endpoint of an LLM's name. Raises ModelNameError.
+
+    The server of `base_url`, and the key in OPENAI_API_KEY, are those of names and entries without their own address.
+    """
+    parsed = parse_model_name(name)
+    if parsed.kind == "openai":
+        if parsed.url is not None and (problem := describe_url_problem(parsed.url)):
+            raise ModelNameError(f"openai:{parsed.server_name}@URL: {problem}")
+        entry = ModelEntry.model_construct(model=parsed.server_name, base_url=parsed.url or base_url)
+        return Endpoint(entry.model_copy(update={"api_key_env": OPENAI_KEY}), entry.base_url is None)
+    require_entry(name, models)
+    return find_entry_endpoint(models[name], base_url)
+
+
+def find_entry_endpoint(entry: ModelEntry, base_url: str | None) -> Endpoint:
+    """The endpoint of an entry. Without its own address and key, it is that of `base_url` and OPENAI_API_KEY."""
+    if entry.api_key_env is not None:
+        return Endpoint(entry.model_copy(update={"base_url": entry.base_url or base_url}), True)
+    if entry.base_url is not None:
+        return Endpoint(entry, False)
+    return Endpoint(
+        entry.model_copy(update={"base_url": base_url, "api_key_env": OPENAI_KEY}), base_url is None
+    )
+
+
+def check_key(name: str, endpoint: Endpoint) -> None:
+    """Raises ModelNameError if the variable with a required key is not set."""
+    variable = endpoint.entry.api_key_env
+    if not endpoint.is_key_required or variable is None or os.environ.get(variable, "").strip():
+        return
+    cure = "set it, or pass your server as --base-url" if variable == OPENAI_KEY else "set it before the run"
+    raise ModelNameError(f"{name}: {redact(variable)} is not set ({cure})")

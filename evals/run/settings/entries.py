@@ -1,0 +1,51 @@
+"""The entries of a models file in the settings of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from langgraph_takeover.evals import models
+from langgraph_takeover.evals.run.settings.config import RunConfig, RunUsageError, load_config
+
+
+def load_models_option(path: Path | None) -> models.Models:
+    """The entries of `--models`; none without it. Raises ModelsFileError."""
+    if path is None:
+        return {}
+    try:
+        return models.load_models(path)
+    except models.ModelsFileError as error:
+        raise models.ModelsFileError(f"--models: {error}") from error
+
+
+def load_source_models(records_of: str | None) -> models.Models:
+    """The entries of the earlier run, for names that the models file does not define."""
+    try:
+        return load_config(Path(records_of)).models if records_of is not None else {}
+    except RunUsageError:
+        return {}  # `check_source` reports it
+
+
+def keep_used_models(config: RunConfig) -> RunConfig:
+    """The settings without entries that the run does not use. Raises ModelNameError for an entry that the file lacks."""
+    used = (*config.predecessors, *config.successors, *map(config.choose_writer, config.predecessors))
+    if config.models:
+        for name in used:
+            models.require_entry(name, config.models)
+    return config.model_copy(
+        update={"models": {name: entry for name, entry in config.models.items() if name in used}}
+    )
+
+
+def check_windows(config: RunConfig) -> None:
+    """Raises RunUsageError if conversations are to be condensed, but a model's context window is unknown."""
+    if not config.condense:
+        return
+    for name in dict.fromkeys((*config.predecessors, *config.successors)):
+        if models.is_llm(name) and config.find_window(name) is None:
+            model = models.build_llm(name, base_url=config.base_url, models=config.models)
+            if not (model.profile or {}).get("max_input_tokens"):
+                raise RunUsageError(
+                    f"--condense: the context window of {name} is unknown (write it as window into its entry of "
+                    "--models, or pass --window-tokens)"
+                )

@@ -1,0 +1,138 @@
+"""The context window: the size of a conversation, its overflow, and its condensation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+
+from langgraph_takeover.handoff.prompts import load_prompt
+from langgraph_takeover.handoff.trace.events import Event, Usage
+from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
+from langgraph_takeover.nodes.model.usage import count_chars
+
+CONDENSE_AT = 0.8
+"""Share of the window at which a conversation is condensed."""
+CONDENSE_TO = 0.6
+"""Share that remains. Condensing further than necessary keeps the beginning the same for many calls, so that a server can
+cache it."""
+KEPT_STEPS = 3
+"""The latest steps, which stay complete."""
+_UNCOUNTED_MARGIN = 1.5
+"""An estimate without any count may be too high by this factor."""
+
+
+class Request(NamedTuple):
+    """The messages of the next call."""
+
+    messages: list[BaseMessage]
+    condensed: int
+    """Number of the oldest observations that are left out."""
+    exceeds_window: bool
+
+
+class _Step(NamedTuple):
+    """Positions of a reply, and of the messages that answer it."""
+
+    reply: int
+    answers: tuple[int, ...]
+
+
+def build_request(
+    messages: Sequence[BaseMessage],
+    replies: int,
+    *,
+    window_tokens: int | None,
+    condense: bool,
+    condensed: int,
+    last_usage: Usage | None,
+) -> Request:
+    """Build the request for a conversation: its messages, or fewer observations if it is to be condensed.
+
+    `replies` is the number of the agent's own replies, the last ones in the conversation; what precedes them is the first
+    prompt. `condensed` and `last_usage` are those of the call before. The result depends on nothing else, so that
+    a resumed run sends the same.
+    """
+    steps = _find_steps(messages, replies)
+    request = _leave_out(messages, steps[:condensed])
+    if window_tokens is None:
+        return Request(request, condensed, False)
+    rate = _measure_rate(messages, steps, condensed, last_usage)
+    if condense and count_chars(request) > CONDENSE_AT * window_tokens * rate:
+        condensed = _choose_condensed(messages, steps, condensed, CONDENSE_TO * window_tokens * rate)
+        request = _leave_out(messages, steps[:condensed])
+    margin = 1.0 if _is_counted(last_usage) else _UNCOUNTED_MARGIN
+    return Request(request, condensed, count_chars(request) >= margin * window_tokens * rate)
+
+
+def condense_fully(messages: Sequence[BaseMessage], replies: int) -> Request:
+    """Build the request with only the latest observations, for an endpoint that refused the conversation."""
+    steps = _find_steps(messages, replies)
+    condensed = max(len(steps) - KEPT_STEPS, 0)
+    return Request(_leave_out(messages, steps[:condensed]), condensed, False)
+
+
+def find_last_usage(events: Sequence[dict[str, object]]) -> Usage | None:
+    """Return the usage of the last call; None before the first."""
+    for event in reversed(events):
+        if event["kind"] == "action":
+            return Event.model_validate(event).usage
+    return None
+
+
+def _find_steps(messages: Sequence[BaseMessage], replies: int) -> list[_Step]:
+    own = (
+        [index for index, each in enumerate(messages) if isinstance(each, AIMessage)][-replies:]
+        if replies
+        else []
+    )
+    return [_Step(index, _find_answers(messages, index)) for index in own]
+
+
+def _find_answers(messages: Sequence[BaseMessage], reply: int) -> tuple[int, ...]:
+    """Positions of the results of a reply's calls; not of what a person said after them."""
+    end = reply + 1
+    while end < len(messages) and isinstance(messages[end], ToolMessage):
+        end += 1
+    if end == reply + 1 and end < len(messages) and isinstance(messages[end], HumanMessage):
+        end += 1
+    return tuple(range(reply + 1, end))
+
+
+def _leave_out(messages: Sequence[BaseMessage], steps: Sequence[_Step]) -> list[BaseMessage]:
+    """Replace the observations of steps by a marker; every call keeps its answer."""
+    shown = list(messages)
+    for index in (index for step in steps for index in step.answers):
+        shown[index] = shown[index].model_copy(update={"content": _load_marker()})
+    return shown
+
+
+def _load_marker() -> str:
+    return load_prompt("condensed", "nodes").strip()
+
+
+def _choose_condensed(
+    messages: Sequence[BaseMessage], steps: Sequence[_Step], condensed: int, max_chars: float
+) -> int:
+    """Return the smallest number of observations to leave out, so that the rest fits, as far as the latest steps allow."""
+    shown = _leave_out(messages, steps[:condensed])
+    chars, marker_chars = count_chars(shown), len(_load_marker())
+    while condensed < len(steps) - KEPT_STEPS and chars > max_chars:
+        chars -= sum(len(shown[index].text) - marker_chars for index in steps[condensed].answers)
+        condensed += 1
+    return condensed
+
+
+def _measure_rate(
+    messages: Sequence[BaseMessage], steps: Sequence[_Step], condensed: int, last_usage: Usage | None
+) -> float:
+    """Return the characters per token of the call before; four if nobody counted its tokens."""
+    if last_usage is None or not _is_counted(last_usage) or not steps:
+        return float(CHARS_PER_TOKEN)
+    before = _leave_out(messages[: steps[-1].reply], steps[:-1][:condensed])
+    return count_chars(before) / (last_usage.prompt_tokens or 1)
+
+
+def _is_counted(usage: Usage | None) -> bool:
+    return usage is not None and not usage.estimated and bool(usage.prompt_tokens)

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from langgraph_takeover.handoff.trace.events import Usage
+from langgraph_takeover.nodes.model.usage import count_chars
+from langgraph_takeover.nodes.model.window import KEPT_STEPS, Request, build_request, condense_fully
+
+PROMPT: list[BaseMessage] = [
+    SystemMessage("s" * 400),
+    HumanMessage("continue"),
+    AIMessage("```bash\nearlier agent\n```"),
+    HumanMessage("o" * 4000),
+    HumanMessage("the task"),
+]
+"""A first prompt with another agent's messages, as the view `transcript` has."""
+
+
+def text_steps(count: int, chars: int = 4000) -> list[BaseMessage]:
+    return [
+        message
+        for n in range(count)
+        for message in (AIMessage(f"```bash\ncommand {n}\n```"), HumanMessage(f"{n}" + "x" * chars))
+    ]
+
+
+def native_steps(count: int, chars: int = 4000) -> list[BaseMessage]:
+    found: list[BaseMessage] = []
+    for n in range(count):
+        calls = [{"name": "shell", "args": {"command": f"{n}"}, "id": f"c{n}.{k}"} for k in range(1 + n % 2)]
+        found.append(AIMessage("", tool_calls=calls))
+        found += [ToolMessage(f"{n}" + "x" * chars, tool_call_id=call["id"]) for call in calls]
+    return found
+
+
+def request(steps: list[BaseMessage], replies: int, window: int | None, **settings: Any) -> Request:
+    values = {"condense": True, "condensed": 0, "last_usage": None} | settings
+    return build_request([*PROMPT, *steps], replies, window_tokens=window, **values)
+
+
+def counted(messages: list[BaseMessage], chars_per_token: float = 4.0) -> Usage:
+    return Usage(prompt_tokens=round(count_chars(messages) / chars_per_token), completion_tokens=1)
+
+
+def test_without_a_known_window_nothing_changes() -> None:
+    steps = text_steps(50)
+    assert request(steps, 50, None) == ([*PROMPT, *steps], 0, False)
+
+
+def test_below_the_threshold_nothing_is_left_out() -> None:
+    steps = text_steps(10)
+    total = count_chars([*PROMPT, *steps]) / 4
+    assert request(steps, 10, int(total / 0.79)).condensed == 0
+    assert request(steps, 10, int(total / 0.81)).condensed > 0
+    assert request(steps, 10, int(total / 0.81), condense=False).condensed == 0
+
+
+@pytest.mark.parametrize("make", [text_steps, native_steps])
+def test_the_oldest_observations_become_a_marker_and_the_messages_stay_valid(make: Any) -> None:
+    steps = make(12)
+    before = [*PROMPT, *steps]
+    window = int(count_chars(before) / 4)
+    found = request(steps, 12, window, last_usage=counted(before[:-2]))
+    assert 0 < found.condensed <= 12 - KEPT_STEPS
+    assert len(found.messages) == len(before)
+    assert [type(each) for each in found.messages] == [type(each) for each in before]
+    changed = [index for index, (a, b) in enumerate(zip(before, found.messages, strict=True)) if a != b]
+    assert changed
+    assert min(changed) >= len(PROMPT)  # the first prompt stays, with the other agent's observations
+    assert all(not isinstance(before[index], AIMessage) for index in changed)
+    assert all("was left out" in found.messages[index].text for index in changed)
+    assert not set(changed) & set(range(len(before) - 2 * KEPT_STEPS, len(before)))
+    for call, answer in pairwise(found.messages):
+        if isinstance(answer, ToolMessage) and isinstance(call, AIMessage):
+            assert answer.tool_call_id == call.tool_calls[0]["id"]
+    # Down to 60 % of the window, not further than necessary.
+    assert count_chars(found.messages) / 4 <= 0.61 * window
+    assert count_chars(found.messages) / 4 > 0.6 * window - 2500
+
+
+def test_a_condensed_conversation_stays_as_it_is_until_it_grows_again() -> None:
+    steps = text_steps(12)
+    window = int(count_chars([*PROMPT, *steps]) / 4)
+    first = request(steps, 12, window)
+    longer = [*steps, *text_steps(1, 100)]
+    second = request(longer, 13, window, condensed=first.condensed, last_usage=counted(first.messages))
+    assert second.condensed == first.condensed
+    assert second.messages[: len(first.messages)] == first.messages
+    third = request([*longer, *text_steps(4)], 17, window, condensed=second.condensed)
+    assert third.condensed > second.condensed
+    assert request(steps, 12, window) == first  # the same again, as after a resume
+
+
+def test_what_a_person_says_after_an_observation_stays() -> None:
+    steps = [*text_steps(8)[:2], HumanMessage("I am a person" + "y" * 4000), *text_steps(8)]
+    found = request(steps, 9, 6000)
+    assert found.condensed > 1
+    assert any(message.text.startswith("I am a person") for message in found.messages)
+
+
+def test_the_latest_steps_stay_even_if_they_exceed_the_window() -> None:
+    found = request(text_steps(KEPT_STEPS, 40_000), KEPT_STEPS, 8000)
+    assert found.condensed == 0
+    assert found.exceeds_window
+
+
+@pytest.mark.parametrize(("rate", "exceeds"), [(2.0, True), (4.0, True), (5.0, False)])
+def test_the_size_is_estimated_at_the_rate_of_the_last_call(rate: float, exceeds: bool) -> None:
+    steps = text_steps(6)
+    before = [*PROMPT, *steps]
+    window = int(count_chars(before) / 4.2)
+    usage = counted(before[:-2], rate)
+    assert request(steps, 6, window, condense=False, last_usage=usage).exceeds_window is exceeds
+
+
+def test_without_a_count_only_a_much_longer_prompt_is_an_overflow() -> None:
+    """Four characters per token is a guess: a prompt that may fit is sent."""
+    chars = count_chars(PROMPT)
+    assert not request([], 0, int(chars / 4 / 1.2)).exceeds_window
+    assert request([], 0, int(chars / 4 / 1.6)).exceeds_window
+    estimated = Usage(prompt_tokens=10**6, completion_tokens=1, estimated=True)
+    assert not request(text_steps(1), 1, 5000, last_usage=estimated).exceeds_window
+
+
+def test_an_endpoint_that_refuses_a_conversation_gets_the_latest_observations_only() -> None:
+    steps = text_steps(9)
+    found = condense_fully([*PROMPT, *steps], 9)
+    assert found.condensed == 9 - KEPT_STEPS
+    left_out = [message for message in found.messages if "was left out" in message.text]
+    assert len(left_out) == 9 - KEPT_STEPS
