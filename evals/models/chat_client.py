@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import openai
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_openai import ChatOpenAI
@@ -19,6 +20,13 @@ class EndpointModel(ChatOpenAI):
 
     Only the fact is kept: thoughts are long, and neither a view nor a later request contains them.
     """
+
+    def _generate(self, *arguments: Any, **settings: Any) -> ChatResult:
+        try:
+            return super()._generate(*arguments, **settings)
+        except openai.LengthFinishReasonError as error:
+            # Under a schema the library refuses a reply that was cut off; it is billed, counted and readable in part.
+            return self._create_chat_result(error.completion)
 
     def _create_chat_result(self, response: Any, generation_info: dict[str, Any] | None = None) -> ChatResult:
         result = super()._create_chat_result(response, generation_info)

@@ -13,7 +13,7 @@ from langgraph_takeover.handoff.records.record import HandoffRecord, Notes
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.model.calls import ask_with_schema
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
-from langgraph_takeover.nodes.model.thoughts import describe_empty_reply
+from langgraph_takeover.nodes.model.thoughts import describe_empty_reply, is_truncated
 from langgraph_takeover.nodes.model.usage import count_uncounted_calls, estimate_tokens, measure_usage
 
 
@@ -25,6 +25,8 @@ class NotesCall(NamedTuple):
     """Requests whose tokens are unknown: this one, and refused or failed attempts before it."""
     empty_reply: str
     """What a reply without text had instead; empty for any other reply."""
+    is_truncated: bool
+    """Whether the reply ended at its length limit."""
 
 
 def build_ask(
@@ -48,7 +50,7 @@ def build_ask(
             raise PromptTooLongError(str(error)) from error
         usage = measure_usage(reply, messages)
         uncounted = count_uncounted_calls(reply, usage)
-        on_call(NotesCall(usage, uncounted, describe_empty_reply(reply)))
+        on_call(NotesCall(usage, uncounted, describe_empty_reply(reply), is_truncated(reply)))
         # A sum without the earlier attempts would be a part.
         return reply.text, usage.model_copy(update={"estimated": uncounted > 0})
 

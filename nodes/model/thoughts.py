@@ -46,8 +46,7 @@ def is_empty(reply: AIMessage) -> bool:
 
 
 def describe_empty_reply(reply: AIMessage) -> str:
-    """What an empty reply has, and whether it was cut off; empty for any other reply."""
+    """What an empty reply has; empty for any other reply."""
     if not is_empty(reply):
         return ""
-    what = "thought, but no text" if has_thought(reply) else "no text"
-    return f"{what}, and was {CUT_OFF}" if is_truncated(reply) else what
+    return "thought, but no text" if has_thought(reply) else "no text"

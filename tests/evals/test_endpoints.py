@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from langgraph_takeover.evals.models import ORACLE
+from langgraph_takeover.evals.models import ORACLE, ModelEntry, ModelPrice
 from langgraph_takeover.evals.run.execution import stages
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.paths import RunPaths
@@ -38,7 +38,15 @@ class Frozen:
     def take_over(self, server: ChatServer, repeat: int, **settings: Any) -> Row:
         config = self.config.model_copy(update={"base_url": server.url, **settings})
         return stages.run_takeover(
-            config, self.out, self.task, self.record, "repository", self.config.successors[0], repeat
+            config, self.out, self.task, self.record, "repository", config.successors[0], repeat
+        )
+
+    def take_over_as(self, entry: ModelEntry, repeat: int, **settings: Any) -> Row:
+        """A takeover by an entry of a models file with its own server."""
+        models = {"mine": entry}
+        config = self.config.model_copy(update={"models": models, "successors": ("mine",), **settings})
+        return stages.run_takeover(
+            config, self.out, self.task, self.record, "repository", config.successors[0], repeat
         )
 
 
@@ -213,3 +221,113 @@ def test_a_model_that_never_replies_saves_no_effort(snapshot_case: Frozen, chat_
     chat_server.answer = lambda request: chat_server.reply(LOOK)
     row = snapshot_case.take_over(chat_server, repeat=90, max_steps=1)
     assert (row["outcome"], row["stop_reason"], row["llm_calls"]) == ("graded", "max_steps", 1)
+
+
+def test_a_model_that_answers_nothing(snapshot_case: Frozen, chat_server: ChatServer) -> None:
+    chat_server.answer = lambda request: chat_server.reply("")
+    row = snapshot_case.take_over(chat_server, 20, max_steps=3)
+    assert (row["outcome"], row["stop_reason"], row["empty_replies"]) == ("graded", "max_steps", 3)
+    assert row["detail"].endswith("; of 3 replies 3 had nothing")
+    assert "Your reply is empty: it contains no text and no action." in str(
+        chat_server.requests[-1]["messages"]
+    )
+
+
+def test_a_model_that_only_thinks(snapshot_case: Frozen, chat_server: ChatServer) -> None:
+    chat_server.answer = lambda request: chat_server.reply("", "length", thought="Let me ponder.")
+    entry = ModelEntry(model="m", base_url=chat_server.url, max_output_tokens=64)
+    row = snapshot_case.take_over_as(entry, 21, max_steps=2)
+    assert (row["outcome"], row["stop_reason"], row["empty_replies"]) == ("graded", "max_steps", 2)
+    assert row["detail"].endswith(
+        "; of 2 replies 2 had thought, but no text and no action; 2 were cut off at the limit of 64 output tokens "
+        "(raise max_output_tokens of mine in --models, or --max-reply-tokens)"
+    )
+    assert "Your reply contains thought, but no text and no action." in str(
+        chat_server.requests[-1]["messages"]
+    )
+
+
+def test_a_model_without_usage_has_no_sums(snapshot_case: Frozen, chat_server: ChatServer) -> None:
+    replies = iter([chat_server.reply(LOOK), chat_server.reply(LOOK, prompt_tokens=None)])
+    chat_server.answer = lambda request: next(replies, chat_server.reply("<finish></finish>"))
+    entry = ModelEntry(model="m", base_url=chat_server.url, price=ModelPrice(input=1.0, output=1.0))
+    row = snapshot_case.take_over_as(entry, 22)
+    assert (row["stop_reason"], row["llm_calls"], row["uncounted_calls"]) == ("finished", 3, 1)
+    assert (row["prompt_tokens"], row["cached_tokens"], row["completion_tokens"]) == (None, None, None)
+    assert row["cost_usd"] is None
+
+
+def test_prices_and_cached_tokens_make_a_cost(snapshot_case: Frozen, chat_server: ChatServer) -> None:
+    replies = iter([chat_server.reply(LOOK, prompt_tokens=1000)])  # this server omits a count of zero
+    finish = chat_server.reply("<finish></finish>", prompt_tokens=2000, cached_tokens=900)
+    chat_server.answer = lambda request: next(replies, finish)
+    price = ModelPrice(input=2.0, output=10.0, cached=0.5)
+    row = snapshot_case.take_over_as(ModelEntry(model="m", base_url=chat_server.url, price=price), 23)
+    assert (row["prompt_tokens"], row["cached_tokens"], row["completion_tokens"]) == (3000, 900, 20)
+    assert row["cost_usd"] == pytest.approx((2100 * 2.0 + 900 * 0.5 + 20 * 10.0) / 1e6)
+    assert (row["uncounted_calls"], row["empty_replies"], row["condensed"]) == (0, 0, 0)
+    without = snapshot_case.take_over_as(ModelEntry(model="m", base_url=chat_server.url), 24)
+    assert without["prompt_tokens"] == 2000
+    assert without["cost_usd"] is None
+
+
+def test_a_retried_cut_off_reply_is_not_counted(snapshot_case: Frozen, chat_server: ChatServer) -> None:
+    replies = iter([chat_server.reply("half a rep", finish_reason=None)])
+    chat_server.answer = lambda request: next(replies, chat_server.reply("<finish></finish>"))
+    entry = ModelEntry(model="m", base_url=chat_server.url, price=ModelPrice(input=1.0, output=1.0))
+    row = snapshot_case.take_over_as(entry, 25)
+    assert (row["llm_calls"], row["uncounted_calls"], row["prompt_tokens"], row["cost_usd"]) == (
+        1,
+        1,
+        None,
+        None,
+    )
+
+
+def test_a_window_of_the_models_file_ends_a_takeover_before_its_server_cuts_the_prompt(
+    snapshot_case: Frozen, chat_server: ChatServer
+) -> None:
+    def count_honestly(request: dict[str, Any]) -> tuple[int, bytes]:
+        characters = sum(len(message["content"]) for message in request["messages"])
+        return chat_server.reply(
+            "```bash\npython3 -c 'print(\"x\" * 4000)'\n```", prompt_tokens=characters // 4
+        )
+
+    chat_server.answer = count_honestly
+    entry = ModelEntry(
+        model="m", base_url=chat_server.url, window=4000, price=ModelPrice(input=1.0, output=1.0)
+    )
+    row = snapshot_case.take_over_as(entry, 26)
+    assert (row["outcome"], row["stop_reason"], row["resolved"]) == ("graded", "context_overflow", True)
+    assert row["window_tokens"] == 4000
+    assert row["cost_usd"] > 0
+    condensed = snapshot_case.take_over_as(
+        entry.model_copy(update={"window": 6000}), 27, condense=True, max_steps=7
+    )
+    assert (condensed["stop_reason"], condensed["steps"]) == ("max_steps", 7)
+    assert condensed["condensed"] > 0
+
+
+def test_thought_alone_is_no_note(snapshot_case: Frozen, chat_server: ChatServer) -> None:
+    chat_server.answer = lambda request: chat_server.reply("", "length", thought="Let me ponder.")
+    entry = ModelEntry(model="m", base_url=chat_server.url, price=ModelPrice(input=1.0, output=1.0))
+    config = snapshot_case.config.model_copy(update={"models": {"mine": entry}, "notes_model": "mine"})
+    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record)
+    assert (row["outcome"], row["malformed"], row["llm_calls"]) == ("written", True, 3)
+    assert row["detail"] == (
+        "3 of 3 replies had thought, but no text; 3 were cut off at the limit of 1,600 output tokens "
+        "(raise max_output_tokens of mine in --models)"
+    )
+    assert (row["prompt_tokens"], row["uncounted_calls"], row["cost_usd"]) == (300, 0, pytest.approx(330e-6))
+
+
+def test_notes_with_an_uncounted_call_have_no_sums(snapshot_case: Frozen, chat_server: ChatServer) -> None:
+    fields = '{"work_completed": [{"claim": "It is half done.", "events": ["e1"]}]}'
+    replies = iter([chat_server.reply("A summary."), chat_server.reply(fields, prompt_tokens=None)])
+    chat_server.answer = lambda request: next(replies)
+    entry = ModelEntry(model="m", base_url=chat_server.url, price=ModelPrice(input=1.0, output=1.0))
+    config = snapshot_case.config.model_copy(update={"models": {"mine": entry}, "notes_model": "mine"})
+    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record)
+    assert row["usage"]["summary"]["prompt_tokens"] == 100
+    assert row["usage"]["structured"] == dict.fromkeys(row["usage"]["structured"])
+    assert (row["prompt_tokens"], row["uncounted_calls"], row["cost_usd"]) == (None, 1, None)

@@ -41,26 +41,30 @@ def describe_empty_replies(empty: EmptyReplies, calls: int, model: str, max_toke
     """
     if not empty.total:
         return ""
-    plain = empty.total - empty.thought_only
+    nothing = empty.total - empty.thought_only
     kinds = [
-        f"{empty.thought_only} thought, but no text and no action" if empty.thought_only else "",
-        f"{plain} nothing" if plain else "",
+        f"{empty.thought_only} had thought, but no text and no action" if empty.thought_only else "",
+        f"{nothing} had nothing" if nothing else "",
     ]
-    what = f"of {calls} replies, {' and '.join(filter(None, kinds))}"
+    what = f"of {calls} replies {' and '.join(filter(None, kinds))}"
     if not empty.cut_off:
         return what
     own = f"max_output_tokens of {model} in --models, or --max-reply-tokens"
-    cure = f"raise {own}" if max_tokens is not None else f"raise the server's limit, or set {own}"
-    at = f" of {max_tokens:,} tokens" if max_tokens is not None else ""
-    return f"{what}; {empty.cut_off} were {CUT_OFF}{at} ({cure})"
+    if max_tokens is None:
+        return f"{what}; {empty.cut_off} were cut off at the server's limit (raise it there, or set {own})"
+    return f"{what}; {empty.cut_off} were cut off at the limit of {max_tokens:,} output tokens (raise {own})"
 
 
 def describe_empty_notes(calls: Sequence[NotesCall], writer: str, max_tokens: int) -> str:
     """Describe the replies without text of a writer of notes, and which limit to raise; empty if there are none."""
-    empty = [call.empty_reply for call in calls if call.empty_reply]
+    empty = [call for call in calls if call.empty_reply]
     if not empty:
         return ""
-    what = f"{len(empty)} of {len(calls)} replies had {empty[0]}"
-    if CUT_OFF not in empty[0]:
+    what = f"{len(empty)} of {len(calls)} replies had {empty[0].empty_reply}"
+    cut_off = sum(call.is_truncated for call in empty)
+    if not cut_off:
         return what
-    return f"{what} of {max_tokens:,} tokens (raise max_output_tokens of {writer} in --models)"
+    return (
+        f"{what}; {cut_off} were cut off at the limit of {max_tokens:,} output tokens (raise max_output_tokens of {writer} "
+        "in --models)"
+    )

@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from langchain_core.messages import HumanMessage
 
 from langgraph_takeover.evals.models import build_llm
-from langgraph_takeover.nodes.model.calls import ask_model
+from langgraph_takeover.nodes.model.calls import ask_model, ask_with_schema
 from langgraph_takeover.nodes.model.errors import ModelError
 from langgraph_takeover.nodes.model.thoughts import describe_empty_reply, has_thought
+from langgraph_takeover.nodes.model.usage import UNCOUNTED_CALLS
 
 from ...chat_server import ChatServer
 
@@ -18,7 +20,7 @@ def test_the_fact_of_a_thought_is_kept_and_the_thought_is_not(chat_server: ChatS
     chat_server.answer = lambda request: (status, body.replace(b"reasoning_content", field.encode()))
     reply = build_llm("openai:m", base_url=chat_server.url).invoke("hello")
     assert has_thought(reply)  # type: ignore[arg-type]
-    assert describe_empty_reply(reply) == "thought, but no text, and was cut off at its length limit"  # type: ignore[arg-type]
+    assert describe_empty_reply(reply) == "thought, but no text"  # type: ignore[arg-type]
     assert "I ponder" not in reply.model_dump_json()
 
 
@@ -49,6 +51,18 @@ def test_a_streamed_thought_is_noted(chat_server: ChatServer) -> None:
     reply = ask_model(model.model_copy(update={"streaming": True}), [], timeout_s=20)
     assert has_thought(reply)
     assert describe_empty_reply(reply).startswith("thought, but no text")
+
+
+def test_a_reply_cut_off_under_a_schema_is_kept_and_counted(chat_server: ChatServer) -> None:
+    chat_server.answer = lambda request: chat_server.reply('{"claim": "It', "length")
+    schema = {"title": "note", "type": "object", "properties": {"claim": {"type": "string"}}}
+    model = build_llm("openai:m", base_url=chat_server.url)
+    reply = ask_with_schema(model, [HumanMessage("hello")], schema, timeout_s=20)
+    assert reply.text == '{"claim": "It'
+    assert len(chat_server.requests) == 1
+    assert "response_format" in chat_server.requests[0]
+    assert reply.usage_metadata is not None
+    assert UNCOUNTED_CALLS not in reply.response_metadata
 
 
 def test_a_malformed_answer_is_the_endpoint_s_failure(chat_server: ChatServer) -> None:

@@ -52,9 +52,7 @@ def test_a_thought_that_was_cut_off_says_so() -> None:
         "It was cut off at its length limit: think less. Send exactly one: a ```bash block"
         in correction.correction
     )
-    assert describe_empty_reply(reply("<think>Hmm", "length")) == (
-        "thought, but no text, and was cut off at its length limit"
-    )
+    assert describe_empty_reply(reply("<think>Hmm", "length")) == "thought, but no text"
 
 
 def test_a_reply_without_anything_is_called_empty() -> None:
