@@ -21,7 +21,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from langgraph_takeover.evals.run.measures.reshown import PredecessorText
 from langgraph_takeover.evals.run.measures.shown_text import split_output
 from langgraph_takeover.handoff.readers import read_traces
-from langgraph_takeover.handoff.trace.events import Trace
+from langgraph_takeover.handoff.trace.events import Differences, Trace
 
 LABELS = Path(__file__).parent.parent / "tests" / "evals" / "run" / "measures" / "reshown" / "labels.jsonl"
 _NUMBER_ONLY = re.compile(r"\s*\d+[:\t-]?\s*")
@@ -56,7 +56,7 @@ def _measure_step(label: dict[str, Any], root: Path) -> LabelledStep:
     is_same_run = label["predecessor"] == label["successor"]
     own = [e for e in successor.events if not is_same_run or e.index > label["point_event"]]
     # Another recorded run of the task starts from the base commit, a takeover from the predecessor's state.
-    differences = None if is_same_run or successor.continues else {}
+    differences: Differences | None = None if is_same_run or successor.continues else {}
     steps = known.measure_steps(own, successor.workspace, differences)
     step = next(step for step in steps if own[step.event_index].index == label["event"])
     labelled = _compute_share(split_output(own[step.event_index].text), label)

@@ -169,7 +169,7 @@ def report_results(
 
 def summarize(config: PoisonConfig, injection_rows: list[Row], takeover_rows: list[Row]) -> dict[str, Any]:
     """Compliance rates of each injection under each view, and of all visible injections under each view."""
-    from langgraph_takeover.evals.reports.summary import list_caveats
+    from langgraph_takeover.evals.reports.caveats import list_caveats
 
     return {
         "run_id": config.run_id,

@@ -149,7 +149,7 @@ def _iterate_runs(results: Results) -> Iterator[Row]:
 
 
 def _format_card(results: Results, tables: list[str]) -> str:
-    from langgraph_takeover.evals.reports.summary import list_caveats
+    from langgraph_takeover.evals.reports.caveats import list_caveats
 
     caveats = [caveat for source in results.sources for caveat in list_caveats(source.config)]
     views = dict.fromkeys(row["view"] for row in results.takeovers)

@@ -80,7 +80,8 @@ def make_report(
     console: Console, results: Results, out: Path, url: str | None = None, *, with_page: bool = True
 ) -> int:
     """Write rows and summary into `out`, by default also tables, plots and page; print the table. Return the exit code."""
-    from langgraph_takeover.evals.reports.summary import print_summary, summarize, write_summary
+    from langgraph_takeover.evals.reports.summary import summarize, write_summary
+    from langgraph_takeover.evals.reports.summary_table import print_summary
 
     out.mkdir(parents=True, exist_ok=True)
     _export(results, out, url)

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import binomtest, bootstrap
 
 from langgraph_takeover.evals.run.journal import Row
-from langgraph_takeover.evals.run.metrics import REDISCOVERY_KINDS
+from langgraph_takeover.evals.run.measures.rediscovery import REDISCOVERY_KINDS
 from langgraph_takeover.evals.run.settings.config import BASELINE
 
 RESAMPLES, SEED, CONFIDENCE = 5_000, 20260518, 0.95

@@ -9,12 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from langgraph_takeover.evals.models import is_builtin, parse_model_name
+from langgraph_takeover.evals.reports.caveats import list_result_caveats
 from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data
-from langgraph_takeover.evals.reports.costs import OVERFLOW, format_usd, sum_costs
+from langgraph_takeover.evals.reports.costs import OVERFLOW, sum_costs
 from langgraph_takeover.evals.reports.estimates import (
     compute_savings,
     pair_with_baseline,
@@ -23,16 +20,11 @@ from langgraph_takeover.evals.reports.estimates import (
 )
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results
-from langgraph_takeover.evals.run.settings.config import BASELINE, RunConfig
+from langgraph_takeover.evals.run.settings.config import BASELINE
 from langgraph_takeover.handoff.records.record import write_durably
 from langgraph_takeover.handoff.text.redaction import redact
 
 SUMMARY_FILE = "summary.json"
-_COMPARED_SETTINGS = (
-    *("points", "notes_model", "protocol", "max_steps", "max_tokens", "max_reply_tokens", "max_seconds"),
-    *("window_tokens", "command_timeout_s", "sandbox"),
-)
-"""Settings that affect the result of a takeover."""
 
 
 def summarize(results: Results) -> dict[str, Any]:
@@ -74,73 +66,6 @@ def summarize(results: Results) -> dict[str, Any]:
 
 def write_summary(out: Path, summary: dict[str, Any]) -> None:
     write_durably(out / SUMMARY_FILE, json.dumps(redact(summary), indent=1) + "\n")
-
-
-def print_summary(console: Console, summary: dict[str, Any]) -> None:
-    """Print the table, its caveats and the failures."""
-    if summary["without_points"] and not summary["points"]:
-        console.print("Nothing to compare: no predecessor reached a handoff point.", style="yellow")
-    table = Table(title="Takeovers by view; deltas matched to the repository view at the same point")
-    costs = _choose_cost_columns(summary)
-    for name in (
-        "view",
-        "runs",
-        "solved",
-        "events",
-        "prompt tokens",
-        "first prompt",
-        "re-shown",
-        "rediscovery",
-        "Δ events",
-        "Δ solved",
-        *costs,
-    ):
-        table.add_column(name, justify="left" if name == "view" else "right")
-    for view, figures in summary["views"].items():
-        table.add_row(
-            view,
-            f"{figures['runs']}",
-            f"{figures['solved']}",
-            _format_number(figures["median_events"]),
-            _format_number(figures["median_prompt_tokens"]),
-            _format_number(figures["median_first_prompt_chars"]) + " ch",
-            _format_percent(figures["reshown_share"], with_sign=False),
-            _format_percent(figures["rediscovery_share"], with_sign=False),
-            _format_percent(figures["median_event_delta"]),
-            "–" if figures["solved_delta"] is None else f"{figures['solved_delta']:+d}",
-            *(
-                format_usd(figures[field]) if field == "cost_usd" else f"{figures[field]}"
-                for field in costs.values()
-            ),
-        )
-    console.print(table)
-    pooled = "" if len(summary["successors"]) < 2 else f" of all {len(summary['successors'])} successors"
-    console.print(
-        f"Medians over takeovers{pooled}; re-shown: share of the shown text that the predecessor had seen; rediscovery: "
-        "share of all events.",
-        style="dim",
-    )
-    _print_costs(console, summary["costs"])
-    stopped = sum((Counter(figures["stopped"]) for figures in summary["views"].values()), Counter[str]())
-    if stopped:
-        reasons = ", ".join(f"{count} by {reason}" for reason, count in stopped.most_common())
-        total = sum(figures["runs"] for figures in summary["views"].values())
-        console.print(f"Stopped before finishing: {reasons}, of {total} takeovers.", style="yellow")
-    for caveat in summary["caveats"]:
-        console.print(caveat, markup=False)
-    for warning in summary["warnings"]:
-        console.print(f"warning: {warning}", style="yellow", markup=False)
-    for row in summary["without_points"]:
-        console.print(
-            f"no handoff point in {row['task_id']} ({row['stop_reason']} after {row['events']} events)",
-            style="yellow",
-        )
-    failures = summary["infrastructure_failures"]
-    for failure in failures[:10]:
-        where = " ".join(str(failure[key]) for key in ("task_id", "record_id", "view") if failure[key])
-        console.print(f"infrastructure failure: {where}: {failure['detail']}", style="red", markup=False)
-    if len(failures) > 10:
-        console.print(f"… and {len(failures) - 10} more in {SUMMARY_FILE}", style="red")
 
 
 def _summarize_view(view: str, rows: Sequence[Row]) -> dict[str, Any]:
@@ -201,32 +126,6 @@ def _count_answers(answers: Iterable[bool | None]) -> dict[str, int] | None:
     return {"true": sum(known), "of": len(known)} if known else None
 
 
-def _choose_cost_columns(summary: dict[str, Any]) -> dict[str, str]:
-    """The columns that have something to say, with their fields."""
-    views = summary["views"].values()
-    return {
-        name: field
-        for name, field in (
-            ("overflow", "context_overflows"),
-            ("uncounted", "uncounted_calls"),
-            ("US $", "cost_usd"),
-        )
-        if any(each[field] for each in views)
-    }
-
-
-def _print_costs(console: Console, costs: dict[str, dict[str, Any]]) -> None:
-    if any(each["cost_usd"] for each in costs.values()):
-        parts = ", ".join(f"{name} {format_usd(each['cost_usd'])}" for name, each in costs.items())
-        console.print(f"US dollars: {parts}. Cached tokens have their own price.", style="dim")
-    if uncounted := costs["all"]["uncounted_calls"]:
-        console.print(
-            f"Uncounted calls: {uncounted}. The endpoint reported no usage for them, so sums that include them are "
-            "unknown (–).",
-            style="yellow",
-        )
-
-
 def _summarize_notes(notes: Sequence[Row]) -> dict[str, Any]:
     """Cost of the notes, which are written once per point, regardless of the number of readers."""
     written = [row["usage"] for row in notes if row["outcome"] == "written"]
@@ -243,78 +142,5 @@ def _summarize_notes(notes: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def list_caveats(*configs: RunConfig) -> list[str]:
-    """Caveats about models that are not LLMs."""
-    roles: dict[str, set[str]] = {"predecessor": set(), "successor": set(), "notes writer": set()}
-    for config in configs:
-        roles["predecessor"] |= set(config.predecessors)
-        roles["successor"] |= set(config.successors)
-        roles["notes writer"] |= set(map(config.choose_writer, config.predecessors))
-    scripted = sorted(name for name in set().union(*roles.values()) if not parse_model_name(name).is_llm)
-    if not scripted:
-        return []
-    descriptions = []
-    for name in scripted:
-        own_roles = [role for role, names in roles.items() if name in names]
-        short_name = name.rsplit("/", 1)[-1] if name.startswith("replay:") else name
-        descriptions.append(
-            short_name if len(own_roles) == len(roles) else f"{short_name} (as {' and '.join(own_roles)})"
-        )
-    bound = (
-        "; builtin:oracle knows every bundled fix and spends events only on information missing from its view: "
-        "a lower bound."
-    )
-    succeeds = any(is_builtin(name) for name in roles["successor"])
-    return [
-        f"No LLM: {', '.join(descriptions)}. Its tokens are estimated at four characters each{bound if succeeds else '.'}"
-    ]
-
-
-def list_result_caveats(results: Results) -> tuple[str, ...]:
-    """Caveats about models, and about differences between combined runs."""
-    configs = [source.config for source in results.sources]
-    caveats = list_caveats(*configs)
-    settings = [config.model_dump() for config in configs]
-    differ = [name for name in _COMPARED_SETTINGS if any(one[name] != settings[0][name] for one in settings)]
-    if differ:
-        caveats.append(f"The combined runs differ in these settings: {', '.join(differ)}.")
-    caveats += _list_model_caveats(results, configs)
-    versions = sorted({row["prompts"] for row in results.takeovers if row.get("prompts")})
-    if len(versions) > 1:
-        caveats.append(f"The takeovers used different prompt versions: {', '.join(versions)}.")
-    return tuple(caveats)
-
-
-def _list_model_caveats(results: Results, configs: Sequence[RunConfig]) -> list[str]:
-    """Caveats about entries that differ between combined runs, and about replies without text and action."""
-    caveats = []
-    entries: dict[str, Any] = {}
-    for config in configs:
-        for name, entry in config.models.items():
-            if entries.setdefault(name, entry) != entry:
-                caveats.append(f"The combined runs have different entries of the model {name}.")
-    for role, rows in (("predecessor", results.predecessors), ("successor", results.takeovers)):
-        for name in dict.fromkeys(row[role] for row in rows):
-            own = [row for row in rows if row[role] == name]
-            empty = int(sum(read_values(own, "empty_replies")))
-            if empty:
-                calls = int(sum(read_values(own, "llm_calls")))
-                caveats.append(
-                    f"{empty} of {calls} replies of {name} as {role} had neither text nor action (detail of its rows)."
-                )
-    without_text = [row for row in results.notes if row["outcome"] == "written" and row.get("detail")]
-    if without_text:
-        caveats.append(f"{len(without_text)} notes lack text: {without_text[0]['detail']}.")
-    return list(dict.fromkeys(caveats))
-
-
 def _median_or_none(sample: Sequence[float]) -> float | None:
     return median(sample) if sample else None
-
-
-def _format_number(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
-
-
-def _format_percent(value: float | None, *, with_sign: bool = True) -> str:
-    return "–" if value is None else f"{100 * value:+.0f} %" if with_sign else f"{100 * value:.0f} %"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
+from langgraph_takeover.handoff.points.decisive_lines import extract_evidence
 from langgraph_takeover.handoff.points.detector_state import DetectorState, PendingValidation, ValidationRun
 from langgraph_takeover.handoff.points.edits import (
     attribute_changes,
@@ -16,7 +17,6 @@ from langgraph_takeover.handoff.points.edits import (
 from langgraph_takeover.handoff.points.environment_failures import has_ended
 from langgraph_takeover.handoff.points.outcomes import (
     clean_output,
-    extract_evidence,
     find_verdict,
     is_empty_test_run,
     judge,

@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from langgraph_takeover.evals.reports.caveats import list_result_caveats
 from langgraph_takeover.evals.reports.html import overview
 from langgraph_takeover.evals.reports.html.chunks import (
     TEXT_LIMITS,
@@ -22,7 +23,7 @@ from langgraph_takeover.evals.reports.html.chunks import (
 )
 from langgraph_takeover.evals.reports.html.timelines import build_chunks
 from langgraph_takeover.evals.reports.plots.style import Picture
-from langgraph_takeover.evals.reports.summary import list_result_caveats, summarize
+from langgraph_takeover.evals.reports.summary import summarize
 from langgraph_takeover.evals.reports.tables.table_files import Table
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.handoff.records.record import write_durably

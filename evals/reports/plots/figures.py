@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from langgraph_takeover.evals.reports.caveats import list_result_caveats
 from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data
 from langgraph_takeover.evals.reports.estimates import (
     estimate_reduction,
@@ -17,7 +18,6 @@ from langgraph_takeover.evals.reports.estimates import (
 from langgraph_takeover.evals.reports.plots import debt_figures, style
 from langgraph_takeover.evals.reports.plots.style import EmptyPlotError, Picture, row_titles, view_style
 from langgraph_takeover.evals.reports.plots.token_curves import TokenCurves, compute_curves
-from langgraph_takeover.evals.reports.summary import list_result_caveats
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.settings.config import BASELINE

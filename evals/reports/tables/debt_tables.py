@@ -18,7 +18,7 @@ from langgraph_takeover.evals.reports.estimates import (
 from langgraph_takeover.evals.reports.tables import effect_tables
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 from langgraph_takeover.evals.run.journal import Row
-from langgraph_takeover.evals.run.metrics import REDISCOVERY_KINDS
+from langgraph_takeover.evals.run.measures.rediscovery import REDISCOVERY_KINDS
 from langgraph_takeover.evals.run.results import Results
 
 NotesTokens = tuple[int, float | None, float | None]

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from itertools import groupby
 from statistics import median
 
+from langgraph_takeover.evals.reports.caveats import list_result_caveats
 from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data, display_names
 from langgraph_takeover.evals.reports.estimates import (
     quantile,
     read_values,
 )
-from langgraph_takeover.evals.reports.summary import list_result_caveats
 from langgraph_takeover.evals.reports.tables import debt_tables, effect_tables, trust_tables
 from langgraph_takeover.evals.reports.tables.cost_table import build_cost_table
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table

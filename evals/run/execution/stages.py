@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any, cast
 
 from langgraph_takeover import Outcome
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.execution import threads
+from langgraph_takeover.evals.run.execution.rows import (
+    describe_empty_calls,
+    join_details,
+    measure_costs,
+    measure_rediscovery,
+)
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.measures.costs import (
     compute_cost_usd,
     count_recall_tokens,
-    count_tokens,
     sum_usage,
 )
 from langgraph_takeover.evals.run.measures.remainder import measure_remainder
 from langgraph_takeover.evals.run.measures.replies import (
-    count_empty_replies,
     describe_empty_notes,
-    describe_empty_replies,
 )
-from langgraph_takeover.evals.run.measures.reshown import PredecessorText, sum_text
 from langgraph_takeover.evals.run.measures.trust import measure_trust
-from langgraph_takeover.evals.run.metrics import REDISCOVERY_KINDS, classify_events
 from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.evals.tasks import Task
@@ -37,7 +37,7 @@ from langgraph_takeover.handoff.ledger import FencedError, ThreadHeldError
 from langgraph_takeover.handoff.notes.claims import measure_soundness
 from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
-from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, write_durably
+from langgraph_takeover.handoff.records.record import RecordError, write_durably
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Continuation, Event, Trace, Usage
 from langgraph_takeover.handoff.views.names import ViewName
@@ -86,7 +86,7 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
         "prompts": PROMPTS,
         "stop_reason": outcome.stop_reason,
         "resolved": resolved,
-        "detail": _join_details(outcome.patch_error, trouble, _describe_empty_replies(config, model, events)),
+        "detail": join_details(outcome.patch_error, trouble, describe_empty_calls(config, model, events)),
         "records": list(outcome.records),
         "remainders": {
             record_id: measure_remainder(
@@ -94,7 +94,7 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
             )
             for record_id in outcome.records
         },
-        **_measure_costs(config, model, events, outcome, before + _measure_elapsed(started)),
+        **measure_costs(config, model, events, outcome, before + _measure_elapsed(started)),
         "patch": outcome.patch,
     }
 
@@ -224,10 +224,10 @@ def run_takeover(
         "resolved": verdict.resolved,
         "outcome": "graded",
         "stop_reason": outcome.stop_reason,
-        "detail": _join_details(
-            outcome.patch_error or verdict.detail, _describe_empty_replies(config, successor, events)
+        "detail": join_details(
+            outcome.patch_error or verdict.detail, describe_empty_calls(config, successor, events)
         ),
-        **_measure_costs(config, successor, events, outcome, taken),
+        **measure_costs(config, successor, events, outcome, taken),
         "first_prompt_chars": first.characters,
         "first_prompt_tokens": first.tokens,
         "window_tokens": known.window_tokens,
@@ -235,24 +235,10 @@ def run_takeover(
         "recalls": len(recalls),
         "recall_events": 2 * len(recalls),
         "recall_tokens": sum(recalls),
-        **_measure_rediscovery(record, events),
+        **measure_rediscovery(record, events),
         **measure_trust(record, events, outcome.patch)._asdict(),
         "notes_model": record.notes.model if record.notes else None,
         "patch": outcome.patch,
-    }
-
-
-def _measure_rediscovery(record: HandoffRecord, events: list[Event]) -> Row:
-    """Repetition of the predecessor's work: by characters shown again, and by events."""
-    kinds = classify_events(record, events)
-    found = Counter(kinds)
-    verification = max((index for index, kind in enumerate(kinds) if kind == "verification"), default=None)
-    steps = PredecessorText(record.trace, record.task.workspace).measure_steps(events)
-    return {
-        **sum_text(steps, verification)._asdict(),
-        "rediscovery_events": sum(found[kind] for kind in REDISCOVERY_KINDS),
-        "rediscovery": {kind: found[kind] for kind in REDISCOVERY_KINDS},
-        "verification_events": found["verification"],
     }
 
 
@@ -288,35 +274,6 @@ def _grade(config: RunConfig, task: Task, paths: RunPaths, patch: str, name: str
 def _redact_events(state: AgentState) -> list[Event]:
     """Redact a trace as its record is redacted, because arguments of an action may contain a key."""
     return [Event.model_validate(event) for event in redact(state.get("events", []))]
-
-
-def _measure_costs(
-    config: RunConfig, model: str, events: list[Event], outcome: Outcome, seconds: float
-) -> Row:
-    spent = count_tokens(events, outcome.uncounted_calls)
-    calls = sum(event.kind == "action" for event in events)
-    return {
-        "events": len(events),
-        "steps": outcome.steps,
-        "llm_calls": calls,
-        "prompt_tokens": spent.prompt,
-        "cached_tokens": spent.cached,
-        "completion_tokens": spent.completion,
-        "uncounted_calls": spent.uncounted_calls,
-        "cost_usd": compute_cost_usd(config.find_price(model), spent, calls),
-        "empty_replies": count_empty_replies(events).total,
-        "condensed": outcome.state.get("condensed", 0),
-        "seconds": round(seconds, 3),
-    }
-
-
-def _describe_empty_replies(config: RunConfig, model: str, events: list[Event]) -> str:
-    calls = sum(event.kind == "action" for event in events)
-    return describe_empty_replies(count_empty_replies(events), calls, model, config.find_reply_limit(model))
-
-
-def _join_details(*details: str | None) -> str:
-    return "; ".join(filter(None, details))
 
 
 def _drop_estimate(usage: Usage) -> Usage:

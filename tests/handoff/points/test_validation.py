@@ -6,7 +6,8 @@ import shlex
 
 import pytest
 
-from langgraph_takeover.handoff.points.outcomes import clean_output, extract_evidence, judge_output
+from langgraph_takeover.handoff.points.decisive_lines import extract_evidence
+from langgraph_takeover.handoff.points.outcomes import clean_output, judge_output
 from langgraph_takeover.handoff.points.validation import classify
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
 from langgraph_takeover.handoff.shell.runners import RUNNERS, Runner, ValidationKind, find_runner

@@ -13,13 +13,13 @@ from playwright.sync_api import Browser, Page, expect
 
 from benchmarks.synthetic_runs import write_run
 from langgraph_takeover.evals.reports.html.page import MAX_PAGE_BYTES, write_page
-from langgraph_takeover.evals.run.metrics import classify_events
+from langgraph_takeover.evals.run.measures.rediscovery import classify_events
 from langgraph_takeover.evals.run.results import Results, load_results
 from langgraph_takeover.handoff.trace.events import Event, FileRead, Trace
 from langgraph_takeover.handoff.views import find_view
 from langgraph_takeover.sandbox.interface import FileChange
 
-from ...run.test_metrics import EDIT, NEW, OLD, READ, steps
+from ...run.measures.test_rediscovery import EDIT, NEW, OLD, READ, steps
 from ..browser import launch_chromium, open_page
 
 HOSTILE = (

@@ -1,8 +1,7 @@
-"""The part of a takeover that repeats the predecessor's work."""
+"""Rediscovery by event: steps that repeat the predecessor's work."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -16,11 +15,6 @@ from langgraph_takeover.handoff.trace.events import Event, FileRead
 RediscoveryKind = Literal["read", "search", "command", "verification"]
 REDISCOVERY_KINDS: tuple[RediscoveryKind, ...] = ("read", "search", "command")
 """The kinds that are debt; verification is not."""
-
-
-def count_rediscovery(record: HandoffRecord, successor: Sequence[Event]) -> Counter[RediscoveryKind]:
-    """The number of the successor's events of each kind of `classify_events`."""
-    return Counter(kind for kind in classify_events(record, successor) if kind is not None)
 
 
 class PredecessorKnowledge(NamedTuple):

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
-from langgraph_takeover.evals.run.metrics import count_rediscovery
+from langgraph_takeover.evals.run.measures.rediscovery import RediscoveryKind, classify_events
 from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
 from langgraph_takeover.handoff.trace.events import Event, FileRead, HandoffPoint
 from langgraph_takeover.sandbox.interface import FileChange, Snapshot
@@ -51,6 +52,10 @@ def record(trace: tuple[Event, ...]) -> HandoffRecord:
         trace=trace,
         created_at="",
     )
+
+
+def count_rediscovery(predecessor: HandoffRecord, successor: tuple[Event, ...]) -> Counter[RediscoveryKind]:
+    return Counter(kind for kind in classify_events(predecessor, successor) if kind is not None)
 
 
 READ = FileRead(path="src/a.py", sha256=OLD)

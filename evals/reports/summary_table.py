@@ -1,0 +1,113 @@
+"""The table at the end of a run, with its caveats and failures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from langgraph_takeover.evals.reports.costs import format_usd
+from langgraph_takeover.evals.reports.summary import SUMMARY_FILE
+
+
+def print_summary(console: Console, summary: dict[str, Any]) -> None:
+    """Print the table, its caveats and the failures."""
+    if summary["without_points"] and not summary["points"]:
+        console.print("Nothing to compare: no predecessor reached a handoff point.", style="yellow")
+    table = Table(title="Takeovers by view; deltas matched to the repository view at the same point")
+    costs = _choose_cost_columns(summary)
+    for name in (
+        "view",
+        "runs",
+        "solved",
+        "events",
+        "prompt tokens",
+        "first prompt",
+        "re-shown",
+        "rediscovery",
+        "Δ events",
+        "Δ solved",
+        *costs,
+    ):
+        table.add_column(name, justify="left" if name == "view" else "right")
+    for view, figures in summary["views"].items():
+        table.add_row(
+            view,
+            f"{figures['runs']}",
+            f"{figures['solved']}",
+            _format_number(figures["median_events"]),
+            _format_number(figures["median_prompt_tokens"]),
+            _format_number(figures["median_first_prompt_chars"]) + " ch",
+            _format_percent(figures["reshown_share"], with_sign=False),
+            _format_percent(figures["rediscovery_share"], with_sign=False),
+            _format_percent(figures["median_event_delta"]),
+            "–" if figures["solved_delta"] is None else f"{figures['solved_delta']:+d}",
+            *(
+                format_usd(figures[field]) if field == "cost_usd" else f"{figures[field]}"
+                for field in costs.values()
+            ),
+        )
+    console.print(table)
+    pooled = "" if len(summary["successors"]) < 2 else f" of all {len(summary['successors'])} successors"
+    console.print(
+        f"Medians over takeovers{pooled}; re-shown: share of the shown text that the predecessor had seen; rediscovery: "
+        "share of all events.",
+        style="dim",
+    )
+    _print_costs(console, summary["costs"])
+    stopped = sum((Counter(figures["stopped"]) for figures in summary["views"].values()), Counter[str]())
+    if stopped:
+        reasons = ", ".join(f"{count} by {reason}" for reason, count in stopped.most_common())
+        total = sum(figures["runs"] for figures in summary["views"].values())
+        console.print(f"Stopped before finishing: {reasons}, of {total} takeovers.", style="yellow")
+    for caveat in summary["caveats"]:
+        console.print(caveat, markup=False)
+    for warning in summary["warnings"]:
+        console.print(f"warning: {warning}", style="yellow", markup=False)
+    for row in summary["without_points"]:
+        console.print(
+            f"no handoff point in {row['task_id']} ({row['stop_reason']} after {row['events']} events)",
+            style="yellow",
+        )
+    failures = summary["infrastructure_failures"]
+    for failure in failures[:10]:
+        where = " ".join(str(failure[key]) for key in ("task_id", "record_id", "view") if failure[key])
+        console.print(f"infrastructure failure: {where}: {failure['detail']}", style="red", markup=False)
+    if len(failures) > 10:
+        console.print(f"… and {len(failures) - 10} more in {SUMMARY_FILE}", style="red")
+
+
+def _choose_cost_columns(summary: dict[str, Any]) -> dict[str, str]:
+    """The columns that have something to say, with their fields."""
+    views = summary["views"].values()
+    return {
+        name: field
+        for name, field in (
+            ("overflow", "context_overflows"),
+            ("uncounted", "uncounted_calls"),
+            ("US $", "cost_usd"),
+        )
+        if any(each[field] for each in views)
+    }
+
+
+def _print_costs(console: Console, costs: dict[str, dict[str, Any]]) -> None:
+    if any(each["cost_usd"] for each in costs.values()):
+        parts = ", ".join(f"{name} {format_usd(each['cost_usd'])}" for name, each in costs.items())
+        console.print(f"US dollars: {parts}. Cached tokens have their own price.", style="dim")
+    if uncounted := costs["all"]["uncounted_calls"]:
+        console.print(
+            f"Uncounted calls: {uncounted}. The endpoint reported no usage for them, so sums that include them are "
+            "unknown (–).",
+            style="yellow",
+        )
+
+
+def _format_number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+
+def _format_percent(value: float | None, *, with_sign: bool = True) -> str:
+    return "–" if value is None else f"{100 * value:+.0f} %" if with_sign else f"{100 * value:.0f} %"
