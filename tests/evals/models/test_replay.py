@@ -22,7 +22,7 @@ from langgraph_takeover.nodes.model.actions import parse_action
 from langgraph_takeover.nodes.session import session
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
-from ..run.test_metrics import PREDECESSOR, record
+from ..run.measures.test_rediscovery import PREDECESSOR, record
 
 
 def write_trajectory(tmp_path: Path, *replies: str) -> Path:
