@@ -164,13 +164,11 @@ def _estimate_costs(stage: str, config: RunConfig, own: Costs, graded_s: float) 
 
 def _average(config: RunConfig, models: Sequence[str], run: Costs) -> Costs:
     """The mean costs of these models' runs, at their prices. Models that are no LLM cost nothing."""
-    priced = [
-        run._replace(usd=_estimate_usd(config.find_price(name), run)) for name in models if is_llm(name)
-    ]
+    priced = [run._replace(usd=estimate_usd(config.find_price(name), run)) for name in models if is_llm(name)]
     return _scale(reduce(_add, priced, Costs(0, 0, 0, 0)), 1 / len(models))
 
 
-def _estimate_usd(price: ModelPrice | None, run: Costs) -> float:
+def estimate_usd(price: ModelPrice | None, run: Costs) -> float:
     """The price of a run; NaN if it is unknown."""
     if price is None:
         return math.nan

@@ -367,6 +367,8 @@ def test_wide_tables_are_resized(published_rows: Path) -> None:
         ("solved %", 71.42857, "71.4"),
         ("Δ solved pp", 42.857, "+42.9"),
         ("Δ median events %", -60.0, "-60.0"),
+        ("cost, USD", 0.00123, "0.0012"),
+        ("cost, USD", 1234.5, "1,234.5000"),
         ("p", 0.0004, "< 0.001"),
         ("p", 0.625, "0.625"),
         ("Δ solved pp", None, "–"),
