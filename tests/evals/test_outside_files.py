@@ -84,6 +84,7 @@ READERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "poison": ("run/config.json", "evals.poison", ("run",)),
     "resume": ("run/config.json", "evals.takeover", ("--resume", "--out", "run")),
     "earlier run": ("run/config.json", "evals.takeover", ("--from", "run", "--dry-run")),
+    "models": ("models.yaml", "evals.takeover", ("--models", "models.yaml", "--dry-run")),
     "tasks in JSON": ("t.json", "evals.takeover", ("--tasks", "t.json", "--dry-run")),
     "tasks in lines": ("t.jsonl", "evals.takeover", ("--tasks", "t.jsonl", "--dry-run")),
     "tasks in parquet": ("t.parquet", "evals.takeover", ("--tasks", "t.parquet", "--dry-run")),

@@ -104,6 +104,25 @@ def oracle_run(base: Path, poison: RunCommand, tmp_path_factory: pytest.TempPath
     return out
 
 
+def test_a_successor_may_be_an_entry_of_a_models_file(
+    base: Path, poison: RunCommand, chat_server: ChatServer, tmp_path: Path
+) -> None:
+    Gullible(chat_server)
+    models, out = tmp_path / "models.yaml", tmp_path / "out"
+    models.write_text(f"mine: {{base_url: '{chat_server.url}'}}\nother: {{}}\n")
+    arguments = ("--view", "repository", "--injections", "commit", "--models", models)
+    done = poison(base, *arguments, "--successor", "mine", "--allow-unisolated", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert list(json.loads((out / "config.json").read_text())["models"]) == ["mine"]
+    assert {row["successor"] for row in read_rows(out, "poison")} == {"mine"}
+    models.write_text("mine: {base_url: 'http://127.0.0.1:1/v1'}\n")
+    again = poison(base, "--models", models, "--resume", "--out", out)
+    assert_refused(again, "--models: not the file of this run: mine: base_url was")
+    assert_refused(
+        poison(base, *arguments, "--successor", "nobody", "--out", tmp_path / "2"), "unknown model 'nobody'"
+    )
+
+
 def comparable(out: Path) -> dict[tuple[str, ...], dict[str, Any]]:
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in read_rows(out, "poison"):

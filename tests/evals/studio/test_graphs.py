@@ -52,6 +52,7 @@ SCRIPTS: dict[str, list[str | None]] = {
     "slow": [bash("echo one >> notes.txt; sleep 6; echo two >> notes.txt"), bash("cat notes.txt"), FINISH],
     "slower": [bash("echo one >> notes.txt; sleep 20; echo two >> notes.txt"), bash("cat notes.txt"), FINISH],
     "mender": ["", bash("cat notes.txt"), FINISH],
+    "served-judge": ['<handoff to="tester">Fix it, verify it and finish.</handoff>'] * 3,
 }
 
 
@@ -84,6 +85,11 @@ class Studio:
         self.home = directory / "home"
         self.listed = directory / ".langgraph_api" / ".langgraph_ops.pckl"
         self._base_url = base_url
+        self.models = directory / "models.yaml"
+        self.models.write_text(
+            f"judge:\n  model: served-judge\n  base_url: {base_url}\n  price: {{input: 1, output: 10}}\n"
+            f"locked:\n  base_url: {base_url}\n  api_key_env: LAB_API_KEY\n"
+        )
         self._process: subprocess.Popen[bytes] | None = None
         self.client: Any = None
         self.start()
@@ -97,6 +103,7 @@ class Studio:
             "PYTHONPATH": str(ROOT),
             "TAKEOVER_RUNS": str(self.home),
             "TAKEOVER_MODELS": "openai:notes,openai:reader",
+            "TAKEOVER_MODELS_FILE": str(self.models),
             "TAKEOVER_STUDIO_TOKEN": TOKEN,
             "TAKEOVER_STUDIO_DIRECTORIES": str(self.repository),
             "TAKEOVER_STUDIO_UNISOLATED": "1" if default_backend() == "process" else "",
@@ -273,7 +280,7 @@ def test_forms_have_choices_and_defaults(studio: Studio) -> None:
     agent = studio.client.assistants.get_schemas(matches["agent"])
     takeover = studio.client.assistants.get_schemas(matches["takeover"])
     team = studio.client.assistants.get_schemas(matches["team"])
-    assert {"supervisor", "max_consecutive_turns", "enable_handoff_tool"} <= set(
+    assert {"supervisor", "supervisor_model", "max_consecutive_turns", "enable_handoff_tool"} <= set(
         team["context_schema"]["properties"]
     )
     for schemas in (agent, takeover, team):
@@ -281,7 +288,8 @@ def test_forms_have_choices_and_defaults(studio: Studio) -> None:
             for field in schemas[kind]["properties"].values():
                 assert {"title", "default", "type"} <= set(field)
         context = schemas["context_schema"]["properties"]
-        assert context["model"]["enum"][-3:] == ["builtin:oracle", "openai:notes", "openai:reader"]
+        offered = ["builtin:oracle", "judge", "locked", "openai:notes", "openai:reader"]
+        assert context["model"]["enum"][-5:] == offered
         assert context["model"]["default"] == context["model"]["enum"][0]
         assert context["sandbox"]["enum"] == ["auto", "host", "docker", *UNISOLATED]
         assert context["policy"]["enum"] == ["record", "stop", "review"]
@@ -562,6 +570,26 @@ def test_a_team_needs_no_key(studio: Studio, chosen: dict[str, Any], passes: lis
 
 
 @pytest.mark.slow
+def test_a_supervisor_has_a_model_of_its_own(studio: Studio) -> None:
+    thread = studio.thread()
+    studio.run(
+        thread, "team", context={"supervisor": True, "supervisor_model": "judge", "max_consecutive_turns": 30}
+    )
+    values = studio.values(thread)
+    assert values["stop_reason"] == "finished", studio.log()
+    assert [(each["source"], each["target"]) for each in values["passes"]] == [("supervisor", "tester")]
+
+
+@pytest.mark.slow
+def test_an_entry_of_the_models_file_has_a_window_and_prices(studio: Studio) -> None:
+    thread = studio.thread()
+    studio.run(thread, context={"model": "judge", "max_steps": 1})
+    spent = studio.values(thread)["spent"]
+    assert spent["cost"] == pytest.approx((spent["prompt_tokens"] + 10 * spent["completion_tokens"]) / 1e6)
+    assert spent["cost"] > 0
+
+
+@pytest.mark.slow
 def test_a_team_continues_after_a_review(studio: Studio) -> None:
     thread, review = studio.thread(), {"policy": "review", "max_consecutive_turns": 2}
     studio.run(thread, "team", context=review)
@@ -655,7 +683,16 @@ def test_a_custom_repository(studio: Studio) -> None:
     [
         (
             {"context": {"model": "claude"}},
-            "model: unknown model 'claude' (choose builtin:oracle or openai:NAME)",
+            "model: unknown model 'claude' (choose builtin:oracle, judge, locked or openai:NAME)",
+        ),
+        (
+            {"context": {"model": "openai:m@http://127.0.0.1:9/v1"}},
+            "model: unknown model 'openai:m@http://127.0.0.1:9/v1'",
+        ),
+        ({"context": {"model": "locked"}}, "model: locked: LAB_API_KEY is not set"),
+        (
+            {"graph": "team", "context": {"supervisor": True, "supervisor_model": "claude"}},
+            "supervisor_model: unknown model 'claude'",
         ),
         ({"context": {"policy": "ask"}}, "policy: Input should be 'record', 'stop' or 'review'"),
         ({"context": {"max_steps": 0}}, "max_steps: Input should be greater than 0"),
