@@ -73,6 +73,7 @@ def test_every_code_block_runs(tmp_path: Path, repository: Path) -> None:
         + f"print('=====', {number}, outcome.stop_reason, outcome.steps)\n"
         for number, block in enumerate(blocks(TEXT))
     )  # fmt: skip
+    (tmp_path / "models.yaml").write_text("judge:\n  base_url: http://127.0.0.1:1/v1\n  window: 50000\n")
     output = run_program(program, tmp_path)
     ends = re.findall(r"^===== (\d+) (\w+) \d+$", output, re.MULTILINE)
     reasons = ["finished"] * len(blocks(TEXT))

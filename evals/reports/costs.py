@@ -74,7 +74,7 @@ def _group(role: str, rows: Iterable[Row], field: str) -> list[CostGroup]:
     for row in rows:
         if row["outcome"] != INFRASTRUCTURE_FAILURE:
             by_model.setdefault(str(row.get(field) or ""), []).append(row)
-    return [CostGroup(role, model, "", sum_costs(mine)) for model, mine in by_model.items()]
+    return [CostGroup(role, model, "", sum_costs(mine)) for model, mine in sorted(by_model.items())]
 
 
 def _sum_tokens(rows: Sequence[Row], name: str) -> int | None:

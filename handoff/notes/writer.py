@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -60,11 +61,10 @@ def write_notes(record: HandoffRecord, ask: AskModel, model_name: str) -> Notes:
     wrong = _describe_problem(fields, evidence)
     if wrong and prompt:
         again = [*prompt, AIMessage(reply[:_MAX_REPLY_CHARS] or "{}"), HumanMessage(wrong)]
-        try:
+        second = ""
+        with suppress(PromptTooLongError):
             second, more = ask(again, NOTES_SCHEMA)
-        except PromptTooLongError:
-            second, more = "", Usage()
-        usage = _add_usage(usage, more)
+            usage = _add_usage(usage, more)
         better = parse_fields(second)
         retried = "contradicted" if fields else "malformed"
         fields = better or fields
@@ -112,13 +112,17 @@ def _ask_within_window(
 
 
 def _add_usage(one: Usage, other: Usage) -> Usage:
-    def add(name: str) -> int | None:
-        known = [v for v in (getattr(one, name), getattr(other, name)) if v is not None]
-        return sum(known) if known else None
+    """Sum the usage of two calls; unknown if one of them is, because a part is no sum."""
 
+    def add(name: str) -> int | None:
+        both = (getattr(one, name), getattr(other, name))
+        return None if None in both else sum(both)
+
+    # Servers omit the cached tokens of a call that had none.
+    cached = [tokens for tokens in (one.cached_tokens, other.cached_tokens) if tokens is not None]
     return Usage(
         prompt_tokens=add("prompt_tokens"),
-        cached_tokens=add("cached_tokens"),
+        cached_tokens=sum(cached) if cached else None,
         completion_tokens=add("completion_tokens"),
         estimated=one.estimated or other.estimated,
     )

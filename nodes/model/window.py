@@ -54,6 +54,8 @@ def build_request(
     prompt. `condensed` and `last_usage` are those of the call before. The result depends on nothing else, so that
     a resumed run sends the same.
     """
+    if window_tokens is None and not condensed:
+        return Request(list(messages), 0, False)
     steps = _find_steps(messages, replies)
     request = _leave_out(messages, steps[:condensed])
     if window_tokens is None:

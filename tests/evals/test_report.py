@@ -43,7 +43,7 @@ def test_a_report_is_rebuilt_from_the_journal(
 ) -> None:
     out = Path(
         shutil.copytree(
-            complete_run, tmp_path / "out", ignore=shutil.ignore_patterns("snapshots", ".*", "*-shm")
+            complete_run, tmp_path / "out", ignore=shutil.ignore_patterns("snapshots", ".*", "*-shm", "*-wal")
         )
     )
     before = {name: files(out / name) for name in ("tables", "plots")}

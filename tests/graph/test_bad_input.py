@@ -422,7 +422,7 @@ def corrections(state: Any) -> list[str]:
         ("```bash\n\n```", "empty"),
         ("I am thinking.", "contains no action"),
         ('```json\n{"name": "finish", "arguments": {"answer": "x"}}\n```', "finish takes no answer; the action was not run"),
-        ("", "contains no action"),
+        ("", "is empty: it contains no text and no action"),
     ],
 )  # fmt: skip
 def test_replies_without_an_action(bench: RunHarness, reply: str, says: str) -> None:

@@ -90,7 +90,10 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
         "records": list(outcome.records),
         "remainders": {
             record_id: measure_remainder(
-                events, paths.records.load(record_id).point.event_index, outcome.stop_reason
+                events,
+                paths.records.load(record_id).point.event_index,
+                outcome.stop_reason,
+                outcome.uncounted_calls,
             )
             for record_id in outcome.records
         },

@@ -22,6 +22,7 @@ import pytest
 from langgraph_takeover.evals.run.settings.config import STAGES
 from langgraph_takeover.sandbox.storage import host_directories
 
+from ...chat_server import ChatServer
 from ...conftest import skip_missing
 from ..conftest import (
     ONE_POINT,
@@ -352,6 +353,25 @@ def test_a_key_that_the_nodes_lack_is_not_sent_to_them(
     assert last.startswith("error: --executor ray: none of the")
     assert not (out / "config.json").exists()
     assert key not in done.stderr
+
+
+@pytest.mark.slow
+def test_nodes_use_the_entries_of_the_models_file(
+    head: Ray, two: tuple[Started, Started], takeover: RunCommand, chat_server: ChatServer, tmp_path: Path
+) -> None:
+    chat_server.answer = lambda request: chat_server.reply("<finish>Done.</finish>", prompt_tokens=1000)
+    models, out = tmp_path / "models.yaml", tmp_path / "out"
+    price = "price: {input: 2, output: 10}"
+    models.write_text(
+        f"mine: {{model: served, base_url: '{chat_server.url}', {price}, extra_body: {{top_k: 3}}}}\n"
+    )
+    done = takeover(
+        *("--models", models, "--successor", "mine", "--view", "trace", *ONE_POINT),
+        *(*isolated_sandbox_options(), *head.arguments(), "--out", out),
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert [row["cost_usd"] for row in read_rows(out)] == [pytest.approx(2.1e-3)] * 2
+    assert {(request["model"], request["top_k"]) for request in chat_server.requests} == {("served", 3)}
 
 
 @pytest.mark.slow

@@ -185,12 +185,18 @@ def test_caveats_of_models(published_rows: Path, tmp_path: Path) -> None:
         own = config | {"run_id": out.name, "models": {"mine": entry | {"temperature": temperature}}}
         (out / "config.json").write_text(json.dumps(own))
     (other / "takeovers.jsonl").write_text("")
-    rewrite_rows(published_rows, lambda each: each | {"empty_replies": 2})
+    cure = "(raise max_output_tokens of x in --models)"
+    rewrite_rows(
+        published_rows, lambda each: each | {"empty_replies": 2, "detail": f"4 of 4; cut off {cure}"}
+    )
     rewrite_rows(published_rows, lambda each: each | {"detail": "1 of 2 replies had no text"}, "notes")
     results = load_results([published_rows, other])
     caveats = list_result_caveats(results)
     assert "The combined runs have different entries of the model mine." in caveats
-    assert any("replies of openai:alpha as successor had neither text nor action" in line for line in caveats)
+    assert any(
+        f"replies of openai:alpha as successor had neither text nor action {cure}." in line
+        for line in caveats
+    )
     assert any("notes lack text: 1 of 2 replies had no text." in line for line in caveats)
     shown = dict(describe_settings(results.sources[0].config))
     assert shown["model mine"] == "model: m, base_url: http://127.0.0.1:1/v1, temperature: 0.2"

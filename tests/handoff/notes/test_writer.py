@@ -188,6 +188,25 @@ def test_a_contradiction_is_questioned_once_with_its_reason() -> None:
     assert "'All tests pass': the latest validation failed" in question.text
 
 
+@pytest.mark.parametrize(
+    ("second", "sums"),
+    [
+        (Usage(prompt_tokens=20, completion_tokens=2, cached_tokens=5), (30, 5, 3)),
+        (Usage(prompt_tokens=20, completion_tokens=2), (30, None, 3)),
+        (Usage(), (None, None, None)),
+    ],
+)
+def test_the_usage_of_both_requests_is_a_sum_or_unknown(
+    second: Usage, sums: tuple[int | None, int | None, int | None]
+) -> None:
+    first = Usage(prompt_tokens=10, completion_tokens=1)
+    replies = iter([("Summary.", first), (LIE, first), (TRUTH, second)])
+    usage = write_notes(
+        EDITED_AND_FAILED.record(), lambda messages, schema: next(replies), "m"
+    ).structured_usage
+    assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == sums
+
+
 @pytest.mark.parametrize("again", [LIE, "Sorry, I cannot.", ""])
 def test_a_repeated_contradiction_is_not_questioned_again(again: str) -> None:
     ask = Replies("Summary.", LIE, again)

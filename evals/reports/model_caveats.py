@@ -1,0 +1,36 @@
+"""Caveats about the settings and the replies of the models of runs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from langgraph_takeover.evals.reports.estimates import read_values
+from langgraph_takeover.evals.run.results import Results
+
+_LIMIT_TO_RAISE = re.compile(r"\(raise [^()]*\)")
+
+
+def list_model_caveats(results: Results) -> list[str]:
+    """Caveats about entries that differ between combined runs, and about replies without text and action."""
+    caveats = []
+    entries: dict[str, Any] = {}
+    for config in (source.config for source in results.sources):
+        for name, entry in config.models.items():
+            if entries.setdefault(name, entry) != entry:
+                caveats.append(f"The combined runs have different entries of the model {name}.")
+    for role, rows in (("predecessor", results.predecessors), ("successor", results.takeovers)):
+        for name in dict.fromkeys(row[role] for row in rows):
+            own = [row for row in rows if row[role] == name]
+            empty = int(sum(read_values(own, "empty_replies")))
+            if empty:
+                calls = int(sum(read_values(own, "llm_calls")))
+                limits = (_LIMIT_TO_RAISE.search(row.get("detail") or "") for row in own)
+                cure = next((f" {found[0]}" for found in limits if found), "")
+                caveats.append(
+                    f"{empty} of {calls} replies of {name} as {role} had neither text nor action{cure}."
+                )
+    without_text = [row for row in results.notes if row["outcome"] == "written" and row.get("detail")]
+    if without_text:
+        caveats.append(f"{len(without_text)} notes lack text: {without_text[0]['detail']}.")
+    return list(dict.fromkeys(caveats))
