@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from langgraph_takeover.evals.reports.caveats import list_result_caveats
 from langgraph_takeover.evals.reports.costs import format_usd, list_cost_groups, sum_costs
 from langgraph_takeover.evals.reports.html.overview import (
     build_key_figures,
     build_view_table,
     describe_settings,
 )
-from langgraph_takeover.evals.reports.summary import list_result_caveats, summarize
+from langgraph_takeover.evals.reports.summary import summarize
 from langgraph_takeover.evals.reports.tables.study_tables import build_tables
 from langgraph_takeover.evals.reports.tables.table_files import to_csv
 from langgraph_takeover.evals.run.results import load_results
