@@ -99,20 +99,21 @@ def _print_trust(console: Console, comparison: Comparison) -> None:
     """Print what successors were shown again, kept and checked, if the rows say so."""
     from rich.table import Table
 
-    names = ("reexamined", "verified_before_finish", "harm", "rescue", "preserved")
+    from langgraph_takeover.evals.reports.comparison import ANSWERS
+
     views = [view for view in comparison.views if any(view.answers.values())]
     if not views:
         return
     table = Table(title="Shown again, kept and checked: earlier → later run")
     table.add_column("view")
-    for name in ("re-shown tokens", "kept %", *names):
+    for name in ("re-shown tokens", "kept %", *ANSWERS):
         table.add_column(name.replace("_", " "), justify="right")
     for view in views:
         kept = view.kept._replace(
             before=None if view.kept.before is None else 100 * view.kept.before,
             after=None if view.kept.after is None else 100 * view.kept.after,
         )
-        answers = (view.answers[name] for name in names)
+        answers = (view.answers[name] for name in ANSWERS)
         table.add_row(
             *(view.view, _format_medians(view.reshown_tokens), _format_medians(kept)),
             *("–" if answer is None else f"{answer[0]} → {answer[1]}" for answer in answers),

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from langgraph_takeover.handoff.text.patch_sections import split_patch
+
 _MAX_CHARS = 24_000
 """A longer file is shown in part."""
 _CONTEXT_LINES = 60
@@ -74,12 +76,8 @@ def _cut(lines: list[str], first: int, last: int) -> Excerpt:
 
 def _list_hunks(path: str, patch: str) -> Iterator[tuple[int, int]]:
     """Yield the first and the last line of each hunk of a file, in its new text."""
-    section = re.search(
-        rf"^diff --git a/[^\n]* b/{re.escape(path)}\n(.*?)(?=^diff --git |\Z)",
-        patch,
-        re.MULTILINE | re.DOTALL,
-    )
-    for first, count in _HUNK.findall(section[1] if section else ""):
+    text = next((section.text for section in split_patch(patch) if section.path == path), "")
+    for first, count in _HUNK.findall(text):
         yield int(first[:9]), int(first[:9]) + max(int((count or "1")[:9]), 1) - 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.points.detector_state import DetectorState, ValidationRun
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.shell.missing_programs import find_running_spellings
+from langgraph_takeover.handoff.text.patch_sections import split_patch
 from langgraph_takeover.handoff.trace.events import Differences, Event, compute_differences
 from langgraph_takeover.handoff.trace.file_kinds import is_source
 
@@ -174,18 +175,21 @@ class Evidence:
             return bool(texts) and all(map(_DEBUGGING.search, texts))
         lines = [
             line
-            for path, body in _split_patch(self.record.patch)
-            if path in self.current_sources
-            for line in body.splitlines()
-            if line.startswith(("+", "-")) and line[1:].strip()
+            for section in split_patch(self.record.patch)
+            if section.path in self.current_sources
+            for line in section.list_changed_lines()
+            if line[1:].strip()
         ]
         return bool(lines) and all(map(_DEBUGGING_LINE.match, lines))
 
     @cached_property
     def _patched_sources(self) -> frozenset[str]:
         directories = self.record.task.base_directories
-        sections = re.findall(r"^diff --git a/.*? b/(.*)\n(new file mode)?", self.record.patch, re.MULTILINE)
-        return frozenset(path for path, new in sections if is_source(path, not new, directories))
+        return frozenset(
+            section.path
+            for section in split_patch(self.record.patch)
+            if is_source(section.path, not section.is_new, directories)
+        )
 
     @cached_property
     def changed_paths(self) -> frozenset[str]:
@@ -247,13 +251,6 @@ class Evidence:
             code = "" if event.exit_code is None else str(event.exit_code)
             found += [event.text, *event.arguments.values(), event.cwd or "", code, *paths]
         return " ".join(" ".join(found).split())
-
-
-def _split_patch(patch: str) -> Iterator[tuple[str, str]]:
-    """Yield the path of each file in a patch, with its hunks."""
-    for section in re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE):
-        if found := re.match(r"diff --git a/.*? b/(.*)\n", section):
-            yield found[1], section.partition("\n@@")[2]
 
 
 def _add_partners(indices: Iterable[int], trace: tuple[Event, ...]) -> set[int]:

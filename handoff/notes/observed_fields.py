@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Iterator
 
 from langgraph_takeover.handoff.notes.evidence import Evidence, SourceChange
@@ -21,6 +21,7 @@ from langgraph_takeover.handoff.text.fence import (
     quote_text,
 )
 from langgraph_takeover.handoff.text.note_fields import NoteField
+from langgraph_takeover.handoff.text.patch_sections import split_patch
 from langgraph_takeover.handoff.trace.file_kinds import is_scratch, is_test
 
 _NO_VERDICT = "exited 0; its output states no verdict"
@@ -112,17 +113,11 @@ def _describe_changes(evidence: Evidence) -> str:
 
 
 def _append_counts(path: str, patch: str) -> str:
-    section = re.search(
-        rf"^diff --git a/{re.escape(path)} b/[^\n]*\n(.*?)(?=^diff --git |\Z)",
-        patch,
-        re.MULTILINE | re.DOTALL,
-    )
+    section = next((section for section in split_patch(patch) if section.path == path), None)
     if section is None:
         return path
-    body = section[1].split("\n@@", 1)[-1]
-    added = len(re.findall(r"^\+", body, re.MULTILINE))
-    removed = len(re.findall(r"^-", body, re.MULTILINE))
-    return f"{path} (+{added} -{removed})"
+    signs = Counter(line[0] for line in section.list_changed_lines())
+    return f"{path} (+{signs['+']} -{signs['-']})"
 
 
 def _find_changes(path: str, evidence: Evidence) -> list[int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from langgraph_takeover.handoff import prompts
@@ -23,13 +21,12 @@ from langgraph_takeover.handoff.text.fence import (
     quote_text,
     wrap_in_fence,
 )
+from langgraph_takeover.handoff.text.patch_sections import PatchSection, split_patch
 from langgraph_takeover.handoff.trace.file_kinds import is_source
 from langgraph_takeover.handoff.trace.rendering import render_trace
 
 _EVENT_CHARS = 4_000
 _MAX_PATCH_CHARS, _MAX_FILES_CHARS, _MAX_OBSERVED_CHARS = 24_000, 6_000, 8_000
-_SECTION = re.compile(r"^(?=diff --git )", re.MULTILINE)
-_NEW_PATH = re.compile(r"diff --git a/.*? b/(.*)\n(new file mode)?")
 
 
 def build_prompt(kind: str, evidence: Evidence, limit: int) -> list[BaseMessage]:
@@ -59,17 +56,16 @@ def _render_trace(record: HandoffRecord, limit: int) -> str:
 
 def _render_patch(record: HandoffRecord, limit: int) -> str:
     """Render the patch, source files first; a long section loses its middle, so that every file is seen."""
-    sections = [part for part in _SECTION.split(record.patch) if part.strip()]
+    sections = split_patch(record.patch)
     if not sections:
         return "\nThe record has no patch." if record.snapshot is None else "\nNothing differs."
     directories = record.task.base_directories
 
-    def is_other(section: str) -> bool:
-        found = _NEW_PATH.match(section)
-        return found is None or not is_source(found[1], not found[2], directories)
+    def is_other(section: PatchSection) -> bool:
+        return not is_source(section.path, not section.is_new, directories)
 
     per_file = max(limit // len(sections), limit // 4)
-    shortened = (cut_middle(section, per_file) for section in sorted(sections, key=is_other))
+    shortened = (cut_middle(section.text, per_file) for section in sorted(sections, key=is_other))
     return format_code_block(quote_text(cut_middle("".join(shortened), limit)))
 
 

@@ -7,7 +7,12 @@ from collections.abc import Collection, Sequence
 
 from langgraph_takeover.handoff.points import environment_failures
 from langgraph_takeover.handoff.points.detector_state import Verdict
-from langgraph_takeover.handoff.points.script_verdicts import TRACEBACK, has_failure_sign, states_success
+from langgraph_takeover.handoff.points.script_verdicts import (
+    TRACEBACK,
+    has_crash_sign,
+    has_failure_sign,
+    states_success,
+)
 from langgraph_takeover.handoff.points.validation import ValidationMatch, find_validations
 from langgraph_takeover.handoff.shell import runner_summaries
 from langgraph_takeover.handoff.shell.command_parser import parse_command
@@ -225,7 +230,8 @@ def _judge_exit_code(
     suspects = _list_suspects(matches, commands)
     if suspects and environment_failures.has_earlier_failure(suspects, text):
         return "environment_error"
-    if not last.command.exit_code_is_own and not has_failure_sign(text):
+    has_failed = has_failure_sign if _has_reproduction(matches) else has_crash_sign
+    if not last.command.exit_code_is_own and not has_failed(text):
         # A command after `&&` may have failed instead.
         return "unknown"
     if exit_code in (126, 127) and last.command.exit_code_is_own:

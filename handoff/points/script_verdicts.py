@@ -38,13 +38,18 @@ _SUCCESS_LINE = re.compile(
 )
 
 
-def has_failure_sign(text: str) -> bool:
-    """Whether a script's output reports a failure, in the words of Python or in its own."""
+def has_crash_sign(text: str) -> bool:
+    """Whether any program's output has a traceback, or a line that starts with FAIL or ERROR."""
     if TRACEBACK in text:
         return True
     if ("FAIL" in text or "ERROR" in text) and _FAILURE_LINE.search(text):
         return True
-    if "Error: " in text and '  File "' in text and _SYNTAX_ERROR.search(text) is not None:
+    return "Error: " in text and '  File "' in text and _SYNTAX_ERROR.search(text) is not None
+
+
+def has_failure_sign(text: str) -> bool:
+    """Whether a script's output reports a failure, in the words of Python or in its own."""
+    if has_crash_sign(text):
         return True
     lines = "\n".join(line.strip()[:_MAX_LINE_CHARS] for line in text.splitlines())
     return any(_DENIAL.search(line[0]) is None for line in _REPORTED_FAILURE.finditer(lines))

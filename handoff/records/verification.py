@@ -12,6 +12,7 @@ from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.trace.file_kinds import is_generated
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
+from langgraph_takeover.sandbox.repository.patches import split_by_file
 from langgraph_takeover.sandbox.snapshots.contents import SnapshotContents, read_contents
 
 _MAX_NAMES = 5
@@ -103,7 +104,7 @@ def _collect_changes(events: Iterable[Event]) -> tuple[dict[str, str | None], di
 
 def _list_patched_files(patch: str) -> Iterator[str]:
     """List the base's files that a patch changes, renames or removes, except names that git quotes."""
-    for section in re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE):
+    for section in split_by_file(patch):
         head = section.partition("\n@@ ")[0]
         found = _OLD_PATH.search(head)
         changes = "\nindex " in head or "\nrename " in head

@@ -80,9 +80,7 @@ def patch_since(sandbox: Sandbox, base_commit: str) -> str:
     if _is_unicode(patch):
         return patch
     # What is not UTF-8 uses git's binary form, so that the patch stays text.
-    parts = zip(
-        _split_by_file(patch), _split_by_file(_diff(sandbox, base_commit, as_text=False)), strict=True
-    )
+    parts = zip(split_by_file(patch), split_by_file(_diff(sandbox, base_commit, as_text=False)), strict=True)
     return "".join(text if _is_unicode(text) else binary for text, binary in parts)
 
 
@@ -96,7 +94,8 @@ def _diff(sandbox: Sandbox, base_commit: str, *, as_text: bool) -> str:
     )
 
 
-def _split_by_file(patch: str) -> list[str]:
+def split_by_file(patch: str) -> list[str]:
+    """Split a patch before the heading of each file."""
     return re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE)
 
 

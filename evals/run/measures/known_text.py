@@ -46,6 +46,10 @@ class KnownFile:
         self.written_texts: list[str] = []
         self._comparisons = 0
 
+    def reset_comparisons(self) -> None:
+        """Start another successor, so that its figures do not depend on those measured before."""
+        self._comparisons = 0
+
     def add_shown(self, line: ShownLine, version: int) -> None:
         positions = self.positions[line.text.rstrip()]
         if len(positions) < _MAX_POSITIONS:

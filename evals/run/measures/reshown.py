@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from itertools import pairwise
 from typing import NamedTuple
 
 from langgraph_takeover.evals.run.measures.known_text import KnownFile
@@ -16,6 +15,7 @@ from langgraph_takeover.evals.run.measures.shown_text import (
     list_command_parts,
     list_shown_lines,
 )
+from langgraph_takeover.handoff.trace.conversation import list_steps
 from langgraph_takeover.handoff.trace.events import Differences, Event, apply_changes, compute_tree_digest
 from langgraph_takeover.nodes.model.actions import RECALL_TOOL
 
@@ -81,7 +81,7 @@ class PredecessorText:
         self._known_files: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._workspace = workspace
         tracker = _TreeTracker({})
-        for action, observation in _list_steps(events):
+        for action, observation in _list_executed_steps(events):
             tracker.apply(observation)
             for path in {change.path for change in observation.changes}:
                 for text in _list_written_texts(action):
@@ -116,10 +116,12 @@ class PredecessorText:
         `workspace` is the path of its repository, the predecessor's by default. `differences` are those from the base
         with which it starts, the predecessor's by default; pass `{}` for a run that starts from the base commit.
         """
+        for file in self._files.values():
+            file.reset_comparisons()
         tracker = _TreeTracker(self.differences if differences is None else differences)
         tracker.versions.update(self.versions)
         steps = []
-        for action, observation in _list_steps(successor):
+        for action, observation in _list_executed_steps(successor):
             # After a change of its own, a command line runs on the new tree.
             tracker.apply(observation)
             root = self._workspace if workspace is None else workspace
@@ -140,8 +142,8 @@ class PredecessorText:
         same_output = set().union(*(self._outputs.get((part, tree), ()) for part in parts))
         sizes: dict[int, int] = {}
         shifts = {
-            path: self._files[path].find_shifts(shown, versions.get(path, 0))
-            for path in {path for line in shown for path in self._find_known_files(line.paths)}
+            path: self._files[path].find_shifts(lines, versions.get(path, 0))
+            for path, lines in self._group_by_file(shown).items()
         }
         numbers: dict[str, list[int]] = defaultdict(list)
         chars: dict[str, int] = defaultdict(int)
@@ -166,6 +168,13 @@ class PredecessorText:
                 for path, size in sorted(chars.items())
             ),
         )
+
+    def _group_by_file(self, shown: Sequence[ShownLine]) -> dict[str, list[ShownLine]]:
+        lines: dict[str, list[ShownLine]] = defaultdict(list)
+        for line in shown:
+            for path in self._find_known_files(line.paths):
+                lines[path].append(line)
+        return lines
 
     def _find_known_files(self, paths: tuple[str, ...]) -> tuple[str, ...]:
         """The known files of these names; a name with wildcards is that of each file that fits."""
@@ -196,14 +205,13 @@ class _TreeTracker:
             self.versions[change.path] += 1
 
 
-def _list_steps(events: Sequence[Event]) -> Iterable[tuple[Event, Event]]:
+def _list_executed_steps(events: Sequence[Event]) -> Iterable[tuple[Event, Event]]:
     """Actions with their observations, without refused ones.
 
     Recalls are left out, too: they are part of the view and are counted as such.
     """
-    for action, observation in pairwise(events):
-        is_step = action.kind == "action" and observation.kind == "observation"
-        if is_step and not observation.refused and action.tool != RECALL_TOOL:
+    for action, observation in list_steps(events):
+        if observation is not None and not observation.refused and action.tool != RECALL_TOOL:
             yield action, observation
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -11,10 +10,9 @@ from langgraph_takeover.evals.run.measures.shown_text import list_shown_lines
 from langgraph_takeover.handoff.points.detector_state import DetectorState
 from langgraph_takeover.handoff.points.detectors import compute_state, process_event
 from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.text.patch_sections import split_patch
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.trace.file_kinds import is_source
-
-_SECTION = re.compile(r"^diff --git a/.*? b/(.*)\n(new file mode)?", re.MULTILINE)
 
 
 class Trust(NamedTuple):
@@ -75,14 +73,11 @@ def _shows_files(action: Event, event: Event, paths: Collection[str], workspace:
 def _count_changed_lines(patch: str, base_directories: Collection[str]) -> Counter[tuple[str, str, str]]:
     """The added and removed lines of source files: (path, `+` or `-`, text). Blank lines do not count."""
     counts: Counter[tuple[str, str, str]] = Counter()
-    sections = list(_SECTION.finditer(patch))
-    for number, section in enumerate(sections):
-        end = sections[number + 1].start() if number + 1 < len(sections) else len(patch)
-        path, is_new = section[1], section[2] is not None
-        if not is_source(path, not is_new, base_directories):
-            continue
-        _, _, hunks = patch[section.end() : end].partition("\n@@")
-        for line in hunks.split("\n")[1:]:
-            if line[:1] in ("+", "-") and line[1:].strip():
-                counts[path, line[0], line[1:].rstrip()] += 1
+    for section in split_patch(patch):
+        if is_source(section.path, not section.is_new, base_directories):
+            counts.update(
+                (section.path, line[0], line[1:].rstrip())
+                for line in section.list_changed_lines()
+                if line[1:].strip()
+            )
     return counts

@@ -284,6 +284,7 @@ def test_mentions_of_runners_are_no_validations(command: str) -> None:
             0,
             "failed",
         ),
+        ("pytest -q | tail -0 && git push", "remote: push failed: no access", 1, "unknown"),
         ("pytest -q && python3 repro.py", "3 passed in 0.1s\nAssertionError", 1, "failed"),
         # (3) Reproductions with exit code 0.
         ("python3 repro.py", "value: 3", 0, "passed"),

@@ -11,9 +11,10 @@ import pytest
 from langgraph_takeover.evals.run.measures.trust import Trust, measure_trust
 from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint
-from langgraph_takeover.sandbox.interface import FileChange, Snapshot
+from langgraph_takeover.sandbox.interface import Snapshot
 
 from ...conftest import RunCommand, read_rows
+from .shell_steps import build_steps
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 TEST_RUN = ("python -m pytest -q", "3 passed in 0.1s")
@@ -29,32 +30,11 @@ def diff(path: str, *lines: str, new: bool = False) -> str:
 OLD_FIX = diff("pkg/core.py", " def f():", "-    return 1", "+    return 2", "+    # done")
 
 
-def steps(*taken: tuple[Any, ...]) -> tuple[Event, ...]:
-    events: list[Event] = []
-    for command, output, *changes in taken:
-        number = len(events)
-        arguments = {"command": command}
-        code = 127 if "not found" in output else 0
-        changed = tuple(FileChange(path=path, before=old, after=new) for path, old, new in changes)
-        events += [
-            Event(index=number, kind="action", tool="shell", text=command, arguments=arguments),
-            Event(
-                index=number + 1,
-                kind="observation",
-                tool="shell",
-                text=output,
-                exit_code=code,
-                changes=changed,
-            ),
-        ]
-    return tuple(events)
-
-
 EDIT = ("sed -i s/1/2/ pkg/core.py", "", ("pkg/core.py", A, B))
 OWN_EDIT = ("sed -i s/2/3/ pkg/core.py", "", ("pkg/core.py", B, C))
 
 
-def record(patch: str = OLD_FIX, trace: tuple[Event, ...] = steps(EDIT, TEST_RUN)) -> HandoffRecord:
+def record(patch: str = OLD_FIX, trace: tuple[Event, ...] = build_steps(EDIT, TEST_RUN)) -> HandoffRecord:
     return HandoffRecord(
         id="r",
         task=TaskBrief(
@@ -85,13 +65,13 @@ def record(patch: str = OLD_FIX, trace: tuple[Event, ...] = steps(EDIT, TEST_RUN
     ],
 )
 def test_kept_is_the_share_of_changed_lines_in_the_final_patch(final: str, kept: float) -> None:
-    assert measure_trust(record(), steps(), final).kept == pytest.approx(kept)
+    assert measure_trust(record(), build_steps(), final).kept == pytest.approx(kept)
 
 
 def test_only_source_lines_count_as_kept() -> None:
     scratch = diff("repro.py", "+print(1)", new=True) + diff("tests/test_core.py", "+assert f()")
-    assert measure_trust(record(OLD_FIX + scratch), steps(), OLD_FIX).kept == 1
-    assert measure_trust(record(scratch), steps(TEST_RUN), scratch) == Trust(None, None, True)
+    assert measure_trust(record(OLD_FIX + scratch), build_steps(), OLD_FIX).kept == 1
+    assert measure_trust(record(scratch), build_steps(TEST_RUN), scratch) == Trust(None, None, True)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +89,7 @@ def test_only_source_lines_count_as_kept() -> None:
     ],
 )
 def test_reexamined_before_the_change_is_touched(taken: tuple[Any, ...], expected: bool) -> None:
-    assert measure_trust(record(), steps(*taken), OLD_FIX).reexamined is expected
+    assert measure_trust(record(), build_steps(*taken), OLD_FIX).reexamined is expected
 
 
 @pytest.mark.parametrize(
@@ -127,7 +107,7 @@ def test_reexamined_before_the_change_is_touched(taken: tuple[Any, ...], expecte
 def test_verified_before_finish_needs_a_result_for_the_final_code(
     taken: tuple[Any, ...], expected: bool
 ) -> None:
-    assert measure_trust(record(), steps(*taken), OLD_FIX).verified_before_finish is expected
+    assert measure_trust(record(), build_steps(*taken), OLD_FIX).verified_before_finish is expected
 
 
 def test_hostile_patches_are_read() -> None:
@@ -136,7 +116,7 @@ def test_hostile_patches_are_read() -> None:
         "@@" * 50_000,
         "diff --git a/pkg/core.py b/pkg/core.py\n+++",
     ):
-        assert measure_trust(record(patch), steps(), patch).kept in (None, 1.0)
+        assert measure_trust(record(patch), build_steps(), patch).kept in (None, 1.0)
 
 
 def write_trajectory(path: Path, *commands: str) -> str:
