@@ -49,6 +49,8 @@ def list_result_caveats(results: Results) -> tuple[str, ...]:
     differ = [name for name in _COMPARED_SETTINGS if any(one[name] != settings[0][name] for one in settings)]
     if differ:
         caveats.append(f"The combined runs differ in these settings: {', '.join(differ)}.")
+    reused = dict.fromkeys(config.describe_predecessor_limits() for config in configs)
+    caveats += [f"The predecessors ran with {limits}." for limits in reused if limits]
     caveats += list_model_caveats(results)
     versions = sorted({row["prompts"] for row in results.takeovers if row.get("prompts")})
     if len(versions) > 1:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.settings.config import (
     CONFIG_FILE,
+    AgentLimits,
     RunConfig,
     RunUsageError,
     find_changed_option,
@@ -108,8 +109,21 @@ def resolve_run(
     settled = _resolve_settings(options)
     settled["models"] = {**load_source_models(settled["records_of"]), **settled["models"]}
     config = keep_used_models(RunConfig(run_id=make_run_id(), sandbox="process", **settled))
+    config = config.model_copy(update={"predecessor_limits": _find_predecessor_limits(config)})
     tasks = load_run_tasks(config)
     return config.model_copy(update={"sandbox": _choose_backend(options, tasks)}), tasks
+
+
+def _find_predecessor_limits(config: RunConfig) -> AgentLimits:
+    if config.records_of is None:
+        return {}
+    try:
+        before = load_config(Path(config.records_of)).for_predecessors()
+    except RunUsageError:
+        return {}  # `check_source` reports it
+    limits = {name: getattr(before, name) for name in AgentLimits.__annotations__}
+    differ = {name: limit for name, limit in limits.items() if limit != getattr(config, name)}
+    return cast("AgentLimits", differ)
 
 
 def load_run_tasks(config: RunConfig) -> tuple[Task, ...]:

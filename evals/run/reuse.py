@@ -23,7 +23,7 @@ from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 
-_SHARED_SETTINGS = ("tasks", "sandbox", "protocol", "points", "max_steps", "max_seconds", "command_timeout_s")
+_SHARED_SETTINGS = ("tasks", "sandbox", "protocol", "points", "command_timeout_s")
 
 
 def check_source(config: RunConfig) -> None:

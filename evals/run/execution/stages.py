@@ -70,6 +70,7 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
     """
     paths = RunPaths(out)
     started = time.monotonic()
+    config = config.for_predecessors()
     name = config.name_run(task.id, model)
     row: Row = {"task_id": task.id, "predecessor": model, "trace": name}
     settings: dict[str, Any] = {"points": config.points, "run_id": name}

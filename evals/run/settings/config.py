@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
+from typing_extensions import TypedDict
 
 from langgraph_takeover.evals.models import (
     ModelEntry,
@@ -42,6 +43,17 @@ class RunUsageError(TakeoverError, ValueError):
     """An option that the user must correct. The text says how."""
 
 
+class AgentLimits(TypedDict, total=False):
+    """The settings of agents that may differ between a run and the earlier run whose predecessors it reuses."""
+
+    max_steps: int
+    max_tokens: int | None
+    max_seconds: float
+    max_reply_tokens: int | None
+    window_tokens: int | None
+    condense: bool
+
+
 class RunConfig(Frozen, RunOptions):
     """All settings that influence a run's rows. Contains no secret."""
 
@@ -53,12 +65,26 @@ class RunConfig(Frozen, RunOptions):
     task_ids: tuple[str, ...] = ()
     records_of: str | None = None
     """The directory of an earlier run whose predecessors, records, labels and notes are reused."""
+    predecessor_limits: AgentLimits = AgentLimits()
+    """The limits of the predecessors of that earlier run, where they differ from this run's."""
     models: Mapping[str, ModelEntry] = {}
     """The entries of the models file that the run uses."""
     journal: str | None = None
     """The database of rows without its password. None: the one in the results directory."""
     points: tuple[PointKind, ...] = POINTS
     sandbox: BackendName
+
+    def describe_predecessor_limits(self) -> str | None:
+        """The limits in which the reused predecessors differ, for instance `--max-steps 500 (this run: 10)`."""
+        limits = (
+            f"--{name.replace('_', '-')} {limit} (this run: {getattr(self, name)})"
+            for name, limit in self.predecessor_limits.items()
+        )
+        return ", ".join(limits) or None
+
+    def for_predecessors(self) -> RunConfig:
+        """The settings with the limits of predecessors."""
+        return self.model_copy(update=dict(self.predecessor_limits))
 
     def choose_writer(self, predecessor: str) -> str:
         """The model that writes the notes about that predecessor's work."""

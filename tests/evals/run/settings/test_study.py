@@ -190,9 +190,21 @@ def test_records_of_an_earlier_run_are_reused(run_main: RunCommand, tmp_path: Pa
     one = ("--task-ids", "galley__galley-31", "--view", "structured", "--notes-model", "builtin:oracle")
     assert run_main(*one, "--out", first).returncode == 0
     done = run_main(
-        *one, "--from", first, "--successor", "builtin:oracle+0.001s", "--repeats", "2", "--out", second
+        *(
+            *one,
+            "--from",
+            first,
+            "--successor",
+            "builtin:oracle+0.001s",
+            "--repeats",
+            "2",
+            "--max-steps",
+            "60",
+        ),
+        *("--out", second),
     )
     assert done.returncode == 0, done.stderr
+    assert "The predecessors ran with --max-steps 500 (this run: 60)." in done.stdout
     assert "predecessors reused from" in done.stdout
     assert "predecessors: galley" not in done.stdout
     for stage in ("predecessors", "labels", "notes"):
@@ -201,8 +213,8 @@ def test_records_of_an_earlier_run_are_reused(run_main: RunCommand, tmp_path: Pa
     assert len(read_rows(second)) == 2 * len(read_rows(first))
     assert all(row["resolved"] for row in read_rows(second))
     assert_refused(
-        run_main(*one, "--from", first, "--max-steps", "7", "--out", tmp_path / "third"),
-        f"--from: {first} ran with --max-steps 500, this run has 7",
+        run_main(*one, "--from", first, "--points", "first_validation", "--out", tmp_path / "third"),
+        f"--from: {first} ran with --points",
     )
     assert_refused(
         run_main(*one, "--from", tmp_path, "--out", tmp_path / "third"),
