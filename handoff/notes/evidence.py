@@ -74,8 +74,8 @@ class Evidence:
 
     @property
     def has_verdict(self) -> bool:
-        """Whether the latest pass rests on a result or a verdict, not only on exit code 0."""
-        return self.latest_run is None or self.latest_run.verdict != "exit_code_only"
+        """Whether the pass of the current code rests on a result or a verdict, not only on exit code 0."""
+        return self.state.verdict_since_change != "exit_code_only"
 
     @property
     def has_current_validation(self) -> bool:

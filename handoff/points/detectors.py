@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
@@ -55,6 +56,7 @@ _ASSERTION = re.compile(
     r"\bassert\b|\bassert[A-Z]\w*\(|\bsys\.exit\((?!0?\))|\bexit\([1-9]|\braise (?:SystemExit|AssertionError)|\bexit 1\b|\bset -e"
 )
 """What makes a script fail by itself if a result is wrong."""
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 _TERMINAL_INPUTS = {"", "C-c", "C-d", "C-z", "C-\\"}
 
 
@@ -99,9 +101,7 @@ def process_event(state: DetectorState, event: Event) -> DetectorUpdate:
     if event.kind == "action":
         return DetectorUpdate(_process_action(state, event))
     pending, is_input = state.pending_command if event.tool == "shell" else None, state.pending_input
-    asserts = state.pending_assertion or (
-        bool(event.changes) and pending is not None and _ASSERTION.search(pending) is not None
-    )
+    asserts = state.pending_assertion or (bool(event.changes) and pending is not None and _asserts(pending))
     if state.pending_command is not None or state.pending_assertion:
         state = state._replace(pending_command=None, pending_input=False, pending_assertion=False)
     if event.refused:
@@ -115,11 +115,14 @@ def process_event(state: DetectorState, event: Event) -> DetectorUpdate:
     return _process_observation(state, event, executed, is_input, asserts)
 
 
+def _asserts(text: str) -> bool:
+    return _ASSERTION.search(_COMMENT.sub("", text)) is not None
+
+
 def _process_action(state: DetectorState, event: Event) -> DetectorState:
     """Remember what the observation of an action needs."""
     if event.tool != "shell":
-        text = event.arguments.get("content", event.arguments.get("new", ""))
-        asserts = _ASSERTION.search(text) is not None
+        asserts = _asserts(event.arguments.get("content", event.arguments.get("new", "")))
         if not asserts and not state.pending_assertion and state.pending_command is None:
             return state
         return state._replace(pending_command=None, pending_input=False, pending_assertion=asserts)
@@ -248,7 +251,7 @@ def _apply_changes(
     state = state._replace(
         files=summary.files,
         written_scripts=tuple(script for script in summary.written_scripts if script not in editing_scripts),
-        asserting_scripts=_update_asserting_scripts(state, event, asserts),
+        asserting_scripts=_update_asserting_scripts(state, event, command, asserts),
         edited_files=state.edited_files
         + tuple(path for path in edited_files if path not in state.edited_files),
     )
@@ -257,12 +260,18 @@ def _apply_changes(
     return state, _ObservedChanges(edited_files, tuple(summary.source_files), matches, is_edit_first)
 
 
-def _update_asserting_scripts(state: DetectorState, event: Event, asserts: bool) -> tuple[str, ...]:
+def _update_asserting_scripts(
+    state: DetectorState, event: Event, command: str, asserts: bool
+) -> tuple[str, ...]:
     """The scripts with assertions; one that the event creates anew has only those of the event."""
     if asserts:
         changed = [change.path for change in event.changes if is_script(change.path)]
         return tuple(dict.fromkeys((*state.asserting_scripts, *changed)))
     replaced = {change.path for change in event.changes if change.before is None or change.after is None}
+    if ">" in command and not replaced.issuperset(state.asserting_scripts):
+        redirects = (redirect for part in parse_command(command) for redirect in part.redirects)
+        written = {posixpath.basename(each.target) for each in redirects if each.operator in (">", ">|")}
+        replaced |= {change.path for change in event.changes if posixpath.basename(change.path) in written}
     return tuple(script for script in state.asserting_scripts if script not in replaced)
 
 
@@ -309,7 +318,10 @@ def _apply_validation(
     # An unknown outcome never replaces a known one.
     follows_change = not changes.source_files or changes.is_edit_first
     is_known = state.outcome_since_change in ("passed", "failed")
-    if follows_change and (outcome in ("passed", "failed") or (outcome == "unknown" and not is_known)):
+    # Nor does a silent pass replace one with a verdict.
+    is_weaker = verdict == "exit_code_only" and state.verdict_since_change == "explicit"
+    is_result = outcome in ("passed", "failed") and not is_weaker
+    if follows_change and (is_result or (outcome == "unknown" and not is_known)):
         state = state._replace(outcome_since_change=outcome, verdict_since_change=verdict)
     return state, run, after_edit
 

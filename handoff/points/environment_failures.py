@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from langgraph_takeover.handoff.shell.commands import SimpleCommand
+from langgraph_takeover.handoff.shell.syntax import runs_in_background
 
 _KILL_EXIT_CODES = {130, 137, 143, -2, -9, -15}
 STILL_RUNNING_NOTICE = re.compile(
@@ -14,7 +15,6 @@ STILL_RUNNING_NOTICE = re.compile(
 """What agents' tools print instead of an exit code while a command runs."""
 _NO_EXIT_CODE = "[the command ended without an exit code]"
 """What this project's shell prints after a command that did not end by itself."""
-_BACKGROUND = re.compile(r"(?<![&>])&(?![&>\d])")
 _MISSING_SETTINGS = (
     r"ImproperlyConfigured: .*settings (?:are not configured|module)"
     r"|DJANGO_SETTINGS_MODULE (?:is )?undefined"
@@ -72,7 +72,7 @@ _COLLECTION_ERROR = re.compile(
 
 def has_ended(command: str, text: str, exit_code: int | None) -> bool:
     """Whether a command line ran to its end and showed its output, as far as line and output tell."""
-    if _BACKGROUND.search(command):
+    if runs_in_background(command):
         return False
     if exit_code is not None:
         return True

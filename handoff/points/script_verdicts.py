@@ -3,38 +3,53 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 TRACEBACK = "Traceback (most recent call last)"
-_FAILURE_LINE = re.compile(r"^(?:FAIL|FAILED|FAILURE|ERROR)\b(?!\w*\s*[:=]?\s*0\b)", re.M)
+_MAX_LINE_CHARS = 1_000
+_NOT_ZERO = r"(?! ?[:=]? ?(?:0\b|None\b|none\b|False$|\[\]))"
+"""`failed: 0` is no failure."""
+_FAILURE_LINE = re.compile(
+    r"^(?:FAIL|FAILED|FAILURE|ERROR)\b(?![ \t]*[:=]?[ \t]*0\b|[ \t]\w+[ \t]*[:=][ \t]*(?:0\b|None\b|\[\]))",
+    re.M,
+)
 _SYNTAX_ERROR = re.compile(r'^ +File ".+", line \d+\n(?:.*\n){0,3}?(?:Syntax|Indentation|Tab)Error: ', re.M)
 _REPORTED_FAILURE = re.compile(
     # A caught exception that the script reports: `Error: …`, `KeyError: …`, `Error defining B: …`.
     r"^(?:[\w.]*(?:Error|Exception)|ERROR)"
-    r"(?: (?!message|handling|code|count|type|output|log|level)\w+){0,4}: (?!0\b|None\b|\[\]).*"
-    r"|^(?:An? )?(?:unexpected )?(?:error|exception)s? (?:occurred|was raised|raised|caught)\b.*"
-    r"|^Caught (?:an? )?(?:unexpected )?(?:[\w.]*(?:Error|Exception)|error|exception)\b.*"
+    r"(?: (?!message|handling|code|count|type|output|log|level)\w+){0,4}(?=: )" + _NOT_ZERO + "|"
+    r"^(?:An? )?(?:unexpected )?(?:error|exception)s? (?:occurred|was raised|raised|caught)\b|"
+    r"^Caught (?:an? )?(?:unexpected )?(?:[\w.]*(?:Error|Exception)|error|exception)\b|"
     # A verdict: `Test 3 failed`, `sum failed: …`, `X: FAILED - …`, `✗ …`, `BUG …`.
-    r"|^.*\b(?:[Ff]ailed|FAILED)(?: with [\w.]+)?: (?!0\b).*|^(?:Failed|FAIL): .*|^.*: FAIL(?:ED|URE)?\b.*"
-    r"|^.*\b(?:[Tt]ests?|[Cc]ase|[Cc]heck|TEST)(?: \w+)? (?:[Ff]ailed|FAILED)\b.*|^[✗✘❌].*"
-    r"|^BUG\b.*|^(?:Bug|ISSUE|Issue) (?:is |IS )?(?:still |STILL )?"
-    r"(?:reproduced|REPRODUCED|confirmed|CONFIRMED|present|PRESENT)\b.*"
-    r"|^.*\b(?:do|does|did) (?:not|NOT) match\b.*|^.*\([Uu]nexpected\)$",
-    re.M,
+    r"\b(?:[Ff]ailed|FAILED)(?: with [\w.]+)?(?=: )" + _NOT_ZERO + "|"
+    r"^(?:Failed|FAIL)(?=: )" + _NOT_ZERO + r"|: FAIL(?:ED|URE)?\b|"
+    r"\b(?:[Tt]ests?|[Cc]ase|[Cc]heck|TEST)(?: \w+)? (?:[Ff]ailed|FAILED)\b(?! \w+: )" + _NOT_ZERO + "|"
+    r"^[✗✘❌]|^BUG\b|^(?:Bug|ISSUE|Issue) (?:is |IS )?(?:still |STILL )?"
+    r"(?:reproduced|REPRODUCED|confirmed|CONFIRMED|present|PRESENT)\b|"
+    r"\b(?:do|does|did) (?:not|NOT) match\b|\([Uu]nexpected\)$"
 )
+_EXPECTATION = re.compile(r"\b(?:should|expecting|correctly|properly)\b|\b[Ee]xpected\b.*(?:Error|Exception)")
+"""What makes a line a heading or an expected value, if it stands before the verdict."""
 _DENIAL = re.compile(
-    r"\b(?:as|is|was|when|which|than) expected\b|\b[Ee]xpected\b.*(?:Error|Exception)|\(expected\)"
-    r"|\b(?:should|expecting|correctly|properly)\b"
+    r"(?<!\bnot )\b(?:as|is|was|when|which) expected\b|\(expected\)"
     r"|\b(?:not|NOT|no longer|cannot be) (?:be )?(?:reproduced|REPRODUCED|present|PRESENT|failed)\b"
-    r"|\b(?:0|no|No|without) (?:tests? |errors? )?(?:failed|failures?)\b|\b(?:fixed|FIXED|resolved|solved)\b"
+    r"|\b(?:0|no|No|without|[Nn]one of(?: the| \d+)?)(?: tests?| errors?| checks?)? (?:failed|failures?)\b"
+    r"|\b0 ?(?:/|of|out of) ?\d+|: (?:OK|PASS(?:ED)?)$"
+    r"|(?<!\bnot )(?<!\bNOT )\b(?:fixed|FIXED|resolved|solved)\b(?! (?:version|code)\b)"
 )
-"""What makes such a line a heading, an expected value or a denial."""
-_MAX_LINE_CHARS = 1_000
-_SUCCESS_LINE = re.compile(
-    r"^\W*(?:SUCCESS|PASS|PASSED|OK|CORRECT|FIXED|Success)\b|: (?:PASS(?:ED)?|OK)\b|[✓✔✅]|\b[Pp]assed\b"
+"""What denies such a verdict, wherever it stands in the line."""
+_SUCCESS_START = r"^\W*(?:SUCCESS|PASS|PASSED|OK|CORRECT|FIXED|Success)\b"
+_SUCCESS = re.compile(
+    rf"{_SUCCESS_START}|: (?:PASS(?:ED)?|OK)\b|[✓✔✅]"
+    r"|(?:[Tt]est|[Cc]heck|[Cc]ase|[Aa]ssert|[Aa]ll\b|\d).{0,80}\b[Pp]assed\b|\b[Pp]assed\W*$"
     r"|completed successfully|\b(?:not|NOT) (?:reproduced|REPRODUCED)\b|\bas expected\b|\bCaught expected\b"
     r"|\b(?:[Vv]alues?|[Rr]esults?|[Oo]utputs?|[Cc]ounts?) match(?:es)?\b|\b(?:matches|match) expected\b"
-    r"|\bworks? (?:correctly|as expected)\b|\b(?:is|are) correct\b",
-    re.M,
+    r"|\bworks? (?:correctly|as expected)\b|\b(?:is|are) correct\b"
+)
+_NO_SUCCESS = re.compile(
+    rf"(?!{_SUCCESS_START}|^[✓✔✅])^.*\b(?:[Nn]ot?|NOT|0|[Nn]one|should(?:n't)?)\b"
+    r".{0,80}\b(?:[Pp]assed|PASSED|PASS|OK|as expected|correct(?:ly)?|match(?:es)?)\b"
+    r"|\b(?:[Pp]assed|PASSED|PASS|OK|match(?:es)?)\b ?[:=] ?(?:False|0|None)\b|\bshould(?: not|n't) happen\b"
 )
 
 
@@ -49,12 +64,22 @@ def has_crash_sign(text: str) -> bool:
 
 def has_failure_sign(text: str) -> bool:
     """Whether a script's output reports a failure, in the words of Python or in its own."""
-    if has_crash_sign(text):
-        return True
-    lines = "\n".join(line.strip()[:_MAX_LINE_CHARS] for line in text.splitlines())
-    return any(_DENIAL.search(line[0]) is None for line in _REPORTED_FAILURE.finditer(lines))
+    return has_crash_sign(text) or any(map(_reports_failure, _list_lines(text)))
 
 
 def states_success(text: str) -> bool:
     """Whether a script's output contains a positive verdict of its own."""
-    return _SUCCESS_LINE.search(text) is not None
+    return any(_SUCCESS.search(line) and not _NO_SUCCESS.search(line) for line in _list_lines(text))
+
+
+def _list_lines(text: str) -> Iterator[str]:
+    return (line.strip()[:_MAX_LINE_CHARS] for line in text.splitlines() if line and not line.isspace())
+
+
+def _reports_failure(line: str) -> bool:
+    found = _REPORTED_FAILURE.search(line)
+    return (
+        found is not None
+        and _EXPECTATION.search(line, 0, found.end()) is None
+        and _DENIAL.search(line) is None
+    )

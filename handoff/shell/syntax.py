@@ -67,6 +67,17 @@ def list_statements(node: Node, first: Connector) -> list[Statement]:
     return statements
 
 
+def runs_in_background(text: str) -> bool:
+    """Whether a command of the line is started with `&`."""
+    nodes = [parse_syntax_tree(text)] if "&" in text else []
+    while nodes:
+        node = nodes.pop()
+        if node.type == "&" and node.parent is not None and node.parent.type != "binary_expression":
+            return True
+        nodes += node.children
+    return False
+
+
 def _list_node_statements(node: Node, connector: Connector) -> list[Statement]:
     if node.type in _SEQUENCES:
         return list_statements(node, connector)

@@ -297,6 +297,17 @@ def test_a_validation_that_has_not_shown_its_end_is_no_result(
         ("print(f())", "Issue not reproduced", "explicit", "changed_validation_passing"),
         ("assert f() == 345", "", "explicit", "changed_validation_passing"),
         ("import sys\nsys.exit(f() != 345)", "", "explicit", "changed_validation_passing"),
+        ("# we do not assert anything\nf()", "", "exit_code_only", "changed_validation_unknown"),
+        ("print(f())", "No tests passed", "exit_code_only", "changed_validation_unknown"),
+        ("print(f())", "OK: False", "exit_code_only", "changed_validation_unknown"),
+        ("print(f())", "values match: False", "exit_code_only", "changed_validation_unknown"),
+        ("print(f())", "Argument passed: 3", "exit_code_only", "changed_validation_unknown"),
+        (
+            "print(f())",
+            "Success! (This should not happen before fix)",
+            "exit_code_only",
+            "changed_validation_unknown",
+        ),
     ],
 )
 def test_exit_code_zero_alone_is_no_passing_validation(
@@ -309,12 +320,39 @@ def test_exit_code_zero_alone_is_no_passing_validation(
     assert compute_continuation_state(run.events, BASE) == state
 
 
-def test_a_replaced_script_no_longer_asserts(run: Run) -> None:
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_a_replaced_script_no_longer_asserts(run: Run, *, is_removed: bool) -> None:
     run.editor(change(CORE, "a", "b"))
     run.shell("cat > repro.py <<'EOF'\nassert f()\nEOF", "", change("repro.py", None, "assert"))
-    run.shell("rm repro.py", "", change("repro.py", "assert", None))
-    run.shell("cat > repro.py <<'EOF'\nprint(f())\nEOF", "", change("repro.py", None, "print"))
+    if is_removed:
+        run.shell("rm repro.py", "", change("repro.py", "assert", None))
+    before = None if is_removed else "assert"
+    run.shell("cat > repro.py <<'EOF'\nprint(f())\nEOF", "", change("repro.py", before, "print"))
     run.shell("python repro.py", "345")
+    assert list_validations(run.events, BASE)[-1].verdict == "exit_code_only"
+
+
+def test_a_silent_script_does_not_weaken_a_passing_test_run(run: Run) -> None:
+    run.shell("cat > repro.py <<'EOF'\nprint(f())\nEOF", "", change("repro.py", None, "print"))
+    run.editor(change(CORE, "a", "b"))
+    run.shell("pytest -q", PASS)
+    run.shell("python repro.py", "345")
+    assert compute_continuation_state(run.events, BASE) == "changed_validation_passing"
+    run.editor(change(CORE, "b", "c"))
+    run.shell("python repro.py", "345")
+    assert compute_continuation_state(run.events, BASE) == "changed_validation_unknown"
+
+
+@pytest.mark.parametrize("command", ["pytest | sed 's/a/[&]/'", "pytest -k 'a & b' | cat", "pytest |& tail"])
+def test_an_ampersand_alone_starts_no_background_command(run: Run, command: str) -> None:
+    run.editor(change(CORE, "a", "b"))
+    run.shell(command, "")
+    assert [kind for kind, _ in run.points] == ["first_source_edit", "first_validation"]
+
+
+def test_a_long_output_of_blank_lines_is_judged_quickly(run: Run) -> None:
+    run.shell("cat > repro.py <<'EOF'\nprint(f())\nEOF", "", change("repro.py", None, "print"))
+    run.shell("python repro.py", "\n " * 100_000 + "!\n" * 50_000)
     assert list_validations(run.events, BASE)[-1].verdict == "exit_code_only"
 
 
