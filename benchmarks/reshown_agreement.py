@@ -1,6 +1,7 @@
-"""Agreement of the re-shown share of a step with labels made by hand.
+"""Agreement of the re-shown share of a step with labels made by hand, and both measures of rediscovery on whole runs.
 
 python benchmarks/reshown_agreement.py ../shared/trajectories
+python benchmarks/reshown_agreement.py ../shared/trajectories --runs
 """
 
 from __future__ import annotations
@@ -18,11 +19,18 @@ from typing import Any, NamedTuple
 # Import from the checkout.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from langgraph_takeover.evals.run.measures.reshown import PredecessorText
+from langgraph_takeover.evals.run.measures.rediscovery import (
+    REDISCOVERY_KINDS,
+    classify_events,
+    collect_knowledge,
+)
+from langgraph_takeover.evals.run.measures.reshown import PredecessorText, StepText, TextTotals, sum_text
 from langgraph_takeover.evals.run.measures.shown_text import split_output
+from langgraph_takeover.handoff.points.detectors import compute_state
 from langgraph_takeover.handoff.readers import read_traces
-from langgraph_takeover.handoff.trace.events import Differences, Trace
+from langgraph_takeover.handoff.trace.events import Differences, Event, Trace
 
+SOURCES = ("mini-swe-agent-v1", "swe-agent", "openhands-v0", "live", "")
 LABELS = Path(__file__).parent.parent / "tests" / "evals" / "run" / "measures" / "reshown" / "labels.jsonl"
 _NUMBER_ONLY = re.compile(r"\s*\d+[:\t-]?\s*")
 
@@ -49,18 +57,70 @@ def measure_labelled_steps(trajectories: Path | None, labels: Path = LABELS) -> 
             yield _measure_step(label, root)
 
 
-def _measure_step(label: dict[str, Any], root: Path) -> LabelledStep:
+class RunShares(NamedTuple):
+    """A successor's steps that are rediscovery, and its text that was shown again."""
+
+    source: str
+    steps: int
+    rediscovery_steps: int
+    text: TextTotals
+
+
+class _Pair(NamedTuple):
+    """A predecessor until its point, and a successor: another run, or the rest of the same."""
+
+    predecessor: Trace
+    events: tuple[Event, ...]
+    successor: Trace
+    successor_events: tuple[Event, ...]
+
+    def measure_steps(self) -> tuple[StepText, ...]:
+        known = PredecessorText(self.events, self.predecessor.workspace)
+        is_same_run = self.predecessor is self.successor
+        # Another recorded run of the task starts from the base commit, a takeover from the predecessor's state.
+        differences: Differences | None = None if is_same_run or self.successor.continues else {}
+        return known.measure_steps(self.successor_events, self.successor.workspace, differences)
+
+
+def _load_pair(label: dict[str, Any], root: Path) -> _Pair:
     predecessor, successor = (_load_trace(root, label[name]) for name in ("predecessor", "successor"))
-    events = [event for event in predecessor.events if event.index <= label["point_event"]]
-    known = PredecessorText(events, predecessor.workspace)
-    is_same_run = label["predecessor"] == label["successor"]
-    own = [e for e in successor.events if not is_same_run or e.index > label["point_event"]]
-    # Another recorded run of the task starts from the base commit, a takeover from the predecessor's state.
-    differences: Differences | None = None if is_same_run or successor.continues else {}
-    steps = known.measure_steps(own, successor.workspace, differences)
-    step = next(step for step in steps if own[step.event_index].index == label["event"])
+    events = tuple(event for event in predecessor.events if event.index <= label["point_event"])
+    own = tuple(e for e in successor.events if successor is not predecessor or e.index > label["point_event"])
+    return _Pair(predecessor, events, successor, own)
+
+
+def _measure_step(label: dict[str, Any], root: Path) -> LabelledStep:
+    pair = _load_pair(label, root)
+    own = pair.successor_events
+    step = next(step for step in pair.measure_steps() if own[step.event_index].index == label["event"])
     labelled = _compute_share(split_output(own[step.event_index].text), label)
     return LabelledStep(label["successor"], label["event"], labelled, step.share)
+
+
+def measure_runs(trajectories: Path, labels: Path = LABELS) -> Iterator[RunShares]:
+    """Yield both measures for each successor of which steps are labelled."""
+    seen = set()
+    for line in labels.read_text().splitlines():
+        label = json.loads(line)
+        key = (label["predecessor"], label["point_event"], label["successor"])
+        if key in seen:
+            continue
+        seen.add(key)
+        root = labels.parent if label["successor"].startswith("live/") else trajectories
+        pair = _load_pair(label, root)
+        state = compute_state(pair.events, pair.predecessor.base_directories, pair.predecessor.workspace)
+        kinds = classify_events(collect_knowledge(pair.events, state), pair.successor_events)
+        actions = [
+            kind for event, kind in zip(pair.successor_events, kinds, strict=True) if event.kind == "action"
+        ]
+        repeated = sum(kind in REDISCOVERY_KINDS for kind in actions)
+        # As in a run's rows, verification counts in neither measure.
+        verification = max(
+            (index for index, kind in enumerate(kinds) if kind == "verification"), default=None
+        )
+        yield RunShares(
+            label["successor"], len(actions), repeated, sum_text(pair.measure_steps(), verification)
+        )
 
 
 def _compute_share(lines: list[str], label: dict[str, Any]) -> float:
@@ -91,16 +151,34 @@ def _load_trace(root: Path, name: str) -> Trace:
     return trace
 
 
+def _print_runs(runs: list[RunShares]) -> None:
+    print(f"{'source':20} runs  rediscovery steps  re-shown text")
+    for source in SOURCES:
+        chosen = [run for run in runs if run.source.startswith(source)]
+        steps, repeated = sum(run.steps for run in chosen), sum(run.rediscovery_steps for run in chosen)
+        shown, reshown = (
+            sum(getattr(run.text, name) for run in chosen) for name in ("shown_chars", "reshown_chars")
+        )
+        if steps and shown:
+            print(f"{source or 'all':20} {len(chosen):4}  {repeated / steps:17.1%}  {reshown / shown:13.1%}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("trajectories", type=Path, help="Directory of the recorded runs.")
     parser.add_argument("--errors", action="store_true", help="List the steps with an error above 0.1.")
+    parser.add_argument(
+        "--runs", action="store_true", help="Print both measures for the labelled steps' runs."
+    )
     options = parser.parse_args()
+    if options.runs:
+        _print_runs(list(measure_runs(options.trajectories)))
+        return
     steps = list(measure_labelled_steps(options.trajectories))
     print(f"{'source':20} steps  mean absolute error  error <= 0.02")
-    for source in ("mini-swe-agent-v1", "swe-agent", "openhands-v0", "live", ""):
+    for source in SOURCES:
         errors = [step.error for step in steps if step.successor.startswith(source)]
         if errors:
             exact = sum(error <= 0.02 for error in errors)

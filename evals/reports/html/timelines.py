@@ -139,7 +139,7 @@ def _describe_point(
     """A record's point and patch, the views of it, and the takeovers."""
     state = timeline.states[len(record.trace) - 1]
     known = _PriorWork(
-        collect_knowledge(record, state), PredecessorText(record.trace, record.task.workspace), state
+        collect_knowledge(record.trace, state), PredecessorText(record.trace, record.task.workspace), state
     )
     row_by_view = {_view_key(results, row): row for row in rows if row["outcome"] == "graded"}
     return {

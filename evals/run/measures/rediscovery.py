@@ -28,22 +28,26 @@ class PredecessorKnowledge(NamedTuple):
     """Its latest validation command."""
 
 
-def collect_knowledge(record: HandoffRecord, state: DetectorState | None = None) -> PredecessorKnowledge:
-    """The predecessor's knowledge for `classify_events`, the same for all takeovers of the record.
+def collect_knowledge(predecessor: Sequence[Event], state: DetectorState) -> PredecessorKnowledge:
+    """The predecessor's knowledge for `classify_events`, the same for all its takeovers.
 
-    `state` is the detectors' state at the record's point, if the caller has it.
+    `state` is the detectors' state after the predecessor's last event.
     """
     commands = frozenset(
-        (step.command, step.tree) for step in _list_executed_actions(record.trace) if step.command
+        (step.command, step.tree) for step in _list_executed_actions(predecessor) if step.command
     )
-    task = record.task
-    latest = (state or compute_state(record.trace, task.base_directories, task.workspace)).latest_validation
+    latest = state.latest_validation
     return PredecessorKnowledge(
-        reads=frozenset(read for event in record.trace for read in event.reads),
+        reads=frozenset(read for event in predecessor for read in event.reads),
         commands=commands,
         searches=frozenset(command for command, _ in commands if is_search(command)),
         verification_command=_normalize(latest.command) if latest else None,
     )
+
+
+def _collect_record(record: HandoffRecord) -> PredecessorKnowledge:
+    task = record.task
+    return collect_knowledge(record.trace, compute_state(record.trace, task.base_directories, task.workspace))
 
 
 def classify_events(
@@ -56,7 +60,7 @@ def classify_events(
     predecessor ran the same command on the same tree. The first re-run of the predecessor's latest
     validation command is `verification`, which is not debt.
     """
-    had = collect_knowledge(predecessor) if isinstance(predecessor, HandoffRecord) else predecessor
+    had = _collect_record(predecessor) if isinstance(predecessor, HandoffRecord) else predecessor
     to_verify = had.verification_command
     found: list[RediscoveryKind | None] = [None] * len(successor)
     for step in _list_executed_actions(successor):
