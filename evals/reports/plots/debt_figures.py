@@ -71,6 +71,7 @@ def _draw_by_point_and_state(
                     offset = 0.75 * ((row + 0.5) / len(views) - 0.5)
                     _draw_range(axis, list_extra(selected, view), view, number + offset)
             axis.axhline(0, color=style.GREY, linewidth=0.8, zorder=0.5)
+            axis.axhspan(-1, 1, alpha=0)  # so that a difference of zero is not magnified
             axis.grid(visible=False, axis="x")
             axis.set_xticks(range(len(kinds)), [kind.replace("_", " ") for kind in kinds], fontsize=8)
             axis.set_xlim(-0.6, len(kinds) - 0.4)

@@ -152,8 +152,8 @@ def draw_reductions(data: ReportData) -> Figure:
                         linewidth=1.6,
                     )
                 axis.plot([100 * estimate.value], [row], color=color, marker=marker, markersize=6)
-        line[-1].axvspan(-10, 10, alpha=0)  # so that a delta of zero is not magnified
-        for axis in line:
+        for axis, least in zip(line, (1, 1, 10), strict=True):
+            axis.axvspan(-least, least, alpha=0)  # so that a difference of zero is not magnified
             axis.axvline(0, color=style.GREY, linewidth=0.8, zorder=0.5)
             axis.set_yticks(range(len(views)), views)
             axis.set_ylim(len(views) - 0.5, -0.5)
