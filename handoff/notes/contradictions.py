@@ -33,8 +33,8 @@ _CURRENT_VALIDATION = re.compile(
     re.IGNORECASE,
 )
 _MISSING_TOOL = re.compile(
-    r"`?\b([\w.+-]+)`?(?: command| program| module| package| tool)? (?:is|was) "
-    r"(?:(?:not|never) (?:installed|available|present)|unavailable|missing|absent)\b",
+    r"(?:`([\w.+-]+)`|(?<!\bthe )(?<!\ba )(?<!\ban )\b(?<!`)([\w.+-]+))(?: command| program| module| package| tool)? "
+    r"(?:is|was) (?:(?:not|never) (?:installed|available)|unavailable)\b",
     re.IGNORECASE,
 )
 _BY_NAME = re.compile(r"\b(?:PATH|directly|by (?:that|this|its) name|as a command|executable)\b")
@@ -103,7 +103,7 @@ def _find_current_validation(sentence: str, evidence: Evidence) -> str | None:
 def _find_running_tool(sentence: str, evidence: Evidence) -> str | None:
     """Return how a tool was run that a statement calls missing."""
     for found in _MISSING_TOOL.finditer(sentence):
-        spelling = evidence.running_tools.get(found[1])
+        spelling = evidence.running_tools.get(found[1] or found[2])
         if spelling is not None and not _BY_NAME.search(sentence):
             return f"{spelling} ran"
     return None

@@ -34,8 +34,6 @@ _DEBUGGING_LINE = re.compile(
     r"breakpoint\(|import (?:logging|pdb|pprint|sys|traceback)\b|[#)]|//)"
 )
 _MAX_LINE_CHARS = 1_000
-_NOT_STARTED = (126, 127)
-"""Exit codes of a shell for a program that it could not start."""
 
 
 class SourceChange(NamedTuple):
@@ -125,9 +123,7 @@ class Evidence:
     def running_tools(self) -> dict[str, str]:
         """Programs that ran, each with a spelling by which it did."""
         return find_running_spellings(
-            (step.command, step.observation.text)
-            for step in self.steps
-            if step.observation.exit_code not in _NOT_STARTED
+            (step.command, step.observation.text, step.observation.exit_code) for step in self.steps
         )
 
     @cached_property

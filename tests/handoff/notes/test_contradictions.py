@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from langgraph_takeover.handoff.notes.contradictions import find_contradiction
@@ -40,6 +42,10 @@ def make_fix_and_edit_run() -> Run:
 
 def make_scratch_run() -> Run:
     return make_look_run().shell("cat > repro.py <<E\nE", "", change("repro.py", None))
+
+
+def make_shell_run(command: str, exit_code: int = 0) -> Callable[[], Run]:
+    return lambda: make_edit_run().shell(command, exit_code=exit_code)
 
 
 def make_lint_run() -> Run:
@@ -107,6 +113,10 @@ NOT_YET = "nothing was validated after the latest source change"
         (make_lint_run, "observed_failures", "The command `pylint` was not available.", (), "python -m pylint ran"),
         (make_lint_run, "observed_failures", "pylint is not available on the PATH.", (), None),
         (make_lint_run, "observed_failures", "flake8 is not installed.", (), None),
+        (make_lint_run, "observed_failures", "`pylint` is unavailable", (), "python -m pylint ran"),
+        (make_shell_run("which pylint && pylint pkg", 1), "observed_failures", "pylint is not installed.", (), None),
+        (make_shell_run("patch -p1 a"), "observed_failures", "The patch is not available.", (), None),
+        (make_shell_run("black a"), "observed_failures", "`black` is missing a rule.", (), None),
         (make_edit_run, "work_completed", "UNKNOWN", (), None),
         (make_edit_run, "work_completed", "NONE OBSERVED.", (), None),
     ],
