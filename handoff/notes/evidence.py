@@ -12,7 +12,7 @@ from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.points.detector_state import DetectorState, ValidationRun
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.shell.missing_programs import find_running_spellings
-from langgraph_takeover.handoff.text.patch_sections import split_patch
+from langgraph_takeover.handoff.text.patch_sections import PatchSection, split_patch
 from langgraph_takeover.handoff.trace.events import Differences, Event, compute_differences
 from langgraph_takeover.handoff.trace.file_kinds import is_source
 
@@ -161,6 +161,11 @@ class Evidence:
         return tuple(sorted({*self.source_files, *self.only_in_snapshot} - set(self.only_in_trace)))
 
     @cached_property
+    def patch_sections(self) -> dict[str, PatchSection]:
+        """The sections of the patch, by the file's name after it."""
+        return {section.path: section for section in reversed(split_patch(self.record.patch))}
+
+    @cached_property
     def has_only_debugging(self) -> bool:
         """Whether the source changes only add output for debugging; of a recording without a patch, as commands show."""
         if not self.record.patch:
@@ -171,8 +176,8 @@ class Evidence:
             return bool(texts) and all(map(_DEBUGGING.search, texts))
         lines = [
             line
-            for section in split_patch(self.record.patch)
-            if section.path in self.current_sources
+            for path, section in self.patch_sections.items()
+            if path in self.current_sources
             for line in section.list_changed_lines()
             if line[1:].strip()
         ]
@@ -181,11 +186,12 @@ class Evidence:
     @cached_property
     def _patched_sources(self) -> frozenset[str]:
         directories = self.record.task.base_directories
-        return frozenset(
-            section.path
-            for section in split_patch(self.record.patch)
-            if is_source(section.path, not section.is_new, directories)
-        )
+        found = [
+            (path, not section.is_new and section.old_path is None)
+            for path, section in self.patch_sections.items()
+        ]
+        found += [(section.old_path, True) for section in self.patch_sections.values() if section.old_path]
+        return frozenset(path for path, is_in_base in found if is_source(path, is_in_base, directories))
 
     @cached_property
     def changed_paths(self) -> frozenset[str]:

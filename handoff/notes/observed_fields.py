@@ -21,7 +21,6 @@ from langgraph_takeover.handoff.text.fence import (
     quote_text,
 )
 from langgraph_takeover.handoff.text.note_fields import NoteField
-from langgraph_takeover.handoff.text.patch_sections import split_patch
 from langgraph_takeover.handoff.trace.file_kinds import is_scratch, is_test
 
 _NO_VERDICT = "exited 0; its output states no verdict"
@@ -45,7 +44,7 @@ def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tupl
         NoteField(
             "Changed source files",
             tuple(
-                _format_path(_append_counts(path, evidence.record.patch))
+                _format_path(_append_counts(path, evidence))
                 + format_pointer(*_find_changes(path, evidence))
                 for path in evidence.source_files
             ),
@@ -112,12 +111,13 @@ def _describe_changes(evidence: Evidence) -> str:
     return state
 
 
-def _append_counts(path: str, patch: str) -> str:
-    section = next((section for section in split_patch(patch) if section.path == path), None)
+def _append_counts(path: str, evidence: Evidence) -> str:
+    section = evidence.patch_sections.get(path)
     if section is None:
         return path
     signs = Counter(line[0] for line in section.list_changed_lines())
-    return f"{path} (+{signs['+']} -{signs['-']})"
+    renamed = f"renamed from {section.old_path}, " if section.old_path else ""
+    return f"{path} ({renamed}+{signs['+']} -{signs['-']})"
 
 
 def _find_changes(path: str, evidence: Evidence) -> list[int]:

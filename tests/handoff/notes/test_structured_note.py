@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from langgraph_takeover.handoff.notes import evidence
 from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.observed_fields import build_observed_fields
 from langgraph_takeover.handoff.notes.structured_note import (
@@ -193,6 +194,22 @@ def test_files_that_only_one_of_trace_and_snapshot_knows_are_named() -> None:
         f"{agree}; the recorded changes to pkg/core.py are not in the snapshot; no recorded action made the "
         "snapshot's difference in pkg/other.py"
     )
+
+
+def test_a_renamed_file_is_in_trace_and_snapshot() -> None:
+    patch = "diff --git a/pkg/old.py b/pkg/new.py\nsimilarity index 100%\nrename from pkg/old.py\nrename to pkg/new.py\n"
+    moved = (change("pkg/old.py", A, None), change("pkg/new.py", None, A))
+    fields = Run(patch).shell("git mv pkg/old.py pkg/new.py", "", *moved).fields
+    assert fields["Repository change state"] == "2 source and 0 other files differ from the base commit"
+    shown = "\n- pkg/new.py (renamed from pkg/old.py, +0 -0)\n- pkg/old.py"
+    assert fields["Changed source files"] == shown
+
+
+def test_a_patch_is_split_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    patches: list[str] = []
+    monkeypatch.setattr(evidence, "split_patch", lambda patch: patches.append(patch) or ())
+    render_structured_note(Run("patch").shell("x", "", CORE, change("pkg/a.py")).record())
+    assert patches == ["patch"]
 
 
 def test_the_note_keeps_its_budget_and_is_cut_in_order() -> None:
