@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langgraph_takeover.handoff.notes import evidence
 from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.observed_fields import build_observed_fields
 from langgraph_takeover.handoff.notes.structured_note import (
@@ -18,6 +17,7 @@ from langgraph_takeover.handoff.notes.structured_note import (
     render_structured_note,
 )
 from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, Notes, TaskBrief
+from langgraph_takeover.handoff.text import patch_sections
 from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, NONE_OBSERVED, UNKNOWN
 from langgraph_takeover.handoff.trace.events import Event, FileRead, HandoffPoint, Usage
 from langgraph_takeover.sandbox.interface import FileChange, Snapshot
@@ -207,7 +207,7 @@ def test_a_renamed_file_is_in_trace_and_snapshot() -> None:
 
 def test_a_patch_is_split_once(monkeypatch: pytest.MonkeyPatch) -> None:
     patches: list[str] = []
-    monkeypatch.setattr(evidence, "split_patch", lambda patch: patches.append(patch) or ())
+    monkeypatch.setattr(patch_sections, "split_by_file", lambda patch: patches.append(patch) or [])
     render_structured_note(Run("patch").shell("x", "", CORE, change("pkg/a.py")).record())
     assert patches == ["patch"]
 
