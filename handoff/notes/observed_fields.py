@@ -38,14 +38,12 @@ def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tupl
         return " [" + ", ".join(f"e{index}" for index in indices) + "]" if pointers and indices else ""
 
     latest, change = evidence.latest_run, evidence.latest_change
-    looks = sum(is_look(step.command) for step in evidence.steps)
     return (
         NoteField("Repository change state", (_describe_changes(evidence),)),
         NoteField(
             "Changed source files",
             tuple(
-                _format_path(_append_counts(path, evidence))
-                + format_pointer(*_find_changes(path, evidence))
+                _format_path(_append_counts(path, evidence)) + format_pointer(*_find_changes(path, evidence))
                 for path in evidence.source_files
             ),
             is_list=True,
@@ -79,7 +77,7 @@ def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tupl
             "Commands already tried",
             tuple(text + format_pointer(i) for text, i in _list_tried_commands(evidence)),
             is_list=True,
-            remark=f"besides {looks} that only list, read or change the directory" if looks else "",
+            remark=_describe_omitted_looks(evidence),
             min_entries=5,
         ),
         NoteField(
@@ -177,6 +175,13 @@ def _render_decisive_lines(run: ValidationRun | None, evidence: Evidence) -> tup
     lines = find_evidence(run, evidence.record.trace) if run else ()
     shown = [line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]}…" for line in lines]
     return (format_code_block(quote_text("\n".join(shown[-_MAX_LINES:]))),) if shown else ()
+
+
+def _describe_omitted_looks(evidence: Evidence) -> str:
+    number = sum(is_look(step.command) for step in evidence.steps)
+    if number == 1:
+        return "1 command that only lists or reads files is omitted"
+    return f"{number} commands that only list or read files are omitted" if number else ""
 
 
 def _list_tried_commands(evidence: Evidence) -> Iterator[tuple[str, int]]:
