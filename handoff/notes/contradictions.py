@@ -21,7 +21,7 @@ _SUCCESS_WORDS = re.compile(
 )
 _TOTALITY_WORDS = re.compile(r"\b(?:all|every|whole|full|entire|now|currently|everything)\b", re.IGNORECASE)
 _HEDGE_WORDS = re.compile(
-    r"\b(?:not|no|never|n't|fail\w*|should|would|will|may|might|could|must|if|whether|until|once|after|before|verify|"
+    r"\b(?:not|no|none|never|n't|fail\w*|should|would|will|may|might|could|must|if|whether|until|once|after|before|verify|"
     r"confirm|ensure|check that|make|unless|unknown|unclear|expected? to|need\w*|to pass)\b|n't\b",
     re.IGNORECASE,
 )
@@ -29,7 +29,13 @@ _ABSENCE_WORDS = re.compile(
     r"\b(?:delet|remov|missing|absent|not? (?:\w+ )?exist|no such|creat|new file|add|writ|renam|mov)", re.I
 )
 _CURRENT_VALIDATION = re.compile(
-    r"\blast validation of (?:the )?current code\W+(?P<none>(?:none|no\b|not run|nothing|unknown))?",
+    r"\b(?P<no>no )?last validation of (?:the )?current code\W+(?:(?:is|was)\W+)?"
+    r"(?P<none>(?:none|nothing|(?:not|never) run)(?! \w))?",
+    re.IGNORECASE,
+)
+_NO_RESULT = re.compile(
+    r"\b(?:none|nothing|never|unknown|unclear|could not|couldn't|cannot|not (?:be )?(?:run|found|started|installed|available)|"
+    r"no module|environment error|12[67])\b",
     re.IGNORECASE,
 )
 _MISSING_TOOL = re.compile(
@@ -93,10 +99,12 @@ def _find_denied_changes(field: str, sentence: str, claim: Claim, evidence: Evid
 def _find_current_validation(sentence: str, evidence: Evidence) -> str | None:
     """Check the validation that a statement names as the last one of the current code."""
     named = _CURRENT_VALIDATION.search(sentence)
-    if named is None or evidence.has_current_validation == (named["none"] is None):
+    if named is None:
         return None
-    if named["none"]:
-        return "a validation of the current code was run"
+    if named["no"] or named["none"]:
+        return "a validation of the current code was run" if evidence.has_current_validation else None
+    if evidence.has_current_validation or _NO_RESULT.search(sentence):
+        return None
     return _describe_validation(evidence)
 
 

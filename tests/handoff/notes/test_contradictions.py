@@ -48,6 +48,10 @@ def make_shell_run(command: str, exit_code: int = 0) -> Callable[[], Run]:
     return lambda: make_edit_run().shell(command, exit_code=exit_code)
 
 
+def make_test_run() -> Run:
+    return make_edit_run().shell("pytest -q", "bash: line 1: pytest: command not found", exit_code=127)
+
+
 def make_lint_run() -> Run:
     run = make_edit_run().shell("pylint pkg", "bash: line 1: pylint: command not found", exit_code=127)
     return run.shell("python -m pylint pkg", "pkg/core.py:1:0: C0114: Missing module docstring", exit_code=16)
@@ -56,6 +60,7 @@ def make_lint_run() -> Run:
 FAILS = "the latest validation failed"
 DIFFERS = "1 source file differs from the base commit"
 LAST = "Last validation of the current code:"
+VALIDATED = "a validation of the current code was run"
 NOT_YET = "nothing was validated after the latest source change"
 
 
@@ -105,10 +110,20 @@ NOT_YET = "nothing was validated after the latest source change"
         (make_scratch_run, "work_completed", "No changes were made.", (), "1 file differs from the base commit"),
         (make_scratch_run, "work_completed", "No source code has been changed.", (), None),
         (make_edit_run, "evidence_observed", f"{LAST} none", (), None),
-        (failing, "evidence_observed", f"{LAST} none.", (), "a validation of the current code was run"),
+        (failing, "evidence_observed", f"{LAST} none.", (), VALIDATED),
         (failing, "evidence_observed", f"{LAST} `python -m unittest` failed", (), None),
         (make_fix_and_edit_run, "evidence_observed", f"{LAST} `python -m unittest` failed", (), NOT_YET),
         (make_edit_run, "evidence_observed", f"{LAST} `python -m unittest`, 1 failure", (), "no validation was run"),
+        (make_edit_run, "evidence_observed", f"{LAST} none yet", (), None),
+        (failing, "evidence_observed", f"{LAST} none succeeded", (), None),
+        (failing, "evidence_observed", "The last validation of the current code is none.", (), VALIDATED),
+        (failing, "evidence_observed", "There is no last validation of the current code.", (), VALIDATED),
+        (passing, "evidence_observed", f"{LAST} No failures: `python -m unittest` passed", (), None),
+        (make_test_run, "evidence_observed", f"{LAST} `pytest -q`, could not run (exit code 127)", (), None),
+        (make_test_run, "evidence_observed", f"{LAST} `pytest -q` ended with exit code 127", (), None),
+        (make_test_run, "evidence_observed", "The last validation of the current code is none.", (), None),
+        (make_test_run, "evidence_observed", "There is no last validation of the current code.", (), None),
+        (make_test_run, "evidence_observed", f"{LAST} `pytest -q` passed", (), NOT_YET),
         (make_lint_run, "observed_failures", "pylint is not installed.", (), "python -m pylint ran"),
         (make_lint_run, "observed_failures", "The command `pylint` was not available.", (), "python -m pylint ran"),
         (make_lint_run, "observed_failures", "pylint is not available on the PATH.", (), None),
@@ -149,6 +164,7 @@ PATCH = (
         ("+    print('DEBUG', 1)\n", None),
         ("+    import pdb\n+    breakpoint()\n", None),
         ("+    # why?\n+\n+    logging.debug('x')\n", None),
+        ("+    logger.warning('deprecated')\n", DIFFERS),
         ("+    x = 2\n+    print(x)\n", DIFFERS),
         ("-    x = 2\n+    print(x)\n", DIFFERS),
     ],
@@ -161,12 +177,24 @@ def test_a_debugging_print_is_no_fix(added: str, against: str | None) -> None:
     assert nothing == "1 file differs from the base commit"
 
 
-def test_a_recording_without_a_patch_shows_debugging_by_its_commands() -> None:
+@pytest.mark.parametrize(
+    ("tool", "arguments", "against"),
+    [
+        ("editor", {"old": "x = 1", "new": "x = 1\nprint(x)"}, None),
+        ("editor", {"line": "3", "new": "print(1)\n"}, None),
+        ("editor", {"old": "x = 1", "new": "x = 2\nprint(x)"}, DIFFERS),
+        ("editor", {"old": "x = 1\ny", "new": "x = 1\nprint(x)"}, DIFFERS),
+        ("editor", {"content": "print(1)"}, DIFFERS),
+        ("shell", {"command": "python - <<E\nopen('pkg/core.py', 'w').write(s)\nprint('done')\nE"}, DIFFERS),
+    ],
+)
+def test_without_a_patch_only_an_editor_shows_debugging(
+    tool: str, arguments: dict[str, str], against: str | None
+) -> None:
+    run = make_edit_run()
+    run.events[2] = run.events[2].model_copy(update={"tool": tool, "arguments": arguments})
     claim = Claim(text="The fix still needs to be implemented.")
-    run = make_look_run().shell("sed -i '3i\\    print(1)' pkg/core.py", "", CORE)
-    assert find_contradiction("remaining_uncertainty", claim, Evidence(run.record())) is None
-    run.shell("sed -i s/a/b/ pkg/core.py", "", change("pkg/core.py", "b" * 64, "c" * 64))
-    assert find_contradiction("remaining_uncertainty", claim, Evidence(run.record())) == DIFFERS
+    assert find_contradiction("remaining_uncertainty", claim, Evidence(run.record())) == against
 
 
 def test_a_change_that_is_not_in_the_snapshot_contradicts_nothing() -> None:
