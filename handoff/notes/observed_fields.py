@@ -161,7 +161,7 @@ def _render_latest_validation(evidence: Evidence, pointer: str) -> tuple[str, ..
         return ()
     text = cut_middle(run.command, _MAX_VALIDATION_CHARS)
     where = f"\nin {_format_path(run.cwd)}" if run.cwd else ""
-    older = evidence.state.edited_files and evidence.outcome is None
+    older = evidence.outcome is None and _is_before_latest_change(run, evidence)
     when = ", before the latest source change" if older else ""
     result = _NO_VERDICT if run.verdict == "exit_code_only" else run.outcome
     scope = "" if older else describe_validation_scope(run, evidence)
@@ -169,6 +169,14 @@ def _render_latest_validation(evidence: Evidence, pointer: str) -> tuple[str, ..
     return (
         f"{run.kind.replace('_', ' ')}, {result}{when}{pointer}{format_code_block(quote_text(text))}{where}{scope}",
     )
+
+
+def _is_before_latest_change(run: ValidationRun, evidence: Evidence) -> bool:
+    """Whether a validation without a counted outcome ran before the latest change; False if that is unclear."""
+    change = evidence.latest_change
+    if change is None or run.event_index > change.observation.index:
+        return False
+    return run.event_index < change.observation.index or run.outcome != "environment_error"
 
 
 def _render_decisive_lines(run: ValidationRun | None, evidence: Evidence) -> tuple[str, ...]:

@@ -185,6 +185,16 @@ def test_a_validation_before_the_latest_change_is_marked() -> None:
     assert "before the latest source change" in run.fields["Latest validation command"]
 
 
+@pytest.mark.parametrize("command", ["pytest -q", "sed -i s/b/c/ pkg/core.py; pytest -q"])
+def test_a_validation_that_could_not_start_is_not_called_older(command: str) -> None:
+    changes = (change("pkg/core.py", B, C),) if "sed" in command else ()
+    run = Run().shell("sed -i s/a/b/ pkg/core.py", "", CORE)
+    run.shell(command, "bash: pytest: command not found", *changes, exit_code=127)
+    shown = run.fields["Latest validation command"]
+    assert shown.startswith("test, environment_error\n")
+    assert shown.endswith("\n`pytest` was not found under this name.")
+
+
 def test_files_that_only_one_of_trace_and_snapshot_knows_are_named() -> None:
     patch = "diff --git a/pkg/{0} b/pkg/{0}\n--- a/pkg/{0}\n+++ b/pkg/{0}\n@@ -1 +1 @@\n-a\n+b\n"
     agree = Run(patch.format("core.py")).shell("x", "", CORE).fields["Repository change state"]
