@@ -187,9 +187,8 @@ def _find_dead_ends(
     @cache
     def find_running() -> dict[str, str]:
         return find_running_spellings(
-            (step.command, step.observation.text)
+            (step.command, step.observation.text, step.observation.exit_code)
             for step in list_shell_steps(trace)
-            if step.observation.exit_code not in (126, 127)
         )
 
     reported: set[str] = set()

@@ -21,7 +21,7 @@ _SUCCESS_WORDS = re.compile(
 )
 _TOTALITY_WORDS = re.compile(r"\b(?:all|every|whole|full|entire|now|currently|everything)\b", re.IGNORECASE)
 _HEDGE_WORDS = re.compile(
-    r"\b(?:not|no|never|n't|fail\w*|should|would|will|may|might|could|must|if|whether|until|once|after|before|verify|"
+    r"\b(?:not|no|none|never|n't|fail\w*|should|would|will|may|might|could|must|if|whether|until|once|after|before|verify|"
     r"confirm|ensure|check that|make|unless|unknown|unclear|expected? to|need\w*|to pass)\b|n't\b",
     re.IGNORECASE,
 )
@@ -29,12 +29,18 @@ _ABSENCE_WORDS = re.compile(
     r"\b(?:delet|remov|missing|absent|not? (?:\w+ )?exist|no such|creat|new file|add|writ|renam|mov)", re.I
 )
 _CURRENT_VALIDATION = re.compile(
-    r"\blast validation of (?:the )?current code\W+(?P<none>(?:none|no\b|not run|nothing|unknown))?",
+    r"\b(?P<no>no )?last validation of (?:the )?current code\W+(?:(?:is|was)\W+)?"
+    r"(?P<none>(?:none|nothing|(?:not|never) run)(?! \w))?",
+    re.IGNORECASE,
+)
+_NO_RESULT = re.compile(
+    r"\b(?:none|nothing|never|unknown|unclear|could not|couldn't|cannot|not (?:be )?(?:run|found|started|installed|available)|"
+    r"no module|environment error|12[67])\b",
     re.IGNORECASE,
 )
 _MISSING_TOOL = re.compile(
-    r"`?\b([\w.+-]+)`?(?: command| program| module| package| tool)? (?:is|was) "
-    r"(?:(?:not|never) (?:installed|available|present)|unavailable|missing|absent)\b",
+    r"(?:`([\w.+-]+)`|(?<!\bthe )(?<!\ba )(?<!\ban )\b(?<!`)([\w.+-]+))(?: command| program| module| package| tool)? "
+    r"(?:is|was) (?:(?:not|never) (?:installed|available)|unavailable)\b",
     re.IGNORECASE,
 )
 _BY_NAME = re.compile(r"\b(?:PATH|directly|by (?:that|this|its) name|as a command|executable)\b")
@@ -93,17 +99,19 @@ def _find_denied_changes(field: str, sentence: str, claim: Claim, evidence: Evid
 def _find_current_validation(sentence: str, evidence: Evidence) -> str | None:
     """Check the validation that a statement names as the last one of the current code."""
     named = _CURRENT_VALIDATION.search(sentence)
-    if named is None or evidence.has_current_validation == (named["none"] is None):
+    if named is None:
         return None
-    if named["none"]:
-        return "a validation of the current code was run"
+    if named["no"] or named["none"]:
+        return "a validation of the current code was run" if evidence.has_current_validation else None
+    if evidence.has_current_validation or _NO_RESULT.search(sentence):
+        return None
     return _describe_validation(evidence)
 
 
 def _find_running_tool(sentence: str, evidence: Evidence) -> str | None:
     """Return how a tool was run that a statement calls missing."""
     for found in _MISSING_TOOL.finditer(sentence):
-        spelling = evidence.running_tools.get(found[1])
+        spelling = evidence.running_tools.get(found[1] or found[2])
         if spelling is not None and not _BY_NAME.search(sentence):
             return f"{spelling} ran"
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.points.detector_state import DetectorState, ValidationRun
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.shell.missing_programs import find_running_spellings
-from langgraph_takeover.handoff.text.patch_sections import split_patch
+from langgraph_takeover.handoff.text.patch_sections import PatchSection, split_patch
 from langgraph_takeover.handoff.trace.events import Differences, Event, compute_differences
 from langgraph_takeover.handoff.trace.file_kinds import is_source
 
@@ -28,14 +28,11 @@ _WARNING_COUNT = re.compile(r"(?<![\w.])(\d{1,9}) warnings?\b", re.IGNORECASE)
 _RESULT_LINE = re.compile(
     r"^\W{0,4}(?:(?P<bad>FAILED|FAIL|FAILURE|ERROR|not ok|✗|✘|❌)|(?P<good>PASSED|PASS|SUCCESS|OK|ok|✓|✔|✅))(?!\w)"
 )
-_DEBUGGING = re.compile(r"\bprint\(|\bconsole\.log\(|\bbreakpoint\(|\bpdb\b|DEBUG")
 _DEBUGGING_LINE = re.compile(
-    r"\+\s*(?:print\(|console\.\w+\(|log(?:ging|ger)?\.\w+\(|sys\.std(?:out|err)\.write\(|(?:traceback|pprint)\.\w+\(|"
-    r"breakpoint\(|import (?:logging|pdb|pprint|sys|traceback)\b|[#)]|//)"
+    r"\+\s*(?:print\(|console\.(?:log|debug|trace)\(|log(?:ging|ger)?\.(?:debug|info)\(|sys\.std(?:out|err)\.write\(|"
+    r"(?:traceback|pprint)\.\w+\(|breakpoint\(|import (?:logging|pdb|pprint|sys|traceback)\b|[#)]|//)"
 )
 _MAX_LINE_CHARS = 1_000
-_NOT_STARTED = (126, 127)
-"""Exit codes of a shell for a program that it could not start."""
 
 
 class SourceChange(NamedTuple):
@@ -125,9 +122,7 @@ class Evidence:
     def running_tools(self) -> dict[str, str]:
         """Programs that ran, each with a spelling by which it did."""
         return find_running_spellings(
-            (step.command, step.observation.text)
-            for step in self.steps
-            if step.observation.exit_code not in _NOT_STARTED
+            (step.command, step.observation.text, step.observation.exit_code) for step in self.steps
         )
 
     @cached_property
@@ -165,31 +160,34 @@ class Evidence:
         return tuple(sorted({*self.source_files, *self.only_in_snapshot} - set(self.only_in_trace)))
 
     @cached_property
+    def patch_sections(self) -> dict[str, PatchSection]:
+        """The sections of the patch, by the file's name after it."""
+        return {section.path: section for section in reversed(split_patch(self.record.patch))}
+
+    @cached_property
     def has_only_debugging(self) -> bool:
-        """Whether the source changes only add output for debugging; of a recording without a patch, as commands show."""
-        if not self.record.patch:
-            texts = [
-                " ".join(change.action.arguments.values()) if change.action else ""
-                for change in self.source_changes
+        """Whether the source changes only add output for debugging; False if neither a patch nor an editor shows them."""
+        if self.record.patch:
+            lines = [
+                line
+                for path, section in self.patch_sections.items()
+                if path in self.current_sources
+                for line in section.list_changed_lines()
             ]
-            return bool(texts) and all(map(_DEBUGGING.search, texts))
-        lines = [
-            line
-            for section in split_patch(self.record.patch)
-            if section.path in self.current_sources
-            for line in section.list_changed_lines()
-            if line[1:].strip()
-        ]
+        else:
+            lines = [line for change in self.source_changes for line in _list_edited_lines(change.action)]
+        lines = [line for line in lines if line[1:].strip()]
         return bool(lines) and all(map(_DEBUGGING_LINE.match, lines))
 
     @cached_property
     def _patched_sources(self) -> frozenset[str]:
         directories = self.record.task.base_directories
-        return frozenset(
-            section.path
-            for section in split_patch(self.record.patch)
-            if is_source(section.path, not section.is_new, directories)
-        )
+        found = [
+            (path, not section.is_new and section.old_path is None)
+            for path, section in self.patch_sections.items()
+        ]
+        found += [(section.old_path, True) for section in self.patch_sections.values() if section.old_path]
+        return frozenset(path for path, is_in_base in found if is_source(path, is_in_base, directories))
 
     @cached_property
     def changed_paths(self) -> frozenset[str]:
@@ -251,6 +249,16 @@ class Evidence:
             code = "" if event.exit_code is None else str(event.exit_code)
             found += [event.text, *event.arguments.values(), event.cwd or "", code, *paths]
         return " ".join(" ".join(found).split())
+
+
+def _list_edited_lines(action: Event | None) -> Iterator[str]:
+    """Yield the lines that an editor adds and removes, each with its `+` or `-`; unknown ones of other actions as `-?`."""
+    if action is None or action.tool != "editor" or "new" not in action.arguments:
+        yield "-?"
+        return
+    old, new = (action.arguments.get(name, "").splitlines() for name in ("old", "new"))
+    yield from (f"+{line}" for line in new if line not in old)
+    yield from (f"-{line}" for line in old if line not in new)
 
 
 def _add_partners(indices: Iterable[int], trace: tuple[Event, ...]) -> set[int]:

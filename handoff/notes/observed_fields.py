@@ -21,7 +21,6 @@ from langgraph_takeover.handoff.text.fence import (
     quote_text,
 )
 from langgraph_takeover.handoff.text.note_fields import NoteField
-from langgraph_takeover.handoff.text.patch_sections import split_patch
 from langgraph_takeover.handoff.trace.file_kinds import is_scratch, is_test
 
 _NO_VERDICT = "exited 0; its output states no verdict"
@@ -39,14 +38,12 @@ def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tupl
         return " [" + ", ".join(f"e{index}" for index in indices) + "]" if pointers and indices else ""
 
     latest, change = evidence.latest_run, evidence.latest_change
-    looks = sum(is_look(step.command) for step in evidence.steps)
     return (
         NoteField("Repository change state", (_describe_changes(evidence),)),
         NoteField(
             "Changed source files",
             tuple(
-                _format_path(_append_counts(path, evidence.record.patch))
-                + format_pointer(*_find_changes(path, evidence))
+                _format_path(_append_counts(path, evidence)) + format_pointer(*_find_changes(path, evidence))
                 for path in evidence.source_files
             ),
             is_list=True,
@@ -80,7 +77,7 @@ def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tupl
             "Commands already tried",
             tuple(text + format_pointer(i) for text, i in _list_tried_commands(evidence)),
             is_list=True,
-            remark=f"besides {looks} that only list, read or change the directory" if looks else "",
+            remark=_describe_omitted_looks(evidence),
             min_entries=5,
         ),
         NoteField(
@@ -112,12 +109,13 @@ def _describe_changes(evidence: Evidence) -> str:
     return state
 
 
-def _append_counts(path: str, patch: str) -> str:
-    section = next((section for section in split_patch(patch) if section.path == path), None)
+def _append_counts(path: str, evidence: Evidence) -> str:
+    section = evidence.patch_sections.get(path)
     if section is None:
         return path
     signs = Counter(line[0] for line in section.list_changed_lines())
-    return f"{path} (+{signs['+']} -{signs['-']})"
+    renamed = f"renamed from {section.old_path}, " if section.old_path else ""
+    return f"{path} ({renamed}+{signs['+']} -{signs['-']})"
 
 
 def _find_changes(path: str, evidence: Evidence) -> list[int]:
@@ -163,7 +161,7 @@ def _render_latest_validation(evidence: Evidence, pointer: str) -> tuple[str, ..
         return ()
     text = cut_middle(run.command, _MAX_VALIDATION_CHARS)
     where = f"\nin {_format_path(run.cwd)}" if run.cwd else ""
-    older = evidence.state.edited_files and evidence.outcome is None
+    older = evidence.outcome is None and _is_before_latest_change(run, evidence)
     when = ", before the latest source change" if older else ""
     result = _NO_VERDICT if run.verdict == "exit_code_only" else run.outcome
     scope = "" if older else describe_validation_scope(run, evidence)
@@ -173,10 +171,25 @@ def _render_latest_validation(evidence: Evidence, pointer: str) -> tuple[str, ..
     )
 
 
+def _is_before_latest_change(run: ValidationRun, evidence: Evidence) -> bool:
+    """Whether a validation without a counted outcome ran before the latest change; False if that is unclear."""
+    change = evidence.latest_change
+    if change is None or run.event_index > change.observation.index:
+        return False
+    return run.event_index < change.observation.index or run.outcome != "environment_error"
+
+
 def _render_decisive_lines(run: ValidationRun | None, evidence: Evidence) -> tuple[str, ...]:
     lines = find_evidence(run, evidence.record.trace) if run else ()
     shown = [line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]}…" for line in lines]
     return (format_code_block(quote_text("\n".join(shown[-_MAX_LINES:]))),) if shown else ()
+
+
+def _describe_omitted_looks(evidence: Evidence) -> str:
+    number = sum(is_look(step.command) for step in evidence.steps)
+    if number == 1:
+        return "1 command that only lists or reads files is omitted"
+    return f"{number} commands that only list or read files are omitted" if number else ""
 
 
 def _list_tried_commands(evidence: Evidence) -> Iterator[tuple[str, int]]:

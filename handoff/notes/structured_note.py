@@ -50,7 +50,7 @@ def render_structured_note(record: HandoffRecord, *, pointers: bool = False) -> 
     proven, claimed = _fit_budget(proven, claimed)
     return (
         f"{_render_observed_half(proven)}\n\n{REPORTED}\nIts own account; verify it before use. Struck-out statements "
-        "contradict the record. A field that names results that the record does not show says so.\n\n"
+        "contradict the record. Results that the record does not show are named after the field's title.\n\n"
         f"{_render_fields(claimed)}\n"
     )
 

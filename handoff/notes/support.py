@@ -25,7 +25,8 @@ _ERROR_TEXT = re.compile(
     r"[:,]? (?:is |was |that |the |an? |error |message |text )*(?:`([^`]{3,200})`|\"([^\"]{3,200})\"|“([^”]{3,200})”)"
 )
 _EXIT_CODE = re.compile(
-    r"\b(?:exit(?:s|ed)?|return(?:s|ed)?)(?: with)?(?: (?:code|status))? (-?\d+)\b", re.IGNORECASE
+    r"\b(?:exit(?:s|ed)?(?: with)?(?: (?:code|status))?|return(?:s|ed)?(?: with)? (?:code|status)) (-?\d+)\b",
+    re.IGNORECASE,
 )
 _COUNT = re.compile(
     r"\b(\d+) (?:of \d+ |out of \d+ )?(?:\w+ ){0,2}?"

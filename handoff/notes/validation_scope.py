@@ -79,7 +79,7 @@ def _build_mention_pattern(path: str, workspace: str) -> re.Pattern[str]:
             module = re.escape(".".join(parts))
             package, name = map(re.escape, (".".join(parts[:-1]), parts[-1]))
             found.append(rf"(?<![\w.]){module}(?!\w)")
-            found.append(rf"\bfrom {package} import (?:[\w, ]*\b)?{name}\b")
+            found.append(rf"\bfrom {package} import (?:[\w, ]{{0,200}}\b)?{name}\b")
     return re.compile("|".join(found))
 
 

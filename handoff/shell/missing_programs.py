@@ -20,6 +20,13 @@ _NOT_FOUND = re.compile(
 _HINTS = ("not found", "No such file or directory", "No module named")
 _MAX_CHARS = 20_000
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
+_HAS_NOT_STARTED = re.compile(r"not (?:be )?found|No such file|No module named|syntax error|\bcd: ")
+"""Output of a failed command line whose program may not have started."""
+_NO_TOOLS = frozenset({
+    ".", ":", "[", "alias", "cd", "command", "date", "echo", "eval", "exec", "export", "false", "file", "history", "printf",
+    "pwd", "read", "set", "source", "test", "time", "trap", "true", "type", "umask", "unset", "wait", "which",
+})  # fmt: skip
+"""Builtins of shells, and programs that are always there."""
 
 
 class Launch(NamedTuple):
@@ -63,15 +70,40 @@ def _is_missing_module(launch: Launch, names: Mapping[str, str]) -> bool:
     return bool(module) and names.get(module) == "module"
 
 
-def find_running_spellings(steps: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Map each program to a spelling by which it ran in one of these commands with their outputs; the latest counts."""
+def find_running_spellings(steps: Iterable[tuple[str, str, int | None]]) -> dict[str, str]:
+    """Map each program to a spelling by which it certainly ran; the latest counts.
+
+    `steps` are command lines, each with its output and its exit code.
+    """
     found: dict[str, str] = {}
-    for command, output in steps:
+    for command, output, exit_code in steps:
         missing = list_missing_programs(command, output)
         found |= {
-            launch.program: launch.spelling for launch in list_launches(command) if launch not in missing
+            launch.program: launch.spelling
+            for simple in _list_started(command, output, exit_code)
+            for launch in _name_programs(simple)
+            if launch not in missing and launch.program not in _NO_TOOLS
         }
     return found
+
+
+def _list_started(command: str, output: str, exit_code: int | None) -> list[SimpleCommand]:
+    """List the commands of a line that started for certain.
+
+    If the line succeeded, those whose success this implies; if it failed, only its first one after `cd`.
+    """
+    if len(command) > _MAX_CHARS or exit_code in (None, 126, 127):
+        return []
+    commands = parse_command(command)
+    if any(simple.connector == "||" or simple.name in ("exit", "return") for simple in commands):
+        return []
+    if exit_code == 0:
+        return [simple for simple in commands if simple.success_is_own and simple.stages == 1]
+    first = next((simple for simple in commands if simple.name != "cd"), None)
+    if first is None or not first.exit_code_is_own or first.stages > 1 or _HAS_NOT_STARTED.search(output):
+        return []
+    hides_errors = any(">" in each.operator and each.operator != "2>&" for each in first.redirects)
+    return [] if hides_errors else [first]
 
 
 def _name_programs(command: SimpleCommand) -> Iterable[Launch]:

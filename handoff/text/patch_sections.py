@@ -9,6 +9,7 @@ from typing import NamedTuple
 from langgraph_takeover.sandbox.repository.patches import split_by_file
 
 _HEADING = re.compile(r"diff --git a/.*? b/(.*)\n(new file mode)?")
+_OLD_PATH = re.compile(r"^rename from (.*)$", re.MULTILINE)
 
 
 class PatchSection(NamedTuple):
@@ -20,6 +21,12 @@ class PatchSection(NamedTuple):
     """The base commit does not have the file."""
     text: str
     """The whole section, with its heading."""
+
+    @property
+    def old_path(self) -> str | None:
+        """The file's name before the patch, if the patch renames it."""
+        found = _OLD_PATH.search(self.text.partition("\n@@")[0])
+        return found[1] if found else None
 
     @property
     def hunks(self) -> str:

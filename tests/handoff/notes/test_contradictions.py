@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from langgraph_takeover.handoff.notes.contradictions import find_contradiction
@@ -42,6 +44,14 @@ def make_scratch_run() -> Run:
     return make_look_run().shell("cat > repro.py <<E\nE", "", change("repro.py", None))
 
 
+def make_shell_run(command: str, exit_code: int = 0) -> Callable[[], Run]:
+    return lambda: make_edit_run().shell(command, exit_code=exit_code)
+
+
+def make_test_run() -> Run:
+    return make_edit_run().shell("pytest -q", "bash: line 1: pytest: command not found", exit_code=127)
+
+
 def make_lint_run() -> Run:
     run = make_edit_run().shell("pylint pkg", "bash: line 1: pylint: command not found", exit_code=127)
     return run.shell("python -m pylint pkg", "pkg/core.py:1:0: C0114: Missing module docstring", exit_code=16)
@@ -50,6 +60,7 @@ def make_lint_run() -> Run:
 FAILS = "the latest validation failed"
 DIFFERS = "1 source file differs from the base commit"
 LAST = "Last validation of the current code:"
+VALIDATED = "a validation of the current code was run"
 NOT_YET = "nothing was validated after the latest source change"
 
 
@@ -99,14 +110,28 @@ NOT_YET = "nothing was validated after the latest source change"
         (make_scratch_run, "work_completed", "No changes were made.", (), "1 file differs from the base commit"),
         (make_scratch_run, "work_completed", "No source code has been changed.", (), None),
         (make_edit_run, "evidence_observed", f"{LAST} none", (), None),
-        (failing, "evidence_observed", f"{LAST} none.", (), "a validation of the current code was run"),
+        (failing, "evidence_observed", f"{LAST} none.", (), VALIDATED),
         (failing, "evidence_observed", f"{LAST} `python -m unittest` failed", (), None),
         (make_fix_and_edit_run, "evidence_observed", f"{LAST} `python -m unittest` failed", (), NOT_YET),
         (make_edit_run, "evidence_observed", f"{LAST} `python -m unittest`, 1 failure", (), "no validation was run"),
+        (make_edit_run, "evidence_observed", f"{LAST} none yet", (), None),
+        (failing, "evidence_observed", f"{LAST} none succeeded", (), None),
+        (failing, "evidence_observed", "The last validation of the current code is none.", (), VALIDATED),
+        (failing, "evidence_observed", "There is no last validation of the current code.", (), VALIDATED),
+        (passing, "evidence_observed", f"{LAST} No failures: `python -m unittest` passed", (), None),
+        (make_test_run, "evidence_observed", f"{LAST} `pytest -q`, could not run (exit code 127)", (), None),
+        (make_test_run, "evidence_observed", f"{LAST} `pytest -q` ended with exit code 127", (), None),
+        (make_test_run, "evidence_observed", "The last validation of the current code is none.", (), None),
+        (make_test_run, "evidence_observed", "There is no last validation of the current code.", (), None),
+        (make_test_run, "evidence_observed", f"{LAST} `pytest -q` passed", (), NOT_YET),
         (make_lint_run, "observed_failures", "pylint is not installed.", (), "python -m pylint ran"),
         (make_lint_run, "observed_failures", "The command `pylint` was not available.", (), "python -m pylint ran"),
         (make_lint_run, "observed_failures", "pylint is not available on the PATH.", (), None),
         (make_lint_run, "observed_failures", "flake8 is not installed.", (), None),
+        (make_lint_run, "observed_failures", "`pylint` is unavailable", (), "python -m pylint ran"),
+        (make_shell_run("which pylint && pylint pkg", 1), "observed_failures", "pylint is not installed.", (), None),
+        (make_shell_run("patch -p1 a"), "observed_failures", "The patch is not available.", (), None),
+        (make_shell_run("black a"), "observed_failures", "`black` is missing a rule.", (), None),
         (make_edit_run, "work_completed", "UNKNOWN", (), None),
         (make_edit_run, "work_completed", "NONE OBSERVED.", (), None),
     ],
@@ -139,6 +164,7 @@ PATCH = (
         ("+    print('DEBUG', 1)\n", None),
         ("+    import pdb\n+    breakpoint()\n", None),
         ("+    # why?\n+\n+    logging.debug('x')\n", None),
+        ("+    logger.warning('deprecated')\n", DIFFERS),
         ("+    x = 2\n+    print(x)\n", DIFFERS),
         ("-    x = 2\n+    print(x)\n", DIFFERS),
     ],
@@ -151,12 +177,24 @@ def test_a_debugging_print_is_no_fix(added: str, against: str | None) -> None:
     assert nothing == "1 file differs from the base commit"
 
 
-def test_a_recording_without_a_patch_shows_debugging_by_its_commands() -> None:
+@pytest.mark.parametrize(
+    ("tool", "arguments", "against"),
+    [
+        ("editor", {"old": "x = 1", "new": "x = 1\nprint(x)"}, None),
+        ("editor", {"line": "3", "new": "print(1)\n"}, None),
+        ("editor", {"old": "x = 1", "new": "x = 2\nprint(x)"}, DIFFERS),
+        ("editor", {"old": "x = 1\ny", "new": "x = 1\nprint(x)"}, DIFFERS),
+        ("editor", {"content": "print(1)"}, DIFFERS),
+        ("shell", {"command": "python - <<E\nopen('pkg/core.py', 'w').write(s)\nprint('done')\nE"}, DIFFERS),
+    ],
+)
+def test_without_a_patch_only_an_editor_shows_debugging(
+    tool: str, arguments: dict[str, str], against: str | None
+) -> None:
+    run = make_edit_run()
+    run.events[2] = run.events[2].model_copy(update={"tool": tool, "arguments": arguments})
     claim = Claim(text="The fix still needs to be implemented.")
-    run = make_look_run().shell("sed -i '3i\\    print(1)' pkg/core.py", "", CORE)
-    assert find_contradiction("remaining_uncertainty", claim, Evidence(run.record())) is None
-    run.shell("sed -i s/a/b/ pkg/core.py", "", change("pkg/core.py", "b" * 64, "c" * 64))
-    assert find_contradiction("remaining_uncertainty", claim, Evidence(run.record())) == DIFFERS
+    assert find_contradiction("remaining_uncertainty", claim, Evidence(run.record())) == against
 
 
 def test_a_change_that_is_not_in_the_snapshot_contradicts_nothing() -> None:

@@ -18,7 +18,6 @@ CHANGED = ("pkg/core.py",)
         "No fix yet.",
         "No actual code changes have been made so far.",
         "No source edit was made",
-        "no patch applied",
         "Implementation remains.",
         "Inferred: implementation remains",
         "The implementation still remains to be done, then the tests.",
@@ -33,8 +32,6 @@ CHANGED = ("pkg/core.py",)
         "The fix still needs to be implemented.",
         "The code change has yet to be made",
         "The fix for this bug remains to be implemented.",
-        "It still needs to be implemented.",
-        "The patch is still unapplied.",
         "The source code has not been modified.",
         "The code base is unchanged.",
         "No code was changed.",
@@ -43,6 +40,15 @@ CHANGED = ("pkg/core.py",)
         "The cause is known, but no fix was implemented.",
         "The work stopped after the investigation and no fix was written",
         "No fix was applied before the handoff.",
+        "No implementation has been done.",
+        "The fix is pending.",
+        "Fix: not implemented.",
+        "No code changes.",
+        "No code written yet.",
+        "At this point, no fix has been implemented.",
+        "No fix has been implemented, only a reproduction script for printing was added.",
+        "pkg/core.py has not been modified.",
+        "The file `core.py` is unchanged.",
     ],
 )
 def test_denials_of_a_fix(sentence: str) -> None:
@@ -56,6 +62,8 @@ def test_denials_of_a_fix(sentence: str) -> None:
         "No changes have been made to the repository.",
         "No files were modified",
         "No changes yet",
+        "The agent made no changes.",
+        "So far no changes were made to pkg/core.py.",
         "No changes.",
         "Nothing was changed.",
         "Nothing has been done",
@@ -111,6 +119,27 @@ def test_denials_of_every_change(sentence: str) -> None:
         "Implement the fix in pkg/core.py.",
         "The code was not changed by the failed sed command.",
         "Edited pkg/core.py.",
+        "pkg/other.py has not been modified.",
+        "The code is unchanged since the last validation.",
+        "The repository is unchanged since e12.",
+        "No changes were made after the last test run.",
+        "A regression test for the fix has not been added.",
+        "The documentation of the fix has not been written.",
+        "The fix was not implemented as a separate function.",
+        "The fix is not implemented correctly.",
+        "The issue says that the fix was not applied.",
+        "NotImplementedError: the solution is not implemented",
+        "The patch was not applied.",
+        "The patch was not applied cleanly.",
+        "It still needs to be implemented.",
+        "The issue has not been fixed yet.",
+        "The fix to handle None has not been implemented.",
+        "The sed command did not match, so the fix was not applied.",
+        "sed failed and the code was not changed.",
+        "Black made no changes.",
+        "No file was added.",
+        "No code changes are needed.",
+        "No source files were changed, apart from pkg/core.py.",
     ],
 )
 def test_true_statements_are_no_denials(sentence: str) -> None:
@@ -121,6 +150,21 @@ def test_the_rest_of_a_statement_may_explain_that_a_change_is_no_fix() -> None:
     sentence = "No fix has been implemented yet;"
     assert find_denial(sentence, CHANGED, f"{sentence} the tests fail") == "source"
     assert find_denial(sentence, CHANGED, f"{sentence} only a debugging print was added") is None
+
+
+@pytest.mark.parametrize(
+    ("sentence", "later"),
+    [
+        ("No fix has been implemented.", "source"),
+        ("The fix is not implemented.", "source"),
+        ("The fix was not applied.", None),
+        ("The code is unchanged.", None),
+        ("No changes.", None),
+    ],
+)
+def test_a_later_sentence_may_be_about_the_one_before(sentence: str, later: str | None) -> None:
+    assert find_denial(sentence, CHANGED, f"{sentence} `sed` failed.") is not None
+    assert find_denial(sentence, CHANGED, f"`sed` failed. {sentence}") == later
 
 
 def test_a_denial_of_another_file_is_none() -> None:

@@ -17,6 +17,7 @@ from langgraph_takeover.handoff.notes.structured_note import (
     render_structured_note,
 )
 from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, Notes, TaskBrief
+from langgraph_takeover.handoff.text import patch_sections
 from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, NONE_OBSERVED, UNKNOWN
 from langgraph_takeover.handoff.trace.events import Event, FileRead, HandoffPoint, Usage
 from langgraph_takeover.sandbox.interface import FileChange, Snapshot
@@ -184,6 +185,16 @@ def test_a_validation_before_the_latest_change_is_marked() -> None:
     assert "before the latest source change" in run.fields["Latest validation command"]
 
 
+@pytest.mark.parametrize("command", ["pytest -q", "sed -i s/b/c/ pkg/core.py; pytest -q"])
+def test_a_validation_that_could_not_start_is_not_called_older(command: str) -> None:
+    changes = (change("pkg/core.py", B, C),) if "sed" in command else ()
+    run = Run().shell("sed -i s/a/b/ pkg/core.py", "", CORE)
+    run.shell(command, "bash: pytest: command not found", *changes, exit_code=127)
+    shown = run.fields["Latest validation command"]
+    assert shown.startswith("test, environment_error\n")
+    assert shown.endswith("\n`pytest` was not found under this name.")
+
+
 def test_files_that_only_one_of_trace_and_snapshot_knows_are_named() -> None:
     patch = "diff --git a/pkg/{0} b/pkg/{0}\n--- a/pkg/{0}\n+++ b/pkg/{0}\n@@ -1 +1 @@\n-a\n+b\n"
     agree = Run(patch.format("core.py")).shell("x", "", CORE).fields["Repository change state"]
@@ -193,6 +204,22 @@ def test_files_that_only_one_of_trace_and_snapshot_knows_are_named() -> None:
         f"{agree}; the recorded changes to pkg/core.py are not in the snapshot; no recorded action made the "
         "snapshot's difference in pkg/other.py"
     )
+
+
+def test_a_renamed_file_is_in_trace_and_snapshot() -> None:
+    patch = "diff --git a/pkg/old.py b/pkg/new.py\nsimilarity index 100%\nrename from pkg/old.py\nrename to pkg/new.py\n"
+    moved = (change("pkg/old.py", A, None), change("pkg/new.py", None, A))
+    fields = Run(patch).shell("git mv pkg/old.py pkg/new.py", "", *moved).fields
+    assert fields["Repository change state"] == "2 source and 0 other files differ from the base commit"
+    shown = "\n- pkg/new.py (renamed from pkg/old.py, +0 -0)\n- pkg/old.py"
+    assert fields["Changed source files"] == shown
+
+
+def test_a_patch_is_split_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    patches: list[str] = []
+    monkeypatch.setattr(patch_sections, "split_by_file", lambda patch: patches.append(patch) or [])
+    render_structured_note(Run("patch").shell("x", "", CORE, change("pkg/a.py")).record())
+    assert patches == ["patch"]
 
 
 def test_the_note_keeps_its_budget_and_is_cut_in_order() -> None:

@@ -36,6 +36,8 @@ def make_run() -> Run:
         ("12 of 14 tests failed", (3,), ("12 of 14 tests",)),
         ("The suite exited with code 1", (3,), ()),
         ("The suite exited with code 2", (3,), ("exit code 2",)),
+        ("The suite failed with return code 2", (3,), ("exit code 2",)),
+        ("The reproduction prints that f() returned 42.", (3,), ()),
         ("It fails with KeyError", (), ()),
         ("It raises TypeError in the parser", (3,), ("TypeError",)),
         ("It raises ZeroDivisionError", (1,), ("ZeroDivisionError",)),  # only a thought says so

@@ -32,7 +32,7 @@ def test_commands_that_only_look(command: str) -> None:
     assert is_look(command)
     fields = Run().shell(command, "x").fields
     assert fields["Commands already tried"] == (
-        "NONE OBSERVED (besides 1 that only list, read or change the directory)"
+        "NONE OBSERVED (1 command that only lists or reads files is omitted)"
     )
 
 
@@ -63,7 +63,7 @@ def test_commands_that_do_more(command: str) -> None:
 def test_looks_are_counted_beside_the_other_commands() -> None:
     fields = Run().shell("ls -R").shell("grep -rn f .").shell("cat a.py").fields
     assert fields["Commands already tried"] == (
-        "(besides 2 that only list, read or change the directory)\n- `grep -rn f .` → exit code 0"
+        "(2 commands that only list or read files are omitted)\n- `grep -rn f .` → exit code 0"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from .test_structured_note import CORE, FAILED, PASSED, Run, change
@@ -63,6 +65,13 @@ def test_the_script_of_a_reproduction_is_read(text: str, named: bool) -> None:
     assert run.fields["Latest validation command"].endswith(
         "\nIts script repro.py names the changed pkg/core.py." if named else UNRECORDED
     )
+
+
+def test_a_long_output_is_searched_fast() -> None:
+    run = make_run().shell("python -m unittest", "from pkg import " * 6_000)
+    start = time.process_time()
+    assert run.fields["Latest validation command"].endswith(UNRECORDED)
+    assert time.process_time() - start < 2
 
 
 def test_without_a_source_change_nothing_is_said() -> None:

@@ -36,6 +36,8 @@ def sections(tmp_path: Path) -> dict[str, PatchSection]:
 def test_each_file_has_a_section(sections: dict[str, PatchSection]) -> None:
     assert set(sections) == {"added.py", "changed.py", "new name.py", "picture.png"}
     assert [path for path, section in sections.items() if section.is_new] == ["added.py"]
+    renamed = {path: section.old_path for path, section in sections.items() if section.old_path}
+    assert renamed == {"new name.py": "old name.py"}
 
 
 def test_changed_lines_are_those_of_the_hunks_alone(sections: dict[str, PatchSection]) -> None:
