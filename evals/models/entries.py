@@ -72,7 +72,7 @@ class ModelEntry(Frozen):
     model: str = Field(min_length=1, max_length=200)
     """Name at the server; in a file, the entry's own name by default."""
     base_url: str | None = None
-    """Default: `--base-url`, else OpenAI's."""
+    """Default: `--base-url` or OPENAI_BASE_URL, else OpenAI's."""
     api_key_env: str | None = None
     """Name of the environment variable with the key. Default: none for an entry with a `base_url`, else OPENAI_API_KEY."""
     temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False, strict=True)
