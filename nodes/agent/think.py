@@ -53,7 +53,10 @@ def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     try:
         request, reply = _ask(state, context, request, remaining_s, count)
     except ContextWindowError:
-        return _stop_run(state, context, "context_overflow")
+        waited = time.monotonic() - started
+        return _stop_run(state, context, "context_overflow") | AgentState(
+            spent=_add_wait(state["spent"], waited, count.billable)
+        )
     except ReplyTimeoutError:
         # A call that ended with the agent's own time is no failure of the model.
         if remaining_s > context.model_timeout_s:
