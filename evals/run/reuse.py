@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from langgraph_takeover.evals.models import find_entry_difference
+from langgraph_takeover.evals.models import find_entry_difference, is_llm
 from langgraph_takeover.evals.run.journal import (
     INFRASTRUCTURE_FAILURE,
     JOURNAL_FILE,
@@ -36,7 +36,7 @@ def check_source(config: RunConfig) -> None:
     if not holds_run:
         raise RunUsageError(f"--from: {source} is not the directory of a takeover run")
     before = load_config(source)
-    for name in _SHARED_SETTINGS:
+    for name in _list_shared_settings(config):
         if getattr(before, name) != getattr(config, name):
             raise RunUsageError(
                 f"--from: {source} ran with --{name.replace('_', '-')} {_format_setting(before, name)}, this run has "
@@ -52,6 +52,17 @@ def check_source(config: RunConfig) -> None:
             raise RunUsageError(
                 f"--from: {source} ran with another entry {difference} (use the same in --models)"
             )
+
+
+def _list_shared_settings(config: RunConfig) -> tuple[str, ...]:
+    """The settings that change the predecessors' runs: the context window only those of LLMs."""
+    llms = [name for name in config.predecessors if is_llm(name)]
+    without_window = [name for name in llms if name not in config.models or not config.models[name].window]
+    return (
+        *_SHARED_SETTINGS,
+        *(("condense",) if llms else ()),
+        *(("window_tokens",) if without_window else ()),
+    )
 
 
 def _find_entry_difference(before: RunConfig, config: RunConfig, name: str) -> str | None:
