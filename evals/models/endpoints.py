@@ -76,5 +76,7 @@ def check_key(name: str, endpoint: Endpoint) -> None:
     variable = endpoint.entry.api_key_env
     if not endpoint.is_key_required or variable is None or os.environ.get(variable, "").strip():
         return
-    cure = "set it, or set OPENAI_BASE_URL to your server" if variable == OPENAI_KEY else "set it before the run"
+    cure = (
+        "set it, or set OPENAI_BASE_URL to your server" if variable == OPENAI_KEY else "set it before the run"
+    )
     raise ModelNameError(f"{name}: {redact(variable)} is not set ({cure})")

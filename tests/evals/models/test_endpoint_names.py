@@ -117,7 +117,9 @@ def test_the_environment_does_not_redirect_a_run(variable: str, monkeypatch: pyt
 def test_a_program_without_an_address_takes_that_of_the_environment(
     chat_server: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ModelNameError, match=r"OPENAI_API_KEY is not set \(set it, or set OPENAI_BASE_URL to"):
+    with pytest.raises(
+        ModelNameError, match=r"OPENAI_API_KEY is not set \(set it, or set OPENAI_BASE_URL to"
+    ):
         build_chat_model(ModelEntry(model="m"))
     monkeypatch.setenv("OPENAI_BASE_URL", chat_server.url)
     assert build_chat_model(ModelEntry(model="m")).invoke("hello").text == "ok"
