@@ -64,6 +64,12 @@ class ModelPrice(Frozen):
     cached: float | None = Field(default=None, ge=0, allow_inf_nan=False, strict=True)
     """Price of cached prompt tokens. Default: the price of the others."""
 
+    def build_prices(self) -> Prices:
+        """The price as the runtime's budgets take it."""
+        from langgraph_takeover.nodes.context.settings import Prices
+
+        return Prices(prompt=self.input, completion=self.output, cached=self.cached)
+
 
 class ModelEntry(Frozen):
     """One model: its name at the server, its endpoint, its options and its prices. Contains no key.
@@ -92,11 +98,7 @@ class ModelEntry(Frozen):
     @property
     def prices(self) -> Prices | None:
         """The price as the runtime's budgets take it, in US dollars."""
-        from langgraph_takeover.nodes.context.settings import Prices
-
-        if self.price is None:
-            return None
-        return Prices(prompt=self.price.input, completion=self.price.output, cached=self.price.cached)
+        return self.price.build_prices() if self.price else None
 
     @field_validator("model")
     @classmethod
@@ -209,7 +211,9 @@ def _parse_entry(path: Path, name: Any, fields: Any) -> ModelEntry:
             "the server's own name goes into model)"
         )
     if redact(name) != name:
-        raise ModelsFileError(f"{path}: an entry's name reads like a key, which the run would store ({_KEY_CURE})")
+        raise ModelsFileError(
+            f"{path}: an entry's name reads like a key, which the run would store ({_KEY_CURE})"
+        )
     if not isinstance(fields, dict | None):
         raise ModelsFileError(f"{path}: entry {name}: not a list of fields (write 'field: value' below it)")
     for field in fields or ():
