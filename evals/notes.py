@@ -115,7 +115,8 @@ def _write_all(
     from langgraph_takeover.nodes.model.notes import build_ask
 
     llm = build_notes_llm(model, base_url=base_url, models=entries, max_tokens=OUTPUT_TOKENS)
-    ask = build_ask(llm, timeout_s=NOTES_TIMEOUT_S)
+    window = entries[model].window if model in entries else None
+    ask = build_ask(llm, timeout_s=NOTES_TIMEOUT_S, window_tokens=window)
     rows, failed = [], 0
     for number, (name, record) in enumerate(records, 1):
         path = out / f"{number:03}-{record.digest[:12]}.json"

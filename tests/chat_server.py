@@ -16,6 +16,8 @@ class ChatServer:
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str] = []
         """The API key of each request."""
+        self.headers: list[dict[str, str]] = []
+        """The headers of each request, with lower-case names."""
         self.serves: list[str] | None = None
         """The models that it lists; None if it has no list."""
         self.answer: Callable[[dict[str, Any]], tuple[int, bytes]] = lambda request: self.reply("ok")
@@ -26,6 +28,7 @@ class ChatServer:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 request = json.loads(body)
                 outer.requests.append(request)
+                outer.headers.append({name.lower(): value for name, value in self.headers.items()})
                 outer.keys.append(self.headers.get("Authorization", "").removeprefix("Bearer "))
                 status, content = outer.answer(request)
                 self.send_response(status)
@@ -35,6 +38,7 @@ class ChatServer:
                 self.wfile.write(content)
 
             def do_GET(self) -> None:
+                outer.headers.append({name.lower(): value for name, value in self.headers.items()})
                 listed = [{"id": name, "object": "model"} for name in outer.serves or ()]
                 content = json.dumps({"object": "list", "data": listed}).encode()
                 self.send_response(404 if outer.serves is None else 200)

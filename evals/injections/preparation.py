@@ -8,7 +8,7 @@ from typing import Any
 from langgraph_takeover import sandbox
 from langgraph_takeover.evals.injections import load_injections
 from langgraph_takeover.evals.injections.stages import PoisonConfig
-from langgraph_takeover.evals.models import parse_model_name
+from langgraph_takeover.evals.models import parse_model_name, require_entry
 from langgraph_takeover.evals.run.preparation import (
     check_ledger,
     check_takeovers,
@@ -74,6 +74,7 @@ def prepare_poison_run(
             | settled
             | {"models": {**before.models, **settled["models"]}}
         )
+        require_entry(config.successors[0], config.models)
         used = {name: entry for name, entry in config.models.items() if name in config.successors}
         config = config.model_copy(update={"models": used})
     if parse_model_name(config.successors[0]).kind == "replay":

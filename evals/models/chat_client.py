@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import openai
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_openai import ChatOpenAI
+from pydantic import Field
 
 from langgraph_takeover.nodes.model.thoughts import HAS_THOUGHT, THOUGHT_FIELDS
 
 EXTENDS_CLIENT_LIBRARY = True
-"""For `nodes.model.errors`: what fails in here is the endpoint's reply."""
+"""For `nodes.model.errors`: an error in this module is a fault of the endpoint's reply."""
 
 
 class EndpointModel(ChatOpenAI):
@@ -20,6 +22,9 @@ class EndpointModel(ChatOpenAI):
 
     Only the fact is kept: thoughts are long, and neither a view nor a later request contains them.
     """
+
+    default_headers: Mapping[str, Any] | None = Field(default=None, exclude=True, repr=False)
+    """They contain the key, so that they are neither printed nor serialized."""
 
     def _generate(self, *arguments: Any, **settings: Any) -> ChatResult:
         try:

@@ -82,8 +82,9 @@ def _list_served_models(endpoint: Endpoint) -> set[str]:
     def list_models() -> set[str]:
         http_client = exchange.attach_client()
         client = OpenAI(
-            base_url=endpoint.entry.base_url,
+            base_url=endpoint.base_url,
             api_key=endpoint.api_key,
+            default_headers=endpoint.build_headers(),
             timeout=_LISTING_TIMEOUT_S,
             max_retries=0,
             http_client=http_client,

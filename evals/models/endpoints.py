@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langgraph_takeover.evals.models.entries import ModelEntry, Models, describe_url_problem
 from langgraph_takeover.evals.models.names import ModelNameError, parse_model_name, require_entry
 from langgraph_takeover.handoff.text.redaction import redact
 
 OPENAI_KEY = "OPENAI_API_KEY"
+OPENAI_URL = "https://api.openai.com/v1"
 _NO_KEY = "none"
 """Local servers often need no key, but the client requires one."""
 
@@ -24,6 +25,24 @@ class Endpoint(NamedTuple):
     def api_key(self) -> str:
         variable = self.entry.api_key_env
         return (os.environ.get(variable) if variable else None) or _NO_KEY
+
+    @property
+    def base_url(self) -> str:
+        return self.entry.base_url or OPENAI_URL
+
+    def build_headers(self) -> dict[str, Any]:
+        """Headers of each request; without them, the client library takes those in OPENAI_* variables.
+
+        Organization, project and custom headers in the environment accompany OPENAI_API_KEY only.
+        """
+        from openai import Omit
+
+        key = {"authorization": f"Bearer {self.api_key}"}
+        if self.entry.api_key_env == OPENAI_KEY:
+            return key
+        lines = os.environ.get("OPENAI_CUSTOM_HEADERS", "").split("\n")
+        custom = (line.partition(":")[0].strip().lower() for line in lines)
+        return {name: Omit() for name in ("OpenAI-Organization", "OpenAI-Project", *custom)} | key
 
 
 def find_endpoint(name: str, models: Models, base_url: str | None) -> Endpoint:
@@ -57,5 +76,7 @@ def check_key(name: str, endpoint: Endpoint) -> None:
     variable = endpoint.entry.api_key_env
     if not endpoint.is_key_required or variable is None or os.environ.get(variable, "").strip():
         return
-    cure = "set it, or pass your server as --base-url" if variable == OPENAI_KEY else "set it before the run"
+    cure = (
+        "set it, or set OPENAI_BASE_URL to your server" if variable == OPENAI_KEY else "set it before the run"
+    )
     raise ModelNameError(f"{name}: {redact(variable)} is not set ({cure})")

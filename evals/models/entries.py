@@ -26,8 +26,12 @@ _MAX_DEPTH = 20
 _ENTRY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _URL_CHARS = re.compile(r"[!-~]{1,500}")
-_OWN_REQUEST_FIELDS = ("model", "messages", "tools", "stream", "response_format")
-"""Fields of a request that the runtime itself sets."""
+_OWN_REQUEST_FIELDS = {
+    "model": "model", "temperature": "temperature",
+    "max_tokens": "max_output_tokens", "max_completion_tokens": "max_output_tokens",
+    "messages": "", "tools": "", "stream": "", "response_format": "", "n": "",
+}  # fmt: skip
+"""Fields of a request that the runtime itself sets, and the fields of an entry for them."""
 _EXAMPLES = {
     "model": "qwen2.5-coder-7b",
     "base_url": "http://127.0.0.1:8000/v1",
@@ -39,6 +43,7 @@ _EXAMPLES = {
     "price": "{input: 0.25, output: 2, cached: 0.025}",
 }
 _OTHER_KINDS = ("replay:", "builtin:")
+_KEY_CURE = "put the key into an environment variable, and name it as api_key_env"
 
 
 class ModelsFileError(TakeoverError, ValueError):
@@ -59,6 +64,12 @@ class ModelPrice(Frozen):
     cached: float | None = Field(default=None, ge=0, allow_inf_nan=False, strict=True)
     """Price of cached prompt tokens. Default: the price of the others."""
 
+    def build_prices(self) -> Prices:
+        """The price as the runtime's budgets take it."""
+        from langgraph_takeover.nodes.context.settings import Prices
+
+        return Prices(prompt=self.input, completion=self.output, cached=self.cached)
+
 
 class ModelEntry(Frozen):
     """One model: its name at the server, its endpoint, its options and its prices. Contains no key.
@@ -72,7 +83,7 @@ class ModelEntry(Frozen):
     model: str = Field(min_length=1, max_length=200)
     """Name at the server; in a file, the entry's own name by default."""
     base_url: str | None = None
-    """Default: `--base-url`, else OpenAI's."""
+    """Default: `--base-url` or OPENAI_BASE_URL, else OpenAI's."""
     api_key_env: str | None = None
     """Name of the environment variable with the key. Default: none for an entry with a `base_url`, else OPENAI_API_KEY."""
     temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False, strict=True)
@@ -87,17 +98,15 @@ class ModelEntry(Frozen):
     @property
     def prices(self) -> Prices | None:
         """The price as the runtime's budgets take it, in US dollars."""
-        from langgraph_takeover.nodes.context.settings import Prices
-
-        if self.price is None:
-            return None
-        return Prices(prompt=self.price.input, completion=self.price.output, cached=self.price.cached)
+        return self.price.build_prices() if self.price else None
 
     @field_validator("model")
     @classmethod
     def _check_model(cls, name: str) -> str:
         if not name.isprintable() or name != name.strip():
             raise ValueError("has invisible characters (write the name as the server lists it)")
+        if redact(name) != name:
+            raise ValueError(f"reads like a key, which the run would store ({_KEY_CURE})")
         if name.startswith(_OTHER_KINDS):
             raise ValueError(
                 "names no model of a server (pass that name itself as --predecessor or --successor)"
@@ -127,14 +136,16 @@ class ModelEntry(Frozen):
     def _check_extra_body(cls, body: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
         own = [name for name in _OWN_REQUEST_FIELDS if name in body]
         if own:
-            raise ValueError(f"{own[0]} is set by the runtime (remove it)")
+            field = _OWN_REQUEST_FIELDS[own[0]]
+            cure = f"use the field {field}" if field else "remove it"
+            raise ValueError(f"{own[0]} is set by the runtime ({cure})")
         if not _is_plain(body):
             raise ValueError(
                 f"contains an infinite number, or more than {_MAX_DEPTH} levels (write what the server documents)"
             )
-        if redact(body) != body or _holds_secret(body):
+        if secret := _find_secret(body):
             raise ValueError(
-                "contains a secret, which the run would store (name its variable as api_key_env)"
+                f"{_shorten_text(secret)} reads like a secret, which the run would store (name a key's variable as api_key_env)"
             )
         return body
 
@@ -199,6 +210,10 @@ def _parse_entry(path: Path, name: Any, fields: Any) -> ModelEntry:
             f"{path}: entry {_shorten(name)}: invalid name (use up to 100 letters, digits, '.', '_', '-' and '/'; "
             "the server's own name goes into model)"
         )
+    if redact(name) != name:
+        raise ModelsFileError(
+            f"{path}: an entry's name reads like a key, which the run would store ({_KEY_CURE})"
+        )
     if not isinstance(fields, dict | None):
         raise ModelsFileError(f"{path}: entry {name}: not a list of fields (write 'field: value' below it)")
     for field in fields or ():
@@ -213,7 +228,7 @@ def _parse_entry(path: Path, name: Any, fields: Any) -> ModelEntry:
 def _describe_unknown_field(field: Any) -> str:
     known = list(ModelEntry.model_fields)
     if isinstance(field, str) and is_secret_name(field):
-        return f"unknown field {_shorten(field)} (put the key into an environment variable, and name it as api_key_env)"
+        return f"unknown field {_shorten(field)} ({_KEY_CURE})"
     near = get_close_matches(field, known, 1) if isinstance(field, str) else []
     meant = f"did you mean {near[0]}? " if near else ""
     return f"unknown field {_shorten(field)} ({meant}known: {', '.join(known)})"
@@ -268,13 +283,19 @@ def _parse_yaml(text: str, path: Path) -> Any:
         ) from None
 
 
-def _holds_secret(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(
-            (isinstance(item, str) and is_secret_setting(name, item)) or _holds_secret(item)
-            for name, item in value.items()
-        )
-    return isinstance(value, list) and any(map(_holds_secret, value))
+def _find_secret(value: Any, path: str = "") -> str:
+    """The path of the first secret in a value, such as `metadata.key`; empty without a secret."""
+    if isinstance(value, str):
+        return path if redact(value) != value else ""
+    if isinstance(value, list):
+        return next(filter(None, (_find_secret(item, path) for item in value)), "")
+    for name, item in value.items() if isinstance(value, dict) else ():
+        inner = f"{path}.{redact(name)}".removeprefix(".")
+        if redact(name) != name or (isinstance(item, str) and is_secret_setting(name, item)):
+            return inner
+        if found := _find_secret(item, inner):
+            return found
+    return ""
 
 
 def _is_plain(value: Any, depth: int = 0) -> bool:

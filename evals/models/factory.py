@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from langgraph_takeover.evals.models.endpoints import (
@@ -94,14 +95,15 @@ def build_llm(
 def build_chat_model(entry: ModelEntry) -> BaseChatModel:
     """The client of a models file's entry, for `run`, `take_over`, `deliver` or an `Agent`.
 
-    Raises ModelNameError if the variable with its key is not set.
+    An entry without `base_url` is at OPENAI_BASE_URL, by default at OpenAI. Raises ModelNameError if the variable with its
+    key is not set.
 
     Example:
         >>> from langgraph_takeover.models import ModelEntry, build_chat_model
         >>> build_chat_model(ModelEntry(model="qwen", base_url="http://127.0.0.1:8091/v1")).model_name
         'qwen'
     """
-    endpoint = find_entry_endpoint(entry, None)
+    endpoint = find_entry_endpoint(entry, os.environ.get("OPENAI_BASE_URL"))
     check_key(entry.model, endpoint)
     return _build_client(endpoint, entry.max_output_tokens, entry.temperature)
 
@@ -114,8 +116,11 @@ def _build_client(endpoint: Endpoint, max_tokens: int | None, temperature: float
     entry = endpoint.entry
     return EndpointModel(
         model=entry.model,
-        base_url=entry.base_url,
+        base_url=endpoint.base_url,
         api_key=SecretStr(endpoint.api_key),
+        default_headers=endpoint.build_headers(),
+        # LangChain's default for OpenAI, which it does not recognize by an explicit address.
+        stream_usage=True if entry.base_url is None else None,
         max_retries=2,
         timeout=300,
         max_completion_tokens=max_tokens,

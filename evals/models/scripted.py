@@ -7,7 +7,7 @@ import random
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
@@ -37,6 +37,8 @@ def message_text(message: BaseMessage) -> str:
 class ScriptedModel(BaseChatModel):
     """Returns the turns of `respond` as text or as native tool calls."""
 
+    is_llm: ClassVar[bool] = False
+    """No conversation exceeds the window, which only bounds views."""
     native: bool = False
     latency_s: float = 0.0
     """Mean latency per reply, seeded by the request: the same request always takes the same time."""

@@ -8,9 +8,8 @@ from typing import Any
 from langgraph_takeover.evals.reports.estimates import POINT_KEY, read_measure, select_graded
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.settings.config import BASELINE
+from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
 
-CHARS_PER_TOKEN = 4
-"""The estimate for text that no tokenizer has counted."""
 ALREADY_SOLVED = "already_solved"
 
 

@@ -110,11 +110,17 @@ def _estimate_points(config: RunConfig, runs: int, jobs: RunJobs) -> Counter[str
 
 
 def _choose_basis(journals: Journals) -> tuple[Costs, float, str]:
-    """The costs of one run and the seconds of one grading, from completed jobs if there are enough."""
+    """The costs of one run and the seconds of one grading, from completed jobs with known usage if there are any."""
     taken = [
-        row for row in journals.takeovers.rows() if row["outcome"] == "graded" and row["view"] == BASELINE
+        row
+        for row in journals.takeovers.rows()
+        if row["outcome"] == "graded" and row["view"] == BASELINE and row.get("prompt_tokens") is not None
     ]
-    known = taken or [row for row in journals.predecessors.rows() if row["outcome"] == "run"]
+    known = taken or [
+        row
+        for row in journals.predecessors.rows()
+        if row["outcome"] == "run" and row.get("prompt_tokens") is not None
+    ]
     if not known:
         return (
             RECORDED_COSTS,

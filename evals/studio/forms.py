@@ -229,5 +229,6 @@ def require_review(answer: Any) -> None:
         raise ChoiceError(f"{format_error_line(error)} (example: {_EXAMPLE})") from error
     if review.successor and not is_possible_model(review.successor):
         raise ChoiceError(
-            f"successor: unknown model {review.successor!r} (use {models.ORACLE} or openai:NAME, or omit it)"
+            f"successor: unknown model {review.successor!r} "
+            f"(use {', '.join((models.ORACLE, *load_served_models()))} or openai:NAME, or omit it)"
         )

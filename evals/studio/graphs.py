@@ -122,10 +122,10 @@ def _build_setup(
     _require_allowed("directory", choices.directory, DIRECTORIES_VARIABLE)
     _require_allowed("image", choices.image, IMAGES_VARIABLE)
     backend = _choose_backend(choices, started_backend)
-    model, team = _build_model("model", choices.model, task), None
+    model, team, own = build_model("model", choices.model, task), None, ""
     if isinstance(choices, TeamChoices):
-        own = choices.supervisor_model
-        team = _build_team(choices, model, _build_model("supervisor_model", own, task) if own else model)
+        own = choices.supervisor_model if choices.supervisor else ""
+        team = _build_team(choices, model, build_model("supervisor_model", own, task) if own else model)
     return ServedRunSetup(
         model=model,
         model_name=choices.model,
@@ -133,7 +133,7 @@ def _build_setup(
         run_id=f"{task.id}-{request.thread[-8:]}",
         settings=choices.model_dump(include=set(Settings.model_fields))
         | {"max_tokens": choices.max_tokens or None}
-        | _select_model_settings(choices.model),
+        | select_model_settings(choices.model, own),
         team=team,
         initial_state=initial_state,
     )
@@ -259,24 +259,21 @@ def _build_own_sandbox_spec(choices: Choices, backend: BackendName) -> SandboxSp
     return SandboxSpec(backend=backend, directory=directory, owner=_OWNER)
 
 
-def _select_model_settings(name: str) -> dict[str, Any]:
-    """The settings of an agent that its model's entry states."""
-    entry = load_served_models().get(name)
-    if entry is None:
+def select_model_settings(name: str, supervisor: str) -> dict[str, Any]:
+    """The settings that the model's entry states; no prices if those of the supervisor's model differ."""
+    served = load_served_models()
+    if (entry := served.get(name)) is None:
         return {}
-    return {"window_tokens": entry.window, "prices": entry.prices}
+    other = served.get(supervisor or name)
+    same = other is not None and other.price == entry.price
+    return {"window_tokens": entry.window, "prices": entry.prices if same else None}
 
 
-def _build_model(field: str, name: str, task: Task) -> BaseChatModel:
+def build_model(field: str, name: str, task: Task) -> BaseChatModel:
     base_url, served = os.environ.get("OPENAI_BASE_URL"), load_served_models()
     if not is_possible_model(name):
         raise ChoiceError(
             f"{field}: unknown model {name!r} (choose {', '.join((models.ORACLE, *served))} or openai:NAME)"
-        )
-    if name.startswith("openai:") and not (base_url or os.environ.get("OPENAI_API_KEY")):
-        raise ChoiceError(
-            f"{field}: {name} needs OPENAI_API_KEY or OPENAI_BASE_URL in the server's environment "
-            f"(or choose {models.ORACLE}, which needs neither)"
         )
     if name == models.ORACLE and load_bundled_tasks().get(task.id) != task:
         raise ChoiceError(

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from itertools import islice
 
 from langgraph_takeover.handoff.records.record import Claim
+from langgraph_takeover.handoff.text import thoughts
 from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS
 
 _MAX_OBJECTS = 50
@@ -52,8 +53,7 @@ def find_first_object(text: str, names: Collection[str]) -> dict[str, object] | 
 
 def remove_thoughts(reply: str) -> str:
     """Remove what a model thought aloud before its reply, and halves of surrogate pairs."""
-    text = re.sub(r"<think>.*?(</think>|\Z)", "", reply, flags=re.DOTALL)
-    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+    return re.sub("[\ud800-\udfff]", "\ufffd", thoughts.remove_thoughts(reply))
 
 
 def remove_repeats(text: str) -> str:

@@ -53,7 +53,10 @@ def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     try:
         request, reply = _ask(state, context, request, remaining_s, count)
     except ContextWindowError:
-        return _stop_run(state, context, "context_overflow")
+        waited = time.monotonic() - started
+        return _stop_run(state, context, "context_overflow") | AgentState(
+            spent=_add_wait(state["spent"], waited, count.billable)
+        )
     except ReplyTimeoutError:
         # A call that ended with the agent's own time is no failure of the model.
         if remaining_s > context.model_timeout_s:
@@ -69,10 +72,11 @@ def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
 
 def _build_request(state: AgentState, context: AgentContext) -> Request:
     """Return the messages of the next call. A team's agents each see messages of their own, which stay complete."""
+    has_window = context.member is None and getattr(context.model, "is_llm", True)
     return build_request(
         state["messages"],
         state["steps"],
-        window_tokens=None if context.member else context.known_window,
+        window_tokens=context.known_window if has_window else None,
         condense=context.condense,
         condensed=state.get("condensed", 0),
         last_usage=find_last_usage(state.get("events", ())),

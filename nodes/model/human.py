@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
@@ -43,6 +43,7 @@ class HumanLeftError(PermanentModelError):
 class HumanModel(BaseChatModel):
     """A chat model whose replies a person types: `read_line` reads a command, `show_text` shows its output."""
 
+    is_llm: ClassVar[bool] = False
     read_line: Callable[[str], str]
     """Raises EOFError at the end of the input."""
     show_text: Callable[[str], None]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from langchain_core.messages import AIMessage
+
+from langgraph_takeover.handoff.text.thoughts import remove_thoughts
 
 HAS_THOUGHT = "has_thought"
 """Additional field of a message whose client keeps the fact of a thought, not the thought."""
@@ -13,9 +13,6 @@ THOUGHT_FIELDS = ("reasoning_content", "reasoning")
 THOUGHT_ONLY = "Your reply contains thought, but no text and no action."
 EMPTY_REPLY = "Your reply is empty: it contains no text and no action."
 CUT_OFF = "cut off at its length limit"
-_THOUGHT = re.compile(r"<(think|thinking)>.*?(?:</\1>|\Z)", re.DOTALL)
-_THOUGHT_ENDS = ("</think>", "</thinking>")
-"""A server may send the end of a thought whose beginning is in the prompt."""
 
 
 def is_truncated(reply: AIMessage) -> bool:
@@ -31,7 +28,7 @@ def has_thought(reply: AIMessage) -> bool:
         return True
     if any(isinstance(part, dict) and part.get("type") == "reasoning" for part in parts):
         return True
-    if _THOUGHT.search(reply.text) or any(end in reply.text for end in _THOUGHT_ENDS):
+    if remove_thoughts(reply.text) != reply.text:
         return True
     usage = reply.usage_metadata
     return usage is not None and bool((usage.get("output_token_details") or {}).get("reasoning"))
@@ -39,10 +36,7 @@ def has_thought(reply: AIMessage) -> bool:
 
 def is_empty(reply: AIMessage) -> bool:
     """Whether a reply has neither text outside its thought nor a tool call."""
-    text = _THOUGHT.sub("", reply.text)
-    for end in _THOUGHT_ENDS:
-        text = text.rpartition(end)[2]
-    return not text.strip() and not reply.tool_calls and not reply.invalid_tool_calls
+    return not (remove_thoughts(reply.text).strip() or reply.tool_calls or reply.invalid_tool_calls)
 
 
 def describe_empty_reply(reply: AIMessage) -> str:

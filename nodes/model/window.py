@@ -60,12 +60,14 @@ def build_request(
     request = _leave_out(messages, steps[:condensed])
     if window_tokens is None:
         return Request(request, condensed, False)
-    rate = _measure_rate(messages, steps, condensed, last_usage)
-    if condense and count_chars(request) > CONDENSE_AT * window_tokens * rate:
-        condensed = _choose_condensed(messages, steps, condensed, CONDENSE_TO * window_tokens * rate)
+    surplus = _measure_surplus(messages, steps, condensed, last_usage)
+    if condense and count_chars(request) / CHARS_PER_TOKEN + surplus > CONDENSE_AT * window_tokens:
+        max_chars = (CONDENSE_TO * window_tokens - surplus) * CHARS_PER_TOKEN
+        condensed = _choose_condensed(messages, steps, condensed, max_chars)
         request = _leave_out(messages, steps[:condensed])
     margin = 1.0 if _is_counted(last_usage) else _UNCOUNTED_MARGIN
-    return Request(request, condensed, count_chars(request) >= margin * window_tokens * rate)
+    exceeds = count_chars(request) / CHARS_PER_TOKEN + surplus >= margin * window_tokens
+    return Request(request, condensed, exceeds)
 
 
 def condense_fully(messages: Sequence[BaseMessage], replies: int) -> Request:
@@ -103,10 +105,11 @@ def _find_answers(messages: Sequence[BaseMessage], reply: int) -> tuple[int, ...
 
 
 def _leave_out(messages: Sequence[BaseMessage], steps: Sequence[_Step]) -> list[BaseMessage]:
-    """Replace the observations of steps by a marker; every call keeps its answer."""
-    shown = list(messages)
+    """Replace the observations of steps by a marker, unless it is longer; every call keeps its answer."""
+    shown, marker = list(messages), _load_marker()
     for index in (index for step in steps for index in step.answers):
-        shown[index] = shown[index].model_copy(update={"content": _load_marker()})
+        if len(shown[index].text) > len(marker):
+            shown[index] = shown[index].model_copy(update={"content": marker})
     return shown
 
 
@@ -121,19 +124,19 @@ def _choose_condensed(
     shown = _leave_out(messages, steps[:condensed])
     chars, marker_chars = count_chars(shown), len(_load_marker())
     while condensed < len(steps) - KEPT_STEPS and chars > max_chars:
-        chars -= sum(len(shown[index].text) - marker_chars for index in steps[condensed].answers)
+        chars -= sum(max(len(shown[index].text) - marker_chars, 0) for index in steps[condensed].answers)
         condensed += 1
     return condensed
 
 
-def _measure_rate(
+def _measure_surplus(
     messages: Sequence[BaseMessage], steps: Sequence[_Step], condensed: int, last_usage: Usage | None
 ) -> float:
-    """Return the characters per token of the call before; four if nobody counted its tokens."""
+    """Return the tokens of the call before beyond the estimate from its characters, such as tool schemas; 0 if uncounted."""
     if last_usage is None or not _is_counted(last_usage) or not steps:
-        return float(CHARS_PER_TOKEN)
+        return 0.0
     before = _leave_out(messages[: steps[-1].reply], steps[:-1][:condensed])
-    return count_chars(before) / (last_usage.prompt_tokens or 1)
+    return (last_usage.prompt_tokens or 0) - count_chars(before) / CHARS_PER_TOKEN
 
 
 def _is_counted(usage: Usage | None) -> bool:

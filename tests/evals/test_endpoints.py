@@ -308,6 +308,14 @@ def test_a_window_of_the_models_file_ends_a_takeover_before_its_server_cuts_the_
     assert condensed["condensed"] > 0
 
 
+def test_a_window_bounds_the_view_of_the_built_in_model_but_not_its_run(snapshot_case: Frozen) -> None:
+    config = snapshot_case.config.model_copy(update={"window_tokens": 1000})
+    row = stages.run_takeover(
+        config, snapshot_case.out, snapshot_case.task, snapshot_case.record, "trace", ORACLE, 28
+    )
+    assert (row["stop_reason"], row["resolved"], row["window_tokens"]) == ("finished", True, 1000)
+
+
 def test_thought_alone_is_no_note(snapshot_case: Frozen, chat_server: ChatServer) -> None:
     chat_server.answer = lambda request: chat_server.reply("", "length", thought="Let me ponder.")
     entry = ModelEntry(model="m", base_url=chat_server.url, price=ModelPrice(input=1.0, output=1.0))

@@ -39,6 +39,20 @@ def test_an_entry_writes_notes(trace: Path, chat_server: ChatServer, tmp_path: P
     assert json.loads(path.read_text())["model"] == "writer"
 
 
+def test_a_prompt_beyond_the_window_of_the_entry_is_not_sent(
+    trace: Path, chat_server: ChatServer, tmp_path: Path
+) -> None:
+    content = json.loads(trace.read_text())
+    content["messages"][0]["content"] += " I wonder." * 2000
+    trace.write_text(json.dumps(content))
+    models = tmp_path / "models.yaml"
+    models.write_text(f"writer: {{base_url: '{chat_server.url}', window: 2000}}\n")
+    done = call_main(main, trace, "--models", models, "--model", "writer", "--out", tmp_path / "notes")
+    assert done.returncode == 0, done.stderr
+    sizes = [sum(len(each["content"]) for each in request["messages"]) for request in chat_server.requests]
+    assert max(sizes, default=0) < 8000
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

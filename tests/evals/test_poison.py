@@ -118,9 +118,9 @@ def test_a_successor_may_be_an_entry_of_a_models_file(
     models.write_text("mine: {base_url: 'http://127.0.0.1:1/v1'}\n")
     again = poison(base, "--models", models, "--resume", "--out", out)
     assert_refused(again, "--models: not the file of this run: mine: base_url was")
-    assert_refused(
-        poison(base, *arguments, "--successor", "nobody", "--out", tmp_path / "2"), "unknown model 'nobody'"
-    )
+    mistyped = poison(base, *arguments, "--successor", "nobody", "--out", tmp_path / "2")
+    assert_refused(mistyped, "unknown model 'nobody'")
+    assert "an entry of --models: mine)" in mistyped.stderr
 
 
 def comparable(out: Path) -> dict[tuple[str, ...], dict[str, Any]]:

@@ -254,3 +254,12 @@ def test_a_call_that_ended_with_the_agent_s_time_is_uncounted(
     chat_server.answer = late
     outcome = bench.run_to_outcome(client(chat_server.url), max_seconds=1.0)
     assert (outcome.stop_reason, outcome.uncounted_calls) == ("max_seconds", 1)
+
+
+def test_a_billed_attempt_before_an_overflow_is_uncounted(bench: RunHarness, chat_server: ChatServer) -> None:
+    overflow = 400, b'{"error": {"message": "maximum context length is 6250 tokens"}}'
+    chat_server.answer = answer_in_turn(
+        chat_server.reply(LOOK), chat_server.reply("half a rep", finish_reason=None), overflow
+    )
+    outcome = bench.run_to_outcome(client(chat_server.url))
+    assert (outcome.stop_reason, outcome.uncounted_calls) == ("context_overflow", 1)

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from langgraph_takeover.evals.reports.collection import collect_report_data
 from langgraph_takeover.evals.reports.costs import format_usd
-from langgraph_takeover.evals.reports.derived import CHARS_PER_TOKEN
 from langgraph_takeover.evals.reports.html.timelines import run_name, takeover_key
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.settings.config import BASELINE, RunConfig
+from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
 
 _ROW_FIELDS = (
     "task_id", "predecessor", "view", "successor", "repeat", "outcome", "resolved", "events", "steps", "llm_calls",

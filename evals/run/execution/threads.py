@@ -98,7 +98,7 @@ def open_thread(
 
 
 def _select_model_options(config: RunConfig, model: str) -> dict[str, Any]:
-    """The options of an agent that depend on its model. What is no LLM has no use for a shorter conversation."""
+    """The options of an agent that depend on its model. Only LLMs need a shorter conversation."""
     return {"window_tokens": config.find_window(model), "condense": config.condense and models.is_llm(model)}
 
 

@@ -11,7 +11,6 @@ from langgraph_takeover.handoff.trace.events import Event, Usage
 from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
 from langgraph_takeover.nodes.model.actions import RECALL_TOOL
 
-_TOKENS_PER_PRICE = 1_000_000
 _DIGITS = 8
 """Decimals of an amount: the smallest call costs a fraction of a millionth of a dollar."""
 
@@ -61,11 +60,10 @@ def compute_cost_usd(price: ModelPrice | None, tokens: TokenTotals, calls: int) 
         return 0.0
     if price is None or tokens.prompt is None or tokens.completion is None:
         return None
-    cached = tokens.cached or 0
-    cached_price = price.input if price.cached is None else price.cached
-    fresh = tokens.prompt - cached
-    total = fresh * price.input + cached * cached_price + tokens.completion * price.output
-    return round(total / _TOKENS_PER_PRICE, _DIGITS)
+    usage = Usage(
+        prompt_tokens=tokens.prompt, cached_tokens=tokens.cached, completion_tokens=tokens.completion
+    )
+    return round(price.build_prices().compute_cost(usage), _DIGITS)
 
 
 def count_recall_tokens(events: Sequence[Event]) -> list[int]:

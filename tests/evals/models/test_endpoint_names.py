@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from langchain_core.load import dumps
+from langchain_core.messages import HumanMessage
 
 from langgraph_takeover.evals.models import (
     ModelEntry,
@@ -13,13 +15,16 @@ from langgraph_takeover.evals.models import (
     build_llm,
     build_notes_llm,
     check_model,
+    describe_ambiguous_models,
 )
 from langgraph_takeover.evals.models.endpoints import find_endpoint
 from langgraph_takeover.models import build_chat_model
+from langgraph_takeover.nodes.model.calls import ask_model
 
 from ...chat_server import ChatServer
 
 KEY = "canary-0123456789"
+CLIENTS = {"client", "async_client", "root_client", "root_async_client"}
 
 
 def ask(server: ChatServer, name: str, models: dict[str, ModelEntry], **settings: Any) -> dict[str, Any]:
@@ -70,13 +75,63 @@ def test_the_key_of_openai_is_not_sent_to_an_entry_s_own_server(
     assert chat_server.keys[-1] == KEY
 
 
+def test_headers_in_the_environment_accompany_the_key_of_openai_only(
+    chat_server: ChatServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    custom = "Authorization: Bearer gateway-key-12345678\nX-Gateway: g\nOPENAI-project: p2"
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", custom)
+    monkeypatch.setenv("OPENAI_ORG_ID", "o")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "p")
+    monkeypatch.setenv("OPENAI_API_KEY", "main-0123456789")
+    monkeypatch.setenv("LAB_API_KEY", KEY)
+    plain = ModelEntry(model="a", base_url=chat_server.url)
+    models = {"plain": plain, "keyed": plain.model_copy(update={"model": "b", "api_key_env": "LAB_API_KEY"})}
+    chat_server.serves = ["a"]
+    assert describe_ambiguous_models(models, None, models) is not None
+    ask(chat_server, "plain", models)
+    ask_model(build_llm("keyed", base_url=None, models=models), [HumanMessage("hello")], timeout_s=20)
+    for headers in chat_server.headers:
+        assert not headers.keys() & {"x-gateway", "openai-organization", "openai-project"}
+    assert chat_server.keys == ["none", KEY]
+    ask(chat_server, "openai:m", {}, base_url=chat_server.url)
+    assert chat_server.keys[-1] == "main-0123456789"
+    assert chat_server.headers[-1].items() >= {("openai-organization", "o"), ("x-gateway", "g")}
+
+
+def test_a_key_is_neither_printed_nor_serialized(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    model = build_llm("openai:m", base_url=None)
+    assert KEY not in repr(model) + dumps(model) + model.model_dump_json(exclude=CLIENTS)
+
+
+@pytest.mark.parametrize("variable", ["OPENAI_API_BASE", "OPENAI_BASE_URL", "LANGSMITH_GATEWAY"])
+def test_the_environment_does_not_redirect_a_run(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv(variable, "http://127.0.0.1:1/v1")
+    model: Any = build_llm("openai:m", base_url=None)
+    assert str(model.root_client.base_url) == "https://api.openai.com/v1/"
+    assert model.stream_usage
+    assert not build_llm("openai:m", base_url="http://127.0.0.1:1/v1").stream_usage  # type: ignore[attr-defined]
+
+
+def test_a_program_without_an_address_takes_that_of_the_environment(
+    chat_server: ChatServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        ModelNameError, match=r"OPENAI_API_KEY is not set \(set it, or set OPENAI_BASE_URL to"
+    ):
+        build_chat_model(ModelEntry(model="m"))
+    monkeypatch.setenv("OPENAI_BASE_URL", chat_server.url)
+    assert build_chat_model(ModelEntry(model="m")).invoke("hello").text == "ok"
+
+
 @pytest.mark.parametrize(
     ("name", "models", "base_url", "message"),
     [
         ("gpt-5", {}, None, "unknown model 'gpt-5' (use openai:NAME, replay:FILE or builtin:oracle, or an entry of a"),
         ("b", {"a": ModelEntry(model="m")}, None, "or an entry of --models: a)"),
         ("a", {"a": ModelEntry(model="m", api_key_env="LAB_API_KEY")}, None, "a: LAB_API_KEY is not set (set it before"),
-        ("a", {"a": ModelEntry(model="m")}, None, "a: OPENAI_API_KEY is not set (set it, or pass your server"),
+        ("a", {"a": ModelEntry(model="m")}, None, "a: OPENAI_API_KEY is not set (set it, or set OPENAI_BASE_URL to"),
         ("openai:m", {}, None, "openai:m: OPENAI_API_KEY is not set"),
         ("openai:m@http://me:word-1@x/v1", {}, None, "openai:m@URL: has a user, a password or a query"),
         ("openai:m@https://", {}, None, "OPENAI_API_KEY is not set"),

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from langgraph_takeover.evals.models import ModelEntry, ModelPrice
-from langgraph_takeover.evals.run.plan import RECORDED_COSTS, Costs, estimate_usd
+from langgraph_takeover.evals.run.execution.jobs import RunJobs
+from langgraph_takeover.evals.run.journal import get_journals, open_journal
+from langgraph_takeover.evals.run.plan import RECORDED_COSTS, Costs, estimate_usd, make_plan
+from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
 
 from ..conftest import RunCommand
 
@@ -25,6 +29,27 @@ def test_a_run_costs_its_tokens_at_their_prices() -> None:
     cached = Costs(36, 1_000_000, 0, 1, cached_tokens=900_000)
     assert estimate_usd(price, cached) == pytest.approx(0.1 + 0.09)
     assert math.isnan(estimate_usd(ModelEntry(model="m").price, RECORDED_COSTS))
+
+
+def test_rows_without_counted_tokens_are_no_basis_of_an_estimate(tmp_path: Path) -> None:
+    config = RunConfig(
+        run_id="a",
+        views=("repository",),
+        predecessors=("m",),
+        successors=("m",),
+        tasks=BUNDLED,
+        models={"m": ModelEntry(model="m", price=ModelPrice(input=1.0, output=10.0))},
+        points=("first_source_edit",),
+        sandbox="host",
+    )
+    tasks = {task.id: task for task in load_tasks(BUNDLED, limit=2)}
+    row = {"task_id": next(iter(tasks)), "predecessor": "m", "outcome": "run", "records": []}
+    with open_journal(tmp_path) as database:
+        journals = get_journals(database, "a")
+        journals.predecessors.append(row | {"llm_calls": 3, "prompt_tokens": None, "seconds": 9.0})
+        plan = make_plan(RunJobs(config, tmp_path, tasks, journals))
+    assert plan.lines[0].high == RECORDED_COSTS._replace(usd=pytest.approx(0.497))
+    assert plan.basis.startswith("medians of 60 recorded public runs")
 
 
 def parse_dollars(output: str) -> dict[str, str]:

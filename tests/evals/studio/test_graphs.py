@@ -21,6 +21,10 @@ import pytest
 from langgraph_sdk import get_sync_client
 
 from langgraph_takeover import open_home
+from langgraph_takeover.evals.models import ORACLE, ModelEntry, ModelPrice
+from langgraph_takeover.evals.studio import graphs
+from langgraph_takeover.evals.studio.forms import ChoiceError
+from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
 from langgraph_takeover.handoff.ledger import acquire, snapshots
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.handoff.views import VIEWS
@@ -472,7 +476,7 @@ def test_another_agent_takes_over_after_a_review(studio: Studio) -> None:
         '{"decision": "approve", "view": "structured"})',
         '"yes"': 'review: "yes" is not an answer (use an object such as '
         '{"decision": "approve", "view": "structured"})',
-        '{"successor": "gpt"}': "successor: unknown model 'gpt' (use builtin:oracle or openai:NAME, or omit it)",
+        '{"successor": "gpt"}': "successor: unknown model 'gpt' (use builtin:oracle, judge, locked or openai:NAME, or omit it)",
     }.items():
         assert failure(studio.answer(thread, json.loads(answer))).startswith(message)
     assert studio.client.threads.get_state(thread)["interrupts"] == [waiting]
@@ -587,6 +591,26 @@ def test_an_entry_of_the_models_file_has_a_window_and_prices(studio: Studio) -> 
     spent = studio.values(thread)["spent"]
     assert spent["cost"] == pytest.approx((spent["prompt_tokens"] + 10 * spent["completion_tokens"]) / 1e6)
     assert spent["cost"] > 0
+
+
+def test_a_team_with_different_prices_has_no_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    cheap = ModelEntry(model="m", price=ModelPrice(input=1.0, output=2.0))
+    dear = ModelEntry(model="m", price=ModelPrice(input=9.0, output=9.0))
+    monkeypatch.setattr(graphs, "load_served_models", lambda: {"cheap": cheap, "same": cheap, "dear": dear})
+    assert graphs.select_model_settings("cheap", "same")["prices"] == cheap.prices
+    assert graphs.select_model_settings("cheap", "")["prices"] == cheap.prices
+    for other in ("dear", "openai:m", ORACLE):
+        assert graphs.select_model_settings("cheap", other)["prices"] is None
+
+
+def test_a_name_of_the_server_may_contain_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    (task,) = load_tasks(BUNDLED, limit=1)
+    name = "openai:m@http://127.0.0.1:1/v1"
+    monkeypatch.setenv("TAKEOVER_MODELS", name)
+    assert graphs.build_model("model", name, task)
+    monkeypatch.setenv("TAKEOVER_MODELS", "openai:m")
+    with pytest.raises(ChoiceError, match="model: openai:m: OPENAI_API_KEY is not set"):
+        graphs.build_model("model", "openai:m", task)
 
 
 @pytest.mark.slow

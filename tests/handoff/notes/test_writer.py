@@ -38,6 +38,8 @@ FLAT = {name: f"about {name}" for name in MODEL_FIELDS}
         (json.dumps(FLAT), WHOLE),
         (f"```json\n{json.dumps(WHOLE, indent=2)}\n```\nThat is all.", WHOLE),
         (f"<think>{{ maybe {{</think>Here {{it}} is: {json.dumps(WHOLE)}", WHOLE),
+        (f'<thinking>{{"work_completed": "no"}}</thinking>{json.dumps(WHOLE)}', WHOLE),
+        (f'{{"work_completed": "no"}}</think>{json.dumps(WHOLE)}', WHOLE),
         (json.dumps({"note": WHOLE}), WHOLE),
         (json.dumps([WHOLE]), WHOLE),
         (json.dumps(WHOLE | {"extra": 1}), WHOLE),

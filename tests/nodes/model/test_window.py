@@ -132,3 +132,25 @@ def test_an_endpoint_that_refuses_a_conversation_gets_the_latest_observations_on
     assert found.condensed == 9 - KEPT_STEPS
     left_out = [message for message in found.messages if "was left out" in message.text]
     assert len(left_out) == 9 - KEPT_STEPS
+
+
+def test_condensing_never_lengthens_a_conversation() -> None:
+    steps = text_steps(60, chars=20)
+    before = [*PROMPT, *steps]
+    usage, window = counted(before[:-2]), int(count_chars(before) / 4 / 0.82)
+    found = request(steps, 60, window, last_usage=usage)
+    assert found.messages == before
+    assert not found.exceeds_window
+    assert condense_fully(before, 60).messages == before
+    mixed = [*steps, *text_steps(5)]
+    assert count_chars(request(mixed, 65, 10_000, last_usage=counted([*PROMPT, *steps])).messages) < 40_000
+
+
+def test_tool_schemas_do_not_make_an_observation_larger() -> None:
+    """They count in the tokens of the call before, but not in the characters of its messages."""
+    steps = native_steps(1, 10_000)
+    schemas = 2000
+    usage = Usage(prompt_tokens=count_chars(PROMPT) // 4 + schemas, completion_tokens=1)
+    tokens = count_chars([*PROMPT, *steps]) // 4 + schemas
+    assert not request(steps, 1, int(tokens * 1.01), condense=False, last_usage=usage).exceeds_window
+    assert request(steps, 1, int(tokens * 0.99), condense=False, last_usage=usage).exceeds_window
