@@ -7,10 +7,14 @@ from collections.abc import Iterator
 
 TRACEBACK = "Traceback (most recent call last)"
 _MAX_LINE_CHARS = 1_000
-_NOT_ZERO = r"(?! ?[:=]? ?(?:0\b|None\b|none\b|False$|\[\]))"
-"""`failed: 0` is no failure."""
+_ZERO = (
+    r"(?:0(?: ?(?:/|of|out of) ?\d+)?(?: (?:tests?|cases?|checks?|errors?|failures?))?|[Nn]one|False|\[\])"
+    r"(?=[ \t]*+(?:$|[,;)\r]))"
+)
+_NOT_ZERO = rf"(?! ?[:=]? ?{_ZERO})"
+"""`failed: 0` is no failure, `failed: 0 != 1` is one."""
 _FAILURE_LINE = re.compile(
-    r"^(?:FAIL|FAILED|FAILURE|ERROR)\b(?![ \t]*[:=]?[ \t]*0\b|[ \t]\w+[ \t]*[:=][ \t]*(?:0\b|None\b|\[\]))",
+    rf"^(?:FAIL|FAILED|FAILURE|ERROR)\b(?![ \t]*+[:=]?+[ \t]*+{_ZERO}|[ \t]\w+[ \t]*+[:=][ \t]*+{_ZERO})",
     re.M,
 )
 _SYNTAX_ERROR = re.compile(r'^ +File ".+", line \d+\n(?:.*\n){0,3}?(?:Syntax|Indentation|Tab)Error: ', re.M)
@@ -24,20 +28,25 @@ _REPORTED_FAILURE = re.compile(
     r"\b(?:[Ff]ailed|FAILED)(?: with [\w.]+)?(?=: )" + _NOT_ZERO + "|"
     r"^(?:Failed|FAIL)(?=: )" + _NOT_ZERO + r"|: FAIL(?:ED|URE)?\b|"
     r"\b(?:[Tt]ests?|[Cc]ase|[Cc]heck|TEST)(?: \w+)? (?:[Ff]ailed|FAILED)\b(?! \w+: )" + _NOT_ZERO + "|"
-    r"^[✗✘❌]|^BUG\b|^(?:Bug|ISSUE|Issue) (?:is |IS )?(?:still |STILL )?"
+    rf"^[✗✘❌](?!\W*\w+: {_ZERO})|"
+    r"^BUG\b|^(?:Bug|ISSUE|Issue) (?:is |IS )?(?:still |STILL )?"
     r"(?:reproduced|REPRODUCED|confirmed|CONFIRMED|present|PRESENT)\b|"
     r"\b(?:do|does|did) (?:not|NOT) match\b|\([Uu]nexpected\)$"
 )
 _EXPECTATION = re.compile(r"\b(?:should|expecting|correctly|properly)\b|\b[Ee]xpected\b.*(?:Error|Exception)")
 """What makes a line a heading or an expected value, if it stands before the verdict."""
 _DENIAL = re.compile(
-    r"(?<!\bnot )\b(?:as|is|was|when|which) expected\b|\(expected\)"
+    r"(?<!\bnot )\b(?:as|when|(?:which|this|that|error|exception|failure) (?:is|was)) expected\b|\(expected\)"
     r"|\b(?:not|NOT|no longer|cannot be) (?:be )?(?:reproduced|REPRODUCED|present|PRESENT|failed)\b"
     r"|\b(?:0|no|No|without|[Nn]one of(?: the| \d+)?)(?: tests?| errors?| checks?)? (?:failed|failures?)\b"
-    r"|\b0 ?(?:/|of|out of) ?\d+|: (?:OK|PASS(?:ED)?)$"
-    r"|(?<!\bnot )(?<!\bNOT )\b(?:fixed|FIXED|resolved|solved)\b(?! (?:version|code)\b)"
+    r"|\b0 ?(?:/|of|out of) ?\d+ (?:\w+ )?(?:[Ff]ailed|FAILED|[Ff]ailures?|[Ee]rrors?)\b|: (?:OK|PASS(?:ED)?)$"
+    r"|(?<!\bnot )(?<!\bNOT )(?<!\bbe )(?<!\bnot been )(?<!n't )(?<!n't been )"
+    r"\b(?:fixed|FIXED|resolved|solved)\b(?! (?:version|code)\b)"
 )
 """What denies such a verdict, wherever it stands in the line."""
+_SUCCESS_WORD = r"(?:[Pp]assed|PASSED|PASS|OK|match(?:es)?(?: \w+)?|as expected|correct(?:ly)?)"
+_DENIED_SUCCESS = re.compile(rf"\b{_SUCCESS_WORD} ?[:=?] ?(?:False|[Nn]o|NO)\W*$")
+"""`Test passed: False`."""
 _SUCCESS_START = r"^\W*(?:SUCCESS|PASS|PASSED|OK|CORRECT|FIXED|Success)\b"
 _SUCCESS = re.compile(
     rf"{_SUCCESS_START}|: (?:PASS(?:ED)?|OK)\b|[✓✔✅]"
@@ -48,8 +57,9 @@ _SUCCESS = re.compile(
 )
 _NO_SUCCESS = re.compile(
     rf"(?!{_SUCCESS_START}|^[✓✔✅])^.*\b(?:[Nn]ot?|NOT|0|[Nn]one|should(?:n't)?)\b"
-    r".{0,80}\b(?:[Pp]assed|PASSED|PASS|OK|as expected|correct(?:ly)?|match(?:es)?)\b"
-    r"|\b(?:[Pp]assed|PASSED|PASS|OK|match(?:es)?)\b ?[:=] ?(?:False|0|None)\b|\bshould(?: not|n't) happen\b"
+    r"(?! (?:tests? |checks? )?(?:[Ff]ail\w*|[Ee]rrors?|[Ee]xceptions?|[Ii]ssues?|[Pp]roblems?|longer|reproduced)\b)"
+    r"[^,;:.]{0,80}\b(?:[Pp]assed|PASSED|PASS|OK|as expected|correct(?:ly)?|match(?:es)?)\b"
+    rf"|\b{_SUCCESS_WORD} ?[:=?] ?(?:False|[Nn]o|NO|0|None)\b|\bshould(?: not|n't) happen\b"
 )
 
 
@@ -77,6 +87,9 @@ def _list_lines(text: str) -> Iterator[str]:
 
 
 def _reports_failure(line: str) -> bool:
+    denied = _DENIED_SUCCESS.search(line)
+    if denied is not None:
+        return _EXPECTATION.search(line, 0, denied.start()) is None
     found = _REPORTED_FAILURE.search(line)
     return (
         found is not None

@@ -298,9 +298,10 @@ def test_a_validation_that_has_not_shown_its_end_is_no_result(
         ("assert f() == 345", "", "explicit", "changed_validation_passing"),
         ("import sys\nsys.exit(f() != 345)", "", "explicit", "changed_validation_passing"),
         ("# we do not assert anything\nf()", "", "exit_code_only", "changed_validation_unknown"),
+        ("print(f())", "No errors, all tests passed", "explicit", "changed_validation_passing"),
+        ("print(f())", "10 tests: 0 failed, 10 passed", "explicit", "changed_validation_passing"),
+        ("print(f())", "Not reproduced: output is correct", "explicit", "changed_validation_passing"),
         ("print(f())", "No tests passed", "exit_code_only", "changed_validation_unknown"),
-        ("print(f())", "OK: False", "exit_code_only", "changed_validation_unknown"),
-        ("print(f())", "values match: False", "exit_code_only", "changed_validation_unknown"),
         ("print(f())", "Argument passed: 3", "exit_code_only", "changed_validation_unknown"),
         (
             "print(f())",
