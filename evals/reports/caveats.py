@@ -50,7 +50,7 @@ def list_result_caveats(results: Results) -> tuple[str, ...]:
     if differ:
         caveats.append(f"The combined runs differ in these settings: {', '.join(differ)}.")
     reused = dict.fromkeys(config.describe_predecessor_limits() for config in configs)
-    caveats += [f"The predecessors ran with {limits}." for limits in reused if limits]
+    caveats += [f"Reused predecessors ran with other limits: {limits}." for limits in reused if limits]
     caveats += list_model_caveats(results)
     versions = sorted({row["prompts"] for row in results.takeovers if row.get("prompts")})
     if len(versions) > 1:

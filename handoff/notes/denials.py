@@ -95,6 +95,8 @@ _NO_FIX = re.compile(
 )
 """Words that explain a source change that is no fix."""
 _PAST = re.compile(r"\b(?:was|were|did|wasn't|weren't|didn't)\b", re.IGNORECASE)
+_COMMON_NAMES = ("__init__.py", "__main__.py", "conftest.py", "models.py", "utils.py", "base.py", "index.js")
+"""Without their directory, they name any of several files."""
 _NAMED_FILE = re.compile(rf"(?:(?:the )?(?:source )?file )?`?({PATH.pattern})`?", re.IGNORECASE)
 
 
@@ -110,7 +112,10 @@ def find_denial(sentence: str, changed_paths: Collection[str], statement: str = 
 
     def replace(file: re.Match[str]) -> str:
         name = file[1].removeprefix("./")
-        return "the source" if any(f"/{path}".endswith(f"/{name}") for path in changed_paths) else file[0]
+        is_changed = name not in _COMMON_NAMES and any(
+            f"/{path}".endswith(f"/{name}") for path in changed_paths
+        )
+        return "the source" if is_changed else file[0]
 
     text = _NAMED_FILE.sub(replace, sentence)
     is_first = statement.startswith(sentence) or not statement

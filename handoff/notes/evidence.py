@@ -257,8 +257,9 @@ def _list_edited_lines(action: Event | None) -> Iterator[str]:
         yield "-?"
         return
     old, new = (action.arguments.get(name, "").splitlines() for name in ("old", "new"))
-    yield from (f"+{line}" for line in new if line not in old)
-    yield from (f"-{line}" for line in old if line not in new)
+    known, kept = frozenset(old), frozenset(new)
+    yield from (f"+{line}" for line in new if line not in known)
+    yield from (f"-{line}" for line in old if line not in kept)
 
 
 def _add_partners(indices: Iterable[int], trace: tuple[Event, ...]) -> set[int]:

@@ -75,9 +75,9 @@ class RunConfig(Frozen, RunOptions):
     sandbox: BackendName
 
     def describe_predecessor_limits(self) -> str | None:
-        """The limits in which the reused predecessors differ, for instance `--max-steps 500 (this run: 10)`."""
+        """The limits in which the reused predecessors differ, for instance `--max-steps 500 (successors: 10)`."""
         limits = (
-            f"--{name.replace('_', '-')} {limit} (this run: {getattr(self, name)})"
+            f"--{name.replace('_', '-')} {_format_limit(limit)} (successors: {_format_limit(getattr(self, name))})"
             for name, limit in self.predecessor_limits.items()
         )
         return ", ".join(limits) or None
@@ -238,3 +238,9 @@ def find_changed_option(stored: RunConfig, new_values: dict[str, Any]) -> str | 
 
 def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _format_limit(limit: object) -> str:
+    if isinstance(limit, bool):
+        return "on" if limit else "off"
+    return "none" if limit is None else str(limit)

@@ -170,3 +170,10 @@ def test_a_later_sentence_may_be_about_the_one_before(sentence: str, later: str 
 def test_a_denial_of_another_file_is_none() -> None:
     assert find_denial("The fix in pkg/core.py is not implemented.", ("pkg/other.py",)) is None
     assert find_denial("The fix in src/pkg/core.py is not implemented.", ("src/pkg/core.py",)) == "source"
+
+
+def test_a_name_that_many_directories_have_is_no_denial_about_a_changed_file() -> None:
+    changed = {"src/a.py", "pkg/__init__.py"}
+    assert find_denial("`__init__.py` was not modified.", changed) is None
+    assert find_denial("`pkg/__init__.py` was not modified.", changed) == "source"
+    assert find_denial("`a.py` was not modified.", changed) == "source"

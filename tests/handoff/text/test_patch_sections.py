@@ -54,6 +54,27 @@ def test_a_section_without_hunks_has_no_lines(sections: dict[str, PatchSection],
     assert list(sections[name].list_changed_lines()) == []
 
 
+@pytest.mark.parametrize("quoted", ["true", "false"])
+def test_names_that_git_quotes(tmp_path: Path, quoted: str) -> None:
+    run_git(tmp_path, "init", "-q")
+    names = ('a"b.py', "tab\there.py", "back\\slash.py", "größe.py", "x b/y.py", "two words.py")
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text\n")
+    (tmp_path / 'é".bin').write_bytes(b"\x00\xff")
+    run_git(tmp_path, "add", "-A")
+    patch = run_git(
+        tmp_path,
+        "-c",
+        f"core.quotePath={quoted}",
+        "diff",
+        "--cached",
+        "--binary",
+        "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+    )
+    assert {section.path for section in split_patch(patch)} == {*names, 'é".bin'}
+
+
 def test_text_that_is_no_patch_has_no_section() -> None:
     assert split_patch("") == ()
     assert split_patch("no patch at all\n@@ -1 +1 @@\n+x\n") == ()

@@ -204,7 +204,7 @@ def test_records_of_an_earlier_run_are_reused(run_main: RunCommand, tmp_path: Pa
         *("--out", second),
     )
     assert done.returncode == 0, done.stderr
-    assert "The predecessors ran with --max-steps 500 (this run: 60)." in done.stdout
+    assert "Reused predecessors ran with other limits: --max-steps 500 (successors: 60)." in done.stdout
     assert "predecessors reused from" in done.stdout
     assert "predecessors: galley" not in done.stdout
     for stage in ("predecessors", "labels", "notes"):
