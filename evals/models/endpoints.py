@@ -77,6 +77,8 @@ def check_key(name: str, endpoint: Endpoint) -> None:
     if not endpoint.is_key_required or variable is None or os.environ.get(variable, "").strip():
         return
     cure = (
-        "set it, or set OPENAI_BASE_URL to your server" if variable == OPENAI_KEY else "set it before the run"
+        "set it, or set OPENAI_BASE_URL to your server"
+        if variable == OPENAI_KEY
+        else "its api_key_env in --models; set the variable before the run"
     )
     raise ModelNameError(f"{name}: {redact(variable)} is not set ({cure})")

@@ -34,7 +34,9 @@ def check_source(config: RunConfig) -> None:
     except OSError as error:
         raise RunUsageError(f"--from: {str(source)[:200]}: {describe_error(error)}") from error
     if not holds_run:
-        raise RunUsageError(f"--from: {source} is not the directory of a takeover run")
+        raise RunUsageError(
+            f"--from: {source} is not the directory of a takeover run (pass the --out of one)"
+        )
     before = load_config(source)
     for name in _SHARED_SETTINGS:
         if getattr(before, name) != getattr(config, name):

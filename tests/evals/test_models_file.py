@@ -138,7 +138,9 @@ def test_a_missing_key_is_found_before_work(
         *isolated_sandbox_options(),
     )
     done = run_main(*arguments, "--model", "worker", "--out", tmp_path / "out")
-    assert_refused(done, "worker: LAB_API_KEY is not set (set it before the run)")
+    assert_refused(
+        done, "worker: LAB_API_KEY is not set (its api_key_env in --models; set the variable before the run)"
+    )
     assert_refused(run_main("--resume", "--out", study / "out"), "worker: LAB_API_KEY is not set")
     wanted = run_main(*arguments, "--model", "unused", "--dry-run", "--out", tmp_path / "out")
     assert "The run cannot start yet: unused: OTHER_API_KEY is not set" in wanted.stdout

@@ -122,7 +122,7 @@ def build_uninterrupted_table(data: ReportData) -> Table:
         "Uninterrupted: what the predecessor itself still needed after the point, where it ran to its end. Debt: the takeover "
         "minus that, at the same point; negative if the successor needed less.",
         "If predecessor and successor are different models, the difference includes that between the models. A replay only "
-        "repeats its recorded actions, and builtin:oracle acts without searching: their remainders are no effort of an LLM.",
+        "repeats its recorded actions, and builtin:oracle knows every fix: their remainders are no effort of an LLM.",
     )
     if not rows:
         notes = (

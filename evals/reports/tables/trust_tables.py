@@ -25,8 +25,8 @@ def build_trust_table(data: ReportData) -> Table:
     )
     notes = (
         _KEPT_NOTE,
-        "Reexamined: the successor read a changed file or ran a validation before it touched those files or ended. Verified "
-        "before finish: a validation gave a result after its last source change.",
+        "Reexamined: the successor read a changed file or ran a validation before its first edit of those files, or its end. "
+        "Verified before finish: a validation gave a result after its last source change.",
         f"Harm: solved under {BASELINE} at the same point, successor and repeat, but not under this view. Rescue: the "
         "reverse. Preserved: of snapshots that were already solved, those still solved at the end.",
     )
@@ -62,13 +62,23 @@ def build_belief_table(data: ReportData) -> Table:
                     rows = [row for row in selected if _classify(row) == (state, treatment)]
                     if rows:
                         solved = sum(bool(row["resolved"]) for row in rows)
-                        cells = (len(rows), solved, 100 * solved / len(rows))
+                        unexamined = sum(row.get("reexamined") is False for row in rows)
+                        cells = (len(rows), unexamined, solved, 100 * solved / len(rows))
                         found.append((names[successor], view, state, treatment, *cells))
-    columns = ("successor", "view", "predecessor", "successor's action", "runs", "solved", "solved %")
+    columns = (
+        "successor",
+        "view",
+        "predecessor",
+        "successor's action",
+        "runs",
+        "not reexamined",
+        "solved",
+        "solved %",
+    )
     notes: tuple[str, ...] = (
         f"Right: the official state at the point is {ALREADY_SOLVED}; wrong: any other state. Kept: every changed source line "
         "of the predecessor is in the final patch, to which the successor may have added lines. Points without a changed "
-        "source line are left out.",
+        "source line are left out. A wrong change that was kept and not reexamined was trusted too much.",
     )
     if not found:
         notes = ("No takeover with a labelled state and a changed source line.",)

@@ -38,9 +38,13 @@ def keep_used_models(config: RunConfig) -> RunConfig:
 
 
 def check_windows(config: RunConfig) -> None:
-    """Raises RunUsageError if conversations are to be condensed, but a model's context window is unknown."""
+    """Raises RunUsageError if conversations are to be condensed, but there is no LLM, or its context window is unknown."""
     if not config.condense:
         return
+    if not any(map(models.is_llm, (*config.predecessors, *config.successors))):
+        raise RunUsageError(
+            "--condense: no model of this run is an LLM, so nothing can be condensed (omit the option)"
+        )
     for name in dict.fromkeys((*config.predecessors, *config.successors)):
         if models.is_llm(name) and config.find_window(name) is None:
             model = models.build_llm(name, base_url=config.base_url, models=config.models)

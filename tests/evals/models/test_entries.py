@@ -84,7 +84,7 @@ INVALID = {
     "a: {price: {input: 1}}": "entry a, field price.output: field required (for example price: {input: 0.25",
     "a: {price: {input: -1, output: 1}}": "entry a, field price.input: input should be greater than or equal to 0",
     "a: {price: {input: 1, output: .inf}}": "entry a, field price.output: input should be a finite number",
-    "a: {price: {in: 1, output: 1}}": "entry a, field price.input: field required",
+    "a: {price: {in: 1, output: 1}}": "entry a, field price.in: unknown (known: input, output, cached)",
     "a: {price: {input: 1, output: 1, cache: 1}}": "entry a, field price.cache: unknown (known: input, output, cached)",
     "a: {extra_body: [1]}": "entry a, field extra_body: input should be a valid",
     "a: {extra_body: {messages: []}}": "entry a, field extra_body: messages is set by the runtime (remove it)",

@@ -82,16 +82,20 @@ def test_over_trust_and_harm(measured_rows: Path) -> None:
 
 def test_predecessor_right_or_wrong_by_kept_or_changed(measured_rows: Path) -> None:
     found = {
-        (row["view"], row["predecessor"], row["successor's action"]): (row["runs"], row["solved"])
+        (row["view"], row["predecessor"], row["successor's action"]): (
+            row["runs"],
+            row["not reexamined"],
+            row["solved"],
+        )
         for row in find_rows(measured_rows, "belief")
         if row["view"] in ("repository", "trace")
     }
     # The seventh point has no label.
     assert found == {
-        ("repository", "right", "changed"): (1, 1),
-        ("repository", "wrong", "changed"): (5, 1),
-        ("trace", "right", "kept"): (1, 1),
-        ("trace", "wrong", "kept"): (5, 4),
+        ("repository", "right", "changed"): (1, 0, 1),
+        ("repository", "wrong", "changed"): (5, 0, 1),
+        ("trace", "right", "kept"): (1, 1, 1),
+        ("trace", "wrong", "kept"): (5, 5, 4),
     }
 
 
