@@ -193,6 +193,10 @@ BAD = {
         ("--model", "writer", "--condense"),
         "--condense: the context window of writer is unknown (write it as window into its entry of --models, or pass",
     ),
+    "no LLM": (
+        ("--model", "builtin:oracle", "--condense"),
+        "--condense: no model of this run is an LLM, so nothing can be condensed (omit the option)",
+    ),
 }  # fmt: skip
 
 

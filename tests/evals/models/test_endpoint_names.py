@@ -130,7 +130,7 @@ def test_a_program_without_an_address_takes_that_of_the_environment(
     [
         ("gpt-5", {}, None, "unknown model 'gpt-5' (use openai:NAME, replay:FILE or builtin:oracle, or an entry of a"),
         ("b", {"a": ModelEntry(model="m")}, None, "or an entry of --models: a)"),
-        ("a", {"a": ModelEntry(model="m", api_key_env="LAB_API_KEY")}, None, "a: LAB_API_KEY is not set (its api_key_env in --models; set the variable before"),
+        ("a", {"a": ModelEntry(model="m", api_key_env="LAB_API_KEY")}, None, "a: LAB_API_KEY is not set (its api_key_env in"),
         ("a", {"a": ModelEntry(model="m")}, None, "a: OPENAI_API_KEY is not set (set it, or set OPENAI_BASE_URL to"),
         ("openai:m", {}, None, "openai:m: OPENAI_API_KEY is not set"),
         ("openai:m@http://me:word-1@x/v1", {}, None, "openai:m@URL: has a user, a password or a query"),
