@@ -10,7 +10,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from statistics import mean
@@ -27,7 +27,7 @@ from langgraph_takeover.evals.run.measures.rediscovery import (
 from langgraph_takeover.evals.run.measures.reshown import PredecessorText, StepText, TextTotals, sum_text
 from langgraph_takeover.evals.run.measures.shown_text import split_output
 from langgraph_takeover.handoff.points.detectors import compute_state
-from langgraph_takeover.handoff.readers import read_traces
+from langgraph_takeover.handoff.readers import TraceError, read_traces
 from langgraph_takeover.handoff.trace.events import Differences, Event, Trace
 
 SOURCES = ("mini-swe-agent-v1", "swe-agent", "openhands-v0", "live", "")
@@ -173,17 +173,23 @@ def main() -> None:
         "--runs", action="store_true", help="Print both measures for the labelled steps' runs."
     )
     options = parser.parse_args()
-    if options.runs:
-        _print_runs(list(measure_runs(options.trajectories)))
-        return
-    steps = list(measure_labelled_steps(options.trajectories))
+    try:
+        if options.runs:
+            _print_runs(list(measure_runs(options.trajectories)))
+        else:
+            _print_agreement(list(measure_labelled_steps(options.trajectories)), list_errors=options.errors)
+    except TraceError as error:
+        parser.error(f"{error} (pass the directory that holds {', '.join(SOURCES[:3])})")
+
+
+def _print_agreement(steps: Sequence[LabelledStep], *, list_errors: bool) -> None:
     print(f"{'source':20} steps  mean absolute error  error <= 0.02")
     for source in SOURCES:
         errors = [step.error for step in steps if step.successor.startswith(source)]
         if errors:
             exact = sum(error <= 0.02 for error in errors)
             print(f"{source or 'all':20} {len(errors):5}  {mean(errors):19.3f}  {exact:13}")
-    for step in sorted(steps, key=lambda step: -step.error) if options.errors else ():
+    for step in sorted(steps, key=lambda step: -step.error) if list_errors else ():
         if step.error > 0.1:
             print(
                 f"{step.successor} event {step.event}: labelled {step.labelled:.2f}, measured {step.measured:.2f}"

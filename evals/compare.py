@@ -104,7 +104,7 @@ def _print_trust(console: Console, comparison: Comparison) -> None:
     views = [view for view in comparison.views if any(view.answers.values())]
     if not views:
         return
-    table = Table(title="Shown again, kept and checked: earlier → later run")
+    table = Table(title="Re-shown, kept and checked: earlier → later run")
     table.add_column("view")
     for name in ("re-shown tokens", "kept %", *ANSWERS):
         table.add_column(name.replace("_", " "), justify="right")

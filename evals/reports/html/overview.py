@@ -116,7 +116,7 @@ def build_key_figures(results: Results, summary: Mapping[str, Any]) -> tuple[Key
         KeyFigure("handoff points", f"{len(points):,}", f"in {tasks:,} task{'s' if tasks != 1 else ''}"),
         KeyFigure("median events", _format_median(view_events), "with a view of the work"),
         KeyFigure("median events", _format_median(baseline_events), f"with the {BASELINE} only"),
-        KeyFigure("shown again", _format_percent(reshown, shown), "of the text that successors saw"),
+        KeyFigure("re-shown", _format_percent(reshown, shown), "of the text that successors saw"),
         KeyFigure(
             "harm / rescue",
             f"{sum(each['true'] for each in harm)} / {sum(each['true'] for each in rescue)}" if harm else "–",
@@ -133,7 +133,7 @@ def build_view_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple
     """The columns and rows of the table by view."""
     columns = (
         "view", "runs", "solved", "median events", "Δ events", "median prompt tokens", "Δ prompt tokens",
-        "median first prompt, characters", "shown again", "rediscovery", "Δ solved", "vs uninterrupted, events",
+        "median first prompt, characters", "re-shown", "rediscovery", "Δ solved", "vs uninterrupted, events",
         "median kept", "verified", "harm", "rescue",
         "context overflow", "uncounted calls", "US dollars",
     )  # fmt: skip

@@ -27,8 +27,8 @@ const eventPanel = (timeline, place, strings) => {
   return [
     make("h3", {}, `e${event.index} `, make("span", { class: "what" }, isAction(event) ? `action · ${event.tool}` : `observation · ${event.tool}`)),
     facts([
-      ["shown again", event.shown?.reshown ? `${share(event)}: ${count(event.shown.reshown)} of ${plural(event.shown.chars, "character")}` : null],
-      ["files shown again", event.shown?.files?.map(fileOf).join("; ")],
+      ["re-shown", event.shown?.reshown ? `${share(event)}: ${count(event.shown.reshown)} of ${plural(event.shown.chars, "character")}` : null],
+      ["files re-shown", event.shown?.files?.map(fileOf).join("; ")],
       ["rediscovery", event.kind && event.kind !== "verification" ? KINDS[event.kind] : null],
       ["class", event.kind === "verification" ? "verification (not debt)" : null],
       ["exit code", event.exit_code],

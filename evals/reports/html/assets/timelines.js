@@ -63,7 +63,7 @@ const ruler = (length) => {
 const LEGEND = [
   ["kind-new is-action", "new action"],
   ["kind-new is-observation", "observation"],
-  ["kind-new is-observation", "text shown again: a quarter to all of it", "", 4],
+  ["kind-new is-observation", "re-shown text: a quarter to all of it", "", 4],
   ["kind-read is-action", "repeated read"],
   ["kind-search is-action", "repeated search"],
   ["kind-command is-action", "repeated command"],
