@@ -225,7 +225,7 @@ def _run_job(node: NodeRun, job: ClusterJob) -> JobResult:
 def _list_files(root: Path, row: Row) -> Iterator[str]:
     """The paths below a run's directory that belong to a row, except records."""
     names = [f"traces/{row.get('trace')}.json", f"grading/{row.get('trace')}"]
-    names.append(f"grading/snapshot.{row.get('record_id')}")
+    names += [f"grading/predecessor.{row.get('trace')}", f"grading/snapshot.{row.get('record_id')}"]
     if row["outcome"] == "written":
         names.append(f"records/{row['record_id']}/{NOTES_FILE}")
     return (name for name in names if (root / name).exists())

@@ -225,7 +225,7 @@ def test_the_rows_equal_those_of_one_host(
     assert len({row["node"] for row in read_rows(out)}) == 2
     assert {row["tries"] for row in read_rows(out)} == {1}
     assert traces(out) == traces(local)
-    assert [path.name for path in (out / "grading").glob("snapshot.*/test_output.txt")]
+    assert [path.name for path in (out / "grading").glob("predecessor.*/test_output.txt")]
     nothing_left(out, *two)
     again = takeover("--resume", "--out", out)  # all artifacts exist, so there is nothing to do
     assert again.returncode == 0, again.stderr
