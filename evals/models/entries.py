@@ -237,9 +237,8 @@ def _describe_unknown_field(field: Any) -> str:
 def _describe_invalid_field(error: ValidationError) -> str:
     """The first invalid field, and what it needs; without its value, which may be a key."""
     errors = error.errors(include_input=False, include_url=False)
-    first = min(
-        errors, key=lambda each: each["type"] != "extra_forbidden"
-    )  # a misspelt field explains a missing one
+    # A misspelt field explains a missing one.
+    first = min(errors, key=lambda each: each["type"] != "extra_forbidden")
     field = ".".join(map(str, first["loc"][:2]))
     if first["type"] == "extra_forbidden":
         return f"field {field}: unknown (known: {', '.join(ModelPrice.model_fields)})"

@@ -80,7 +80,7 @@ def _find_sentence_contradiction(field: str, sentence: str, claim: Claim, eviden
 
 def _find_denied_changes(field: str, sentence: str, claim: Claim, evidence: Evidence) -> str | None:
     sources = evidence.current_sources
-    kind = find_denial(sentence, sources, claim.text)
+    kind = find_denial(sentence, sources, claim.text, evidence.record.files or ())
     if kind is None or not (sources or (kind == "any" and field in _CHANGE_FIELDS)):
         return None
     if kind == "source" and evidence.has_only_debugging:

@@ -95,27 +95,27 @@ _NO_FIX = re.compile(
 )
 """Words that explain a source change that is no fix."""
 _PAST = re.compile(r"\b(?:was|were|did|wasn't|weren't|didn't)\b", re.IGNORECASE)
-_COMMON_NAMES = ("__init__.py", "__main__.py", "conftest.py", "models.py", "utils.py", "base.py", "index.js")
-"""Without their directory, they name any of several files."""
 _NAMED_FILE = re.compile(rf"(?:(?:the )?(?:source )?file )?`?({PATH.pattern})`?", re.IGNORECASE)
 
 
-def find_denial(sentence: str, changed_paths: Collection[str], statement: str = "") -> DenialKind | None:
+def find_denial(
+    sentence: str, changed_paths: Collection[str], statement: str = "", files: Collection[str] = ()
+) -> DenialKind | None:
     """Return the files that a sentence calls unchanged; None without a denial, or if it concerns only a part.
 
-    `changed_paths` are the changed source files: a denial about one of them is about the change. `statement` is the
-    whole of which the sentence is a part: it may explain that a change is no fix, and a later sentence of it in the past
-    tense may be about the command that an earlier one names.
+    `changed_paths` are the changed source files: a denial about one of them is about the change, unless its name also fits
+    an unchanged one of `files`, the snapshot's. `statement` is the whole of which the sentence is a part: it may explain
+    that a change is no fix, and a later sentence of it in the past tense may be about the command that an earlier one
+    names.
     """
     if _OTHER_TIME_OR_PART.search(sentence) or _NO_FIX.search(statement or sentence):
         return None
 
     def replace(file: re.Match[str]) -> str:
         name = file[1].removeprefix("./")
-        is_changed = name not in _COMMON_NAMES and any(
-            f"/{path}".endswith(f"/{name}") for path in changed_paths
-        )
-        return "the source" if is_changed else file[0]
+        named = {path for path in changed_paths if f"/{path}".endswith(f"/{name}")}
+        others = (path for path in files if f"/{path}".endswith(f"/{name}") and path not in changed_paths)
+        return "the source" if named and next(others, None) is None else file[0]
 
     text = _NAMED_FILE.sub(replace, sentence)
     is_first = statement.startswith(sentence) or not statement

@@ -58,7 +58,7 @@ _SUCCESS = re.compile(
 _NO_SUCCESS = re.compile(
     rf"(?!{_SUCCESS_START}|^[✓✔✅])^.*\b(?:[Nn]ot?|NOT|0|[Nn]one|should(?:n't)?)\b"
     r"(?! (?:tests? |checks? )?(?:[Ff]ail\w*|[Ee]rrors?|[Ee]xceptions?|[Ii]ssues?|[Pp]roblems?|longer|reproduced)\b)"
-    r"[^,;:.]{0,80}\b(?:[Pp]assed|PASSED|PASS|OK|as expected|correct(?:ly)?|match(?:es)?)\b"
+    rf"[^,;:.]{{0,80}}\b{_SUCCESS_WORD}\b"
     rf"|\b{_SUCCESS_WORD} ?[:=?] ?(?:False|[Nn]o|NO|0|None)\b|\bshould(?: not|n't) happen\b"
 )
 

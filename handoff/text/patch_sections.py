@@ -45,11 +45,11 @@ class PatchSection(NamedTuple):
 
 def split_patch(patch: str) -> tuple[PatchSection, ...]:
     """Split a patch by file. Text without a readable heading is left out."""
-    found = ((_find_path(text.partition("\n@@")[0]), text) for text in split_by_file(patch))
+    found = ((text.partition("\n@@")[0], text) for text in split_by_file(patch))
     return tuple(
-        PatchSection(path, "\nnew file mode" in text.partition("\n@@")[0], text)
-        for path, text in found
-        if path
+        PatchSection(path, "\nnew file mode" in head, text)
+        for head, text in found
+        if (path := _find_path(head))
     )
 
 

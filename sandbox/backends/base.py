@@ -96,7 +96,7 @@ class BackendSandbox:
         else:
             watch.begin()
             result = self._agent_shell.run(command, timeout_s=timeout_s, should_stop=watch.is_over_limit)
-        full = watch is not None and (watch.is_tripped if result.timed_out else watch.is_over_limit())
+        full = watch is not None and (watch.is_tripped if result.timed_out else watch.was_over_limit())
         if not result.timed_out and not result.shell_ended:
             if watch is not None and full:
                 return self._stop_for_full_disk(result, watch)

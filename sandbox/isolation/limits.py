@@ -36,9 +36,10 @@ _NOTABLE_LOSS_BYTES = 4 << 20
 class DiskWatch:
     """Checked repeatedly while a command runs; counts the bytes on disk from time to time.
 
-    It counts at once when the file system has lost half of the space that the sandbox has left. What is written between
-    two commands counts against the second one. A sandbox over its limit may run commands that do not use more, so that
-    it can clean up, but only after everything in it was ended once.
+    It counts at once when the file system has lost half of the space that the sandbox has left, and at the end of each
+    command, unless the last count was slow and recent. What is written between two commands counts against the second
+    one. A sandbox over its limit may run commands that do not use more, so that it can clean up, but only after
+    everything in it was ended once.
     """
 
     def __init__(self, used: Callable[[], int], limit: int, disk: Path | None = None) -> None:
@@ -46,7 +47,7 @@ class DiskWatch:
         self._limit = limit
         self._allowed = limit
         self._disk = disk
-        self._count_next = self._hurry_next = 0.0
+        self._count_next = self._hurry_next = self._end_next = 0.0
         self._last_count = 0
         self._free = self._free_space()
         self.is_tripped = False
@@ -61,11 +62,16 @@ class DiskWatch:
         self._allowed = max(self._limit, self._count(time.monotonic()))
 
     def is_over_limit(self) -> bool:
-        """Whether the running command, or the one that has just ended, must end."""
+        """Whether the running command must end."""
+        return self._check(self._count_next)
+
+    def was_over_limit(self) -> bool:
+        """Whether the command that has just ended exceeded the limit, however short it was."""
+        return self._check(self._end_next)
+
+    def _check(self, count_next: float) -> bool:
         now = time.monotonic()
-        if not self.is_tripped and (
-            now >= self._count_next or (now >= self._hurry_next and self._is_filling())
-        ):
+        if not self.is_tripped and (now >= count_next or (now >= self._hurry_next and self._is_filling())):
             used = self._count(now)
             self.is_tripped = used > self._allowed
             self._allowed = max(self._limit, min(used, self._allowed))
@@ -77,6 +83,7 @@ class DiskWatch:
         spent = time.monotonic() - now
         self._count_next = now + spent + max(_MIN_PAUSE_S, _PAUSE_FACTOR * spent)
         self._hurry_next = now + spent + _HURRIED_PAUSE_FACTOR * spent
+        self._end_next = now + spent + _PAUSE_FACTOR * spent
         return self._last_count
 
     def _is_filling(self) -> bool:

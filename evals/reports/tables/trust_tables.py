@@ -66,14 +66,8 @@ def build_belief_table(data: ReportData) -> Table:
                         cells = (len(rows), unexamined, solved, 100 * solved / len(rows))
                         found.append((names[successor], view, state, treatment, *cells))
     columns = (
-        "successor",
-        "view",
-        "predecessor",
-        "successor's action",
-        "runs",
-        "not reexamined",
-        "solved",
-        "solved %",
+        *("successor", "view", "predecessor", "successor's action"),
+        *("runs", "not reexamined", "solved", "solved %"),
     )
     notes: tuple[str, ...] = (
         f"Right: the official state at the point is {ALREADY_SOLVED}; wrong: any other state. Kept: every changed source line "

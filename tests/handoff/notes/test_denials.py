@@ -172,8 +172,10 @@ def test_a_denial_of_another_file_is_none() -> None:
     assert find_denial("The fix in src/pkg/core.py is not implemented.", ("src/pkg/core.py",)) == "source"
 
 
-def test_a_name_that_many_directories_have_is_no_denial_about_a_changed_file() -> None:
+def test_a_name_that_unchanged_files_have_too_is_no_denial_about_the_changed_one() -> None:
     changed = {"src/a.py", "pkg/__init__.py"}
-    assert find_denial("`__init__.py` was not modified.", changed) is None
-    assert find_denial("`pkg/__init__.py` was not modified.", changed) == "source"
-    assert find_denial("`a.py` was not modified.", changed) == "source"
+    files = {*changed, "other/__init__.py", "other/b.py"}
+    assert find_denial("`__init__.py` was not modified.", changed, files=files) is None
+    assert find_denial("`pkg/__init__.py` was not modified.", changed, files=files) == "source"
+    assert find_denial("`a.py` was not modified.", changed, files=files) == "source"
+    assert find_denial("`__init__.py` was not modified.", changed, files=changed) == "source"

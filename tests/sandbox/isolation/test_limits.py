@@ -123,6 +123,19 @@ def test_writes_between_commands_end_the_next_one(monkeypatch: pytest.MonkeyPatc
     assert disk.is_over(3101)
 
 
+def test_a_short_command_is_counted_when_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if other programs free as much disk space meanwhile, which hides what it wrote."""
+    monkeypatch.setattr(limits, "_PAUSE_FACTOR", 0)  # as if the counts took no time
+    used = 0
+    watch = DiskWatch(lambda: used, 64 * _MIB)
+    watch.begin()
+    assert not watch.was_over_limit()
+    watch.begin()
+    used = 65 * _MIB
+    assert not watch.is_over_limit()  # not yet due
+    assert watch.was_over_limit()
+
+
 def test_freed_space_is_not_allowed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch)
     assert disk.is_over(3000)
