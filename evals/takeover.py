@@ -130,6 +130,13 @@ def run(
         for journal in rows:
             if journal.name in steps:
                 run_jobs(console, executor, journal, work.list_jobs(journal.name), release)
+        missing = work.describe_missing_results()
+        if missing:
+            console.print(
+                f"Handoff points not selected: the results of {missing} are missing (add them with --resume, or leave out "
+                "tasks that cannot run with --task-ids in a new run).",
+                style="yellow",
+            )
         return make_report(console, load_results([out], url), out, url, with_page=report)
 
 
@@ -202,6 +209,7 @@ def _format_executor_options(name: str, **options: str | None) -> str:
 def _print_run_header(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     from langgraph_takeover import sandbox
     from langgraph_takeover.evals.models import describe_ambiguous_models
+    from langgraph_takeover.evals.tasks.grading import describe_network
 
     models = {
         "predecessor": config.predecessors,
@@ -222,6 +230,8 @@ def _print_run_header(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> 
     if warning:
         print(f"warning: {warning}", file=sys.stderr)
     print(f"sandbox: {config.sandbox}, {sandbox.describe_backend(config.sandbox)}", flush=True)
+    if config.grading_network:
+        print(f"network of the official tests: {describe_network(config.sandbox)}", flush=True)
 
 
 def main() -> None:

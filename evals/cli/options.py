@@ -28,6 +28,7 @@ class CommandOptions(RunOptions):
     tasks: str = "bundled"
     task_ids: str | None = None
     points: str = "all"
+    quota: list[str] | None = None
     sandbox: str = "auto"
     records_of: Path | None = None
     stages: str = "all"
@@ -75,6 +76,9 @@ OPTIONS: dict[str, OptionInfo] = {
     ),
     "task_ids": Option(help="Task ids, separated by commas, or @FILE with one id per line."),
     "limit": Option(help="Maximum number of tasks."),
+    "prompt": Option(
+        help="Task prompt: short, or paper, which prescribes eight phases of work as OpenHands' prompt for SWE-bench does."
+    ),
     "points": Option(
         help="Handoff points, separated by commas: first_source_edit, first_validation, first_post_failure_edit."
     ),
@@ -82,12 +86,20 @@ OPTIONS: dict[str, OptionInfo] = {
         help="docker, host (bubblewrap), process (no isolation), or auto: docker for tasks with an image, "
         "else host if available, else process."
     ),
-    "max_points": Option(help="Maximum number of handoff points, taken from the kinds in turn."),
+    "max_points": Option(
+        help="Maximum number of handoff points per predecessor, taken from the kinds in turn.",
+    ),
+    "quota": Option(
+        help="Number of handoff points in one state per predecessor (repeatable), such as needs_completion=30 or "
+        "already_solved=10:first_source_edit,first_validation. Points are chosen once all predecessors and labels are done.",
+        show_default="all points",
+    ),
     "repeats": Option(help="Takeovers per point and view."),
     "study": Option(
-        help="A study of the protocol: main (75 tasks, all points), repeats (40 points, 3 repeats) or predecessors "
-        "(40 tasks, your predecessors, 60 points). It sets --tasks, --task-ids, --view, --repeats and "
-        "--max-points unless you set them."
+        help="A study of the paper: main (75 tasks, all points), repeats (40 points of 75 tasks, 3 repeats) or "
+        "predecessors (40 tasks, 60 points for each of your predecessors). It sets --tasks, --task-ids, --view, --repeats, "
+        "--max-points, --quota, --prompt and --grading-network unless you set them. A --limit above its number of tasks "
+        "adds the next tasks of the same order."
     ),
     "shard": Option(help="Part of the tasks, such as 2/8 or 1-3/8. takeover-report combines the parts."),
     "records_of": Option(
@@ -137,7 +149,8 @@ OPTIONS: dict[str, OptionInfo] = {
         help="Let any model run commands in the process sandbox, with your user, files and network."
     ),
     "grading_network": Option(
-        help="Give the official tests in Docker network access, as the swebench harness does."
+        "--grading-network/--no-grading-network",
+        help="Give the official tests in Docker network access, as the swebench harness does. Agents never get any.",
     ),
     "journal": Option(
         envvar="TAKEOVER_JOURNAL",

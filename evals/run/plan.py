@@ -18,6 +18,7 @@ from langgraph_takeover.evals.run.execution.jobs import RunJobs
 from langgraph_takeover.evals.run.journal import Journals, Row
 from langgraph_takeover.evals.run.measures.costs import TokenTotals, compute_cost_usd
 from langgraph_takeover.evals.run.settings.config import BASELINE, STAGES, RunConfig
+from langgraph_takeover.evals.run.settings.point_selection import list_quotas
 from langgraph_takeover.evals.run.settings.study import Study, load_studies
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS
@@ -66,6 +67,9 @@ class PlanLine(NamedTuple):
 
 class Plan(NamedTuple):
     points: Counter[str]
+    """The points that are taken over, by kind."""
+    reached: int
+    """All points, of which those are selected."""
     is_estimated: bool
     """Whether the points are estimated from the paper's rates."""
     lines: tuple[PlanLine, ...]
@@ -76,15 +80,18 @@ def make_plan(jobs: RunJobs) -> Plan:
     """Plan a run. Counts are exact once the predecessors have run; before, the points are estimated."""
     config = jobs.config
     runs = len(jobs.list_jobs("predecessors"))
-    reached = Counter(point.kind for point in jobs.select_points())
-    expected = len(jobs.journals.predecessors.keys()) < runs
-    kinds = _estimate_points(config, runs, jobs) if expected else reached
+    expected = len(jobs.journals.predecessors.keys()) < runs or bool(jobs.describe_missing_results())
+    if expected:
+        reached, kinds = _estimate_points(jobs)
+    else:
+        reached = len(jobs.list_reached_points())
+        kinds = Counter(point.kind for point in jobs.select_points())
     points = sum(kinds.values())
     noted = points if any(view in VIEWS_WITH_NOTES for view in config.views) else 0
     each = len(config.successors) * config.repeats
     counts = {
         "predecessors": runs,
-        "labels": points,
+        "labels": reached if config.quotas else points,
         "notes": noted,
         "takeovers": points * each * len(config.views),
     }
@@ -95,18 +102,33 @@ def make_plan(jobs: RunJobs) -> Plan:
         left = max(counts[name] - done, 0)
         low, high = (_scale(costs, left) for costs in _estimate_costs(name, config, own, graded_s))
         lines.append(PlanLine(name, counts[name], done, low, high))
-    return Plan(kinds, expected, tuple(lines), basis)
+    return Plan(kinds, reached, expected, tuple(lines), basis)
 
 
-def _estimate_points(config: RunConfig, runs: int, jobs: RunJobs) -> Counter[str]:
-    kinds = Counter[str]()
+def _estimate_points(jobs: RunJobs) -> tuple[int, Counter[str]]:
+    """The number of reached points at the paper's rates, and the selected ones by kind if each quota can be filled."""
+    config, runs = jobs.config, len(jobs.tasks)
+    reached: Counter[str] = Counter()
     for kind in config.points:
-        kinds[kind] = round(runs * POINTS_PER_RUN[kind])
-    most = jobs.get_point_limit()
-    while most is not None and sum(kinds.values()) > most:
-        largest = max(kinds, key=lambda kind: kinds[kind])
-        kinds[largest] -= 1
-    return kinds
+        reached[kind] = round(runs * POINTS_PER_RUN[kind])
+    selected: Counter[str] = Counter()
+    quotas = list_quotas(config)
+    for quota in quotas:
+        wanted: Counter[str] = Counter(quota.list_wanted_kinds(jobs.get_shard()))
+        found = wanted & (reached - selected)
+        # Kinds with enough points replace the one that lacks some.
+        while found.total() < wanted.total():
+            spare = reached - selected - found
+            kind = max(quota.kinds, key=spare.__getitem__)
+            if not spare[kind]:
+                break
+            found[kind] += 1
+        selected += found
+    predecessors = len(config.predecessors)
+    kinds = selected if quotas else reached
+    return reached.total() * predecessors, Counter(
+        {kind: kinds[kind] * predecessors for kind in config.points}
+    )
 
 
 def _choose_basis(journals: Journals) -> tuple[Costs, float, str]:
@@ -205,11 +227,14 @@ def print_plan(
     )
     print(f"predecessors: {', '.join(config.predecessors)}; successors: {', '.join(config.successors)}")
     print(
-        f"views: {', '.join(config.views)}; repeats: {config.repeats}; sandbox: {config.sandbox}; out: {out}"
+        f"views: {', '.join(config.views)}; repeats: {config.repeats}; prompt: {config.prompt}; sandbox: {config.sandbox}, "
+        f"grading {'with' if config.grading_network else 'without'} network; out: {out}"
     )
     kinds = ", ".join(f"{number} {kind}" for kind, number in plan.points.items())
+    selected = sum(plan.points.values())
     print(
-        f"points: {sum(plan.points.values())} ({kinds})"
+        f"points: {selected} ({kinds})"
+        + (f", selected from {plan.reached}" if plan.reached > selected else "")
         + (", estimated from the paper's rates" if plan.is_estimated else "")
     )
     table = Table(

@@ -29,7 +29,9 @@ from langgraph_takeover.evals.run.settings.entries import (
     load_source_models,
 )
 from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS, RunOptions
-from langgraph_takeover.evals.run.settings.study import check_tiers, get_study, read_shard
+from langgraph_takeover.evals.run.settings.point_selection import read_quotas
+from langgraph_takeover.evals.run.settings.shards import read_shard
+from langgraph_takeover.evals.run.settings.study import check_tiers, get_study
 from langgraph_takeover.evals.tasks import Task, TaskSourceError, load_tasks
 from langgraph_takeover.evals.tasks.grading import check_gradable
 from langgraph_takeover.handoff.text.files import describe_error
@@ -37,7 +39,11 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.action import ActionProtocol
 from langgraph_takeover.sandbox.interface import BackendName, SandboxUnavailableError
 
-_CHOICES = {"protocol": get_args(ActionProtocol), "sandbox": ("auto", *get_args(BackendName))}
+_CHOICES = {
+    "protocol": get_args(ActionProtocol),
+    "prompt": ("short", "paper"),
+    "sandbox": ("auto", *get_args(BackendName)),
+}
 
 
 def usage_errors(*extra: type[Exception]) -> tuple[type[Exception], ...]:
@@ -104,7 +110,7 @@ def resolve_run(
         return config, load_run_tasks(config)
     check_unused(out)
     if options["study"] is not None:
-        decided = get_study(options["study"]).options
+        decided = get_study(options["study"]).get_options(options["limit"])
         options = options | {name: value for name, value in decided.items() if name not in explicit}
     settled = _resolve_settings(options)
     settled["models"] = {**load_source_models(settled["records_of"]), **settled["models"]}
@@ -128,7 +134,10 @@ def _find_predecessor_limits(config: RunConfig) -> AgentLimits:
 
 def load_run_tasks(config: RunConfig) -> tuple[Task, ...]:
     """The tasks of a run or of its shard. Raises RunUsageError or TaskSourceError."""
-    tasks = load_tasks(config.tasks, config.task_ids, config.limit)
+    tasks = tuple(
+        task.model_copy(update={"prompt_name": config.prompt})
+        for task in load_tasks(config.tasks, config.task_ids, config.limit)
+    )
     if config.study is not None:
         check_tiers(tasks, config.tasks)
     if not tasks:
@@ -182,6 +191,7 @@ def _resolve_settings(options: dict[str, Any]) -> dict[str, Any]:
         **{name: options[name] for name in get_type_hints(RunOptions)},
         "views": read_views(options["view"]),
         "points": read_points(options["points"]),
+        "quotas": _read_quotas(options),
         "tasks": options["tasks"],
         "task_ids": read_ids(options["task_ids"]),
         "predecessors": _deduplicate(options["predecessor"] or [options["model"]]),
@@ -190,6 +200,14 @@ def _resolve_settings(options: dict[str, Any]) -> dict[str, Any]:
         "journal": remove_password(options["journal"]),
         "records_of": str(options["records_of"].resolve()) if options["records_of"] else None,
     }
+
+
+def _read_quotas(options: dict[str, Any]) -> tuple[str, ...]:
+    quotas = tuple(options["quota"] or ())
+    read_quotas(quotas)
+    if quotas and options["max_points"] is not None:
+        raise RunUsageError("--max-points: cannot be combined with --quota (pass other quotas instead)")
+    return quotas
 
 
 def _deduplicate(names: Sequence[str]) -> tuple[str, ...]:

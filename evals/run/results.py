@@ -43,9 +43,13 @@ _NUMBER_FIELDS = frozenset((
     "first_prompt_chars", "first_prompt_tokens", "window_tokens", "recalls", "recall_events", "recall_tokens",
     "rediscovery_events", "verification_events", "statements", "contradicted", "unsupported", "repeated",
     "shown_chars", "reshown_chars", "verification_chars", "kept",
-    "uncounted_calls", "cost_usd", "empty_replies", "condensed",
+    "uncounted_calls", "cost_usd", "empty_replies", "condensed", "fail_to_pass_failures", "pass_to_pass_failures",
+    "patch_files", "patch_lines",
 ))
-_TRUTH_FIELDS = frozenset(("resolved", "reexamined", "verified_before_finish"))
+_TRUTH_FIELDS = frozenset((
+    "resolved", "reexamined", "verified_before_finish", "regressions", "cleaned_resolved",
+))
+_LIST_FIELDS = frozenset(("records", "scratch_files", "test_files", "truncated"))
 # fmt: on
 _ALWAYS_COUNTED = ("events", "steps", "seconds", "repeat")
 _LARGEST_NUMBER = 1e15
@@ -171,7 +175,7 @@ def _is_typed(field: str, value: Any) -> bool:
         )
     if field in _TRUTH_FIELDS:
         return value is None or isinstance(value, bool)
-    if field == "records":
+    if field in _LIST_FIELDS:
         return isinstance(value, list) and all(isinstance(name, str) for name in value)
     if field == "rediscovery":
         return isinstance(value, dict) and all(_is_typed("events", each) for each in value.values())
@@ -194,7 +198,9 @@ def _describe_type(field: str) -> str:
         return f"a number from 0 to {_LARGEST_NUMBER:,.0f}"
     if field in _TRUTH_FIELDS:
         return "true, false or null"
-    kinds = {"records": "a list of names", "remainders": "an object of objects of numbers, or nulls"}
+    if field in _LIST_FIELDS:
+        return "a list of names"
+    kinds = {"remainders": "an object of objects of numbers, or nulls"}
     return kinds.get(field, "an object of numbers" if field == "rediscovery" else "an object")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from langgraph_takeover.evals.models import find_entry_difference
@@ -16,6 +17,7 @@ from langgraph_takeover.evals.run.journal import (
     get_journals,
     open_journal,
 )
+from langgraph_takeover.evals.run.measures.replies import NOTE_BY_VIEW, has_note
 from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import CONFIG_FILE, RunConfig, RunUsageError, load_config
 from langgraph_takeover.evals.tasks import Task
@@ -23,7 +25,7 @@ from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 
-_SHARED_SETTINGS = ("tasks", "sandbox", "protocol", "points", "command_timeout_s")
+_SHARED_SETTINGS = ("tasks", "prompt", "sandbox", "protocol", "points", "command_timeout_s")
 
 
 def check_source(config: RunConfig) -> None:
@@ -44,12 +46,12 @@ def check_source(config: RunConfig) -> None:
                 f"--from: {source} ran with --{name.replace('_', '-')} {_format_setting(before, name)}, this run has "
                 f"{_format_setting(config, name)} (pass the same value)"
             )
-    strangers = [model for model in config.predecessors if model not in before.predecessors]
-    if strangers:
+    known = [model for model in config.predecessors if model in before.predecessors]
+    if not known:
         raise RunUsageError(
-            f"--from: {source} has no predecessor {strangers[0]} (it has {', '.join(before.predecessors)})"
+            f"--from: {source} has no predecessor {config.predecessors[0]} (it has {', '.join(before.predecessors)})"
         )
-    for name in config.predecessors:
+    for name in known:
         if difference := _find_entry_difference(before, config, name):
             raise RunUsageError(
                 f"--from: {source} ran with another entry {difference} (use the same in --models)"
@@ -91,8 +93,8 @@ def copy_source_run(config: RunConfig, tasks: dict[str, Task], paths: RunPaths, 
                 note = notes.get(record_id, {})
                 writer = config.choose_writer(row["predecessor"])
                 noted = note.get("model") == writer and not _find_entry_difference(before, config, writer)
-                _copy_record(source, paths, record_id, with_notes=noted)
-                _copy_row(rows.labels, labels.get(record_id))
+                noted = _copy_record(source, paths, record_id, config.views if noted else ()) and noted
+                _copy_row(rows.labels, _select_current_label(labels.get(record_id)))
                 _copy_row(rows.notes, note if noted else None)
             paths.traces.mkdir(exist_ok=True)
             shutil.copy2(source.traces / f"{row['trace']}.json", paths.traces)
@@ -101,7 +103,10 @@ def copy_source_run(config: RunConfig, tasks: dict[str, Task], paths: RunPaths, 
     return taken
 
 
-def _copy_record(source: RunPaths, paths: RunPaths, record_id: str, *, with_notes: bool) -> None:
+def _copy_record(
+    source: RunPaths, paths: RunPaths, record_id: str, views_with_notes: Collection[str]
+) -> bool:
+    """Copy a record, with its notes if it has all that these views show. Return whether it has them."""
     record = source.records.load(record_id)
     if record_id not in paths.records.list_ids():
 
@@ -110,13 +115,20 @@ def _copy_record(source: RunPaths, paths: RunPaths, record_id: str, *, with_note
             return record
 
         paths.records.create(record_id, make)
-    if with_notes and record.notes is not None:
+    noted = all(has_note(record, view) for view in views_with_notes if view in NOTE_BY_VIEW)
+    if noted and views_with_notes and record.notes is not None:
         paths.records.add_notes(record_id, record.notes)
+    return noted
 
 
 def _copy_row(journal: Journal, row: Row | None) -> None:
     if row is not None and row["outcome"] != INFRASTRUCTURE_FAILURE and journal.key(row) not in journal:
         journal.append(row)
+
+
+def _select_current_label(label: Row | None) -> Row | None:
+    """The label, unless an earlier version determined its state without the numbers of failing tests."""
+    return label if label is not None and "fail_to_pass_failures" in label else None
 
 
 def _index_by_record(journal: Journal) -> dict[str, Row]:

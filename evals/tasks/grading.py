@@ -13,10 +13,18 @@ from typing import Any, Literal
 from langgraph_takeover import sandbox
 from langgraph_takeover.evals.tasks import Task, TaskSourceError
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.sandbox.interface import FileAccessError, Frozen, Sandbox, SandboxSpec, TakeoverError
+from langgraph_takeover.sandbox.interface import (
+    BackendName,
+    FileAccessError,
+    Frozen,
+    Sandbox,
+    SandboxSpec,
+    TakeoverError,
+)
 
 HandoffState = Literal["needs_completion", "already_solved", "behavior_broken"]
 EVAL_TIMEOUT_S = 1800
+_ROUTES = Path("/proc/net/route")
 _PATCH_NAME = "patch.diff"
 _LOG_NAME = "test_output.txt"
 _PIECE_BYTES, _MAX_PIECES = 15_000_000, 40
@@ -31,14 +39,38 @@ class Verdict(Frozen):
 
     resolved: bool
     detail: str
-    regressions: tuple[str, ...] = ()
-    """PASS_TO_PASS tests that fail with the patch."""
+    fail_to_pass_failures: int | None
+    """Number of FAIL_TO_PASS tests that fail with the patch; None if the tests gave no result."""
+    pass_to_pass_failures: int | None
+    """Number of PASS_TO_PASS tests that fail with the patch; None if the tests gave no result."""
 
     @property
     def handoff_state(self) -> HandoffState:
+        """The state in the authors' order: a regression matters only once all FAIL_TO_PASS tests pass."""
         if self.resolved:
             return "already_solved"
-        return "behavior_broken" if self.regressions else "needs_completion"
+        all_fixed = self.fail_to_pass_failures == 0
+        return "behavior_broken" if all_fixed and self.pass_to_pass_failures else "needs_completion"
+
+    @property
+    def failing_tests(self) -> dict[str, int | bool | None]:
+        """The numbers of failing tests, and whether a regression is one of them, as fields of a row."""
+        broken = self.pass_to_pass_failures
+        return {
+            "fail_to_pass_failures": self.fail_to_pass_failures,
+            "pass_to_pass_failures": broken,
+            "regressions": None if broken is None else broken > 0,
+        }
+
+
+def describe_network(backend: BackendName) -> str:
+    """The network of the official tests if it is requested."""
+    if backend != "docker":
+        return f"none: a {backend} sandbox never has any, only Docker's"
+    routes = [line.split() for line in _ROUTES.read_text().splitlines()[1:]] if _ROUTES.exists() else []
+    if not any(destination == mask == "00000000" for _, destination, *_, mask, _, _, _ in routes):
+        return "none: this host has no route to the internet, so tests that need it fail"
+    return "Docker's default"
 
 
 def check_gradable(tasks: Iterable[Task]) -> None:
@@ -71,7 +103,7 @@ def grade(task: Task, patch: str, spec: SandboxSpec, logs: Path, name: str, *, n
     """
     if not patch.strip():
         # Given a passing log, the grader reports even an empty patch as resolved.
-        return Verdict(resolved=False, detail="empty patch")
+        return _make_unresolved("empty patch")
     directory = logs / name
     shutil.rmtree(directory, ignore_errors=True)  # the harness reuses an existing report
     directory.mkdir(parents=True)
@@ -119,9 +151,9 @@ def _grade_by_harness(task: Task, patch: str, spec: SandboxSpec, directory: Path
 def _read_harness_failure(log: str) -> Verdict:
     """The verdict if the patch caused the missing report. Raises GradingError otherwise."""
     if ">>>>> Patch Apply Failed" in log:
-        return Verdict(resolved=False, detail="the patch does not apply")
+        return _make_unresolved("the patch does not apply")
     if re.search(r"Test timed out after \d+ seconds", log):
-        return Verdict(resolved=False, detail="the tests timed out")
+        return _make_unresolved("the tests timed out")
     lines = [line for line in log.splitlines() if "rror" in line]
     raise GradingError(f"swebench's harness wrote no report: {(lines or ['no log'])[0][:300]}")
 
@@ -142,17 +174,17 @@ def _grade_by_log(task: Task, patch: str, spec: SandboxSpec, directory: Path) ->
             for command in GIT_APPLY_CMDS
         )
         if grading_sandbox.inspect(f"{attempts}; exit 1").exit_code != 0:
-            return Verdict(resolved=False, detail="the patch does not apply")
+            return _make_unresolved("the patch does not apply")
         # Only the `process` back end has its repository at another path than the script expects.
         script = test_spec.eval_script.replace("/testbed", grading_sandbox.workspace)
         grading_sandbox.write_file(f"{home}/eval.sh", script.encode())
         run = grading_sandbox.run(f"bash {home}/eval.sh >{home}/{_LOG_NAME} 2>&1", timeout_s=EVAL_TIMEOUT_S)
         if run.timed_out:
-            return Verdict(resolved=False, detail="the tests timed out")
+            return _make_unresolved("the tests timed out")
         try:
             log = _read_long_file(grading_sandbox, f"{home}/{_LOG_NAME}")
         except FileAccessError as error:
-            return Verdict(resolved=False, detail=f"the tests' log cannot be read: {error}")
+            return _make_unresolved(f"the tests' log cannot be read: {error}")
     except FileAccessError as error:
         raise GradingError(f"cannot write to the grading sandbox: {error}") from error
     finally:
@@ -183,9 +215,18 @@ def _parse_report(report: dict[str, Any]) -> Verdict:
     if report.get("infra_failure"):
         raise GradingError(f"swebench reports an infrastructure failure: {report['infra_failure_reason']}")
     tests = report.get("tests_status", {})
-    regressions = tuple(tests.get("PASS_TO_PASS", {}).get("failure", ()))
     if not tests:
-        return Verdict(resolved=False, detail="the tests printed no readable result")
+        return _make_unresolved("the tests printed no readable result")
     passed, failed = (len(tests["FAIL_TO_PASS"][key]) for key in ("success", "failure"))
-    detail = f"{passed} of {passed + failed} FAIL_TO_PASS, {len(regressions)} regressions"
-    return Verdict(resolved=bool(report["resolved"]), detail=detail, regressions=regressions)
+    broken = len(tests.get("PASS_TO_PASS", {}).get("failure", ()))
+    return Verdict(
+        resolved=bool(report["resolved"]),
+        detail=f"{passed} of {passed + failed} FAIL_TO_PASS, {broken} regressions",
+        fail_to_pass_failures=failed,
+        pass_to_pass_failures=broken,
+    )
+
+
+def _make_unresolved(detail: str) -> Verdict:
+    """The verdict on a patch whose tests gave no result."""
+    return Verdict(resolved=False, detail=detail, fail_to_pass_failures=None, pass_to_pass_failures=None)

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.sandbox.interface import BackendName, Frozen, SandboxSpec, TakeoverError
 
 SUITE = Path(str(files("langgraph_takeover.evals.tasks") / "suite"))
@@ -34,13 +35,12 @@ class Task(Frozen):
     id: str
     instance: Mapping[str, Any]
     directory: Path | None = None
+    prompt_name: Literal["short", "paper"] = "short"
 
     @property
     def prompt(self) -> str:
         """The task prompt, identical for every agent."""
-        template = (files("langgraph_takeover.evals.tasks") / "prompts" / "task.md").read_text(
-            encoding="utf-8"
-        )
+        template = load_prompt(self.prompt_name, "evals.tasks")
         statement = str(self.instance["problem_statement"]).replace("\r\n", "\n").strip()
         return template.replace("{problem_statement}", statement)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
@@ -20,6 +20,7 @@ from langgraph_takeover.nodes.model.usage import count_uncounted_calls, estimate
 class NotesCall(NamedTuple):
     """One call of the model that writes notes."""
 
+    note: Literal["summary", "structured"]
     usage: Usage
     uncounted_calls: int
     """Requests whose tokens are unknown: this one, and refused or failed attempts before it."""
@@ -50,7 +51,8 @@ def build_ask(
             raise PromptTooLongError(str(error)) from error
         usage = measure_usage(reply, messages)
         uncounted = count_uncounted_calls(reply, usage)
-        on_call(NotesCall(usage, uncounted, describe_empty_reply(reply), is_truncated(reply)))
+        note: Literal["summary", "structured"] = "summary" if schema is None else "structured"
+        on_call(NotesCall(note, usage, uncounted, describe_empty_reply(reply), is_truncated(reply)))
         # A sum without the earlier attempts would be a part.
         return reply.text, usage.model_copy(update={"estimated": uncounted > 0})
 

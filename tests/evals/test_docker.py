@@ -59,7 +59,7 @@ def test_a_bundled_task_in_docker(images: Any, takeover: RunCommand, tmp_path: P
     done = takeover("--sandbox", "docker", *chosen, "--out", out)
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert [row["resolved"] for row in read_rows(out)] == [True, True]
-    assert [row["handoff_state"] for row in read_rows(out, "labels")] == ["behavior_broken"]
+    assert [row["handoff_state"] for row in read_rows(out, "labels")] == ["needs_completion"]
     only_snapshots_left(out)
 
 

@@ -322,11 +322,58 @@ def test_thought_alone_is_no_note(snapshot_case: Frozen, chat_server: ChatServer
     config = snapshot_case.config.model_copy(update={"models": {"mine": entry}, "notes_model": "mine"})
     row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record)
     assert (row["outcome"], row["malformed"], row["llm_calls"]) == ("written", True, 3)
+    assert row["truncated"] == ["summary", "structured"]
     assert row["detail"] == (
         "3 of 3 replies had thought, but no text; 3 were cut off at the limit of 1,600 output tokens "
         "(raise max_output_tokens of mine in --models)"
     )
     assert (row["prompt_tokens"], row["uncounted_calls"], row["cost_usd"]) == (300, 0, pytest.approx(330e-6))
+
+
+@pytest.mark.parametrize(
+    ("replies", "views", "outcome", "message"),
+    [
+        (("", "{}", "{}"), ("summary",), "infrastructure_failure", "mine wrote no summary note: 1 of 3"),
+        (("", "{}", "{}"), ("structured",), "written", "1 of 3 replies had no text"),
+        (("Text.", "", ""), ("cited",), "infrastructure_failure", "mine wrote no structured note: 2 of 3"),
+        (("Text.", "No JSON.", ""), ("structured",), "written", "1 of 3 replies had no text"),
+        (("Text.", "", ""), ("summary",), "written", "2 of 3 replies had no text"),
+    ],
+)
+def test_an_empty_note_fails_the_views_that_show_it(
+    snapshot_case: Frozen,
+    chat_server: ChatServer,
+    replies: tuple[str, ...],
+    views: tuple[str, ...],
+    outcome: str,
+    message: str,
+) -> None:
+    answers = iter([chat_server.reply(text) for text in replies])
+    chat_server.answer = lambda request: next(answers)
+    entry = ModelEntry(model="m", base_url=chat_server.url)
+    settings = {"models": {"mine": entry}, "notes_model": "mine", "views": ("repository", *views)}
+    config = snapshot_case.config.model_copy(update=settings)
+    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record)
+    assert row["outcome"] == outcome
+    assert row["detail"].startswith(message)
+    if outcome == "written" and replies[0] == "":
+        # Other notes of the record are no reason to show an empty one.
+        config = config.model_copy(update={"successors": (ORACLE,)})
+        shown = stages.run_takeover(
+            config, snapshot_case.out, snapshot_case.task, snapshot_case.record, "summary", ORACLE, 90
+        )
+        assert shown["outcome"] == "infrastructure_failure"
+        assert "has no notes, but the summary view shows them" in shown["detail"]
+
+
+def test_truncated_notes_are_named(snapshot_case: Frozen, chat_server: ChatServer) -> None:
+    fields = '{"work_completed": [{"claim": "It is half done.", "events": ["e1"]}]}'
+    replies = iter([chat_server.reply("A long sum", "length"), chat_server.reply(fields)])
+    chat_server.answer = lambda request: next(replies)
+    entry = ModelEntry(model="m", base_url=chat_server.url)
+    config = snapshot_case.config.model_copy(update={"models": {"mine": entry}, "notes_model": "mine"})
+    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record)
+    assert (row["outcome"], row["truncated"]) == ("written", ["summary"])
 
 
 def test_notes_with_an_uncounted_call_have_no_sums(snapshot_case: Frozen, chat_server: ChatServer) -> None:

@@ -43,10 +43,18 @@ def test_rows_are_complete_and_solved(complete_run: Path) -> None:
     assert {row["record_id"] for row in by_view["repository"]} == {
         row["record_id"] for row in by_view["structured"]
     }
-    assert {row["handoff_state"] for row in read_rows(complete_run, "labels")} == {
-        "already_solved",
-        "behavior_broken",
-    }
+    labels = read_rows(complete_run, "labels")
+    assert {row["handoff_state"] for row in labels} == {"already_solved", "needs_completion"}
+    for row in labels:
+        failing = (row["fail_to_pass_failures"], row["pass_to_pass_failures"])
+        assert (failing == (0, 0)) is (row["handoff_state"] == "already_solved")
+        assert row["regressions"] is (failing[1] > 0)
+    assert any(row["regressions"] for row in labels)
+    assert all(row["fail_to_pass_failures"] == row["pass_to_pass_failures"] == 0 for row in found)
+    # The predecessors leave scripts, which the successors keep; without them, the patches solve the tasks too.
+    assert {row["cleaned_resolved"] for row in found if row["scratch_files"]} == {True}
+    assert {row["cleaned_resolved"] for row in found if not row["scratch_files"]} <= {None}
+    assert all(row["patch_files"] >= 1 and row["patch_lines"] >= 1 for row in found)
 
 
 def test_views_with_more_information_need_fewer_events(complete_run: Path) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from langgraph_takeover.evals.run.execution import stages
 from langgraph_takeover.evals.run.execution.executors import Job
-from langgraph_takeover.evals.run.journal import Journals
+from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Journal, Journals, Row
 from langgraph_takeover.evals.run.settings.config import RunConfig
-from langgraph_takeover.evals.run.settings.study import ReachedPoint, choose_points, read_shard
+from langgraph_takeover.evals.run.settings.point_selection import ReachedPoint, choose_points, list_quotas
+from langgraph_takeover.evals.run.settings.shards import Shard, read_shard
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.handoff.views import VIEWS_WITH_NOTES
 
@@ -28,23 +29,40 @@ class RunJobs(NamedTuple):
         jobs: list[Job] = getattr(self, f"_{stage}")()
         return jobs
 
-    def select_points(self) -> tuple[ReachedPoint, ...]:
-        """The selected handoff points among the reached ones."""
+    def list_reached_points(self) -> tuple[ReachedPoint, ...]:
+        """All handoff points of the completed predecessors, in the order of the tasks."""
         rows = {self.journals.predecessors.key(row): row for row in self.journals.predecessors.rows()}
-        reached = [
+        return tuple(
             ReachedPoint(task, predecessor, record)
             for task in self.tasks.values()
             for predecessor in self.config.predecessors
             for record in rows.get((task.id, predecessor), {}).get("records", ())
-        ]
-        return choose_points(reached, self.get_point_limit())
+        )
 
-    def get_point_limit(self) -> int | None:
-        """Maximum number of points, for this shard if the run is one."""
-        most, shard = self.config.max_points, self.config.shard
-        if most is None or shard is None:
-            return most
-        return max(1, len(read_shard(shard).select(range(most))))
+    def select_points(self) -> tuple[ReachedPoint, ...]:
+        """The handoff points that are taken over. None while `describe_missing_results` names something."""
+        quotas = list_quotas(self.config)
+        if not quotas:
+            return self.list_reached_points()
+        if self.describe_missing_results():
+            return ()
+        states = {row["record_id"]: row.get("handoff_state") for row in self.journals.labels.rows()}
+        return choose_points(self.list_reached_points(), quotas, states, self.get_shard())
+
+    def describe_missing_results(self) -> str:
+        """The results without which points cannot be selected, for instance `2 predecessors`; empty if none.
+
+        A selection from a part of the results would change when the run is resumed.
+        """
+        if not list_quotas(self.config):
+            return ""
+        missing = {"predecessors": len(self._predecessors()) - _count_completed(self.journals.predecessors)}
+        if self.config.quotas:
+            missing["labels"] = len(self.list_reached_points()) - _count_completed(self.journals.labels)
+        return " and ".join(f"{number} {stage}" for stage, number in missing.items() if number > 0)
+
+    def get_shard(self) -> Shard | None:
+        return read_shard(self.config.shard) if self.config.shard else None
 
     def _predecessors(self) -> list[Job]:
         return [
@@ -54,15 +72,18 @@ class RunJobs(NamedTuple):
         ]
 
     def _labels(self) -> list[Job]:
-        return [
-            Job(stages.grade_snapshot, self.config, self.out, (task, record), (record,), record)
-            for task, _, record in self.select_points()
-        ]
+        points = self.list_reached_points() if self.config.quotas else self.select_points()
+        return self._make_record_jobs(stages.grade_snapshot, points)
 
     def _notes(self) -> list[Job]:
         if not any(view in VIEWS_WITH_NOTES for view in self.config.views):
             return []
-        return [job._replace(stage=stages.write_note) for job in self._labels()]
+        return self._make_record_jobs(stages.write_note, self.select_points())
+
+    def _make_record_jobs(self, stage: Callable[..., Row], points: Iterable[ReachedPoint]) -> list[Job]:
+        return [
+            Job(stage, self.config, self.out, (task, record), (record,), record) for task, _, record in points
+        ]
 
     def _takeovers(self) -> list[Job]:
         how = [
@@ -73,3 +94,7 @@ class RunJobs(NamedTuple):
             for task, _, record in self.select_points()
             for each in how
         ]
+
+
+def _count_completed(journal: Journal) -> int:
+    return sum(row["outcome"] != INFRASTRUCTURE_FAILURE for row in journal.rows())

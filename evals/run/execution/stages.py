@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
-from langgraph_takeover import Outcome
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.execution import threads
+from langgraph_takeover.evals.run.execution.grading import grade_cleaned, grade_patch, grade_predecessor
 from langgraph_takeover.evals.run.execution.rows import (
     describe_empty_calls,
     join_details,
@@ -22,16 +22,19 @@ from langgraph_takeover.evals.run.measures.costs import (
     count_recall_tokens,
     sum_usage,
 )
+from langgraph_takeover.evals.run.measures.final_patch import measure_patch
 from langgraph_takeover.evals.run.measures.remainder import measure_remainder
 from langgraph_takeover.evals.run.measures.replies import (
     describe_empty_notes,
+    find_empty_note,
+    has_note,
+    list_truncated_notes,
 )
 from langgraph_takeover.evals.run.measures.trust import measure_trust
 from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.evals.tasks import Task
-from langgraph_takeover.evals.tasks.grading import GradingError, Verdict
-from langgraph_takeover.evals.tasks.verdicts import get_verdict
+from langgraph_takeover.evals.tasks.grading import GradingError
 from langgraph_takeover.handoff import prompts, views
 from langgraph_takeover.handoff.ledger import FencedError, ThreadHeldError
 from langgraph_takeover.handoff.notes.claims import measure_soundness
@@ -60,7 +63,7 @@ INFRASTRUCTURE_ERRORS: tuple[type[Exception], ...] = (
     SnapshotNotFoundError,
 )
 NOTES_TIMEOUT_S = 1800.0
-PROMPTS = prompts.compute_version("handoff", "nodes")
+PROMPTS = prompts.compute_version("handoff", "nodes", "evals.tasks")
 
 
 def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row:
@@ -81,7 +84,7 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
         return row | make_failure_row(error, started)
     events = _redact_events(outcome.state)
     _save_trace(paths, name, outcome.state, model, events)
-    resolved, trouble = _grade_predecessor(config, task, paths, outcome, name)
+    resolved, trouble = grade_predecessor(config, task, paths, outcome, name)
     return row | {
         "outcome": "run",
         "prompts": PROMPTS,
@@ -103,19 +106,6 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
     }
 
 
-def _grade_predecessor(
-    config: RunConfig, task: Task, paths: RunPaths, outcome: Outcome, name: str
-) -> tuple[bool | None, str]:
-    """Whether a run that ended by itself solved the task, and a description of a failed grading."""
-    if outcome.stop_reason != "finished" or not outcome.records:
-        return None, ""
-    try:
-        return _grade(config, task, paths, outcome.patch, f"predecessor.{name}").resolved, ""
-    except GradingError as error:
-        # The records are valid without the verdict.
-        return None, f"final patch not graded: {redact(str(error))[:300]}"
-
-
 def grade_snapshot(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
     """Restore a record's snapshot and grade it officially, to label the record's handoff state."""
     paths = RunPaths(out)
@@ -130,12 +120,13 @@ def grade_snapshot(config: RunConfig, out: Path, task: Task, record_id: str) -> 
                 patch = patch_since(sandbox, record.task.base_commit)
             except RepositoryError as error:
                 trouble = f"no patch: {error}"
-        verdict = _grade(config, task, paths, patch, f"snapshot.{record_id}")
+        verdict = grade_patch(config, task, paths, patch, f"snapshot.{record_id}")
     except INFRASTRUCTURE_ERRORS as error:
         return row | make_failure_row(error, started)
     return row | {
         "outcome": "graded",
         "handoff_state": verdict.handoff_state,
+        **verdict.failing_tests,
         "detail": trouble or verdict.detail,
         "seconds": _measure_elapsed(started),
     }
@@ -161,6 +152,13 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
             on_call=calls.append,
         )
         notes = write_notes(record, ask, writer)
+        trouble = describe_empty_notes(
+            calls, writer, models.find_notes_limit(writer, config.models, OUTPUT_TOKENS)
+        )
+        if empty := find_empty_note(notes, calls, config.views):
+            raise ModelError(
+                f"{writer} wrote no {empty} note: {trouble or 'the prompt exceeds its context window'}"
+            )
         paths.records.add_notes(record_id, notes)
     except INFRASTRUCTURE_ERRORS as error:
         return row | make_failure_row(error, started)
@@ -169,9 +167,8 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
     spent = sum_usage((call.usage for call in calls), sum(call.uncounted_calls for call in calls))
     return row | {
         "outcome": "written",
-        "detail": describe_empty_notes(
-            calls, writer, models.find_notes_limit(writer, config.models, OUTPUT_TOKENS)
-        ),
+        "detail": trouble,
+        "truncated": list_truncated_notes(calls),
         "prompts": notes.prompts,
         "usage": dict(zip(("summary", "structured"), costs, strict=True)),
         "llm_calls": len(calls),
@@ -199,7 +196,7 @@ def run_takeover(
     try:
         record = paths.records.load(record_id)
         row |= {"point": record.point.kind, "predecessor": record.predecessor, "digest": record.digest}
-        if view in views.VIEWS_WITH_NOTES and record.notes is None:
+        if view in views.VIEWS_WITH_NOTES and not has_note(record, view):
             raise RecordError(
                 f"record {record_id} has no notes, but the {view} view shows them (see notes.jsonl)"
             )
@@ -212,9 +209,10 @@ def run_takeover(
                 run, lambda: run.take_over(record_id, cast(ViewName, view))
             )
         taken = before + _measure_elapsed(started)
-        verdict = _grade(config, task, paths, outcome.patch, name)
+        verdict = grade_patch(config, task, paths, outcome.patch, name)
     except INFRASTRUCTURE_ERRORS as error:
         return row | make_failure_row(error, started)
+    cleaned_resolved, trouble = grade_cleaned(config, task, paths, outcome.patch, record, name)
     events = _redact_events(outcome.state)
     continues = Continuation(
         trace=record.thread_id.removeprefix(threads.PREDECESSOR_PREFIX),
@@ -227,9 +225,12 @@ def run_takeover(
     return row | {
         "resolved": verdict.resolved,
         "outcome": "graded",
+        **verdict.failing_tests,
+        "cleaned_resolved": cleaned_resolved,
+        **measure_patch(outcome.patch, record.task.base_directories)._asdict(),
         "stop_reason": outcome.stop_reason,
         "detail": join_details(
-            outcome.patch_error or verdict.detail, describe_empty_calls(config, successor, events)
+            outcome.patch_error or verdict.detail, trouble, describe_empty_calls(config, successor, events)
         ),
         **measure_costs(config, successor, events, outcome, taken),
         "first_prompt_chars": first.characters,
@@ -268,11 +269,6 @@ def _save_trace(
     )
     paths.traces.mkdir(exist_ok=True)
     write_durably(paths.traces / f"{name}.json", json.dumps(trace.model_dump(mode="json")))
-
-
-def _grade(config: RunConfig, task: Task, paths: RunPaths, patch: str, name: str) -> Verdict:
-    spec = paths.spec(config, task)
-    return get_verdict(task, patch, spec, paths.logs, name, network=config.grading_network)
 
 
 def _redact_events(state: AgentState) -> list[Event]:

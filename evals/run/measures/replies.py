@@ -1,14 +1,19 @@
-"""Replies without text and action, and what they say about a model's settings."""
+"""Replies without text and action, empty and truncated notes, and what they say about a model's settings."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from langgraph_takeover.handoff.records.record import HandoffRecord, Notes
+from langgraph_takeover.handoff.text.note_fields import UNKNOWN
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
 from langgraph_takeover.nodes.model.notes import NotesCall
 from langgraph_takeover.nodes.model.thoughts import CUT_OFF, EMPTY_REPLY, THOUGHT_ONLY
+
+NOTE_BY_VIEW = {"summary": "summary", "structured": "structured", "cited": "structured"}
+"""The note that a view shows."""
 
 
 class EmptyReplies(NamedTuple):
@@ -53,6 +58,28 @@ def describe_empty_replies(empty: EmptyReplies, calls: int, model: str, max_toke
     if max_tokens is None:
         return f"{what}; {empty.cut_off} were cut off at the server's limit (raise it there, or set {own})"
     return f"{what}; {empty.cut_off} were cut off at the limit of {max_tokens:,} output tokens (raise {own})"
+
+
+def find_empty_note(notes: Notes, calls: Sequence[NotesCall], views: Collection[str]) -> str | None:
+    """The first note that these views show and that the writer left empty, if any.
+
+    A structured note with text that is not in its format is not empty: its observed fields count.
+    """
+    replies = [call.empty_reply for call in calls if call.note == "structured"]
+    empty = {"summary": notes.summary == UNKNOWN, "structured": notes.malformed and all(replies)}
+    return next((NOTE_BY_VIEW[view] for view in views if empty.get(NOTE_BY_VIEW.get(view, ""))), None)
+
+
+def has_note(record: HandoffRecord, view: str) -> bool:
+    """Whether the record has the note that the view shows."""
+    notes = record.notes
+    return notes is not None and (NOTE_BY_VIEW[view] != "summary" or notes.summary != UNKNOWN)
+
+
+def list_truncated_notes(calls: Sequence[NotesCall]) -> list[str]:
+    """The notes whose last reply was cut off at its length limit."""
+    last = {call.note: call.is_truncated for call in calls}
+    return [note for note, is_truncated in last.items() if is_truncated]
 
 
 def describe_empty_notes(calls: Sequence[NotesCall], writer: str, max_tokens: int) -> str:

@@ -72,6 +72,8 @@ class RunConfig(Frozen, RunOptions):
     journal: str | None = None
     """The database of rows without its password. None: the one in the results directory."""
     points: tuple[PointKind, ...] = POINTS
+    quotas: tuple[str, ...] = ()
+    """Numbers of handoff points by state, as `point_selection.read_quotas` reads them."""
     sandbox: BackendName
 
     def describe_predecessor_limits(self) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge
 
@@ -13,6 +13,7 @@ OPTION_FIELDS = {
     "model": ("predecessors", "successors"),
     "predecessor": ("predecessors",),
     "successor": ("successors",),
+    "quota": ("quotas",),
 }
 """The configuration fields of options with another name."""
 
@@ -25,8 +26,10 @@ class RunOptions(AgentOptions):
     limit: Annotated[int | None, Ge(1)] = None
     study: str | None = None
     shard: str | None = None
-    """The part of the tasks that this run covers, as `evals.run.settings.study.read_shard` reads it."""
+    """The part of the tasks that this run covers, as `evals.run.settings.shards.read_shard` reads it."""
+    prompt: Literal["short", "paper"] = "short"
     max_points: Annotated[int | None, Ge(1)] = None
+    """Per predecessor."""
     repeats: Annotated[int, Ge(1)] = 1
     base_url: str | None = None
     max_reply_tokens: Annotated[int | None, Ge(1)] = None

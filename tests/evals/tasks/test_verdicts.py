@@ -9,6 +9,8 @@ from langgraph_takeover.evals.tasks.grading import GradingError, Verdict
 from langgraph_takeover.evals.tasks.verdicts import MAX_TRIES, get_verdict
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxSpec
 
+SOLVED = Verdict(resolved=True, detail="", fail_to_pass_failures=0, pass_to_pass_failures=0)
+
 
 @pytest.fixture(scope="module")
 def task() -> Task:
@@ -43,7 +45,7 @@ def test_every_input_of_a_verdict_is_part_of_the_cache_key(
 
     def grade_patch(*arguments: object, network: bool) -> Verdict:
         calls.append(str(arguments[1]))
-        return Verdict(resolved=True, detail="")
+        return SOLVED
 
     monkeypatch.setattr(verdicts, "grade", grade_patch)
     other = task.model_copy(update={"instance": {**task.instance, "FAIL_TO_PASS": "[]"}})
@@ -84,7 +86,7 @@ def test_failed_gradings_are_retried(
         calls.append("")
         if len(calls) <= failure_count:
             raise GradingError("the sandbox is gone")
-        return Verdict(resolved=True, detail="")
+        return SOLVED
 
     monkeypatch.setattr(verdicts, "grade", fail_first)
     if failure_count < MAX_TRIES:
@@ -108,3 +110,34 @@ def test_a_full_disk_is_not_retried(
     with pytest.raises(OutOfDiskError):
         get_verdict(task, "a", spec, tmp_path, "name")
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("fixed", "broken", "state"),
+    [
+        (0, 3, "behavior_broken"),
+        (1, 0, "needs_completion"),
+        (1, 3, "needs_completion"),  # a regression matters only once the issue is fixed
+        (None, None, "needs_completion"),
+    ],
+)
+def test_a_failing_test_of_the_issue_comes_before_a_regression(
+    fixed: int | None, broken: int | None, state: str
+) -> None:
+    verdict = Verdict(resolved=False, detail="", fail_to_pass_failures=fixed, pass_to_pass_failures=broken)
+    assert verdict.handoff_state == state
+    assert verdict.failing_tests["regressions"] is (None if broken is None else broken > 0)
+
+
+def test_failing_tests_are_counted(task: Task, spec: SandboxSpec, tmp_path: Path) -> None:
+    solved = get_verdict(task, read_gold_patch(task), spec, tmp_path, "gold")
+    assert (solved.fail_to_pass_failures, solved.pass_to_pass_failures) == (0, 0)
+    other = "diff --git a/NOTE b/NOTE\nnew file mode 100644\n--- /dev/null\n+++ b/NOTE\n@@ -0,0 +1 @@\n+x\n"
+    unsolved = get_verdict(task, other, spec, tmp_path, "other")
+    assert unsolved.fail_to_pass_failures == len(task.instance["FAIL_TO_PASS"])
+    assert unsolved.failing_tests["regressions"] is False
+    unknown = get_verdict(task, "not a patch", spec, tmp_path, "none")
+    assert unknown.detail == "the patch does not apply"
+    assert unknown.failing_tests == dict.fromkeys(
+        ("fail_to_pass_failures", "pass_to_pass_failures", "regressions")
+    )

@@ -43,8 +43,8 @@ def test_the_limit_to_raise_is_named() -> None:
 
 
 def test_notes_without_text() -> None:
-    fine = NotesCall(Usage(), 0, "", False)
+    fine = NotesCall("summary", Usage(), 0, "", False)
     assert describe_empty_notes([fine], "m", 1600) == ""
-    assert describe_empty_notes([fine, NotesCall(Usage(), 0, "no text", False)], "m", 1600) == (
+    assert describe_empty_notes([fine, NotesCall("structured", Usage(), 0, "no text", False)], "m", 1600) == (
         "1 of 2 replies had no text"
     )

@@ -7,10 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from langgraph_takeover.evals.run.settings.config import POINTS, RunUsageError
-from langgraph_takeover.evals.run.settings.study import ReachedPoint, choose_points, load_studies, read_shard
-from langgraph_takeover.evals.tasks import Task
-
 from ...conftest import RunCommand, assert_refused, read_rows
 
 
@@ -19,55 +15,91 @@ def verified_parquet(real_data: Path) -> Path:
     return real_data / "data" / "swebench_verified_v5.parquet"
 
 
-def points(*reached: tuple[int, str, str]) -> list[ReachedPoint]:
-    return [
-        ReachedPoint(Task(id=f"t{n}", instance={}), model, f"t{n}.{model}.{kind}")
-        for n, model, kind in reached
-    ]
-
-
 def parse_plan(output: str) -> dict[str, str]:
     """The jobs of each stage in the table of a plan."""
     lines = [line.split("│")[1:-1] for line in output.splitlines() if line.startswith("│")]
     return {stage.strip(): jobs.strip() for stage, jobs, *_ in lines}
 
 
+def run_dry(run_main: RunCommand, parquet: Path, *arguments: str | Path) -> str:
+    done = run_main("--tasks", parquet, "--dry-run", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_the_main_study_matches_the_paper(
     verified_parquet: Path, run_main: RunCommand, tmp_path: Path
 ) -> None:
-    done = run_main(
-        "--study",
-        "main",
-        "--tasks",
+    successors = [part for each in "abc" for part in ("--successor", f"openai:{each}")]
+    out = run_dry(
+        run_main,
         verified_parquet,
-        "--dry-run",
-        "--model",
-        "openai:m",
-        "--out",
-        tmp_path / "o",
+        *("--study", "main", "--model", "openai:m", *successors, "--out", tmp_path / "o"),
     )
-    assert done.returncode == 0, done.stderr
-    assert "75 tasks" in done.stdout
-    assert "51 of 15 min - 1 hour, 24 of 1-4 hours" in done.stdout
-    assert "181 (75 first_source_edit, 75 first_validation, 31 first_post_failure_edit)" in done.stdout
-    jobs = parse_plan(done.stdout)
-    assert jobs == {"predecessors": "75", "labels": "181", "notes": "181", "takeovers": "724", "all": "1,161"}
-    assert "The run cannot start yet: openai:m: OPENAI_API_KEY is not set" in done.stdout
+    assert "75 tasks" in out
+    assert "51 of 15 min - 1 hour, 24 of 1-4 hours" in out
+    assert "181 (75 first_source_edit, 75 first_validation, 31 first_post_failure_edit)" in out
+    assert "prompt: paper; sandbox: docker, grading with network" in out
+    jobs = parse_plan(out)
+    assert jobs == {
+        "predecessors": "75",
+        "labels": "181",
+        "notes": "181",
+        "takeovers": "2,172",
+        "all": "2,609",
+    }
+    assert "The run cannot start yet: openai:m: OPENAI_API_KEY is not set" in out
     assert not (tmp_path / "o").exists()
 
 
-@pytest.mark.parametrize(("name", "takeovers"), [("repeats", "480"), ("predecessors", "240")])
-def test_the_robustness_studies(
-    verified_parquet: Path, run_main: RunCommand, tmp_path: Path, name: str, takeovers: str
+def test_the_study_of_repeats_chooses_points_by_state(
+    verified_parquet: Path, run_main: RunCommand, tmp_path: Path
 ) -> None:
-    models = [part for each in "abc" for part in ("--predecessor", f"openai:{each}")]
-    predecessors = models if name == "predecessors" else ()
-    done = run_main(
-        "--study", name, "--tasks", verified_parquet, *predecessors, "--dry-run", "--out", tmp_path
+    out = run_dry(
+        run_main, verified_parquet, "--study", "repeats", "--model", "openai:m", "--out", tmp_path / "o"
     )
-    assert done.returncode == 0, done.stderr
-    assert parse_plan(done.stdout)["takeovers"] == takeovers
-    assert f"points: {load_studies()[name].max_points} (" in done.stdout
+    assert (
+        "points: 40 (15 first_source_edit, 15 first_validation, 10 first_post_failure_edit), selected from 181"
+        in out
+    )
+    jobs = parse_plan(out)
+    # 40 points, 4 views, 3 repeats; states are known only once all points have labels.
+    assert jobs == {"predecessors": "75", "labels": "181", "notes": "40", "takeovers": "480", "all": "776"}
+
+
+@pytest.mark.parametrize(("models", "points", "takeovers"), [("abc", 180, "720"), ("a", 60, "240")])
+def test_the_study_of_predecessors_takes_60_points_of_each(
+    verified_parquet: Path, run_main: RunCommand, tmp_path: Path, models: str, points: int, takeovers: str
+) -> None:
+    predecessors = [part for each in models for part in ("--predecessor", f"openai:{each}")]
+    out = run_dry(
+        run_main,
+        verified_parquet,
+        *("--study", "predecessors", *predecessors, "--successor", "openai:a", "--out", tmp_path / "o"),
+    )
+    assert f"points: {points} (" in out
+    assert parse_plan(out)["takeovers"] == takeovers
+
+
+def test_a_higher_limit_adds_the_next_tasks_of_the_order(
+    verified_parquet: Path, run_main: RunCommand, tmp_path: Path
+) -> None:
+    listed = ("--study", "main", "--list-tasks", "--out", tmp_path / "o")
+    chosen = run_dry(run_main, verified_parquet, *listed).split()
+    more = run_dry(run_main, verified_parquet, *listed, "--limit", "80").split()
+    assert len(chosen) == 75
+    assert more[:75] == chosen
+    assert more[75:77] == ["astropy__astropy-14508", "sympy__sympy-16597"]
+    assert run_dry(run_main, verified_parquet, *listed, "--limit", "3").split() == chosen[:3]
+
+
+def test_a_study_can_be_run_with_other_settings(
+    verified_parquet: Path, run_main: RunCommand, tmp_path: Path
+) -> None:
+    own = ("--prompt", "short", "--no-grading-network", "--max-points", "7", "--model", "openai:m")
+    out = run_dry(run_main, verified_parquet, "--study", "predecessors", *own, "--out", tmp_path / "o")
+    assert "points: 7 (" in out
+    assert "prompt: short; sandbox: docker, grading without network" in out
 
 
 def test_a_study_needs_its_own_tiers(run_main: RunCommand, tmp_path: Path) -> None:
@@ -87,56 +119,6 @@ def test_tasks_are_listed_one_per_line(run_main: RunCommand) -> None:
     whole = run_main("--list-tasks").stdout.split()
     assert len(whole) == 12
     assert done.stdout.split() == whole[1::6]
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"), [("2/8", {2}), ("1-3/8", {1, 2, 3}), ("1,5-6/8", {1, 5, 6}), ("1/1", {1})]
-)
-def test_shards(text: str, parts: set[int]) -> None:
-    shard = read_shard(text)
-    assert shard.parts == parts
-    assert shard.select(range(20)) == tuple(n for n in range(20) if n % shard.total + 1 in parts)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("3", r"invalid shard .* \(use 2/8"),
-        ("0/4", "counted from 1 to 4"),
-        ("5/4", "counted from 1 to 4"),
-        ("1-3,3/8", "names part 3 twice"),
-        ("3-1/4", "counted from 1 to 4"),
-        ("1--2/4", "neither a number nor a range"),
-        ("1/0", "counted from 1 to 0"),
-    ],
-)
-def test_invalid_shards(text: str, expected: str) -> None:
-    with pytest.raises(RunUsageError, match=expected):
-        read_shard(text)
-
-
-def test_points_are_chosen_evenly_by_kind() -> None:
-    reached = points(*((n, "m", kind) for n in range(10) for kind in (POINTS if n < 4 else POINTS[:2])))
-    found = choose_points(reached, 10)
-    assert Counter(point.kind for point in found) == {POINTS[0]: 4, POINTS[1]: 3, POINTS[2]: 3}
-    assert {point.task.id for point in found} == {"t0", "t1", "t2", "t3"}
-    assert choose_points(reached, 10) == found
-    assert choose_points(reached, None) == choose_points(reached, 100) == tuple(reached)
-    assert len(choose_points(reached, 23)) == 23
-
-
-def test_points_reached_by_all_predecessors_come_first() -> None:
-    reached = points(
-        (0, "a", POINTS[0]),
-        *((1, model, POINTS[0]) for model in "abc"),
-        *((2, model, POINTS[0]) for model in "ab"),
-        *((3, model, POINTS[1]) for model in "abc"),
-    )
-    found = choose_points(reached, 6)
-    assert Counter((point.task.id, point.kind) for point in found) == {
-        ("t1", POINTS[0]): 3,
-        ("t3", POINTS[1]): 3,
-    }
 
 
 @pytest.mark.slow

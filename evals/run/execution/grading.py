@@ -1,0 +1,52 @@
+"""Grading of a run's patches: as submitted, and without scratch files."""
+
+from __future__ import annotations
+
+from langgraph_takeover import Outcome
+from langgraph_takeover.evals.run.measures.final_patch import clean_patch
+from langgraph_takeover.evals.run.paths import RunPaths
+from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.tasks import Task
+from langgraph_takeover.evals.tasks.grading import GradingError, Verdict
+from langgraph_takeover.evals.tasks.verdicts import get_verdict
+from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
+
+
+def grade_patch(config: RunConfig, task: Task, paths: RunPaths, patch: str, name: str) -> Verdict:
+    spec = paths.spec(config, task)
+    return get_verdict(task, patch, spec, paths.logs, name, network=config.grading_network)
+
+
+def grade_predecessor(
+    config: RunConfig, task: Task, paths: RunPaths, outcome: Outcome, name: str
+) -> tuple[bool | None, str]:
+    """Whether a run that ended by itself solved the task, and a description of a failed grading."""
+    if outcome.stop_reason != "finished" or not outcome.records:
+        return None, ""
+    try:
+        return grade_patch(config, task, paths, outcome.patch, f"predecessor.{name}").resolved, ""
+    except (GradingError, SandboxUnavailableError) as error:
+        if isinstance(error, OutOfDiskError):
+            raise
+        # The records are valid without the verdict.
+        return None, f"final patch not graded: {redact(str(error))[:300]}"
+
+
+def grade_cleaned(
+    config: RunConfig, task: Task, paths: RunPaths, patch: str, record: HandoffRecord, name: str
+) -> tuple[bool | None, str]:
+    """Whether the patch without scratch and build files solves the task, and a description of a failed grading.
+
+    None if the patch has no such file.
+    """
+    cleaned = clean_patch(patch, record.task.base_directories)
+    if cleaned is None:
+        return None, ""
+    try:
+        return grade_patch(config, task, paths, cleaned, f"{name}.cleaned").resolved, ""
+    except (GradingError, SandboxUnavailableError) as error:
+        if isinstance(error, OutOfDiskError):
+            raise
+        return None, f"patch without scratch files not graded: {redact(str(error))[:300]}"
