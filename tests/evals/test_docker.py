@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,31 @@ def test_a_real_task_from_its_trajectory(
     assert [row["resolved"] for row in read_rows(out)] == [True] * takeovers
     assert "+            result.append(symbols(name, cls=cls, **args))" in read_rows(out)[0]["patch"]
     only_snapshots_left(out)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("network", [False, True])
+def test_only_the_official_tests_get_network_and_only_on_request(
+    images: Any, tmp_path: Path, network: bool
+) -> None:
+    from langgraph_takeover import sandbox
+    from langgraph_takeover.evals.tasks import load_tasks
+    from langgraph_takeover.evals.tasks.grading import grade
+
+    name = "ledger__ledger-12"
+    images.build_suite(ROOT / "evals" / "tasks" / "suite" / "tasks", images.build_base())
+    (task,) = load_tasks("bundled", [name])
+    spec = task.build_spec("docker", "test-grading-network", tmp_path)
+    agent = sandbox.start(spec)
+    try:
+        assert agent.inspect("ls /sys/class/net").output.split() == ["lo"]
+    finally:
+        agent.close()
+    # The tests run the patch, which prints the container's interfaces.
+    line = "import os; print('interfaces', sorted(os.listdir('/sys/class/net')))"
+    head = "diff --git a/tests/test_interfaces.py b/tests/test_interfaces.py\nnew file mode 100644\n--- /dev/null\n+++ b/tests/test_interfaces.py\n"
+    grade(task, f"{head}@@ -0,0 +1 @@\n+{line}\n", spec, tmp_path / "logs", "name", network=network)
+    (log,) = (tmp_path / "logs").rglob("test_output.txt")
+    printed = set(re.findall(r"interfaces (\[.*?\])", log.read_text()))
+    assert printed == {"['eth0', 'lo']" if network else "['lo']"}
