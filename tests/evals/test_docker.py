@@ -121,8 +121,9 @@ def test_only_the_official_tests_get_network_and_only_on_request(
         agent.close()
     # The tests run the patch, which prints the container's interfaces.
     line = "import os; print('interfaces', sorted(os.listdir('/sys/class/net')))"
-    head = "diff --git a/tests/test_interfaces.py b/tests/test_interfaces.py\nnew file mode 100644\n--- /dev/null\n+++ b/tests/test_interfaces.py\n"
-    grade(task, f"{head}@@ -0,0 +1 @@\n+{line}\n", spec, tmp_path / "logs", "name", network=network)
+    path = "tests/test_interfaces.py"
+    head = f"diff --git a/{path} b/{path}\nnew file mode 100644\n--- /dev/null\n+++ b/{path}\n@@ -0,0 +1 @@\n"
+    grade(task, f"{head}+{line}\n", spec, tmp_path / "logs", "name", network=network)
     (log,) = (tmp_path / "logs").rglob("test_output.txt")
     printed = set(re.findall(r"interfaces (\[.*?\])", log.read_text()))
     assert printed == {"['eth0', 'lo']" if network else "['lo']"}
