@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from langgraph_takeover.evals.run.execution.executors import ExecutorChoice
+    from langgraph_takeover.evals.run.execution.jobs import RunJobs
     from langgraph_takeover.evals.run.journal import Row
     from langgraph_takeover.evals.run.settings.config import RunConfig
     from langgraph_takeover.evals.tasks import Task
@@ -130,14 +131,20 @@ def run(
         for journal in rows:
             if journal.name in steps:
                 run_jobs(console, executor, journal, work.list_jobs(journal.name), release)
-        missing = work.describe_missing_results()
-        if missing:
-            console.print(
-                f"Handoff points not selected: the results of {missing} are missing (add them with --resume, or leave out "
-                "tasks that cannot run with --task-ids in a new run).",
-                style="yellow",
-            )
+        _print_selection(console, work)
         return make_report(console, load_results([out], url), out, url, with_page=report)
+
+
+def _print_selection(console: Console, work: RunJobs) -> None:
+    """Print why handoff points are not selected, or which quotas they do not fill."""
+    if missing := work.describe_missing_results():
+        console.print(
+            f"Handoff points not selected: the results of {missing} are missing (add them with --resume, or leave out "
+            "tasks that cannot run with --task-ids in a new run).",
+            style="yellow",
+        )
+    elif shortages := work.describe_shortages():
+        console.print(f"Too few handoff points: {shortages}.", style="yellow", markup=False)
 
 
 def print_plan(

@@ -44,7 +44,9 @@ def test_a_selection_waits_for_all_its_results(run_main: RunCommand, tmp_path: P
     assert (len(read_rows(out, "predecessors")), read_rows(out)) == (1, [])
     assert run_main("--resume", "--out", out).returncode == 0
     assert len(read_rows(out, "labels")) == 2
-    # Both points are solved already: nothing has the state.
+    # Both points are solved already.
+    again = run_main("--resume", "--out", out)
+    assert "Too few handoff points: 0 of 2 needs_completion points by builtin:oracle." in again.stdout
     assert read_rows(out) == []
 
 

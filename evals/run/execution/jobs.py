@@ -11,7 +11,12 @@ from langgraph_takeover.evals.run.execution import stages
 from langgraph_takeover.evals.run.execution.executors import Job
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Journal, Journals, Row
 from langgraph_takeover.evals.run.settings.config import RunConfig
-from langgraph_takeover.evals.run.settings.point_selection import ReachedPoint, choose_points, list_quotas
+from langgraph_takeover.evals.run.settings.point_selection import (
+    ReachedPoint,
+    choose_points,
+    describe_shortages,
+    list_quotas,
+)
 from langgraph_takeover.evals.run.settings.shards import Shard, read_shard
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.handoff.views import VIEWS_WITH_NOTES
@@ -46,8 +51,22 @@ class RunJobs(NamedTuple):
             return self.list_reached_points()
         if self.describe_missing_results():
             return ()
-        states = {row["record_id"]: row.get("handoff_state") for row in self.journals.labels.rows()}
-        return choose_points(self.list_reached_points(), quotas, states, self.get_shard())
+        return choose_points(self.list_reached_points(), quotas, self._read_states(), self.get_shard())
+
+    def describe_shortages(self) -> str:
+        """The quotas that the reached points do not fill; empty if none, or if points cannot be selected yet."""
+        exact = bool(self.config.quotas or self.config.study)  # else the number of points is a maximum
+        if not exact or self.describe_missing_results():
+            return ""
+        config, quotas = self.config, list_quotas(self.config)
+        return ", ".join(
+            describe_shortages(
+                self.select_points(), quotas, self._read_states(), config.predecessors, self.get_shard()
+            )
+        )
+
+    def _read_states(self) -> dict[str, str | None]:
+        return {row["record_id"]: row.get("handoff_state") for row in self.journals.labels.rows()}
 
     def describe_missing_results(self) -> str:
         """The results without which points cannot be selected, for instance `2 predecessors`; empty if none.

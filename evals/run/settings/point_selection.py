@@ -104,6 +104,28 @@ def choose_points(
     return tuple(point for point in points if point.record_id in taken)
 
 
+def describe_shortages(
+    chosen: Sequence[ReachedPoint],
+    quotas: Sequence[Quota],
+    states: Mapping[str, str | None],
+    predecessors: Sequence[str],
+    shard: Shard | None = None,
+) -> list[str]:
+    """The quotas with fewer points than requested, for instance `2 of 30 needs_completion points by openai:a`."""
+    shortages = []
+    for predecessor in predecessors:
+        for quota in quotas:
+            number = sum(
+                point.predecessor == predecessor and quota.state in (None, states.get(point.record_id))
+                for point in chosen
+            )
+            wanted = len(quota.list_wanted_kinds(shard))
+            if number < wanted:
+                state = f"{quota.state} " if quota.state else ""
+                shortages.append(f"{number} of {wanted} {state}points by {predecessor}")
+    return shortages
+
+
 def _fill_quota(
     wanted: Sequence[PointKind], kinds: Sequence[PointKind], candidates: Iterable[ReachedPoint]
 ) -> set[str]:

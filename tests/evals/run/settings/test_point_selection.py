@@ -11,6 +11,7 @@ from langgraph_takeover.evals.run.settings.point_selection import (
     Quota,
     ReachedPoint,
     choose_points,
+    describe_shortages,
     read_quotas,
 )
 from langgraph_takeover.evals.run.settings.shards import read_shard
@@ -98,6 +99,11 @@ def test_a_state_with_too_few_points_is_not_replaced_by_another() -> None:
     states = make_states(pool, 100)  # one point is solved
     found = choose_points(pool, quotas, states)
     assert Counter(states[point.record_id] for point in found) == {"needs_completion": 6, "already_solved": 1}
+    assert describe_shortages(found, quotas, states, ["m", "n"]) == [
+        "1 of 4 already_solved points by m",
+        "0 of 6 needs_completion points by n",
+        "0 of 4 already_solved points by n",
+    ]
     assert choose_points(pool, quotas, dict.fromkeys(states, "behavior_broken")) == ()
     assert choose_points(pool, quotas, {}) == ()
 
