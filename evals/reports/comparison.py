@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from langgraph_takeover.evals.reports.collection import collect_report_data
 from langgraph_takeover.evals.reports.estimates import (
     Estimate,
-    Interval,
     McNemar,
     Pair,
-    estimate_reduction,
+    compute_matched_medians,
+    compute_median_change,
+    estimate_change,
     estimate_solved_delta,
     match_pairs,
     mcnemar,
-    quantile,
-    read_paired_values,
     select_graded,
 )
 from langgraph_takeover.evals.run.journal import Row
@@ -30,11 +31,12 @@ _DIRECTORY_SETTINGS = ("run_id", "journal", "records_of", "shard")
 
 
 class MetricChange(NamedTuple):
-    """Medians over pairs before and after, and the median relative change within pairs."""
+    """Medians over pairs before and after, their change, and the mean of the pairs' changes. Reductions are negative."""
 
     before: float | None
     after: float | None
-    change: Estimate
+    median_change: float | None
+    mean_change: Estimate
 
 
 class ViewChange(NamedTuple):
@@ -139,14 +141,9 @@ def _count_true(pairs: Iterable[Pair], name: str) -> tuple[int, int] | None:
 
 
 def _compare_metric(pairs: tuple[Pair, ...], name: str) -> MetricChange:
-    both = read_paired_values(pairs, name)
-    reduction = estimate_reduction(pairs, name)
-    low, high = reduction.interval or (None, None)
-    change = reduction._replace(
-        value=None if reduction.value is None else 0 - reduction.value,
-        interval=None if low is None or high is None else Interval(0 - high, 0 - low),
-    )
-    return MetricChange(quantile([b for _, b in both], 0.5), quantile([a for a, _ in both], 0.5), change)
+    after, before = compute_matched_medians(pairs, name) or (None, None)
+    change = compute_median_change(pairs, name)
+    return MetricChange(before, after, change, estimate_change(pairs, name, np.mean))
 
 
 def _digests_by_record(rows: Iterable[Row]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from langgraph_takeover.evals.reports.caveats import list_result_caveats
 from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data
 from langgraph_takeover.evals.reports.costs import OVERFLOW, sum_costs
 from langgraph_takeover.evals.reports.estimates import (
-    compute_savings,
+    compute_median_change,
     pair_with_baseline,
     read_values,
     select_graded,
@@ -71,9 +71,8 @@ def write_summary(out: Path, summary: dict[str, Any]) -> None:
 def _summarize_view(view: str, rows: Sequence[Row]) -> dict[str, Any]:
     in_view = [row for row in rows if row["view"] == view]
     graded = select_graded(in_view)
-    pairs = pair_with_baseline(rows, view)
+    pairs = () if view == BASELINE else pair_with_baseline(rows, view)
     events = sum(read_values(graded, "events"))
-    is_baseline = view == BASELINE
     return {
         "runs": len(graded),
         "solved": sum(row["resolved"] for row in graded),
@@ -84,13 +83,9 @@ def _summarize_view(view: str, rows: Sequence[Row]) -> dict[str, Any]:
         "rediscovery_share": sum(read_values(graded, "rediscovery_events")) / events if events else None,
         "stopped": dict(Counter(row["stop_reason"] for row in graded if row["stop_reason"] != "finished")),
         "matched": len(pairs),
-        "median_event_delta": None
-        if is_baseline
-        else _median_or_none([0 - saving for saving in compute_savings(pairs, "events")]),
-        "median_prompt_token_delta": None
-        if is_baseline
-        else _median_or_none([0 - saving for saving in compute_savings(pairs, "prompt_tokens")]),
-        "solved_delta": None if is_baseline else sum(a["resolved"] - b["resolved"] for a, b in pairs),
+        "median_event_delta": compute_median_change(pairs, "events"),
+        "median_prompt_token_delta": compute_median_change(pairs, "prompt_tokens"),
+        "solved_delta": sum(a["resolved"] - b["resolved"] for a, b in pairs) if pairs else None,
         "stop_reasons": dict(Counter(row["stop_reason"] for row in graded)),
         "context_overflows": sum(row["stop_reason"] == OVERFLOW for row in graded),
         "condensed": sum(bool(row.get("condensed")) for row in graded),

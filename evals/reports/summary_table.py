@@ -52,8 +52,8 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
     console.print(table)
     pooled = "" if len(summary["successors"]) < 2 else f" of all {len(summary['successors'])} successors"
     console.print(
-        f"Medians over takeovers{pooled}; re-shown: share of all text shown to them that the predecessor had seen; "
-        "rediscovery: share of all their events.",
+        f"Medians over takeovers{pooled}; Δ events: change of medians over all pairs{pooled}, as in table 2; "
+        "re-shown: share of all text shown to them that the predecessor had seen; rediscovery: share of all their events.",
         style="dim",
     )
     _print_costs(console, summary["costs"])

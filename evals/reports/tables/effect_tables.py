@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from langgraph_takeover.evals.reports.collection import ReportData, display_names
 from langgraph_takeover.evals.reports.costs import OVERFLOW, sum_costs
 from langgraph_takeover.evals.reports.estimates import (
@@ -11,8 +13,9 @@ from langgraph_takeover.evals.reports.estimates import (
     SEED,
     Estimate,
     Pair,
+    compute_matched_medians,
     compute_median_change,
-    estimate_reduction,
+    estimate_change,
     estimate_solved_delta,
     mcnemar,
     pair_with_baseline,
@@ -61,22 +64,27 @@ def build_matched_table(data: ReportData) -> Table:
                 continue
             test = mcnemar(pairs)
             for name, measure in (("events", "events"), ("prompt tokens", "prompt_tokens")):
-                reduction = _percent_cells(estimate_reduction(pairs, measure))
-                rows.append((names[successor], view, f"{name}, reduction %", *reduction, None, None, None))
-            delta = _percent_cells(estimate_solved_delta(pairs))
-            rows.append((names[successor], view, "solved, Δ pp", *delta, *test))
+                rows += [
+                    (names[successor], view, f"{name}, {change} %", *cells, None, None, None)
+                    for change, cells in _change_cells(pairs, measure).items()
+                ]
+            delta = estimate_solved_delta(pairs)
+            cells = (delta.pairs, delta.excluded, None, None, *_percent_cells(delta))
+            rows.append((names[successor], view, "solved, Δ pp", *cells, *test))
     return Table(
         3,
         "matched",
         f"Matched takeovers against {BASELINE}",
         (
-            *("successor", "view", "measure", "pairs", "excluded", "estimate", "95 % low", "95 % high"),
-            *("gained", "lost", "p"),
+            *("successor", "view", "measure", "pairs", "excluded", f"{BASELINE} median", "view median"),
+            *("estimate", "95 % low", "95 % high", "gained", "lost", "p"),
         ),
         tuple(rows),
         _build_notes(
             data,
-            "Estimate: median reduction over pairs, or mean difference in solved. Excluded: pairs without token counts.",
+            "Reductions are negative. Change of medians: the view's median against the baseline's, both over the pairs, as in "
+            "table 2. Mean and median change: of the relative changes of single pairs; the paper's intervals are those of "
+            "mean changes. Solved: mean difference. Excluded: pairs without token counts.",
             f"Intervals: percentile bootstrap of pairs, {RESAMPLES:,} resamples, seed {SEED}, none for a single pair. Pairs "
             "of one task are not independent. p: McNemar's exact two-sided test over pairs gained and lost, without "
             "correction for multiple comparisons.",
@@ -166,9 +174,22 @@ def _effect_cells(rows: Rows, pairs: tuple[Pair, ...]) -> tuple[Cell, ...]:
     )
 
 
+def _change_cells(pairs: tuple[Pair, ...], measure: str) -> dict[str, tuple[Cell, ...]]:
+    """By kind of change: pairs, excluded pairs, both medians, the estimate and its interval."""
+    mean = estimate_change(pairs, measure, np.mean)
+    own, base = compute_matched_medians(pairs, measure) or (None, None)
+    counts, change = (mean.pairs, mean.excluded), _to_percent(compute_median_change(pairs, measure))
+    middle = estimate_change(pairs, measure, np.median)
+    return {
+        "change of medians": (*counts, base, own, change, None, None),
+        "mean change": (*counts, None, None, *_percent_cells(mean)),
+        "median change": (*counts, None, None, *_percent_cells(middle)),
+    }
+
+
 def _percent_cells(estimate: Estimate) -> tuple[Cell, ...]:
     low, high = estimate.interval or (None, None)
-    return estimate.pairs, estimate.excluded, _to_percent(estimate.value), _to_percent(low), _to_percent(high)
+    return _to_percent(estimate.value), _to_percent(low), _to_percent(high)
 
 
 def _to_percent(share: float | None) -> float | None:

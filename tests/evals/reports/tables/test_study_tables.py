@@ -108,14 +108,22 @@ def test_effects_by_successor_and_view(published_rows: Path) -> None:
 
 def test_matched_statistics(published_rows: Path) -> None:
     rows = rows_by_table(published_rows)["matched"]
-    assert len(rows) == 2 * 3 * 3
-    events = find_row(rows, "openai:alpha", "trace", "events, reduction %")
-    assert (events["pairs"], events["excluded"], events["estimate"]) == (7, 0, 50)
-    assert events["95 % low"] < 50 <= events["95 % high"]
-    cut = find_row(rows, "openai:alpha", "trace", "prompt tokens, reduction %")
-    assert (cut["pairs"], cut["excluded"], cut["estimate"]) == (5, 2, 75)
-    ties = find_row(rows, "openai:alpha", "structured", "events, reduction %")
-    assert (ties["95 % low"], ties["estimate"], ties["95 % high"]) == pytest.approx((20, 20, 20))
+    assert len(rows) == 2 * 3 * 7
+    events = find_row(rows, "openai:alpha", "trace", "events, median change %")
+    assert (events["pairs"], events["excluded"], events["estimate"]) == (7, 0, -50)
+    assert events["95 % low"] <= -50 < events["95 % high"]
+    # 10/20, 15/30, 30/40, 10/10, 25/50, 12/60 and 12/24 events.
+    mean = find_row(rows, "openai:alpha", "trace", "events, mean change %")
+    assert mean["estimate"] == pytest.approx(100 * (3.95 / 7 - 1))
+    assert mean["95 % low"] < mean["estimate"] < mean["95 % high"] < 0
+    medians = find_row(rows, "openai:alpha", "trace", "events, change of medians %")
+    assert (medians["repository median"], medians["view median"]) == (30, 12)
+    assert medians["estimate"] == pytest.approx(-60)
+    assert medians["95 % low"] is mean["view median"] is None
+    cut = find_row(rows, "openai:alpha", "trace", "prompt tokens, median change %")
+    assert (cut["pairs"], cut["excluded"], cut["estimate"]) == (5, 2, -75)
+    ties = find_row(rows, "openai:alpha", "structured", "events, mean change %")
+    assert (ties["95 % low"], ties["estimate"], ties["95 % high"]) == pytest.approx((-20, -20, -20))
     won = find_row(rows, "openai:alpha", "summary", "solved, Δ pp")
     assert (won["gained"], won["lost"], won["p"]) == (3, 1, pytest.approx(0.625))
     assert won["estimate"] == pytest.approx(100 / 3)
@@ -206,7 +214,7 @@ def test_a_single_point_of_one_successor(published_rows: Path) -> None:
         ),
     )
     found = rows_by_table(published_rows)
-    events = find_row(found["matched"], "openai:alpha", "trace", "events, reduction %")
+    events = find_row(found["matched"], "openai:alpha", "trace", "events, mean change %")
     assert (events["pairs"], events["estimate"], events["95 % low"]) == (1, 0, None)
     assert find_row(found["matched"], "openai:alpha", "summary", "solved, Δ pp")["lost"] == 1
 
