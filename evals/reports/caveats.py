@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from langgraph_takeover.evals.models import is_builtin, parse_model_name
 from langgraph_takeover.evals.reports.model_caveats import list_model_caveats
+from langgraph_takeover.evals.reports.paper.published import list_studies
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.settings.config import RunConfig
 
@@ -49,6 +50,11 @@ def list_result_caveats(results: Results) -> tuple[str, ...]:
     differ = [name for name in _COMPARED_SETTINGS if any(one[name] != settings[0][name] for one in settings)]
     if differ:
         caveats.append(f"The combined runs differ in these settings: {', '.join(differ)}.")
+    studies = list_studies(results)
+    if len(studies) > 1:
+        caveats.append(
+            f"The combined runs belong to different studies ({', '.join(studies)}): no comparison with the paper."
+        )
     reused = dict.fromkeys(config.describe_predecessor_limits() for config in configs)
     caveats += [f"Reused predecessors ran with other limits: {limits}." for limits in reused if limits]
     caveats += list_model_caveats(results)

@@ -15,6 +15,7 @@ from langgraph_takeover.evals.reports.estimates import (
 )
 from langgraph_takeover.evals.reports.tables import debt_tables, effect_tables, trust_tables
 from langgraph_takeover.evals.reports.tables.cost_table import build_cost_table
+from langgraph_takeover.evals.reports.tables.paper_table import build_paper_tables
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.results import Results
@@ -24,7 +25,7 @@ __all__ = ["Table", "build_tables"]
 
 
 def build_tables(results: Results) -> tuple[Table, ...]:
-    """Build all tables; a table without data is empty, and its notes say why."""
+    """Build all tables; a table without data is empty, and its notes say why. Only runs of a study have the paper's."""
     data = collect_report_data(results)
     tables = (
         _build_study_table(results, data),
@@ -42,7 +43,10 @@ def build_tables(results: Results) -> tuple[Table, ...]:
         build_cost_table(results, data),
     )
     caveats = (*list_result_caveats(results), *results.warnings)
-    return tuple(table._replace(notes=table.notes + caveats) for table in tables)
+    return tuple(
+        table._replace(notes=table.notes + caveats)
+        for table in (*tables, *build_paper_tables(results, tables))
+    )
 
 
 def _build_study_table(results: Results, data: ReportData) -> Table:
