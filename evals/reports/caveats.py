@@ -1,8 +1,9 @@
-"""Caveats about models, and about differences between combined runs."""
+"""Caveats about models, excluded points, and differences between combined runs."""
 
 from __future__ import annotations
 
 from langgraph_takeover.evals.models import is_builtin, parse_model_name
+from langgraph_takeover.evals.reports.collection import find_excluded_points
 from langgraph_takeover.evals.reports.model_caveats import list_model_caveats
 from langgraph_takeover.evals.reports.paper.published import list_studies
 from langgraph_takeover.evals.run.results import Results
@@ -43,9 +44,9 @@ def list_caveats(*configs: RunConfig) -> list[str]:
 
 
 def list_result_caveats(results: Results) -> tuple[str, ...]:
-    """Caveats about models, and about differences between combined runs."""
+    """Caveats about models, about excluded points, and about differences between combined runs."""
     configs = [source.config for source in results.sources]
-    caveats = list_caveats(*configs)
+    caveats = [*list_caveats(*configs), *_list_excluded_points(results)]
     settings = [config.model_dump() for config in configs]
     differ = [name for name in _COMPARED_SETTINGS if any(one[name] != settings[0][name] for one in settings)]
     if differ:
@@ -62,3 +63,18 @@ def list_result_caveats(results: Results) -> tuple[str, ...]:
     if len(versions) > 1:
         caveats.append(f"The takeovers used different prompt versions: {', '.join(versions)}.")
     return tuple(caveats)
+
+
+def _list_excluded_points(results: Results) -> list[str]:
+    excluded = find_excluded_points(results)
+    caveats = []
+    for what, points in (("notes", excluded.without_notes), ("record", excluded.without_record)):
+        if points:
+            names = ", ".join(sorted(points)[:3]) + (", …" if len(points) > 3 else "")
+            caveats.append(
+                f"Excluded with all their takeovers: {len(points)} handoff points without {what} ({names}). A point counts only if "
+                "every view can be shown."
+            )
+    if excluded.is_unchecked:
+        caveats.append("No row of notes was found: points without notes are not excluded.")
+    return caveats

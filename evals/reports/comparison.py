@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from langgraph_takeover.evals.reports.collection import collect_report_data
+from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data
 from langgraph_takeover.evals.reports.estimates import (
     Estimate,
     McNemar,
@@ -87,14 +87,15 @@ class Comparison(NamedTuple):
 
 def compare(before: Results, after: Results) -> Comparison:
     """Compare two runs. Raises RunUsageError if they share no takeover."""
-    pairs = match_pairs(after.takeovers, before.takeovers, PAIR_KEY)
+    first_data, last_data = collect_report_data(before), collect_report_data(after)
+    pairs = match_pairs(last_data.takeovers, first_data.takeovers, PAIR_KEY)
     if not pairs:
         raise RunUsageError(f"the runs share no graded takeover: {_explain_no_overlap(before, after)}")
     first, last = _digests_by_record(before.takeovers), _digests_by_record(after.takeovers)
     shared = sorted(set(first) & set(last))
-    views = dict.fromkeys((*collect_report_data(before).views, *collect_report_data(after).views))
+    views = dict.fromkeys((*first_data.views, *last_data.views))
     return Comparison(
-        views=tuple(_compare_view(view, before, after) for view in views),
+        views=tuple(_compare_view(view, first_data, last_data) for view in views),
         flips=tuple(
             OutcomeFlip(now["record_id"], now["view"], now["successor"], now["repeat"], bool(now["resolved"]))
             for now, then in pairs
@@ -111,8 +112,8 @@ def compare(before: Results, after: Results) -> Comparison:
     )
 
 
-def _compare_view(view: str, before: Results, after: Results) -> ViewChange:
-    then, now = (collect_report_data(results).select(view=view) for results in (before, after))
+def _compare_view(view: str, before: ReportData, after: ReportData) -> ViewChange:
+    then, now = (data.select(view=view) for data in (before, after))
     pairs = match_pairs(now, then, PAIR_KEY)
     return ViewChange(
         view=view,

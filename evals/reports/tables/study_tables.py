@@ -71,6 +71,7 @@ def _build_study_table(results: Results, data: ReportData) -> Table:
         ),
         ("handoff points", "all", len(kinds)),
         *(("handoff points", name, n) for name, n in _count_sorted(kinds.values())),
+        *_count_excluded(data),
         *(("handoff states", name, n) for name, n in sorted(states.items())),
         ("takeovers", "graded", len(data.takeovers)),
         *((f"takeovers by {name}", reason, n) for (name, reason), n in sorted(stop_reasons.items())),
@@ -78,8 +79,21 @@ def _build_study_table(results: Results, data: ReportData) -> Table:
     for stage in STAGES:
         failed = sum(row["outcome"] == INFRASTRUCTURE_FAILURE for row in getattr(results, stage))
         rows.append(("infrastructure failures", stage, failed))
-    note = "Infrastructure failures are excluded from all other numbers of all tables."
-    return Table(1, "study", "The study", ("item", "category", "count"), tuple(rows), (note,))
+    notes = (
+        "Infrastructure failures are excluded from all other numbers of all tables. Handoff points: all that were reached. "
+        "Excluded: all takeovers of a point are left out if it has no notes, but a view of the run shows notes.",
+    )
+    return Table(1, "study", "The study", ("item", "category", "count"), tuple(rows), notes)
+
+
+def _count_excluded(data: ReportData) -> list[tuple[Cell, ...]]:
+    """Rows with the number of points that do not count, as far as it could be checked."""
+    counts = {}
+    if data.excluded.runs and not data.excluded.is_unchecked:
+        counts["excluded: notes missing"] = len(data.excluded.without_notes)
+    if data.excluded.without_record:
+        counts["excluded: record missing"] = len(data.excluded.without_record)
+    return [("handoff points", name, number) for name, number in counts.items()]
 
 
 def _count_sorted(keys: Iterable[str]) -> list[tuple[str, int]]:

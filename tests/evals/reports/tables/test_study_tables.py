@@ -79,10 +79,9 @@ def test_the_study(published_rows: Path) -> None:
         ("takeovers by openai:alpha", "finished"): 14,
         ("takeovers by openai:alpha", "steps"): 11,
         ("takeovers by openai:beta", "finished"): 24,
-        **{
-            ("infrastructure failures", stage): 1
-            for stage in ("predecessors", "labels", "notes", "takeovers")
-        },
+        ("handoff points", "excluded: notes missing"): 0,
+        ("infrastructure failures", "notes"): 0,
+        **{("infrastructure failures", stage): 1 for stage in ("predecessors", "labels", "takeovers")},
     }
 
 
@@ -174,9 +173,9 @@ def test_debt_and_its_sources(published_rows: Path) -> None:
     assert find_row(rows, "openai:alpha", "trace")["debt in events"] == 0
     notes = find_row(rows, "", "notes: structured")
     assert (notes["notes written"], notes["prompt tokens of notes"], notes["completion tokens of notes"]) == (
-        5,
-        10_000,
-        1000,
+        6,
+        12_000,
+        1200,
     )
     # A summary costs 1,100 tokens per point, and each takeover with it saves 2,200.
     assert find_row(rows, "openai:alpha", "summary")["takeovers to break even"] == pytest.approx(0.5)
