@@ -15,6 +15,7 @@ from langgraph_takeover.evals.reports.estimates import (
 )
 from langgraph_takeover.evals.reports.tables import debt_tables, effect_tables, trust_tables
 from langgraph_takeover.evals.reports.tables.cost_table import build_cost_table
+from langgraph_takeover.evals.reports.tables.notes_table import build_notes_table
 from langgraph_takeover.evals.reports.tables.paper_table import build_paper_tables
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
@@ -41,6 +42,7 @@ def build_tables(results: Results) -> tuple[Table, ...]:
         trust_tables.build_trust_table(data),
         trust_tables.build_belief_table(data),
         build_cost_table(results, data),
+        build_notes_table(results),
     )
     caveats = (*list_result_caveats(results), *results.warnings)
     return tuple(
