@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from langgraph_takeover.evals.reports.derived import add_derived_measures
+from langgraph_takeover.evals.reports.derived import ALREADY_SOLVED, add_derived_measures
 from langgraph_takeover.evals.reports.estimates import Pair, pair_with_baseline, select_graded
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.results import Results
@@ -14,6 +14,8 @@ from langgraph_takeover.handoff.views import VIEWS, VIEWS_WITH_NOTES
 
 STATES = ("needs_completion", "already_solved", "behavior_broken")
 UNLABELLED = "unlabelled"
+STATE_BY_REGRESSION = "state_by_regression"
+"""The field with the second reading of a handoff state."""
 BEST_INFORMED_VIEWS = ("trace", "transcript", "cited", "payload", "structured", "summary")
 """Views, from the most informative down."""
 
@@ -61,10 +63,15 @@ class ReportData(NamedTuple):
 
 def collect_report_data(results: Results) -> ReportData:
     excluded = find_excluded_points(results)
-    labels = {row["record_id"]: row.get("handoff_state") or UNLABELLED for row in results.labels}
+    states = {row["record_id"]: row.get("handoff_state") or UNLABELLED for row in results.labels}
+    by_regression = read_states_by_regression(results.labels)
     takeovers = add_derived_measures(
         (
-            row | {"handoff_state": labels.get(row["record_id"], UNLABELLED)}
+            row
+            | {
+                "handoff_state": states.get(row["record_id"], UNLABELLED),
+                STATE_BY_REGRESSION: by_regression.get(row["record_id"], UNLABELLED),
+            }
             for row in select_graded(results.takeovers)
             if not excluded.contains(row)
         ),
@@ -93,6 +100,22 @@ def collect_report_data(results: Results) -> ReportData:
             (view for view in BEST_INFORMED_VIEWS if view in _distinct_values(takeovers, "view")), None
         ),
     )
+
+
+def read_states_by_regression(labels: Iterable[Row]) -> dict[str, str]:
+    """The second reading of each record's state: unresolved with any regression is broken. Empty if no label knows."""
+    graded = [row for row in labels if row.get("handoff_state")]
+    if not any(isinstance(row.get("regressions"), bool) for row in graded):
+        return {}
+    return {row["record_id"]: _read_state_by_regression(row) for row in graded}
+
+
+def _read_state_by_regression(label: Row) -> str:
+    if label["handoff_state"] == ALREADY_SOLVED:
+        return ALREADY_SOLVED
+    if not isinstance(label.get("regressions"), bool):
+        return UNLABELLED
+    return "behavior_broken" if label["regressions"] else "needs_completion"
 
 
 def find_excluded_points(results: Results) -> ExcludedPoints:

@@ -8,7 +8,12 @@ from itertools import groupby
 from statistics import median
 
 from langgraph_takeover.evals.reports.caveats import list_result_caveats
-from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data, display_names
+from langgraph_takeover.evals.reports.collection import (
+    ReportData,
+    collect_report_data,
+    display_names,
+    read_states_by_regression,
+)
 from langgraph_takeover.evals.reports.estimates import (
     quantile,
     read_values,
@@ -43,6 +48,7 @@ def build_tables(results: Results) -> tuple[Table, ...]:
         trust_tables.build_belief_table(data),
         build_cost_table(results, data),
         build_notes_table(results),
+        effect_tables.build_regression_table(data),
     )
     caveats = (*list_result_caveats(results), *results.warnings)
     return tuple(
@@ -59,6 +65,7 @@ def _build_study_table(results: Results, data: ReportData) -> Table:
     tasks = {row["task_id"] for row in (*results.predecessors, *results.takeovers) if row.get("task_id")}
     names = display_names([*data.successors, *(row["predecessor"] for row in runs)])
     states = Counter(row["handoff_state"] for row in results.labels if row.get("handoff_state"))
+    by_regression = read_states_by_regression(results.labels).values()
     stop_reasons = Counter((names[row["successor"]], row["stop_reason"]) for row in data.takeovers)
     rows: list[tuple[Cell, ...]] = [
         ("tasks", "", len(tasks)),
@@ -75,6 +82,7 @@ def _build_study_table(results: Results, data: ReportData) -> Table:
         *(("handoff points", name, n) for name, n in _count_sorted(kinds.values())),
         *_count_excluded(data),
         *(("handoff states", name, n) for name, n in sorted(states.items())),
+        *(("handoff states, any regression is broken", name, n) for name, n in _count_sorted(by_regression)),
         ("takeovers", "graded", len(data.takeovers)),
         *((f"takeovers by {name}", reason, n) for (name, reason), n in sorted(stop_reasons.items())),
     ]
