@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from langgraph_takeover.evals.models import is_builtin, parse_model_name
-from langgraph_takeover.evals.reports.collection import find_excluded_points
+from langgraph_takeover.evals.reports.collection import ExcludedPoints, find_excluded_points
+from langgraph_takeover.evals.reports.derived import grade_cleaned_patch
+from langgraph_takeover.evals.reports.estimates import select_graded
 from langgraph_takeover.evals.reports.model_caveats import list_model_caveats
 from langgraph_takeover.evals.reports.paper.published import list_studies
+from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.settings.config import RunConfig
 
@@ -46,7 +51,9 @@ def list_caveats(*configs: RunConfig) -> list[str]:
 def list_result_caveats(results: Results) -> tuple[str, ...]:
     """Caveats about models, about excluded points, and about differences between combined runs."""
     configs = [source.config for source in results.sources]
-    caveats = [*list_caveats(*configs), *_list_excluded_points(results)]
+    excluded = find_excluded_points(results)
+    counted = [row for row in select_graded(results.takeovers) if not excluded.contains(row)]
+    caveats = [*list_caveats(*configs), *_list_excluded_points(excluded), *_list_other_verdicts(counted)]
     settings = [config.model_dump() for config in configs]
     differ = [name for name in _COMPARED_SETTINGS if any(one[name] != settings[0][name] for one in settings)]
     if differ:
@@ -65,16 +72,35 @@ def list_result_caveats(results: Results) -> tuple[str, ...]:
     return tuple(caveats)
 
 
-def _list_excluded_points(results: Results) -> list[str]:
-    excluded = find_excluded_points(results)
+def _list_excluded_points(excluded: ExcludedPoints) -> list[str]:
     caveats = []
     for what, points in (("notes", excluded.without_notes), ("record", excluded.without_record)):
         if points:
             names = ", ".join(sorted(points)[:3]) + (", …" if len(points) > 3 else "")
             caveats.append(
-                f"Excluded with all their takeovers: {len(points)} handoff points without {what} ({names}). A point counts only if "
-                "every view can be shown."
+                f"Excluded handoff points without {what}, with all their takeovers: {len(points)}; a point counts only if every "
+                f"view can be shown ({names})."
             )
     if excluded.is_unchecked:
         caveats.append("No row of notes was found: points without notes are not excluded.")
     return caveats
+
+
+def _list_other_verdicts(takeovers: Iterable[Row]) -> list[str]:
+    """A caveat about takeovers whose verdict depends on the scratch files in their patch."""
+    differ = [
+        row
+        for row in takeovers
+        if (cleaned := grade_cleaned_patch(row)) is not None and cleaned != bool(row["resolved"])
+    ]
+    if not differ:
+        return []
+    names = ", ".join(
+        f"{row['record_id']} {row['view']} {row['successor']} {row['repeat']} "
+        f"({'solved only as submitted' if row['resolved'] else 'solved only cleaned'})"
+        for row in differ[:3]
+    )
+    more = ", …" if len(differ) > 3 else ""
+    return [
+        f"Takeovers with another verdict without scratch files: {len(differ)}; see table 16: {names}{more}."
+    ]

@@ -34,7 +34,7 @@ def cut(published: Path, out: Path, tasks: Iterable[str]) -> Path:
 
 
 def test_a_run_ends_with_its_report(complete_run: Path) -> None:
-    assert len(files(complete_run / "tables")) == 3 * 15 + 1
+    assert len(files(complete_run / "tables")) == 3 * 16 + 1
     assert {"accuracy_effort.svg", "changes.png", "tokens.svg"} <= set(files(complete_run / "plots"))
 
 

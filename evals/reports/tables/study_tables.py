@@ -22,6 +22,7 @@ from langgraph_takeover.evals.reports.tables import debt_tables, effect_tables, 
 from langgraph_takeover.evals.reports.tables.cost_table import build_cost_table
 from langgraph_takeover.evals.reports.tables.notes_table import build_notes_table
 from langgraph_takeover.evals.reports.tables.paper_table import build_paper_tables
+from langgraph_takeover.evals.reports.tables.patches_table import build_patches_table
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.results import Results
@@ -49,6 +50,7 @@ def build_tables(results: Results) -> tuple[Table, ...]:
         build_cost_table(results, data),
         build_notes_table(results),
         effect_tables.build_regression_table(data),
+        build_patches_table(data),
     )
     caveats = (*list_result_caveats(results), *results.warnings)
     return tuple(

@@ -62,7 +62,8 @@ def test_a_point_without_notes_is_excluded_under_every_view(published_rows: Path
     assert summary["excluded_points"] == {"notes missing": [POINT], "record missing": []}
     assert build_key_figures(results, summary)[0].value == "41"
     (caveat,) = [line for line in list_result_caveats(results) if "Excluded" in line]
-    assert f"1 handoff points without notes ({POINT})" in caveat
+    assert caveat.startswith("Excluded handoff points without notes, with all their takeovers: 1;")
+    assert f"({POINT})" in caveat
     whole = compare(results, results)
     assert sum(view.pairs for view in whole.views) == 41
 
@@ -120,4 +121,4 @@ def test_a_point_whose_record_the_predecessor_does_not_list_is_excluded(publishe
     results = load_results([published_rows])
     assert POINT not in points(results)
     assert study_counts(results)["handoff points", "excluded: record missing"] == 1
-    assert any("1 handoff points without record" in line for line in list_result_caveats(results))
+    assert any("Excluded handoff points without record" in line for line in list_result_caveats(results))

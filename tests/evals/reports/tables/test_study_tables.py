@@ -29,7 +29,7 @@ from langgraph_takeover.evals.run.results import load_results
 from ...conftest import rewrite_rows
 
 Rows = list[dict[str, Any]]
-TABLES = 15
+TABLES = 16
 
 
 def rows_by_table(out: Path) -> dict[str, Rows]:
