@@ -58,6 +58,11 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
         style="dim",
     )
     _print_costs(console, summary["costs"])
+    _print_caveats(console, summary)
+
+
+def _print_caveats(console: Console, summary: dict[str, Any]) -> None:
+    """Print early ends, caveats, warnings and failures."""
     stopped = sum((Counter(figures["stopped"]) for figures in summary["views"].values()), Counter[str]())
     if stopped:
         reasons = ", ".join(f"{count} by {reason}" for reason, count in stopped.most_common())
