@@ -71,9 +71,9 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     for name in (
         "matched",
         "events",
-        "Δ events",
+        "mean change",
         "prompt tokens",
-        "Δ prompt tokens",
+        "mean change",
         "solved",
         "Δ solved",
         "p",
@@ -81,14 +81,17 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         table.add_column(name, justify="right")
     for view in comparison.views:
         table.add_row(
-            *(view.view, f"{view.pairs}", _format_medians(view.events), _format_change(view.events.change)),
-            *(_format_medians(view.prompt_tokens), _format_change(view.prompt_tokens.change)),
+            *(view.view, f"{view.pairs}"),
+            *(_format_medians(view.events, with_change=True), _format_change(view.events.mean_change)),
+            _format_medians(view.prompt_tokens, with_change=True),
+            _format_change(view.prompt_tokens.mean_change),
             *(f"{view.solved_before} → {view.solved_after}", _format_change(view.solved, "pp")),
             "–" if view.test.p is None else f"{view.test.p:.3f}",
         )
     console.print(table)
     console.print(
-        "Medians. Δ: median change per takeover (mean for solved). p: exact McNemar test.", style="dim"
+        "Medians and their change; mean change per takeover, for solved as well. p: exact McNemar test.",
+        style="dim",
     )
     _print_trust(console, comparison)
     for line in _describe_differences(comparison):
@@ -145,10 +148,12 @@ def _describe_differences(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _format_medians(measure: MetricChange) -> str:
+def _format_medians(measure: MetricChange, *, with_change: bool = False) -> str:
     if measure.before is None or measure.after is None:
         return "–"
-    return f"{measure.before:,.0f} → {measure.after:,.0f}"
+    has_change = with_change and measure.median_change is not None
+    change = f" ({100 * (measure.median_change or 0):+.1f} %)" if has_change else ""
+    return f"{measure.before:,.0f} → {measure.after:,.0f}{change}"
 
 
 def _format_change(estimate: Estimate, unit: str = "%") -> str:

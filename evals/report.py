@@ -23,6 +23,7 @@ from langgraph_takeover.handoff.text.files import describe_error
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from langgraph_takeover.evals.reports.tables.table_files import Table
     from langgraph_takeover.evals.run.results import Results
 
 TABLES, PLOTS, PAGE = "tables", "plots", "report.html"
@@ -81,14 +82,17 @@ def make_report(
 ) -> int:
     """Write rows and summary into `out`, by default also tables, plots and page; print the table. Return the exit code."""
     from langgraph_takeover.evals.reports.summary import summarize, write_summary
-    from langgraph_takeover.evals.reports.summary_table import print_summary
+    from langgraph_takeover.evals.reports.summary_table import print_paper_comparison, print_summary
 
     out.mkdir(parents=True, exist_ok=True)
     _export(results, out, url)
     summary = summarize(results)
     write_summary(out, summary)
-    left_out = _write_page(results, out) if with_page else ()
+    tables, left_out = _write_page(results, out) if with_page else ((), ())
     print_summary(console, summary)
+    for table in tables:
+        if table.name == "paper":
+            print_paper_comparison(console, table)
     for reason in left_out:
         console.print(f"no plot of {reason}", style="dim", markup=False)
     from langgraph_takeover.sandbox.cli.program import program_name
@@ -100,8 +104,8 @@ def make_report(
     return INFRASTRUCTURE_FAILURES if summary["infrastructure_failures"] else DONE
 
 
-def _write_page(results: Results, out: Path) -> Sequence[str]:
-    """Write tables, plots and page. Return the reasons for missing plots."""
+def _write_page(results: Results, out: Path) -> tuple[Sequence[Table], Sequence[str]]:
+    """Write tables, plots and page. Return the tables, and the reasons for missing plots."""
     from langgraph_takeover.evals.reports.collection import collect_report_data
     from langgraph_takeover.evals.reports.html import page
     from langgraph_takeover.evals.reports.plots import figures
@@ -113,7 +117,7 @@ def _write_page(results: Results, out: Path) -> Sequence[str]:
     table_files.write_takeovers(out / TABLES / "takeovers.csv", collect_report_data(results).takeovers)
     drawn = figures.draw_plots(results, out / PLOTS)
     page.write_page(out / PAGE, results, made, drawn.pictures)
-    return drawn.omissions
+    return made, drawn.omissions
 
 
 def _export(results: Results, out: Path, url: str | None) -> None:

@@ -1,9 +1,16 @@
-"""Caveats about models, and about differences between combined runs."""
+"""Caveats about models, excluded points, and differences between combined runs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from langgraph_takeover.evals.models import is_builtin, parse_model_name
+from langgraph_takeover.evals.reports.collection import ExcludedPoints, find_excluded_points
+from langgraph_takeover.evals.reports.derived import grade_cleaned_patch
+from langgraph_takeover.evals.reports.estimates import select_graded
 from langgraph_takeover.evals.reports.model_caveats import list_model_caveats
+from langgraph_takeover.evals.reports.paper.published import list_studies
+from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.settings.config import RunConfig
 
@@ -42,13 +49,20 @@ def list_caveats(*configs: RunConfig) -> list[str]:
 
 
 def list_result_caveats(results: Results) -> tuple[str, ...]:
-    """Caveats about models, and about differences between combined runs."""
+    """Caveats about models, about excluded points, and about differences between combined runs."""
     configs = [source.config for source in results.sources]
-    caveats = list_caveats(*configs)
+    excluded = find_excluded_points(results)
+    counted = [row for row in select_graded(results.takeovers) if not excluded.contains(row)]
+    caveats = [*list_caveats(*configs), *_list_excluded_points(excluded), *_list_other_verdicts(counted)]
     settings = [config.model_dump() for config in configs]
     differ = [name for name in _COMPARED_SETTINGS if any(one[name] != settings[0][name] for one in settings)]
     if differ:
         caveats.append(f"The combined runs differ in these settings: {', '.join(differ)}.")
+    studies = list_studies(results)
+    if len(studies) > 1:
+        caveats.append(
+            f"The combined runs belong to different studies ({', '.join(studies)}): no comparison with the paper."
+        )
     reused = dict.fromkeys(config.describe_predecessor_limits() for config in configs)
     caveats += [f"Reused predecessors ran with other limits: {limits}." for limits in reused if limits]
     caveats += list_model_caveats(results)
@@ -56,3 +70,37 @@ def list_result_caveats(results: Results) -> tuple[str, ...]:
     if len(versions) > 1:
         caveats.append(f"The takeovers used different prompt versions: {', '.join(versions)}.")
     return tuple(caveats)
+
+
+def _list_excluded_points(excluded: ExcludedPoints) -> list[str]:
+    caveats = []
+    for what, points in (("notes", excluded.without_notes), ("record", excluded.without_record)):
+        if points:
+            names = ", ".join(sorted(points)[:3]) + (", …" if len(points) > 3 else "")
+            caveats.append(
+                f"Excluded handoff points without {what}, with all their takeovers: {len(points)}; a point counts only if every "
+                f"view can be shown ({names})."
+            )
+    if excluded.is_unchecked:
+        caveats.append("No row of notes was found: points without notes are not excluded.")
+    return caveats
+
+
+def _list_other_verdicts(takeovers: Iterable[Row]) -> list[str]:
+    """A caveat about takeovers whose verdict depends on the scratch files in their patch."""
+    differ = [
+        row
+        for row in takeovers
+        if (cleaned := grade_cleaned_patch(row)) is not None and cleaned != bool(row["resolved"])
+    ]
+    if not differ:
+        return []
+    names = ", ".join(
+        f"{row['record_id']} {row['view']} {row['successor']} {row['repeat']} "
+        f"({'solved only as submitted' if row['resolved'] else 'solved only cleaned'})"
+        for row in differ[:3]
+    )
+    more = ", …" if len(differ) > 3 else ""
+    return [
+        f"Takeovers with another verdict without scratch files: {len(differ)}; see table 16: {names}{more}."
+    ]

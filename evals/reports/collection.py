@@ -5,25 +5,43 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from langgraph_takeover.evals.reports.derived import add_derived_measures
+from langgraph_takeover.evals.reports.derived import ALREADY_SOLVED, add_derived_measures
 from langgraph_takeover.evals.reports.estimates import Pair, pair_with_baseline, select_graded
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.settings.config import BASELINE, POINTS, shorten_model_name
-from langgraph_takeover.handoff.views import VIEWS
+from langgraph_takeover.handoff.views import VIEWS, VIEWS_WITH_NOTES
 
 STATES = ("needs_completion", "already_solved", "behavior_broken")
 UNLABELLED = "unlabelled"
+STATE_BY_REGRESSION = "state_by_regression"
+"""The field with the second reading of a handoff state."""
 BEST_INFORMED_VIEWS = ("trace", "transcript", "cited", "payload", "structured", "summary")
 """Views, from the most informative down."""
+
+
+class ExcludedPoints(NamedTuple):
+    """Records of incomplete handoff points, whose takeovers are left out: a point counts with its record and notes only."""
+
+    without_notes: frozenset[str]
+    without_record: frozenset[str]
+    runs: frozenset[str]
+    """The directories of the runs with a view that needs notes; only takeovers of these are left out for missing notes."""
+    is_unchecked: bool
+    """Whether the rows of notes are missing, as in an export of takeovers alone, so that no point could be checked."""
+
+    def contains(self, row: Row) -> bool:
+        """Whether a takeover is left out."""
+        lacks_notes = row["out"] in self.runs and row["record_id"] in self.without_notes
+        return lacks_notes or row["record_id"] in self.without_record
 
 
 class ReportData(NamedTuple):
     """Graded takeovers with their handoff state, and their names in display order."""
 
     takeovers: tuple[Row, ...]
-    """Takeovers without an infrastructure failure, each with `handoff_state` and derived measures."""
-    failed_count: int
+    """Takeovers at complete points, without an infrastructure failure; with `handoff_state` and derived measures."""
+    excluded: ExcludedPoints
     views: tuple[str, ...]
     successors: tuple[str, ...]
     predecessors: tuple[str, ...]
@@ -44,11 +62,18 @@ class ReportData(NamedTuple):
 
 
 def collect_report_data(results: Results) -> ReportData:
-    labels = {row["record_id"]: row.get("handoff_state") or UNLABELLED for row in results.labels}
+    excluded = find_excluded_points(results)
+    states = {row["record_id"]: row.get("handoff_state") or UNLABELLED for row in results.labels}
+    by_regression = read_states_by_regression(results.labels)
     takeovers = add_derived_measures(
         (
-            row | {"handoff_state": labels.get(row["record_id"], UNLABELLED)}
+            row
+            | {
+                "handoff_state": states.get(row["record_id"], UNLABELLED),
+                STATE_BY_REGRESSION: by_regression.get(row["record_id"], UNLABELLED),
+            }
             for row in select_graded(results.takeovers)
+            if not excluded.contains(row)
         ),
         results.predecessors,
     )
@@ -59,7 +84,7 @@ def collect_report_data(results: Results) -> ReportData:
     )
     return ReportData(
         takeovers=takeovers,
-        failed_count=sum(row["outcome"] == INFRASTRUCTURE_FAILURE for row in results.takeovers),
+        excluded=excluded,
         views=views,
         successors=_sort_by_order(
             [name for config in configs for name in config.successors],
@@ -74,6 +99,59 @@ def collect_report_data(results: Results) -> ReportData:
         reference_view=next(
             (view for view in BEST_INFORMED_VIEWS if view in _distinct_values(takeovers, "view")), None
         ),
+    )
+
+
+def read_states_by_regression(labels: Iterable[Row]) -> dict[str, str]:
+    """The second reading of each record's state: unresolved with any regression is broken. Empty if no label knows."""
+    graded = [row for row in labels if row.get("handoff_state")]
+    if not any(isinstance(row.get("regressions"), bool) for row in graded):
+        return {}
+    return {row["record_id"]: _read_state_by_regression(row) for row in graded}
+
+
+def _read_state_by_regression(label: Row) -> str:
+    if label["handoff_state"] == ALREADY_SOLVED:
+        return ALREADY_SOLVED
+    if not isinstance(label.get("regressions"), bool):
+        return UNLABELLED
+    return "behavior_broken" if label["regressions"] else "needs_completion"
+
+
+def find_excluded_points(results: Results) -> ExcludedPoints:
+    """The points without notes, where a run's views need them, and those whose predecessor lists no such record."""
+    runs = frozenset(
+        str(source.out) for source in results.sources if set(VIEWS_WITH_NOTES) & set(source.config.views)
+    )
+    takeovers = [row for row in results.takeovers if row["out"] in runs]
+    proofs: dict[str, set[str]] = {}
+    for row in select_graded(takeovers):
+        if row["view"] in VIEWS_WITH_NOTES:
+            proofs.setdefault(row["record_id"], set()).add(row["out"])
+    notes = {row["record_id"]: row for row in results.notes}
+    failed = {
+        name
+        for name, row in notes.items()
+        # Another run of the same records may have written their notes later.
+        if row["outcome"] == INFRASTRUCTURE_FAILURE and not proofs.get(name, set()) - {row["out"]}
+    }
+    missing = {row["record_id"] for row in takeovers} - set(notes) - set(proofs)
+    return ExcludedPoints(
+        without_notes=frozenset(failed | (missing if notes else set())),
+        without_record=_find_unlisted_records(results),
+        runs=runs,
+        is_unchecked=bool(takeovers) and not notes,
+    )
+
+
+def _find_unlisted_records(results: Results) -> frozenset[str]:
+    runs = [row for row in results.predecessors if row["outcome"] != INFRASTRUCTURE_FAILURE]
+    listed = {record_id for row in runs for record_id in row.get("records", ())}
+    known = {(row["task_id"], row["predecessor"]) for row in runs}
+    return frozenset(
+        row["record_id"]
+        for row in select_graded(results.takeovers)
+        if (row.get("task_id"), row.get("predecessor")) in known and row["record_id"] not in listed
     )
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from langgraph_takeover.evals.reports.collection import collect_report_data
+import numpy as np
+
+from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data
 from langgraph_takeover.evals.reports.estimates import (
     Estimate,
-    Interval,
     McNemar,
     Pair,
-    estimate_reduction,
+    compute_matched_medians,
+    compute_median_change,
+    estimate_change,
     estimate_solved_delta,
     match_pairs,
     mcnemar,
-    quantile,
-    read_paired_values,
     select_graded,
 )
 from langgraph_takeover.evals.run.journal import Row
@@ -30,11 +31,12 @@ _DIRECTORY_SETTINGS = ("run_id", "journal", "records_of", "shard")
 
 
 class MetricChange(NamedTuple):
-    """Medians over pairs before and after, and the median relative change within pairs."""
+    """Medians over pairs before and after, their change, and the mean of the pairs' changes. Reductions are negative."""
 
     before: float | None
     after: float | None
-    change: Estimate
+    median_change: float | None
+    mean_change: Estimate
 
 
 class ViewChange(NamedTuple):
@@ -85,14 +87,15 @@ class Comparison(NamedTuple):
 
 def compare(before: Results, after: Results) -> Comparison:
     """Compare two runs. Raises RunUsageError if they share no takeover."""
-    pairs = match_pairs(after.takeovers, before.takeovers, PAIR_KEY)
+    first_data, last_data = collect_report_data(before), collect_report_data(after)
+    pairs = match_pairs(last_data.takeovers, first_data.takeovers, PAIR_KEY)
     if not pairs:
         raise RunUsageError(f"the runs share no graded takeover: {_explain_no_overlap(before, after)}")
     first, last = _digests_by_record(before.takeovers), _digests_by_record(after.takeovers)
     shared = sorted(set(first) & set(last))
-    views = dict.fromkeys((*collect_report_data(before).views, *collect_report_data(after).views))
+    views = dict.fromkeys((*first_data.views, *last_data.views))
     return Comparison(
-        views=tuple(_compare_view(view, before, after) for view in views),
+        views=tuple(_compare_view(view, first_data, last_data) for view in views),
         flips=tuple(
             OutcomeFlip(now["record_id"], now["view"], now["successor"], now["repeat"], bool(now["resolved"]))
             for now, then in pairs
@@ -109,8 +112,8 @@ def compare(before: Results, after: Results) -> Comparison:
     )
 
 
-def _compare_view(view: str, before: Results, after: Results) -> ViewChange:
-    then, now = (collect_report_data(results).select(view=view) for results in (before, after))
+def _compare_view(view: str, before: ReportData, after: ReportData) -> ViewChange:
+    then, now = (data.select(view=view) for data in (before, after))
     pairs = match_pairs(now, then, PAIR_KEY)
     return ViewChange(
         view=view,
@@ -139,14 +142,9 @@ def _count_true(pairs: Iterable[Pair], name: str) -> tuple[int, int] | None:
 
 
 def _compare_metric(pairs: tuple[Pair, ...], name: str) -> MetricChange:
-    both = read_paired_values(pairs, name)
-    reduction = estimate_reduction(pairs, name)
-    low, high = reduction.interval or (None, None)
-    change = reduction._replace(
-        value=None if reduction.value is None else 0 - reduction.value,
-        interval=None if low is None or high is None else Interval(0 - high, 0 - low),
-    )
-    return MetricChange(quantile([b for _, b in both], 0.5), quantile([a for a, _ in both], 0.5), change)
+    after, before = compute_matched_medians(pairs, name) or (None, None)
+    change = compute_median_change(pairs, name)
+    return MetricChange(before, after, change, estimate_change(pairs, name, np.mean))
 
 
 def _digests_by_record(rows: Iterable[Row]) -> dict[str, str]:

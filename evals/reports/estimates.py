@@ -102,15 +102,10 @@ def read_paired_values(pairs: Iterable[Pair], measure: str) -> list[tuple[float,
     return [(a, b) for a, b in both if a is not None and b is not None]
 
 
-def compute_savings(pairs: Iterable[Pair], measure: str) -> list[float]:
-    """The reduction of the measure in each pair, as a share of the baseline."""
-    return [1 - a / b for a, b in read_paired_values(pairs, measure) if b > 0]
-
-
-def estimate_reduction(pairs: Sequence[Pair], measure: str) -> Estimate:
-    """The median reduction over pairs."""
-    savings = compute_savings(pairs, measure)
-    return _build_estimate(savings, len(pairs) - len(savings), np.median)
+def estimate_change(pairs: Sequence[Pair], measure: str, statistic: Callable[..., Any]) -> Estimate:
+    """The mean or median over pairs of the measure's change, as a share of the baseline; reductions are negative."""
+    changes = [a / b - 1 for a, b in read_paired_values(pairs, measure) if b > 0]
+    return _build_estimate(changes, len(pairs) - len(changes), statistic)
 
 
 def estimate_solved_delta(pairs: Sequence[Pair]) -> Estimate:
@@ -118,11 +113,16 @@ def estimate_solved_delta(pairs: Sequence[Pair]) -> Estimate:
     return _build_estimate([float(a["resolved"]) - float(b["resolved"]) for a, b in pairs], 0, np.mean)
 
 
+def compute_matched_medians(pairs: Sequence[Pair], measure: str) -> tuple[float, float] | None:
+    """The medians of takeovers and baselines over the pairs in which both are known; None without such a pair."""
+    both = read_paired_values(pairs, measure)
+    return (median(a for a, _ in both), median(b for _, b in both)) if both else None
+
+
 def compute_median_change(pairs: Sequence[Pair], measure: str) -> float | None:
     """The change of the takeovers' median against the baselines' median, as a share of the latter."""
-    both = read_paired_values(pairs, measure)
-    base = median(b for _, b in both) if both else 0
-    return median(a for a, _ in both) / base - 1 if base > 0 else None
+    own, base = compute_matched_medians(pairs, measure) or (0, 0)
+    return own / base - 1 if base > 0 else None
 
 
 def bootstrap_interval(sample: Sequence[float], statistic: Callable[..., Any]) -> Interval | None:

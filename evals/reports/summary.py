@@ -13,12 +13,11 @@ from langgraph_takeover.evals.reports.caveats import list_result_caveats
 from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data
 from langgraph_takeover.evals.reports.costs import OVERFLOW, sum_costs
 from langgraph_takeover.evals.reports.estimates import (
-    compute_savings,
+    compute_median_change,
     pair_with_baseline,
     read_values,
-    select_graded,
 )
-from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.settings.config import BASELINE
 from langgraph_takeover.handoff.records.record import write_durably
@@ -55,11 +54,20 @@ def summarize(results: Results) -> dict[str, Any]:
             )
         },
         "successors": list(data.successors),
-        "views": {view: _summarize_view(view, rows) | _summarize_trust(view, data) for view in data.views},
+        "views": {
+            view: _summarize_view(view, data)
+            | _summarize_trust(view, data)
+            | {"infrastructure_failures": _count_failures(view, rows)}
+            for view in data.views
+        },
+        "excluded_points": {
+            "notes missing": sorted(data.excluded.without_notes),
+            "record missing": sorted(data.excluded.without_record),
+        },
         "infrastructure_failures": [
             {key: row.get(key) for key in ("task_id", "record_id", "view", "repeat", "detail")}
             for row in (*predecessors, *results.labels, *results.notes, *rows)
-            if row["outcome"] == "infrastructure_failure"
+            if row["outcome"] == INFRASTRUCTURE_FAILURE
         ],
     }
 
@@ -68,29 +76,26 @@ def write_summary(out: Path, summary: dict[str, Any]) -> None:
     write_durably(out / SUMMARY_FILE, json.dumps(redact(summary), indent=1) + "\n")
 
 
-def _summarize_view(view: str, rows: Sequence[Row]) -> dict[str, Any]:
-    in_view = [row for row in rows if row["view"] == view]
-    graded = select_graded(in_view)
-    pairs = pair_with_baseline(rows, view)
+def _count_failures(view: str, rows: Iterable[Row]) -> int:
+    return sum(row["view"] == view and row["outcome"] == INFRASTRUCTURE_FAILURE for row in rows)
+
+
+def _summarize_view(view: str, data: ReportData) -> dict[str, Any]:
+    graded = data.select(view=view)
+    pairs = () if view == BASELINE else pair_with_baseline(data.takeovers, view)
     events = sum(read_values(graded, "events"))
-    is_baseline = view == BASELINE
     return {
         "runs": len(graded),
         "solved": sum(row["resolved"] for row in graded),
-        "infrastructure_failures": len(in_view) - len(graded),
         "median_events": _median_or_none(read_values(graded, "events")),
         "median_prompt_tokens": _median_or_none(read_values(graded, "prompt_tokens")),
         "median_first_prompt_chars": _median_or_none(read_values(graded, "first_prompt_chars")),
         "rediscovery_share": sum(read_values(graded, "rediscovery_events")) / events if events else None,
         "stopped": dict(Counter(row["stop_reason"] for row in graded if row["stop_reason"] != "finished")),
         "matched": len(pairs),
-        "median_event_delta": None
-        if is_baseline
-        else _median_or_none([0 - saving for saving in compute_savings(pairs, "events")]),
-        "median_prompt_token_delta": None
-        if is_baseline
-        else _median_or_none([0 - saving for saving in compute_savings(pairs, "prompt_tokens")]),
-        "solved_delta": None if is_baseline else sum(a["resolved"] - b["resolved"] for a, b in pairs),
+        "median_event_delta": compute_median_change(pairs, "events"),
+        "median_prompt_token_delta": compute_median_change(pairs, "prompt_tokens"),
+        "solved_delta": sum(a["resolved"] - b["resolved"] for a, b in pairs) if pairs else None,
         "stop_reasons": dict(Counter(row["stop_reason"] for row in graded)),
         "context_overflows": sum(row["stop_reason"] == OVERFLOW for row in graded),
         "condensed": sum(bool(row.get("condensed")) for row in graded),

@@ -6,17 +6,18 @@ from collections import Counter
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as ConsoleTable
 
 from langgraph_takeover.evals.reports.costs import format_usd
 from langgraph_takeover.evals.reports.summary import SUMMARY_FILE
+from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 
 
 def print_summary(console: Console, summary: dict[str, Any]) -> None:
     """Print the table, its caveats and the failures."""
     if summary["without_points"] and not summary["points"]:
         console.print("Nothing to compare: no predecessor reached a handoff point.", style="yellow")
-    table = Table(title="Takeovers by view; deltas matched to the repository view at the same point")
+    table = ConsoleTable(title="Takeovers by view; deltas matched to the repository view at the same point")
     costs = _choose_cost_columns(summary)
     for name in (
         "view",
@@ -52,11 +53,16 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
     console.print(table)
     pooled = "" if len(summary["successors"]) < 2 else f" of all {len(summary['successors'])} successors"
     console.print(
-        f"Medians over takeovers{pooled}; re-shown: share of all text shown to them that the predecessor had seen; "
-        "rediscovery: share of all their events.",
+        f"Medians over takeovers{pooled}; Δ events: change of medians over all pairs{pooled}, as in table 2; "
+        "re-shown: share of all text shown to them that the predecessor had seen; rediscovery: share of all their events.",
         style="dim",
     )
     _print_costs(console, summary["costs"])
+    _print_caveats(console, summary)
+
+
+def _print_caveats(console: Console, summary: dict[str, Any]) -> None:
+    """Print early ends, caveats, warnings and failures."""
     stopped = sum((Counter(figures["stopped"]) for figures in summary["views"].values()), Counter[str]())
     if stopped:
         reasons = ", ".join(f"{count} by {reason}" for reason, count in stopped.most_common())
@@ -77,6 +83,41 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
         console.print(f"infrastructure failure: {where}: {failure['detail']}", style="red", markup=False)
     if len(failures) > 10:
         console.print(f"… and {len(failures) - 10} more in {SUMMARY_FILE}", style="red")
+
+
+_COMPARED = {
+    "Δ events": "Δ median events %",
+    "Δ tokens": "Δ median prompt tokens %",
+    "Δ solved": "Δ solved pp",
+}
+"""The columns of the console's comparison with the paper, and their measures."""
+
+
+def print_paper_comparison(console: Console, paper: Table) -> None:
+    """Print the paper's effect sizes beside ours, from the table that compares them."""
+    found: dict[tuple[Cell, ...], dict[Cell, tuple[str, str]]] = {}
+    for number, successor, category, view, measure, _, low, high, ours, _ in paper.rows:
+        if number in (2, 4, 5) and measure in _COMPARED.values():
+            published = f"{low:+g}" if low == high else f"{low:+g} to {high:+g}"
+            own = f"{ours:+.1f}" if isinstance(ours, int | float) else "–"
+            found.setdefault((successor, category, view), {})[measure] = (published, own)
+    if not found:
+        return
+    table = ConsoleTable(
+        title=f"{paper.title}, changes in % and percentage points (paper: range of its pairs)"
+    )
+    names = [name for name, measure in _COMPARED.items() if any(measure in each for each in found.values())]
+    by_predecessor = any(category for _, category, _ in found)
+    for name in ("successor", *(("predecessor",) if by_predecessor else ()), "view"):
+        table.add_column(name)
+    for name in names:
+        table.add_column(f"{name}, paper", justify="right")
+        table.add_column("ours", justify="right")
+    for (successor, predecessor, view), cells in found.items():
+        values = (cells.get(_COMPARED[name], ("–", "–")) for name in names)
+        models = (successor, predecessor) if by_predecessor else (successor,)
+        table.add_row(*map(str, (*models, view)), *(text for both in values for text in both))
+    console.print(table)
 
 
 def _choose_cost_columns(summary: dict[str, Any]) -> dict[str, str]:

@@ -41,7 +41,7 @@ _NAME_PATTERN = re.compile(r"(?!\.)[^/\x00-\x1f\ud800-\udfff]{1,250}")
 _NUMBER_FIELDS = frozenset((
     "events", "steps", "llm_calls", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds", "repeat",
     "first_prompt_chars", "first_prompt_tokens", "window_tokens", "recalls", "recall_events", "recall_tokens",
-    "rediscovery_events", "verification_events", "statements", "contradicted", "unsupported", "repeated",
+    "rediscovery_events", "verification_events", "claims", "contradicted", "unsupported", "repeated",
     "shown_chars", "reshown_chars", "verification_chars", "kept",
     "uncounted_calls", "cost_usd", "empty_replies", "condensed", "fail_to_pass_failures", "pass_to_pass_failures",
     "patch_files", "patch_lines",

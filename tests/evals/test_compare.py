@@ -46,10 +46,11 @@ def test_differences_are_one_object(published_rows: Path, later: Path, run_compa
     assert (repository["pairs"], repository["only_before"], repository["only_after"]) == (13, 0, 0)
     assert (summary["pairs"], summary["only_before"], summary["only_after"]) == (6, 6, 0)
     assert views["structured"]["pairs"] == 11  # an infrastructure failure on both sides is no pair
-    change = repository["events"]["change"]
+    change = repository["events"]["mean_change"]
     assert (change["value"], *change["interval"].values()) == pytest.approx((-0.1, -0.1, -0.1))
+    assert repository["events"]["median_change"] == pytest.approx(-0.1)
     assert (repository["events"]["before"], repository["events"]["after"]) == (40, 36)
-    tokens = repository["prompt_tokens"]["change"]
+    tokens = repository["prompt_tokens"]["mean_change"]
     assert (tokens["pairs"], tokens["excluded"], tokens["value"]) == (12, 1, 0)
     assert (repository["solved_before"], repository["solved_after"]) == (8, 7)
     assert repository["solved"]["value"] == pytest.approx(-1 / 13)
@@ -68,7 +69,7 @@ def test_differences_are_a_table_for_people(
     done = run_compare(published_rows, later)
     assert done.returncode == 0, done.stderr
     for line in (
-        "40 → 36",
+        "40 → 36 (-10.0 %)",
         "-10.0 % [-10.0, -10.0]",
         "summary: 6 only in the earlier run, 0 only in the later",
         "no longer solved: one__one-1.first_source_edit, repository, openai:alpha, repeat 1",
@@ -83,7 +84,7 @@ def test_a_run_does_not_differ_from_itself(published_rows: Path, run_compare: Ru
     report = json.loads(run_compare(published_rows, published_rows, "--json").stdout)
     assert report["flips"] == report["changed_records"] == []
     assert report["settings"] == report["prompts"] == {}
-    assert all(view["events"]["change"]["value"] == 0 for view in report["views"])
+    assert all(view["events"]["mean_change"]["value"] == 0 for view in report["views"])
     assert all(view["test"]["p"] == 1 for view in report["views"])
 
 

@@ -34,8 +34,8 @@ def cut(published: Path, out: Path, tasks: Iterable[str]) -> Path:
 
 
 def test_a_run_ends_with_its_report(complete_run: Path) -> None:
-    assert len(files(complete_run / "tables")) == 40
-    assert {"accuracy_effort.svg", "reductions.png", "tokens.svg"} <= set(files(complete_run / "plots"))
+    assert len(files(complete_run / "tables")) == 3 * 16 + 1
+    assert {"accuracy_effort.svg", "changes.png", "tokens.svg"} <= set(files(complete_run / "plots"))
 
 
 def test_a_report_is_rebuilt_from_the_journal(

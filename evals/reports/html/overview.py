@@ -100,7 +100,7 @@ def _get_key(row: Row) -> tuple[str, str]:
 
 def build_key_figures(results: Results, summary: Mapping[str, Any]) -> tuple[KeyFigure, ...]:
     """The figures at the top of the page."""
-    graded = [row for row in results.takeovers if row["outcome"] == "graded"]
+    graded = collect_report_data(results).takeovers
     solved = sum(bool(row["resolved"]) for row in graded)
     shown = sum(row.get("shown_chars") or 0 for row in graded) // CHARS_PER_TOKEN
     views = summary["views"].values()

@@ -1,4 +1,4 @@
-"""Plots of results: accuracy against effort, reductions, first prompts, and tokens per step."""
+"""Plots of results: accuracy against effort, changes, first prompts, and tokens per step."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from langgraph_takeover.evals.reports.caveats import list_result_caveats
 from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data
 from langgraph_takeover.evals.reports.estimates import (
-    estimate_reduction,
+    estimate_change,
     estimate_solved_delta,
     pair_with_baseline,
     read_values,
@@ -41,9 +43,9 @@ def draw_plots(results: Results, directory: Path) -> DrawnPlots:
     footnotes = short_caveats(results)
     plots: dict[str, tuple[str, Callable[[], Figure]]] = {
         "accuracy_effort": ("Solved takeovers against their effort", lambda: draw_accuracy(data)),
-        "reductions": (
-            "Savings of views compared with repository, matched, with 95 % intervals",
-            lambda: draw_reductions(data),
+        "changes": (
+            "Mean changes against repository over pairs, with 95 % intervals; reductions are negative",
+            lambda: draw_changes(data),
         ),
         "first_prompts": ("Size of the first prompt", lambda: draw_first_prompts(data)),
         "debt": (debt_figures.format_debt_title(data), lambda: debt_figures.draw_debt(data)),
@@ -125,19 +127,19 @@ def _draw_points(
     axis.margins(x=0.12)
 
 
-def draw_reductions(data: ReportData) -> Figure:
+def draw_changes(data: ReportData) -> Figure:
     views = [view for view in data.views if view != BASELINE and pair_with_baseline(data.takeovers, view)]
     if not views:
         raise EmptyPlotError("no pairs with the repository view")
-    columns = ("events saved, %", "prompt tokens saved, %", "solved, Δ percentage points")
+    columns = ("events, %", "prompt tokens, %", "solved, percentage points")
     figure, axes = style.create_panels(row_titles(data), columns, width=2.8, height=0.5 + 0.27 * len(views))
     for line, successor in zip(axes, data.successors, strict=True):
         selected = data.select(successor=successor)
         for row, view in enumerate(views):
             pairs = pair_with_baseline(selected, view)
             estimates = (
-                estimate_reduction(pairs, "events"),
-                estimate_reduction(pairs, "prompt_tokens"),
+                estimate_change(pairs, "events", np.mean),
+                estimate_change(pairs, "prompt_tokens", np.mean),
                 estimate_solved_delta(pairs),
             )
             color, marker, _ = view_style(view)

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from langgraph_takeover.evals.reports.collection import ReportData, display_names
+import numpy as np
+
+from langgraph_takeover.evals.reports.collection import (
+    STATE_BY_REGRESSION,
+    STATES,
+    UNLABELLED,
+    ReportData,
+    display_names,
+)
 from langgraph_takeover.evals.reports.costs import OVERFLOW, sum_costs
 from langgraph_takeover.evals.reports.estimates import (
     RESAMPLES,
     SEED,
     Estimate,
     Pair,
+    compute_matched_medians,
     compute_median_change,
-    estimate_reduction,
+    estimate_change,
     estimate_solved_delta,
     mcnemar,
     pair_with_baseline,
@@ -30,6 +39,14 @@ _EFFECT_COLUMNS = (
     *("runs", "solved", "solved %", "median events", "median prompt tokens", "median completion tokens"),
     *("median seconds", "pairs", "Δ median events %", "Δ median prompt tokens %", "Δ solved pp"),
     *("context overflow", "uncounted calls", "cost, USD"),
+)
+_FAILURE_COLUMNS = (
+    *("median failing FAIL_TO_PASS", "median failing PASS_TO_PASS"),
+    "with regressions",
+)
+_FAILURE_NOTE = (
+    "Solved is the official verdict at the end: from behavior_broken, no regression remains; from already_solved, the "
+    "solution is preserved. Failing tests and regressions (any failing PASS_TO_PASS test) are those of the final patch."
 )
 REFERENCE_NOTE = "Reference effect sizes (the paper's Table 2): median events 20 to 59 % lower, prompt tokens 42 to 63 % lower."
 _DELTA_NOTE = (
@@ -61,22 +78,27 @@ def build_matched_table(data: ReportData) -> Table:
                 continue
             test = mcnemar(pairs)
             for name, measure in (("events", "events"), ("prompt tokens", "prompt_tokens")):
-                reduction = _percent_cells(estimate_reduction(pairs, measure))
-                rows.append((names[successor], view, f"{name}, reduction %", *reduction, None, None, None))
-            delta = _percent_cells(estimate_solved_delta(pairs))
-            rows.append((names[successor], view, "solved, Δ pp", *delta, *test))
+                rows += [
+                    (names[successor], view, f"{name}, {change} %", *cells, None, None, None)
+                    for change, cells in _change_cells(pairs, measure).items()
+                ]
+            delta = estimate_solved_delta(pairs)
+            cells = (delta.pairs, delta.excluded, None, None, *_percent_cells(delta))
+            rows.append((names[successor], view, "solved, Δ pp", *cells, *test))
     return Table(
         3,
         "matched",
         f"Matched takeovers against {BASELINE}",
         (
-            *("successor", "view", "measure", "pairs", "excluded", "estimate", "95 % low", "95 % high"),
-            *("gained", "lost", "p"),
+            *("successor", "view", "measure", "pairs", "excluded", f"{BASELINE} median", "view median"),
+            *("estimate", "95 % low", "95 % high", "gained", "lost", "p"),
         ),
         tuple(rows),
         _build_notes(
             data,
-            "Estimate: median reduction over pairs, or mean difference in solved. Excluded: pairs without token counts.",
+            "Reductions are negative. Change of medians: the view's median against the baseline's, both over the pairs, as in "
+            "table 2. Mean and median change: of the relative changes of single pairs; the paper's intervals are those of "
+            "mean changes. Solved: mean difference. Excluded: pairs without token counts.",
             f"Intervals: percentile bootstrap of pairs, {RESAMPLES:,} resamples, seed {SEED}, none for a single pair. Pairs "
             "of one task are not independent. p: McNemar's exact two-sided test over pairs gained and lost, without "
             "correction for multiple comparisons.",
@@ -96,10 +118,25 @@ def build_state_table(data: ReportData) -> Table:
         "Takeovers by initial handoff state",
         "handoff_state",
         data.states,
-        "The evaluator determines states by official validation of the snapshot; agents never see them. Solved is the "
-        "official verdict at the end: from behavior_broken, no regression remains; from already_solved, the solution "
-        "is preserved.",
+        "The evaluator determines states by official validation of the snapshot; agents never see them. An unresolved "
+        "snapshot with a failing FAIL_TO_PASS test is needs_completion, without one behavior_broken; table 15 has the other "
+        "reading.",
+        _FAILURE_NOTE,
     )
+
+
+def build_regression_table(data: ReportData) -> Table:
+    """The table by state in the second reading; empty if no label knows it."""
+    states = tuple(state for state in (*STATES, UNLABELLED) if data.select(**{STATE_BY_REGRESSION: state}))
+    notes: tuple[str, ...] = (
+        "The other reading of the states of table 6: an unresolved snapshot is behavior_broken if any PASS_TO_PASS test fails, "
+        "else needs_completion.",
+        _FAILURE_NOTE,
+    )
+    if states in ((), (UNLABELLED,)):
+        states, notes = (), ("No label states regressions, as in rows of earlier versions.",)
+    title = "Takeovers by initial handoff state, any regression is broken"
+    return _build_table_by(data, 15, "states_by_regression", title, STATE_BY_REGRESSION, states, *notes)
 
 
 def build_predecessor_table(data: ReportData) -> Table:
@@ -132,6 +169,7 @@ def _build_table_by(
     data: ReportData, number: int, name: str, title: str, field: str, kinds: tuple[str, ...], *notes: str
 ) -> Table:
     names = display_names((*data.successors, *data.predecessors))
+    by_state = field in ("handoff_state", STATE_BY_REGRESSION)
     rows = []
     for successor in data.successors:
         for kind in kinds:
@@ -139,8 +177,10 @@ def _build_table_by(
                 selected = data.select(**{"successor": successor, field: kind, "view": view})
                 if selected:
                     cells = _effect_cells(selected, _pair_rows(data, view, selected, "successor", field))
-                    rows.append((names[successor], names.get(kind, kind), view, *cells))
-    columns = ("successor", field.replace("_", " "), "view", *_EFFECT_COLUMNS)
+                    failures = _failure_cells(selected) if by_state else ()
+                    rows.append((names[successor], names.get(kind, kind), view, *cells, *failures))
+    group = "handoff state" if by_state else field
+    columns = ("successor", group, "view", *_EFFECT_COLUMNS, *(_FAILURE_COLUMNS if by_state else ()))
     return Table(number, name, title, columns, tuple(rows), (*notes, *_build_notes(data, _DELTA_NOTE)))
 
 
@@ -166,9 +206,32 @@ def _effect_cells(rows: Rows, pairs: tuple[Pair, ...]) -> tuple[Cell, ...]:
     )
 
 
+def _failure_cells(rows: Rows) -> tuple[Cell, ...]:
+    """Failing tests of the final patches, and the takeovers with regressions; None if no row states them."""
+    regressions = [row["regressions"] for row in rows if isinstance(row.get("regressions"), bool)]
+    return (
+        quantile(read_values(rows, "fail_to_pass_failures"), 0.5),
+        quantile(read_values(rows, "pass_to_pass_failures"), 0.5),
+        sum(regressions) if regressions else None,
+    )
+
+
+def _change_cells(pairs: tuple[Pair, ...], measure: str) -> dict[str, tuple[Cell, ...]]:
+    """By kind of change: pairs, excluded pairs, both medians, the estimate and its interval."""
+    mean = estimate_change(pairs, measure, np.mean)
+    own, base = compute_matched_medians(pairs, measure) or (None, None)
+    counts, change = (mean.pairs, mean.excluded), _to_percent(compute_median_change(pairs, measure))
+    middle = estimate_change(pairs, measure, np.median)
+    return {
+        "change of medians": (*counts, base, own, change, None, None),
+        "mean change": (*counts, None, None, *_percent_cells(mean)),
+        "median change": (*counts, None, None, *_percent_cells(middle)),
+    }
+
+
 def _percent_cells(estimate: Estimate) -> tuple[Cell, ...]:
     low, high = estimate.interval or (None, None)
-    return estimate.pairs, estimate.excluded, _to_percent(estimate.value), _to_percent(low), _to_percent(high)
+    return _to_percent(estimate.value), _to_percent(low), _to_percent(high)
 
 
 def _to_percent(share: float | None) -> float | None:

@@ -8,13 +8,21 @@ from itertools import groupby
 from statistics import median
 
 from langgraph_takeover.evals.reports.caveats import list_result_caveats
-from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data, display_names
+from langgraph_takeover.evals.reports.collection import (
+    ReportData,
+    collect_report_data,
+    display_names,
+    read_states_by_regression,
+)
 from langgraph_takeover.evals.reports.estimates import (
     quantile,
     read_values,
 )
 from langgraph_takeover.evals.reports.tables import debt_tables, effect_tables, trust_tables
 from langgraph_takeover.evals.reports.tables.cost_table import build_cost_table
+from langgraph_takeover.evals.reports.tables.notes_table import build_notes_table
+from langgraph_takeover.evals.reports.tables.paper_table import build_paper_tables
+from langgraph_takeover.evals.reports.tables.patches_table import build_patches_table
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.results import Results
@@ -24,7 +32,7 @@ __all__ = ["Table", "build_tables"]
 
 
 def build_tables(results: Results) -> tuple[Table, ...]:
-    """Build all tables; a table without data is empty, and its notes say why."""
+    """Build all tables; a table without data is empty, and its notes say why. Only runs of a study have the paper's."""
     data = collect_report_data(results)
     tables = (
         _build_study_table(results, data),
@@ -40,9 +48,15 @@ def build_tables(results: Results) -> tuple[Table, ...]:
         trust_tables.build_trust_table(data),
         trust_tables.build_belief_table(data),
         build_cost_table(results, data),
+        build_notes_table(results),
+        effect_tables.build_regression_table(data),
+        build_patches_table(data),
     )
     caveats = (*list_result_caveats(results), *results.warnings)
-    return tuple(table._replace(notes=table.notes + caveats) for table in tables)
+    return tuple(
+        table._replace(notes=table.notes + caveats)
+        for table in (*tables, *build_paper_tables(results, tables))
+    )
 
 
 def _build_study_table(results: Results, data: ReportData) -> Table:
@@ -53,6 +67,7 @@ def _build_study_table(results: Results, data: ReportData) -> Table:
     tasks = {row["task_id"] for row in (*results.predecessors, *results.takeovers) if row.get("task_id")}
     names = display_names([*data.successors, *(row["predecessor"] for row in runs)])
     states = Counter(row["handoff_state"] for row in results.labels if row.get("handoff_state"))
+    by_regression = read_states_by_regression(results.labels).values()
     stop_reasons = Counter((names[row["successor"]], row["stop_reason"]) for row in data.takeovers)
     rows: list[tuple[Cell, ...]] = [
         ("tasks", "", len(tasks)),
@@ -67,15 +82,30 @@ def _build_study_table(results: Results, data: ReportData) -> Table:
         ),
         ("handoff points", "all", len(kinds)),
         *(("handoff points", name, n) for name, n in _count_sorted(kinds.values())),
+        *_count_excluded(data),
         *(("handoff states", name, n) for name, n in sorted(states.items())),
+        *(("handoff states, any regression is broken", name, n) for name, n in _count_sorted(by_regression)),
         ("takeovers", "graded", len(data.takeovers)),
         *((f"takeovers by {name}", reason, n) for (name, reason), n in sorted(stop_reasons.items())),
     ]
     for stage in STAGES:
         failed = sum(row["outcome"] == INFRASTRUCTURE_FAILURE for row in getattr(results, stage))
         rows.append(("infrastructure failures", stage, failed))
-    note = "Infrastructure failures are excluded from all other numbers of all tables."
-    return Table(1, "study", "The study", ("item", "category", "count"), tuple(rows), (note,))
+    notes = (
+        "Infrastructure failures are excluded from all other numbers of all tables. Handoff points: all that were reached. "
+        "Excluded: all takeovers of a point are left out if it has no notes, but a view of the run shows notes.",
+    )
+    return Table(1, "study", "The study", ("item", "category", "count"), tuple(rows), notes)
+
+
+def _count_excluded(data: ReportData) -> list[tuple[Cell, ...]]:
+    """Rows with the number of points that do not count, as far as it could be checked."""
+    counts = {}
+    if data.excluded.runs and not data.excluded.is_unchecked:
+        counts["excluded: notes missing"] = len(data.excluded.without_notes)
+    if data.excluded.without_record:
+        counts["excluded: record missing"] = len(data.excluded.without_record)
+    return [("handoff points", name, number) for name, number in counts.items()]
 
 
 def _count_sorted(keys: Iterable[str]) -> list[tuple[str, int]]:

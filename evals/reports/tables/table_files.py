@@ -89,7 +89,9 @@ def format_cell(column: str, value: Cell) -> str:
     signed = column.startswith(("Δ", "95 %")) or column == "estimate"
     if signed or "%" in column:
         return f"{value:+,.1f}" if signed else f"{value:,.1f}"
-    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:,.1f}"
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if abs(value) >= 1 else f"{value:.3g}"
 
 
 def to_csv(table: Table) -> str:

@@ -15,9 +15,10 @@ from langgraph_takeover.evals.reports.estimates import (
     Pair,
     bootstrap_interval,
     compute_break_even,
+    compute_matched_medians,
     compute_median_change,
     count_rediscovery,
-    estimate_reduction,
+    estimate_change,
     estimate_solved_delta,
     mcnemar,
     pair_with_baseline,
@@ -78,9 +79,11 @@ def test_intervals_are_deterministic_and_independent_of_row_order() -> None:
     first = pair_with_baseline(rows, "trace")
     rng.shuffle(rows)
     second = pair_with_baseline(rows, "trace")
-    assert estimate_reduction(first, "events") == estimate_reduction(second, "events")
+    for statistic in (np.mean, np.median):
+        estimates = [estimate_change(pairs, "events", statistic) for pairs in (first, second, first[:-1])]
+        assert estimates[0] == estimates[1]
+        assert estimates[0].interval != estimates[2].interval
     assert estimate_solved_delta(first) == estimate_solved_delta(second)
-    assert estimate_reduction(first, "events").interval != estimate_reduction(first[:-1], "events").interval
 
 
 @pytest.mark.parametrize(("gained", "lost"), [(0, 0), (1, 0), (0, 3), (2, 2), (3, 1), (11, 4), (40, 71)])
@@ -99,7 +102,7 @@ def test_mcnemar_equals_a_manual_computation() -> None:
     assert mcnemar(()) == (0, 0, None)
 
 
-def test_reductions_use_matched_runs_only() -> None:
+def test_changes_use_matched_runs_only() -> None:
     rows = [
         *(row(1, "repository", events=20), row(1, "trace", events=5)),
         *(row(2, "repository", events=10), row(2, "trace", events=8)),
@@ -108,43 +111,43 @@ def test_reductions_use_matched_runs_only() -> None:
         *(row(5, "repository", events=10, successor="other"), row(5, "trace", events=1)),
         *(row(6, "repository", events=10, repeat=2), row(6, "trace", events=1)),
     ]
-    estimate = estimate_reduction(pair_with_baseline(rows, "trace"), "events")
+    estimate = estimate_change(pair_with_baseline(rows, "trace"), "events", np.mean)
     assert (estimate.pairs, estimate.excluded) == (2, 0)
-    assert estimate.value == pytest.approx((0.75 + 0.2) / 2)
+    assert estimate.value == pytest.approx(-(0.75 + 0.2) / 2)
     assert pair_with_baseline(rows, "summary") == ()
 
 
 def test_missing_values_are_excluded_and_counted() -> None:
     costs = [(50, 100), (None, 100), (math.nan, 100), (50, math.nan), (50, None), (50, 0), (30, 100)]
-    estimate = estimate_reduction(pairs_with_costs(*costs, measure="prompt_tokens"), "prompt_tokens")
+    estimate = estimate_change(pairs_with_costs(*costs, measure="prompt_tokens"), "prompt_tokens", np.median)
     assert (estimate.pairs, estimate.excluded) == (2, 5)
-    assert estimate.value == pytest.approx(0.6)
+    assert estimate.value == pytest.approx(-0.6)
     assert read_measure({"events": True}, "events") is None
     assert read_measure({"events": math.inf}, "events") is None
 
 
 def test_one_pair_has_no_interval_and_no_pair_has_no_value() -> None:
-    one = estimate_reduction(pairs_with_costs((5, 10)), "events")
-    assert (one.pairs, one.value, one.interval) == (1, 0.5, None)
-    assert estimate_reduction((), "events") == (0, 0, None, None)
+    one = estimate_change(pairs_with_costs((5, 10)), "events", np.mean)
+    assert (one.pairs, one.value, one.interval) == (1, -0.5, None)
+    assert estimate_change((), "events", np.mean) == (0, 0, None, None)
     assert estimate_solved_delta(()) == (0, 0, None, None)
     assert compute_median_change((), "events") is None
 
 
 def test_ties_have_an_interval_of_zero_width() -> None:
-    assert estimate_reduction(pairs_with_costs(*[(8, 10)] * 6), "events").interval == pytest.approx(
-        (0.2, 0.2)
-    )
+    for statistic in (np.mean, np.median):
+        estimate = estimate_change(pairs_with_costs(*[(8, 10)] * 6), "events", statistic)
+        assert estimate.interval == pytest.approx((-0.2, -0.2))
     assert estimate_solved_delta(pairs_with_outcomes(*[(True, True)] * 6)) == (6, 0, 0.0, (0.0, 0.0))
 
 
-def test_the_change_of_medians_differs_from_the_median_change() -> None:
-    pairs = pairs_with_costs((10, 10), (10, 20), (10, 90))
+def test_the_change_of_medians_differs_from_mean_and_median_change() -> None:
+    pairs = pairs_with_costs((10, 10), (12, 20), (9, 90))
+    assert compute_matched_medians(pairs, "events") == (10, 20)
     assert compute_median_change(pairs, "events") == pytest.approx(-0.5)
-    assert estimate_reduction(pairs, "events").value == pytest.approx(0.5)
-    skewed = pairs_with_costs((10, 10), (19, 20), (80, 90))
-    assert compute_median_change(skewed, "events") == pytest.approx(-0.05)
-    assert estimate_reduction(skewed, "events").value == pytest.approx(0.05)
+    assert estimate_change(pairs, "events", np.median).value == pytest.approx(-0.4)
+    assert estimate_change(pairs, "events", np.mean).value == pytest.approx(-1.3 / 3)
+    assert compute_matched_medians((), "events") is None
     assert compute_median_change(pairs_with_costs((5, 0)), "events") is None
 
 

@@ -37,7 +37,7 @@ def test_every_plot_is_written_as_svg_and_png(complete_run: Path, tmp_path: Path
     pictures = draw_plots(load_results([complete_run]), tmp_path / "plots").pictures
     assert [picture.name for picture in pictures] == [
         "accuracy_effort",
-        "reductions",
+        "changes",
         "first_prompts",
         "debt",
         "uninterrupted",
@@ -74,13 +74,18 @@ def test_plots_without_an_llm_are_labelled(complete_run: Path, published_rows: P
             assert any("No LLM: builtin:oracle" in line for line in caveats) == expected
 
 
-def test_reductions_equal_the_table(published_rows: Path) -> None:
+def test_changes_equal_the_table(published_rows: Path) -> None:
     results = load_results([published_rows])
     matched = {table.name: table for table in build_tables(results)}["matched"]
     with style.plot_style():
-        figure = figures.draw_reductions(collect_report_data(results))
+        figure = figures.draw_changes(collect_report_data(results))
     views = ["trace", "summary", "structured"]
-    expected = {(round(float(row[5] or 0), 6), float(views.index(str(row[1])))) for row in matched.rows}
+    column = matched.columns.index("estimate")
+    expected = {
+        (round(float(row[column] or 0), 6), float(views.index(str(row[1]))))
+        for row in matched.rows
+        if "mean change" in str(row[2]) or row[2] == "solved, Δ pp"
+    }
     assert single_markers(figure) == expected
     assert [axis.get_title(loc="left") for axis in figure.axes if axis.get_title(loc="left")] == [
         "openai:alpha",
@@ -132,7 +137,7 @@ def test_empty_plots_are_omitted_with_a_reason(published_rows: Path, tmp_path: P
     plots = draw_plots(load_results([published_rows]), tmp_path / "plots")
     assert [picture.name for picture in plots.pictures] == ["accuracy_effort", "first_prompts"]
     assert plots.omissions == (
-        "reductions: no pairs with the repository view",
+        "changes: no pairs with the repository view",
         "debt: no graded takeovers with a view other than repository",
         "uninterrupted: no predecessor that ran to its end, or rows of an earlier version",
         "trust: no predecessor changed a source line, or rows of an earlier version",
@@ -154,7 +159,7 @@ def test_a_single_takeover_is_plotted(published_rows: Path, tmp_path: Path) -> N
     plots = draw_plots(load_results([published_rows]), tmp_path / "plots")
     assert [picture.name for picture in plots.pictures] == [
         "accuracy_effort",
-        "reductions",
+        "changes",
         "first_prompts",
         "debt",
     ]

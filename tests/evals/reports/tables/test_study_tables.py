@@ -29,6 +29,7 @@ from langgraph_takeover.evals.run.results import load_results
 from ...conftest import rewrite_rows
 
 Rows = list[dict[str, Any]]
+TABLES = 16
 
 
 def rows_by_table(out: Path) -> dict[str, Rows]:
@@ -49,13 +50,13 @@ def find_row(rows: Rows, *cells: str) -> dict[str, Any]:
     return match
 
 
-def test_there_are_thirteen_tables(published_rows: Path) -> None:
+def test_every_table_has_a_number(published_rows: Path) -> None:
     found = load_tables(published_rows)
-    assert [table.number for table in found] == list(range(1, 14))
-    assert len({table.name for table in found}) == 13
+    assert [table.number for table in found] == list(range(1, TABLES + 1))
+    assert len({table.name for table in found}) == TABLES
     for table in found:
-        # Rows of earlier versions have no remainders and no kept lines.
-        assert table.rows or table.name in ("uninterrupted", "belief")
+        # Rows of earlier versions have no remainders, no kept lines and no regressions.
+        assert table.rows or table.name in ("uninterrupted", "belief", "states_by_regression")
         assert all(len(row) == len(table.columns) for row in table.rows)
 
 
@@ -79,10 +80,9 @@ def test_the_study(published_rows: Path) -> None:
         ("takeovers by openai:alpha", "finished"): 14,
         ("takeovers by openai:alpha", "steps"): 11,
         ("takeovers by openai:beta", "finished"): 24,
-        **{
-            ("infrastructure failures", stage): 1
-            for stage in ("predecessors", "labels", "notes", "takeovers")
-        },
+        ("handoff points", "excluded: notes missing"): 0,
+        ("infrastructure failures", "notes"): 0,
+        **{("infrastructure failures", stage): 1 for stage in ("predecessors", "labels", "takeovers")},
     }
 
 
@@ -108,14 +108,22 @@ def test_effects_by_successor_and_view(published_rows: Path) -> None:
 
 def test_matched_statistics(published_rows: Path) -> None:
     rows = rows_by_table(published_rows)["matched"]
-    assert len(rows) == 2 * 3 * 3
-    events = find_row(rows, "openai:alpha", "trace", "events, reduction %")
-    assert (events["pairs"], events["excluded"], events["estimate"]) == (7, 0, 50)
-    assert events["95 % low"] < 50 <= events["95 % high"]
-    cut = find_row(rows, "openai:alpha", "trace", "prompt tokens, reduction %")
-    assert (cut["pairs"], cut["excluded"], cut["estimate"]) == (5, 2, 75)
-    ties = find_row(rows, "openai:alpha", "structured", "events, reduction %")
-    assert (ties["95 % low"], ties["estimate"], ties["95 % high"]) == pytest.approx((20, 20, 20))
+    assert len(rows) == 2 * 3 * 7
+    events = find_row(rows, "openai:alpha", "trace", "events, median change %")
+    assert (events["pairs"], events["excluded"], events["estimate"]) == (7, 0, -50)
+    assert events["95 % low"] <= -50 < events["95 % high"]
+    # 10/20, 15/30, 30/40, 10/10, 25/50, 12/60 and 12/24 events.
+    mean = find_row(rows, "openai:alpha", "trace", "events, mean change %")
+    assert mean["estimate"] == pytest.approx(100 * (3.95 / 7 - 1))
+    assert mean["95 % low"] < mean["estimate"] < mean["95 % high"] < 0
+    medians = find_row(rows, "openai:alpha", "trace", "events, change of medians %")
+    assert (medians["repository median"], medians["view median"]) == (30, 12)
+    assert medians["estimate"] == pytest.approx(-60)
+    assert medians["95 % low"] is mean["view median"] is None
+    cut = find_row(rows, "openai:alpha", "trace", "prompt tokens, median change %")
+    assert (cut["pairs"], cut["excluded"], cut["estimate"]) == (5, 2, -75)
+    ties = find_row(rows, "openai:alpha", "structured", "events, mean change %")
+    assert (ties["95 % low"], ties["estimate"], ties["95 % high"]) == pytest.approx((-20, -20, -20))
     won = find_row(rows, "openai:alpha", "summary", "solved, Δ pp")
     assert (won["gained"], won["lost"], won["p"]) == (3, 1, pytest.approx(0.625))
     assert won["estimate"] == pytest.approx(100 / 3)
@@ -166,9 +174,9 @@ def test_debt_and_its_sources(published_rows: Path) -> None:
     assert find_row(rows, "openai:alpha", "trace")["debt in events"] == 0
     notes = find_row(rows, "", "notes: structured")
     assert (notes["notes written"], notes["prompt tokens of notes"], notes["completion tokens of notes"]) == (
-        5,
-        10_000,
-        1000,
+        6,
+        12_000,
+        1200,
     )
     # A summary costs 1,100 tokens per point, and each takeover with it saves 2,200.
     assert find_row(rows, "openai:alpha", "summary")["takeovers to break even"] == pytest.approx(0.5)
@@ -206,7 +214,7 @@ def test_a_single_point_of_one_successor(published_rows: Path) -> None:
         ),
     )
     found = rows_by_table(published_rows)
-    events = find_row(found["matched"], "openai:alpha", "trace", "events, reduction %")
+    events = find_row(found["matched"], "openai:alpha", "trace", "events, mean change %")
     assert (events["pairs"], events["estimate"], events["95 % low"]) == (1, 0, None)
     assert find_row(found["matched"], "openai:alpha", "summary", "solved, Δ pp")["lost"] == 1
 
@@ -214,9 +222,9 @@ def test_a_single_point_of_one_successor(published_rows: Path) -> None:
 def test_tables_are_written_without_graded_takeovers(published_rows: Path, tmp_path: Path) -> None:
     rewrite_rows(published_rows, lambda row: None)
     found = load_tables(published_rows)
-    assert len(found) == 13
+    assert len(found) == TABLES
     write_tables(tmp_path / "tables", found)
-    assert len(list((tmp_path / "tables").iterdir())) == 39
+    assert len(list((tmp_path / "tables").iterdir())) == 3 * TABLES
 
 
 def test_runs_without_an_llm_are_labelled_in_every_table(published_rows: Path) -> None:

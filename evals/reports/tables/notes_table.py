@@ -1,0 +1,76 @@
+"""The table of the notes' quality, by the model that wrote them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from langgraph_takeover.evals.reports.collection import display_names
+from langgraph_takeover.evals.reports.costs import sum_costs
+from langgraph_takeover.evals.reports.estimates import read_values
+from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
+from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
+from langgraph_takeover.evals.run.results import Results
+
+_KINDS = ("summary", "structured")
+_COLUMNS = (
+    *("notes model", "predecessor", "written", "malformed", "retried", "without text"),
+    *(f"cut off: {kind}" for kind in _KINDS),
+    *("failed", "with a contradiction", "statements", "contradicted", "unsupported", "repeated"),
+    *("prompt tokens", "completion tokens", "cost, USD"),
+)
+_SOUNDNESS = {
+    "claims": "statements",
+    "contradicted": "contradicted",
+    "unsupported": "unsupported",
+    "repeated": "repeated",
+}
+"""The fields with counts of statements, and their names in rows of earlier versions."""
+
+
+def build_notes_table(results: Results) -> Table:
+    predecessors = {
+        record: row["predecessor"] for row in results.predecessors for record in row.get("records", ())
+    }
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in results.notes:
+        key = (row.get("model") or "unknown", predecessors.get(row["record_id"], "unknown"))
+        groups.setdefault(key, []).append(row)
+    names = display_names(name for key in groups for name in key)
+    notes: tuple[str, ...] = (
+        "Written: points with notes, each with a summary and the fields of the structured note. Malformed: the fields could not be "
+        "read. Retried: the fields were requested twice, because they were malformed or contradicted the record. Without text: "
+        "a reply had none. Cut off: the reply ended at the limit of output tokens (unknown, –, in rows of earlier versions). "
+        "Failed: infrastructure failures; their points are excluded.",
+        "Statements are those of the fields. Contradicted: by the record. Unsupported: a result that the record does not show. "
+        "Repeated: word for word that of an earlier field.",
+    )
+    if not groups:
+        notes = ("No row of notes: no view of the run shows notes, or they were not exported.",)
+    rows = tuple((*(names[name] for name in key), *_quality_cells(groups[key])) for key in sorted(groups))
+    return Table(14, "notes", "Quality of the notes", _COLUMNS, rows, notes)
+
+
+def _quality_cells(rows: Sequence[Row]) -> tuple[Cell, ...]:
+    written, cost = [row for row in rows if row["outcome"] != INFRASTRUCTURE_FAILURE], sum_costs(rows)
+    return (
+        len(written),
+        *(sum(bool(row.get(name)) for row in written) for name in ("malformed", "retried", "detail")),
+        *(_count_cut_off(written, kind) for kind in _KINDS),
+        len(rows) - len(written),
+        sum(value > 0 for value in read_values(written, "contradicted")),
+        *(_sum_known([row.get(name, row.get(old)) for row in written]) for name, old in _SOUNDNESS.items()),
+        *(cost.prompt_tokens, cost.completion_tokens, cost.cost_usd),
+    )
+
+
+def _count_cut_off(rows: Sequence[Row], kind: str) -> int | None:
+    names = [row.get("truncated") for row in rows]
+    if not all(isinstance(each, list) for each in names):
+        return None
+    return sum(kind in each for each in names if each)
+
+
+def _sum_known(values: Sequence[object]) -> int | None:
+    """The sum of counts; None if one is unknown."""
+    counts = [value for value in values if isinstance(value, int)]
+    return sum(counts) if len(counts) == len(values) else None

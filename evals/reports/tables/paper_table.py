@@ -1,0 +1,88 @@
+"""The table that compares a run of a study with the paper's published numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from langgraph_takeover.evals.reports.paper.published import (
+    ALL,
+    PublishedTable,
+    list_studies,
+    load_published_tables,
+)
+from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
+from langgraph_takeover.evals.run.results import Results
+
+_GROUPS = {"points": "point", "states": "handoff state", "predecessors": "predecessor"}
+"""The column with the category, of our tables that have one."""
+PAPER_COLUMNS = (
+    *("paper's table", "successor", "category", "view", "measure", "paper's pairs"),
+    *("paper, lowest", "paper, highest", "ours", "difference"),
+)
+_NOTES = (
+    "The paper's numbers are as published (evals/reports/paper/tables.yaml). If our model's name contains qwen, gemma or "
+    "devstral, its pair is the paper's with that model, else lowest and highest cover all pairs. The model is the "
+    "successor, in the paper's table 5 the predecessor. The paper's table 4 has only Qwen to Qwen. Its tables 1 and 7 cover "
+    "three successors.",
+    "Difference: ours minus the paper's; with several pairs, the distance from their range, and 0 inside. Differences of "
+    "percentages are in percentage points. A p value that the paper prints as below .001 is 0.001 here. Counts differ if only a "
+    "part of the study was run.",
+)
+
+
+class _Group(NamedTuple):
+    """The rows of one of our tables that have a successor and a category in common."""
+
+    successor: str
+    category: str
+
+
+def build_paper_tables(results: Results, tables: Sequence[Table]) -> tuple[Table, ...]:
+    """The comparison of our `tables` with the paper's, if all runs belong to the same study of it."""
+    studies, ours = list_studies(results), {table.name: table for table in tables}
+    published = [each for each in load_published_tables() if studies == (each.study,)]
+    if not published:
+        return ()
+    rows = tuple(row for each in published for row in _compare(each, ours[each.ours]))
+    return (Table(17, "paper", f"The paper's study {studies[0]} and ours", PAPER_COLUMNS, rows, _NOTES),)
+
+
+def _compare(published: PublishedTable, table: Table) -> Iterator[tuple[Cell, ...]]:
+    for group, by_view in _read_groups(table).items():
+        pairs = published.choose_pairs(
+            group.category if published.match == "predecessor" else group.successor
+        )
+        shown = "all" if len(pairs) > 1 or pairs == (ALL,) else pairs[0]
+        for view, cells in by_view.items():
+            for column in published.columns:
+                numbers = published.find_numbers(pairs, group.category, view, column)
+                if numbers and column in cells:
+                    low, high, own = min(numbers), max(numbers), cells[column]
+                    comparison = (low, high, own, _subtract(own, low, high))
+                    yield (published.table, *group, view, column, shown, *comparison)
+
+
+def _read_groups(table: Table) -> dict[_Group, dict[str, dict[str, Cell]]]:
+    """By group and view: the cells by column; by measure and column in the table of matched takeovers."""
+    groups: dict[_Group, dict[str, dict[str, Cell]]] = {}
+    for values in table.rows:
+        cells = dict(zip(table.columns, values, strict=True))
+        if table.name == "study":
+            group, view = _Group("", str(cells["item"])), str(cells["category"])
+        else:
+            category = cells[_GROUPS[table.name]] if table.name in _GROUPS else ""
+            group, view = _Group(str(cells["successor"]), str(category)), str(cells["view"])
+        groups.setdefault(group, {}).setdefault(view, {}).update(_name_cells(cells))
+    return groups
+
+
+def _name_cells(cells: Mapping[str, Cell]) -> dict[str, Cell]:
+    prefix = f"{cells['measure']}: " if "measure" in cells else ""
+    return {f"{prefix}{column}": value for column, value in cells.items()}
+
+
+def _subtract(own: Cell, low: float, high: float) -> float | None:
+    if not isinstance(own, int | float):
+        return None
+    return round(own - min(max(own, low), high), 6)

@@ -1,0 +1,55 @@
+"""The table of the notes' quality."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from langgraph_takeover.evals.reports.tables.study_tables import build_tables
+from langgraph_takeover.evals.run.results import load_results
+
+from ...conftest import rewrite_rows
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "one__one-1.first_source_edit": {"malformed": True, "retried": "malformed", "truncated": ["structured"]},
+    "one__one-1.first_validation": {"contradicted": 2, "retried": "contradicted", "truncated": []},
+    "two__two-2.first_source_edit": {"unsupported": 1, "truncated": ["summary", "structured"]},
+    "two__two-2.first_validation": {"detail": "1 of 2 replies had no text", "truncated": []},
+    "two__two-2.first_post_failure_edit": {"outcome": "infrastructure_failure"},
+    "three__three-3.first_source_edit": {},
+}
+
+
+def quality_rows(out: Path) -> list[dict[str, Any]]:
+    (table,) = [table for table in build_tables(load_results([out])) if table.name == "notes"]
+    assert table.number == 14
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+
+def test_the_quality_of_notes_by_model_and_predecessor(published_rows: Path) -> None:
+    def change(row: dict[str, Any]) -> dict[str, Any]:
+        # Rows of the current version call the number of statements `claims`.
+        row = {"claims" if name == "statements" else name: value for name, value in row.items()}
+        return row | CHANGES[row["record_id"]]
+
+    rewrite_rows(published_rows, change, "notes")
+    first, second = quality_rows(published_rows)
+    assert list(first.values())[:2] == ["openai:first", "openai:first"]
+    assert (first["written"], first["failed"], first["malformed"], first["retried"]) == (4, 1, 1, 2)
+    assert (first["without text"], first["cut off: summary"], first["cut off: structured"]) == (1, 1, 2)
+    assert (first["with a contradiction"], first["statements"], first["contradicted"]) == (1, 28, 2)
+    assert (first["unsupported"], first["repeated"]) == (1, 0)
+    assert (first["prompt tokens"], first["completion tokens"]) == (12_000, 1200)
+    assert first["cost, USD"] is None  # the price is unknown
+    assert list(second.values())[:3] == ["openai:second", "openai:second", 1]
+    assert second["cut off: summary"] is None
+
+
+def test_rows_of_earlier_versions_have_no_cut_off_notes(published_rows: Path) -> None:
+    first = quality_rows(published_rows)[0]
+    assert (first["written"], first["statements"], first["cut off: summary"]) == (5, 35, None)
+
+
+def test_a_run_without_notes_has_an_empty_table(published_rows: Path) -> None:
+    (published_rows / "notes.jsonl").unlink()
+    assert quality_rows(published_rows) == []

@@ -1,0 +1,124 @@
+"""Handoff points that count: those with a record, and with notes if a view shows them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from langgraph_takeover.evals.reports.caveats import list_result_caveats
+from langgraph_takeover.evals.reports.collection import collect_report_data
+from langgraph_takeover.evals.reports.comparison import compare
+from langgraph_takeover.evals.reports.html.overview import build_key_figures
+from langgraph_takeover.evals.reports.summary import summarize
+from langgraph_takeover.evals.reports.tables.study_tables import build_tables
+from langgraph_takeover.evals.run.results import Results, load_results
+
+from ..conftest import rewrite_rows
+
+POINT = "two__two-2.first_validation"
+FAILURE = {"outcome": "infrastructure_failure", "resolved": None, "detail": "503"}
+
+
+def fail_notes(row: dict[str, Any]) -> dict[str, Any]:
+    return (
+        {name: row[name] for name in ("record_id", "model")} | FAILURE if row["record_id"] == POINT else row
+    )
+
+
+def fail_views_with_notes(row: dict[str, Any]) -> dict[str, Any]:
+    """The takeovers of a point as they are without its notes."""
+    if row["record_id"] != POINT or row["view"] not in ("summary", "structured"):
+        return row
+    return {name: row[name] for name in ("task_id", "record_id", "view", "successor", "repeat")} | FAILURE
+
+
+def study_counts(results: Results) -> dict[tuple[Any, Any], Any]:
+    return {(item, category): count for item, category, count in build_tables(results)[0].rows}
+
+
+def points(results: Results) -> set[str]:
+    return {row["record_id"] for row in collect_report_data(results).takeovers}
+
+
+def test_a_point_without_notes_is_excluded_under_every_view(published_rows: Path) -> None:
+    rewrite_rows(published_rows, fail_views_with_notes)
+    rewrite_rows(published_rows, fail_notes, "notes")
+    results = load_results([published_rows])
+    data = collect_report_data(results)
+    assert len(data.takeovers) == 49 - 8  # under four views, by two successors
+    assert POINT not in points(results)
+    counts = study_counts(results)
+    assert counts["handoff points", "all"] == 6
+    assert counts["handoff points", "excluded: notes missing"] == 1
+    assert counts["takeovers", "graded"] == 41
+    summary = summarize(results)
+    assert (summary["views"]["trace"]["runs"], summary["views"]["trace"]["infrastructure_failures"]) == (
+        11,
+        0,
+    )
+    assert summary["views"]["summary"]["infrastructure_failures"] == 2
+    assert summary["excluded_points"] == {"notes missing": [POINT], "record missing": []}
+    assert build_key_figures(results, summary)[0].value == "41"
+    (caveat,) = [line for line in list_result_caveats(results) if "Excluded" in line]
+    assert caveat.startswith("Excluded handoff points without notes, with all their takeovers: 1;")
+    assert f"({POINT})" in caveat
+    whole = compare(results, results)
+    assert sum(view.pairs for view in whole.views) == 41
+
+
+def test_a_missing_row_of_notes_excludes_unless_a_view_showed_them(published_rows: Path) -> None:
+    rewrite_rows(published_rows, lambda row: None if row["record_id"] == POINT else row, "notes")
+    assert POINT in points(load_results([published_rows]))
+    rewrite_rows(published_rows, fail_views_with_notes)
+    assert POINT not in points(load_results([published_rows]))
+
+
+def test_an_export_of_takeovers_alone_cannot_be_checked(published_rows: Path) -> None:
+    for name in ("notes", "predecessors", "labels"):
+        (published_rows / f"{name}.jsonl").unlink()
+    rewrite_rows(published_rows, fail_views_with_notes)
+    results = load_results([published_rows])
+    assert POINT in points(results)
+    assert ("handoff points", "excluded: notes missing") not in study_counts(results)
+    assert any("No row of notes was found" in line for line in list_result_caveats(results))
+
+
+def test_points_that_wait_for_their_notes_are_not_excluded(published_rows: Path) -> None:
+    """A run under way: the predecessors are done, notes and takeovers are not."""
+    rewrite_rows(published_rows, lambda row: None if row["record_id"] == POINT else row, "notes")
+    rewrite_rows(published_rows, lambda row: None if row["record_id"] == POINT else row)
+    results = load_results([published_rows])
+    assert study_counts(results)["handoff points", "excluded: notes missing"] == 0
+    assert not any("Excluded" in line for line in list_result_caveats(results))
+
+
+def test_a_run_whose_views_show_no_notes_needs_none(published_rows: Path) -> None:
+    (published_rows / "notes.jsonl").unlink()
+    rewrite_rows(published_rows, lambda row: row if row["view"] in ("repository", "trace") else None)
+    config = json.loads((published_rows / "config.json").read_text())
+    (published_rows / "config.json").write_text(json.dumps(config | {"views": ["repository", "trace"]}))
+    results = load_results([published_rows])
+    assert POINT in points(results)
+    assert not any("notes" in line for line in list_result_caveats(results))
+
+
+def test_notes_that_another_run_wrote_later_count(published_rows: Path, tmp_path: Path) -> None:
+    later = Path(shutil.copytree(published_rows, tmp_path / "later"))
+    rewrite_rows(later, lambda row: row | {"successor": f"{row['successor']}-2"})
+    rewrite_rows(published_rows, fail_views_with_notes)
+    rewrite_rows(published_rows, fail_notes, "notes")
+    assert POINT in points(load_results([published_rows, later]))
+
+
+def test_a_point_whose_record_the_predecessor_does_not_list_is_excluded(published_rows: Path) -> None:
+    rewrite_rows(
+        published_rows,
+        lambda row: row | {"records": [name for name in row.get("records", ()) if name != POINT]},
+        "predecessors",
+    )
+    results = load_results([published_rows])
+    assert POINT not in points(results)
+    assert study_counts(results)["handoff points", "excluded: record missing"] == 1
+    assert any("Excluded handoff points without record" in line for line in list_result_caveats(results))
