@@ -57,6 +57,7 @@ def report_user_errors() -> Iterator[None]:
         ThreadHeldError,
         ThreadNameError,
         handoffs,
+        idempotency,
     )
     from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 
@@ -64,7 +65,7 @@ def report_user_errors() -> Iterator[None]:
         yield
     except (
         UsageError, RecordNotTakenError, HandoffError, ThreadNameError, HandedOverError, ThreadHeldError,
-        handoffs.HandoffNotFoundError, handoffs.IllegalTransitionError, handoffs.KeyReusedError,
+        handoffs.HandoffNotFoundError, handoffs.IllegalTransitionError, idempotency.KeyReusedError,
     ) as error:  # fmt: skip
         print(f"error: {escape_text(str(error))}", file=sys.stderr)
         raise typer.Exit(2) from None

@@ -9,17 +9,17 @@ or a roll-back the successor's thread is: at no moment can two agents write for 
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import ValidationError
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError
+from langgraph_takeover.handoff.ledger.idempotency import KeyReusedError, run_once
 from langgraph_takeover.handoff.ledger.leases import check_name, close_thread, reopen_thread
-from langgraph_takeover.handoff.ledger.store import Ledger, handoffs, idempotency_keys, transitions
+from langgraph_takeover.handoff.ledger.store import Ledger, handoffs, transitions
 from langgraph_takeover.handoff.records.envelope import Envelope, Understanding
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
@@ -51,7 +51,6 @@ TRANSFERRED_STATES: tuple[HandoffState, ...] = ("accepted", "active", "completed
 """The states in which the successor has the task, and the source's thread is closed."""
 OPEN_STATES: tuple[HandoffState, ...] = ("prepared", "offered", "rejected", "timed_out", "accepted", "active")
 """The states that continue without a decision."""
-KEY_LIFETIME_S = 24 * 3600.0
 
 
 class Handoff(Frozen):
@@ -117,10 +116,6 @@ class IllegalTransitionError(TakeoverError, ValueError):
         self.handoff = handoff
 
 
-class KeyReusedError(TakeoverError, ValueError):
-    """An idempotency key came back with something else than it was first used for."""
-
-
 def prepare(
     ledger: Ledger,
     *,
@@ -171,7 +166,8 @@ def prepare(
         _record_transition(connection, Transition(1, None, "prepared", by, "", now), handoff_id)
         return _load(connection, handoff_id)
 
-    return _run_once(ledger, key, ["prepare", expected, redacted.model_dump(mode="json")], write)
+    request = ["prepare", expected, redacted.model_dump(mode="json")]
+    return run_once(ledger, key, request, write, Handoff)
 
 
 def change_state(
@@ -227,7 +223,7 @@ def change_state(
         _update_thread_access(connection, found, to)
         return _load(connection, handoff_id)
 
-    return _run_once(ledger, key, ["move", handoff_id, to, meant], write)
+    return run_once(ledger, key, ["move", handoff_id, to, meant], write, Handoff)
 
 
 def find(ledger: Ledger, handoff_id: str) -> Handoff | None:
@@ -279,41 +275,6 @@ def list_transitions(ledger: Ledger, handoff_id: str) -> tuple[Transition, ...]:
             Transition(row.version, row.before, row.after, row.by, row.reason, row.at)
             for row in connection.execute(query)
         )
-
-
-def remove_expired_keys(ledger: Ledger) -> int:
-    """Remove the idempotency keys whose time is over; how many those were."""
-    with ledger.write_transaction() as connection:
-        return connection.execute(
-            delete(idempotency_keys).where(idempotency_keys.c.expires_at <= ledger.now(connection))
-        ).rowcount
-
-
-def _run_once(
-    ledger: Ledger, key: str, request: list[Any], write: Callable[[Connection, float], Handoff]
-) -> Handoff:
-    digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
-    if key:
-        check_name(key)
-    with ledger.write_transaction() as connection:
-        now = ledger.now(connection)
-        if not key:
-            return write(connection, now)
-        connection.execute(delete(idempotency_keys).where(idempotency_keys.c.expires_at <= now))
-        known = connection.execute(select(idempotency_keys).where(idempotency_keys.c.key == key)).first()
-        if known is not None:
-            if known.asked != digest:
-                raise KeyReusedError(
-                    f"the key {key!r} was used for something else; take a new one for each intent"
-                )
-            return Handoff.model_validate_json(known.result)
-        result = write(connection, now)
-        connection.execute(
-            insert(idempotency_keys).values(
-                key=key, asked=digest, result=result.model_dump_json(), expires_at=now + KEY_LIFETIME_S
-            )
-        )
-        return result
 
 
 def _update_thread_access(connection: Connection, handoff: Handoff, to: HandoffState) -> None:

@@ -33,6 +33,7 @@ from langgraph_takeover.handoff.ledger import (
     handoffs,
 )
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, list_transitions
+from langgraph_takeover.handoff.ledger.idempotency import KeyReusedError
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.record import RECORD_FILE
 from langgraph_takeover.nodes.agent import think
@@ -285,7 +286,7 @@ def test_a_handoff_cycle_without_progress_is_refused(bench: RunHarness) -> None:
 def test_invalid_offers(bench: RunHarness) -> None:
     found = offer_first_record(bench, idempotency_key="k")
     assert hand_over(bench.home, RECORD, target="tester", source="writer", idempotency_key="k") == found
-    with pytest.raises(handoffs.KeyReusedError):
+    with pytest.raises(KeyReusedError):
         hand_over(
             bench.home,
             RECORD,
