@@ -10,6 +10,7 @@ or a roll-back the successor's thread is: at no moment can two agents write for 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -116,6 +117,13 @@ class IllegalTransitionError(TakeoverError, ValueError):
         self.handoff = handoff
 
 
+class LateConfirmationError(IllegalTransitionError):
+    """The receiver confirmed after the deadline of the offer."""
+
+    def __init__(self, handoff: Handoff) -> None:
+        super().__init__(handoff, "accepted", "was confirmed after its deadline")
+
+
 def prepare(
     ledger: Ledger,
     *,
@@ -186,8 +194,8 @@ def change_state(
     """One transition. Who asks again with the same key gets what it came to the first time.
 
     `version` is the one that the caller saw; with another the transition is refused. The deadline counts from
-    now. Raises IllegalTransitionError, HandoffNotFoundError, KeyReusedError, or HandedOverError where another handoff
-    has the source.
+    now. Raises LateConfirmationError for an acceptance after the deadline, IllegalTransitionError,
+    HandoffNotFoundError, KeyReusedError, or HandedOverError where another handoff has the source.
     """
     if to not in get_args(HandoffState):
         raise ValueError(f"unknown state {to!r:.60} (use {', '.join(get_args(HandoffState))})")
@@ -197,6 +205,9 @@ def change_state(
     def write(connection: Connection, now: float) -> Handoff:
         found = _load(connection, handoff_id)
         seen = found.version if version is None else version
+        is_late = found.deadline_at is not None and now > found.deadline_at
+        if to == "accepted" and is_late and (found.state, found.version) == ("offered", seen):
+            raise LateConfirmationError(found)
         changes: dict[str, Any] = {
             "state": to,
             "version": seen + 1,
@@ -224,6 +235,26 @@ def change_state(
         return _load(connection, handoff_id)
 
     return run_once(ledger, key, ["move", handoff_id, to, meant], write, Handoff)
+
+
+def set_deadline(ledger: Ledger, handoff: Handoff, deadline_s: float) -> None:
+    """Let the deadline of a handoff count from now. Raises IllegalTransitionError if its state changed meanwhile."""
+    with ledger.write_transaction() as connection:
+        done = connection.execute(
+            update(handoffs)
+            .where(handoffs.c.id == handoff.id, handoffs.c.version == handoff.version)
+            .values(deadline_at=ledger.now(connection) + deadline_s)
+        )
+        if done.rowcount != 1:
+            raise IllegalTransitionError(handoff, handoff.state, "was changed by another process")
+
+
+def compute_remaining_s(ledger: Ledger, handoff: Handoff) -> float:
+    """Return the time until the deadline, by the ledger's clock; negative if it has passed, infinite without one."""
+    if handoff.deadline_at is None:
+        return math.inf
+    with ledger.read_transaction() as connection:
+        return handoff.deadline_at - ledger.now(connection)
 
 
 def find(ledger: Ledger, handoff_id: str) -> Handoff | None:

@@ -29,7 +29,7 @@ class DeliveryPolicy(Frozen):
     rounds: int = Field(default=2, ge=1)
     """Rounds before the handoff is blocked."""
     confirm_timeout_s: float = Field(default=900.0, gt=0)
-    """Time from an offer to its confirmation."""
+    """Time from an offer to its confirmation; a later confirmation is not accepted."""
     initial_pause_s: float = Field(default=1.0, ge=0)
     max_pause_s: float = Field(default=60.0, ge=0)
 

@@ -12,7 +12,7 @@ from langgraph.types import interrupt
 from pydantic import ValidationError
 
 from langgraph_takeover.handoff.ledger import handoffs
-from langgraph_takeover.handoff.ledger.handoffs import IllegalTransitionError
+from langgraph_takeover.handoff.ledger.handoffs import Handoff, IllegalTransitionError
 from langgraph_takeover.handoff.notes.parsing import find_first_object, remove_thoughts
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.text.fence import wrap_in_fence
@@ -43,11 +43,14 @@ _DECISION_SCHEMA = {
 def offer(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> DeliveryState:
     """Offer the handoff, after a pause if an attempt failed; skip if it is already offered or transferred.
 
-    Raises IllegalTransitionError if another process changed its state, or it has ended.
+    An offer never waits longer than the policy allows; an expired offer times out and is made again. Raises
+    IllegalTransitionError if another process changed its state, or it has ended.
     """
     context = runtime.context
     handoff = handoffs.load(context.ledger, state["handoff"])
     tries = state.get("tries", 0)
+    if handoff.state == "offered":
+        handoff = _apply_deadline(context, handoff)
     if handoff.state not in ("offered", *handoffs.TRANSFERRED_STATES):
         if tries and handoff.state == "timed_out":
             time.sleep(context.policy.compute_pause_s(tries))
@@ -61,6 +64,19 @@ def offer(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> DeliverySt
             deadline_s=context.policy.confirm_timeout_s,
         )
     return DeliveryState(tries=tries)
+
+
+def _apply_deadline(context: DeliveryContext, handoff: Handoff) -> Handoff:
+    """Time an expired offer out; shorten another to the policy's deadline."""
+    remaining_s = handoffs.compute_remaining_s(context.ledger, handoff)
+    if remaining_s <= 0:
+        reason = f"{handoff.target} did not confirm in time"
+        return handoffs.change_state(
+            context.ledger, handoff.id, "timed_out", by=context.by, version=handoff.version, reason=reason
+        )
+    if remaining_s > context.policy.confirm_timeout_s:
+        handoffs.set_deadline(context.ledger, handoff, context.policy.confirm_timeout_s)
+    return handoff
 
 
 def attempt(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> DeliveryState:
