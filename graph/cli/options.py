@@ -59,12 +59,13 @@ def report_user_errors() -> Iterator[None]:
         handoffs,
         idempotency,
     )
+    from langgraph_takeover.nodes.context.agents import UnknownAgentError
     from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 
     try:
         yield
     except (
-        UsageError, RecordNotTakenError, HandoffError, ThreadNameError, HandedOverError, ThreadHeldError,
+        UsageError, UnknownAgentError, RecordNotTakenError, HandoffError, ThreadNameError, HandedOverError, ThreadHeldError,
         handoffs.HandoffNotFoundError, handoffs.IllegalTransitionError, idempotency.KeyReusedError,
     ) as error:  # fmt: skip
         print(f"error: {escape_text(str(error))}", file=sys.stderr)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, cast
 
 from langchain_core.language_models import BaseChatModel
@@ -21,16 +18,14 @@ from typing_extensions import Unpack
 from langgraph_takeover.graph.agent import Checkpointer
 from langgraph_takeover.graph.checkpoints.savers import open_saver
 from langgraph_takeover.graph.delivery.rollback import roll_back as roll_back_handoff
-from langgraph_takeover.graph.errors import HandoffError, NotWaitingError
+from langgraph_takeover.graph.errors import NotWaitingError
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.outcome import Outcome
 from langgraph_takeover.graph.runs.api import open_run
 from langgraph_takeover.graph.runs.options import DeliveryOptions
 from langgraph_takeover.graph.runs.validation import invalid_answer_error
-from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.ledger import acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import TRANSFERRED_STATES, Handoff
-from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.nodes.delivery.policy import (
     DeliveryContext,
     DeliveryPolicy,
@@ -61,68 +56,6 @@ class Delivery(NamedTuple):
     """Outcome of the successor's last attempt in this call."""
     waiting: SupervisorRequest | None
     """The question to a person who supervises; `deliver` takes the answer, a `SupervisorDecision`."""
-
-
-def hand_over(
-    home: Home,
-    record_id: str,
-    *,
-    target: str | None = None,
-    source: str | None = None,
-    envelope: Envelope | None = None,
-    idempotency_key: str | None = None,
-    confirm_timeout_s: float = DeliveryPolicy().confirm_timeout_s,
-) -> Handoff:
-    """Offer a record to an agent, a program or a person. `deliver` or `Run.receive` takes it from there.
-
-    Default target and message: those that the agent named when it called `handoff(to=…, message=…)`. Default source:
-    the agent that made the record. A repeated call with the same `idempotency_key` returns the same handoff.
-
-    Raises RecordError, UnknownViewError, HandoffError, KeyReusedError and HandedOverError.
-
-    Example:
-        >>> handoff = hand_over(home, "fix-1.first_validation", target="tester")
-        >>> handoff.state
-        'offered'
-    """
-    record = home.records.load(record_id)
-    source = source or record.predecessor
-    request = next((each.arguments for each in reversed(record.trace) if each.kind == "action"), {})
-    target = target or request.get("to")
-    if envelope is None:
-        envelope = Envelope(message=request.get("message", "") if record.point.kind == "requested" else "")
-    if not target:
-        raise HandoffError(f"record {record.id}: its agent named no target (pass target=)")
-    if source == target:
-        raise HandoffError(f"{source} cannot hand over to itself (pass another target, or resume the thread)")
-    if envelope.view:
-        views.find_view(envelope.view)
-    handoff_id = _choose_handoff_id(idempotency_key, record.digest, target)
-    existing = handoffs.find(home.ledger, handoff_id)
-    sent_at = existing.envelope.sent_at if existing else datetime.now(UTC).isoformat(timespec="seconds")
-    handoff = handoffs.prepare(
-        home.ledger,
-        handoff_id=handoff_id,
-        record=record.id,
-        digest=record.digest,
-        task=record.task.id,
-        thread=record.thread_id,
-        source=source,
-        target=target,
-        envelope=envelope.model_copy(update={"source": source, "target": target, "sent_at": sent_at}),
-        by=source,
-    )
-    if handoff.state != "prepared":
-        return handoff
-    return handoffs.change_state(
-        home.ledger, handoff.id, "offered", by=source, version=handoff.version, deadline_s=confirm_timeout_s
-    )
-
-
-def _choose_handoff_id(idempotency_key: str | None, digest: str, target: str) -> str:
-    if not idempotency_key:
-        return uuid.uuid4().hex[:12]
-    return hashlib.sha256(f"{idempotency_key}\0{digest}\0{target}".encode()).hexdigest()[:12]
 
 
 def build_delivery(saver: Checkpointer = None) -> CompiledStateGraph[DeliveryState, Any, Any, Any]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
-from langgraph_takeover.graph.delivery.delivery import hand_over
+from langgraph_takeover.graph.delivery.offer import hand_over, require_known_agent
 from langgraph_takeover.graph.delivery.rollback import sandbox_spec_for
 from langgraph_takeover.graph.errors import RecordNotTakenError
 from langgraph_takeover.graph.home import Home
@@ -86,12 +86,14 @@ def give_record(
     agent: str,
     message: str = "",
     *,
+    agents: Collection[str] | None = None,
     sandbox: SandboxSpec | None = None,
 ) -> HumanHandoff:
-    """Take a snapshot of a person's work on a record, and hand it to an agent.
+    """Take a snapshot of a person's work on a record, and hand it to an agent, which must be among `agents` if passed.
 
-    Raises RecordNotTakenError, and what `take_record` raises.
+    Raises UnknownAgentError, RecordNotTakenError, and what `take_record` raises.
     """
+    require_known_agent(agent, agents)
     thread = human_thread(record, person)
     if home.saver.get_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}}) is None:
         raise RecordNotTakenError(f"{person} has not taken {record.id} (first: handoff take {record.id})")

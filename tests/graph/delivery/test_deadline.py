@@ -10,11 +10,12 @@ import pytest
 from langchain_openai import ChatOpenAI
 
 from langgraph_takeover.errors import IllegalTransitionError
-from langgraph_takeover.graph.delivery.delivery import DeliveryPolicy, hand_over
 from langgraph_takeover.graph.delivery.human_handoff import take_record
+from langgraph_takeover.graph.delivery.offer import hand_over
 from langgraph_takeover.handoff.ledger import acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import list_transitions
 from langgraph_takeover.handoff.prompts import load_prompt
+from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
 
 from ...chat_server import ChatServer
 from ..conftest import DONE, EDIT, FIX, RunHarness, scripted_model

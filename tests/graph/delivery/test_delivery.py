@@ -14,16 +14,11 @@ from langchain_core.messages import BaseMessage
 
 from langgraph_takeover import Home, open_home, resume
 from langgraph_takeover.errors import InputError
-from langgraph_takeover.graph.delivery.delivery import (
-    Delivery,
-    DeliveryPolicy,
-    HandoffError,
-    deliver,
-    hand_over,
-)
+from langgraph_takeover.graph.delivery.delivery import Delivery, deliver
+from langgraph_takeover.graph.delivery.offer import hand_over
 from langgraph_takeover.graph.delivery.recovery import repair
 from langgraph_takeover.graph.delivery.rollback import RollbackError, roll_back
-from langgraph_takeover.graph.errors import NotWaitingError
+from langgraph_takeover.graph.errors import HandoffError, NotWaitingError
 from langgraph_takeover.handoff.ledger import (
     FencedError,
     HandedOverError,
@@ -37,6 +32,7 @@ from langgraph_takeover.handoff.ledger.idempotency import KeyReusedError
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.record import RECORD_FILE
 from langgraph_takeover.nodes.agent import think
+from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
 from langgraph_takeover.nodes.model.errors import ModelError
 
 from ..conftest import BOTH_DATABASES, DONE, EDIT, FIX, TEST, RunHarness, Scripted, scripted_model
