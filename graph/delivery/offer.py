@@ -60,8 +60,9 @@ def hand_over(
     handoff = handoffs.prepare(
         home.ledger,
         handoff_id=handoff_id,
-        record=record.id,
-        digest=record.digest,
+        # Of an existing handoff, the source may have sent another record meanwhile.
+        record=existing.record if existing else record.id,
+        digest=existing.digest if existing else record.digest,
         task=record.task.id,
         thread=record.thread_id,
         source=source,

@@ -22,6 +22,7 @@ from langgraph_takeover.handoff.ledger.idempotency import KeyReusedError, run_on
 from langgraph_takeover.handoff.ledger.leases import check_name, close_thread, reopen_thread
 from langgraph_takeover.handoff.ledger.store import Ledger, handoffs, transitions
 from langgraph_takeover.handoff.records.envelope import Envelope, Understanding
+from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
 
@@ -39,7 +40,7 @@ HandoffState = Literal[
 ALLOWED_TRANSITIONS: dict[HandoffState, tuple[HandoffState, ...]] = {
     "prepared": ("offered", "rolled_back"),
     "offered": ("accepted", "rejected", "timed_out", "rolled_back"),
-    "rejected": ("offered", "blocked", "rolled_back"),
+    "rejected": ("offered", "rejected", "blocked", "rolled_back"),
     "timed_out": ("offered", "blocked", "rolled_back"),
     "accepted": ("active", "timed_out", "rolled_back"),
     "active": ("completed", "timed_out", "rolled_back"),
@@ -47,7 +48,7 @@ ALLOWED_TRANSITIONS: dict[HandoffState, tuple[HandoffState, ...]] = {
     "completed": ("rolled_back",),
     "rolled_back": (),
 }
-"""The permitted next states of each state."""
+"""The permitted next states of each state. `rejected` after `rejected`: the source was asked to send again, and cannot."""
 TRANSFERRED_STATES: tuple[HandoffState, ...] = ("accepted", "active", "completed")
 """The states in which the successor has the task, and the source's thread is closed."""
 OPEN_STATES: tuple[HandoffState, ...] = ("prepared", "offered", "rejected", "timed_out", "accepted", "active")
@@ -190,12 +191,14 @@ def change_state(
     deadline_s: float | None = None,
     successor: str | None = None,
     understanding: Understanding | None = None,
+    record: HandoffRecord | None = None,
 ) -> Handoff:
     """One transition. Who asks again with the same key gets what it came to the first time.
 
     `version` is the one that the caller saw; with another the transition is refused. The deadline counts from
-    now. Raises LateConfirmationError for an acceptance after the deadline, IllegalTransitionError,
-    HandoffNotFoundError, KeyReusedError, or HandedOverError where another handoff has the source.
+    now. `record` replaces the sent record. Raises LateConfirmationError for an acceptance after the deadline,
+    IllegalTransitionError, HandoffNotFoundError, KeyReusedError, or HandedOverError where another handoff has the
+    source.
     """
     if to not in get_args(HandoffState):
         raise ValueError(f"unknown state {to!r:.60} (use {', '.join(get_args(HandoffState))})")
@@ -220,6 +223,8 @@ def change_state(
             changes["successor"] = successor
         if meant is not None:
             changes["understanding"] = json.dumps(meant)
+        if record is not None:
+            changes |= {"record": record.id, "digest": record.digest}
         before = [state for state, may in ALLOWED_TRANSITIONS.items() if to in may]
         done = connection.execute(
             update(handoffs)
@@ -234,7 +239,9 @@ def change_state(
         _update_thread_access(connection, found, to)
         return _load(connection, handoff_id)
 
-    return run_once(ledger, key, ["move", handoff_id, to, meant], write, Handoff)
+    return run_once(
+        ledger, key, ["move", handoff_id, to, meant, *([record.digest] if record else [])], write, Handoff
+    )
 
 
 def set_deadline(ledger: Ledger, handoff: Handoff, deadline_s: float) -> None:

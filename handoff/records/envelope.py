@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 
@@ -24,6 +24,15 @@ RefusalKind = Literal[
     "cycle",
     "view",
 ]
+RESENDABLE_KINDS: tuple[RefusalKind, ...] = (
+    "no_record",
+    "schema",
+    "checksum",
+    "snapshot",
+    "task",
+    "checkpoint",
+)
+"""The refusals that another record of the source can cure."""
 
 
 class Envelope(Frozen):
@@ -73,4 +82,10 @@ class Refusal(Frozen):
     """The fix."""
 
     def __str__(self) -> str:
-        return f"{self.what}; {self.resend}"
+        return f"{self.kind}: {self.what}; {self.resend}"
+
+
+def parse_refusal_kind(text: str) -> RefusalKind | None:
+    """Return the kind of a refusal by its text; None if it has none, as one that an older version wrote."""
+    kind = text.partition(": ")[0]
+    return next((each for each in get_args(RefusalKind) if each == kind), None)

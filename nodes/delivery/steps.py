@@ -1,10 +1,10 @@
-"""Nodes that deliver a handoff: offer, attempt, escalate, roll back, block."""
+"""Nodes that deliver a handoff: offer, attempt, resend, escalate, roll back, block."""
 
 from __future__ import annotations
 
 import json
 import time
-from typing import Any, Literal
+from typing import Any
 
 from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.runtime import Runtime
@@ -15,17 +15,19 @@ from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, IllegalTransitionError
 from langgraph_takeover.handoff.notes.parsing import find_first_object, remove_thoughts
 from langgraph_takeover.handoff.prompts import load_prompt
+from langgraph_takeover.handoff.records.envelope import RESENDABLE_KINDS, parse_refusal_kind
 from langgraph_takeover.handoff.text.fence import wrap_in_fence
 from langgraph_takeover.nodes.delivery.policy import (
     DeliveryContext,
     DeliveryPolicy,
     DeliveryState,
+    NextStep,
     SupervisorDecision,
 )
 from langgraph_takeover.nodes.delivery.requests import SupervisorRequest
 from langgraph_takeover.nodes.model.calls import ask_with_schema
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
-from langgraph_takeover.sandbox.interface import SandboxUnavailableError
+from langgraph_takeover.sandbox.interface import SandboxUnavailableError, TakeoverError
 
 _SUPERVISOR_TIMEOUT_S = 600.0
 _DECISION_SCHEMA = {
@@ -102,16 +104,49 @@ def attempt(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> Delivery
         came_to=handoff.state,
         failed=bool(problem),
         why=problem or handoff.reason,
-        may=_choose_next_step(state, tries, context.policy),
+        may=_choose_next_step(state, handoff, tries, context.policy),
     )
 
 
-def _choose_next_step(
-    state: DeliveryState, tries: int, policy: DeliveryPolicy
-) -> Literal["retry", "escalate", "block"]:
-    if tries < policy.attempts:
-        return "retry"
+def _choose_next_step(state: DeliveryState, handoff: Handoff, tries: int, policy: DeliveryPolicy) -> NextStep:
+    """Choose the step after a failed attempt. A refusal is not retried: the source or a supervisor must act."""
+    if handoff.state != "rejected":
+        return "retry" if tries < policy.attempts else _choose_escalation(state, policy)
+    is_curable = parse_refusal_kind(handoff.reason) in RESENDABLE_KINDS
+    if is_curable and state.get("resends", 0) < policy.resends:
+        return "resend"
+    return _choose_escalation(state, policy)
+
+
+def _choose_escalation(state: DeliveryState, policy: DeliveryPolicy) -> NextStep:
     return "escalate" if state.get("rounds", 0) + 1 < policy.rounds else "block"
+
+
+def resend(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> DeliveryState:
+    """Ask the source to send a refused record again, and offer it; if it cannot, a supervisor must act.
+
+    Raises IllegalTransitionError if another process changed the handoff's state.
+    """
+    context = runtime.context
+    handoff = handoffs.load(context.ledger, state["handoff"])
+    record, problem = None, "it has no other record"
+    try:
+        record = context.resend(handoff)
+    except TakeoverError as error:
+        problem = str(error)
+    if record is None:
+        why = f"{handoff.reason}; {handoff.source} cannot send it again: {problem}"
+        changes: dict[str, Any] = {"to": "rejected", "reason": why}
+    else:
+        why = f"{handoff.source} sent it again as {record.id}"
+        deadline_s = context.policy.confirm_timeout_s
+        changes = {"to": "offered", "reason": why, "deadline_s": deadline_s, "record": record}
+    handoffs.change_state(context.ledger, handoff.id, by=context.by, version=handoff.version, **changes)
+    return DeliveryState(
+        resends=state.get("resends", 0) + 1,
+        why=why,
+        may="retry" if record else _choose_escalation(state, context.policy),
+    )
 
 
 def escalate(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> DeliveryState:

@@ -147,6 +147,7 @@ def test_an_incomplete_record_is_refused_with_what_is_missing(
     if spoil == "budget":
         settings["max_tokens"] = 100
     model = scripted_model(UNDERSTOOD, DONE)
+    settings["delivery_policy"] = QUICK.model_copy(update={"resends": 0})
     done = deliver_record(bench, found, model, **settings)
     assert done.handoff.state == "rejected"
     assert expected in done.handoff.reason
