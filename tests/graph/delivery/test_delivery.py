@@ -446,7 +446,7 @@ def test_text_of_the_source_cannot_steer_the_target(bench: RunHarness) -> None:
     offer_first_record(bench)
     shown = []
     for text in ("fine", evil):
-        letter = Envelope(message=text, findings=(text,), user_context=text)
+        letter = Envelope(message=text, findings=(text,), user_context={"note": text})
         found = hand_over(bench.home, RECORD, target="tester", source="writer", envelope=letter)
         model = scripted_model(UNDERSTOOD, DONE)
         deliver_record(bench, found, model)
