@@ -128,6 +128,24 @@ def print_safely(text: str) -> None:
     print(escape_text(text), flush=True)
 
 
+def print_table(titles: tuple[str, ...], rows: Any, *, empty: str = "") -> None:
+    """Print rows under titles, or `empty` if there are none."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from langgraph_takeover.sandbox.cli import terminal
+
+    if not rows and empty:
+        print_safely(empty)
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*(terminal.escape_text(str(cell)) for cell in row))
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
+
+
 def escape_text(text: str) -> str:
     from langgraph_takeover.handoff.views.display import escape_control_chars
 
