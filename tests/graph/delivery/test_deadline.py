@@ -18,9 +18,10 @@ from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
 
 from ...chat_server import ChatServer
-from ..conftest import DONE, EDIT, FIX, RunHarness, scripted_model
+from ..conftest import BOTH_DATABASES, DONE, EDIT, FIX, RunHarness, scripted_model
 from .test_delivery import RECORD, UNDERSTOOD, deliver_record, offer_first_record, states
 
+pytestmark = BOTH_DATABASES
 CONFIRM_S = 2.0
 SLOW_S = 6.0
 HURRIED = DeliveryPolicy(attempts=2, rounds=2, confirm_timeout_s=CONFIRM_S, initial_pause_s=0, max_pause_s=0)
