@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from langgraph_takeover.graph.agent import build_agent, build_takeover
-    from langgraph_takeover.graph.delivery.delivery import Delivery, deliver, hand_over
+    from langgraph_takeover.graph.delivery.delivery import Delivery, deliver
+    from langgraph_takeover.graph.delivery.offer import hand_over
     from langgraph_takeover.graph.home import CheckpointInfo, Home, open_home
     from langgraph_takeover.graph.outcome import Outcome, RunStatus
     from langgraph_takeover.graph.runs.api import open_run, resume, run, run_team, take_over
@@ -52,7 +53,7 @@ _MODULES = {
     "build_takeover": "graph.agent",
     "build_team": "graph.team",
     "deliver": "graph.delivery.delivery",
-    "hand_over": "graph.delivery.delivery",
+    "hand_over": "graph.delivery.offer",
     "open_home": "graph.home",
     "open_run": "graph.runs.api",
     "resume": "graph.runs.api",

@@ -21,11 +21,8 @@ from langgraph_takeover.handoff.ledger import (
     ThreadHeldError,
     ThreadNameError,
 )
-from langgraph_takeover.handoff.ledger.handoffs import (
-    HandoffNotFoundError,
-    IllegalTransitionError,
-    KeyReusedError,
-)
+from langgraph_takeover.handoff.ledger.handoffs import HandoffNotFoundError, IllegalTransitionError
+from langgraph_takeover.handoff.ledger.idempotency import KeyReusedError
 from langgraph_takeover.handoff.readers.recorded_run import TraceError
 from langgraph_takeover.handoff.records.archive import RecordExistsError
 from langgraph_takeover.handoff.records.record import RecordError

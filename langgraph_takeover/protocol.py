@@ -1,6 +1,7 @@
 """The handoff protocol: offer, deliver, roll back and repair handoffs; what they carry."""
 
-from langgraph_takeover.graph.delivery.delivery import Delivery, build_delivery, deliver, hand_over
+from langgraph_takeover.graph.delivery.delivery import Delivery, build_delivery, deliver
+from langgraph_takeover.graph.delivery.offer import hand_over
 from langgraph_takeover.graph.delivery.recovery import RepairFinding, repair
 from langgraph_takeover.graph.delivery.rollback import Rollback, roll_back
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from langgraph.runtime import Runtime
 
 from langgraph_takeover.handoff.records.payload import Payload
-from langgraph_takeover.handoff.records.record import EditedFile, HandoffRecord, RecordError, TaskBrief
+from langgraph_takeover.handoff.records.record import (
+    EditedFile,
+    HandoffRecord,
+    RecordError,
+    RecordStore,
+    TaskBrief,
+)
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, compute_differences
 from langgraph_takeover.handoff.trace.file_kinds import is_source
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import report_progress
+from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import AgentState, get_task
 from langgraph_takeover.sandbox.interface import Sandbox
 from langgraph_takeover.sandbox.repository.contents import read_small_files
@@ -37,7 +45,11 @@ def build_record_id(run_id: str, point: HandoffPoint) -> str:
 
 def build_full_trace(state: AgentState, context: AgentContext) -> tuple[Event, ...]:
     """Return all events so far: those of the record that the run took over, then its own."""
-    before = context.session.records.load(state["record"]).trace if "record" in state else ()
+    return _join_trace(state, context.session.records)
+
+
+def _join_trace(state: AgentState, records: RecordStore) -> tuple[Event, ...]:
+    before = records.load(state["record"]).trace if "record" in state else ()
     own = [Event.model_validate(event | {"index": event["index"] + len(before)}) for event in state["events"]]
     return (*before, *own)
 
@@ -53,21 +65,59 @@ def create_record(
 ) -> HandoffRecord:
     """Create the record of a point at the end of the state's events, or return the existing one; `task` overrides the run's."""
     context = get_agent_context(runtime)
-    session, store, own_task = context.session, context.session.records, get_task(state)
     execution = runtime.execution_info
     checkpoint = execution.checkpoint_id if execution else ""
     record_id = build_record_id(run_id, point)
-    trace = build_full_trace(state, context)
+    if (existing := _find_record(context, record_id)) is not None:
+        if existing.checkpoint_id == checkpoint and existing.thread_id == context.session.thread:
+            return existing
+        # The existing record belongs to another branch of the run, or to another request.
+        record_id = f"{record_id}.{checkpoint[-12:]}"
+        if (existing := _find_record(context, record_id)) is not None:
+            return existing
+    report_progress(runtime, "point", state, kind=point.kind, text=point.detail)
+    record = save_record(
+        context.session,
+        state,
+        point,
+        record_id=record_id,
+        checkpoint=checkpoint,
+        predecessor=context.display_model,
+        task=task,
+        payload=payload,
+    )
+    report_progress(runtime, "record", state, kind=point.kind, record=record.id)
+    return record
+
+
+def save_record(
+    session: Session,
+    state: AgentState,
+    point: HandoffPoint,
+    *,
+    record_id: str,
+    checkpoint: str,
+    predecessor: str,
+    task: TaskBrief | None = None,
+    payload: Payload | None = None,
+    attach: Callable[[HandoffRecord, Path], None] | None = None,
+) -> HandoffRecord:
+    """Save the record of a point at the end of the state's events, with the snapshot of the state's sandbox.
+
+    `attach` may add files to the record's directory. Raises SnapshotNotFoundError, SnapshotCorruptError,
+    SandboxUnavailableError, FencedError, and RecordError if the record that the run took over cannot be read.
+    """
+    own_task, trace = get_task(state), _join_trace(state, session.records)
     point = point.model_copy(update={"event_index": point.event_index + len(trace) - len(state["events"])})
 
     def build(directory: Path) -> HandoffRecord:
         sandbox = session.enter_state(state["sandbox_state"], own_task)
         snapshot = session.save_snapshot(state["sandbox_state"])
         copy_to_store(snapshot, session.snapshot_directory(snapshot), directory)
-        return HandoffRecord(
+        record = HandoffRecord(
             id=record_id,
             task=task or own_task,
-            predecessor=context.display_model,
+            predecessor=predecessor,
             point=point,
             patch=_compute_patch(sandbox, own_task.base_commit),
             snapshot=snapshot,
@@ -79,18 +129,11 @@ def create_record(
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             payload=payload,
         )
+        if attach is not None:
+            attach(record, directory)
+        return record
 
-    if (existing := _find_record(context, record_id)) is not None:
-        if existing.checkpoint_id == checkpoint and existing.thread_id == session.thread:
-            return existing
-        # The existing record belongs to another branch of the run, or to another request.
-        record_id = f"{record_id}.{checkpoint[-12:]}"
-        if (existing := _find_record(context, record_id)) is not None:
-            return existing
-    report_progress(runtime, "point", state, kind=point.kind, text=point.detail)
-    record = store.create(record_id, build, commit_guard=session.hold_lease)
-    report_progress(runtime, "record", state, kind=point.kind, record=record.id)
-    return record
+    return session.records.create(record_id, build, commit_guard=session.hold_lease)
 
 
 def _find_record(context: AgentContext, record_id: str) -> HandoffRecord | None:

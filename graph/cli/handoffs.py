@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,8 +23,10 @@ from langgraph_takeover.graph.cli.options import (
     current_user,
     open_existing_home,
     print_safely,
+    print_table,
     report_user_errors,
 )
+from langgraph_takeover.graph.cli.statistics import STATISTICS_EPILOG, show_statistics
 
 if TYPE_CHECKING:
     from langgraph_takeover.graph.home import Home
@@ -72,6 +73,7 @@ def add_commands(app: typer.Typer, report_errors: Callable[[], Any]) -> None:
             show_history,
             _QUERY_EPILOG.format("history 3f2a9c01b7de", "history 3f2a9c01b7de", ".history[].after"),
         ),
+        "stats": (show_statistics, STATISTICS_EPILOG),
         "retry": (retry, _UPDATE_EPILOG.format("retry")),
         "unblock": (unblock, _UPDATE_EPILOG.format("unblock")),
         "rollback": (roll_back_handoff, _ROLLBACK_EPILOG),
@@ -116,7 +118,7 @@ def list_handoffs(
     if as_json:
         print(json.dumps([each.model_dump(mode="json") for each in every], indent=1))
         return
-    _print_table(
+    print_table(
         ("handoff", "state", "from", "to", "record", "since", "why"),
         [
             (
@@ -151,7 +153,7 @@ def show_history(
         return
     begun = steps[0].at
     rows = [(f"+{each.at - begun:,.1f} s", each.after, each.by, each.reason) for each in steps]
-    _print_table((time.strftime("%F %T", time.localtime(begun)), "state", "by", "why"), rows)
+    print_table((time.strftime("%F %T", time.localtime(begun)), "state", "by", "why"), rows)
     print_safely(f"\nrecord {one.record} of task {one.task}, from {one.source} to {one.target}")
     for name, statements in (one.understanding.model_dump() if one.understanding else {}).items():
         print_safely(f"{name.replace('_', ' ')}: {statements}")
@@ -230,7 +232,7 @@ def repair_home(
     if as_json:
         print(json.dumps([each._asdict() for each in findings], indent=1))
         return
-    _print_table(("what", "found", "action"), findings, empty="nothing to repair")
+    print_table(("what", "found", "action"), findings, empty="nothing to repair")
 
 
 def _offer_again(home: Home, handoff: Handoff, reason: str) -> None:
@@ -244,23 +246,6 @@ def _offer_again(home: Home, handoff: Handoff, reason: str) -> None:
     print_safely(
         f"handoff {done.id} is offered to {done.target} again (deliver it: deliver(home, {done.id!r}, …))"
     )
-
-
-def _print_table(titles: tuple[str, ...], rows: Any, *, empty: str = "") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from langgraph_takeover.sandbox.cli.terminal import escape_text
-
-    if not rows and empty:
-        print_safely(empty)
-        return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in titles:
-        table.add_column(title, overflow="fold")
-    for row in rows:
-        table.add_row(*(escape_text(str(cell)) for cell in row))
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
 
 
 def _format_age(at: float) -> str:

@@ -43,6 +43,8 @@ Examples:
 
   handoff give work/records/ID --to tester --message "the tests still fail"
 
+  handoff give work/records/ID --to "$NAME" --agent tester --agent reviewer
+
 Exit codes: 0 done, 2 usage, 3 record or sandbox failed, 4 disk full, 130 interrupted.
 """
 
@@ -92,6 +94,10 @@ def give(
     record: RecordArgument,
     to: Annotated[str, Option("--to", help="Agent or person that receives the work.")],
     message: Annotated[str, Option(help="Message to the receiver.")] = "",
+    agent: Annotated[
+        list[str] | None,
+        Option(help="Receiver that exists; repeatable. Then --to must be one of them.", show_default="any"),
+    ] = None,
     name: NameOption = None,
     database: DatabaseOption = None,
     directory: DirectoryOption = None,
@@ -106,7 +112,9 @@ def give(
     with _open_home_of_record(record, database) as (found, record_id):
         known = found.records.load(record_id)
         spec = choose_sandbox_spec(found, record_id, directory, sandbox, allow_unisolated)
-        done = give_record(found, known, name or current_user(), to.strip(), message, sandbox=spec)
+        done = give_record(
+            found, known, name or current_user(), to.strip(), message, agents=agent or None, sandbox=spec
+        )
         _print_result(found, record_id, done)
 
 

@@ -57,14 +57,16 @@ def report_user_errors() -> Iterator[None]:
         ThreadHeldError,
         ThreadNameError,
         handoffs,
+        idempotency,
     )
+    from langgraph_takeover.nodes.context.agents import UnknownAgentError
     from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 
     try:
         yield
     except (
-        UsageError, RecordNotTakenError, HandoffError, ThreadNameError, HandedOverError, ThreadHeldError,
-        handoffs.HandoffNotFoundError, handoffs.IllegalTransitionError, handoffs.KeyReusedError,
+        UsageError, UnknownAgentError, RecordNotTakenError, HandoffError, ThreadNameError, HandedOverError, ThreadHeldError,
+        handoffs.HandoffNotFoundError, handoffs.IllegalTransitionError, idempotency.KeyReusedError,
     ) as error:  # fmt: skip
         print(f"error: {escape_text(str(error))}", file=sys.stderr)
         raise typer.Exit(2) from None
@@ -124,6 +126,24 @@ def current_user() -> str:
 
 def print_safely(text: str) -> None:
     print(escape_text(text), flush=True)
+
+
+def print_table(titles: tuple[str, ...], rows: Any, *, empty: str = "") -> None:
+    """Print rows under titles, or `empty` if there are none."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from langgraph_takeover.sandbox.cli import terminal
+
+    if not rows and empty:
+        print_safely(empty)
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*(terminal.escape_text(str(cell)) for cell in row))
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
 
 
 def escape_text(text: str) -> str:

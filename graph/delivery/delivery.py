@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, cast
 
 from langchain_core.language_models import BaseChatModel
@@ -20,17 +17,16 @@ from typing_extensions import Unpack
 
 from langgraph_takeover.graph.agent import Checkpointer
 from langgraph_takeover.graph.checkpoints.savers import open_saver
+from langgraph_takeover.graph.delivery.resending import find_fresh_record
 from langgraph_takeover.graph.delivery.rollback import roll_back as roll_back_handoff
-from langgraph_takeover.graph.errors import HandoffError, NotWaitingError
+from langgraph_takeover.graph.errors import NotWaitingError
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.outcome import Outcome
 from langgraph_takeover.graph.runs.api import open_run
 from langgraph_takeover.graph.runs.options import DeliveryOptions
 from langgraph_takeover.graph.runs.validation import invalid_answer_error
-from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.ledger import acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import TRANSFERRED_STATES, Handoff
-from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.nodes.delivery.policy import (
     DeliveryContext,
     DeliveryPolicy,
@@ -38,7 +34,7 @@ from langgraph_takeover.nodes.delivery.policy import (
     SupervisorDecision,
 )
 from langgraph_takeover.nodes.delivery.requests import SupervisorRequest
-from langgraph_takeover.nodes.delivery.steps import attempt, block, escalate, offer, roll_back
+from langgraph_takeover.nodes.delivery.steps import attempt, block, escalate, offer, resend, roll_back
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 _LOG = logging.getLogger(__name__)
@@ -63,68 +59,6 @@ class Delivery(NamedTuple):
     """The question to a person who supervises; `deliver` takes the answer, a `SupervisorDecision`."""
 
 
-def hand_over(
-    home: Home,
-    record_id: str,
-    *,
-    target: str | None = None,
-    source: str | None = None,
-    envelope: Envelope | None = None,
-    idempotency_key: str | None = None,
-    confirm_timeout_s: float = DeliveryPolicy().confirm_timeout_s,
-) -> Handoff:
-    """Offer a record to an agent, a program or a person. `deliver` or `Run.receive` takes it from there.
-
-    Default target and message: those that the agent named when it called `handoff(to=…, message=…)`. Default source:
-    the agent that made the record. A repeated call with the same `idempotency_key` returns the same handoff.
-
-    Raises RecordError, UnknownViewError, HandoffError, KeyReusedError and HandedOverError.
-
-    Example:
-        >>> handoff = hand_over(home, "fix-1.first_validation", target="tester")
-        >>> handoff.state
-        'offered'
-    """
-    record = home.records.load(record_id)
-    source = source or record.predecessor
-    request = next((each.arguments for each in reversed(record.trace) if each.kind == "action"), {})
-    target = target or request.get("to")
-    if envelope is None:
-        envelope = Envelope(message=request.get("message", "") if record.point.kind == "requested" else "")
-    if not target:
-        raise HandoffError(f"record {record.id}: its agent named no target (pass target=)")
-    if source == target:
-        raise HandoffError(f"{source} cannot hand over to itself (pass another target, or resume the thread)")
-    if envelope.view:
-        views.find_view(envelope.view)
-    handoff_id = _choose_handoff_id(idempotency_key, record.digest, target)
-    existing = handoffs.find(home.ledger, handoff_id)
-    sent_at = existing.envelope.sent_at if existing else datetime.now(UTC).isoformat(timespec="seconds")
-    handoff = handoffs.prepare(
-        home.ledger,
-        handoff_id=handoff_id,
-        record=record.id,
-        digest=record.digest,
-        task=record.task.id,
-        thread=record.thread_id,
-        source=source,
-        target=target,
-        envelope=envelope.model_copy(update={"source": source, "target": target, "sent_at": sent_at}),
-        by=source,
-    )
-    if handoff.state != "prepared":
-        return handoff
-    return handoffs.change_state(
-        home.ledger, handoff.id, "offered", by=source, version=handoff.version, deadline_s=confirm_timeout_s
-    )
-
-
-def _choose_handoff_id(idempotency_key: str | None, digest: str, target: str) -> str:
-    if not idempotency_key:
-        return uuid.uuid4().hex[:12]
-    return hashlib.sha256(f"{idempotency_key}\0{digest}\0{target}".encode()).hexdigest()[:12]
-
-
 def build_delivery(saver: Checkpointer = None) -> CompiledStateGraph[DeliveryState, Any, Any, Any]:
     """Build the graph of a delivery; its input is `{"handoff": id}`.
 
@@ -134,27 +68,31 @@ def build_delivery(saver: Checkpointer = None) -> CompiledStateGraph[DeliverySta
         True
     """
     graph = StateGraph(DeliveryState, context_schema=DeliveryContext)
-    for node in (offer, attempt, escalate, block, roll_back):
+    for node in (offer, attempt, resend, escalate, block, roll_back):
         graph.add_node(node.__name__, node)
     graph.add_edge(START, "offer")
     graph.add_edge("offer", "attempt")
     graph.add_conditional_edges("attempt", route_after_attempt)
+    graph.add_conditional_edges("resend", route_after_resend)
     graph.add_conditional_edges("escalate", route_after_decision)
     graph.add_edge("block", END)
     graph.add_edge("roll_back", END)
     return graph.compile(checkpointer=saver, name="delivery")
 
 
-def route_after_attempt(state: DeliveryState) -> Literal["offer", "escalate", "block", "__end__"]:
-    """Route after an attempt. A refusal is not retried: the sender or a supervisor must act."""
+def route_after_attempt(state: DeliveryState) -> Literal["offer", "resend", "escalate", "block", "__end__"]:
+    """Route after an attempt: to the end, or to the step that the policy allows."""
     came_to, may = state["came_to"], state["may"]
     if came_to in ("completed", "rolled_back", "blocked"):
         return "__end__"
     if came_to in TRANSFERRED_STATES and not state["failed"]:
         return "__end__"  # a budget was spent, or it was stopped: it can continue
-    if came_to == "rejected":
-        return "block" if may == "block" else "escalate"
     return "offer" if may == "retry" else may
+
+
+def route_after_resend(state: DeliveryState) -> Literal["attempt", "escalate", "block"]:
+    """Route a record that was sent again to its receiver, else to a supervisor."""
+    return "attempt" if state["may"] == "retry" else cast(Any, state["may"])
 
 
 def route_after_decision(state: DeliveryState) -> Literal["offer", "block", "roll_back"]:
@@ -170,15 +108,18 @@ def deliver(
     model: BaseChatModel,
     sandbox: SandboxSpec,
     delivery_policy: DeliveryPolicy | None = None,
+    resend: Callable[[Handoff], str | None] | None = None,
     supervisor: BaseChatModel | None = None,
     on_blocked: Callable[[Handoff], None] | None = None,
     **options: Unpack[DeliveryOptions],
 ) -> Delivery:
     """Deliver a handoff to `agent`, which validates it, confirms it and works on it until it ends.
 
-    A failed attempt is retried after growing pauses. Then `supervisor` decides; without one, `Delivery.waiting` holds
-    the question for a person, and another call takes the `answer`. If nothing helps, the handoff is blocked and
-    `on_blocked` is called. After a crash or a stop, call it again: it resumes from the ledger. Options: `open_run`.
+    A failed attempt is retried after growing pauses. If the record is refused as damaged or missing, `resend` gets the
+    handoff and returns the id of another record of the source, or None; by default the runtime makes the record again
+    from the source's checkpoint. Then `supervisor` decides; without one, `Delivery.waiting` holds the question for a
+    person, and another call takes the `answer`. If nothing helps, the handoff is blocked and `on_blocked` is called.
+    After a crash or a stop, call it again: it resumes from the ledger. Options: `open_run`.
 
     Raises HandoffNotFoundError, NotWaitingError, InputError, SettingsError, and ThreadHeldError while another process
     delivers the same handoff.
@@ -202,6 +143,7 @@ def deliver(
         ledger=home.ledger,
         policy=delivery_policy or DeliveryPolicy(),
         attempt=run_attempt,
+        resend=lambda handoff: find_fresh_record(home, handoff, sandbox=sandbox, resend=resend),
         roll_back=lambda handoff_id, reason: roll_back_handoff(
             home, handoff_id, by=_ACTOR, reason=reason, sandbox=sandbox
         ),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
-from langgraph_takeover.graph.delivery.delivery import hand_over
+from langgraph_takeover.graph.delivery.offer import hand_over, require_known_agent
 from langgraph_takeover.graph.delivery.rollback import sandbox_spec_for
 from langgraph_takeover.graph.errors import RecordNotTakenError
 from langgraph_takeover.graph.home import Home
@@ -23,6 +23,10 @@ from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec
 _NO_TIME_LIMIT_S = 30 * 24 * 3600.0
 _MAX_STEPS = 100_000
 _COMMAND_TIMEOUT_S = 3600.0
+_CONFIRM_TIMEOUT_S = 3600.0
+"""Time that a person at a terminal has to confirm, whatever was left of the offer's deadline."""
+_UNTAKEN = ("refused", "unconfirmed")
+"""Stop reasons of a thread that never took its handoff: another attempt starts it again."""
 
 
 class HumanHandoff(NamedTuple):
@@ -49,17 +53,21 @@ def take_record(
 ) -> HumanHandoff:
     """Let a person work in a record's sandbox, line by line, until they hand it over or leave.
 
-    If the record was offered to them, they confirm that first. If they leave, the same call resumes. Default sandbox: an
-    isolated one. Raises RecordError, RollbackError, SandboxUnavailableError and ThreadHeldError.
+    If the record was offered to them, they confirm that first, within an hour; an expired offer is made again. If they
+    leave, the same call resumes. Default sandbox: an isolated one. Raises RecordError, RollbackError,
+    SandboxUnavailableError and ThreadHeldError.
     """
     given_to: list[tuple[str, str]] = []
     with (
         _open_human_run(home, record, person, read, show, given_to, sandbox) as held,
         contextlib.suppress(HumanLeftError),
     ):
-        begun = home.saver.get_tuple(held.config)
-        offered = _find_offer(home, record, person)
-        if begun:
+        begun = held.state()
+        offered = _renew_offer(home, record, person)
+        if begun is not None and begun.get("stop_reason") in _UNTAKEN:
+            held.discard()
+            begun = None
+        if begun is not None:
             outcome = held.resume(go_back=True)
         elif offered is not None:
             outcome = held.receive(offered.id)
@@ -78,12 +86,14 @@ def give_record(
     agent: str,
     message: str = "",
     *,
+    agents: Collection[str] | None = None,
     sandbox: SandboxSpec | None = None,
 ) -> HumanHandoff:
-    """Take a snapshot of a person's work on a record, and hand it to an agent.
+    """Take a snapshot of a person's work on a record, and hand it to an agent, which must be among `agents` if passed.
 
-    Raises RecordNotTakenError, and what `take_record` raises.
+    Raises UnknownAgentError, RecordNotTakenError, and what `take_record` raises.
     """
+    require_known_agent(agent, agents)
     thread = human_thread(record, person)
     if home.saver.get_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}}) is None:
         raise RecordNotTakenError(f"{person} has not taken {record.id} (first: handoff take {record.id})")
@@ -132,9 +142,27 @@ def _open_human_run(
         yield held
 
 
-def _find_offer(home: Home, record: HandoffRecord, person: str) -> Handoff | None:
-    offered = handoffs.list_handoffs(home.ledger, ["offered"])
-    return next((each for each in offered if each.record == record.id and each.target == person), None)
+def _renew_offer(home: Home, record: HandoffRecord, person: str) -> Handoff | None:
+    """Return the open offer of a record to a person, with enough time to confirm it; None without an offer."""
+    ledger = home.ledger
+    offers = handoffs.list_handoffs(ledger, ["offered", "timed_out"])
+    offer = next((each for each in offers if each.record == record.id and each.target == person), None)
+    if offer is None:
+        return None
+    remaining_s = handoffs.compute_remaining_s(ledger, offer)
+    if offer.state == "offered" and 0 < remaining_s < _CONFIRM_TIMEOUT_S:
+        handoffs.set_deadline(ledger, offer, _CONFIRM_TIMEOUT_S)
+    if offer.state == "offered" and remaining_s <= 0:
+        reason = f"{person} did not confirm in time"
+        offer = handoffs.change_state(
+            ledger, offer.id, "timed_out", by=person, version=offer.version, reason=reason
+        )
+    if offer.state == "timed_out":
+        offer = handoffs.change_state(
+            ledger, offer.id, "offered", by=person, version=offer.version, reason=f"{person} takes it now",
+            deadline_s=_CONFIRM_TIMEOUT_S,
+        )  # fmt: skip
+    return offer
 
 
 def _hand_over_record(home: Home, outcome: Outcome, person: str, agent: str, message: str) -> Handoff:

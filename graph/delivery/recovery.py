@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from langgraph_takeover.graph.home import Home
-from langgraph_takeover.handoff.ledger import effects, handoffs, leases
+from langgraph_takeover.handoff.ledger import effects, handoffs, idempotency, leases
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState
 from langgraph_takeover.handoff.records.record import RecordError
 from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
@@ -116,7 +116,7 @@ def _check_effects(home: Home) -> Iterator[RepairFinding]:
 
 
 def _clean_files(home: Home) -> Iterator[RepairFinding]:
-    expired = handoffs.remove_expired_keys(home.ledger)
+    expired = idempotency.remove_expired_keys(home.ledger)
     if expired:
         yield RepairFinding("idempotency keys", f"{expired} had expired", "removed")
     old = home.records.remove_partial(older_than=time.time() - _PARTIAL_RECORD_AGE_S)

@@ -9,18 +9,20 @@ or a roll-back the successor's thread is: at no moment can two agents write for 
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Collection
 from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import ValidationError
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError
+from langgraph_takeover.handoff.ledger.idempotency import KeyReusedError, run_once
 from langgraph_takeover.handoff.ledger.leases import check_name, close_thread, reopen_thread
-from langgraph_takeover.handoff.ledger.store import Ledger, handoffs, idempotency_keys, transitions
+from langgraph_takeover.handoff.ledger.store import Ledger, handoffs, transitions
 from langgraph_takeover.handoff.records.envelope import Envelope, Understanding
+from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
 
@@ -38,7 +40,7 @@ HandoffState = Literal[
 ALLOWED_TRANSITIONS: dict[HandoffState, tuple[HandoffState, ...]] = {
     "prepared": ("offered", "rolled_back"),
     "offered": ("accepted", "rejected", "timed_out", "rolled_back"),
-    "rejected": ("offered", "blocked", "rolled_back"),
+    "rejected": ("offered", "rejected", "blocked", "rolled_back"),
     "timed_out": ("offered", "blocked", "rolled_back"),
     "accepted": ("active", "timed_out", "rolled_back"),
     "active": ("completed", "timed_out", "rolled_back"),
@@ -46,12 +48,11 @@ ALLOWED_TRANSITIONS: dict[HandoffState, tuple[HandoffState, ...]] = {
     "completed": ("rolled_back",),
     "rolled_back": (),
 }
-"""The permitted next states of each state."""
+"""The permitted next states of each state. `rejected` after `rejected`: the source was asked to send again, and cannot."""
 TRANSFERRED_STATES: tuple[HandoffState, ...] = ("accepted", "active", "completed")
 """The states in which the successor has the task, and the source's thread is closed."""
 OPEN_STATES: tuple[HandoffState, ...] = ("prepared", "offered", "rejected", "timed_out", "accepted", "active")
 """The states that continue without a decision."""
-KEY_LIFETIME_S = 24 * 3600.0
 
 
 class Handoff(Frozen):
@@ -117,8 +118,11 @@ class IllegalTransitionError(TakeoverError, ValueError):
         self.handoff = handoff
 
 
-class KeyReusedError(TakeoverError, ValueError):
-    """An idempotency key came back with something else than it was first used for."""
+class LateConfirmationError(IllegalTransitionError):
+    """The receiver confirmed after the deadline of the offer."""
+
+    def __init__(self, handoff: Handoff) -> None:
+        super().__init__(handoff, "accepted", "was confirmed after its deadline")
 
 
 def prepare(
@@ -171,7 +175,8 @@ def prepare(
         _record_transition(connection, Transition(1, None, "prepared", by, "", now), handoff_id)
         return _load(connection, handoff_id)
 
-    return _run_once(ledger, key, ["prepare", expected, redacted.model_dump(mode="json")], write)
+    request = ["prepare", expected, redacted.model_dump(mode="json")]
+    return run_once(ledger, key, request, write, Handoff)
 
 
 def change_state(
@@ -186,12 +191,14 @@ def change_state(
     deadline_s: float | None = None,
     successor: str | None = None,
     understanding: Understanding | None = None,
+    record: HandoffRecord | None = None,
 ) -> Handoff:
     """One transition. Who asks again with the same key gets what it came to the first time.
 
     `version` is the one that the caller saw; with another the transition is refused. The deadline counts from
-    now. Raises IllegalTransitionError, HandoffNotFoundError, KeyReusedError, or HandedOverError where another handoff
-    has the source.
+    now. `record` replaces the sent record. Raises LateConfirmationError for an acceptance after the deadline,
+    IllegalTransitionError, HandoffNotFoundError, KeyReusedError, or HandedOverError where another handoff has the
+    source.
     """
     if to not in get_args(HandoffState):
         raise ValueError(f"unknown state {to!r:.60} (use {', '.join(get_args(HandoffState))})")
@@ -201,6 +208,9 @@ def change_state(
     def write(connection: Connection, now: float) -> Handoff:
         found = _load(connection, handoff_id)
         seen = found.version if version is None else version
+        is_late = found.deadline_at is not None and now > found.deadline_at
+        if to == "accepted" and is_late and (found.state, found.version) == ("offered", seen):
+            raise LateConfirmationError(found)
         changes: dict[str, Any] = {
             "state": to,
             "version": seen + 1,
@@ -213,6 +223,8 @@ def change_state(
             changes["successor"] = successor
         if meant is not None:
             changes["understanding"] = json.dumps(meant)
+        if record is not None:
+            changes |= {"record": record.id, "digest": record.digest}
         before = [state for state, may in ALLOWED_TRANSITIONS.items() if to in may]
         done = connection.execute(
             update(handoffs)
@@ -227,7 +239,29 @@ def change_state(
         _update_thread_access(connection, found, to)
         return _load(connection, handoff_id)
 
-    return _run_once(ledger, key, ["move", handoff_id, to, meant], write)
+    return run_once(
+        ledger, key, ["move", handoff_id, to, meant, *([record.digest] if record else [])], write, Handoff
+    )
+
+
+def set_deadline(ledger: Ledger, handoff: Handoff, deadline_s: float) -> None:
+    """Let the deadline of a handoff count from now. Raises IllegalTransitionError if its state changed meanwhile."""
+    with ledger.write_transaction() as connection:
+        done = connection.execute(
+            update(handoffs)
+            .where(handoffs.c.id == handoff.id, handoffs.c.version == handoff.version)
+            .values(deadline_at=ledger.now(connection) + deadline_s)
+        )
+        if done.rowcount != 1:
+            raise IllegalTransitionError(handoff, handoff.state, "was changed by another process")
+
+
+def compute_remaining_s(ledger: Ledger, handoff: Handoff) -> float:
+    """Return the time until the deadline, by the ledger's clock; negative if it has passed, infinite without one."""
+    if handoff.deadline_at is None:
+        return math.inf
+    with ledger.read_transaction() as connection:
+        return handoff.deadline_at - ledger.now(connection)
 
 
 def find(ledger: Ledger, handoff_id: str) -> Handoff | None:
@@ -279,41 +313,6 @@ def list_transitions(ledger: Ledger, handoff_id: str) -> tuple[Transition, ...]:
             Transition(row.version, row.before, row.after, row.by, row.reason, row.at)
             for row in connection.execute(query)
         )
-
-
-def remove_expired_keys(ledger: Ledger) -> int:
-    """Remove the idempotency keys whose time is over; how many those were."""
-    with ledger.write_transaction() as connection:
-        return connection.execute(
-            delete(idempotency_keys).where(idempotency_keys.c.expires_at <= ledger.now(connection))
-        ).rowcount
-
-
-def _run_once(
-    ledger: Ledger, key: str, request: list[Any], write: Callable[[Connection, float], Handoff]
-) -> Handoff:
-    digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
-    if key:
-        check_name(key)
-    with ledger.write_transaction() as connection:
-        now = ledger.now(connection)
-        if not key:
-            return write(connection, now)
-        connection.execute(delete(idempotency_keys).where(idempotency_keys.c.expires_at <= now))
-        known = connection.execute(select(idempotency_keys).where(idempotency_keys.c.key == key)).first()
-        if known is not None:
-            if known.asked != digest:
-                raise KeyReusedError(
-                    f"the key {key!r} was used for something else; take a new one for each intent"
-                )
-            return Handoff.model_validate_json(known.result)
-        result = write(connection, now)
-        connection.execute(
-            insert(idempotency_keys).values(
-                key=key, asked=digest, result=result.model_dump_json(), expires_at=now + KEY_LIFETIME_S
-            )
-        )
-        return result
 
 
 def _update_thread_access(connection: Connection, handoff: Handoff, to: HandoffState) -> None:

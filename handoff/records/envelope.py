@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from langgraph_takeover.handoff.trace.sequences import FailFastTuple
 from langgraph_takeover.sandbox.interface import Frozen
 
 _MIN_LENGTH, _MAX_LENGTH = 8, 2_000
+_MAX_KEY_LENGTH, _MAX_KEYS = 100, 50
 TaskStatus = Literal["completed", "partial", "failed", "requires_input"]
 RefusalKind = Literal[
     "no_record",
@@ -23,6 +26,36 @@ RefusalKind = Literal[
     "self",
     "cycle",
     "view",
+]
+RESENDABLE_KINDS: tuple[RefusalKind, ...] = (
+    "no_record",
+    "schema",
+    "checksum",
+    "snapshot",
+    "task",
+    "checkpoint",
+)
+"""The refusals that another record of the source can cure."""
+
+
+def _write_values_as_text(value: Any) -> Any:
+    """Return a mapping with every value as text: a text unchanged, another value as JSON."""
+    if not isinstance(value, Mapping):
+        return value
+    return {key: each if isinstance(each, str) else _to_json(key, each) for key, each in value.items()}
+
+
+def _to_json(key: object, value: object) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"the value of {key!r:.60} is not JSON: {error!s:.100}") from error
+
+
+_Key = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_KEY_LENGTH)]
+_Value = Annotated[str, StringConstraints(max_length=_MAX_LENGTH)]
+UserContext = Annotated[
+    str | Annotated[dict[_Key, _Value], Field(max_length=_MAX_KEYS)], BeforeValidator(_write_values_as_text)
 ]
 
 
@@ -40,7 +73,9 @@ class Envelope(Frozen):
     """Summary of the outcome so far, in a few sentences."""
     findings: FailFastTuple[str] = ()
     uncertainties: FailFastTuple[str] = ()
-    user_context: str = ""
+    user_context: UserContext = ""
+    """Preferences and constraints of the user: a text, or up to 50 keys with a value of at most 2,000 characters each.
+    A value that is no text becomes its JSON text."""
     recommendations: FailFastTuple[str] = ()
     confidence: float | None = Field(default=None, ge=0, le=1)
     message: str = ""
@@ -73,4 +108,10 @@ class Refusal(Frozen):
     """The fix."""
 
     def __str__(self) -> str:
-        return f"{self.what}; {self.resend}"
+        return f"{self.kind}: {self.what}; {self.resend}"
+
+
+def parse_refusal_kind(text: str) -> RefusalKind | None:
+    """Return the kind of a refusal by its text; None if it has none, as one that an older version wrote."""
+    kind = text.partition(": ")[0]
+    return next((each for each in get_args(RefusalKind) if each == kind), None)

@@ -68,9 +68,17 @@ def render_envelope(envelope: Envelope) -> str:
         "Status": envelope.status.replace("_", " "),
         "Message": envelope.message,
         "Outcome so far": envelope.outcome,
-        "The user": envelope.user_context,
+        "The user": envelope.user_context if isinstance(envelope.user_context, str) else "",
         "Confidence": sure,
     }
     items = [f"- {name}: {format_entry(value)}" for name, value in lines.items() if value]
     listed = [f"- {name}: {'; '.join(map(format_entry, each))}" for name, each in lists.items() if each]
-    return "\n".join([ENVELOPE, "", *items, *listed])
+    return "\n".join([ENVELOPE, "", *items, *_render_user_context(envelope), *listed])
+
+
+def _render_user_context(envelope: Envelope) -> list[str]:
+    """Render a mapping as one line per key; a text is rendered like the other fields."""
+    context = envelope.user_context
+    if isinstance(context, str) or not context:
+        return []
+    return ["- The user:", *(f"  - {format_entry(f'{key}: {value}')}" for key, value in context.items())]

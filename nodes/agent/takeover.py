@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.runtime import Runtime
@@ -10,7 +11,7 @@ from langgraph.runtime import Runtime
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.ledger.acceptance import Receiver, find_refusal, parse_understanding
-from langgraph_takeover.handoff.ledger.handoffs import Handoff
+from langgraph_takeover.handoff.ledger.handoffs import Handoff, LateConfirmationError
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.envelope import Refusal, Understanding
 from langgraph_takeover.handoff.records.record import HandoffRecord
@@ -19,7 +20,7 @@ from langgraph_takeover.nodes.agent.instructions import build_instructions
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import add_usage, report_progress
 from langgraph_takeover.nodes.model.calls import ask_with_schema
-from langgraph_takeover.nodes.model.errors import ContextWindowError
+from langgraph_takeover.nodes.model.errors import ContextWindowError, ReplyTimeoutError
 from langgraph_takeover.nodes.model.usage import count_uncounted_calls, measure_usage
 from langgraph_takeover.nodes.state import AgentState, InputError, Spending, build_initial_state
 from langgraph_takeover.nodes.tools.custom import list_extra_tools
@@ -89,13 +90,15 @@ _UNDERSTANDING_SCHEMA = {
     "required": list(Understanding.model_fields),
     "additionalProperties": False,
 }
+_DEADLINE_PASSED = "the deadline passed"
 _BEGIN_MESSAGE = "You have confirmed the handoff, and the work is yours. Begin with your first action."
 
 
 def confirm(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
-    """Ask for goal, next step and first check. An answer accepts the handoff; without one it times out.
+    """Ask for goal, next step and first check. An answer before the deadline accepts the handoff; else it times out.
 
-    Raises ModelError, and IllegalTransitionError or HandedOverError if another process was faster.
+    The call ends at the deadline. Raises ModelError, and IllegalTransitionError or HandedOverError if another process
+    was faster.
     """
     context = get_agent_context(runtime)
     ledger = context.session.ledger
@@ -105,37 +108,53 @@ def confirm(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     if handoff.state != "offered" and handoff.successor == context.session.thread and handoff.understanding:
         # The handoff was accepted just before a crash: do not ask again.
         return _build_acceptance(handoff.understanding, state["spent"])
-    spent, understanding = state["spent"], None
-    for _ in range(_MAX_ATTEMPTS):
-        started = time.monotonic()
+    understanding, spent, problem = _ask_understanding(context, handoff, question, state["spent"])
+    if understanding is not None:
         try:
-            reply = ask_with_schema(
-                context.model, question, _UNDERSTANDING_SCHEMA, timeout_s=context.model_timeout_s
+            handoffs.change_state(
+                ledger,
+                handoff.id,
+                "accepted",
+                by=context.name,
+                version=handoff.version,
+                reason=understanding.next_step,
+                successor=context.session.thread,
+                understanding=understanding,
             )
+        except LateConfirmationError:
+            understanding, problem = None, _DEADLINE_PASSED
+    if understanding is None:
+        return _time_out_handoff(state, context, problem) | AgentState(spent=spent)
+    report_progress(runtime, "confirmed", state, text=understanding.next_step)
+    return _build_acceptance(understanding, spent)
+
+
+def _ask_understanding(
+    context: AgentContext, handoff: Handoff, question: list[BaseMessage], spent: Spending
+) -> tuple[Understanding | None, Spending, str]:
+    """Return the model's confirmation, or None and the reason; each call ends at the handoff's deadline."""
+    for _ in range(_MAX_ATTEMPTS):
+        remaining_s = handoffs.compute_remaining_s(context.session.ledger, handoff)
+        if remaining_s <= 0:
+            return None, spent, _DEADLINE_PASSED
+        started, timeout_s = time.monotonic(), min(context.model_timeout_s, remaining_s)
+        try:
+            reply = ask_with_schema(context.model, question, _UNDERSTANDING_SCHEMA, timeout_s=timeout_s)
         except ContextWindowError as error:
-            return _time_out_handoff(state, context, f"context overflow: {error}")
+            return None, spent, f"context overflow: {error}"
+        except ReplyTimeoutError:
+            if timeout_s < remaining_s:
+                raise
+            # The endpoint may bill the abandoned call.
+            uncounted = {"uncounted_calls": spent.get("uncounted_calls", 0) + 1}
+            return None, cast(Spending, {**spent, **uncounted}), _DEADLINE_PASSED
         usage = measure_usage(reply, question)
         seconds = time.monotonic() - started
         spent = add_usage(spent, usage, context, seconds, count_uncounted_calls(reply, usage))
         understanding = parse_understanding(redact(reply.text))
         if understanding is not None:
-            break
-    else:
-        return _time_out_handoff(
-            state, context, "the reply lacked goal, next_step or verify_first"
-        ) | AgentState(spent=spent)
-    handoffs.change_state(
-        ledger,
-        handoff.id,
-        "accepted",
-        by=context.name,
-        version=handoff.version,
-        reason=understanding.next_step,
-        successor=context.session.thread,
-        understanding=understanding,
-    )
-    report_progress(runtime, "confirmed", state, text=understanding.next_step)
-    return _build_acceptance(understanding, spent)
+            return understanding, spent, ""
+    return None, spent, "the reply lacked goal, next_step or verify_first"
 
 
 def _build_acceptance(understanding: Understanding, spent: Spending) -> AgentState:

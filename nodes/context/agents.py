@@ -17,7 +17,7 @@ from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
 
 
 class UnknownAgentError(TakeoverError, LookupError):
-    """The thread's next turn belongs to an agent that the team does not have."""
+    """No agent has the name of a thread's next turn or of a handoff's target."""
 
     def __str__(self) -> str:
         return str(self.args[0])

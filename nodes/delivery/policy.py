@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from langgraph_takeover.handoff.ledger import Ledger
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState
+from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.sandbox.interface import Frozen
 
 
@@ -28,8 +29,10 @@ class DeliveryPolicy(Frozen):
     """Attempts in a round, before a supervisor is asked."""
     rounds: int = Field(default=2, ge=1)
     """Rounds before the handoff is blocked."""
+    resends: int = Field(default=1, ge=0)
+    """Times that the source is asked to send a refused record again, before a supervisor is asked."""
     confirm_timeout_s: float = Field(default=900.0, gt=0)
-    """Time from an offer to its confirmation."""
+    """Time from an offer to its confirmation; a later confirmation is not accepted."""
     initial_pause_s: float = Field(default=1.0, ge=0)
     max_pause_s: float = Field(default=60.0, ge=0)
 
@@ -39,6 +42,9 @@ class DeliveryPolicy(Frozen):
         call = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
         call.attempt_number = max(tries, 1)
         return float(min(wait(call), self.max_pause_s))
+
+
+NextStep = Literal["retry", "resend", "escalate", "block"]
 
 
 class SupervisorDecision(Frozen):
@@ -62,12 +68,14 @@ class DeliveryState(TypedDict, total=False):
     """Attempts in this round."""
     rounds: int
     """Number of times that a supervisor was asked."""
+    resends: int
+    """Number of times that the source was asked to send the record again."""
     came_to: HandoffState
     """The handoff's state after the last attempt."""
     failed: bool
     why: str
     """Why the last attempt failed, or how it ended."""
-    may: Literal["retry", "escalate", "block"]
+    may: NextStep
     """The action that the policy allows after a failed attempt."""
     decision: str
     reason: str
@@ -81,6 +89,8 @@ class DeliveryContext(BaseModel):
     ledger: Ledger
     policy: DeliveryPolicy
     attempt: Callable[[Handoff], None]
+    resend: Callable[[Handoff], HandoffRecord | None]
+    """Returns another record of the source; None, or an error of this package, if it has none."""
     roll_back: Callable[[str, str], Any]
     """Arguments: the handoff's id and a reason."""
     supervisor: BaseChatModel | None

@@ -1,10 +1,10 @@
-"""Nodes that deliver a handoff: offer, attempt, escalate, roll back, block."""
+"""Nodes that deliver a handoff: offer, attempt, resend, escalate, roll back, block."""
 
 from __future__ import annotations
 
 import json
 import time
-from typing import Any, Literal
+from typing import Any
 
 from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.runtime import Runtime
@@ -12,20 +12,22 @@ from langgraph.types import interrupt
 from pydantic import ValidationError
 
 from langgraph_takeover.handoff.ledger import handoffs
-from langgraph_takeover.handoff.ledger.handoffs import IllegalTransitionError
+from langgraph_takeover.handoff.ledger.handoffs import Handoff, IllegalTransitionError
 from langgraph_takeover.handoff.notes.parsing import find_first_object, remove_thoughts
 from langgraph_takeover.handoff.prompts import load_prompt
+from langgraph_takeover.handoff.records.envelope import RESENDABLE_KINDS, parse_refusal_kind
 from langgraph_takeover.handoff.text.fence import wrap_in_fence
 from langgraph_takeover.nodes.delivery.policy import (
     DeliveryContext,
     DeliveryPolicy,
     DeliveryState,
+    NextStep,
     SupervisorDecision,
 )
 from langgraph_takeover.nodes.delivery.requests import SupervisorRequest
 from langgraph_takeover.nodes.model.calls import ask_with_schema
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
-from langgraph_takeover.sandbox.interface import SandboxUnavailableError
+from langgraph_takeover.sandbox.interface import SandboxUnavailableError, TakeoverError
 
 _SUPERVISOR_TIMEOUT_S = 600.0
 _DECISION_SCHEMA = {
@@ -43,11 +45,14 @@ _DECISION_SCHEMA = {
 def offer(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> DeliveryState:
     """Offer the handoff, after a pause if an attempt failed; skip if it is already offered or transferred.
 
-    Raises IllegalTransitionError if another process changed its state, or it has ended.
+    An offer never waits longer than the policy allows; an expired offer times out and is made again. Raises
+    IllegalTransitionError if another process changed its state, or it has ended.
     """
     context = runtime.context
     handoff = handoffs.load(context.ledger, state["handoff"])
     tries = state.get("tries", 0)
+    if handoff.state == "offered":
+        handoff = _apply_deadline(context, handoff)
     if handoff.state not in ("offered", *handoffs.TRANSFERRED_STATES):
         if tries and handoff.state == "timed_out":
             time.sleep(context.policy.compute_pause_s(tries))
@@ -61,6 +66,19 @@ def offer(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> DeliverySt
             deadline_s=context.policy.confirm_timeout_s,
         )
     return DeliveryState(tries=tries)
+
+
+def _apply_deadline(context: DeliveryContext, handoff: Handoff) -> Handoff:
+    """Time an expired offer out; shorten another to the policy's deadline."""
+    remaining_s = handoffs.compute_remaining_s(context.ledger, handoff)
+    if remaining_s <= 0:
+        reason = f"{handoff.target} did not confirm in time"
+        return handoffs.change_state(
+            context.ledger, handoff.id, "timed_out", by=context.by, version=handoff.version, reason=reason
+        )
+    if remaining_s > context.policy.confirm_timeout_s:
+        handoffs.set_deadline(context.ledger, handoff, context.policy.confirm_timeout_s)
+    return handoff
 
 
 def attempt(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> DeliveryState:
@@ -86,16 +104,49 @@ def attempt(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> Delivery
         came_to=handoff.state,
         failed=bool(problem),
         why=problem or handoff.reason,
-        may=_choose_next_step(state, tries, context.policy),
+        may=_choose_next_step(state, handoff, tries, context.policy),
     )
 
 
-def _choose_next_step(
-    state: DeliveryState, tries: int, policy: DeliveryPolicy
-) -> Literal["retry", "escalate", "block"]:
-    if tries < policy.attempts:
-        return "retry"
+def _choose_next_step(state: DeliveryState, handoff: Handoff, tries: int, policy: DeliveryPolicy) -> NextStep:
+    """Choose the step after a failed attempt. A refusal is not retried: the source or a supervisor must act."""
+    if handoff.state != "rejected":
+        return "retry" if tries < policy.attempts else _choose_escalation(state, policy)
+    is_curable = parse_refusal_kind(handoff.reason) in RESENDABLE_KINDS
+    if is_curable and state.get("resends", 0) < policy.resends:
+        return "resend"
+    return _choose_escalation(state, policy)
+
+
+def _choose_escalation(state: DeliveryState, policy: DeliveryPolicy) -> NextStep:
     return "escalate" if state.get("rounds", 0) + 1 < policy.rounds else "block"
+
+
+def resend(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> DeliveryState:
+    """Ask the source to send a refused record again, and offer it; if it cannot, a supervisor must act.
+
+    Raises IllegalTransitionError if another process changed the handoff's state.
+    """
+    context = runtime.context
+    handoff = handoffs.load(context.ledger, state["handoff"])
+    record, problem = None, "it has no other record"
+    try:
+        record = context.resend(handoff)
+    except TakeoverError as error:
+        problem = str(error)
+    if record is None:
+        why = f"{handoff.reason}; {handoff.source} cannot send it again: {problem}"
+        changes: dict[str, Any] = {"to": "rejected", "reason": why}
+    else:
+        why = f"{handoff.source} sent it again as {record.id}"
+        deadline_s = context.policy.confirm_timeout_s
+        changes = {"to": "offered", "reason": why, "deadline_s": deadline_s, "record": record}
+    handoffs.change_state(context.ledger, handoff.id, by=context.by, version=handoff.version, **changes)
+    return DeliveryState(
+        resends=state.get("resends", 0) + 1,
+        why=why,
+        may="retry" if record else _choose_escalation(state, context.policy),
+    )
 
 
 def escalate(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> DeliveryState:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -122,14 +121,21 @@ def _is_complete(metadata: dict[str, Any]) -> bool:
 def ask_with_schema(
     model: BaseChatModel, messages: list[BaseMessage], schema: dict[str, Any] | None, *, timeout_s: float
 ) -> AIMessage:
-    """Call `ask_model`; an OpenAI client with a schema asks the endpoint to enforce it first."""
-    count = CallCount()
+    """Call `ask_model`; an OpenAI client with a schema asks the endpoint to enforce it first.
+
+    `timeout_s` limits both calls together.
+    """
+    deadline, count = time.monotonic() + timeout_s, CallCount()
     if schema is not None and model.get_lc_namespace()[-1:] == ["openai"]:
         strict_schema = {"name": schema["title"], "strict": True, "schema": schema}
         bound = model.bind(response_format={"type": "json_schema", "json_schema": strict_schema})
         # An endpoint without schema support refuses the call; a client may refuse a reply that was cut off.
-        with contextlib.suppress(ModelError):
+        try:
             return ask_model(bound, messages, timeout_s=timeout_s, count=count)
+        except ReplyTimeoutError:
+            raise
+        except ModelError:
+            timeout_s = max(deadline - time.monotonic(), 0.01)
     return ask_model(model, messages, timeout_s=timeout_s, count=count)
 
 

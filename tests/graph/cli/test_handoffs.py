@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from langgraph_takeover.graph.delivery.delivery import hand_over
+from langgraph_takeover.graph.delivery.offer import hand_over
 from langgraph_takeover.graph.delivery.recovery import repair
 from langgraph_takeover.handoff.ledger import acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff
@@ -163,6 +163,10 @@ def test_retry_replaces_a_working_successor_only_with_force(bench: RunHarness) -
         (["unblock", "{id}", "--home", "{home}"], "is offered, not blocked"),
         (["give", "{record}", "--as", "zoe", "--to", "tester"], "zoe has not taken"),
         (["give", "{record}", "--as", "ann", "--to", " "], "not an agent's name"),
+        (
+            ["give", "{record}", "--to", "zoe", "--agent", "ann", "--agent", "bob"],
+            "unknown agent 'zoe' (known agents: ann, bob)",
+        ),
         (["take", "{root}"], "RECORD: record not found"),
     ],
 )

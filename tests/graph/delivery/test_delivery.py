@@ -14,16 +14,11 @@ from langchain_core.messages import BaseMessage
 
 from langgraph_takeover import Home, open_home, resume
 from langgraph_takeover.errors import InputError
-from langgraph_takeover.graph.delivery.delivery import (
-    Delivery,
-    DeliveryPolicy,
-    HandoffError,
-    deliver,
-    hand_over,
-)
+from langgraph_takeover.graph.delivery.delivery import Delivery, deliver
+from langgraph_takeover.graph.delivery.offer import hand_over
 from langgraph_takeover.graph.delivery.recovery import repair
 from langgraph_takeover.graph.delivery.rollback import RollbackError, roll_back
-from langgraph_takeover.graph.errors import NotWaitingError
+from langgraph_takeover.graph.errors import HandoffError, NotWaitingError
 from langgraph_takeover.handoff.ledger import (
     FencedError,
     HandedOverError,
@@ -33,9 +28,11 @@ from langgraph_takeover.handoff.ledger import (
     handoffs,
 )
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, list_transitions
+from langgraph_takeover.handoff.ledger.idempotency import KeyReusedError
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.record import RECORD_FILE
 from langgraph_takeover.nodes.agent import think
+from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
 from langgraph_takeover.nodes.model.errors import ModelError
 
 from ..conftest import BOTH_DATABASES, DONE, EDIT, FIX, TEST, RunHarness, Scripted, scripted_model
@@ -150,6 +147,7 @@ def test_an_incomplete_record_is_refused_with_what_is_missing(
     if spoil == "budget":
         settings["max_tokens"] = 100
     model = scripted_model(UNDERSTOOD, DONE)
+    settings["delivery_policy"] = QUICK.model_copy(update={"resends": 0})
     done = deliver_record(bench, found, model, **settings)
     assert done.handoff.state == "rejected"
     assert expected in done.handoff.reason
@@ -285,7 +283,7 @@ def test_a_handoff_cycle_without_progress_is_refused(bench: RunHarness) -> None:
 def test_invalid_offers(bench: RunHarness) -> None:
     found = offer_first_record(bench, idempotency_key="k")
     assert hand_over(bench.home, RECORD, target="tester", source="writer", idempotency_key="k") == found
-    with pytest.raises(handoffs.KeyReusedError):
+    with pytest.raises(KeyReusedError):
         hand_over(
             bench.home,
             RECORD,
@@ -448,7 +446,7 @@ def test_text_of_the_source_cannot_steer_the_target(bench: RunHarness) -> None:
     offer_first_record(bench)
     shown = []
     for text in ("fine", evil):
-        letter = Envelope(message=text, findings=(text,), user_context=text)
+        letter = Envelope(message=text, findings=(text,), user_context={"note": text})
         found = hand_over(bench.home, RECORD, target="tester", source="writer", envelope=letter)
         model = scripted_model(UNDERSTOOD, DONE)
         deliver_record(bench, found, model)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,19 +24,19 @@ from sqlalchemy import update
 from langgraph_takeover.handoff.ledger import FencedError, HandedOverError, Ledger, acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import (
     ALLOWED_TRANSITIONS,
-    KEY_LIFETIME_S,
     TRANSFERRED_STATES,
     Handoff,
     HandoffNotFoundError,
     HandoffState,
     IllegalTransitionError,
-    KeyReusedError,
+    LateConfirmationError,
     change_state,
     list_handoffs,
     list_transitions,
     load,
     prepare,
 )
+from langgraph_takeover.handoff.ledger.idempotency import KEY_LIFETIME_S, KeyReusedError
 from langgraph_takeover.handoff.ledger.leases import ThreadNameError
 from langgraph_takeover.handoff.ledger.store import idempotency_keys
 from langgraph_takeover.handoff.records.envelope import Envelope, Understanding
@@ -212,6 +214,22 @@ def test_a_later_handoff_is_rolled_back_first(ledger: Ledger) -> None:
     acquire(ledger, "thread-1").release()
 
 
+def test_a_confirmation_counts_until_the_deadline(ledger: Ledger) -> None:
+    prepare_handoff(ledger)
+    offered = change_state(ledger, "h1", "offered", by="writer", deadline_s=3600.0)
+    assert 3590 < handoffs.compute_remaining_s(ledger, offered) <= 3600
+    handoffs.set_deadline(ledger, offered, -1.0)
+    with pytest.raises(LateConfirmationError, match="handoff h1 was confirmed after its deadline"):
+        change_state(ledger, "h1", "accepted", by="tester", key="k")
+    assert load(ledger, "h1").state == "offered"
+    acquire(ledger, "thread-1").release()
+    handoffs.set_deadline(ledger, offered, 3600.0)
+    accepted = change_state(ledger, "h1", "accepted", by="tester", key="k")
+    assert handoffs.compute_remaining_s(ledger, accepted) == math.inf
+    with pytest.raises(IllegalTransitionError, match="changed by another process"):
+        handoffs.set_deadline(ledger, offered, 3600.0)
+
+
 @pytest.mark.slow
 def test_many_processes_lose_and_repeat_nothing(request: pytest.FixtureRequest) -> None:
     """The benchmark runs 2,000 handoffs, and exits with 1 if one is lost, taken twice, illegal or unfenced."""
@@ -246,6 +264,10 @@ def test_an_interrupted_transition_is_complete_or_absent(
     )
 
 
+DEADLINE_S = 5e5
+"""Jumps of the clock pass it, and come back."""
+
+
 class Handoffs(RuleBasedStateMachine):
     """Messages in any order, duplicate or stale, with clock jumps and dying processes, compared with a model."""
 
@@ -260,6 +282,8 @@ class Handoffs(RuleBasedStateMachine):
         self.versions: dict[str, int] = {}
         self.successors: dict[str, list[str]] = {}
         """Every accepted successor of each handoff; only the last may still be at work."""
+        self.deadlines: dict[str, float] = {}
+        """The deadline of the newest offer of each handoff."""
         self.jump = 0.0
         self._open()
 
@@ -300,10 +324,12 @@ class Handoffs(RuleBasedStateMachine):
     def it_arrives(self, message: tuple[str, HandoffState, int, str]) -> None:
         name, to, version, key = message
         legal = version == self.versions[name] and to in ALLOWED_TRANSITIONS[self.states[name]]
+        legal &= to != "accepted" or self._now() <= self.deadlines.get(name, math.inf)
         successor = f"next-{name}-{version}"
         try:
             found = change_state(
                 self.ledger, name, to, by="someone", version=version, key=key,
+                deadline_s=DEADLINE_S if to == "offered" else None,
                 **({"understanding": UNDERSTOOD, "successor": successor} if to == "accepted" else {}),
             )  # fmt: skip
         except IllegalTransitionError:
@@ -311,9 +337,14 @@ class Handoffs(RuleBasedStateMachine):
             return
         if legal:
             self.states[name], self.versions[name] = to, version + 1
+            if to == "offered":
+                self.deadlines[name] = self._now() + DEADLINE_S
             if to == "accepted":
                 self.successors[name].append(successor)
         assert (found.state, found.version) == (to, version + 1), "a duplicate gets what it came to"
+
+    def _now(self) -> float:
+        return time.time() + self.jump
 
     @rule(message=consumes(sent))
     def it_is_lost(self, message: tuple[str, HandoffState, int, str]) -> None:

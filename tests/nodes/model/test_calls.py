@@ -27,10 +27,12 @@ from pydantic import SecretStr
 from langgraph_takeover.handoff.text.redaction import REDACTED
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.context.settings import Prices
-from langgraph_takeover.nodes.model.calls import ask_model, find_api_keys
+from langgraph_takeover.nodes.model.calls import ask_model, ask_with_schema, find_api_keys
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError, ReplyTimeoutError
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 from langgraph_takeover.nodes.model.usage import measure_usage
+
+from ...chat_server import ChatServer
 
 KEY = "sk-very-secret-123456"
 ROOT = Path(__file__).parents[3]
@@ -594,3 +596,16 @@ def test_a_model_may_raise_model_errors() -> None:
         ask_model(RunnableLambda(fail), [HumanMessage("x")], timeout_s=5)
     with pytest.raises(ModelError, match="a str instead of a reply"):
         ask_model(RunnableLambda(lambda _: "text"), [HumanMessage("x")], timeout_s=5)
+
+
+def test_the_time_limit_of_a_call_with_a_schema_covers_both_requests(chat_server: ChatServer) -> None:
+    def answer_late(request: dict[str, Any]) -> tuple[int, bytes]:
+        time.sleep(3)
+        return chat_server.reply("{}")
+
+    chat_server.answer = answer_late
+    schema, started = {"title": "note", "type": "object", "properties": {}}, time.monotonic()
+    with pytest.raises(ReplyTimeoutError):
+        ask_with_schema(client(chat_server.url), [HumanMessage("hello")], schema, timeout_s=1)
+    assert time.monotonic() - started < 2
+    assert len(chat_server.requests) == 1

@@ -1,0 +1,90 @@
+"""Offer a record to an agent, a program or a person."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Collection
+from datetime import UTC, datetime
+
+from langgraph_takeover.graph.errors import HandoffError
+from langgraph_takeover.graph.home import Home
+from langgraph_takeover.handoff import views
+from langgraph_takeover.handoff.ledger import handoffs
+from langgraph_takeover.handoff.ledger.handoffs import Handoff
+from langgraph_takeover.handoff.records.envelope import Envelope
+from langgraph_takeover.nodes.context.agents import UnknownAgentError
+from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
+
+
+def hand_over(
+    home: Home,
+    record_id: str,
+    *,
+    target: str | None = None,
+    source: str | None = None,
+    envelope: Envelope | None = None,
+    agents: Collection[str] | None = None,
+    idempotency_key: str | None = None,
+    confirm_timeout_s: float = DeliveryPolicy().confirm_timeout_s,
+) -> Handoff:
+    """Offer a record to an agent, a program or a person. `deliver` or `Run.receive` takes it from there.
+
+    Default target and message: those that the agent named when it called `handoff(to=…, message=…)`. Default source:
+    the agent that made the record. `agents` names all receivers that exist; without it any target is accepted. A
+    repeated call with the same `idempotency_key` returns the same handoff.
+
+    Raises RecordError, UnknownViewError, UnknownAgentError, HandoffError, KeyReusedError and HandedOverError.
+
+    Example:
+        >>> handoff = hand_over(home, "fix-1.first_validation", target="tester")
+        >>> handoff.state
+        'offered'
+    """
+    record = home.records.load(record_id)
+    source = source or record.predecessor
+    request = next((each.arguments for each in reversed(record.trace) if each.kind == "action"), {})
+    target = target or request.get("to")
+    if envelope is None:
+        envelope = Envelope(message=request.get("message", "") if record.point.kind == "requested" else "")
+    if not target:
+        raise HandoffError(f"record {record.id}: its agent named no target (pass target=)")
+    require_known_agent(target, agents)
+    if source == target:
+        raise HandoffError(f"{source} cannot hand over to itself (pass another target, or resume the thread)")
+    if envelope.view:
+        views.find_view(envelope.view)
+    handoff_id = _choose_handoff_id(idempotency_key, record.digest, target)
+    existing = handoffs.find(home.ledger, handoff_id)
+    sent_at = existing.envelope.sent_at if existing else datetime.now(UTC).isoformat(timespec="seconds")
+    handoff = handoffs.prepare(
+        home.ledger,
+        handoff_id=handoff_id,
+        # Of an existing handoff, the source may have sent another record meanwhile.
+        record=existing.record if existing else record.id,
+        digest=existing.digest if existing else record.digest,
+        task=record.task.id,
+        thread=record.thread_id,
+        source=source,
+        target=target,
+        envelope=envelope.model_copy(update={"source": source, "target": target, "sent_at": sent_at}),
+        by=source,
+    )
+    if handoff.state != "prepared":
+        return handoff
+    return handoffs.change_state(
+        home.ledger, handoff.id, "offered", by=source, version=handoff.version, deadline_s=confirm_timeout_s
+    )
+
+
+def require_known_agent(target: str, agents: Collection[str] | None) -> None:
+    """Raise UnknownAgentError unless the target is among the agents; None: every name is known."""
+    if agents is not None and target not in tuple(agents):
+        names = ", ".join(f"{each:.60}" for each in sorted(agents)) or "none"
+        raise UnknownAgentError(f"target: unknown agent {target!r:.60} (known agents: {names})")
+
+
+def _choose_handoff_id(idempotency_key: str | None, digest: str, target: str) -> str:
+    if not idempotency_key:
+        return uuid.uuid4().hex[:12]
+    return hashlib.sha256(f"{idempotency_key}\0{digest}\0{target}".encode()).hexdigest()[:12]

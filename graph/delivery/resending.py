@@ -1,0 +1,125 @@
+"""Send a refused record again: the one on disk if it is whole by now, or one made from the source's checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from langchain_core.runnables import RunnableConfig
+
+from langgraph_takeover.graph.checkpoints.inspection import graph_kind
+from langgraph_takeover.graph.checkpoints.savers import Saver
+from langgraph_takeover.graph.errors import HandoffError
+from langgraph_takeover.graph.home import Home
+from langgraph_takeover.graph.team import build_graph
+from langgraph_takeover.handoff.ledger.handoffs import Handoff
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, is_valid_id
+from langgraph_takeover.handoff.records.verification import verify_record
+from langgraph_takeover.handoff.trace.events import HandoffPoint
+from langgraph_takeover.nodes.records import save_record
+from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.sandbox.interface import SandboxSpec
+
+
+class _Origin(NamedTuple):
+    """Where a record was made: the point, and the checkpoint with its state."""
+
+    point: HandoffPoint
+    checkpoint: str
+    state: AgentState
+
+
+def find_fresh_record(
+    home: Home,
+    handoff: Handoff,
+    *,
+    sandbox: SandboxSpec,
+    resend: Callable[[Handoff], str | None] | None = None,
+) -> HandoffRecord | None:
+    """Return a whole record of the source in place of a refused one; None if `resend` has none.
+
+    Default for `resend`: the runtime itself. Raises HandoffError, RecordError, ThreadHeldError, SnapshotNotFoundError,
+    SandboxUnavailableError and others of TakeoverError.
+    """
+    record_id = resend(handoff) if resend else _resend(home, handoff, sandbox)
+    if record_id is None:
+        return None
+    record = home.records.load(record_id)
+    if (record.task.id, record.thread_id) != (handoff.task, handoff.thread):
+        raise HandoffError(
+            f"record {record.id}: it belongs to task {record.task.id} on thread {record.thread_id!r} "
+            f"(return a record of task {handoff.task} on thread {handoff.thread!r})"
+        )
+    if problems := verify_record(home.records.directory(record_id)).problems:
+        raise HandoffError(f"record {record.id}: {problems[0]}")
+    return record
+
+
+def _resend(home: Home, handoff: Handoff, sandbox: SandboxSpec) -> str:
+    found = _load_sent_record(home, handoff)
+    if found is not None and not verify_record(home.records.directory(found.id)).problems:
+        return found.id
+    record_id = f"{_original_id(handoff)}.{handoff.id}.{handoff.offers}"
+    if not is_valid_id(record_id):
+        raise HandoffError(f"handoff {handoff.id}: no valid name for another record: {record_id!r:.80}")
+
+    def attach(record: HandoffRecord, directory: Path) -> None:
+        """Keep notes and review of a record whose own file is whole."""
+        if found is not None:
+            added = {"notes": found.notes, "review": found.review}
+            home.records.write_attachments(directory, record.model_copy(update=added))
+
+    with home.open_session(handoff.thread, sandbox) as (session, saver):
+        origin = _find_origin(saver, handoff)
+        made = save_record(
+            session,
+            origin.state,
+            origin.point,
+            record_id=record_id,
+            checkpoint=origin.checkpoint,
+            predecessor=found.predecessor if found else handoff.source,
+            attach=attach,
+        )
+    return made.id
+
+
+def _load_sent_record(home: Home, handoff: Handoff) -> HandoffRecord | None:
+    """Return the record that was offered; None if its file is missing or not the same any more."""
+    try:
+        record = home.records.load(handoff.record)
+    except RecordError:
+        return None
+    return record if record.digest == handoff.digest else None
+
+
+def _original_id(handoff: Handoff) -> str:
+    """Return the id of the record that the source made first."""
+    return re.sub(rf"\.{re.escape(handoff.id)}\.\d+$", "", handoff.record)
+
+
+def _find_origin(saver: Saver, handoff: Handoff) -> _Origin:
+    """Return the first checkpoint of the source whose next step made the record. Raises HandoffError."""
+    record_id = _original_id(handoff)
+    stored = {
+        each.config["configurable"]["checkpoint_id"]: each for each in saver.list(_config(handoff.thread))
+    }
+    for after in reversed(stored.values()):
+        parent = (after.parent_config or {}).get("configurable", {}).get("checkpoint_id")
+        if parent not in stored or not stored[parent].checkpoint["channel_values"].get("fired"):
+            continue
+        graph = build_graph(graph_kind(after), saver)
+        state, records = (
+            cast(AgentState, graph.get_state(each.config).values) for each in (stored[parent], after)
+        )
+        made = records.get("records", [])[len(state.get("records", [])) :]
+        if record_id in made:
+            point = HandoffPoint.model_validate(state["fired"][made.index(record_id)])
+            return _Origin(point, str(parent), state)
+    raise HandoffError(f"thread {handoff.thread!r} no longer has the checkpoint of record {record_id}")
+
+
+def _config(thread: str) -> RunnableConfig:
+    configurable: dict[str, Any] = {"thread_id": thread, "checkpoint_ns": ""}
+    return {"configurable": configurable}
