@@ -128,8 +128,9 @@ def _render_dead_end(end: DeadEnd) -> str:
 
 
 def _render_command(command: RanCommand) -> str:
-    how = "result unknown" if command.rc is None else f"exit code {command.rc}"
     tail = format_code_block(quote_text(command.tail)) if command.tail.strip() else ""
+    unknown = "exit code unknown" if tail else "result unknown"
+    how = unknown if command.rc is None else f"exit code {command.rc}"
     return f"- {format_inline_code(' '.join(neutralize(command.cmd).split()))}: {how}{tail}"
 
 

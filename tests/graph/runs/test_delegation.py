@@ -135,6 +135,7 @@ def test_a_payload_reaches_the_child_and_is_checked_against_the_trace(bench: Run
             {"cmd": "python3 -m unittest  -q", "rc": 0, "tail": "all passed"},
             {"cmd": "make deploy", "rc": 0, "tail": "done"},
         ],
+        "probe_results": {"grep Y": "3 hits in src/"},
         "dead_ends": [{"what": "return n * 2", "why": "it is wrong"}, "python3 -m unittest -q"],
     }
     model = agents(
@@ -152,7 +153,8 @@ def test_a_payload_reaches_the_child_and_is_checked_against_the_trace(bench: Run
     assert "n * 2" not in forbidden
     assert "no reason to leave anything out" in doubtful
     assert "`return n * 2`: it is wrong [nothing shows that it was tried]" in doubtful
-    assert "does not show that they were run:\n- `make deploy`: exit code 0" in doubtful
+    reported = "does not show that they were run:\n- `grep Y`: exit code unknown\n```\n3 hits in src/\n```\n"
+    assert f"{reported}- `make deploy`: exit code 0" in doubtful
     # Its first read is served from the payload.
     (answer,) = [each.text for each in model.of("GOAL")[1][-1:]]
     assert answer.startswith(
