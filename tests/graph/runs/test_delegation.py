@@ -120,6 +120,7 @@ def test_a_child_starts_with_its_parents_trace(bench: RunHarness) -> None:
     prompt = first(model, "GOAL")
     assert "return n + 1" in prompt
     assert "AssertionError: 4 != 6" in prompt
+    assert "- Do not repeat the command of event 3: it exited with 1 on the current files." in prompt
     assert prompt.endswith("# Task\n\nMake GOAL true.")
     record = bench.store.load("thread.4.0.requested")
     assert record.payload is not None
