@@ -32,7 +32,8 @@ def build_record_id(run_id: str, point: HandoffPoint) -> str:
         # A file name has at most 255 bytes, including a point's kind and a checkpoint's id.
         digest = hashlib.sha256(run_id.encode()).hexdigest()[:12]
         name = f"{name.encode()[: _MAX_NAME_BYTES - 13].decode(errors='ignore')}-{digest}"
-    return f"{name}.{point.kind}".lstrip(".")
+    number = f"-{point.event_index}" if point.kind == "periodic" else ""
+    return f"{name}.{point.kind}{number}".lstrip(".")
 
 
 def build_full_trace(state: AgentState, context: AgentContext) -> tuple[Event, ...]:
@@ -56,9 +57,9 @@ def create_record(
     session, store, own_task = context.session, context.session.records, get_task(state)
     execution = runtime.execution_info
     checkpoint = execution.checkpoint_id if execution else ""
-    record_id = build_record_id(run_id, point)
     trace = build_full_trace(state, context)
     point = point.model_copy(update={"event_index": point.event_index + len(trace) - len(state["events"])})
+    record_id = build_record_id(run_id, point)
 
     def build(directory: Path) -> HandoffRecord:
         sandbox = session.enter_state(state["sandbox_state"], own_task)
@@ -87,7 +88,8 @@ def create_record(
         record_id = f"{record_id}.{checkpoint[-12:]}"
         if (existing := _find_record(context, record_id)) is not None:
             return existing
-    report_progress(runtime, "point", state, kind=point.kind, text=point.detail)
+    if point.kind != "periodic":
+        report_progress(runtime, "point", state, kind=point.kind, text=point.detail)
     record = store.create(record_id, build, commit_guard=session.hold_lease)
     report_progress(runtime, "record", state, kind=point.kind, record=record.id)
     return record
