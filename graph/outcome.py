@@ -63,6 +63,8 @@ class Outcome(Frozen):
     """The question to a person under the policy `review`; `resume` takes the answer."""
     records: tuple[str, ...] = ()
     """Ids of the handoff records, oldest first."""
+    periodic_records: tuple[str, ...] = ()
+    """Ids of the records under `record_every_steps`, oldest first."""
     steps: int = 0
     """Number of model replies."""
     prompt_tokens: int = 0
@@ -107,6 +109,7 @@ def build_outcome(session: Session, state: AgentState, interrupts: Any = ()) -> 
         stop_reason=state.get("stop_reason"),
         waiting=ReviewRequest.model_validate(interrupts[0].value) if interrupts else None,
         records=tuple(state.get("records", ())),
+        periodic_records=tuple(state.get("periodic_records", ())),
         steps=state.get("steps", 0),
         **state.get("spent", NO_SPENDING),
         patch=patch,

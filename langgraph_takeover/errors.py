@@ -13,7 +13,7 @@ from langgraph_takeover.graph.errors import (
     UnstorableValueError,
     WaitingError,
 )
-from langgraph_takeover.handoff.delegation.request import DelegationError
+from langgraph_takeover.handoff.delegation.arguments import DelegationError
 from langgraph_takeover.handoff.ledger import (
     FencedError,
     HandedOverError,

@@ -73,6 +73,11 @@ def record_observation(state: AgentState, context: AgentContext, observation: Ob
     request = context.session.handoff_request
     if request is not None:
         points.append(HandoffPoint(kind="requested", event_index=event.index, detail=request))
+    every = context.record_every_steps
+    if every is not None and state["steps"] % every == 0:
+        points.append(
+            HandoffPoint(kind="periodic", event_index=event.index, detail=f"after {state['steps']} steps")
+        )
     update = AgentState(
         messages=build_reply_messages(state, text),
         events=[event_data],

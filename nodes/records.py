@@ -40,7 +40,8 @@ def build_record_id(run_id: str, point: HandoffPoint) -> str:
         # A file name has at most 255 bytes, including a point's kind and a checkpoint's id.
         digest = hashlib.sha256(run_id.encode()).hexdigest()[:12]
         name = f"{name.encode()[: _MAX_NAME_BYTES - 13].decode(errors='ignore')}-{digest}"
-    return f"{name}.{point.kind}".lstrip(".")
+    number = f"-{point.event_index}" if point.kind == "periodic" else ""
+    return f"{name}.{point.kind}{number}".lstrip(".")
 
 
 def build_full_trace(state: AgentState, context: AgentContext) -> tuple[Event, ...]:
@@ -52,6 +53,11 @@ def _join_trace(state: AgentState, records: RecordStore) -> tuple[Event, ...]:
     before = records.load(state["record"]).trace if "record" in state else ()
     own = [Event.model_validate(event | {"index": event["index"] + len(before)}) for event in state["events"]]
     return (*before, *own)
+
+
+def _shift_point(point: HandoffPoint, state: AgentState, trace: tuple[Event, ...]) -> HandoffPoint:
+    """Return a point of the run's own events as a point of its full trace."""
+    return point.model_copy(update={"event_index": point.event_index + len(trace) - len(state["events"])})
 
 
 def create_record(
@@ -67,7 +73,7 @@ def create_record(
     context = get_agent_context(runtime)
     execution = runtime.execution_info
     checkpoint = execution.checkpoint_id if execution else ""
-    record_id = build_record_id(run_id, point)
+    record_id = build_record_id(run_id, _shift_point(point, state, build_full_trace(state, context)))
     if (existing := _find_record(context, record_id)) is not None:
         if existing.checkpoint_id == checkpoint and existing.thread_id == context.session.thread:
             return existing
@@ -75,7 +81,8 @@ def create_record(
         record_id = f"{record_id}.{checkpoint[-12:]}"
         if (existing := _find_record(context, record_id)) is not None:
             return existing
-    report_progress(runtime, "point", state, kind=point.kind, text=point.detail)
+    if point.kind != "periodic":
+        report_progress(runtime, "point", state, kind=point.kind, text=point.detail)
     record = save_record(
         context.session,
         state,
@@ -108,7 +115,7 @@ def save_record(
     SandboxUnavailableError, FencedError, and RecordError if the record that the run took over cannot be read.
     """
     own_task, trace = get_task(state), _join_trace(state, session.records)
-    point = point.model_copy(update={"event_index": point.event_index + len(trace) - len(state["events"])})
+    point = _shift_point(point, state, trace)
 
     def build(directory: Path) -> HandoffRecord:
         sandbox = session.enter_state(state["sandbox_state"], own_task)

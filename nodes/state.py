@@ -131,6 +131,8 @@ class AgentState(TypedDict, total=False):
     """The editor's changes, for undo: path, text before, digest after."""
     records: Annotated[list[str], _LIST_CHANNEL]
     """Ids of the handoff records made so far."""
+    periodic_records: Annotated[list[str], _LIST_CHANNEL]
+    """Ids of the records made so far because some steps had passed."""
     steps: int
     spent: Spending
     condensed: int
@@ -163,6 +165,7 @@ _FIELD_ADAPTERS: dict[str, TypeAdapter[Any]] = {
     "fired": TypeAdapter(list[HandoffPoint]),
     "edits": TypeAdapter(list[dict[str, JsonValue]]),
     "records": TypeAdapter(list[str]),
+    "periodic_records": TypeAdapter(list[str]),
     "steps": TypeAdapter(int),
     "condensed": TypeAdapter(Annotated[int, Ge(0)]),
     "spent": TypeAdapter(Spending),

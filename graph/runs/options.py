@@ -23,6 +23,7 @@ class SharedSettings(TypedDict, total=False):
     offer_handoff: bool
     points: Sequence[PointKind]
     policy: Policy
+    record_every_steps: int | None
     max_steps: int
     max_events: int | None
     max_tokens: int | None

@@ -226,9 +226,10 @@ def _process_observation(
         if run is not None and follows_edit and is_result:
             candidates.append(("first_validation", f"{run.kind} {run.outcome}: {run.command}"))
             state = state._replace(failed_after_edit=state.failed_after_edit or run.outcome == "failed")
-    points = tuple(_build_point(k, event.index, detail) for k, detail in candidates if k not in state.fired)
+    new = [(kind, detail) for kind, detail in candidates if kind not in state.fired]
+    points = tuple(_build_point(kind, event.index, detail) for kind, detail in new)
     if points:
-        state = state._replace(fired=state.fired + tuple(p.kind for p in points))
+        state = state._replace(fired=state.fired + tuple(kind for kind, _ in new))
     return DetectorUpdate(state, points, changes.edited_files, run)
 
 

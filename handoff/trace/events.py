@@ -13,6 +13,8 @@ from langgraph_takeover.sandbox.interface import FileChange, Frozen
 
 EventKind = Literal["action", "observation"]
 PointKind = Literal["first_source_edit", "first_validation", "first_post_failure_edit", "requested"]
+RecordKind = Literal[PointKind, "periodic"]
+"""What a record is made for: a handoff point, or the passing of some steps, which is none."""
 UNREADABLE = "unreadable"
 """Tool name of a reply that does not contain exactly one readable action."""
 
@@ -70,14 +72,14 @@ class Event(Frozen):
 
 
 class HandoffPoint(Frozen):
-    """The boundary after event `event_index`, at which a detector fired.
+    """The boundary after event `event_index`, at which a detector fired, or a record was due.
 
     Example:
         >>> record.point.kind, record.point.event_index == len(record.trace) - 1
         ('first_validation', True)
     """
 
-    kind: PointKind
+    kind: RecordKind
     event_index: int = Field(ge=0)
     detail: str
     """The cause in one line, such as the edited paths or the failed command."""

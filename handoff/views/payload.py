@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
+from langgraph_takeover.handoff.delegation.dead_ends import ProvenDeadEnd, list_proven_dead_ends
 from langgraph_takeover.handoff.delegation.excerpts import Excerpt, cut_whole, list_excerpts
 from langgraph_takeover.handoff.delegation.selection import compute_budget_chars, select_record_payload
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.payload import DeadEnd, Payload, RanCommand, ReadFile
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.fence import (
+    cut_middle,
     format_code_block,
     format_entry,
     format_inline_code,
@@ -19,6 +21,7 @@ from langgraph_takeover.handoff.text.fence import (
     quote_text,
     wrap_in_fence,
 )
+from langgraph_takeover.handoff.trace.action import Action, write_action
 from langgraph_takeover.handoff.trace.conversation import (
     Step,
     build_messages,
@@ -35,6 +38,9 @@ from langgraph_takeover.handoff.views.common import (
 )
 
 _STALE_MARK = "\n[stale: files have changed since this was run]"
+_MAX_PROVEN, _PROVEN_SHARE = 10, 0.2
+"""Proven dead ends: their number, and their share of the space for results."""
+_MAX_ATTEMPT_CHARS, _MAX_OUTPUT_CHARS = 600, 500
 
 
 def payload_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:
@@ -51,14 +57,20 @@ def payload_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT
         if seen is not None and seen.index in shown_events
     ]
     taken += _build_file_steps(payload, record, recipient)
-    parts = [load_instructions(), load_fence_rule(), load_prompt("payload")]
+    proven = _select_proven_dead_ends(record, recipient)
+    rules = [load_instructions()]
     if record.payload is not None:
-        parts.insert(1, load_prompt(f"delegated_{payload.mode}"))
+        rules.append(load_prompt(f"delegated_{payload.mode}"))
+    rules.append(load_fence_rule())
+    if proven:
+        # Before everything that the earlier agent or its sandbox wrote, which could imitate these sentences.
+        rules.append(load_prompt("do_not_retry") + "".join(f"- {end.sentence}\n" for end in proven))
+    rules.append(load_prompt("payload"))
     return merge_human_messages(
         [
-            HumanMessage("\n".join(parts)),
+            HumanMessage("\n".join(rules)),
             *build_messages(taken, recipient.protocol, include_thoughts=False),
-            HumanMessage(f"{wrap_in_fence(_render_payload(payload))}\n{render_task(record)}"),
+            HumanMessage(f"{wrap_in_fence(_render_payload(payload, proven))}\n{render_task(record)}"),
         ]
     )
 
@@ -96,15 +108,30 @@ def _build_file_step(file: ReadFile, excerpt: Excerpt, index: int) -> Step:
     )
 
 
-def _render_payload(payload: Payload) -> str:
+def _select_proven_dead_ends(record: HandoffRecord, recipient: Recipient) -> list[ProvenDeadEnd]:
+    """Return the latest proven dead ends that fit."""
+    free = int(_PROVEN_SHARE * compute_budget_chars(recipient.window_tokens))
+    found: list[ProvenDeadEnd] = []
+    for end in reversed(list_proven_dead_ends(record.trace, record.task)[-_MAX_PROVEN:]):
+        free -= len(end.sentence) + len(_render_attempt(end))
+        if free < 0:
+            break
+        found.insert(0, end)
+    return found
+
+
+def _render_payload(payload: Payload, proven: Sequence[ProvenDeadEnd]) -> str:
+    # A claim of the parent stays, because it has the parent's words.
+    covered = {index for end in proven for index in (end.observation.index, end.undone_by)}
+    dead_ends = [end for end in payload.dead_ends if end.shown or end.event not in covered]
     stale = [f"- {_truncate(format_entry(file.path))}" for file in payload.read_files if file.stale]
     parts = [
         "Files that have changed since they were read, and whose content is not among the results above; read them:\n"
         + _format_list(stale),
         "Dead ends; do not try them again unchanged:\n"
-        + _format_list(_render_dead_end(end) for end in payload.dead_ends if end.proven),
+        + _format_list(_render_dead_end(end) for end in dead_ends if end.proven),
     ]
-    if doubtful := [_render_dead_end(end) for end in payload.dead_ends if not end.proven]:
+    if doubtful := [_render_dead_end(end) for end in dead_ends if not end.proven]:
         parts.append(
             "Dead ends that the earlier agent reports. Its record does not show that they failed, so they are no "
             "reason to leave anything out:\n" + _format_list(doubtful)
@@ -114,7 +141,27 @@ def _render_payload(payload: Payload) -> str:
             "Commands that the earlier agent reports; its record does not show that they were run:\n"
             + _format_list(map(_render_command, unrecorded))
         )
+    if proven:
+        parts.append("Attempts that failed:\n" + _format_list(map(_render_attempt, proven)))
     return "\n\n".join(parts)
+
+
+def _render_attempt(end: ProvenDeadEnd) -> str:
+    """Render what an event ran or wrote, and the end of its output; of an edit that was undone, no output."""
+    action, seen = end.action, end.observation
+    where = (
+        f", in {format_inline_code(_truncate(' '.join(neutralize(seen.cwd).split())))}" if seen.cwd else ""
+    )
+    shell = action.tool == "shell"
+    text = (
+        action.arguments.get("command", "")
+        if shell
+        else write_action(Action(action.tool, dict(action.arguments)))
+    )
+    attempt = format_code_block(quote_text(cut_middle(text, _MAX_ATTEMPT_CHARS)))
+    output = "" if end.undone_by is not None else seen.text[-_MAX_OUTPUT_CHARS:].strip()
+    result = f"\nOutput:{format_code_block(quote_text(output))}" if output else ""
+    return f"- event {seen.index}{where}:{attempt}{result}"
 
 
 def _format_list(lines: Iterable[str]) -> str:
@@ -128,8 +175,9 @@ def _render_dead_end(end: DeadEnd) -> str:
 
 
 def _render_command(command: RanCommand) -> str:
-    how = "result unknown" if command.rc is None else f"exit code {command.rc}"
     tail = format_code_block(quote_text(command.tail)) if command.tail.strip() else ""
+    unknown = "exit code unknown" if tail else "result unknown"
+    how = unknown if command.rc is None else f"exit code {command.rc}"
     return f"- {format_inline_code(' '.join(neutralize(command.cmd).split()))}: {how}{tail}"
 
 

@@ -56,15 +56,19 @@ def build_agent_messages(
     """Build the team's conversation as one agent sees it: valid chat history in either protocol.
 
     Its own messages are unchanged. The work of others is in a human message, in a fence; its extent depends on how their
-    turns were passed. System instructions are left out.
+    turns were passed. Everything before a handoff to this agent is shown in full. System instructions are left out.
     """
+    shown_in_full = _count_turns_before_handoff(agent, passes)
     begun = next((n for n, each in enumerate(messages) if isinstance(each, AIMessage)), len(messages))
     found: list[BaseMessage] = [each for each in messages[:begun] if not isinstance(each, SystemMessage)]
-    for stretch in list_turns(agent, messages, events, passes, begun):
+    for number, stretch in enumerate(list_turns(agent, messages, events, passes, begun)):
         if stretch.agent == agent:
             found += [each.model_copy(update={"name": None}) for each in stretch.messages]
         else:
-            found += [HumanMessage(_describe_turn(stretch)), *_list_human_messages(stretch.messages)]
+            found += [
+                HumanMessage(_describe_turn(stretch, number < shown_in_full)),
+                *_list_human_messages(stretch.messages),
+            ]
         if stretch.turn_pass is not None and stretch.turn_pass.target == agent:
             found.append(HumanMessage(_announce_turn(stretch.turn_pass)))
     return merge_human_messages(found)
@@ -100,9 +104,15 @@ def count_idle_passes(events: Sequence[EventData], passes: Sequence[TurnPass]) -
     return max(stretches_without - 1, 0)  # the last of them is in progress
 
 
-def _describe_turn(turn: AgentTurn) -> str:
-    """Describe another agent's turn, as far as it may be shown."""
-    results = turn.turn_pass is not None and turn.turn_pass.share == "results"
+def _count_turns_before_handoff(agent: str, passes: Sequence[TurnPass]) -> int:
+    """Count the turns up to the latest handoff to an agent."""
+    handoffs = (n for n, each in enumerate(passes, 1) if each.how == "handoff" and each.target == agent)
+    return max(handoffs, default=0)
+
+
+def _describe_turn(turn: AgentTurn, in_full: bool) -> str:
+    """Describe another agent's turn: in full, or as far as the agent shared it."""
+    results = not in_full and turn.turn_pass is not None and turn.turn_pass.share == "results"
     entries = tuple(_list_entries(turn, results))
     what = "the results of its actions" if results else "in full"
     shown = f"\n{_render_entries(entries)}" if entries else " nothing"

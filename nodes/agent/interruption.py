@@ -34,14 +34,20 @@ def interruption(state: AgentState, runtime: Runtime[AgentContext]) -> AgentStat
     """Create one record for each point that the last step fired, then apply the policy.
 
     `record` continues unless the handoff was requested; `stop` ends the run; `takeover` ends it and hands over to
-    a successor; `review` waits for a person, who approves or refuses the handoff.
+    a successor; `review` waits for a person, who approves or refuses the handoff. After a periodic record the run
+    continues under every policy.
     """
     context = get_agent_context(runtime)
-    points = [HandoffPoint.model_validate(point) for point in state["fired"]]
+    fired = [HandoffPoint.model_validate(point) for point in state["fired"]]
     run_id = context.run_id or context.session.thread
-    records = [create_record(state, runtime, point, run_id) for point in points]
-    requested = any(point.kind == "requested" for point in points)
+    made = [create_record(state, runtime, point, run_id) for point in fired]
+    records = [record for record in made if record.point.kind != "periodic"]
     update = AgentState(records=[record.id for record in records], fired=[])
+    if periodic := [record.id for record in made if record.point.kind == "periodic"]:
+        update["periodic_records"] = periodic
+    if not records:
+        return update
+    requested = any(record.point.kind == "requested" for record in records)
     # A pending review stays pending, even if the run was resumed under another policy.
     if context.policy == "review" or context.session.records.is_review_pending(records[0].id):
         if _ask_review(state, runtime, records[0]):

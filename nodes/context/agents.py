@@ -48,7 +48,7 @@ class Agent(Frozen):
     """The agent's task in the team; the others see its first line."""
     max_consecutive_turns: int | None = Field(default=None, gt=0)
     share_only_tool_results: bool = False
-    """After a rotation, show the others only this agent's commands and results, not its words."""
+    """After a rotation, show the others only this agent's commands and results, not its words, until a handoff to them."""
     may_finish: bool = True
     enable_handoff_tool: bool | None = None
 

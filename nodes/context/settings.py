@@ -64,6 +64,9 @@ class Settings(BaseModel, AgentOptions):
     """Kinds of points to interrupt at. Without `requested`, a spent budget makes no record; the handoff tool and outside
     requests always do."""
     policy: Policy = "record"
+    record_every_steps: int | None = Field(default=None, gt=0)
+    """Also make a record after every so many steps, of the kind `periodic`. It is no handoff point: the run continues under
+    every policy."""
     max_events: int | None = Field(default=None, gt=0)
     max_cost: float | None = Field(default=None, gt=0)
     """In the currency of `prices`, which it needs."""

@@ -10,14 +10,9 @@ from collections.abc import Sequence
 from langgraph.errors import GraphDrained
 from langgraph.runtime import Runtime
 
+from langgraph_takeover.handoff.delegation.arguments import DelegationError, TaskArguments, parse_tasks
 from langgraph_takeover.handoff.delegation.excerpts import is_shown_whole
-from langgraph_takeover.handoff.delegation.request import (
-    DelegationError,
-    TaskArguments,
-    build_payload,
-    check_size,
-    parse_tasks,
-)
+from langgraph_takeover.handoff.delegation.request import build_payload, check_size
 from langgraph_takeover.handoff.delegation.selection import compute_budget_chars, select_payload
 from langgraph_takeover.handoff.ledger.leases import MAX_ID_LENGTH
 from langgraph_takeover.handoff.records.payload import Payload

@@ -7,7 +7,7 @@ from functools import cache
 from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import BaseModel, Field
 
-from langgraph_takeover.handoff.delegation.request import HandoffArguments, TaskArguments
+from langgraph_takeover.handoff.delegation.arguments import HandoffArguments, TaskArguments
 from langgraph_takeover.handoff.records.payload import Mode
 from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.model.actions import DELEGATE_TOOL

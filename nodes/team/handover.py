@@ -76,7 +76,7 @@ def team_interruption(state: AgentState, runtime: Runtime[AgentContext]) -> Agen
     if state.get("passing") is None or state.get("stop_reason"):
         return update
     context, member = get_agent_context(runtime), get_member(runtime)
-    has_outside_request = len(state["fired"]) > 1
+    has_outside_request = sum(point["kind"] == "requested" for point in state["fired"]) > 1
     if has_outside_request:
         context.session.answer_handoff_request()
     if context.policy == "review" and "stop_reason" not in update:

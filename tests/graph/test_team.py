@@ -238,6 +238,46 @@ TO_TESTER = '<handoff to="tester">Look at double.</handoff>'
 NATIVE = native_reply(("handoff", '{"to": "tester", "message": "Look at double."}'))
 
 
+def thinking(word: str) -> str:
+    return f"I think of {word}.\n\n{NOTE.format(word)}"
+
+
+def test_a_handoff_shows_in_full_what_was_shared_as_results(team: TeamBench) -> None:
+    private = {"share_only_tool_results": True, "max_consecutive_turns": 1}
+    writer = agent("writer", thinking("apples"), thinking("pears"), **private)
+    tester = agent("tester", thinking("plums"), DONE, **private)
+    reviewer = agent("reviewer", thinking("figs"), TO_TESTER, max_consecutive_turns=2)
+    state = team.run(writer, tester, reviewer, enable_handoff_tool=True)
+    assert actors(state) == ["writer", "tester", "reviewer", "reviewer", "tester"]
+    # Before the handoff, the rotations share results only.
+    for member, call in ((tester, 0), (reviewer, 0), (reviewer, 1)):
+        text = "\n".join(each.text for each in get_sent_messages(member, call))
+        assert "[writer] the results of its actions:" in text
+        assert "I think of apples" not in text
+    assert "I think of plums" not in get_sent_messages(reviewer)[0].text
+    # The handoff shows its target everything, once, and its own turns as they were.
+    text = "\n".join(each.text for each in get_sent_messages(tester))
+    assert "the results of its actions" not in text
+    for word in ("apples", "plums", "figs"):
+        assert text.count(f"I think of {word}.") == 1
+    assert text.count("[writer] in full:") == text.count("[reviewer] in full:") == 1
+    assert text.count("## 1 · result") == 1
+
+
+def test_a_handoff_to_another_agent_shows_no_more(team: TeamBench) -> None:
+    private = {"share_only_tool_results": True, "max_consecutive_turns": 1}
+    writer = agent("writer", thinking("apples"), thinking("pears"), **private)
+    reviewer = agent("reviewer", TO_TESTER, DONE)
+    tester = agent("tester", thinking("plums"), max_consecutive_turns=1)
+    state = team.run(writer, reviewer, tester, enable_handoff_tool=True)
+    assert actors(state) == ["writer", "reviewer", "tester", "writer", "reviewer"]
+    assert "I think of apples." in get_sent_messages(tester)[0].text
+    text = "\n".join(each.text for each in get_sent_messages(reviewer))
+    assert text.count("[writer] the results of its actions:") == 2
+    assert "I think of apples" not in text
+    assert "I think of plums" in text
+
+
 @pytest.mark.parametrize(
     ("protocol", "reply"),
     [

@@ -120,6 +120,7 @@ def test_a_child_starts_with_its_parents_trace(bench: RunHarness) -> None:
     prompt = first(model, "GOAL")
     assert "return n + 1" in prompt
     assert "AssertionError: 4 != 6" in prompt
+    assert "- Do not repeat the command of event 3: it exited with 1 on the current files." in prompt
     assert prompt.endswith("# Task\n\nMake GOAL true.")
     record = bench.store.load("thread.4.0.requested")
     assert record.payload is not None
@@ -135,6 +136,7 @@ def test_a_payload_reaches_the_child_and_is_checked_against_the_trace(bench: Run
             {"cmd": "python3 -m unittest  -q", "rc": 0, "tail": "all passed"},
             {"cmd": "make deploy", "rc": 0, "tail": "done"},
         ],
+        "probe_results": {"grep Y": "3 hits in src/"},
         "dead_ends": [{"what": "return n * 2", "why": "it is wrong"}, "python3 -m unittest -q"],
     }
     model = agents(
@@ -152,7 +154,8 @@ def test_a_payload_reaches_the_child_and_is_checked_against_the_trace(bench: Run
     assert "n * 2" not in forbidden
     assert "no reason to leave anything out" in doubtful
     assert "`return n * 2`: it is wrong [nothing shows that it was tried]" in doubtful
-    assert "does not show that they were run:\n- `make deploy`: exit code 0" in doubtful
+    reported = "does not show that they were run:\n- `grep Y`: exit code unknown\n```\n3 hits in src/\n```\n"
+    assert f"{reported}- `make deploy`: exit code 0" in doubtful
     # Its first read is served from the payload.
     (answer,) = [each.text for each in model.of("GOAL")[1][-1:]]
     assert answer.startswith(

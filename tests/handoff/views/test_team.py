@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
@@ -25,7 +26,8 @@ from ..trace.test_conversation import check_history as valid
 
 NAMES = ("a", "b", "c")
 TASK = "Do it."
-SHARES = ("full", "results")
+SHARES = ("full", "results", "handoff")
+"""How a turn was passed: by rotation, with everything or with results only; or by a handoff."""
 
 
 class Did(NamedTuple):
@@ -80,7 +82,8 @@ def play(stretches: list[tuple[str, list[Did], str]], protocol: ActionProtocol) 
             passes.append(
                 TurnPass(
                     step=step, events=len(events), messages=len(messages), source=name,
-                    target=stretches[number + 1][0], how="rotation", share=share,  # type: ignore[arg-type]
+                    target=stretches[number + 1][0], how="handoff" if share == "handoff" else "rotation",
+                    share="results" if share == "results" else "full",
                 )
             )  # fmt: skip
     return Played(messages, events, passes)
@@ -122,13 +125,19 @@ def test_the_view_of_each_agent(protocol: ActionProtocol, run: list[tuple[str, l
     assert replies == [each.text for each in own]
     assert all(each.name is None for each in seen)
     assert shown.count(TASK) == 1
+    ends = pairwise(run)
+    handed = max(
+        (n for n, (end, after) in enumerate(ends) if (end[2], after[0]) == ("handoff", agent)), default=-1
+    )
     step = 0
     for number, (name, turns, share) in enumerate(run):
-        whole = name == agent or (share == "full" and number + 1 < len(run))
+        is_shared = number <= handed or (share != "results" and number + 1 < len(run))
+        whole = name == agent or is_shared
         for turn in turns:
             step += 1
             is_action = turn.tool not in ("handoff", UNREADABLE)
             assert (f"thought-{step}-" in shown) is whole
+            assert shown.count(f"seen-{step}-") < 2
             assert (f"seen-{step}-" in shown) is (whole or is_action)
             assert (f"word-{step}-" in shown) is turn.interjected
     outside = "".join(part.partition(CLOSING)[2] or part for part in shown.split(OPENING))
