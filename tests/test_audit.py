@@ -29,7 +29,9 @@ def test_every_requirement_that_is_not_simply_met_has_a_reason() -> None:
     assert [number for number, _, status, _, reason in ROWS if status != "met" and not reason] == []
     sections = {
         status: re.findall(r"^- No\. (\d+) ", part, re.MULTILINE)
-        for status, part in re.findall(r"^## (Declined|Met differently|Open)$(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
+        for status, part in re.findall(
+            r"^## (Declined|Met differently|Open)$(.*?)(?=^## |\Z)", PAGE, re.M | re.S
+        )
     }
     for status, listed in sections.items():
         assert listed == [number for number, _, each, *_ in ROWS if each == status.lower()]

@@ -31,13 +31,29 @@ from langgraph_takeover.nodes.delivery.policy import (
     DeliveryContext,
     DeliveryPolicy,
     DeliveryState,
+    NextStep,
     SupervisorDecision,
 )
 from langgraph_takeover.nodes.delivery.requests import SupervisorRequest
-from langgraph_takeover.nodes.delivery.steps import attempt, block, escalate, offer, resend, roll_back
+from langgraph_takeover.nodes.delivery.steps import (
+    alert,
+    attempt,
+    block,
+    escalate,
+    offer,
+    resend,
+    roll_back,
+)
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 _LOG = logging.getLogger(__name__)
+_STEPS: dict[NextStep, Literal["offer", "resend", "alert", "block"]] = {
+    "retry": "offer",
+    "resend": "resend",
+    "escalate": "alert",
+    "block": "block",
+}
+"""The node of each action that the policy allows."""
 _ACTOR = "the delivery"
 _TERMINAL_STATES = ("blocked", "rolled_back")
 """Final for `deliver`: a person unblocks the one, and resumes the source of the other."""
@@ -68,31 +84,32 @@ def build_delivery(saver: Checkpointer = None) -> CompiledStateGraph[DeliverySta
         True
     """
     graph = StateGraph(DeliveryState, context_schema=DeliveryContext)
-    for node in (offer, attempt, resend, escalate, block, roll_back):
+    for node in (offer, attempt, resend, alert, escalate, block, roll_back):
         graph.add_node(node.__name__, node)
     graph.add_edge(START, "offer")
     graph.add_edge("offer", "attempt")
     graph.add_conditional_edges("attempt", route_after_attempt)
     graph.add_conditional_edges("resend", route_after_resend)
+    graph.add_edge("alert", "escalate")
     graph.add_conditional_edges("escalate", route_after_decision)
     graph.add_edge("block", END)
     graph.add_edge("roll_back", END)
     return graph.compile(checkpointer=saver, name="delivery")
 
 
-def route_after_attempt(state: DeliveryState) -> Literal["offer", "resend", "escalate", "block", "__end__"]:
+def route_after_attempt(state: DeliveryState) -> Literal["offer", "resend", "alert", "block", "__end__"]:
     """Route after an attempt: to the end, or to the step that the policy allows."""
     came_to, may = state["came_to"], state["may"]
     if came_to in ("completed", "rolled_back", "blocked"):
         return "__end__"
     if came_to in TRANSFERRED_STATES and not state["failed"]:
         return "__end__"  # a budget was spent, or it was stopped: it can continue
-    return "offer" if may == "retry" else may
+    return _STEPS[may]
 
 
-def route_after_resend(state: DeliveryState) -> Literal["attempt", "escalate", "block"]:
+def route_after_resend(state: DeliveryState) -> Literal["attempt", "alert", "block"]:
     """Route a record that was sent again to its receiver, else to a supervisor."""
-    return "attempt" if state["may"] == "retry" else cast(Any, state["may"])
+    return "attempt" if state["may"] == "retry" else cast(Any, _STEPS[state["may"]])
 
 
 def route_after_decision(state: DeliveryState) -> Literal["offer", "block", "roll_back"]:
@@ -110,6 +127,7 @@ def deliver(
     delivery_policy: DeliveryPolicy | None = None,
     resend: Callable[[Handoff], str | None] | None = None,
     supervisor: BaseChatModel | None = None,
+    on_escalated: Callable[[Handoff], None] | None = None,
     on_blocked: Callable[[Handoff], None] | None = None,
     **options: Unpack[DeliveryOptions],
 ) -> Delivery:
@@ -117,9 +135,10 @@ def deliver(
 
     A failed attempt is retried after growing pauses. If the record is refused as damaged or missing, `resend` gets the
     handoff and returns the id of another record of the source, or None; by default the runtime makes the record again
-    from the source's checkpoint. Then `supervisor` decides; without one, `Delivery.waiting` holds the question for a
-    person, and another call takes the `answer`. If nothing helps, the handoff is blocked and `on_blocked` is called.
-    After a crash or a stop, call it again: it resumes from the ledger. Options: `open_run`.
+    from the source's checkpoint. Then `on_escalated` is called and `supervisor` decides; without one, `Delivery.waiting`
+    holds the question for a person, and another call takes the `answer`. If nothing helps, the handoff is blocked and
+    `on_blocked` is called. Both alerts default to a line in the log. After a crash or a stop, call it again: it resumes
+    from the ledger. Options: `open_run`.
 
     Raises HandoffNotFoundError, NotWaitingError, InputError, SettingsError, and ThreadHeldError while another process
     delivers the same handoff.
@@ -148,6 +167,7 @@ def deliver(
             home, handoff_id, by=_ACTOR, reason=reason, sandbox=sandbox
         ),
         supervisor=supervisor,
+        on_escalated=on_escalated or _log_escalated,
         on_blocked=on_blocked or _log_blocked,
         by=_ACTOR,
     )
@@ -206,6 +226,13 @@ def _open_delivery_graph(home: Home, handoff_id: str) -> Iterator[tuple[Any, Run
             yield build_delivery(saver), {"configurable": {"thread_id": thread}}
     finally:
         lease.release()
+
+
+def _log_escalated(handoff: Handoff) -> None:
+    _LOG.warning(
+        "handoff %s from %s to %s is %s and needs a supervisor's decision: %s",
+        handoff.id, handoff.source, handoff.target, handoff.state, handoff.reason,
+    )  # fmt: skip
 
 
 def _log_blocked(handoff: Handoff) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import uuid
 from collections.abc import Collection
 from datetime import UTC, datetime
 
@@ -32,7 +30,8 @@ def hand_over(
 
     Default target and message: those that the agent named when it called `handoff(to=…, message=…)`. Default source:
     the agent that made the record. `agents` names all receivers that exist; without it any target is accepted. A
-    repeated call with the same `idempotency_key` returns the same handoff.
+    repeated call with the same source and `idempotency_key` returns the same handoff for 24 hours; with another record,
+    target or envelope it is refused.
 
     Raises RecordError, UnknownViewError, UnknownAgentError, HandoffError, KeyReusedError and HandedOverError.
 
@@ -54,22 +53,20 @@ def hand_over(
         raise HandoffError(f"{source} cannot hand over to itself (pass another target, or resume the thread)")
     if envelope.view:
         views.find_view(envelope.view)
-    handoff_id = _choose_handoff_id(idempotency_key, record.digest, target)
-    existing = handoffs.find(home.ledger, handoff_id)
-    sent_at = existing.envelope.sent_at if existing else datetime.now(UTC).isoformat(timespec="seconds")
-    handoff = handoffs.prepare(
+    sent_at = datetime.now(UTC).isoformat(timespec="seconds")
+    prepared = handoffs.prepare(
         home.ledger,
-        handoff_id=handoff_id,
-        # Of an existing handoff, the source may have sent another record meanwhile.
-        record=existing.record if existing else record.id,
-        digest=existing.digest if existing else record.digest,
+        record=record.id,
+        digest=record.digest,
         task=record.task.id,
         thread=record.thread_id,
         source=source,
         target=target,
         envelope=envelope.model_copy(update={"source": source, "target": target, "sent_at": sent_at}),
         by=source,
+        key=f"hand_over {source} {idempotency_key}" if idempotency_key else "",
     )
+    handoff = handoffs.load(home.ledger, prepared.id)  # a repeated call gets the first one's result
     if handoff.state != "prepared":
         return handoff
     return handoffs.change_state(
@@ -82,9 +79,3 @@ def require_known_agent(target: str, agents: Collection[str] | None) -> None:
     if agents is not None and target not in tuple(agents):
         names = ", ".join(f"{each:.60}" for each in sorted(agents)) or "none"
         raise UnknownAgentError(f"target: unknown agent {target!r:.60} (known agents: {names})")
-
-
-def _choose_handoff_id(idempotency_key: str | None, digest: str, target: str) -> str:
-    if not idempotency_key:
-        return uuid.uuid4().hex[:12]
-    return hashlib.sha256(f"{idempotency_key}\0{digest}\0{target}".encode()).hexdigest()[:12]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import uuid
 from collections.abc import Collection
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -128,7 +129,6 @@ class LateConfirmationError(IllegalTransitionError):
 def prepare(
     ledger: Ledger,
     *,
-    handoff_id: str,
     record: str,
     digest: str,
     task: str,
@@ -137,16 +137,18 @@ def prepare(
     target: str,
     envelope: Envelope,
     by: str,
+    handoff_id: str | None = None,
     key: str = "",
 ) -> Handoff:
-    """Write a new handoff down. Asked again with the same key, or for what is there already, it is what it was.
+    """Store a new handoff; its default id is random. A repeated call with the same key or id returns it unchanged.
 
-    Raises KeyReusedError, or ValueError for names that cannot be.
+    When it was sent is no part of the comparison. Raises KeyReusedError, and ValueError for invalid names.
     """
-    for what, name in {"handoff's id": handoff_id, "source's name": source, "target's name": target}.items():
-        check_name(name, what)
+    names = {"handoff's id": handoff_id, "source's name": source, "target's name": target}
+    for what, name in names.items():
+        if name is not None:
+            check_name(name, what)
     expected = {
-        "id": handoff_id,
         "record": record,
         "digest": digest,
         "task": task,
@@ -157,26 +159,30 @@ def prepare(
     redacted = envelope.model_validate(redact(envelope.model_dump(mode="json")))
 
     def write(connection: Connection, now: float) -> Handoff:
-        existing = _find(connection, handoff_id)
+        existing = _find(connection, handoff_id) if handoff_id else None
         if existing is not None:
-            if {
-                name: getattr(existing, name) for name in expected
-            } != expected or existing.envelope != redacted:
+            known = {name: getattr(existing, name) for name in expected}
+            if known != expected or _drop_sent_at(existing.envelope) != _drop_sent_at(redacted):
                 raise KeyReusedError(
-                    f"handoff {handoff_id} is there already, of record {existing.record} to {existing.target}"
+                    f"handoff {handoff_id} already exists, of record {existing.record} to {existing.target}"
                 )
             return existing
+        new_id = handoff_id or uuid.uuid4().hex[:12]
         connection.execute(
             insert(handoffs).values(
-                **expected, successor="", state="prepared", version=1, offers=0, deadline_at=None,
+                id=new_id, **expected, successor="", state="prepared", version=1, offers=0, deadline_at=None,
                 reason="", envelope=redacted.model_dump_json(), understanding=None, made_at=now, changed_at=now,
             )
         )  # fmt: skip
-        _record_transition(connection, Transition(1, None, "prepared", by, "", now), handoff_id)
-        return _load(connection, handoff_id)
+        _record_transition(connection, Transition(1, None, "prepared", by, "", now), new_id)
+        return _load(connection, new_id)
 
-    request = ["prepare", expected, redacted.model_dump(mode="json")]
+    request = ["prepare", handoff_id, expected, _drop_sent_at(redacted)]
     return run_once(ledger, key, request, write, Handoff)
+
+
+def _drop_sent_at(envelope: Envelope) -> dict[str, Any]:
+    return envelope.model_dump(mode="json", exclude={"sent_at"})
 
 
 def change_state(

@@ -1,1 +1,1 @@
-"""Nodes that deliver a handoff: offer, attempt, resend, escalate, roll back, block."""
+"""Nodes that deliver a handoff: offer, attempt, resend, alert, escalate, roll back, block."""

@@ -95,5 +95,6 @@ class DeliveryContext(BaseModel):
     """Arguments: the handoff's id and a reason."""
     supervisor: BaseChatModel | None
     """None: a person decides, by an interrupt."""
+    on_escalated: Callable[[Handoff], None]
     on_blocked: Callable[[Handoff], None]
     by: str

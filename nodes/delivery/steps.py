@@ -1,4 +1,4 @@
-"""Nodes that deliver a handoff: offer, attempt, resend, escalate, roll back, block."""
+"""Nodes that deliver a handoff: offer, attempt, resend, alert, escalate, roll back, block."""
 
 from __future__ import annotations
 
@@ -147,6 +147,13 @@ def resend(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> DeliveryS
         why=why,
         may="retry" if record else _choose_escalation(state, context.policy),
     )
+
+
+def alert(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> DeliveryState:
+    """Alert that a supervisor must act, at least once: after a crash, possibly twice."""
+    context = runtime.context
+    context.on_escalated(handoffs.load(context.ledger, state["handoff"]))
+    return DeliveryState()
 
 
 def escalate(state: DeliveryState, runtime: Runtime[DeliveryContext]) -> DeliveryState:

@@ -283,15 +283,13 @@ def test_a_handoff_cycle_without_progress_is_refused(bench: RunHarness) -> None:
 def test_invalid_offers(bench: RunHarness) -> None:
     found = offer_first_record(bench, idempotency_key="k")
     assert hand_over(bench.home, RECORD, target="tester", source="writer", idempotency_key="k") == found
-    with pytest.raises(KeyReusedError):
-        hand_over(
-            bench.home,
-            RECORD,
-            target="tester",
-            source="writer",
-            idempotency_key="k",
-            envelope=Envelope(message="other"),
-        )
+    for other in ({"target": "tester", "envelope": Envelope(message="other")}, {"target": "reviewer"}):
+        with pytest.raises(KeyReusedError):
+            hand_over(bench.home, RECORD, source="writer", idempotency_key="k", **other)
+    assert handoffs.list_handoffs(bench.home.ledger) == (found,)
+    # Another source has keys of its own.
+    mine = hand_over(bench.home, RECORD, target="tester", source="reviewer", idempotency_key="k")
+    assert mine.id != found.id
     with pytest.raises(HandoffError, match="named no target"):
         hand_over(bench.home, RECORD)
     with pytest.raises(HandoffError, match="itself"):
@@ -302,6 +300,63 @@ def test_invalid_offers(bench: RunHarness) -> None:
         hand_over(bench.home, "another", target="tester")
     with pytest.raises(ValueError, match="unknown view 'all'"):
         hand_over(bench.home, RECORD, target="tester", envelope=Envelope(view="all"))
+
+
+def test_a_key_of_a_handoff_lives_for_24_hours(bench: RunHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = offer_first_record(bench, idempotency_key="k")
+    clock, ledger = bench.home.ledger.now, bench.home.ledger
+    for hours, is_same in ((23, True), (25, False)):
+        monkeypatch.setattr(ledger, "now", lambda connection, s=hours * 3600: clock(connection) + s)
+        again = hand_over(bench.home, RECORD, target="tester", source="writer", idempotency_key="k")
+        assert (again.id == found.id) is is_same
+
+
+@pytest.mark.parametrize("wrong", ["task", "checkpoint"])
+def test_a_record_of_other_work_is_refused(bench: RunHarness, wrong: str) -> None:
+    bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",), policy="stop")
+    record = bench.home.records.load(RECORD)
+    fields = {"task": record.task.id, "thread": record.thread_id}
+    fields |= {"task": "another"} if wrong == "task" else {"thread": "another"}
+    found = handoffs.prepare(
+        bench.home.ledger,
+        record=RECORD,
+        digest=record.digest,
+        source="writer",
+        target="tester",
+        envelope=Envelope(source="writer", target="tester"),
+        by="writer",
+        **fields,
+    )
+    model = scripted_model()
+    done = deliver_record(bench, found, model)
+    assert done.handoff.state == "rejected"
+    history = [each.reason for each in list_transitions(bench.home.ledger, found.id)]
+    assert history[2].startswith(f"{wrong}: the record")
+    assert "cannot send it again" in history[3]
+    assert done.waiting is not None
+    assert model.seen == []
+
+
+def test_an_escalation_alerts_once_before_the_supervisor_decides(
+    bench: RunHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    found, alerts = offer_first_record(bench), []
+    mute = scripted_model(*["?"] * 8)
+    done = deliver_record(bench, found, mute, on_escalated=alerts.append)
+    assert done.waiting is not None
+    assert [(each.id, each.state) for each in alerts] == [(found.id, "timed_out")]
+    deliver_record(bench, found, mute, {"decision": "block"}, on_escalated=alerts.append)
+    assert len(alerts) == 1
+    assert "is blocked" in caplog.text
+
+
+def test_an_escalation_is_logged_by_default(bench: RunHarness, caplog: pytest.LogCaptureFixture) -> None:
+    found = offer_first_record(bench)
+    deliver_record(bench, found, scripted_model(*["?"] * 8))
+    assert (
+        f"handoff {found.id} from writer to tester is timed_out and needs a supervisor's decision"
+        in caplog.text
+    )
 
 
 def test_two_handoffs_of_one_thread_have_one_taker(bench: RunHarness) -> None:

@@ -139,7 +139,7 @@ def test_a_key_is_applied_once(ledger: Ledger) -> None:
     assert load(ledger, "h1").state == "accepted"
     with pytest.raises(KeyReusedError, match="k1"):
         change_state(ledger, "h1", "active", by="a", key="k1")
-    with pytest.raises(KeyReusedError, match="h1 is there already"):
+    with pytest.raises(KeyReusedError, match="h1 already exists"):
         prepare_handoff(ledger, target="another")
     with ledger.write_transaction() as connection:
         connection.execute(

@@ -1,4 +1,4 @@
-"""The user context of an envelope: a text, or a bounded mapping whose values are texts."""
+"""The envelope as its receiver sees it; its user context is a text, or a bounded mapping whose values are texts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,32 @@ from langgraph_takeover import Envelope
 from langgraph_takeover.handoff.records.envelope import RefusalKind, parse_refusal_kind
 from langgraph_takeover.handoff.text.fence import wrap_in_fence
 from langgraph_takeover.handoff.views.common import render_envelope
+
+
+def test_every_field_is_shown_in_a_line_of_its_own() -> None:
+    envelope = Envelope(
+        source="writer",
+        target="tester",
+        status="requires_input",
+        outcome="Half of it\nis fixed.",
+        findings=("It adds one.", "Nothing else\ncalls it."),
+        uncertainties=("Whether zero counts.",),
+        recommendations=("Run the tests.", "Ask for the range."),
+        confidence=0.25,
+        message="Mind negative numbers.",
+    )
+    assert set(render_envelope(envelope).splitlines()) >= {
+        "- From: writer",
+        "- To: tester",
+        "- Status: requires input",
+        "- Outcome so far: Half of it is fixed.",
+        "- Findings: It adds one.; Nothing else calls it.",
+        "- Uncertain: Whether zero counts.",
+        "- Recommended next: Run the tests.; Ask for the range.",
+        "- Confidence: 25%",
+        "- Message: Mind negative numbers.",
+    }
+    assert "Confidence" not in render_envelope(Envelope())
 
 
 def test_a_text_stays_a_text() -> None:
