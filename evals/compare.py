@@ -71,9 +71,9 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     for name in (
         "matched",
         "events",
-        "mean change",
+        "mean Δ events",
         "prompt tokens",
-        "mean change",
+        "mean Δ tokens",
         "solved",
         "Δ solved",
         "p",
@@ -90,7 +90,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         )
     console.print(table)
     console.print(
-        "Medians and their change; mean change per takeover, for solved as well. p: exact McNemar test.",
+        "Medians and their change; mean Δ: mean of the single takeovers' changes, for solved too. p: exact McNemar test.",
         style="dim",
     )
     _print_trust(console, comparison)

@@ -9,9 +9,9 @@ from langgraph_takeover import sandbox
 from langgraph_takeover.evals.injections import load_injections
 from langgraph_takeover.evals.injections.stages import PoisonConfig
 from langgraph_takeover.evals.models import parse_model_name, require_entry
+from langgraph_takeover.evals.run.checks import check_takeovers
 from langgraph_takeover.evals.run.preparation import (
     check_ledger,
-    check_takeovers,
     check_unused,
     create_run,
 )

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 
 from langgraph_takeover.evals.models import is_builtin, parse_model_name
 from langgraph_takeover.evals.reports.collection import ExcludedPoints, find_excluded_points
-from langgraph_takeover.evals.reports.derived import grade_cleaned_patch
 from langgraph_takeover.evals.reports.estimates import select_graded
 from langgraph_takeover.evals.reports.model_caveats import list_model_caveats
-from langgraph_takeover.evals.reports.paper.published import list_studies
+from langgraph_takeover.evals.reports.paper.published_tables import list_studies
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.settings.config import RunConfig
@@ -91,7 +90,7 @@ def _list_other_verdicts(takeovers: Iterable[Row]) -> list[str]:
     differ = [
         row
         for row in takeovers
-        if (cleaned := grade_cleaned_patch(row)) is not None and cleaned != bool(row["resolved"])
+        if isinstance(cleaned := row.get("cleaned_resolved"), bool) and cleaned != bool(row["resolved"])
     ]
     if not differ:
         return []

@@ -8,12 +8,11 @@ from typing import NamedTuple
 from langgraph_takeover.evals.reports.derived import ALREADY_SOLVED, add_derived_measures
 from langgraph_takeover.evals.reports.estimates import Pair, pair_with_baseline, select_graded
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
-from langgraph_takeover.evals.run.results import Results
+from langgraph_takeover.evals.run.results import UNLABELLED, Results
 from langgraph_takeover.evals.run.settings.config import BASELINE, POINTS, shorten_model_name
 from langgraph_takeover.handoff.views import VIEWS, VIEWS_WITH_NOTES
 
 STATES = ("needs_completion", "already_solved", "behavior_broken")
-UNLABELLED = "unlabelled"
 STATE_BY_REGRESSION = "state_by_regression"
 """The field with the second reading of a handoff state."""
 BEST_INFORMED_VIEWS = ("trace", "transcript", "cited", "payload", "structured", "summary")

@@ -1,4 +1,4 @@
-"""Measures of a takeover that are no fields: harm, rescue, preservation, debt against the uninterrupted run, and so on."""
+"""Measures of a takeover that need other rows: harm, rescue, preservation, debt against the uninterrupted run."""
 
 from __future__ import annotations
 
@@ -80,11 +80,3 @@ def _measure_text(row: Row) -> Row:
         "reshown_share": reshown / shown if reshown is not None and shown else None,
         "reshown_tokens": None if reshown is None else -(-reshown // CHARS_PER_TOKEN),
     }
-
-
-def grade_cleaned_patch(row: Row) -> bool | None:
-    """Whether the final patch without its scratch files solves the task; None if unknown."""
-    cleaned, scratch = row.get("cleaned_resolved"), row.get("scratch_files")
-    if isinstance(cleaned, bool):
-        return cleaned
-    return bool(row["resolved"]) if scratch == [] else None

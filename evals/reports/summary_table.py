@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as ConsoleTable
 
 from langgraph_takeover.evals.reports.costs import format_usd
@@ -116,7 +117,8 @@ def print_paper_comparison(console: Console, paper: Table) -> None:
     for (successor, predecessor, view), cells in found.items():
         values = (cells.get(_COMPARED[name], ("–", "–")) for name in names)
         models = (successor, predecessor) if by_predecessor else (successor,)
-        table.add_row(*map(str, (*models, view)), *(text for both in values for text in both))
+        names_of_row = (escape(str(name)) for name in (*models, view))
+        table.add_row(*names_of_row, *(text for both in values for text in both))
     console.print(table)
 
 

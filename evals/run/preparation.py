@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.evals import models
+from langgraph_takeover.evals.run.checks import check_run
 from langgraph_takeover.evals.run.settings.config import (
     CONFIG_FILE,
     AgentLimits,
@@ -23,7 +23,6 @@ from langgraph_takeover.evals.run.settings.config import (
     remove_password,
 )
 from langgraph_takeover.evals.run.settings.entries import (
-    check_windows,
     keep_used_models,
     load_models_option,
     load_source_models,
@@ -33,9 +32,7 @@ from langgraph_takeover.evals.run.settings.point_selection import read_quotas
 from langgraph_takeover.evals.run.settings.shards import read_shard
 from langgraph_takeover.evals.run.settings.study import check_tiers, get_study
 from langgraph_takeover.evals.tasks import Task, TaskSourceError, load_tasks
-from langgraph_takeover.evals.tasks.grading import check_gradable
 from langgraph_takeover.handoff.text.files import describe_error
-from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.action import ActionProtocol
 from langgraph_takeover.sandbox.interface import BackendName, SandboxUnavailableError
 
@@ -100,6 +97,7 @@ def resolve_run(
             raise RunUsageError(f"--{name}: unknown value {options[name]!r} (use {', '.join(choices)})")
     if resume:
         config = load_config(out)
+        _check_point_limit(config)
         if options["journal"] is not None:
             explicit = explicit | {"journal"}
         elif config.journal is not None:
@@ -111,6 +109,11 @@ def resolve_run(
     check_unused(out)
     if options["study"] is not None:
         decided = get_study(options["study"]).get_options(options["limit"])
+        if explicit & {
+            "quota",
+            "max_points",
+        }:  # two rules of selection: the explicit one replaces the study's
+            decided |= {"quota": None, "max_points": None}
         options = options | {name: value for name, value in decided.items() if name not in explicit}
     settled = _resolve_settings(options)
     settled["models"] = {**load_source_models(settled["records_of"]), **settled["models"]}
@@ -202,6 +205,16 @@ def _resolve_settings(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _check_point_limit(config: RunConfig) -> None:
+    """Raises RunUsageError if the run is of a version that counted `--max-points` over all predecessors."""
+    is_older = "quotas" not in config.model_fields_set
+    if is_older and config.max_points is not None and len(config.predecessors) > 1:
+        raise RunUsageError(
+            f"--resume: an earlier version made this run; its --max-points {config.max_points} counts all predecessors "
+            "together, and this version counts each (start a new run with --from)"
+        )
+
+
 def _read_quotas(options: dict[str, Any]) -> tuple[str, ...]:
     quotas = tuple(options["quota"] or ())
     read_quotas(quotas)
@@ -238,86 +251,3 @@ def _choose_backend(options: dict[str, Any], tasks: tuple[Task, ...]) -> Backend
             "your user (see sandbox probe, or pass --sandbox process if you trust them)"
         )
     return found
-
-
-def check_run(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
-    """Detect before a run what would make it fail.
-
-    Raises RunUsageError, ModelNameError, TaskSourceError or SandboxUnavailableError.
-    """
-    from langgraph_takeover.handoff.views import VIEWS_WITH_NOTES
-
-    if config.records_of is not None:
-        from langgraph_takeover.evals.run.reuse import check_source
-
-        check_source(config)
-    if redact(config.base_url) != config.base_url:
-        raise RunUsageError(
-            "--base-url: contains a secret, which the run would store (set OPENAI_API_KEY instead)"
-        )
-    writers = tuple(config.choose_writer(name) for name in config.predecessors)
-    for name in dict.fromkeys((*config.predecessors, *config.successors, *writers)):
-        models.check_model(name, tasks, config.base_url, config.models)
-    check_windows(config)
-    if any(models.parse_model_name(name).kind == "replay" for name in writers) and len(config.views) > 1:
-        wanting = [view for view in config.views if view in VIEWS_WITH_NOTES]
-        if wanting:
-            raise RunUsageError(
-                f"--notes-model: a replay cannot write notes, but {wanting[0]} needs them (use an LLM)"
-            )
-    for task in tasks:
-        task.build_spec(config.sandbox, config.run_id, out)
-    _check_sandbox(config, tasks)
-    check_gradable(tasks)
-
-
-def _check_image(task: Task, config: RunConfig) -> None:
-    from langgraph_takeover.sandbox.backends.docker import require_image
-
-    image = task.build_spec(config.sandbox, config.run_id, Path()).image
-    if image is None:
-        return
-    try:
-        require_image(image)
-    except SandboxUnavailableError as error:
-        dockerfile = task.directory is not None and (task.directory / "Dockerfile").is_file()
-        cure = f"docker build -t {image} {task.directory}" if dockerfile else f"docker pull {image}"
-        raise RunUsageError(f"task {task.id}: its image is not on this Docker daemon ({cure})") from error
-
-
-def _check_sandbox(config: RunConfig, tasks: tuple[Task, ...]) -> None:
-    if config.sandbox == "process" and not config.allow_unisolated:
-        strangers = [
-            name for name in (*config.predecessors, *config.successors) if not models.is_builtin(name)
-        ]
-        if strangers:
-            raise RunUsageError(
-                f"--sandbox process would run the commands of {strangers[0]} as your user, with your files and "
-                "network (use host or docker, or pass --allow-unisolated)"
-            )
-    if config.sandbox == "host":
-        from langgraph_takeover.sandbox.backends.host import unavailable_reason
-
-        reason = unavailable_reason()
-        if reason is not None:
-            raise RunUsageError(f"--sandbox host: {reason} (or use docker or process)")
-    if config.sandbox == "docker":
-        from langgraph_takeover.sandbox.backends.docker import client
-
-        client()
-        if shutil.which("docker") is None:
-            raise RunUsageError(
-                "--sandbox docker: the docker command is not installed, but the swebench harness needs it"
-            )
-    if config.sandbox != "process":
-        for task in tasks:
-            _check_image(task, config)
-
-
-def check_takeovers(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
-    """The same for a run whose records and notes exist already.
-
-    Raises RunUsageError, ModelNameError or SandboxUnavailableError.
-    """
-    only = {"predecessors": config.successors, "notes_model": config.successors[0], "views": ()}
-    check_run(config.model_copy(update=only), tasks, out)

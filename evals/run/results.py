@@ -53,6 +53,8 @@ _LIST_FIELDS = frozenset(("records", "scratch_files", "test_files", "truncated")
 # fmt: on
 _ALWAYS_COUNTED = ("events", "steps", "seconds", "repeat")
 _LARGEST_NUMBER = 1e15
+UNLABELLED = "unlabelled"
+"""The handoff state of a record without a valid label."""
 
 
 class RunSource(NamedTuple):
@@ -114,6 +116,7 @@ def load_results(outs: Sequence[Path], url: str | None = None) -> Results:
         for name, rows in _read_rows(source, url, warnings).items():
             found[name] += [row | {"out": str(source.out)} for row in rows]
     _check_compatible(found["takeovers"])
+    warnings += _drop_old_states(found["labels"])
     for name in ("predecessors", "labels", "notes"):  # shared by runs that reuse the same records
         found[name] = list({_get_key(name, row): row for row in reversed(found[name])}.values())[::-1]
     together = {name: tuple(rows) for name, rows in found.items()}
@@ -220,6 +223,23 @@ def _check_compatible(takeovers: list[Row]) -> None:
                 f"{known[1]} and {out} contain different records {row['record_id']}, so they cannot be combined "
                 "(compare them with takeover-compare)"
             )
+
+
+def _drop_old_states(labels: list[Row]) -> list[str]:
+    """Replace states of versions in which any regression meant broken, and describe them."""
+    old = [
+        row
+        for row in labels
+        if row.get("handoff_state") == "behavior_broken" and "fail_to_pass_failures" not in row
+    ]
+    for row in old:
+        row["handoff_state"] = UNLABELLED
+    if not old:
+        return []
+    return [
+        f"labels with behavior_broken by an earlier version, in which any regression meant broken: {len(old)}, shown as "
+        f"{UNLABELLED} (a run with --from labels them again)"
+    ]
 
 
 def _get_key(name: str, row: Row) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 The paper says: two tiers of difficulty, in a random order with seed 20260430. This construction reproduces its list
 of 75 tasks exactly, except that the list lacks one task, `EXCLUDED`, at position 21. The paper gives no reason.
+The order without that task is stored in `evals/run/settings/studies/task_order.txt`; a test builds it again.
 """
 
 from __future__ import annotations

@@ -363,7 +363,7 @@ def test_an_empty_note_fails_the_views_that_show_it(
             config, snapshot_case.out, snapshot_case.task, snapshot_case.record, "summary", ORACLE, 90
         )
         assert shown["outcome"] == "infrastructure_failure"
-        assert "has no notes, but the summary view shows them" in shown["detail"]
+        assert "has no summary note, which the summary view shows" in shown["detail"]
 
 
 def test_truncated_notes_are_named(snapshot_case: Frozen, chat_server: ChatServer) -> None:

@@ -52,8 +52,7 @@ def test_rows_are_complete_and_solved(complete_run: Path) -> None:
     assert any(row["regressions"] for row in labels)
     assert all(row["fail_to_pass_failures"] == row["pass_to_pass_failures"] == 0 for row in found)
     # The predecessors leave scripts, which the successors keep; without them, the patches solve the tasks too.
-    assert {row["cleaned_resolved"] for row in found if row["scratch_files"]} == {True}
-    assert {row["cleaned_resolved"] for row in found if not row["scratch_files"]} <= {None}
+    assert all(row["scratch_files"] == ["reproduce_issue.py"] and row["cleaned_resolved"] for row in found)
     assert all(row["patch_files"] >= 1 and row["patch_lines"] >= 1 for row in found)
 
 

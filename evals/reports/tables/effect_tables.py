@@ -9,7 +9,6 @@ import numpy as np
 from langgraph_takeover.evals.reports.collection import (
     STATE_BY_REGRESSION,
     STATES,
-    UNLABELLED,
     ReportData,
     display_names,
 )
@@ -31,6 +30,7 @@ from langgraph_takeover.evals.reports.estimates import (
 )
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.evals.run.results import UNLABELLED
 from langgraph_takeover.evals.run.settings.config import BASELINE
 
 Rows = tuple[Row, ...]

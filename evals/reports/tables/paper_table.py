@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from langgraph_takeover.evals.reports.paper.published import (
+from langgraph_takeover.evals.reports.paper.published_tables import (
     ALL,
     PublishedTable,
     list_studies,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from langgraph_takeover.evals.reports.collection import ReportData
-from langgraph_takeover.evals.reports.derived import grade_cleaned_patch
 from langgraph_takeover.evals.reports.estimates import quantile, read_values
 from langgraph_takeover.evals.reports.tables import effect_tables
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
@@ -26,9 +25,11 @@ def build_patches_table(data: ReportData) -> Table:
         _COLUMNS,
         effect_tables.build_rows(data, lambda rows, _: _patch_cells(rows) if rows else None),
         (
-            "Patch lines: added and deleted. Scratch files: reproduction and build files that the successor left. Changed tests: "
+            "Patch lines: added and deleted. Scratch files: new files outside the source tree, such as reproduction scripts, and "
+            "new files in caches and build directories. Changed tests: "
             "test files that the patch changes. All counts are of runs; rows of earlier versions do not state them (–).",
-            "Cleaned: the verdict of the patch without scratch files; if there are none, that of the submitted patch. Cleaned "
+            "Cleaned: the verdict of the patch without scratch files and without changes of pyproject.toml, setup.cfg, setup.py "
+            "and tox.ini in the root; if there are none, that of the submitted patch. Cleaned "
             "verdicts: the runs for which it is known. Everywhere else, solved is the verdict of the patch as submitted.",
         ),
     )
@@ -36,7 +37,9 @@ def build_patches_table(data: ReportData) -> Table:
 
 def _patch_cells(rows: Sequence[Row]) -> tuple[Cell, ...]:
     verdicts = [
-        (bool(row["resolved"]), cleaned) for row in rows if (cleaned := grade_cleaned_patch(row)) is not None
+        (bool(row["resolved"]), cleaned)
+        for row in rows
+        if isinstance(cleaned := row.get("cleaned_resolved"), bool)
     ]
     submitted_only = sum(submitted and not cleaned for submitted, cleaned in verdicts)
     cleaned_only = sum(cleaned and not submitted for submitted, cleaned in verdicts)

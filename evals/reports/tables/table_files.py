@@ -67,10 +67,13 @@ def write_takeovers(path: Path, takeovers: Sequence[Row]) -> None:
 
 
 def _is_cell(name: str, value: object) -> bool:
-    return name not in ("patch", "out") and (value is None or isinstance(value, str | int | float))
+    return name not in ("patch", "out") and (value is None or isinstance(value, str | int | float | list))
 
 
 def _to_cell(value: Any) -> Cell:
+    """A truth value as 0 or 1, and a list as its length."""
+    if isinstance(value, list):
+        return len(value)
     return int(value) if isinstance(value, bool) else value
 
 

@@ -37,13 +37,8 @@ def grade_predecessor(
 def grade_cleaned(
     config: RunConfig, task: Task, paths: RunPaths, patch: str, record: HandoffRecord, name: str
 ) -> tuple[bool | None, str]:
-    """Whether the patch without scratch and build files solves the task, and a description of a failed grading.
-
-    None if the patch has no such file.
-    """
+    """Whether the patch without scratch and build files solves the task; None and a description if grading failed."""
     cleaned = clean_patch(patch, record.task.base_directories)
-    if cleaned is None:
-        return None, ""
     try:
         return grade_patch(config, task, paths, cleaned, f"{name}.cleaned").resolved, ""
     except (GradingError, SandboxUnavailableError) as error:

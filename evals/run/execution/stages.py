@@ -25,6 +25,7 @@ from langgraph_takeover.evals.run.measures.costs import (
 from langgraph_takeover.evals.run.measures.final_patch import measure_patch
 from langgraph_takeover.evals.run.measures.remainder import measure_remainder
 from langgraph_takeover.evals.run.measures.replies import (
+    NOTE_BY_VIEW,
     describe_empty_notes,
     find_empty_note,
     has_note,
@@ -198,7 +199,8 @@ def run_takeover(
         row |= {"point": record.point.kind, "predecessor": record.predecessor, "digest": record.digest}
         if view in views.VIEWS_WITH_NOTES and not has_note(record, view):
             raise RecordError(
-                f"record {record_id} has no notes, but the {view} view shows them (see notes.jsonl)"
+                f"record {record_id} has no {NOTE_BY_VIEW[view]} note, which the {view} view shows (see notes.jsonl; a new run "
+                "with --from writes it again)"
             )
         with threads.open_thread(
             config, task, paths, threads.name_thread(row), successor, record, points=()

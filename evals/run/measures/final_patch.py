@@ -21,7 +21,7 @@ class FinalPatch(NamedTuple):
     patch_lines: int
     """Number of added and removed lines."""
     scratch_files: tuple[str, ...]
-    """New files in the root or in a new top-level directory, and files in caches and build directories; at most 20."""
+    """New files in the root, in a new top-level directory, or in a cache or build directory; at most 20."""
     test_files: tuple[str, ...]
     """New or changed tests, without scratch files; at most 20."""
 
@@ -40,16 +40,19 @@ def measure_patch(patch: str, base_directories: Collection[str]) -> FinalPatch:
     )
 
 
-def clean_patch(patch: str, base_directories: Collection[str]) -> str | None:
-    """The patch without scratch files and build files; None if it has none of them."""
+def clean_patch(patch: str, base_directories: Collection[str]) -> str:
+    """The patch without scratch files and build files; unchanged if it has none of them."""
     sections = split_patch(patch)
     kept = [
         section
         for section in sections
         if section.path not in BUILD_FILES and not _is_scratch(section, base_directories)
     ]
-    return "".join(section.text for section in kept) if len(kept) < len(sections) else None
+    return "".join(section.text for section in kept) if len(kept) < len(sections) else patch
 
 
 def _is_scratch(section: PatchSection, base_directories: Collection[str]) -> bool:
-    return is_generated(section.path) or is_scratch(section.path, not section.is_new, base_directories)
+    return section.is_new and (
+        is_generated(section.path)
+        or is_scratch(section.path, is_in_base=False, base_directories=base_directories)
+    )

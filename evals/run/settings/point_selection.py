@@ -38,8 +38,9 @@ class Quota(NamedTuple):
     """None: points of any state."""
 
     def list_wanted_kinds(self, shard: Shard | None) -> tuple[PointKind, ...]:
-        """The kind of each point, in turn; of a shard, its part of them."""
-        wanted = tuple(islice(cycle(self.kinds), self.number))
+        """The kind of each point; of a shard, an even part of each kind."""
+        in_turn = list(islice(cycle(self.kinds), self.number))
+        wanted = tuple(sorted(in_turn, key=self.kinds.index))
         return wanted if shard is None else shard.select(wanted)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from langgraph_takeover.evals.reports.caveats import list_result_caveats
 from langgraph_takeover.evals.reports.estimates import Pair, mcnemar
-from langgraph_takeover.evals.reports.paper.published import load_published_tables
+from langgraph_takeover.evals.reports.paper.published_tables import load_published_tables
 from langgraph_takeover.evals.reports.tables.study_tables import build_tables
 from langgraph_takeover.evals.run.results import load_results
 from langgraph_takeover.evals.run.settings.study import load_studies
@@ -164,3 +164,10 @@ def test_the_comparison_is_in_files_page_and_console(published_rows: Path, run_r
     assert (float(row["paper, lowest"]), float(row["paper, highest"])) == (6.1, 14.9)
     assert "| 0.625 |" in (tables / "table17_paper.md").read_text()
     assert "table-paper" in (published_rows / "report.html").read_text()
+
+
+def test_a_model_s_name_is_no_markup(published_rows: Path, run_report: RunCommand) -> None:
+    out = make_study(published_rows, "main", **{"openai:alpha": "openai:qwen[/b][bold]"})
+    done = run_report(out)
+    assert done.returncode == 3, done.stderr  # the rows have infrastructure failures
+    assert "qwen[/b][bold]" in done.stdout

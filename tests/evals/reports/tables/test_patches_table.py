@@ -35,7 +35,8 @@ def add_patches(row: dict[str, Any]) -> dict[str, Any]:
     if row["outcome"] != "graded":
         return row
     is_traced = (row["successor"], row["view"], row["repeat"]) == ("openai:alpha", "trace", 1)
-    own = PATCHES.get(row["record_id"], CLEAN) if is_traced else CLEAN
+    clean = CLEAN | {"cleaned_resolved": row["resolved"]}
+    own = PATCHES.get(row["record_id"], clean) if is_traced else clean
     return row | {"patch_files": 2, "patch_lines": row["events"]} | own
 
 

@@ -55,8 +55,8 @@ def test_every_table_has_a_number(published_rows: Path) -> None:
     assert [table.number for table in found] == list(range(1, TABLES + 1))
     assert len({table.name for table in found}) == TABLES
     for table in found:
-        # Rows of earlier versions have no remainders, no kept lines and no regressions.
-        assert table.rows or table.name in ("uninterrupted", "belief", "states_by_regression")
+        # Rows of earlier versions have no remainders and no kept lines.
+        assert table.rows or table.name in ("uninterrupted", "belief")
         assert all(len(row) == len(table.columns) for row in table.rows)
 
 
@@ -76,6 +76,9 @@ def test_the_study(published_rows: Path) -> None:
         ("handoff states", "needs_completion"): 3,
         ("handoff states", "behavior_broken"): 1,
         ("handoff states", "already_solved"): 1,
+        ("handoff states, any regression is broken", "needs_completion"): 3,
+        ("handoff states, any regression is broken", "behavior_broken"): 1,
+        ("handoff states, any regression is broken", "already_solved"): 1,
         ("takeovers", "graded"): 49,
         ("takeovers by openai:alpha", "finished"): 14,
         ("takeovers by openai:alpha", "steps"): 11,

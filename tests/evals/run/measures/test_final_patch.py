@@ -33,8 +33,11 @@ def test_scratch_files_and_tests_are_listed() -> None:
 
 def test_scratch_and_build_files_are_removed() -> None:
     assert clean_patch(CHANGE + TEST + EXTRAS + make_section("setup.py"), DIRECTORIES) == CHANGE + TEST
-    assert clean_patch(CHANGE + TEST, DIRECTORIES) is None
-    assert clean_patch("", DIRECTORIES) is None
+    assert clean_patch(CHANGE + TEST, DIRECTORIES) == CHANGE + TEST
+    assert clean_patch("", DIRECTORIES) == ""
+    tracked = make_section("build/generate.py")
+    assert clean_patch(tracked + EXTRAS, DIRECTORIES) == tracked
+    assert measure_patch(tracked, DIRECTORIES).scratch_files == ()
     assert clean_patch(EXTRAS, DIRECTORIES) == ""
     nested = make_section("src/setup.py")
     assert clean_patch(nested + EXTRAS, DIRECTORIES) == nested

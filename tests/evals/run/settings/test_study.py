@@ -96,6 +96,12 @@ def test_a_higher_limit_adds_the_next_tasks_of_the_order(
 def test_a_study_can_be_run_with_other_settings(
     verified_parquet: Path, run_main: RunCommand, tmp_path: Path
 ) -> None:
+    other = ("--quota", "already_solved=5", "--model", "openai:m")
+    out = run_dry(run_main, verified_parquet, "--study", "predecessors", *other, "--out", tmp_path / "o")
+    assert "points: 5 (" in out
+    other = ("--max-points", "6", "--model", "openai:m")
+    out = run_dry(run_main, verified_parquet, "--study", "repeats", *other, "--out", tmp_path / "o")
+    assert "points: 6 (" in out
     own = ("--prompt", "short", "--no-grading-network", "--max-points", "7", "--model", "openai:m")
     out = run_dry(run_main, verified_parquet, "--study", "predecessors", *own, "--out", tmp_path / "o")
     assert "points: 7 (" in out

@@ -1,0 +1,97 @@
+"""Checks before a run, which detect what would make it fail."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from langgraph_takeover.evals import models
+from langgraph_takeover.evals.run.settings.config import RunConfig, RunUsageError
+from langgraph_takeover.evals.run.settings.entries import check_windows
+from langgraph_takeover.evals.tasks import Task
+from langgraph_takeover.evals.tasks.grading import check_gradable
+from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.sandbox.interface import SandboxUnavailableError
+
+
+def check_run(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
+    """Detect before a run what would make it fail.
+
+    Raises RunUsageError, ModelNameError, TaskSourceError or SandboxUnavailableError.
+    """
+    from langgraph_takeover.handoff.views import VIEWS_WITH_NOTES
+
+    if config.records_of is not None:
+        from langgraph_takeover.evals.run.reuse import check_source
+
+        check_source(config)
+    if redact(config.base_url) != config.base_url:
+        raise RunUsageError(
+            "--base-url: contains a secret, which the run would store (set OPENAI_API_KEY instead)"
+        )
+    writers = tuple(config.choose_writer(name) for name in config.predecessors)
+    for name in dict.fromkeys((*config.predecessors, *config.successors, *writers)):
+        models.check_model(name, tasks, config.base_url, config.models)
+    check_windows(config)
+    if any(models.parse_model_name(name).kind == "replay" for name in writers) and len(config.views) > 1:
+        wanting = [view for view in config.views if view in VIEWS_WITH_NOTES]
+        if wanting:
+            raise RunUsageError(
+                f"--notes-model: a replay cannot write notes, but {wanting[0]} needs them (use an LLM)"
+            )
+    for task in tasks:
+        task.build_spec(config.sandbox, config.run_id, out)
+    _check_sandbox(config, tasks)
+    check_gradable(tasks)
+
+
+def _check_image(task: Task, config: RunConfig) -> None:
+    from langgraph_takeover.sandbox.backends.docker import require_image
+
+    image = task.build_spec(config.sandbox, config.run_id, Path()).image
+    if image is None:
+        return
+    try:
+        require_image(image)
+    except SandboxUnavailableError as error:
+        dockerfile = task.directory is not None and (task.directory / "Dockerfile").is_file()
+        cure = f"docker build -t {image} {task.directory}" if dockerfile else f"docker pull {image}"
+        raise RunUsageError(f"task {task.id}: its image is not on this Docker daemon ({cure})") from error
+
+
+def _check_sandbox(config: RunConfig, tasks: tuple[Task, ...]) -> None:
+    if config.sandbox == "process" and not config.allow_unisolated:
+        strangers = [
+            name for name in (*config.predecessors, *config.successors) if not models.is_builtin(name)
+        ]
+        if strangers:
+            raise RunUsageError(
+                f"--sandbox process would run the commands of {strangers[0]} as your user, with your files and "
+                "network (use host or docker, or pass --allow-unisolated)"
+            )
+    if config.sandbox == "host":
+        from langgraph_takeover.sandbox.backends.host import unavailable_reason
+
+        reason = unavailable_reason()
+        if reason is not None:
+            raise RunUsageError(f"--sandbox host: {reason} (or use docker or process)")
+    if config.sandbox == "docker":
+        from langgraph_takeover.sandbox.backends.docker import client
+
+        client()
+        if shutil.which("docker") is None:
+            raise RunUsageError(
+                "--sandbox docker: the docker command is not installed, but the swebench harness needs it"
+            )
+    if config.sandbox != "process":
+        for task in tasks:
+            _check_image(task, config)
+
+
+def check_takeovers(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
+    """The same for a run whose records and notes exist already.
+
+    Raises RunUsageError, ModelNameError or SandboxUnavailableError.
+    """
+    only = {"predecessors": config.successors, "notes_model": config.successors[0], "views": ()}
+    check_run(config.model_copy(update=only), tasks, out)
