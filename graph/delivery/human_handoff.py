@@ -173,5 +173,5 @@ def _hand_over_record(home: Home, outcome: Outcome, person: str, agent: str, mes
         target=agent,
         source=person,
         envelope=Envelope(message=message),
-        idempotency_key=f"given {record}",
+        idempotency_key=f"given {record}"[:255],
     )
