@@ -63,7 +63,7 @@ def _resend(home: Home, handoff: Handoff, sandbox: SandboxSpec) -> str:
     found = _load_sent_record(home, handoff)
     if found is not None and not verify_record(home.records.directory(found.id)).problems:
         return found.id
-    record_id = f"{_original_id(handoff)}.{handoff.id}.{handoff.offers}"
+    record_id = f"{find_original_id(handoff.record, handoff.id)}.{handoff.id}.{handoff.offers}"
     if not is_valid_id(record_id):
         raise HandoffError(
             f"handoff {handoff.id}: no valid name for another record: {record_id!r:.80} {_CURE}"
@@ -98,14 +98,14 @@ def _load_sent_record(home: Home, handoff: Handoff) -> HandoffRecord | None:
     return record if record.digest == handoff.digest else None
 
 
-def _original_id(handoff: Handoff) -> str:
-    """Return the id of the record that the source made first."""
-    return re.sub(rf"\.{re.escape(handoff.id)}\.\d+$", "", handoff.record)
+def find_original_id(record_id: str, handoff_id: str) -> str:
+    """Return the id of the first offered record, of which a later one is a copy."""
+    return re.sub(rf"\.{re.escape(handoff_id)}\.\d+$", "", record_id)
 
 
 def _find_origin(saver: Saver, handoff: Handoff) -> _Origin:
     """Return the first checkpoint of the source whose next step made the record. Raises HandoffError."""
-    record_id = _original_id(handoff)
+    record_id = find_original_id(handoff.record, handoff.id)
     stored = {
         each.config["configurable"]["checkpoint_id"]: each for each in saver.list(_config(handoff.thread))
     }
