@@ -73,7 +73,9 @@ def create_record(
     context = get_agent_context(runtime)
     execution = runtime.execution_info
     checkpoint = execution.checkpoint_id if execution else ""
-    record_id = build_record_id(run_id, _shift_point(point, state, build_full_trace(state, context)))
+    # Loading the trace of the predecessor is slow, and only the id of a periodic record needs it.
+    trace = build_full_trace(state, context) if point.kind == "periodic" else None
+    record_id = build_record_id(run_id, point if trace is None else _shift_point(point, state, trace))
     if (existing := _find_record(context, record_id)) is not None:
         if existing.checkpoint_id == checkpoint and existing.thread_id == context.session.thread:
             return existing
@@ -92,6 +94,7 @@ def create_record(
         predecessor=context.display_model,
         task=task,
         payload=payload,
+        trace=trace,
     )
     report_progress(runtime, "record", state, kind=point.kind, record=record.id)
     return record
@@ -108,13 +111,18 @@ def save_record(
     task: TaskBrief | None = None,
     payload: Payload | None = None,
     attach: Callable[[HandoffRecord, Path], None] | None = None,
+    trace: tuple[Event, ...] | None = None,
 ) -> HandoffRecord:
     """Save the record of a point at the end of the state's events, with the snapshot of the state's sandbox.
 
-    `attach` may add files to the record's directory. Raises SnapshotNotFoundError, SnapshotCorruptError,
-    SandboxUnavailableError, FencedError, and RecordError if the record that the run took over cannot be read.
+    `trace` is the full trace, if the caller has it. `attach` may add files to the record's directory.
+
+    Raises SnapshotNotFoundError, SnapshotCorruptError, SandboxUnavailableError, FencedError, and RecordError if the
+    record that the run took over cannot be read.
     """
-    own_task, trace = get_task(state), _join_trace(state, session.records)
+    own_task = get_task(state)
+    if trace is None:
+        trace = _join_trace(state, session.records)
     point = _shift_point(point, state, trace)
 
     def build(directory: Path) -> HandoffRecord:

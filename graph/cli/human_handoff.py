@@ -64,7 +64,7 @@ def take(
     allow_unisolated: UnisolatedOption = False,
 ) -> None:
     """Take over a record as a person: print its note and open its sandbox in a shell."""
-    from langgraph_takeover.graph.delivery.human_handoff import take_record
+    from langgraph_takeover.graph.delivery.human_handoff import load_record_to_take, take_record
     from langgraph_takeover.handoff.notes.structured_note import render_structured_note
     from langgraph_takeover.handoff.views.display import escape_control_chars
     from langgraph_takeover.nodes.model.human import HELP_TEXT
@@ -82,11 +82,12 @@ def take(
         return line.rstrip("\n")
 
     with _open_home_of_record(record, database) as (found, record_id):
-        known = found.records.load(record_id)
+        person = name or current_user()
+        known = load_record_to_take(found, record_id, person)
         show(f"{render_structured_note(known)}\n\n{HELP_TEXT}")
         spec = choose_sandbox_spec(found, record_id, directory, sandbox, allow_unisolated)
         with _restore_terminal():
-            done = take_record(found, known, name or current_user(), read=read, show=show, sandbox=spec)
+            done = take_record(found, known, person, read=read, show=show, sandbox=spec)
         _print_result(found, record_id, done)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 from langgraph_takeover.graph.delivery.offer import hand_over, require_known_agent
+from langgraph_takeover.graph.delivery.resending import find_original_id
 from langgraph_takeover.graph.delivery.rollback import sandbox_spec_for
-from langgraph_takeover.graph.errors import RecordNotTakenError
+from langgraph_takeover.graph.errors import HandoffError, RecordNotTakenError
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.outcome import Outcome
 from langgraph_takeover.graph.runs.api import open_run
@@ -16,7 +17,7 @@ from langgraph_takeover.graph.runs.run import Run
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff
 from langgraph_takeover.handoff.records.envelope import Envelope
-from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
 from langgraph_takeover.nodes.model.human import HumanLeftError, HumanModel
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec
 
@@ -55,7 +56,7 @@ def take_record(
 
     If the record was offered to them, they confirm that first, within an hour; an expired offer is made again. If they
     leave, the same call resumes. Default sandbox: an isolated one. Raises RecordError, RollbackError,
-    SandboxUnavailableError and ThreadHeldError.
+    SandboxUnavailableError, ThreadHeldError, and HandoffError if another record was sent in place of this one.
     """
     given_to: list[tuple[str, str]] = []
     with (
@@ -67,6 +68,8 @@ def take_record(
         if begun is not None and begun.get("stop_reason") in _UNTAKEN:
             held.discard()
             begun = None
+        if begun is None and offered is None:
+            _require_newest_record(home, record.id, person)
         if begun is not None:
             outcome = held.resume(go_back=True)
         elif offered is not None:
@@ -142,13 +145,41 @@ def _open_human_run(
         yield held
 
 
+def load_record_to_take(home: Home, record_id: str, person: str) -> HandoffRecord:
+    """Load a record. Raises RecordError, or HandoffError if it is damaged and another one replaced it."""
+    try:
+        return home.records.load(record_id)
+    except RecordError:
+        _require_newest_record(home, record_id, person)
+        raise
+
+
+def _require_newest_record(home: Home, record_id: str, person: str) -> None:
+    """Raise HandoffError, with the record to take, if the person's offer has another record in place of this one."""
+    for offer in _list_open_offers(home, person):
+        original, named = (find_original_id(each, offer.id) for each in (offer.record, record_id))
+        if offer.record != record_id and original == named:
+            raise HandoffError(
+                f"record {record_id}: handoff {offer.id} offers {offer.record} in its place "
+                f"(take that: handoff take {home.records.directory(offer.record)})"
+            )
+
+
+def _list_open_offers(home: Home, person: str) -> list[Handoff]:
+    """List the offers to a person that can be accepted: those in time first, then those that have expired."""
+    offers = handoffs.list_handoffs(home.ledger, ["offered", "timed_out"])
+    return sorted(
+        (each for each in offers if each.target == person), key=lambda each: each.state == "timed_out"
+    )
+
+
 def _renew_offer(home: Home, record: HandoffRecord, person: str) -> Handoff | None:
     """Return the open offer of a record to a person, with enough time to confirm it; None without an offer."""
     ledger = home.ledger
-    offers = handoffs.list_handoffs(ledger, ["offered", "timed_out"])
-    offer = next((each for each in offers if each.record == record.id and each.target == person), None)
-    if offer is None:
+    offers = [each for each in _list_open_offers(home, person) if each.record == record.id]
+    if not offers:
         return None
+    offer = offers[0]
     remaining_s = handoffs.compute_remaining_s(ledger, offer)
     if offer.state == "offered" and 0 < remaining_s < _CONFIRM_TIMEOUT_S:
         handoffs.set_deadline(ledger, offer, _CONFIRM_TIMEOUT_S)
@@ -173,5 +204,5 @@ def _hand_over_record(home: Home, outcome: Outcome, person: str, agent: str, mes
         target=agent,
         source=person,
         envelope=Envelope(message=message),
-        idempotency_key=f"given {record}",
+        idempotency_key=f"given {record}"[:255],
     )

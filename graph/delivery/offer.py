@@ -9,7 +9,9 @@ from langgraph_takeover.graph.errors import HandoffError
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.ledger import handoffs
-from langgraph_takeover.handoff.ledger.handoffs import Handoff
+from langgraph_takeover.handoff.ledger.handoffs import Handoff, IllegalTransitionError
+from langgraph_takeover.handoff.ledger.idempotency import KEY_LABEL
+from langgraph_takeover.handoff.ledger.leases import check_name
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.nodes.context.agents import UnknownAgentError
 from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
@@ -33,13 +35,16 @@ def hand_over(
     repeated call with the same source and `idempotency_key` returns the same handoff for 24 hours; with another record,
     target or envelope it is refused.
 
-    Raises RecordError, UnknownViewError, UnknownAgentError, HandoffError, KeyReusedError and HandedOverError.
+    Raises RecordError, UnknownViewError, UnknownAgentError, HandoffError, KeyReusedError, HandedOverError, and
+    ThreadNameError for an invalid name or key.
 
     Example:
         >>> handoff = hand_over(home, "fix-1.first_validation", target="tester")
         >>> handoff.state
         'offered'
     """
+    if idempotency_key is not None:
+        check_name(idempotency_key, KEY_LABEL)
     record = home.records.load(record_id)
     source = source or record.predecessor
     request = next((each.arguments for each in reversed(record.trace) if each.kind == "action"), {})
@@ -64,14 +69,25 @@ def hand_over(
         target=target,
         envelope=envelope.model_copy(update={"source": source, "target": target, "sent_at": sent_at}),
         by=source,
-        key=f"hand_over {source} {idempotency_key}" if idempotency_key else "",
+        key=idempotency_key or "",
     )
     handoff = handoffs.load(home.ledger, prepared.id)  # a repeated call gets the first one's result
     if handoff.state != "prepared":
         return handoff
-    return handoffs.change_state(
-        home.ledger, handoff.id, "offered", by=source, version=handoff.version, deadline_s=confirm_timeout_s
-    )
+    try:
+        return handoffs.change_state(
+            home.ledger,
+            handoff.id,
+            "offered",
+            by=source,
+            version=handoff.version,
+            deadline_s=confirm_timeout_s,
+        )
+    except IllegalTransitionError:
+        handoff = handoffs.load(home.ledger, handoff.id)
+        if handoff.state == "prepared":
+            raise
+        return handoff  # a parallel call with the same key was faster
 
 
 def require_known_agent(target: str, agents: Collection[str] | None) -> None:

@@ -22,6 +22,8 @@ from langgraph_takeover.nodes.records import save_record
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
+_CURE = "(restore the record's directory from a copy, or offer another record)"
+
 
 class _Origin(NamedTuple):
     """Where a record was made: the point, and the checkpoint with its state."""
@@ -61,9 +63,11 @@ def _resend(home: Home, handoff: Handoff, sandbox: SandboxSpec) -> str:
     found = _load_sent_record(home, handoff)
     if found is not None and not verify_record(home.records.directory(found.id)).problems:
         return found.id
-    record_id = f"{_original_id(handoff)}.{handoff.id}.{handoff.offers}"
+    record_id = f"{find_original_id(handoff.record, handoff.id)}.{handoff.id}.{handoff.offers}"
     if not is_valid_id(record_id):
-        raise HandoffError(f"handoff {handoff.id}: no valid name for another record: {record_id!r:.80}")
+        raise HandoffError(
+            f"handoff {handoff.id}: no valid name for another record: {record_id!r:.80} {_CURE}"
+        )
 
     def attach(record: HandoffRecord, directory: Path) -> None:
         """Keep notes and review of a record whose own file is whole."""
@@ -94,14 +98,14 @@ def _load_sent_record(home: Home, handoff: Handoff) -> HandoffRecord | None:
     return record if record.digest == handoff.digest else None
 
 
-def _original_id(handoff: Handoff) -> str:
-    """Return the id of the record that the source made first."""
-    return re.sub(rf"\.{re.escape(handoff.id)}\.\d+$", "", handoff.record)
+def find_original_id(record_id: str, handoff_id: str) -> str:
+    """Return the id of the first offered record, of which a later one is a copy."""
+    return re.sub(rf"\.{re.escape(handoff_id)}\.\d+$", "", record_id)
 
 
 def _find_origin(saver: Saver, handoff: Handoff) -> _Origin:
     """Return the first checkpoint of the source whose next step made the record. Raises HandoffError."""
-    record_id = _original_id(handoff)
+    record_id = find_original_id(handoff.record, handoff.id)
     stored = {
         each.config["configurable"]["checkpoint_id"]: each for each in saver.list(_config(handoff.thread))
     }
@@ -110,14 +114,27 @@ def _find_origin(saver: Saver, handoff: Handoff) -> _Origin:
         if parent not in stored or not stored[parent].checkpoint["channel_values"].get("fired"):
             continue
         graph = build_graph(graph_kind(after), saver)
-        state, records = (
+        state, later = (
             cast(AgentState, graph.get_state(each.config).values) for each in (stored[parent], after)
         )
-        made = records.get("records", [])[len(state.get("records", [])) :]
-        if record_id in made:
-            point = HandoffPoint.model_validate(state["fired"][made.index(record_id)])
+        point = _find_point(record_id, state, later)
+        if point is not None:
             return _Origin(point, str(parent), state)
-    raise HandoffError(f"thread {handoff.thread!r} no longer has the checkpoint of record {record_id}")
+    raise HandoffError(
+        f"thread {handoff.thread!r} no longer has the checkpoint of record {record_id} {_CURE}"
+    )
+
+
+def _find_point(record_id: str, before: AgentState, after: AgentState) -> HandoffPoint | None:
+    """Return the point whose record one step made; periodic records have a list of their own."""
+    fired = [HandoffPoint.model_validate(point) for point in before["fired"]]
+    records = after.get("records", [])[len(before.get("records", [])) :]
+    periodic = after.get("periodic_records", [])[len(before.get("periodic_records", [])) :]
+    pairs = (
+        *zip(records, (point for point in fired if point.kind != "periodic"), strict=False),
+        *zip(periodic, (point for point in fired if point.kind == "periodic"), strict=False),
+    )
+    return next((point for made, point in pairs if made == record_id), None)
 
 
 def _config(thread: str) -> RunnableConfig:

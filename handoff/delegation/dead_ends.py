@@ -1,20 +1,29 @@
-"""Dead ends that the trace itself proves: failures on the current files, and edits that failed and were undone."""
+"""Dead ends that the trace itself proves: failures in the current state, and edits that failed and were undone."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from langgraph_takeover.handoff.points.detector_state import DetectorState
 from langgraph_takeover.handoff.points.detectors import DetectorUpdate, replay_events
+from langgraph_takeover.handoff.points.validation import ShellLocation, find_validations
 from langgraph_takeover.handoff.records.record import TaskBrief
-from langgraph_takeover.handoff.shell.command_effects import find_effect
+from langgraph_takeover.handoff.shell.command_effects import CommandEffect, find_effect
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
 from langgraph_takeover.handoff.trace.conversation import Step, list_steps
-from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
 from langgraph_takeover.sandbox.interface import FileChange
 
 _WRITING_COMMANDS = ("create", "insert", "str_replace")
 """Commands of the editor that depend on nothing but their arguments and the files."""
+_TOOLS_WITHOUT_EFFECT = ("editor", "handoff", "finish", "recall", UNREADABLE)
+"""Tools that change nothing, or only files that the tree covers."""
+_NOT_STARTED = (126, 127)
+"""Exit codes of a shell that cannot start a program: they say nothing about the files."""
+_SEPARATORS = re.compile(r"&&|\|\||[;|\n]|(?<![<>&])&(?![>&])")
+_SUBSTITUTION = re.compile(r"[`(]")
 
 
 class ProvenDeadEnd(NamedTuple):
@@ -36,9 +45,10 @@ class _Edit(NamedTuple):
 def list_proven_dead_ends(trace: tuple[Event, ...], task: TaskBrief) -> tuple[ProvenDeadEnd, ...]:
     """List the dead ends of a trace in order.
 
-    A command or an edit is one if it failed on the current files each time that it ran on them. An edit that was made is
-    one if the last validation before its undoing failed, and its content did not come back. The files of an imported run
-    are inferred, so its trace proves nothing.
+    A command is one if it failed on the current files each time that it ran on them, and no later command may have changed
+    the shell, a process or an ignored file. An edit that the editor refused is one if it failed on the current files. An
+    edit that was made is one if the last validation before its undoing failed, and its content did not come back. The
+    files of an imported run are inferred, so its trace proves nothing.
     """
     if not trace or not all(event.tree for event in trace):
         return ()
@@ -52,16 +62,22 @@ def list_proven_dead_ends(trace: tuple[Event, ...], task: TaskBrief) -> tuple[Pr
 def _list_failures(
     steps: list[Step], updates: Mapping[int, DetectorUpdate], trace: tuple[Event, ...]
 ) -> Iterator[ProvenDeadEnd]:
-    """Yield the last run of each action that always failed on the current files and left them unchanged."""
+    """Yield the last run of each action that always failed in the current state and left the files unchanged."""
     tree = trace[-1].tree
     found: dict[tuple[str, ...], ProvenDeadEnd | None] = {}
-    for action, seen in steps:
+    for step, next_cwd in zip(steps, _list_next_directories(steps), strict=True):
+        action, seen = step
         assert seen is not None
+        if _may_change_state(action, seen, next_cwd, updates[seen.index].state):
+            found = {key: each for key, each in found.items() if each is None or each.action.tool == "editor"}
         if not action.tree == seen.tree == tree:
             continue
-        key = (action.tool, seen.cwd or "", *map(str, sorted(action.arguments.items())))
         run = updates[seen.index].validation
-        reason = _explain_failure(action, seen, run.outcome if run else None)
+        outcome = run.outcome if run else None
+        if not seen.timed_out and (outcome == "environment_error" or seen.exit_code in _NOT_STARTED):
+            continue
+        key = (action.tool, seen.cwd or "", *map(str, sorted(action.arguments.items())))
+        reason = _explain_failure(action, seen, outcome)
         if not reason or (key in found and found[key] is None):
             found[key] = None
             continue
@@ -69,6 +85,45 @@ def _list_failures(
         sentence = f"Do not repeat the {what} of event {seen.index}: {reason} on the current files."
         found[key] = ProvenDeadEnd(action, seen, sentence)
     yield from (each for each in found.values() if each is not None)
+
+
+def _list_next_directories(steps: list[Step]) -> list[str | None]:
+    """Return, for each step, the directory in which the next shell command starts; None if unknown."""
+    directories: list[str | None] = []
+    directory: str | None = None
+    for action, seen in reversed(steps):
+        directories.append(directory)
+        if action.tool == "shell" and seen is not None:
+            directory = seen.cwd
+    return directories[::-1]
+
+
+def _may_change_state(action: Event, seen: Event, next_cwd: str | None, state: DetectorState) -> bool:
+    """Return whether an action may change what a tree omits: the shell, processes, ignored and installed files.
+
+    Tests, linters and reproductions count as harmless, builds do not.
+    """
+    if seen.refused or action.tool in _TOOLS_WITHOUT_EFFECT:
+        return False
+    if action.tool != "shell":
+        return True
+    command = action.arguments.get("command", "")
+    effect = find_effect(command)
+    if effect == "anything":
+        effects = {_find_part_effect(part, seen, state) for part in _SEPARATORS.split(command)}
+        effect = max(effects, key=("nothing", "shell", "anything").index)
+    is_same_directory = seen.cwd is not None and seen.cwd == next_cwd
+    return effect == "anything" or (effect == "shell" and not is_same_directory)
+
+
+def _find_part_effect(part: str, seen: Event, state: DetectorState) -> CommandEffect:
+    """Return the effect of one program of a command line, without that of a validation that builds nothing."""
+    if not part.strip():
+        return "nothing"
+    location = ShellLocation(seen.cwd, state.workspace)
+    matches = () if _SUBSTITUTION.search(part) else find_validations(part, state.written_scripts, location)
+    is_harmless = bool(matches) and all(match.kind != "build" for match in matches)
+    return "nothing" if is_harmless else find_effect(part)
 
 
 def _explain_failure(action: Event, seen: Event, outcome: ValidationOutcome | None) -> str:
@@ -84,9 +139,7 @@ def _explain_failure(action: Event, seen: Event, outcome: ValidationOutcome | No
         return ""
     if seen.exit_code and (outcome is not None or find_effect(command) == "anything"):
         return f"it exited with {seen.exit_code}"
-    if outcome is None:
-        return ""
-    return "its validation failed" if outcome == "failed" else "its validation could not run"
+    return "its validation failed" if outcome == "failed" else ""
 
 
 def _list_undone_edits(steps: list[Step], updates: Mapping[int, DetectorUpdate]) -> Iterator[ProvenDeadEnd]:

@@ -142,7 +142,8 @@ def prepare(
 ) -> Handoff:
     """Store a new handoff; its default id is random. A repeated call with the same key or id returns it unchanged.
 
-    When it was sent is no part of the comparison. Raises KeyReusedError, and ValueError for invalid names.
+    Each source has its own keys. The comparison ignores the time of sending. Raises KeyReusedError, and ThreadNameError
+    for an invalid name or key.
     """
     names = {"handoff's id": handoff_id, "source's name": source, "target's name": target}
     for what, name in names.items():
@@ -178,7 +179,7 @@ def prepare(
         return _load(connection, new_id)
 
     request = ["prepare", handoff_id, expected, _drop_sent_at(redacted)]
-    return run_once(ledger, key, request, write, Handoff)
+    return run_once(ledger, key, request, write, Handoff, key_owner=source)
 
 
 def _drop_sent_at(envelope: Envelope) -> dict[str, Any]:

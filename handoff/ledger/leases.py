@@ -71,7 +71,7 @@ class HandedOverError(TakeoverError):
 
 
 class ThreadNameError(TakeoverError, ValueError):
-    """The name of a thread is invalid."""
+    """The name of a thread or an agent, or an idempotency key, is invalid."""
 
 
 def check_thread(thread: str) -> None:
@@ -82,7 +82,7 @@ def check_thread(thread: str) -> None:
 def check_name(name: str, label: str = "name") -> None:
     """Raise ThreadNameError for a name that some database or file system cannot store, or that could control a terminal."""
     if not isinstance(name, str):
-        raise ThreadNameError(f"a {label} is text, not {name!r:.60}")
+        raise ThreadNameError(f"invalid {label} {name!r:.60} (pass text)")
     if not name.strip() or len(name) > MAX_ID_LENGTH or _UNPRINTABLE.search(name):
         raise ThreadNameError(
             f"invalid {label} {name!r:.60} (use 1 to {MAX_ID_LENGTH} characters, none of them a control character)"

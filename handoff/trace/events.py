@@ -14,7 +14,7 @@ from langgraph_takeover.sandbox.interface import FileChange, Frozen
 EventKind = Literal["action", "observation"]
 PointKind = Literal["first_source_edit", "first_validation", "first_post_failure_edit", "requested"]
 RecordKind = Literal[PointKind, "periodic"]
-"""What a record is made for: a handoff point, or the passing of some steps, which is none."""
+"""The cause of a record: a handoff point, or a fixed number of steps (`periodic`), which is not a handoff point."""
 UNREADABLE = "unreadable"
 """Tool name of a reply that does not contain exactly one readable action."""
 

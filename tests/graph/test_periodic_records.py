@@ -9,6 +9,7 @@ import pytest
 from langgraph_takeover import Agent, deliver, hand_over, run_team
 from langgraph_takeover.errors import SettingsError
 from langgraph_takeover.evals.run.settings.config import POINTS, RunConfig
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
 from langgraph_takeover.handoff.records.verification import verify_record
 from langgraph_takeover.handoff.trace.events import PointKind
 from langgraph_takeover.nodes.context.settings import ALL_POINTS
@@ -52,6 +53,30 @@ def test_a_successor_continues_from_a_periodic_record(bench: RunHarness) -> None
     (name,) = state["periodic_records"]
     assert name == "after.periodic-7"  # its trace begins with that of the record
     assert len(bench.store.load(name).trace) == 8
+
+
+@pytest.mark.parametrize("settings", [{"record_every_steps": 3}, {"points": ("first_source_edit",)}])
+def test_a_record_loads_that_of_the_predecessor_once(
+    bench: RunHarness, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    bench.run(scripted_model(*NOTES[:2], DONE), record_every_steps=2)
+    loaded, load = list[str](), RecordStore.load
+
+    def count(store: RecordStore, record_id: str) -> HandoffRecord:
+        loaded.append(record_id)
+        return load(store, record_id)
+
+    monkeypatch.setattr(RecordStore, "load", count)
+    counts = []
+    for run_id, chosen in (("without", {}), ("with", settings)):
+        loaded.clear()
+        options = {"points": (), "policy": "record", "run_id": run_id, **chosen}
+        state = bench.take_over(
+            scripted_model(NOTES[0], EDIT, SHOW, DONE), "trace", "run.periodic-3", **options
+        )
+        counts.append(loaded.count("run.periodic-3"))
+    assert len([*state.get("records", []), *state.get("periodic_records", [])]) == 1
+    assert counts[1] - counts[0] == 1
 
 
 def test_a_periodic_record_can_be_handed_over(bench: RunHarness) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,11 +11,14 @@ import pytest
 from langchain_openai import ChatOpenAI
 
 from langgraph_takeover.errors import IllegalTransitionError
-from langgraph_takeover.graph.delivery.human_handoff import take_record
+from langgraph_takeover.graph.delivery.human_handoff import load_record_to_take, take_record
 from langgraph_takeover.graph.delivery.offer import hand_over
+from langgraph_takeover.graph.delivery.resending import find_fresh_record
+from langgraph_takeover.graph.errors import HandoffError
 from langgraph_takeover.handoff.ledger import acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import list_transitions
 from langgraph_takeover.handoff.prompts import load_prompt
+from langgraph_takeover.handoff.records.record import RECORD_FILE
 from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
 
 from ...chat_server import ChatServer
@@ -160,3 +164,43 @@ def test_a_person_who_was_too_slow_can_take_the_record_again(
         assert take(0.4).outcome.stop_reason == "unconfirmed"
     assert take(0.0).outcome.stop_reason == "finished"
     assert handoffs.load(bench.home.ledger, found.id).state == "completed"
+
+
+def test_a_current_offer_precedes_an_expired_one(bench: RunHarness) -> None:
+    bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",), policy="stop")
+    expired = hand_over(bench.home, RECORD, target="ann", source="writer")
+    handoffs.change_state(bench.home.ledger, expired.id, "timed_out", by="a watcher")
+    current = hand_over(bench.home, RECORD, target="ann", source="writer")
+    assert take_as_ann(bench, RECORD).stop_reason == "finished"
+    assert states(bench.home, expired) == ["prepared", "offered", "timed_out"]
+    assert states(bench.home, current)[-1] == "completed"
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["whole", "damaged"])
+def test_a_person_learns_which_record_was_sent_again(bench: RunHarness, damaged: bool) -> None:
+    bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",), policy="stop")
+    found = hand_over(bench.home, RECORD, target="ann", source="writer")
+    rejected = handoffs.change_state(bench.home.ledger, found.id, "rejected", by="ann", reason="snapshot: it")
+    file = bench.home.records.directory(RECORD) / RECORD_FILE
+    whole = file.read_bytes()
+    file.unlink()
+    file.write_bytes(whole[:100])
+    fresh = find_fresh_record(bench.home, rejected, sandbox=bench.spec)
+    assert fresh is not None
+    handoffs.change_state(bench.home.ledger, found.id, "offered", by="a watcher", record=fresh)
+    if not damaged:
+        file.write_bytes(whole)
+    place = bench.home.records.directory(fresh.id)
+    expected = f"{found.id} offers {fresh.id} in its place (take that: handoff take {place})"
+    with pytest.raises(HandoffError, match=re.escape(expected)):
+        take_as_ann(bench, RECORD)
+    assert take_as_ann(bench, fresh.id).stop_reason == "finished"
+    assert states(bench.home, found)[-1] == "completed"
+
+
+def take_as_ann(bench: RunHarness, record_id: str) -> Any:
+    typed = iter(["double(3) is 6", "look at the file", "that the test fails", "done"])
+    record = load_record_to_take(bench.home, record_id, "ann")
+    return take_record(
+        bench.home, record, "ann", read=lambda _: next(typed), show=lambda _: None, sandbox=bench.spec
+    ).outcome

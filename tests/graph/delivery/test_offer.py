@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 
 from langgraph_takeover import hand_over
-from langgraph_takeover.errors import UnknownAgentError
+from langgraph_takeover.errors import KeyReusedError, UnknownAgentError
 from langgraph_takeover.graph.delivery.human_handoff import give_record
 from langgraph_takeover.handoff.ledger import handoffs
+from langgraph_takeover.handoff.ledger.handoffs import Handoff, list_transitions
+from langgraph_takeover.handoff.ledger.leases import ThreadNameError
 
-from ..conftest import DONE, EDIT, RunHarness, scripted_model
+from ..conftest import BOTH_DATABASES, DONE, EDIT, RunHarness, scripted_model
 from .test_delivery import RECORD
 
 AGENTS = ("writer", "tester")
@@ -43,3 +48,56 @@ def test_a_person_can_give_only_to_a_declared_agent(bench: RunHarness) -> None:
     with pytest.raises(UnknownAgentError, match="'nobody'"):
         give_record(bench.home, record, "ann", "nobody", agents=AGENTS, sandbox=bench.spec)
     assert bench.home.threads() == ("thread",)
+
+
+@BOTH_DATABASES
+def test_parallel_calls_with_one_key_get_one_handoff(
+    bench: RunHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",), policy="stop")
+    change, barrier, calls = handoffs.change_state, threading.Barrier(6), 6
+    found: list[Handoff] = []
+    errors: list[Exception] = []
+
+    def change_together(*args: Any, **options: Any) -> Handoff:
+        barrier.wait(30)  # every call has seen the handoff as prepared
+        return change(*args, **options)
+
+    def call() -> None:
+        try:
+            found.append(hand_over(bench.home, RECORD, target="tester", source="writer", idempotency_key="k"))
+        except Exception as error:
+            errors.append(error)
+
+    monkeypatch.setattr(handoffs, "change_state", change_together)
+    threads = [threading.Thread(target=call) for _ in range(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert [(each.id, each.state) for each in found] == [(found[0].id, "offered")] * calls
+    assert len(list_transitions(bench.home.ledger, found[0].id)) == 2
+
+
+@BOTH_DATABASES
+def test_a_key_belongs_to_its_source(bench: RunHarness) -> None:
+    bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",), policy="stop")
+    longest = "k" * 255
+    ids = {
+        hand_over(bench.home, RECORD, target="tester", source=source, idempotency_key=key).id
+        for source, key in (("a b", "c"), ("a", "b c"), ("a", longest), ("a b", longest))
+    }
+    assert len(ids) == 4
+    with pytest.raises(
+        KeyReusedError, match=r"^idempotency key 'b c' was used for another request \(use a new"
+    ):
+        hand_over(bench.home, RECORD, target="other", source="a", idempotency_key="b c")
+
+
+@pytest.mark.parametrize("key", ["k" * 256, "", " ", "a\nb", 7])
+def test_an_invalid_key_is_refused_by_its_name(bench: RunHarness, key: Any) -> None:
+    bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",), policy="stop")
+    with pytest.raises(ThreadNameError, match=r"^invalid idempotency key ['7].* \((use 1 to 255|pass text)"):
+        hand_over(bench.home, RECORD, target="tester", source="writer", idempotency_key=key)
+    assert handoffs.list_handoffs(bench.home.ledger) == ()

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from langgraph_takeover import Home, hand_over
+from langgraph_takeover.graph.delivery.resending import find_fresh_record
 from langgraph_takeover.graph.delivery.rollback import roll_back
+from langgraph_takeover.graph.errors import HandoffError
 from langgraph_takeover.handoff.ledger import acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, list_transitions
 from langgraph_takeover.handoff.records.record import RECORD_FILE
@@ -96,7 +98,9 @@ def test_a_supervisor_is_asked_if_the_source_cannot(bench: RunHarness, lacks: st
     assert done.waiting is not None
     assert done.waiting.problem.startswith("checksum: ")
     assert "writer cannot send it again: " in done.waiting.problem
-    expected = {"checkpoints": "no longer has the checkpoint", "lease": "is held by", "snapshot": "snapshot"}
+    cure = "(restore the record's directory from a copy, or offer another record)"
+    lost = f"thread 'thread' no longer has the checkpoint of record {RECORD} {cure}"
+    expected = {"checkpoints": lost, "lease": "is held by", "snapshot": "snapshot"}
     assert expected[lacks] in done.waiting.problem
     assert not model.seen
     assert bench.home.records.list_ids() == (RECORD,)
@@ -241,3 +245,28 @@ def test_a_successor_sends_its_record_again(bench: RunHarness) -> None:
     assert states(bench.home, second)[2:] == ["rejected", "offered", *COMPLETED]
     fresh = bench.home.records.load(done.handoff.record)
     assert (fresh.trace, fresh.point, fresh.patch) == (sent.trace, sent.point, sent.patch)
+
+
+@pytest.mark.parametrize("record_id", ["run.requested", "run.periodic-3"])
+def test_a_step_with_two_records_sends_the_right_one_again(bench: RunHarness, record_id: str) -> None:
+    asks = "<handoff>Too hard.</handoff>"
+    outcome = bench.run_to_outcome(
+        scripted_model(EDIT, asks), points=(), offer_handoff=True, record_every_steps=1
+    )
+    assert (outcome.records, outcome.periodic_records[-1]) == (("run.requested",), "run.periodic-3")
+    sent = bench.home.records.load(record_id)
+    found = hand_over(bench.home, record_id, target="tester", source="writer")
+    truncate(bench.home.records.directory(record_id) / RECORD_FILE)
+    done = deliver_record(bench, found, scripted_model(UNDERSTOOD, FIX, DONE))
+    assert states(bench.home, found)[2:] == ["rejected", "offered", *COMPLETED]
+    fresh = bench.home.records.load(done.handoff.record)
+    assert (fresh.id, fresh.point) == (f"{record_id}.{found.id}.1", sent.point)
+
+
+def test_a_name_that_is_too_long_for_another_record(bench: RunHarness) -> None:
+    found = offer_first_record(bench)
+    truncate_record(bench.home)
+    with pytest.raises(
+        HandoffError, match=r"no valid name .* \(restore the record's directory from a copy, or"
+    ):
+        find_fresh_record(bench.home, found.model_copy(update={"record": "r" * 250}), sandbox=bench.spec)

@@ -62,20 +62,42 @@ def sentences(run: Run) -> list[str]:
 
 
 def test_failures_on_the_current_files() -> None:
-    run = Run().shell("make lint", 2).edit("a").shell(TEST, 1, FAILED).shell("python fix.py", 3)
-    run = run.shell("make serve", None, timed_out=True).shell(f"{TEST} 2>&1 | tail -5", 0, FAILED).refuse()
+    run = (
+        Run().shell("make lint", 2).edit("a").shell("make serve", None, timed_out=True).shell(TEST, 1, FAILED)
+    )
+    run = run.shell(f"{TEST} 2>&1 | tail -5", 0, FAILED).refuse()
     assert sentences(run) == [
-        "Do not repeat the command of event 5: it exited with 1 on the current files.",
-        "Do not repeat the command of event 7: it exited with 3 on the current files.",
-        "Do not repeat the command of event 9: it did not end in time on the current files.",
-        "Do not repeat the command of event 11: its validation failed on the current files.",
-        "Do not repeat the edit of event 13: the editor refused it on the current files.",
+        "Do not repeat the command of event 5: it did not end in time on the current files.",
+        "Do not repeat the command of event 7: it exited with 1 on the current files.",
+        "Do not repeat the command of event 9: its validation failed on the current files.",
+        "Do not repeat the edit of event 11: the editor refused it on the current files.",
     ]
     assert sentences(run.edit("b")) == []
     # The same files again are the same tree.
     assert sentences(run.edit("a"))[:1] == [
-        "Do not repeat the command of event 5: it exited with 1 on the current files."
+        "Do not repeat the command of event 5: it did not end in time on the current files."
     ]
+    # Only the last command that may change other state is listed; a refused edit depends on the files alone.
+    assert sentences(run.shell("python fix.py", 3)) == [
+        "Do not repeat the edit of event 11: the editor refused it on the current files.",
+        "Do not repeat the command of event 17: it exited with 3 on the current files.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "fields"),
+    [
+        ("ls -la && git status", {}),
+        (f"cd /w && {TEST} -v 2>&1 | tail -5", {"text": PASSED, "cwd": "/w"}),
+        ("ruff check pkg; pytest -q", {"text": PASSED}),
+        ("cd /w && ls", {"cwd": "/w"}),
+        ("python change.py", {"refused": True}),
+    ],
+    ids=["look", "test", "lint and test", "same directory", "not run"],
+)
+def test_a_command_without_an_effect_keeps_a_failure(command: str, fields: Any) -> None:
+    run = Run().shell("python fix.py", 3, cwd="/w").shell(command, **fields).shell("ls", cwd="/w")
+    assert len(sentences(run)) == 1
 
 
 @pytest.mark.parametrize(
@@ -91,18 +113,34 @@ def test_failures_on_the_current_files() -> None:
         Run().shell("python fix.py", 1, refused=True),
         Run().edit("a", command="python fix.py", code=1),
         Run().refuse("view").refuse("undo_edit"),
+        Run().shell("pytest", 127, "bash: pytest: command not found"),
+        Run().shell("./fix.sh", 126).shell("./build/prog", 127),
+        Run().shell("pytest -q", 1, "ModuleNotFoundError: No module named 'yaml'"),
+        Run().shell("pytest -q", 1, FAILED).shell(". /tmp/v/activate"),
+        Run().shell("python fix.py", 1).shell("export X=1"),
+        Run().shell("python fix.py", 1).shell(f"export X=1 && {TEST}", 0, PASSED),
+        Run().shell("python fix.py", 1).shell(f"{TEST} -k $(make)", 0, PASSED),
+        Run().shell("./build/prog", 1).shell("make"),
+        Run().shell("pip install pkg", 1).shell("pip install -U pip"),
+        Run().shell("python client.py", 1).shell("python server.py &"),
+        Run().shell("make serve", None, timed_out=True).shell("kill 7"),
+        Run().shell("python fix.py", 1, cwd="/w").shell("cd pkg", cwd="/w").shell("ls", cwd="/w/pkg"),
+        Run().shell("python fix.py", 1, cwd="/w").shell("cd pkg", cwd="/w"),
+        Run().shell("python fix.py", 1)._add("install_package", {"name": "x"}, text="installed"),
     ],
     ids=["looks", "answers", "passed later", "passed before", "its tests passed", "exit code 0", "unknown",
-         "not run", "it changed files", "editor"],
+         "not run", "it changed files", "editor", "not found", "cannot be started", "environment", "activated",
+         "exported", "exported with a test", "built with a test", "built", "installed", "server started",
+         "process ended", "other directory", "unknown directory", "custom tool"],
 )  # fmt: skip
 def test_no_proof(run: Run) -> None:
     assert sentences(run) == []
 
 
 def test_the_directory_of_a_command_counts() -> None:
-    run = Run().shell("python fix.py", 1, cwd="/w").shell("python fix.py", 0, cwd="/w/pkg")
+    run = Run().shell(TEST, 1, FAILED, cwd="/w").shell(TEST, 0, PASSED, cwd="/w/pkg")
     assert len(sentences(run)) == 1
-    assert sentences(run.shell("python fix.py", 2, cwd="/w")) == [
+    assert sentences(run.shell(TEST, 2, FAILED, cwd="/w")) == [
         "Do not repeat the command of event 5: it exited with 2 on the current files."
     ]
 
@@ -226,7 +264,7 @@ def test_hostile_text_stays_in_the_fence(place: str) -> None:
 def test_many_and_long_attempts_are_bounded() -> None:
     run = Run()
     for number in range(40):
-        run.shell(f"python fix{number}.py {'x' * 5_000}", 1, "y" * 50_000)
+        run.shell(f"{TEST} test_{number} {'x' * 5_000}", 1, f"{'y' * 50_000}\n{FAILED}")
     found = record(run.events, payload=Payload(goal="g"))
     first, fenced, _ = split_view(found)
     assert first.count("Do not repeat the command") == fenced.count("Output:") == 10

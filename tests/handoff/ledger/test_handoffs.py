@@ -150,6 +150,22 @@ def test_a_key_is_applied_once(ledger: Ledger) -> None:
     )
 
 
+def test_parallel_requests_with_one_key_are_applied_once(ledger: Ledger) -> None:
+    barrier, found = threading.Barrier(8), list[Handoff]()
+
+    def send() -> None:
+        barrier.wait()
+        found.append(prepare_handoff(ledger, handoff_id=None, key="k"))
+
+    senders = [threading.Thread(target=send) for _ in range(8)]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join()
+    assert found == [found[0]] * 8
+    assert list_handoffs(ledger) == (found[0],)
+
+
 def test_the_source_is_fenced_off_from_acceptance_to_roll_back(ledger: Ledger) -> None:
     lease = acquire(ledger, "thread-1")
     advance_handoff(ledger, "offered")
