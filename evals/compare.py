@@ -151,8 +151,8 @@ def _describe_differences(comparison: Comparison) -> list[str]:
 def _format_medians(measure: MetricChange, *, with_change: bool = False) -> str:
     if measure.before is None or measure.after is None:
         return "–"
-    has_change = with_change and measure.median_change is not None
-    change = f" ({100 * (measure.median_change or 0):+.1f} %)" if has_change else ""
+    has_change = with_change and measure.change_of_medians is not None
+    change = f" ({100 * (measure.change_of_medians or 0):+.1f} %)" if has_change else ""
     return f"{measure.before:,.0f} → {measure.after:,.0f}{change}"
 
 

@@ -139,8 +139,8 @@ def _print_selection(console: Console, work: RunJobs) -> None:
     """Print why handoff points are not selected, or which quotas they do not fill."""
     if missing := work.describe_missing_results():
         console.print(
-            f"Handoff points not selected: the results of {missing} are missing (add them with --resume, or leave out "
-            "tasks that cannot run with --task-ids in a new run).",
+            f"Handoff points not selected: the results of {missing} are missing (continue with --resume; if some tasks "
+            "cannot run, start a new run and omit them from --task-ids).",
             style="yellow",
         )
     elif shortages := work.describe_shortages():

@@ -91,7 +91,8 @@ OPTIONS: dict[str, OptionInfo] = {
     ),
     "quota": Option(
         help="Number of handoff points in one state per predecessor (repeatable), such as needs_completion=30 or "
-        "already_solved=10:first_source_edit,first_validation. Points are chosen once all predecessors and labels are done.",
+        "already_solved=10:first_source_edit,first_validation. Points are chosen once all predecessors and labels are "
+        "complete. Not with --max-points.",
         show_default="all points",
     ),
     "repeats": Option(help="Takeovers per point and view."),
@@ -150,7 +151,8 @@ OPTIONS: dict[str, OptionInfo] = {
     ),
     "grading_network": Option(
         "--grading-network/--no-grading-network",
-        help="Give the official tests in Docker network access, as the swebench harness does. Agents never get any.",
+        help="Give the official tests in Docker network access, as the swebench harness does. Agents in docker and host "
+        "have no network.",
     ),
     "journal": Option(
         envvar="TAKEOVER_JOURNAL",

@@ -81,7 +81,7 @@ def _list_excluded_points(excluded: ExcludedPoints) -> list[str]:
                 f"view can be shown ({names})."
             )
     if excluded.is_unchecked:
-        caveats.append("No row of notes was found: points without notes are not excluded.")
+        caveats.append("No rows of notes (notes.jsonl missing?): points without notes could not be excluded.")
     return caveats
 
 
@@ -101,5 +101,5 @@ def _list_other_verdicts(takeovers: Iterable[Row]) -> list[str]:
     )
     more = ", …" if len(differ) > 3 else ""
     return [
-        f"Takeovers with another verdict without scratch files: {len(differ)}; see table 16: {names}{more}."
+        f"Takeovers whose verdict depends on scratch or build files: {len(differ)} (table 16): {names}{more}."
     ]

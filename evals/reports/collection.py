@@ -14,7 +14,7 @@ from langgraph_takeover.handoff.views import VIEWS, VIEWS_WITH_NOTES
 
 STATES = ("needs_completion", "already_solved", "behavior_broken")
 STATE_BY_REGRESSION = "state_by_regression"
-"""The field with the second reading of a handoff state."""
+"""The field with the handoff state in the regression-first order."""
 BEST_INFORMED_VIEWS = ("trace", "transcript", "cited", "payload", "structured", "summary")
 """Views, from the most informative down."""
 
@@ -102,7 +102,7 @@ def collect_report_data(results: Results) -> ReportData:
 
 
 def read_states_by_regression(labels: Iterable[Row]) -> dict[str, str]:
-    """The second reading of each record's state: unresolved with any regression is broken. Empty if no label knows."""
+    """Each record's state in the regression-first order: unresolved with any regression is broken. Empty if no label knows."""
     graded = [row for row in labels if row.get("handoff_state")]
     if not any(isinstance(row.get("regressions"), bool) for row in graded):
         return {}

@@ -35,7 +35,7 @@ class MetricChange(NamedTuple):
 
     before: float | None
     after: float | None
-    median_change: float | None
+    change_of_medians: float | None
     mean_change: Estimate
 
 

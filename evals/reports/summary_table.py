@@ -105,7 +105,7 @@ def print_paper_comparison(console: Console, paper: Table) -> None:
     if not found:
         return
     table = ConsoleTable(
-        title=f"{paper.title}, changes in % and percentage points (paper: range of its pairs)"
+        title=f"{paper.title}, changes in % and percentage points (paper: range of its model combinations)"
     )
     names = [name for name, measure in _COMPARED.items() if any(measure in each for each in found.values())]
     by_predecessor = any(category for _, category, _ in found)

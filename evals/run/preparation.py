@@ -210,8 +210,8 @@ def _check_point_limit(config: RunConfig) -> None:
     is_older = "quotas" not in config.model_fields_set
     if is_older and config.max_points is not None and len(config.predecessors) > 1:
         raise RunUsageError(
-            f"--resume: an earlier version made this run; its --max-points {config.max_points} counts all predecessors "
-            "together, and this version counts each (start a new run with --from)"
+            f"--resume: --max-points {config.max_points} was a total over all predecessors when this run started, and is now "
+            "per predecessor (start a new run with --from)"
         )
 
 

@@ -237,8 +237,8 @@ def _drop_old_states(labels: list[Row]) -> list[str]:
     if not old:
         return []
     return [
-        f"labels with behavior_broken by an earlier version, in which any regression meant broken: {len(old)}, shown as "
-        f"{UNLABELLED} (a run with --from labels them again)"
+        f"labels with behavior_broken in the regression-first order of an earlier version: {len(old)}, shown as {UNLABELLED} "
+        "(relabel them in a new run with --from)"
     ]
 
 

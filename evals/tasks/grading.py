@@ -65,11 +65,13 @@ class Verdict(Frozen):
 
 def describe_network(backend: BackendName) -> str:
     """The network of the official tests if it is requested."""
+    if backend == "process":
+        return "the host's"
     if backend != "docker":
-        return f"none: a {backend} sandbox never has any, only Docker's"
+        return "none (--grading-network affects only Docker)"
     routes = [line.split() for line in _ROUTES.read_text().splitlines()[1:]] if _ROUTES.exists() else []
     if not any(destination == mask == "00000000" for _, destination, *_, mask, _, _, _ in routes):
-        return "none: this host has no route to the internet, so tests that need it fail"
+        return "none: this host has no route to the internet, so tests that need it fail (continuing)"
     return "Docker's default"
 
 

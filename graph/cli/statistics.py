@@ -26,8 +26,8 @@ Examples:
 
   handoff stats --json | jq '.by_target.tester.success_rate'
 
-Success: completed handoffs in relation to all that have ended (completed, blocked, rolled back). Acceptance: seconds from
-the first offer to the first acceptance. Retries: offers after the first. Nothing is written.
+Success: share of ended handoffs (completed, blocked, rolled back) that completed. Accept: seconds from the first offer to
+the first acceptance. Retries: offers after the first. Refusals: number by kind. Read-only.
 
 Exit codes: 0 done, 2 usage, 3 the database failed.
 """
@@ -38,9 +38,9 @@ _TITLES = (
     "open",
     "completed",
     "success",
-    "median s",
-    "P90 s",
-    "max s",
+    "accept median s",
+    "accept P90 s",
+    "accept max s",
     "retries",
     "refusals",
 )

@@ -66,7 +66,7 @@ def _resend(home: Home, handoff: Handoff, sandbox: SandboxSpec) -> str:
     record_id = f"{find_original_id(handoff.record, handoff.id)}.{handoff.id}.{handoff.offers}"
     if not is_valid_id(record_id):
         raise HandoffError(
-            f"handoff {handoff.id}: no valid name for another record: {record_id!r:.80} {_CURE}"
+            f"handoff {handoff.id}: cannot build a valid id for the replacement record: {record_id!r:.80} {_CURE}"
         )
 
     def attach(record: HandoffRecord, directory: Path) -> None:

@@ -57,7 +57,7 @@ def _list_probes(value: Any) -> Any:
     if "cmd" in value and value.keys() <= _ENTRY_FIELDS:
         raise ValueError("put the entry into a list")
     if not all(isinstance(each, str) for entry in value.items() for each in entry):
-        raise ValueError("an object from command to result needs text for both (or give a list of entries)")
+        raise ValueError("an object must map command strings to result strings (or give a list of entries)")
     return [{"cmd": command, "tail": result} for command, result in value.items()]
 
 
@@ -84,7 +84,7 @@ class TaskArguments(Frozen):
     goal: Annotated[
         str,
         StringConstraints(strip_whitespace=True, min_length=1),
-        Field(description="Everything that the child must know of its task."),
+        Field(description="Everything that the child must know about its task."),
     ]
     handoff: HandoffArguments | None = Field(default=None, description="Default: taken from your own trace.")
     mode: Mode = Field(
@@ -126,5 +126,5 @@ def _describe_validation_error(error: Any) -> str:
     if error["type"] == "extra_forbidden" and "read_files" in error["loc"]:
         return f"{field}: unknown field (give the path alone; its content is read from the sandbox)"
     if error["type"] == "extra_forbidden" and error["loc"] in (("goal",), ("handoff",), ("mode",)):
-        return f"{field}: put it into each of tasks, not beside them"
+        return f"{field}: set it in each entry of tasks, not at the top level"
     return f"{field}: {_ERROR_TEXTS.get(error['type'], error['msg'].removeprefix('Value error, '))}"

@@ -138,7 +138,7 @@ def _explain_failure(action: Event, seen: Event, outcome: ValidationOutcome | No
     if outcome in ("passed", "unknown"):
         return ""
     if seen.exit_code and (outcome is not None or find_effect(command) == "anything"):
-        return f"it exited with {seen.exit_code}"
+        return f"it failed with exit code {seen.exit_code}"
     return "its validation failed" if outcome == "failed" else ""
 
 
@@ -184,7 +184,7 @@ def _index(step: Step) -> int:
 def _build_undone_edit(step: Step, failed_at: int, undone_by: int) -> ProvenDeadEnd:
     assert step.observation is not None
     sentence = (
-        f"Do not make the edit of event {step.observation.index} again as a fix: "
-        f"the validation of event {failed_at} failed with it, and event {undone_by} undid it."
+        f"Do not reapply the edit of event {step.observation.index} as a fix: "
+        f"validation failed at event {failed_at}, and event {undone_by} undid the edit."
     )
     return ProvenDeadEnd(step.action, step.observation, sentence, undone_by)

@@ -58,7 +58,8 @@ def run_once(
         if known is not None:
             if known.asked != digest:
                 raise KeyReusedError(
-                    f"idempotency key {key!r} was used for another request (use a new key for each request)"
+                    f"idempotency key {key!r} already belongs to a different request "
+                    "(use a new key, or repeat the original request unchanged)"
                 )
             return result_type.model_validate_json(known.result)
         result = write(connection, now)

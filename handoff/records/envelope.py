@@ -49,7 +49,10 @@ def _to_json(key: object, value: object) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"the value of {key!r:.60} is not JSON: {error!s:.100}") from error
+        raise ValueError(
+            f"user_context[{key!r:.60}]: cannot be written as JSON: {error!s:.100} "
+            "(use text, finite numbers, lists or mappings)"
+        ) from error
 
 
 _Key = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_KEY_LENGTH)]

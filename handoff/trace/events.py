@@ -72,7 +72,7 @@ class Event(Frozen):
 
 
 class HandoffPoint(Frozen):
-    """The boundary after event `event_index`, at which a detector fired, or a record was due.
+    """The boundary after event `event_index`, at which a detector fired, an agent handed over, or a periodic record was due.
 
     Example:
         >>> record.point.kind, record.point.event_index == len(record.trace) - 1

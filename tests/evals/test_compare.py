@@ -48,7 +48,7 @@ def test_differences_are_one_object(published_rows: Path, later: Path, run_compa
     assert views["structured"]["pairs"] == 11  # an infrastructure failure on both sides is no pair
     change = repository["events"]["mean_change"]
     assert (change["value"], *change["interval"].values()) == pytest.approx((-0.1, -0.1, -0.1))
-    assert repository["events"]["median_change"] == pytest.approx(-0.1)
+    assert repository["events"]["change_of_medians"] == pytest.approx(-0.1)
     assert (repository["events"]["before"], repository["events"]["after"]) == (40, 36)
     tokens = repository["prompt_tokens"]["mean_change"]
     assert (tokens["pairs"], tokens["excluded"], tokens["value"]) == (12, 1, 0)

@@ -119,17 +119,18 @@ def build_state_table(data: ReportData) -> Table:
         "handoff_state",
         data.states,
         "The evaluator determines states by official validation of the snapshot; agents never see them. An unresolved "
-        "snapshot with a failing FAIL_TO_PASS test is needs_completion, without one behavior_broken; table 15 has the other "
-        "reading.",
+        "snapshot with a failing FAIL_TO_PASS test is needs_completion, without one behavior_broken; table 15 has the "
+        "regression-first order.",
         _FAILURE_NOTE,
     )
 
 
 def build_regression_table(data: ReportData) -> Table:
-    """The table by state in the second reading; empty if no label knows it."""
+    """The table by state in the regression-first order; empty if no label knows it."""
     states = tuple(state for state in (*STATES, UNLABELLED) if data.select(**{STATE_BY_REGRESSION: state}))
     notes: tuple[str, ...] = (
-        "The other reading of the states of table 6: an unresolved snapshot is behavior_broken if any PASS_TO_PASS test fails, "
+        "The states of table 6 in the regression-first order: an unresolved snapshot is behavior_broken if any "
+        "PASS_TO_PASS test fails, "
         "else needs_completion.",
         _FAILURE_NOTE,
     )

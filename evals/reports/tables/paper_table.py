@@ -17,15 +17,15 @@ from langgraph_takeover.evals.run.results import Results
 _GROUPS = {"points": "point", "states": "handoff state", "predecessors": "predecessor"}
 """The column with the category, of our tables that have one."""
 PAPER_COLUMNS = (
-    *("paper's table", "successor", "category", "view", "measure", "paper's pairs"),
+    *("paper's table", "successor", "category", "view", "measure", "paper's combination"),
     *("paper, lowest", "paper, highest", "ours", "difference"),
 )
 _NOTES = (
-    "The paper's numbers are as published (evals/reports/paper/tables.yaml). If our model's name contains qwen, gemma or "
-    "devstral, its pair is the paper's with that model, else lowest and highest cover all pairs. The model is the "
-    "successor, in the paper's table 5 the predecessor. The paper's table 4 has only Qwen to Qwen. Its tables 1 and 7 cover "
-    "three successors.",
-    "Difference: ours minus the paper's; with several pairs, the distance from their range, and 0 inside. Differences of "
+    "The paper's numbers are as published (evals/reports/paper/tables.yaml). The paper reports results by combination of models. "
+    "If our successor's name contains qwen, gemma or devstral, it is compared with the combination that has that successor (in "
+    "the paper's table 5, that predecessor); else lowest and highest cover all combinations. The paper's table 4 has only Qwen to "
+    "Qwen. Its tables 1 and 7 cover three successors.",
+    "Difference: ours minus the paper's; with several combinations, the distance from their range, and 0 inside. Differences of "
     "percentages are in percentage points. A p value that the paper prints as below .001 is 0.001 here. Counts differ if only a "
     "part of the study was run.",
 )

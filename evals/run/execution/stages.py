@@ -199,8 +199,8 @@ def run_takeover(
         row |= {"point": record.point.kind, "predecessor": record.predecessor, "digest": record.digest}
         if view in views.VIEWS_WITH_NOTES and not has_note(record, view):
             raise RecordError(
-                f"record {record_id} has no {NOTE_BY_VIEW[view]} note, which the {view} view shows (see notes.jsonl; a new run "
-                "with --from writes it again)"
+                f"record {record_id} has no {NOTE_BY_VIEW[view]} note, which the {view} view shows (see its row in "
+                "notes.jsonl; retry with --resume, or start a new run with --from if that row says written)"
             )
         with threads.open_thread(
             config, task, paths, threads.name_thread(row), successor, record, points=()

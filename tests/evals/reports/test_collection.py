@@ -82,7 +82,7 @@ def test_an_export_of_takeovers_alone_cannot_be_checked(published_rows: Path) ->
     results = load_results([published_rows])
     assert POINT in points(results)
     assert ("handoff points", "excluded: notes missing") not in study_counts(results)
-    assert any("No row of notes was found" in line for line in list_result_caveats(results))
+    assert any("points without notes could not be excluded" in line for line in list_result_caveats(results))
 
 
 def test_points_that_wait_for_their_notes_are_not_excluded(published_rows: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_key_belongs_to_its_source(bench: RunHarness) -> None:
     }
     assert len(ids) == 4
     with pytest.raises(
-        KeyReusedError, match=r"^idempotency key 'b c' was used for another request \(use a new"
+        KeyReusedError, match=r"^idempotency key 'b c' already belongs to a different request \(use a new"
     ):
         hand_over(bench.home, RECORD, target="other", source="a", idempotency_key="b c")
 

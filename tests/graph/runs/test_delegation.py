@@ -120,7 +120,9 @@ def test_a_child_starts_with_its_parents_trace(bench: RunHarness) -> None:
     prompt = first(model, "GOAL")
     assert "return n + 1" in prompt
     assert "AssertionError: 4 != 6" in prompt
-    assert "- Do not repeat the command of event 3: it exited with 1 on the current files." in prompt
+    assert (
+        "- Do not repeat the command of event 3: it failed with exit code 1 on the current files." in prompt
+    )
     assert prompt.endswith("# Task\n\nMake GOAL true.")
     record = bench.store.load("thread.4.0.requested")
     assert record.payload is not None
@@ -324,7 +326,7 @@ BAD = {
     ),
     "command without command": ({"goal": "x", "handoff": {"ran_commands": [{"rc": 1}]}}, "ran_commands.0.cmd: missing"),
     "mode": ({"goal": "x", "mode": "steal"}, "mode: Input should be 'work' or 'look'"),
-    "both": ({"goal": "x", "tasks": [{"goal": "y"}]}, "goal: put it into each of tasks, not beside them"),
+    "both": ({"goal": "x", "tasks": [{"goal": "y"}]}, "goal: set it in each entry of tasks, not at the top level"),
     "no tasks": ({"tasks": []}, "tasks: Tuple should have at least 1 item"),
     "one of several": (
         {"tasks": [{"goal": "x"}, {"goal": "y", "handoff": {"read_files": ["gone.py"]}}]},

@@ -205,9 +205,9 @@ def test_a_probe_of_a_mapping_is_a_claim_in_the_fence() -> None:
 @pytest.mark.parametrize(
     ("probes", "says"),
     [
-        ({"grep Y": 3}, "an object from command to result needs text for both"),
-        ({"grep Y": {"rc": 0, "tail": "x"}}, "an object from command to result needs text for both"),
-        ({1: "x"}, "an object from command to result needs text for both"),
+        ({"grep Y": 3}, "an object must map command strings to result strings"),
+        ({"grep Y": {"rc": 0, "tail": "x"}}, "an object must map command strings to result strings"),
+        ({1: "x"}, "an object must map command strings to result strings"),
         ({"cmd": "grep Y", "tail": "x"}, "put the entry into a list"),
         ({f"grep {n}": "x" for n in range(101)}, "at most 100 items"),
         ("grep Y", "valid tuple"),

@@ -86,7 +86,11 @@ def test_ours_are_compared_with_the_range_of_all_pairs(published_rows: Path) -> 
     rows = paper_rows(make_study(published_rows, "main"))
     assert {row["paper's table"] for row in rows} == {1, 2, 3, 6, 7, 8, 9}
     events = find_row(rows, 2, "openai:alpha", "", "trace", "Δ median events %")
-    assert (events["paper's pairs"], events["paper, lowest"], events["paper, highest"]) == ("all", -59, -57)
+    assert (events["paper's combination"], events["paper, lowest"], events["paper, highest"]) == (
+        "all",
+        -59,
+        -57,
+    )
     assert (events["ours"], events["difference"]) == (pytest.approx(-60), pytest.approx(-1))
     inside = find_row(rows, 2, "openai:alpha", "", "repository", "solved %")
     assert (inside["ours"], inside["difference"]) == (
@@ -121,8 +125,8 @@ def test_the_name_of_a_model_chooses_its_pair(
 ) -> None:
     rows = paper_rows(make_study(published_rows, "main", name))
     row = find_row(rows, 2, name, "", "trace", "Δ median events %")
-    assert (row["paper's pairs"], row["paper, lowest"], row["paper, highest"]) == (pair, events, events)
-    assert find_row(rows, 2, "openai:beta", "", "trace", "runs")["paper's pairs"] == "all"
+    assert (row["paper's combination"], row["paper, lowest"], row["paper, highest"]) == (pair, events, events)
+    assert find_row(rows, 2, "openai:beta", "", "trace", "runs")["paper's combination"] == "all"
 
 
 def test_the_study_of_predecessors_is_compared_by_predecessor(published_rows: Path) -> None:
@@ -130,7 +134,11 @@ def test_the_study_of_predecessors_is_compared_by_predecessor(published_rows: Pa
     rows = paper_rows(published_rows)
     assert {row["paper's table"] for row in rows} == {5}
     named = find_row(rows, 5, "openai:beta", "openai:gemma-4", "summary", "Δ median events %")
-    assert (named["paper's pairs"], named["paper, lowest"], named["ours"]) == ("Gemma to Devstral", -23, -50)
+    assert (named["paper's combination"], named["paper, lowest"], named["ours"]) == (
+        "Gemma to Devstral",
+        -23,
+        -50,
+    )
     other = find_row(rows, 5, "openai:beta", "openai:second", "summary", "Δ median events %")
     assert (other["paper, lowest"], other["paper, highest"]) == (-35, -22)
 
@@ -138,7 +146,7 @@ def test_the_study_of_predecessors_is_compared_by_predecessor(published_rows: Pa
 def test_the_study_of_repeats_has_one_pair(published_rows: Path) -> None:
     rows = paper_rows(make_study(published_rows, "repeats"))
     row = find_row(rows, 4, "openai:alpha", "", "summary", "median events")
-    assert (row["paper's pairs"], row["paper, lowest"], row["ours"]) == ("Qwen to Qwen", 52, 30)
+    assert (row["paper's combination"], row["paper, lowest"], row["ours"]) == ("Qwen to Qwen", 52, 30)
 
 
 def test_runs_of_different_studies_are_not_compared(published_rows: Path, tmp_path: Path) -> None:

@@ -101,6 +101,6 @@ def test_rows_of_earlier_versions_have_one_reading(published_rows: Path) -> None
         "unlabelled": 1,
     }
     (warning,) = load_results([published_rows]).warnings
-    assert "any regression meant broken: 1, shown as unlabelled" in warning
+    assert "of an earlier version: 1, shown as unlabelled" in warning
     assert count_states(found["study"], "handoff states, any regression is broken") == {}
     assert {row["with regressions"] for row in found["states"]} == {None}
