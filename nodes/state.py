@@ -131,8 +131,8 @@ class AgentState(TypedDict, total=False):
     """The editor's changes, for undo: path, text before, digest after."""
     records: Annotated[list[str], _LIST_CHANNEL]
     """Ids of the handoff records made so far."""
-    periodic_records: Annotated[list[str], _LIST_CHANNEL]
-    """Ids of the records made so far because some steps had passed."""
+    periodic_records: list[str]
+    """Ids of the periodic records made so far. No list channel, because an empty one costs bytes in every checkpoint."""
     steps: int
     spent: Spending
     condensed: int

@@ -44,7 +44,7 @@ def interruption(state: AgentState, runtime: Runtime[AgentContext]) -> AgentStat
     records = [record for record in made if record.point.kind != "periodic"]
     update = AgentState(records=[record.id for record in records], fired=[])
     if periodic := [record.id for record in made if record.point.kind == "periodic"]:
-        update["periodic_records"] = periodic
+        update["periodic_records"] = [*state.get("periodic_records", []), *periodic]
     if not records:
         return update
     requested = any(record.point.kind == "requested" for record in records)

@@ -65,8 +65,8 @@ class Settings(BaseModel, AgentOptions):
     requests always do."""
     policy: Policy = "record"
     record_every_steps: int | None = Field(default=None, gt=0)
-    """Also make a record after every so many steps, of the kind `periodic`. It is no handoff point: the run continues under
-    every policy."""
+    """Make a `periodic` record every N steps too. It is not a handoff point of the experiment: the run continues under every
+    policy."""
     max_events: int | None = Field(default=None, gt=0)
     max_cost: float | None = Field(default=None, gt=0)
     """In the currency of `prices`, which it needs."""

@@ -36,10 +36,10 @@ _NOTABLE_LOSS_BYTES = 4 << 20
 class DiskWatch:
     """Checked repeatedly while a command runs; counts the bytes on disk from time to time.
 
-    It counts at once when the file system has lost half of the space that the sandbox has left, and at the end of each
-    command, unless the last count was slow and recent. What is written between two commands counts against the second
-    one. A sandbox over its limit may run commands that do not use more, so that it can clean up, but only after
-    everything in it was ended once.
+    It counts when the file system has lost half of the space that the sandbox has left, and at the end of each command,
+    unless the last count was slow and recent and the file system has lost little. What is written between two commands
+    counts against the second one. A sandbox over its limit may run commands that do not use more, so that it can clean up,
+    but only after everything in it was ended once.
     """
 
     def __init__(self, used: Callable[[], int], limit: int, disk: Path | None = None) -> None:
@@ -63,15 +63,15 @@ class DiskWatch:
 
     def is_over_limit(self) -> bool:
         """Whether the running command must end."""
-        return self._check(self._count_next)
+        return self._check(self._count_next, self._hurry_next)
 
     def was_over_limit(self) -> bool:
         """Whether the command that has just ended exceeded the limit, however short it was."""
-        return self._check(self._end_next)
+        return self._check(self._end_next, hurry_next=0.0)
 
-    def _check(self, count_next: float) -> bool:
+    def _check(self, count_next: float, hurry_next: float) -> bool:
         now = time.monotonic()
-        if not self.is_tripped and (now >= count_next or (now >= self._hurry_next and self._is_filling())):
+        if not self.is_tripped and (now >= count_next or (now >= hurry_next and self._is_filling())):
             used = self._count(now)
             self.is_tripped = used > self._allowed
             self._allowed = max(self._limit, min(used, self._allowed))

@@ -267,6 +267,7 @@ def test_a_name_that_is_too_long_for_another_record(bench: RunHarness) -> None:
     found = offer_first_record(bench)
     truncate_record(bench.home)
     with pytest.raises(
-        HandoffError, match=r"no valid name .* \(restore the record's directory from a copy, or"
+        HandoffError,
+        match=r"valid id for the replacement record: .* \(restore the record's directory from a copy, or",
     ):
         find_fresh_record(bench.home, found.model_copy(update={"record": "r" * 250}), sandbox=bench.spec)

@@ -136,6 +136,20 @@ def test_a_short_command_is_counted_when_it_has_ended(monkeypatch: pytest.Monkey
     assert watch.was_over_limit()
 
 
+def test_a_short_command_is_counted_soon_after_a_slow_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_PAUSE_FACTOR", 1e6)  # as if the machine were busy
+    monkeypatch.setattr(limits, "_HURRIED_PAUSE_FACTOR", 1e6)
+    free, used = 1000 * _MIB, 0
+    monkeypatch.setattr(DiskWatch, "_free_space", lambda self: free)
+    watch = DiskWatch(lambda: used, 64 * _MIB)
+    watch.begin()
+    assert not watch.was_over_limit()
+    watch.begin()
+    used, free = 96 * _MIB, free - 96 * _MIB
+    assert not watch.is_over_limit()  # counts wait while the command runs
+    assert watch.was_over_limit()
+
+
 def test_freed_space_is_not_allowed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch)
     assert disk.is_over(3000)

@@ -54,7 +54,9 @@ def test_final_patches_with_both_verdicts(published_rows: Path, run_report: RunC
     assert "verdict depends on scratch or build files: 2 (table 16)" in caveat
     assert "one__one-1.first_validation trace openai:alpha 1 (solved only as submitted)" in caveat
     assert "two__two-2.first_post_failure_edit trace openai:alpha 1 (solved only cleaned)" in caveat
-    assert "verdict depends on scratch or build files: 2" in " ".join(run_report(published_rows).stdout.split())
+    assert "verdict depends on scratch or build files: 2" in " ".join(
+        run_report(published_rows).stdout.split()
+    )
 
 
 def test_equal_verdicts_need_no_caveat(published_rows: Path) -> None:
