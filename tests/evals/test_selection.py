@@ -38,7 +38,7 @@ def test_a_selection_waits_for_all_its_results(run_main: RunCommand, tmp_path: P
     out = tmp_path / "out"
     one = ("--task-ids", "galley__galley-31", "--quota", "needs_completion=2", "--view", "repository")
     done = run_main(*one, "--out", out, "--stages", "predecessors,takeovers")
-    assert "Handoff points not selected: the results of 2 labels are missing (add them with --resume" in (
+    assert "Handoff points not selected: the results of 2 labels are missing (continue with --resume" in (
         done.stdout.replace("\n", " ")
     )
     assert (len(read_rows(out, "predecessors")), read_rows(out)) == (1, [])
