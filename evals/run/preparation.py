@@ -109,10 +109,8 @@ def resolve_run(
     check_unused(out)
     if options["study"] is not None:
         decided = get_study(options["study"]).get_options(options["limit"])
-        if explicit & {
-            "quota",
-            "max_points",
-        }:  # two rules of selection: the explicit one replaces the study's
+        # Two rules of selection: the explicit one replaces the study's.
+        if explicit & {"quota", "max_points"}:
             decided |= {"quota": None, "max_points": None}
         options = options | {name: value for name, value in decided.items() if name not in explicit}
     settled = _resolve_settings(options)

@@ -25,13 +25,7 @@ def grade_predecessor(
     """Whether a run that ended by itself solved the task, and a description of a failed grading."""
     if outcome.stop_reason != "finished" or not outcome.records:
         return None, ""
-    try:
-        return grade_patch(config, task, paths, outcome.patch, f"predecessor.{name}").resolved, ""
-    except (GradingError, SandboxUnavailableError) as error:
-        if isinstance(error, OutOfDiskError):
-            raise
-        # The records are valid without the verdict.
-        return None, f"final patch not graded: {redact(str(error))[:300]}"
+    return _try_grading(config, task, paths, outcome.patch, f"predecessor.{name}", "final patch")
 
 
 def grade_cleaned(
@@ -39,9 +33,16 @@ def grade_cleaned(
 ) -> tuple[bool | None, str]:
     """Whether the patch without scratch and build files solves the task; None and a description if grading failed."""
     cleaned = clean_patch(patch, record.task.base_directories)
+    return _try_grading(config, task, paths, cleaned, f"{name}.cleaned", "patch without scratch files")
+
+
+def _try_grading(
+    config: RunConfig, task: Task, paths: RunPaths, patch: str, name: str, label: str
+) -> tuple[bool | None, str]:
+    """Whether a patch solves the task; a row is valid without this verdict, so a failure is only described."""
     try:
-        return grade_patch(config, task, paths, cleaned, f"{name}.cleaned").resolved, ""
+        return grade_patch(config, task, paths, patch, name).resolved, ""
+    except OutOfDiskError:
+        raise  # every other job would fail too
     except (GradingError, SandboxUnavailableError) as error:
-        if isinstance(error, OutOfDiskError):
-            raise
-        return None, f"patch without scratch files not graded: {redact(str(error))[:300]}"
+        return None, f"{label} not graded: {redact(str(error))[:300]}"
