@@ -1,0 +1,152 @@
+"""The contract of an external agent: what the runtime must know to run it, pause it and hand its session over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any, Literal, Protocol
+
+from langchain_core.messages import BaseMessage
+from pydantic import Field
+
+from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.conversation import Step
+from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
+
+Api = Literal["responses", "messages", "chat"]
+"""The wire format of the agent's model requests: OpenAI Responses, Anthropic Messages, OpenAI chat completions."""
+Asker = Literal["main", "child", "aside"]
+"""Who sent a request: the main conversation, a subagent, or a side task such as naming the session."""
+RESUME_MESSAGE = "Continue from where you left off."
+"""The message that resumes a session after a restore. No model sees it."""
+
+
+class UnknownAgentProgramError(TakeoverError, LookupError):
+    """No adapter has that name."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class ProgramFiles(Frozen):
+    """Where an agent's program lies on the user's machine, and which versions are tested."""
+
+    executable: str
+    """Name of the command on PATH."""
+    package_patterns: tuple[str, ...] = ()
+    """Globs for the real program, below the directory that holds the package of the command, tried in order. Empty: the
+    command itself is the program."""
+    interpreter: Literal["", "node", "python"] = ""
+    """The interpreter that runs the program; mounted beside it."""
+    oldest: str
+    newest: str
+    """The tested range of versions; a newer one runs with a warning, an older one is refused."""
+
+
+class Launch(Frozen):
+    """One start of an agent in a sandbox."""
+
+    program: tuple[str, ...]
+    """The command line of the program inside, without arguments."""
+    home: str
+    workspace: str
+    port: int
+    """Port of the bridge at 127.0.0.1."""
+    model: str
+    message: str
+    """The task of a new session; the next message of a resumed one."""
+    session_id: str | None = None
+    """The session to resume; None starts a new one."""
+
+
+class AgentCommand(Frozen):
+    """The command line that starts the agent. `stdin` is its standard input, which is how long texts are passed."""
+
+    argv: tuple[str, ...]
+    stdin: str = ""
+
+
+class Setup(Frozen):
+    """Files below the home directory and environment variables that an agent needs in a sandbox."""
+
+    files: Mapping[str, str] = {}
+    environment: Mapping[str, str] = {}
+
+
+class NativeCall(Frozen):
+    """A tool call in an agent's own terms. A custom call has one text argument, `input`."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    is_custom: bool = False
+
+
+class History(Frozen):
+    """Earlier work that a new agent continues as its own session: a first message, steps, and the next message."""
+
+    opening: str
+    steps: tuple[Step, ...]
+    closing: str
+
+
+class ConvertedEvent(Frozen):
+    """What became of one event of a history in a native session."""
+
+    event: int = Field(ge=0)
+    outcome: Literal["converted", "shortened", "dropped"]
+    reason: str = ""
+
+
+class NativeSession(Frozen):
+    """A session in an agent's own format: files below its home directory, and an account of every event."""
+
+    session_id: str
+    files: Mapping[str, str]
+    account: tuple[ConvertedEvent, ...]
+
+
+class AgentOutput(Frozen):
+    """What an agent's standard output says: its session, and how its run ended."""
+
+    session_id: str | None = None
+    is_complete: bool = False
+    """Whether the agent ended its turn by itself and without an error."""
+    message: str = ""
+    """Its last message, or the error."""
+
+
+class AgentAdapter(Protocol):
+    """One kind of external agent. All members are pure: they touch no file and start no program."""
+
+    name: str
+    api: Api
+    program: ProgramFiles
+
+    def setup(self, launch: Launch) -> Setup:
+        """Return the files and variables of a start: the bridge as its only endpoint, no approvals, no updates."""
+
+    def command(self, launch: Launch) -> AgentCommand:
+        """Return the command line that starts a session, or resumes one."""
+
+    def classify(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asker:
+        """Return who sent a request; header names are in lower case."""
+
+    def strip_markers(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+        """Return the conversation without what the agent adds when it resumes."""
+
+    def session_glob(self, session_id: str, workspace: str) -> str:
+        """Return a glob, relative to the home directory, for the file that holds a session; empty if none does."""
+
+    def write_call(self, action: Action, workspace: str) -> NativeCall:
+        """Return an action as a call of the agent's own tools."""
+
+    def write_session(self, history: History, launch: Launch) -> NativeSession:
+        """Return a history as a session that `command` can resume."""
+
+    def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
+        """Read the standard output of a run; `exit_code` is None while it runs."""
+
+
+def resolve_path(workspace: str, path: str) -> str:
+    """Return a path of an action as an absolute one."""
+    return str(PurePosixPath(workspace) / path)

@@ -1,0 +1,156 @@
+"""Codex: OpenAI's coding agent (`codex`)."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from langgraph_takeover.handoff.agents.adapter import (
+    RESUME_MESSAGE,
+    AgentCommand,
+    AgentOutput,
+    Api,
+    Asker,
+    History,
+    Launch,
+    NativeCall,
+    NativeSession,
+    ProgramFiles,
+    Setup,
+)
+from langgraph_takeover.handoff.agents.json_lines import read_json_lines, write_json_lines
+from langgraph_takeover.handoff.agents.session_steps import list_session_steps
+from langgraph_takeover.handoff.agents.shell_calls import write_shell_command
+from langgraph_takeover.handoff.trace.action import Action
+
+_CONFIG = """\
+model = {model}
+model_provider = "bridge"
+model_context_window = 100000000
+model_auto_compact_token_limit = 100000000
+sandbox_mode = "danger-full-access"
+approval_policy = "never"
+check_for_update_on_startup = false
+web_search = "disabled"
+[model_providers.bridge]
+name = "bridge"
+base_url = "http://127.0.0.1:{port}/v1"
+wire_api = "responses"
+request_max_retries = 0
+stream_max_retries = 0
+stream_idle_timeout_ms = 86400000
+[analytics]
+enabled = false
+[agents]
+enabled = false
+[features]
+plugins = false
+remote_plugin = false
+apps = false
+goals = false
+enable_request_compression = false
+"""
+
+
+class Codex:
+    """Implements `AgentAdapter`. Its session file is complete before a request arrives."""
+
+    name = "codex"
+    api: Api = "responses"
+    program = ProgramFiles(
+        executable="codex",
+        package_patterns=("**/codex-linux-*/vendor/*/bin/codex", "vendor/*/bin/codex"),
+        oldest="0.160.0",
+        newest="0.169.0",
+    )
+
+    def setup(self, launch: Launch) -> Setup:
+        config = _CONFIG.format(model=json.dumps(launch.model), port=launch.port)
+        return Setup(files={".codex/config.toml": config})
+
+    def command(self, launch: Launch) -> AgentCommand:
+        options = ("--json", "--skip-git-repo-check")
+        if launch.session_id is None:
+            return AgentCommand(argv=(*launch.program, "exec", *options, "-"), stdin=launch.message)
+        argv = (*launch.program, "exec", "resume", launch.session_id, *options, "-")
+        return AgentCommand(argv=argv, stdin=launch.message)
+
+    def classify(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asker:
+        try:
+            metadata = json.loads(headers.get("x-codex-turn-metadata", "{}"))
+        except ValueError:
+            metadata = {}
+        if not isinstance(metadata, dict):
+            return "aside"
+        if metadata.get("request_kind", "turn") != "turn" or not body.get("tools"):
+            return "aside"
+        return "main" if metadata.get("thread_source", "user") == "user" else "child"
+
+    def strip_markers(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+        return [
+            each
+            for each in messages
+            if not (isinstance(each, HumanMessage) and each.text.strip() == RESUME_MESSAGE)
+        ]
+
+    def session_glob(self, session_id: str, workspace: str) -> str:
+        return f".codex/sessions/*/*/*/rollout-*-{session_id}.jsonl"
+
+    def write_call(self, action: Action, workspace: str) -> NativeCall:
+        return NativeCall(name="exec_command", arguments={"cmd": write_shell_command(action)})
+
+    def write_session(self, history: History, launch: Launch) -> NativeSession:
+        session_id, now = str(uuid.uuid4()), datetime.now(UTC)
+        stamp = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        meta = {
+            "id": session_id,
+            "timestamp": stamp,
+            "cwd": launch.workspace,
+            "originator": "codex_exec",
+            "cli_version": self.program.newest,
+        }
+        steps, account = list_session_steps(history)
+        items = [_message("user", history.opening)] if history.opening else []
+        for step in steps:
+            if step.thought:
+                items.append(_message("assistant", step.thought))
+            if step.action is None:
+                items.append(_message("user", step.result))
+                continue
+            call = self.write_call(step.action, launch.workspace)
+            arguments = json.dumps(call.arguments)
+            items.append(
+                {"type": "function_call", "name": call.name, "arguments": arguments, "call_id": step.call_id}
+            )
+            items.append({"type": "function_call_output", "call_id": step.call_id, "output": step.result})
+        lines: list[dict[str, Any]] = [{"timestamp": stamp, "type": "session_meta", "payload": meta}]
+        lines += [{"timestamp": stamp, "type": "response_item", "payload": item} for item in items]
+        path = f".codex/sessions/{now:%Y/%m/%d}/rollout-{now:%Y-%m-%dT%H-%M-%S}-{session_id}.jsonl"
+        return NativeSession(
+            session_id=session_id, files={path: write_json_lines(lines)}, account=tuple(account)
+        )
+
+    def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
+        session_id, message, is_complete = None, "", False
+        for line in read_json_lines(stdout):
+            kind = line.get("type")
+            if kind == "thread.started":
+                session_id = str(line.get("thread_id"))
+            elif kind == "item.completed" and (item := line.get("item")) and isinstance(item, dict):
+                message = str(item.get("text") or item.get("message") or message)
+            elif kind in ("turn.failed", "error"):
+                message = json.dumps(line.get("error") or line.get("message"))
+            is_complete = kind == "turn.completed"
+        return AgentOutput(
+            session_id=session_id, is_complete=is_complete and exit_code in (0, None), message=message
+        )
+
+
+def _message(role: str, text: str) -> dict[str, Any]:
+    kind = "input_text" if role == "user" else "output_text"
+    return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}

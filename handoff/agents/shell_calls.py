@@ -1,0 +1,67 @@
+"""Actions as shell commands, for agents whose only tool is a shell."""
+
+from __future__ import annotations
+
+import shlex
+
+from langgraph_takeover.handoff.trace.action import Action
+
+_EDIT_SCRIPT = """\
+python3 - <<'{mark}'
+import pathlib, sys
+path = pathlib.Path({path!r})
+text = path.read_text() if path.exists() else ""
+{body}
+path.write_text(text)
+print(f"{{path}} has been edited.")
+{mark}"""
+_REPLACE = """\
+old, new = {old!r}, {new!r}
+if text.count(old) != 1:
+    sys.exit(f"Not done: the text occurs {{text.count(old)}} times in {{path}}.")
+text = text.replace(old, new)"""
+_INSERT = """\
+lines = text.splitlines(keepends=True)
+lines[{line}:{line}] = [{new!r}]
+text = "".join(lines)"""
+_CREATE = """\
+path.parent.mkdir(parents=True, exist_ok=True)
+text = {content!r}"""
+
+
+def write_shell_command(action: Action) -> str:
+    """Return a shell command with the effect of an action of the shell or the editor; of others, their text."""
+    arguments = action.arguments
+    if action.tool == "shell":
+        return arguments.get("command", "")
+    if action.tool != "editor":
+        return f"# {action.tool}: {' '.join(' '.join(arguments.values()).split())}"[:2000]
+    path, command = arguments.get("path", ""), arguments.get("command", "view")
+    if command == "view":
+        return _write_view(path, arguments)
+    new = arguments.get("new", "")
+    if command == "str_replace":
+        body = _REPLACE.format(old=arguments.get("old", ""), new=new)
+    elif command == "insert":
+        line = arguments.get("line", "0")
+        body = _INSERT.format(line=int(line) if line.isdigit() else 0, new=_end_with_newline(new))
+    elif command in ("create", "write"):
+        body = _CREATE.format(content=_end_with_newline(arguments.get("content", new)))
+    else:
+        return f"git checkout -- {shlex.quote(path)}"
+    mark = "END_OF_EDIT"
+    while mark in body:
+        mark += "_"
+    return _EDIT_SCRIPT.format(path=path, body=body, mark=mark)
+
+
+def _write_view(path: str, arguments: dict[str, str]) -> str:
+    start, end = arguments.get("start", ""), arguments.get("end", "")
+    if not start.isdigit():
+        return f"cat -n {shlex.quote(path)}"
+    last = end if end.isdigit() else "$"
+    return f"cat -n {shlex.quote(path)} | sed -n {shlex.quote(f'{start},{last}p')}"
+
+
+def _end_with_newline(text: str) -> str:
+    return text if not text or text.endswith("\n") else f"{text}\n"
