@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from langgraph_takeover.sandbox.backends.programs import require_programs
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import Mount
 from langgraph_takeover.sandbox.docker.client import (
@@ -29,6 +34,7 @@ from langgraph_takeover.sandbox.interface import (
     Snapshot,
     SnapshotCorruptError,
 )
+from langgraph_takeover.sandbox.isolation import loopback
 from langgraph_takeover.sandbox.isolation.cgroup_freezer import list_container_processes
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch, bytes_unlinked, bytes_used
 from langgraph_takeover.sandbox.shell.session import EXIT_SIGNAL, RuntimeShell, Shell, ShellNotStartedError
@@ -63,7 +69,7 @@ _ENVIRONMENT = (
 
 
 class DockerBackend:
-    """No network, no host mounts, few capabilities, limited resources, no new privileges."""
+    """No network, no host mounts except the programs, few capabilities, limited resources, no new privileges."""
 
     file_roots: tuple[str, ...] = ("/root", "/tmp")
     mounts: tuple[Mount, ...] = (Mount("", "/"),)
@@ -73,6 +79,7 @@ class DockerBackend:
         self._spec = spec
         self._image = image
         self._base = base
+        require_programs(spec.programs)
         api = client().api
         with translate_errors(f"container of {image['Id'][:19]}"):
             self._id: str = api.create_container(
@@ -114,6 +121,17 @@ class DockerBackend:
             LayerStack(*self._layer_directories, opaque_attribute=opaque_attribute())
             if self._layer_directories is not None
             else None
+        )
+
+    def listen(self, agent_shell: Shell, port: int) -> socket.socket:
+        """All shells of a container have one network."""
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self._pid)
+            if os.geteuid() == 0 and _belongs_to_container(self._pid, self._id):
+                return loopback.listen_inside(process, port)
+        raise SandboxUnavailableError(
+            f"the network of container {self._id[:12]} cannot be entered: that needs a runtime that runs as root, on the "
+            "daemon's own host, and a running container (run as root there, or use --sandbox host)"
         )
 
     def kill_all(self, runtime_shell: RuntimeShell, signalled_shell: Shell | None) -> None:
@@ -269,6 +287,13 @@ def load_snapshot_image(
 def is_image_id(location: str) -> bool:
     """Whether a snapshot is an image on the daemon, not a file in a store."""
     return location.startswith("sha256:")
+
+
+def _belongs_to_container(pid: int, container: str) -> bool:
+    """Whether a process of this host is a container's: another host's daemon numbers its own processes."""
+    with contextlib.suppress(OSError):
+        return container in Path(f"/proc/{pid}/cgroup").read_text()
+    return False
 
 
 def _squash_layers(
