@@ -50,7 +50,8 @@ NAMESPACES = (
 def build_command(spec: SandboxSpec, tree: FileTree, root: Path, mounts: Sequence[Mount]) -> list[str]:
     """Return bubblewrap's options and the shell's command line.
 
-    `root` is where the tree's root is visible, with the programs of a complete system. The `sh` that starts bubblewrap applies `DETACH_STREAMS`.
+    `root` is where the tree's root is visible, with the programs of a complete system. The `sh` that starts bubblewrap
+    applies `DETACH_STREAMS`.
     """
     argv = [*NAMESPACES, "--new-session", "--hostname", "sandbox"]
     argv += _list_system_mounts(root) if tree.base.is_system else _list_host_mounts(spec, tree, mounts)

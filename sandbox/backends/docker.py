@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import socket
 import tempfile
@@ -12,11 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from langgraph_takeover.sandbox.backends.programs import require_programs
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import Mount
+from langgraph_takeover.sandbox.docker import container_network
 from langgraph_takeover.sandbox.docker.client import (
     OwnedClient,
     client,
@@ -34,7 +32,6 @@ from langgraph_takeover.sandbox.interface import (
     Snapshot,
     SnapshotCorruptError,
 )
-from langgraph_takeover.sandbox.isolation import loopback
 from langgraph_takeover.sandbox.isolation.cgroup_freezer import list_container_processes
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch, bytes_unlinked, bytes_used
 from langgraph_takeover.sandbox.shell.session import EXIT_SIGNAL, RuntimeShell, Shell, ShellNotStartedError
@@ -125,14 +122,7 @@ class DockerBackend:
 
     def listen(self, agent_shell: Shell, port: int) -> socket.socket:
         """All shells of a container have one network."""
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(self._pid)
-            if os.geteuid() == 0 and _belongs_to_container(self._pid, self._id):
-                return loopback.listen_inside(process, port)
-        raise SandboxUnavailableError(
-            f"the network of container {self._id[:12]} cannot be entered: that needs a runtime that runs as root, on the "
-            "daemon's own host, and a running container (run as root there, or use --sandbox host)"
-        )
+        return container_network.listen(self._id, self._pid, port)
 
     def kill_all(self, runtime_shell: RuntimeShell, signalled_shell: Shell | None) -> None:
         spared = signalled_shell.pid if signalled_shell is not None else ""
@@ -287,13 +277,6 @@ def load_snapshot_image(
 def is_image_id(location: str) -> bool:
     """Whether a snapshot is an image on the daemon, not a file in a store."""
     return location.startswith("sha256:")
-
-
-def _belongs_to_container(pid: int, container: str) -> bool:
-    """Whether a process of this host is a container's: another host's daemon numbers its own processes."""
-    with contextlib.suppress(OSError):
-        return container in Path(f"/proc/{pid}/cgroup").read_text()
-    return False
 
 
 def _squash_layers(

@@ -88,7 +88,7 @@ class HostBackend:
     def __init__(self, spec: SandboxSpec, tree: file_trees.FileTree) -> None:
         self._spec = spec
         self._tree = tree
-        self._program_mounts: tuple[overlay.NamespaceHolder | None, Path] = (None, tree.root)
+        self._programs = programs.MountedPrograms(spec.programs, tree)
         self._channels: list[PipeChannel] = []
         self._observed_processes: list[psutil.Process] = []
         self.workspace = spec.workspace
@@ -109,7 +109,7 @@ class HostBackend:
         return self._tree.layers()
 
     def open_shell(self) -> PipeChannel:
-        spec, root = self._spec, self._mount_programs()
+        spec, root = self._spec, self._programs.mount()
         calls = seccomp.open_filter_file()
         filtered = [] if calls is None else ["--seccomp", str(calls)]
         moves = "" if self._group is None else self._group.entry_script
@@ -199,14 +199,6 @@ class HostBackend:
             keeper, entrances = self._tree.namespaces, [channel.process.pid for channel in self._channels]
             with namespaces.stop_all(keeper.first_pid, keeper.entry_command(), entrances):
                 yield
-
-    def _mount_programs(self) -> Path:
-        """Mount the programs where new shells see them; return where the tree's root is visible with them."""
-        holder, root = self._program_mounts
-        if holder is not self._tree.namespaces:  # a snapshot may have replaced them
-            root = programs.mount_programs(self._spec.programs, self._tree)
-            self._program_mounts = (self._tree.namespaces, root)
-        return root
 
     def _has_memory_limit(self) -> bool:
         return self._group is not None and self._group.has_memory_limit

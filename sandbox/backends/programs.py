@@ -58,50 +58,55 @@ def require_readable_programs(programs: Sequence[ProgramMount]) -> None:
             )
 
 
-def mount_programs(programs: Sequence[ProgramMount], tree: FileTree) -> Path:
-    """Mount programs in a tree's namespaces; return where the tree's root is visible there, programs included.
+class MountedPrograms:
+    """The programs of one sandbox; a snapshot may replace the namespaces in which they are mounted."""
 
-    Programs around a repository are at `program_directory`, from where bubblewrap mounts them. Raises
-    SandboxUnavailableError.
-    """
-    if not programs:
-        return tree.root
-    holder = tree.namespaces
-    assert holder is not None
-    root = tree.root
-    if tree.base.is_system:
+    def __init__(self, programs: Sequence[ProgramMount], tree: FileTree) -> None:
+        self._programs = programs
+        self._tree = tree
+        self._root = tree.root
+        self._mounted_in: overlay.NamespaceHolder | None = None
+
+    def mount(self) -> Path:
+        """Mount the programs where a new shell sees them; return where the tree's root is visible with them.
+
+        Around a repository they are at `program_directory`, from where bubblewrap mounts them. Raises
+        SandboxUnavailableError.
+        """
+        holder = self._tree.namespaces
+        if self._programs and holder is not None and holder is not self._mounted_in:
+            targets = (
+                self._make_mount_points(holder)
+                if self._tree.base.is_system
+                else list(map(program_directory, self._programs))
+            )
+            _mount(self._programs, targets, holder)
+            self._mounted_in = holder
+        return self._root
+
+    def _make_mount_points(self, holder: overlay.NamespaceHolder) -> list[Path]:
         # A copied tree is mounted once more: its snapshots are read where it is, without the programs.
-        root = overlay.merged_directory()
-        paths = [program.inside.lstrip("/") for program in programs]
-        _run(
-            [
-                *holder.entry_command(),
-                "sh",
-                "-c",
-                _MAKE_MOUNT_POINTS_SCRIPT,
-                "sh",
-                str(tree.root),
-                str(root),
-                *paths,
-            ]
-        )
-        targets = [root / path for path in paths]
-    else:
-        targets = [program_directory(program) for program in programs]
+        self._root = overlay.merged_directory()
+        paths = [program.inside.lstrip("/") for program in self._programs]
+        places = [str(self._tree.root), str(self._root)]
+        _run([*holder.entry_command(), "sh", "-c", _MAKE_MOUNT_POINTS_SCRIPT, "sh", *places, *paths])
+        return [self._root / path for path in paths]
+
+
+def _mount(
+    programs: Sequence[ProgramMount], targets: Sequence[Path], holder: overlay.NamespaceHolder
+) -> None:
     arguments: list[str] = []
     for program, target in zip(programs, targets, strict=True):
         directory = program.directory.resolve()
         arguments += [_mount_options(directory), str(directory), str(target)]
     # Root reads directories on the way that are closed to the user of sandboxes.
-    entry = (
-        holder.entry_command()
-        if host_directories.owner_uid() is None
-        else ["nsenter", f"--target={holder.first_pid}", "--mount"]
-    )
+    entry = ["nsenter", f"--target={holder.first_pid}", "--mount"]
+    if host_directories.owner_uid() is None:
+        entry = holder.entry_command()
     _run([*entry, "sh", "-c", _MOUNT_SCRIPT, "sh", *arguments])
     for program, target in zip(programs, targets, strict=True):
         _verify(program, target, holder.first_pid)
-    return root
 
 
 def program_directory(program: ProgramMount) -> Path:

@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import psutil
 
@@ -85,7 +86,7 @@ def _open_network_namespace(process: psutil.Process) -> Iterator[int]:
     try:
         if not process.is_running():
             raise _make_entry_error("its process has ended")
-        if os.path.samestat(os.fstat(namespace), os.stat("/proc/self/ns/net")):
+        if os.path.samestat(os.fstat(namespace), Path("/proc/self/ns/net").stat()):
             raise _make_entry_error("it is this host's own")
         yield namespace
     finally:
@@ -104,7 +105,7 @@ def _receive_listener(namespace: int, port: int, entry_command: Sequence[str]) -
                 ],
                 env={"PATH": os.defpath},
                 cwd="/",
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 pass_fds=(namespace,),
