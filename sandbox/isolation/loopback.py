@@ -27,6 +27,7 @@ _BACKLOG = 128
 _MAX_PORT = 65_535
 _SIOCGIFFLAGS = 0x8913
 _IFF_UP = 0x1
+_DESCRIPTOR = struct.Struct("i")
 _INTERFACE_REQUEST = struct.Struct("16sH22x")
 # Passes out the socket, or the error's number.
 _HELPER_PROGRAM = f"""
@@ -116,13 +117,16 @@ def _receive_listener(namespace: int, port: int, entry_command: Sequence[str]) -
         theirs.close()
         with helper:
             try:
-                outcome, descriptors, _, _ = socket.recv_fds(ours, 16, 1, socket.MSG_CMSG_CLOEXEC)
+                # `socket.recv_fds` ignores the flag.
+                outcome, passed, _, _ = ours.recvmsg(
+                    16, socket.CMSG_LEN(_DESCRIPTOR.size), socket.MSG_CMSG_CLOEXEC
+                )
             except OSError as error:
                 helper.kill()
                 raise _make_entry_error(f"no answer within {_TIMEOUT_S:.0f} s") from error
             _, message = helper.communicate()
-    if descriptors:
-        return socket.socket(fileno=descriptors[0])
+    if passed:
+        return socket.socket(fileno=_DESCRIPTOR.unpack(passed[0][2])[0])
     if outcome:
         raise _make_bind_error(port, int(outcome), "inside the sandbox")
     raise _make_entry_error(message.decode(errors="replace").strip()[-200:])
