@@ -9,8 +9,9 @@ from typing import Any, Literal, Protocol
 from langchain_core.messages import BaseMessage
 from pydantic import Field
 
+from langgraph_takeover.handoff.readers.recorded_run import RecordedResult
 from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.handoff.trace.conversation import Step
+from langgraph_takeover.handoff.trace.conversation import History
 from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
 
 Api = Literal["responses", "messages", "chat"]
@@ -81,14 +82,6 @@ class NativeCall(Frozen):
     is_custom: bool = False
 
 
-class History(Frozen):
-    """Earlier work that a new agent continues as its own session: a first message, steps, and the next message."""
-
-    opening: str
-    steps: tuple[Step, ...]
-    closing: str
-
-
 class ConvertedEvent(Frozen):
     """What became of one event of a history in a native session."""
 
@@ -142,6 +135,9 @@ class AgentAdapter(Protocol):
 
     def write_session(self, history: History, launch: Launch) -> NativeSession:
         """Return a history as a session that `command` can resume."""
+
+    def read_result(self, name: str, arguments: Mapping[str, Any], text: str) -> RecordedResult:
+        """Read the result of a tool call, as the agent shows it to its model."""
 
     def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
         """Read the standard output of a run; `exit_code` is None while it runs."""

@@ -16,7 +16,6 @@ from langgraph_takeover.handoff.agents.adapter import (
     AgentOutput,
     Api,
     Asker,
-    History,
     Launch,
     NativeCall,
     NativeSession,
@@ -26,7 +25,9 @@ from langgraph_takeover.handoff.agents.adapter import (
 from langgraph_takeover.handoff.agents.json_lines import read_json_lines, write_json_lines
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import write_shell_command
+from langgraph_takeover.handoff.readers.recorded_run import RecordedResult
 from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.conversation import History
 
 _CONFIG = """\
 model = {model}
@@ -134,6 +135,12 @@ class Codex:
         return NativeSession(
             session_id=session_id, files={path: write_json_lines(lines)}, account=tuple(account)
         )
+
+    def read_result(self, name: str, arguments: Mapping[str, Any], text: str) -> RecordedResult:
+        import re
+
+        m = re.search(r"Process exited with code (\d+)", text)
+        return RecordedResult(text, exit_code=int(m[1]) if m else None, output=text.partition("Output:\n")[2])
 
     def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
         session_id, message, is_complete = None, "", False

@@ -6,15 +6,19 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from langgraph_takeover.handoff.agents.adapter import ConvertedEvent, History
+from langgraph_takeover.handoff.agents.adapter import ConvertedEvent
 from langgraph_takeover.handoff.text.fence import quote_text
 from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.handoff.trace.conversation import EMPTY_RESULT, RESULT_NOT_RECORDED, Step
+from langgraph_takeover.handoff.trace.conversation import EMPTY_RESULT, RESULT_NOT_RECORDED, History, Step
 from langgraph_takeover.handoff.trace.events import UNREADABLE
 
 MAX_RESULT_CHARS = 60_000
 """Longer results are shortened in a native session."""
-_CALL_START = re.compile(r'```|^\{"name"|<(?:editor|shell|bash|finish|handoff|recall|function|tool)', re.MULTILINE)
+HISTORY_CALL_PREFIX = "call_e"
+"""Start of the ids of calls in a written session; the rest is the number of the event."""
+_CALL_START = re.compile(
+    r'```|^\{"name"|<(?:editor|shell|bash|finish|handoff|recall|function|tool)', re.MULTILINE
+)
 
 
 class SessionStep(NamedTuple):
@@ -46,7 +50,7 @@ def _convert_step(step: Step) -> SessionStep:
     if event.tool == "finish":
         return SessionStep(thought or quote_text(event.arguments.get("message", "")) or "…", None, "", result)
     arguments = {name: quote_text(value) for name, value in event.arguments.items()}
-    return SessionStep(thought, Action(event.tool, arguments), f"call_e{event.index}", result)
+    return SessionStep(thought, Action(event.tool, arguments), f"{HISTORY_CALL_PREFIX}{event.index}", result)
 
 
 def _account_for(step: Step) -> Iterator[ConvertedEvent]:
