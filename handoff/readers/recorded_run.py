@@ -51,6 +51,9 @@ class RecordedRun(NamedTuple):
     calls: Sequence[RecordedCall]
     task: str = ""
     model: str = ""
+    agent: str = ""
+    """Name of the agent, if recorded."""
+    agent_version: str = ""
     workspace: str | None = None
     """Absolute path of the repository, if recorded."""
     keeps_directory: bool = True
@@ -82,6 +85,8 @@ def build_trace(run: RecordedRun) -> Trace:
         base_directories=files.list_base_directories(),
         task=_escape_text(run.task),
         model=run.model,
+        agent=_escape_text(run.agent),
+        agent_version=_escape_text(run.agent_version),
         keeps_shell=run.keeps_directory,
     )
 
