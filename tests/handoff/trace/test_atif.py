@@ -155,7 +155,10 @@ def test_file_names_that_are_not_utf8_are_restored(tmp_path: Path) -> None:
     change = FileChange(path="caf\udce9", before=None, after="0" * 64)
     original = trace([]).model_copy(
         update={
-            "events": (action, observation.model_copy(update={"changes": (change,), "text": "\\udce9\udce9"})),
+            "events": (
+                action,
+                observation.model_copy(update={"changes": (change,), "text": "\\udce9\udce9"}),
+            ),
             "workspace": "/repo\udcff",
         }
     )
