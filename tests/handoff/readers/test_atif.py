@@ -73,7 +73,9 @@ def test_nothing_is_lost(name: str, tmp_path: Path) -> None:
     data = EXAMPLES[name]
     trace, *_ = read(tmp_path, data)
     assert summarize(trace) == EXPECTED[name]
-    assert (trace.format, trace.task, trace.model) == ("atif", TASK, "vendor/model")
+    requests = [step["message"] for step in data["steps"] if step["source"] == "user"]
+    assert trace.task == "\n\nThe user said later:\n\n".join(requests)
+    assert (requests[0], trace.format, trace.model) == (TASK, "atif", "vendor/model")
     assert (trace.agent, trace.agent_version) == (data["agent"]["name"], "1.2.3")
     replies = [step for step in data["steps"] if step["source"] == "agent"]
     texts = "\n".join(event.text for event in trace.events)
