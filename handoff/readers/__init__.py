@@ -54,10 +54,10 @@ FORMATS = tuple(name for entry in _FORMAT_TABLE for name in entry.names)
 def read_traces(path: Path, format_name: str = "auto") -> Iterator[Trace | TraceError]:
     """Yield the traces of a file, or of a directory of numbered event files.
 
-    A file of several runs yields a `TraceError` for each unreadable run. Raises TraceError if the file contains no
-    trace at all.
+    A file of several runs yields a `TraceError` for each unreadable run. An ATIF document with
+    embedded subagents is a file of several runs. Raises TraceError if the file contains no trace at all.
     """
-    rows = list(_read_documents(path))
+    rows = [part for row in _read_documents(path) for part in atif.split_document(row)]
     if len(rows) == 1:
         yield _parse_document(rows[0], path, _trace_name(path), format_name)
         return

@@ -121,6 +121,9 @@ class Trace(Frozen):
     task: str = ""
     """The initial prompt of the run."""
     model: str = ""
+    agent: str = ""
+    """Name of the recorded agent, such as `openhands`, if the recording names it."""
+    agent_version: str = ""
     keeps_shell: bool = True
     """One shell ran all commands, so its directory and variables persist between commands."""
     continues: Continuation | None = None
