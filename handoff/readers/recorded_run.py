@@ -51,6 +51,8 @@ class RecordedRun(NamedTuple):
     calls: Sequence[RecordedCall]
     task: str = ""
     model: str = ""
+    agent: str = ""
+    """Name and version of the agent, if recorded."""
     workspace: str | None = None
     """Absolute path of the repository, if recorded."""
     keeps_directory: bool = True
@@ -82,6 +84,7 @@ def build_trace(run: RecordedRun) -> Trace:
         base_directories=files.list_base_directories(),
         task=_escape_text(run.task),
         model=run.model,
+        agent=run.agent,
         keeps_shell=run.keeps_directory,
     )
 

@@ -17,6 +17,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     extract_text,
     to_mapping,
 )
+from langgraph_takeover.handoff.readers.sessions import LATER_REQUEST_PREFIX
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, TaskBrief, parse_model
 from langgraph_takeover.handoff.trace.conversation import list_steps
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace
@@ -26,7 +27,6 @@ METADATA_KEY = "takeover"
 
 `record` is the id of the record. The first message of the view also has `content`, the record as JSON, or `stored`.
 """
-LATER_REQUEST_PREFIX = "The user said later:"
 _TRANSFER_TOOL = re.compile(r"(?:transfer(?:_back)?|hand_?off)_to_(.+)", re.DOTALL)
 _TRANSFER_RESULT = re.compile(r"Successfully transferred (?:back )?to (.+)", re.DOTALL)
 
