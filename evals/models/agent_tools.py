@@ -85,7 +85,6 @@ class AgentToolsModel(BaseChatModel):
             elif isinstance(each, ToolMessage) and (made := calls.get(each.tool_call_id)):
                 result = self.adapter.read_result(made["name"], made["args"], each.text)
                 heading = "" if result.exit_code is None else f"[exit code {result.exit_code}]\n"
-                text = result.text if result.output is None else result.output
-                each = ToolMessage(f"{heading}{text}", tool_call_id=each.tool_call_id)
+                each = ToolMessage(f"{heading}{result.output}", tool_call_id=each.tool_call_id)
             shown.append(each)
         return shown

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from langchain_core.messages import BaseMessage
 from pydantic import Field
 
-from langgraph_takeover.handoff.readers.recorded_run import RecordedResult
+from langgraph_takeover.handoff.readers.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
 from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
@@ -136,7 +136,7 @@ class AgentAdapter(Protocol):
     def write_session(self, history: History, launch: Launch) -> NativeSession:
         """Return a history as a session that `command` can resume."""
 
-    def read_result(self, name: str, arguments: Mapping[str, Any], text: str) -> RecordedResult:
+    def read_result(self, name: str, arguments: Mapping[str, Any], text: str) -> ToolResult:
         """Read the result of a tool call, as the agent shows it to its model."""
 
     def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:

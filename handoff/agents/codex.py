@@ -25,7 +25,8 @@ from langgraph_takeover.handoff.agents.adapter import (
 from langgraph_takeover.handoff.agents.json_lines import read_json_lines, write_json_lines
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import write_shell_command
-from langgraph_takeover.handoff.readers.recorded_run import RecordedResult
+from langgraph_takeover.handoff.readers.codex import parse_result
+from langgraph_takeover.handoff.readers.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
 
@@ -136,11 +137,8 @@ class Codex:
             session_id=session_id, files={path: write_json_lines(lines)}, account=tuple(account)
         )
 
-    def read_result(self, name: str, arguments: Mapping[str, Any], text: str) -> RecordedResult:
-        import re
-
-        m = re.search(r"Process exited with code (\d+)", text)
-        return RecordedResult(text, exit_code=int(m[1]) if m else None, output=text.partition("Output:\n")[2])
+    def read_result(self, name: str, arguments: Mapping[str, Any], text: str) -> ToolResult:
+        return parse_result(name, arguments, text)
 
     def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
         session_id, message, is_complete = None, "", False

@@ -6,11 +6,12 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from langgraph_takeover.handoff.agents.adapter import AgentOutput, Launch, NativeSession
+from langgraph_takeover.handoff.readers.sessions import ToolResult
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.nodes.external.agent import ExternalAgent, ExternalAgentError
 from langgraph_takeover.nodes.external.apis import write_reply
@@ -36,6 +37,7 @@ _POLL_S, _SLICE_S = 0.3, 0.1
 _COMMAND_TIMEOUT_S = 30.0
 _SETTLE_S, _SIDE_S = 5.0, 120.0
 _MAX_OUTPUT_BYTES = 200_000
+_MAX_COMMAND_CHARS = 500
 _SAFE_ID = re.compile(r"[\w.-]{1,200}")
 
 
@@ -61,6 +63,8 @@ class ExternalProcess:
         """Call ids whose results the next request must contain; None: any request."""
         self._bridge: Bridge | None = None
         self._pid = 0
+        self._running: dict[str, str] = {}
+        """Commands in the background, by the agent's names for them."""
         self._home = sandbox.inspect('printf %s "$HOME"').output.strip() or "/root"
 
     def make_launch(self, message: str = "", session_id: str | None = None) -> Launch:
@@ -172,7 +176,7 @@ class ExternalProcess:
             results=results,
             messages=tuple(added),
             session_id=self.session_id,
-            running=self._list_running(results),
+            running=tuple(self._running.values()),
             account=self.account,
             side_usages=usages,
             refused_requests=refused,
@@ -253,12 +257,13 @@ class ExternalProcess:
             tool, normalized = normalize_call(str(call["name"]), arguments)
             text = texts.get(str(call["id"]), "")
             read = self.agent.adapter.read_result(str(call["name"]), arguments, text)
+            self._note_running(arguments, normalized.get("command", ""), read)
             results.append(
                 CallResult(
                     call_id=str(call["id"]),
                     tool=tool,
                     arguments=normalized,
-                    text=read.text,
+                    text=text,
                     exit_code=read.exit_code,
                     refused=read.refused,
                     timed_out=read.timed_out,
@@ -266,8 +271,14 @@ class ExternalProcess:
             )
         return tuple(results)
 
-    def _list_running(self, results: tuple[CallResult, ...]) -> tuple[str, ...]:
-        return ()
+    def _note_running(self, arguments: Mapping[str, Any], command: str, result: ToolResult) -> None:
+        """Remember a command that still runs, and forget it once the agent has seen its end."""
+        polled = [str(value) for value in arguments.values() if str(value) in self._running]
+        if result.process_id is None:
+            for each in polled:
+                del self._running[each]
+        elif not polled:
+            self._running[result.process_id] = command[:_MAX_COMMAND_CHARS]
 
     def _read_output(self) -> AgentOutput:
         code = self._read_file("exit_code").strip()
