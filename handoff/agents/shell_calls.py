@@ -6,6 +6,7 @@ import shlex
 
 from langgraph_takeover.handoff.trace.action import Action
 
+_LAST = "$"
 _EDIT_SCRIPT = """\
 python3 - <<'{mark}'
 import pathlib, sys
@@ -36,15 +37,15 @@ def write_shell_command(action: Action) -> str:
         return arguments.get("command", "")
     if action.tool != "editor":
         return f"# {action.tool}: {' '.join(' '.join(arguments.values()).split())}"[:2000]
+    if view := read_view_range(action):
+        return _write_view(*view)
     path, command = arguments.get("path", ""), arguments.get("command", "view")
-    if command == "view":
-        return _write_view(path, arguments)
     new = arguments.get("new", "")
     if command == "str_replace":
         body = _REPLACE.format(old=arguments.get("old", ""), new=new)
     elif command == "insert":
-        line = arguments.get("line", "0")
-        body = _INSERT.format(line=int(line) if line.isdigit() else 0, new=_end_with_newline(new))
+        line = _read_line(arguments.get("line", "")) if arguments.get("line") != "0" else 0
+        body = _INSERT.format(line=line or 0, new=_end_with_newline(new))
     elif command in ("create", "write"):
         body = _CREATE.format(content=_end_with_newline(arguments.get("content", new)))
     else:
@@ -55,12 +56,25 @@ def write_shell_command(action: Action) -> str:
     return _EDIT_SCRIPT.format(path=path, body=body, mark=mark)
 
 
-def _write_view(path: str, arguments: dict[str, str]) -> str:
-    start, end = arguments.get("start", ""), arguments.get("end", "")
-    if not start.isdigit():
+def read_view_range(action: Action) -> tuple[str, int | None, int | None] | None:
+    """Return path, first and last line of a view (None: from the start, to the end); None for other actions."""
+    arguments = action.arguments
+    if action.tool != "editor" or arguments.get("command", "view") != "view":
+        return None
+    start, end = (_read_line(arguments.get(name, "")) for name in ("start", "end"))
+    if start is None or (end is not None and end < start):
+        return arguments.get("path", ""), None, None
+    return arguments.get("path", ""), start, end
+
+
+def _read_line(text: str) -> int | None:
+    return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def _write_view(path: str, start: int | None, end: int | None) -> str:
+    if start is None:
         return f"cat -n {shlex.quote(path)}"
-    last = end if end.isdigit() else "$"
-    return f"cat -n {shlex.quote(path)} | sed -n {shlex.quote(f'{start},{last}p')}"
+    return f"cat -n {shlex.quote(path)} | sed -n {shlex.quote(f'{start},{end or _LAST}p')}"
 
 
 def _end_with_newline(text: str) -> str:
