@@ -33,14 +33,22 @@ class UnknownAgentProgramError(TakeoverError, LookupError):
         return str(self.args[0])
 
 
+class PackagedProgram(Frozen):
+    """Where the files of an npm package hold the real program."""
+
+    directory: str
+    """Glob of the directory to mount, below the package or the `node_modules` that holds it; empty: the package."""
+    file: str
+    """The program below that directory."""
+
+
 class ProgramFiles(Frozen):
     """Where an agent's program lies on the user's machine, and which versions are tested."""
 
     executable: str
     """Name of the command on PATH."""
-    package_patterns: tuple[str, ...] = ()
-    """Globs for the real program, below the directory that holds the package of the command, tried in order. Empty: the
-    command itself is the program."""
+    packaged: tuple[PackagedProgram, ...] = ()
+    """Where the real program lies if the command is a script of a package, tried in order."""
     interpreter: Literal["", "node", "python"] = ""
     """The interpreter that runs the program; mounted beside it. With `python`, the program is the interpreter of the
     virtual environment that holds the command."""
@@ -171,6 +179,11 @@ class AgentAdapter(Protocol):
 def is_session_id(text: str) -> bool:
     """Return whether a text can be the id of a session."""
     return re.fullmatch(SESSION_ID, text) is not None and "\n" not in text
+
+
+def escape_slash_command(message: str) -> str:
+    """Return a message that no agent takes for one of its slash commands, such as `/clear`."""
+    return f"Task:\n{message}" if message.lstrip().startswith("/") else message
 
 
 def resolve_path(workspace: str, path: str) -> str:

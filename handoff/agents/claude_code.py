@@ -17,8 +17,10 @@ from langgraph_takeover.handoff.agents.adapter import (
     Launch,
     NativeCall,
     NativeSession,
+    PackagedProgram,
     ProgramFiles,
     Setup,
+    escape_slash_command,
     is_session_id,
     resolve_path,
 )
@@ -62,7 +64,7 @@ class ClaudeCode:
     api: Api = "messages"
     program = ProgramFiles(
         executable="claude",
-        package_patterns=("**/claude-code-linux-*/claude", "bin/claude.exe"),
+        packaged=(PackagedProgram(directory="@anthropic-ai/claude-code-linux-*", file="claude"),),
         install="npm install -g @anthropic-ai/claude-code",
         oldest="2.1.0",
         newest="2.1.197",
@@ -78,7 +80,7 @@ class ClaudeCode:
         if launch.session_id is not None:
             session = ("--resume", launch.session_id)
         argv = (*launch.program, *_OPTIONS, "--model", launch.model, *session)
-        return AgentCommand(argv=argv, stdin=launch.message)
+        return AgentCommand(argv=argv, stdin=escape_slash_command(launch.message))
 
     def classify(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asker:
         if not body.get("tools"):

@@ -17,6 +17,7 @@ from langgraph_takeover.handoff.agents.adapter import (
     Launch,
     NativeCall,
     NativeSession,
+    PackagedProgram,
     ProgramFiles,
     Setup,
     is_session_id,
@@ -33,6 +34,7 @@ model = {model}
 model_provider = "bridge"
 model_context_window = 100000000
 model_auto_compact_token_limit = 100000000
+tool_output_token_limit = 100000
 sandbox_mode = "danger-full-access"
 approval_policy = "never"
 check_for_update_on_startup = false
@@ -64,7 +66,7 @@ class Codex:
     api: Api = "responses"
     program = ProgramFiles(
         executable="codex",
-        package_patterns=("**/codex-linux-*/vendor/*/bin/codex", "vendor/*/bin/codex"),
+        packaged=(PackagedProgram(directory="@openai/codex-linux-*/vendor/*", file="bin/codex"),),
         install="npm install -g @openai/codex",
         oldest="0.160.0",
         newest="0.169.0",
@@ -143,7 +145,9 @@ class Codex:
                     message = str(item.get("text") or item.get("message"))
             elif kind in ("turn.failed", "error"):
                 error = line.get("error")
-                message = str((error.get("message") if isinstance(error, dict) else error) or line.get("message"))
+                message = str(
+                    (error.get("message") if isinstance(error, dict) else error) or line.get("message")
+                )
             is_complete = kind == "turn.completed"
         is_complete = is_complete and exit_code in (0, None)
         return AgentOutput.from_untrusted(session_id, message, is_complete=is_complete)

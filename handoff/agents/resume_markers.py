@@ -16,17 +16,15 @@ def strip_resume_markers(messages: Sequence[BaseMessage], reply: str = "") -> li
         reply: text of a reply that the agent writes itself after an interrupted turn.
     """
     kept: list[BaseMessage] = []
-    is_interrupted = False
     for message in messages:
         if isinstance(message, AIMessage) and not message.tool_calls and reply == message.text.strip() != "":
-            is_interrupted = True
             continue
         text = message.text.rstrip() if isinstance(message, HumanMessage) else ""
         if text != RESUME_MESSAGE and not text.endswith(f"\n{RESUME_MESSAGE}"):
             kept.append(message)
         elif rest := text.removesuffix(RESUME_MESSAGE).removesuffix("\n"):
             kept.append(HumanMessage(rest))
-    return kept if is_interrupted or len(kept) != len(messages) else list(messages)
+    return kept
 
 
 def has_same_steps(pending: Sequence[BaseMessage], resumed: Sequence[BaseMessage]) -> bool:

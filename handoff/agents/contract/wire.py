@@ -137,14 +137,18 @@ def _stream_response(reply: Reply) -> Iterator[str]:
     for call_id, call in reply.calls.items():
         kind = "custom_tool_call" if call.is_custom else "function_call"
         value = (
-            {"input": call.arguments["input"]} if call.is_custom else {"arguments": json.dumps(call.arguments)}
+            {"input": call.arguments["input"]}
+            if call.is_custom
+            else {"arguments": json.dumps(call.arguments)}
         )
         items.append({"type": kind, "name": call.name, "call_id": call_id, "id": f"fc_{call_id}", **value})
     yield _event({"type": "response.created", "response": {"id": "resp_1"}})
     for index, item in enumerate(items):
         yield _event({"type": "response.output_item.done", "output_index": index, "item": item})
     usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
-    yield _event({"type": "response.completed", "response": {"id": "resp_1", "output": items, "usage": usage}})
+    yield _event(
+        {"type": "response.completed", "response": {"id": "resp_1", "output": items, "usage": usage}}
+    )
 
 
 def _message(reply: Reply) -> dict[str, Any]:
