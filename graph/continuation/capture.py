@@ -50,7 +50,9 @@ from langgraph_takeover.sandbox.snapshots.contents import read_contents
 _STALE_S = 24 * 3600
 _MAX_ENV_FILES, _MAX_ENV_BYTES = 20, 1 << 16
 _PATCHED_PATH = re.compile(r"^diff --git a/(.+) b/\1$", re.MULTILINE)
-_SECRET_FILE = re.compile(r"(?:^|/)(?:\.env(?:\.[\w-]+)?|[^/]*\.(?:pem|p12|pfx|key)|id_(?:rsa|ed25519|ecdsa)|\.netrc|\.npmrc)$")
+_SECRET_FILE = re.compile(
+    r"(?:^|/)(?:\.env(?:\.[\w-]+)?|[^/]*\.(?:pem|p12|pfx|key)|id_(?:rsa|ed25519|ecdsa)|\.netrc|\.npmrc)$"
+)
 _HARMLESS_FILE = re.compile(r"\.(?:example|sample|template|dist)$")
 
 
@@ -207,7 +209,9 @@ class _CaptureBuilder:
             secret_files=tuple(
                 path
                 for path in self._files
-                if _SECRET_FILE.search(path) and not _HARMLESS_FILE.search(path) and not path.startswith(".git/")
+                if _SECRET_FILE.search(path)
+                and not _HARMLESS_FILE.search(path)
+                and not path.startswith(".git/")
             ),
             patch_error=self._patch_error,
         )

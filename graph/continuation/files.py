@@ -100,7 +100,9 @@ def reserve_manifest(home: Path, record_id: str) -> Path:
         with contextlib.suppress(FileExistsError):
             path.open("xb").close()
             return path
-    raise ContinuationError(f"{directory}: too many continuations (undo them: handoff continue {record_id} --undo)")
+    raise ContinuationError(
+        f"{directory}: too many continuations (undo them: handoff continue {record_id} --undo)"
+    )
 
 
 def save_manifest(path: Path, manifest: Manifest) -> None:

@@ -21,7 +21,9 @@ class InteractiveCommand(NamedTuple):
 
 INTERACTIVE_COMMANDS = {
     "codex": InteractiveCommand((MESSAGE,), ("resume", SESSION, MESSAGE), "CODEX_HOME", ".codex"),
-    "claude-code": InteractiveCommand((MESSAGE,), ("--resume", SESSION, MESSAGE), "CLAUDE_CONFIG_DIR", ".claude"),
+    "claude-code": InteractiveCommand(
+        (MESSAGE,), ("--resume", SESSION, MESSAGE), "CLAUDE_CONFIG_DIR", ".claude"
+    ),
     "qwen-code": InteractiveCommand(("-i", MESSAGE), ("--resume", SESSION, "-i", MESSAGE), "", ".qwen"),
     "opencode": InteractiveCommand(("--prompt", MESSAGE)),
     "mini": InteractiveCommand(("-t", MESSAGE)),

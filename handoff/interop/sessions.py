@@ -27,13 +27,12 @@ _MAX_SHOWN_IDS = 5
 _CWD = re.compile(r'"cwd"\s*:\s*("(?:[^"\\]|\\.){1,4096}")')
 """Inside a JSON text, the quotes of this name would be escaped: it is a field of a row."""
 _ASSIGNMENT = re.compile(
-    r"^\s*(?:export |declare -x )?([A-Z][A-Z0-9_]{2,60})=([\"']?)([\w+/=.~:@%!^*-]{8,4096})\2\s*$", re.MULTILINE
+    r"^\s*(?:export |declare -x )?([A-Z][A-Z0-9_]{2,60})=([\"']?)([\w+/=.~:@%!^*-]{8,4096})\2\s*$",
+    re.MULTILINE,
 )
 
 
-def find_repository_session(
-    agent: str, session_id: str, repository: Path, user_home: Path
-) -> SessionFile:
+def find_repository_session(agent: str, session_id: str, repository: Path, user_home: Path) -> SessionFile:
     """Return a session by its id, or by its unique beginning; `latest` is the newest one that ran in the repository.
 
     Raises SessionError.
@@ -129,9 +128,7 @@ def move_session(trace: Trace, repository: Path, workspace: str) -> Trace:
 
 def move_texts(events: Iterable[Event], replace: Callable[[str], str]) -> tuple[Event, ...]:
     """Return events with replaced texts, arguments and directories."""
-    return tuple(
-        _move_event(event, replace, replace, lambda cwd: cwd and replace(cwd)) for event in events
-    )
+    return tuple(_move_event(event, replace, replace, lambda cwd: cwd and replace(cwd)) for event in events)
 
 
 def _move_event(
@@ -160,7 +157,9 @@ def _move_event(
 
 def make_replacement(directories: Mapping[str, str]) -> Callable[[str], str]:
     """Return a function that replaces directories in a text, but no longer names that begin with one."""
-    moved = {before.rstrip("/"): after for before, after in directories.items() if before.rstrip("/") != after}
+    moved = {
+        before.rstrip("/"): after for before, after in directories.items() if before.rstrip("/") != after
+    }
     if not moved:
         return lambda text: text
     longest_first = sorted(moved, key=len, reverse=True)

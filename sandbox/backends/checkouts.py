@@ -118,7 +118,9 @@ def _copy_repository(directory: Path, files: Path) -> None:
     )
     message = done.stderr.decode(errors="replace").strip()
     if "No space left" in message:
-        raise OutOfDiskError(f"{target}: the disk is full; make room, or set {host_directories.ROOT_VARIABLE}")
+        raise OutOfDiskError(
+            f"{target}: the disk is full; make room, or set {host_directories.ROOT_VARIABLE}"
+        )
     changed = f"{directory}: changed while it was copied (let the agent finish its turn, then try again)"
     if done.returncode != 0:
         first = message.partition("\n")[0][:300]
@@ -140,12 +142,15 @@ def _copy_entries(layers: LayerStack, top: str, target: Path) -> None:
             path.mkdir(mode=0o700)
             directories.append((path, entry))
         elif stat.S_ISLNK(entry.info.st_mode):
-            os.symlink(entry.link_target(), os.fsencode(path))
+            path.symlink_to(os.fsdecode(entry.link_target()))
             _set_times(path, entry)
         elif stat.S_ISREG(entry.info.st_mode):
-            with entry.open_descriptor() as source, path.open("xb") as out:
-                with open(source, "rb", closefd=False) as content:
-                    shutil.copyfileobj(content, out, _COPY_BYTES)
+            with (
+                entry.open_descriptor() as source,
+                open(source, "rb", closefd=False) as content,
+                path.open("xb") as out,
+            ):
+                shutil.copyfileobj(content, out, _COPY_BYTES)
             _set_metadata(path, entry)
     for path, entry in reversed(directories):
         _set_metadata(path, entry)
