@@ -9,7 +9,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from langgraph_takeover.graph.continuation.files import CaptureOrigin, ensure_private_directory, save_origin
+from langgraph_takeover.graph.continuation.files import (
+    CaptureOrigin,
+    ensure_private_directory,
+    find_manifest_of,
+    save_origin,
+)
 from langgraph_takeover.graph.continuation.repository import Repository, find_repository
 from langgraph_takeover.graph.errors import CaptureError
 from langgraph_takeover.handoff.agents.names import AGENT_NAMES
@@ -18,6 +23,7 @@ from langgraph_takeover.handoff.interop.sessions import (
     find_assigned_secrets,
     find_repository_session,
     is_inside,
+    join_task,
     match_changes,
     move_session,
     read_session,
@@ -105,6 +111,10 @@ def capture_session(
                 f"session {source.id} ran in {trace.workspace:.300}, not in {found.root} "
                 f"(pass --repository {trace.workspace:.300}, or another --session)"
             )
+        earlier = find_manifest_of(home, found.root)
+        if earlier is not None:
+            task = join_task(earlier.task, trace.task, earlier.own_texts)
+            trace = trace.model_copy(update={"task": task})
         store = RecordStore(ensure_private_directory(home) / "records")
         store.remove_partial(datetime.now(UTC).timestamp() - _STALE_S)
         builder = _CaptureBuilder(found, source, trace, chosen)

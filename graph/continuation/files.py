@@ -50,6 +50,10 @@ class Manifest(Frozen):
     """Directory in which the checkout is prepared, beside it."""
     checkout_digest: str = ""
     """Empty until the checkout is complete."""
+    task: str = ""
+    """The task of the record."""
+    own_texts: tuple[str, ...] = ()
+    """How the texts begin that the continuation itself puts into the session as a user's."""
     checkout_existed: bool = False
     """There was an empty directory."""
     files: tuple[CreatedFile, ...] = ()
@@ -90,6 +94,16 @@ def list_manifests(home: Path, record_id: str) -> list[Path]:
     if not is_valid_id(record_id):
         return []
     return sorted((home / "continuations" / record_id).glob("[0-9]*.json"))
+
+
+def find_manifest_of(home: Path, checkout: Path) -> Manifest | None:
+    """Return the newest manifest of a continuation in that checkout, if any. Raises ContinuationError."""
+    paths = sorted((home / "continuations").glob("*/[0-9]*.json"), key=lambda path: path.stat().st_mtime)
+    for path in reversed(paths):
+        manifest = load_manifest(path)
+        if manifest is not None and os.path.realpath(manifest.checkout) == os.path.realpath(checkout):
+            return manifest
+    return None
 
 
 def reserve_manifest(home: Path, record_id: str) -> Path:

@@ -36,8 +36,12 @@ from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
 from langgraph_takeover.nodes.external.conversation import Opening, build_record_opening
 from langgraph_takeover.sandbox.backends.checkouts import write_checkout
 from langgraph_takeover.sandbox.interface import Frozen
+from langgraph_takeover.sandbox.storage.removal import remove_tree
 
 _MAX_INLINE_CHARS = 200
+_MAX_OWN_CHARS = 80
+NOTES_DIRECTORY = ".git/takeover"
+"""Where git does not see what the agent reads."""
 _PROMPT_FILE = "prompt.md"
 _READ_PROMPT = "Read the file {path} completely. It describes unfinished work in this repository and ends with your task."
 
@@ -57,7 +61,6 @@ class Continuation(Frozen):
     session_files: tuple[Path, ...] = ()
     account: Mapping[str, int] = {}
     """How many events of the earlier work became what in the native session."""
-    dropped: tuple[int, ...] = ()
     manifest: Path
 
 
@@ -115,7 +118,6 @@ def prepare_continuation(
         prompt=opening.message,
         session_files=files,
         account=opening.account,
-        dropped=opening.dropped,
         manifest=manifest_path,
     )
 
@@ -147,7 +149,8 @@ def _create_everything(
     )
     save(manifest)
     write_checkout(plan.record.required_snapshot, plan.store, plan.staging)
-    notes = ".git/takeover" if (plan.staging / ".git").is_dir() else ".takeover"
+    notes = NOTES_DIRECTORY if (plan.staging / ".git").is_dir() else ".takeover"
+    remove_tree(plan.staging / notes)  # of an earlier continuation
     launch = Launch(
         program=(plan.executable,),
         home=str(plan.user_home),
@@ -169,6 +172,8 @@ def _create_everything(
         manifest.model_copy(
             update={
                 "checkout_digest": hash_tree(plan.staging),
+                "task": plan.record.task.prompt,
+                "own_texts": tuple(each[:_MAX_OWN_CHARS] for each in (message, opening.message)),
                 "files": tuple(
                     CreatedFile(path=str(path), sha256=digest_text(text)) for path, text in files.items()
                 ),

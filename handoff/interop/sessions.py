@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.readers import TraceError, read_traces
 from langgraph_takeover.handoff.readers.session_files import (
     LATEST,
@@ -16,8 +17,10 @@ from langgraph_takeover.handoff.readers.session_files import (
     SessionFile,
     list_sessions,
 )
+from langgraph_takeover.handoff.readers.sessions import LATER_REQUEST_PREFIX
 from langgraph_takeover.handoff.text.files import read_untrusted_head
 from langgraph_takeover.handoff.text.redaction import is_secret_setting
+from langgraph_takeover.handoff.trace.conversation import EMPTY_RESULT, RESULT_NOT_RECORDED
 from langgraph_takeover.handoff.trace.events import Event, Trace
 from langgraph_takeover.sandbox.interface import FileChange
 
@@ -165,6 +168,17 @@ def make_replacement(directories: Mapping[str, str]) -> Callable[[str], str]:
     longest_first = sorted(moved, key=len, reverse=True)
     found = re.compile(rf"(?<![\w.~-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w-]|\.\w)")
     return lambda text: found.sub(lambda match: moved[match[0]], text)
+
+
+def join_task(task: str, session_task: str, own_texts: Iterable[str]) -> str:
+    """Return the task of a session that continues a record: that of the record, and what the user asked for since.
+
+    `own_texts` are the beginnings of messages that the continuation wrote.
+    """
+    separator = f"\n\n{LATER_REQUEST_PREFIX}\n\n"
+    known = (*filter(None, own_texts), load_prompt("takeover")[:80], RESULT_NOT_RECORDED, EMPTY_RESULT)
+    later = [each for each in session_task.split(separator) if not each.startswith(known)]
+    return separator.join([task, *later])
 
 
 def match_changes(events: Iterable[Event], files: Mapping[str, str | None]) -> tuple[Event, ...]:

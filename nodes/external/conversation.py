@@ -41,8 +41,6 @@ class Opening(NamedTuple):
     """Files with the events of the earlier work, for views that point to them."""
     account: Mapping[str, int] = {}
     """How many events of the earlier work became what in the session."""
-    dropped: tuple[int, ...] = ()
-    """Events of the record that the session leaves out."""
 
 
 def is_external(state: AgentState, context: AgentContext) -> bool:
@@ -157,7 +155,7 @@ def build_record_opening(
             for each in session.account
             if each.event < len(record.trace)
         )
-        return Opening(history.closing, session, call_ids, account=account, dropped=history.dropped)
+        return Opening(history.closing, session, call_ids, account=account)
     message = "\n\n".join(each.text for each in views.find_view(view)(record, recipient))
     if view not in views.VIEWS_WITH_RECALL:
         return Opening(message)
