@@ -84,7 +84,10 @@ def is_inside(directory: str, repository: Path) -> bool:
     """Whether a session's directory is the repository or below it; symbolic links are resolved."""
     if not directory.startswith("/") or "\0" in directory:
         return False
-    return Path(os.path.realpath(directory)).is_relative_to(os.path.realpath(repository))
+    try:
+        return Path(os.path.realpath(directory)).is_relative_to(os.path.realpath(repository))
+    except (OSError, ValueError):  # a name that no file can have
+        return False
 
 
 def read_session(path: Path, agent: str) -> Trace:

@@ -45,13 +45,13 @@ def snapshot_directory(directory: Path, store: Path, *, backend: BackendName, ow
     Any host can restore the snapshot, because it starts from an empty base. Raises OutOfDiskError, and
     SandboxUnavailableError if a file changes meanwhile or cannot be read.
     """
-    base = prepare_empty_base()
     is_layered = backend == "host" and overlay.unavailable_reason() is None
-    with _create_scratch_directory(owner) as scratch:
-        files = scratch / "diff"
-        _copy_repository(directory, files)
+    with host_directories.translate_disk_errors():
+        base = prepare_empty_base()
         base_digest = base.digest if is_layered else f"{COPY_PREFIX}{base.digest}"
-        with host_directories.translate_disk_errors():
+        with _create_scratch_directory(owner) as scratch:
+            files = scratch / "diff"
+            _copy_repository(directory, files)
             digest = archive_writer.write(
                 (files,),
                 LayerStack(base.tree) if is_layered else LayerStack(),
@@ -75,10 +75,10 @@ def write_checkout(snapshot: Snapshot, store: Path, target: Path) -> None:
     The archive is verified first. Set-user-id bits, devices and pipes are left out. Raises SnapshotCorruptError,
     SandboxUnavailableError, OutOfDiskError, and FileExistsError if the directory exists.
     """
-    spec = make_restore_spec(snapshot, "host")
-    base = prepare_snapshot_base(snapshot.base.removeprefix(COPY_PREFIX), spec)
-    top = snapshot.workspace.strip("/") if base.is_system else WRITABLE_DIRECTORIES[0]
-    with _create_scratch_directory("checkout") as scratch, host_directories.translate_disk_errors():
+    with host_directories.translate_disk_errors(), _create_scratch_directory("checkout") as scratch:
+        spec = make_restore_spec(snapshot, "host")
+        base = prepare_snapshot_base(snapshot.base.removeprefix(COPY_PREFIX), spec)
+        top = snapshot.workspace.strip("/") if base.is_system else WRITABLE_DIRECTORIES[0]
         files = scratch / "diff"
         with transfer.materialize_archive(snapshot, store) as archive:
             archive_reader.unpack(archive, files, digest=snapshot.digest, base_digest=snapshot.base)
