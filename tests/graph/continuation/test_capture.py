@@ -152,10 +152,10 @@ def test_two_captures_at_once(workplace: Workplace) -> None:
 def test_a_repository_that_cannot_be_captured(workplace: Workplace, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(CaptureError, match="not a git repository.*git init"):
+    with pytest.raises(CaptureError, match=r"not a git repository.*git init"):
         workplace.capture(repository=empty)
     run_git(empty, "init", "-q")
-    with pytest.raises(CaptureError, match="no commit yet .*git commit"):
+    with pytest.raises(CaptureError, match=r"no commit yet .*git commit"):
         workplace.capture(repository=empty)
     linked = tmp_path / "linked"
     run_git(workplace.repository, "worktree", "add", "-q", str(linked))

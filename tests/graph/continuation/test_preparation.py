@@ -177,10 +177,10 @@ def test_requests_that_are_refused(
         prepare(view="unknown")
     with pytest.raises(RecordError, match="record not found"):
         prepare(record_id="unknown")
-    with pytest.raises(ContinuationError, match="cannot resume a session .*--view structured"):
+    with pytest.raises(ContinuationError, match=r"cannot resume a session .*--view structured"):
         prepare("opencode", view="transcript")
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ContinuationError, match="codex is not on PATH .*npm install"):
+    with pytest.raises(ContinuationError, match=r"codex is not on PATH .*npm install"):
         prepare_continuation(
             workplace.home, RecordStore(workplace.home / "records").list_ids()[0], agent="codex"
         )
@@ -289,7 +289,7 @@ def test_a_record_from_elsewhere_needs_a_decision(
     export_record(RecordStore(workplace.home / "records").directory(record), str(archive))
     other = workplace.root / "other-home"
     import_record(str(archive), other / "records")
-    with pytest.raises(ContinuationError, match="was not captured here.*--sandbox host"):
+    with pytest.raises(ContinuationError, match=r"was not captured here.*--sandbox host"):
         prepare(home=other, directory=workplace.root / "copy")
     done = prepare(home=other, directory=workplace.root / "copy", allow_unisolated=True)
     assert (done.directory / "notes.txt").read_text() == "mine\n"
