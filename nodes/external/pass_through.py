@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import httpx2
 from langchain_core.callbacks import CallbackManagerForLLMRun
@@ -60,6 +60,8 @@ class VendorModel(BaseChatModel):
         'http://127.0.0.1:8091/v1/messages'
     """
 
+    passes_requests_on: ClassVar[bool] = True
+    """It needs an external agent's request, and no tools."""
     api: Api
     base_url: str
     """With or without `/v1` at its end."""
