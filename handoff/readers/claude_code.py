@@ -123,13 +123,13 @@ def _read_tool_result(session: SessionBuilder, part: Mapping[str, Any], details:
     if call is None:
         return
     name = _SHELL_TOOL if call.tool == "shell" else call.tool
-    result = parse_result(name, call.arguments, content, {"is_error": part.get("is_error"), "result": details})
+    result = parse_result(
+        name, call.arguments, content, {"is_error": part.get("is_error"), "result": details}
+    )
     session.add_result(call_id, extract_text(content), result)
 
 
-def parse_result(
-    name: str, arguments: Mapping[str, Any], content: Any, details: Any = None
-) -> ToolResult:
+def parse_result(name: str, arguments: Mapping[str, Any], content: Any, details: Any = None) -> ToolResult:
     """Parse what the model saw of a call.
 
     `details` holds `is_error` of the block and, if known, `result`: the field `toolUseResult` of the session's row.

@@ -110,7 +110,9 @@ def _read_message(session: SessionBuilder, item: Mapping[str, Any]) -> None:
         session.add_message(extract_text(item.get("content")))
     elif item.get("role") == "user":
         content = item.get("content")
-        texts = [extract_text(part) for part in content] if isinstance(content, list) else [extract_text(content)]
+        texts = (
+            [extract_text(part) for part in content] if isinstance(content, list) else [extract_text(content)]
+        )
         session.add_prompt("\n".join(text for text in texts if text and not _CONTEXT.match(text)))
 
 
@@ -130,9 +132,7 @@ def _read_call(item: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     return str(item.get("name") or ""), parse_arguments(item.get("arguments"))
 
 
-def parse_result(
-    name: str, arguments: Mapping[str, Any], content: Any, details: Any = None
-) -> ToolResult:
+def parse_result(name: str, arguments: Mapping[str, Any], content: Any, details: Any = None) -> ToolResult:
     """Parse what the model saw of a call; `arguments` and `details` are not used by Codex."""
     text = _extract_output(content)
     failed = _FAILED_CALL.match(text) is not None or to_mapping(content).get("success") is False

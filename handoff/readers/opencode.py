@@ -27,7 +27,9 @@ def is_export(data: Any) -> bool:
     if not isinstance(data, Mapping) or not isinstance(data.get("messages"), list):
         return False
     return "id" in to_mapping(data.get("info")) and any(
-        isinstance(message, Mapping) and isinstance(message.get("parts"), list) and "role" in to_mapping(message.get("info"))
+        isinstance(message, Mapping)
+        and isinstance(message.get("parts"), list)
+        and "role" in to_mapping(message.get("info"))
         for message in data["messages"][:5]
     )
 
@@ -41,7 +43,9 @@ def read(data: Mapping[str, Any], name: str) -> RecordedRun:
     for message in to_mappings(data.get("messages")):
         about, parts = to_mapping(message.get("info")), to_mappings(message.get("parts"))
         if about.get("role") == "user":
-            texts = [part for part in parts if part.get("type") == "text" and part.get("synthetic") is not True]
+            texts = [
+                part for part in parts if part.get("type") == "text" and part.get("synthetic") is not True
+            ]
             session.add_prompt("\n".join(extract_text(part.get("text")) for part in texts))
         elif about.get("role") == "assistant" and about.get("summary") is not True:
             session.model = session.model or str(about.get("modelID") or "")
@@ -59,7 +63,11 @@ def _read_part(session: SessionBuilder, part: Mapping[str, Any]) -> None:
     elif kind == "text" and part.get("synthetic") is not True:
         session.add_message(extract_text(part.get("text")))
     elif kind == "tool":
-        call_id, name, state = str(part.get("callID")), str(part.get("tool") or ""), to_mapping(part.get("state"))
+        call_id, name, state = (
+            str(part.get("callID")),
+            str(part.get("tool") or ""),
+            to_mapping(part.get("state")),
+        )
         arguments = to_mapping(state.get("input"))
         session.add_call(call_id, name, arguments)
         if state.get("status") in ("completed", "error"):
@@ -67,9 +75,7 @@ def _read_part(session: SessionBuilder, part: Mapping[str, Any]) -> None:
             session.add_result(call_id, extract_text(content), parse_result(name, arguments, content, state))
 
 
-def parse_result(
-    name: str, arguments: Mapping[str, Any], content: Any, details: Any = None
-) -> ToolResult:
+def parse_result(name: str, arguments: Mapping[str, Any], content: Any, details: Any = None) -> ToolResult:
     """Parse what the model saw of a call; `details` is the state of the tool in the session, if known."""
     text = extract_text(content)
     state = to_mapping(details)

@@ -21,7 +21,9 @@ _SHELL_TOOL = "run_shell_command"
 _TIMEOUT = re.compile(r"Command (?:timed out after|was (?:aborted|cancelled|canceled))")
 _BACKGROUND = re.compile(r"Background shell started\.\nid: (\w{1,40})")
 _NOT_A_REQUEST = re.compile(r"\s*(?:<(?:task-notification|state_snapshot)|This is the Qwen Code\b)")
-_SHOWN_LINES = re.compile(r"(?:\[?Showing lines|Read lines) (\d{1,9})-\d{1,9} of \d{1,9} total lines\.?\]?\n+(?:---\n+)?")
+_SHOWN_LINES = re.compile(
+    r"(?:\[?Showing lines|Read lines) (\d{1,9})-\d{1,9} of \d{1,9} total lines\.?\]?\n+(?:---\n+)?"
+)
 _NOTICE_CHARS = 400
 _LINES_CHARS = 2_000_000
 
@@ -87,9 +89,7 @@ def _read_result(session: SessionBuilder, part: Mapping[str, Any], details: Any)
     session.add_result(call_id, _extract_response(content), result)
 
 
-def parse_result(
-    name: str, arguments: Mapping[str, Any], content: Any, details: Any = None
-) -> ToolResult:
+def parse_result(name: str, arguments: Mapping[str, Any], content: Any, details: Any = None) -> ToolResult:
     """Parse what the model saw of a call; `details` is the field `toolCallResult` of the session's row."""
     text = _extract_response(content)
     is_error = to_mapping(details).get("status") in ("error", "cancelled") or "error" in to_mapping(content)

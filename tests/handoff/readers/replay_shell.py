@@ -19,7 +19,9 @@ REAL_SHELL = "/usr/bin/bash"
 
 def main() -> None:
     line = sys.argv[-1]
-    is_setup = "SNAPSHOT_FILE=" in line or not any(word.startswith("-") and "c" in word for word in sys.argv[1:-1])
+    is_setup = "SNAPSHOT_FILE=" in line or not any(
+        word.startswith("-") and "c" in word for word in sys.argv[1:-1]
+    )
     taken = NEXT_OUTPUT.with_suffix(f".{os.getpid()}")
     try:
         if is_setup:
@@ -30,7 +32,7 @@ def main() -> None:
     output = json.loads(taken.read_text())
     directory = re.search(r"pwd -P >\| (\S+)", line)
     if directory and output["code"] == 0:
-        Path(directory[1].strip("'\"")).write_text("/testbed\n")
+        Path(directory[1].strip("'\"")).write_text(f"{Path.cwd()}\n")
     sys.stdout.write(output["text"])
     sys.stdout.flush()
     time.sleep(output.get("seconds", 0))

@@ -27,14 +27,18 @@ def write_responses(step: dict[str, Any], number: int) -> str:
     items: list[dict[str, Any]] = []
     if step.get("thought"):
         summary = [{"type": "summary_text", "text": step["thought"]}]
-        items.append({"type": "reasoning", "id": f"rs_{number}", "summary": summary, "encrypted_content": "e"})
+        items.append(
+            {"type": "reasoning", "id": f"rs_{number}", "summary": summary, "encrypted_content": "e"}
+        )
     if step.get("text"):
         content = [{"type": "output_text", "text": step["text"], "annotations": []}]
         items.append({"type": "message", "role": "assistant", "id": f"msg_{number}", "content": content})
     for position, call in enumerate(step.get("calls", ())):
         call_id, name = f"call_{number}_{position}", call["name"]
         if isinstance(call["arguments"], str):
-            items.append({"type": "custom_tool_call", "call_id": call_id, "name": name, "input": call["arguments"]})
+            items.append(
+                {"type": "custom_tool_call", "call_id": call_id, "name": name, "input": call["arguments"]}
+            )
         else:
             arguments = json.dumps(call["arguments"], ensure_ascii=False)
             items.append({"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments})
@@ -98,7 +102,7 @@ class Handler(BaseHTTPRequestHandler):
         Handler.number += 1
         step = self.steps[number] if number < len(self.steps) else {"text": "Done."}
         for name, content in step.get("files", {}).items():
-            path = Path("/testbed", name)
+            path = Path(name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
         if "output" in step:
@@ -126,7 +130,7 @@ def main() -> int:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     commands = json.loads(Path(sys.argv[3]).read_text())
     for command in commands:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, cwd="/testbed", check=False)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
         if done.returncode != 0:
             return done.returncode
     return 0 if Handler.number >= len(Handler.steps) else 3

@@ -53,10 +53,16 @@ def make_delta(source: str, target: str) -> Delta:
             position += 1
             continue
         before = 0
-        while position - before > start and found > before and target[position - before - 1] == source[found - before - 1]:
+        while (
+            position - before > start
+            and found > before
+            and target[position - before - 1] == source[found - before - 1]
+        ):
             before += 1
         after = _KEY_CHARS
-        while target[position + after : position + after + 1] == source[found + after : found + after + 1] != "":
+        while (
+            target[position + after : position + after + 1] == source[found + after : found + after + 1] != ""
+        ):
             after += 1
         if position - before > start:
             delta.append(target[start : position - before])
