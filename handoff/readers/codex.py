@@ -55,7 +55,7 @@ def is_rollout(data: Any) -> bool:
 
 
 def read(rows: Sequence[Any], name: str) -> RecordedRun:
-    """Read the rows in order; compaction removes nothing, because the rows before it stay in the file."""
+    """Read the rows in order; compaction only adds a row, so the calls before it are read as well."""
     session = SessionBuilder(name, "codex", keeps_directory=False)
     payloads = [(str(row.get("type")), to_mapping(row.get("payload"))) for row in to_mappings(list(rows))]
     has_usage_records = any(kind == "token_usage_record" for kind, _ in payloads)
@@ -66,6 +66,8 @@ def read(rows: Sequence[Any], name: str) -> RecordedRun:
         elif kind == "turn_context":
             session.model = session.model or str(payload.get("model") or "")
             session.workspace = session.workspace or str(payload.get("cwd") or "")
+        elif kind == "compacted":
+            session.drop_summary()
         elif kind == "token_usage_record":
             session.add_usage(_parse_usage(payload.get("usage")))
         elif kind == "event_msg" and payload.get("type") == "token_count" and not has_usage_records:
