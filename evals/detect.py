@@ -70,7 +70,8 @@ def command(
     agent: Annotated[
         str | None,
         typer.Option(
-            help="Agent of --session: codex, claude-code, qwen-code or opencode. Default: all.", show_default=False
+            help="Agent of --session: codex, claude-code, qwen-code or opencode. Default: all.",
+            show_default=False,
         ),
     ] = None,
     as_json: Annotated[
@@ -95,7 +96,9 @@ def command(
             if score is not None:
                 labels = read_labels(score)
                 meant = [file for file in files if select_labels(labels, str(file))]
-                _print_scores(console, read_traces(meant, trace_format), labels, as_json=as_json, misses=misses)
+                _print_scores(
+                    console, read_traces(meant, trace_format), labels, as_json=as_json, misses=misses
+                )
                 return
             shown = _print_traces(console, read_traces(files, trace_format), as_json=as_json)
     except (LabelError, UnknownTraceError) as error:

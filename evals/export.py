@@ -55,7 +55,8 @@ def command(
     agent: Annotated[
         str | None,
         typer.Option(
-            help="Agent of --session: codex, claude-code, qwen-code or opencode. Default: all.", show_default=False
+            help="Agent of --session: codex, claude-code, qwen-code or opencode. Default: all.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -68,7 +69,9 @@ def command(
 
     try:
         if not traces and session is None:
-            raise UnknownTraceError("TRACE: pass files, directories or globs of recorded runs, or --session ID")
+            raise UnknownTraceError(
+                "TRACE: pass files, directories or globs of recorded runs, or --session ID"
+            )
         with select_trace_files(traces or (), session, agent) as files:
             found = list(read_traces(files, trace_format))
     except UnknownTraceError as error:

@@ -55,7 +55,7 @@ def select_trace_files(
     patterns: Sequence[str], session: str | None = None, agent: str | None = None
 ) -> Iterator[list[Path]]:
     """Provide the files that the arguments and `--session` select. Raises UnknownTraceError."""
-    from langgraph_takeover.handoff.readers import session_files
+    from langgraph_takeover.handoff.readers.external import session_files
 
     if session is None:
         if agent is not None:
@@ -63,7 +63,9 @@ def select_trace_files(
         yield find_trace_files(patterns)
         return
     if agent is not None and agent not in session_files.AGENTS:
-        raise UnknownTraceError(f"--agent: unknown agent {agent!r:.80} (use {', '.join(session_files.AGENTS)})")
+        raise UnknownTraceError(
+            f"--agent: unknown agent {agent!r:.80} (use {', '.join(session_files.AGENTS)})"
+        )
     files = find_trace_files(patterns) if patterns else []
     agents = session_files.AGENTS if agent is None else (agent,)
     try:

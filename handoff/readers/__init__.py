@@ -11,18 +11,15 @@ from typing import Any, NamedTuple
 
 from langgraph_takeover.handoff.readers import (
     atif,
-    claude_code,
-    codex,
     langchain,
     mini_swe_agent,
-    opencode,
     openhands_v0,
     openhands_v1,
-    qwen_code,
     swarm,
     swe_agent,
     takeover,
 )
+from langgraph_takeover.handoff.readers.external import claude_code, codex, opencode, qwen_code
 from langgraph_takeover.handoff.readers.recorded_run import RecordedRun, TraceError, build_trace
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.trace.events import Trace

@@ -130,7 +130,9 @@ def apply_patch(line: CommandLine, part: ExpandedCommand, *, strip: int | None =
             path = line.files.resolve_path(name, part.cwd)
             _apply_file_patch(line, path, change)
             if change.new_path:
-                line.write_file(line.files.resolve_path(change.new_path, part.cwd), line.content_or_empty(path))
+                line.write_file(
+                    line.files.resolve_path(change.new_path, part.cwd), line.content_or_empty(path)
+                )
                 line.write_file(path, None)
     for name in confirmed if not changes else ():
         path = line.files.resolve_path(name, part.cwd)

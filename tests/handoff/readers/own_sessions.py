@@ -91,10 +91,16 @@ CLAUDE_STEPS: list[dict[str, Any]] = [
 
 def make(agent: Agent) -> None:
     if agent.name == "codex":
-        commands = [[*agent.command, "Fix add."], ["exec", "resume", "--last", "--skip-git-repo-check", "--json", "Continue."]]
+        commands = [
+            [*agent.command, "Fix add."],
+            ["exec", "resume", "--last", "--skip-git-repo-check", "--json", "Continue."],
+        ]
         _save("codex", strip_instructions(run_agent(agent, commands, CODEX_STEPS, shell=REAL_SHELL)))
         compacting = [["exec", "-c", "model_auto_compact_token_limit=500", *agent.command[1:], "Fix add."]]
-        _save("codex-compacted", strip_instructions(run_agent(agent, compacting, COMPACTED_STEPS, shell=REAL_SHELL)))
+        _save(
+            "codex-compacted",
+            strip_instructions(run_agent(agent, compacting, COMPACTED_STEPS, shell=REAL_SHELL)),
+        )
         return
     resumed = [*agent.command[:-1], "--continue", "--", "Continue."]
     session = run_agent(agent, [[*agent.command, "Fix add."], resumed], CLAUDE_STEPS, shell=REAL_SHELL)
@@ -112,7 +118,9 @@ def _save(name: str, session: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--codex", type=Path, help="Program of Codex.")
     parser.add_argument("--claude", type=Path, help="Program of Claude Code.")
     options = parser.parse_args()

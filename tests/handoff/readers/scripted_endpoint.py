@@ -12,7 +12,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 PORT = 8377
 NEXT_OUTPUT = Path("/tmp/replay-next.json")
@@ -82,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers each request of the main conversation with the next step."""
 
     protocol_version = "HTTP/1.1"
-    steps: list[dict[str, Any]] = []
+    steps: ClassVar[list[dict[str, Any]]] = []
     api = "responses"
     number = 0
 
@@ -91,8 +91,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         self._answer("text/plain", "")
-
-    do_GET = do_HEAD
 
     def do_POST(self) -> None:
         text = self.rfile.read(int(self.headers["content-length"])).decode()
@@ -113,10 +111,9 @@ class Handler(BaseHTTPRequestHandler):
             path.write_text(content)
         if "output" in step:
             NEXT_OUTPUT.write_text(json.dumps(step["output"]))
-        if self.api == "responses":
-            reply = write_responses(step, number)
-        else:
-            reply = write_messages(step, number, str(body.get("model")))
+        is_responses = self.api == "responses"
+        model = str(body.get("model"))
+        reply = write_responses(step, number) if is_responses else write_messages(step, number, model)
         self._answer("text/event-stream", reply)
 
     def _answer(self, kind: str, text: str) -> None:

@@ -65,7 +65,9 @@ def find_session(agent: str, session_id: str | None, home: Path) -> Path:
     """
     found = _select_session(session_id, home, (agent,))
     if found.path is None:
-        raise SessionError(f"session {found.id}: opencode keeps no file (export it: opencode export {found.id})")
+        raise SessionError(
+            f"session {found.id}: opencode keeps no file (export it: opencode export {found.id})"
+        )
     return found.path
 
 
@@ -155,7 +157,9 @@ def _export_session(session_id: str, path: Path) -> None:
     with path.open("wb") as file:
         _run_opencode("export", session_id, stdout=file.fileno())
     if path.stat().st_size == 0:
-        raise SessionError(f"session {session_id}: opencode exported nothing (try: opencode export {session_id})")
+        raise SessionError(
+            f"session {session_id}: opencode exported nothing (try: opencode export {session_id})"
+        )
 
 
 def _run_opencode(*arguments: str, stdout: int = subprocess.PIPE) -> str:

@@ -6,6 +6,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from langgraph_takeover.handoff.readers.external.sessions import (
+    SessionBuilder,
+    ToolResult,
+    parse_arguments,
+    parse_exit_code,
+)
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedRun,
     extract_text,
@@ -13,18 +19,12 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     to_mapping,
     to_mappings,
 )
-from langgraph_takeover.handoff.readers.sessions import (
-    SessionBuilder,
-    ToolResult,
-    parse_arguments,
-    parse_exit_code,
-)
 from langgraph_takeover.handoff.text.tool_wrappers import CODEX_HEADER
 from langgraph_takeover.handoff.trace.events import Usage
 
-_ROW_TYPES = {"session_meta", "response_item", "turn_context"}
-_CALL_TYPES = {"function_call", "custom_tool_call", "local_shell_call"}
-_RESULT_TYPES = {"function_call_output", "custom_tool_call_output", "local_shell_call_output"}
+_ROW_TYPES = ("session_meta", "response_item", "turn_context")
+_CALL_TYPES = ("function_call", "custom_tool_call", "local_shell_call")
+_RESULT_TYPES = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
 _SHELL_TOOLS = {"exec_command", "write_stdin", "shell", "shell_command", "local_shell", "container.exec"}
 _PATCH_TOOL = "apply_patch"
 _CONTEXT = re.compile(
