@@ -17,7 +17,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     parse_usage,
     to_id,
 )
-from langgraph_takeover.handoff.readers.sessions import ToolResult
+from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.trace.events import UNREADABLE
 
 BASH_BLOCK = re.compile(r"```bash\s*\n(.*?)\n```", re.DOTALL)

@@ -25,7 +25,7 @@ from langgraph_takeover.agents import (
 from langgraph_takeover.handoff.agents.adapter import RESUME_MESSAGE, Api, Asker
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import write_shell_command
-from langgraph_takeover.handoff.readers.sessions import ToolResult
+from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
 from langgraph_takeover.sandbox.interface import ProgramMount
