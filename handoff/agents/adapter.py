@@ -137,7 +137,7 @@ class AgentOutput(Frozen):
     @classmethod
     def from_untrusted(cls, session_id: object, message: str, *, is_complete: bool) -> AgentOutput:
         """Build an output from values that the agent wrote: an invalid session id is dropped, a long message shortened."""
-        valid_id = session_id if isinstance(session_id, str) and is_session_id(session_id) else None
+        valid_id = check_session_id(session_id)
         return cls(session_id=valid_id, is_complete=is_complete, message=message[:_MAX_MESSAGE_CHARS])
 
 
@@ -157,6 +157,9 @@ class AgentAdapter(Protocol):
     def classify(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asker:
         """Return who sent a request; header names are in lower case."""
 
+    def read_session_id(self, headers: Mapping[str, str]) -> str | None:
+        """Return the id of the session that a request names; None if only the output does."""
+
     def strip_markers(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Return the conversation without what the agent adds when it resumes."""
 
@@ -166,8 +169,8 @@ class AgentAdapter(Protocol):
         Empty if the agent keeps its sessions in a database, or if the id is invalid.
         """
 
-    def write_call(self, action: Action, workspace: str) -> NativeCall:
-        """Return an action as a call of the agent's own tools."""
+    def write_call(self, action: Action, workspace: str) -> NativeCall | None:
+        """Return an action as a call of the agent's own tools; None if it is a reply without a call, as `finish` is."""
 
     def write_session(self, history: History, launch: Launch) -> NativeSession:
         """Return a history as a session that `command` can resume."""
@@ -179,6 +182,11 @@ class AgentAdapter(Protocol):
 def is_session_id(text: str) -> bool:
     """Return whether a text can be the id of a session."""
     return re.fullmatch(SESSION_ID, text) is not None and "\n" not in text
+
+
+def check_session_id(value: object) -> str | None:
+    """Return a value that an agent wrote if it can be the id of a session."""
+    return value if isinstance(value, str) and is_session_id(value) else None
 
 
 def escape_slash_command(message: str) -> str:

@@ -29,6 +29,7 @@ from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import write_shell_command
 from langgraph_takeover.handoff.trace.action import Action
 
+_SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 _DIRECTORY = ".mini-swe-agent"
 _DRIVER = Path(__file__).with_name("mini_driver.py").read_text(encoding="utf-8")
 
@@ -72,13 +73,18 @@ class MiniSweAgent:
     def classify(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asker:
         return "main" if body.get("tools") else "aside"
 
+    def read_session_id(self, headers: Mapping[str, str]) -> str | None:
+        return None
+
     def strip_markers(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         return list(messages)
 
     def session_glob(self, session_id: str, workspace: str) -> str:
         return f"{_DIRECTORY}/{session_id}.json" if is_session_id(session_id) else ""
 
-    def write_call(self, action: Action, workspace: str) -> NativeCall:
+    def write_call(self, action: Action, workspace: str) -> NativeCall | None:
+        if action.tool == "finish":
+            return NativeCall(name="bash", arguments={"command": _SUBMIT})
         return NativeCall(name="bash", arguments={"command": write_shell_command(action)})
 
     def write_session(self, history: History, launch: Launch) -> NativeSession:
@@ -86,11 +92,11 @@ class MiniSweAgent:
         steps, account = list_session_steps(history)
         messages: list[dict[str, Any]] = [{"role": "user", "content": history.opening}]
         for step in steps:
-            if step.action is None:
+            call = self.write_call(step.action, launch.workspace) if step.action else None
+            if call is None:
                 messages.append({"role": "assistant", "content": step.thought})
                 messages.append({"role": "user", "content": step.result})
                 continue
-            call = self.write_call(step.action, launch.workspace)
             function = {"name": call.name, "arguments": json.dumps(call.arguments)}
             calls = [{"id": step.call_id, "type": "function", "function": function}]
             messages.append({"role": "assistant", "content": step.thought, "tool_calls": calls})

@@ -20,6 +20,7 @@ from langgraph_takeover.handoff.agents.adapter import (
     PackagedProgram,
     ProgramFiles,
     Setup,
+    check_session_id,
     resolve_path,
 )
 from langgraph_takeover.handoff.agents.json_lines import dump_json, read_json_lines
@@ -100,13 +101,18 @@ class OpenCode:
             return "aside"
         return "child" if "x-parent-session-id" in headers else "main"
 
+    def read_session_id(self, headers: Mapping[str, str]) -> str | None:
+        return check_session_id(headers.get("x-session-id"))
+
     def strip_markers(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         return strip_resume_markers(messages)
 
     def session_glob(self, session_id: str, workspace: str) -> str:
         return ""
 
-    def write_call(self, action: Action, workspace: str) -> NativeCall:
+    def write_call(self, action: Action, workspace: str) -> NativeCall | None:
+        if action.tool == "finish":
+            return None
         if view := read_view_range(action):
             path, start, end = view
             lines = {} if start is None else {"offset": start, **({"limit": end - start + 1} if end else {})}

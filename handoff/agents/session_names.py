@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from typing import Any
 
 from langgraph_takeover.handoff.agents.adapter import Launch
 
@@ -19,11 +22,63 @@ def derive_uuid(launch: Launch, *parts: object) -> str:
     return str(uuid.UUID(bytes=bytes(digest), version=4))
 
 
+def has_results(session: str, call_ids: Iterable[str]) -> bool:
+    """Return whether a session's file holds the results of these calls.
+
+    The id of a call stands in the line of the call, and in that of its result. Some agents write the latter after the
+    next request has arrived.
+    """
+    lines = session.split("\n")
+    return all(sum(json.dumps(each) in line for line in lines) >= 2 for each in call_ids)
+
+
 def format_time(moment: datetime) -> str:
     """Return a time as JavaScript writes it: UTC, milliseconds, `Z`."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def replace_by_dashes(path: str) -> str:
-    """Return a path with a dash for everything but ASCII letters and digits, counted in UTF-16 as JavaScript does."""
-    return _NOT_ALPHANUMERIC.sub(lambda match: "-" * (len(match[0].encode("utf-16-le")) // 2), path)
+def chain_lines(
+    lines: Iterable[Mapping[str, Any]], session_id: str, launch: Launch, version: str
+) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a session, each with an id of its own and that of the line before.
+
+    Claude Code loses lines without `uuid`, `parentUuid` or `timestamp` in silence.
+    """
+    parent = None
+    for number, line in enumerate(lines):
+        own = derive_uuid(launch, session_id, number)
+        yield {
+            "uuid": own,
+            "parentUuid": parent,
+            "sessionId": session_id,
+            "timestamp": format_time(launch.started_at),
+            "cwd": launch.workspace,
+            "version": version,
+            **line,
+        }
+        parent = own
+
+
+def name_directory(workspace: str, max_chars: int | None = None) -> str:
+    """Return the directory of a workspace's sessions: a dash for everything but ASCII letters and digits.
+
+    Characters are counted in UTF-16, as JavaScript does. A name longer than `max_chars` is cut and gets a hash.
+    """
+    name = _NOT_ALPHANUMERIC.sub(lambda match: "-" * (len(match[0].encode("utf-16-le")) // 2), workspace)
+    if max_chars is None or len(name) <= max_chars:
+        return name
+    return f"{name[:max_chars]}-{_hash_text(workspace)}"
+
+
+def _hash_text(text: str) -> str:
+    """Return the 32-bit hash of Java's strings in base 36, without its sign."""
+    value = 0
+    units = text.encode("utf-16-le")
+    for index in range(0, len(units), 2):
+        value = (value * 31 + int.from_bytes(units[index : index + 2], "little")) & 0xFFFF_FFFF
+    rest = abs(value - (1 << 32) if value >= 1 << 31 else value)
+    digits = ""
+    while rest or not digits:
+        rest, digit = divmod(rest, 36)
+        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
+    return digits
