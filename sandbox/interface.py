@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -104,6 +105,25 @@ class ExecResult(Frozen):
     seconds: float = Field(ge=0)
 
 
+class ProgramMount(Frozen):
+    """A directory of this host with a program, mounted read-only in a sandbox.
+
+    `inside` is a name below `/opt/takeover`. No snapshot contains the program: a restored sandbox has the programs of
+    the spec that restores it.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from langgraph_takeover import SandboxSpec
+        >>> from langgraph_takeover.sandbox import ProgramMount
+        >>> program = ProgramMount(directory=Path("/usr/lib/git-core"), inside="/opt/takeover/git")
+        >>> SandboxSpec(backend="host", directory=Path("repository"), programs=(program,)).programs[0].inside
+        '/opt/takeover/git'
+    """
+
+    directory: Path
+    inside: str = Field(pattern=r"^/opt/takeover/[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+
+
 class SandboxSpec(Frozen):
     """The sandbox to start: from an image or from a directory.
 
@@ -124,6 +144,8 @@ class SandboxSpec(Frozen):
     workspace: str = "/testbed"
     hidden: tuple[Path, ...] = ()
     """Directories of this host that stay hidden inside, although they are below a visible one."""
+    programs: tuple[ProgramMount, ...] = ()
+    """Programs of this host that `host` and `docker` mount read-only; `process` refuses them."""
     shell_init: str = ""
     memory_mb: int = Field(default=4096, gt=0)
     pids: int = Field(default=512, gt=0)
@@ -143,6 +165,8 @@ class SandboxSpec(Frozen):
             raise ValueError("a process sandbox needs a directory")
         if self.backend == "host" and (self.directory is None) == (self.image is None):
             raise ValueError("a host sandbox needs a directory or an image")
+        if len({program.inside for program in self.programs}) < len(self.programs):
+            raise ValueError("two programs have the same path inside")
         return self
 
 
@@ -212,6 +236,16 @@ class Sandbox(Protocol):
 
     def shell_state(self) -> str:
         """Return the `ShellState` of the agent's shell as JSON, as a snapshot stores it."""
+
+    def listen(self, port: int) -> socket.socket:
+        """Listen on 127.0.0.1 inside, in the network of the agent's shell; the caller accepts and closes.
+
+        Only programs of that shell can connect. On `host` each shell has a network of its own: listen again after
+        `run` reports `timed_out`, `shell_ended` or `disk_full`, and after a snapshot that was taken while no program ran.
+        On `process` the network is this host's.
+        Raises ValueError for an invalid port, and SandboxUnavailableError if a program inside holds the port or if
+        the back end cannot enter the sandbox's network.
+        """
 
     def snapshot(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Future[Snapshot]:
         """Take a snapshot; the sandbox continues when this returns.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import socket
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -45,6 +46,9 @@ class Backend(Protocol):
 
     def open_shell(self) -> Channel:
         """Start one more bash inside."""
+
+    def listen(self, agent_shell: Shell, port: int) -> socket.socket:
+        """Listen on the loopback that programs of the agent's shell reach."""
 
     def kill_all(self, runtime_shell: RuntimeShell, signalled_shell: Shell | None) -> None:
         """Kill everything inside except shells; the signalled shell gets `LEAVE` first."""
@@ -180,6 +184,9 @@ class BackendSandbox:
             self._agent_shell.request_state()(_STATE_TIMEOUT_S)
             or _make_minimal_shell_state(self._agent_shell.cwd)
         ).to_json()
+
+    def listen(self, port: int) -> socket.socket:
+        return self._backend.listen(self._agent_shell, port)
 
     def snapshot(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Future[Snapshot]:
         before = self._backend.layers()

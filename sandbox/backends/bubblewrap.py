@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from langgraph_takeover.sandbox.backends import overlay, shell_binary
+from langgraph_takeover.sandbox.backends import overlay, programs, shell_binary
 from langgraph_takeover.sandbox.backends.file_trees import FileTree
 from langgraph_takeover.sandbox.backends.overlay import INTERPRETER
 from langgraph_takeover.sandbox.backends.processes import build_environment
@@ -47,13 +47,14 @@ NAMESPACES = (
 )
 
 
-def build_command(spec: SandboxSpec, tree: FileTree, mounts: Sequence[Mount]) -> list[str]:
+def build_command(spec: SandboxSpec, tree: FileTree, root: Path, mounts: Sequence[Mount]) -> list[str]:
     """Return bubblewrap's options and the shell's command line.
 
-    The `sh` that starts bubblewrap applies `DETACH_STREAMS`.
+    `root` is where the tree's root is visible, with the programs of a complete system. The `sh` that starts bubblewrap
+    applies `DETACH_STREAMS`.
     """
     argv = [*NAMESPACES, "--new-session", "--hostname", "sandbox"]
-    argv += _list_system_mounts(tree) if tree.base.is_system else _list_host_mounts(spec, tree, mounts)
+    argv += _list_system_mounts(root) if tree.base.is_system else _list_host_mounts(spec, tree, mounts)
     argv += ["--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]
     program = shell_binary.prepare_shell_program(tree.base)
     if program is not None:
@@ -68,8 +69,8 @@ def build_command(spec: SandboxSpec, tree: FileTree, mounts: Sequence[Mount]) ->
     return [*argv, first, "-c", f'exec "$@" {_ATTACH_STREAMS}', first, shell, "--norc", "--noprofile"]
 
 
-def _list_system_mounts(tree: FileTree) -> list[str]:
-    return ["--bind", str(tree.root), "/", *_KERNEL_MOUNTS]
+def _list_system_mounts(root: Path) -> list[str]:
+    return ["--bind", str(root), "/", *_KERNEL_MOUNTS]
 
 
 def _list_host_mounts(spec: SandboxSpec, tree: FileTree, mounts: Sequence[Mount]) -> list[str]:
@@ -86,6 +87,9 @@ def _list_host_mounts(spec: SandboxSpec, tree: FileTree, mounts: Sequence[Mount]
     for hidden in spec.hidden:
         if hidden.is_dir() and any(hidden.is_relative_to(path) for path in ("/usr", INTERPRETER)):
             argv += ["--tmpfs", str(hidden)]
+    for program in spec.programs:
+        argv += _list_parent_directories(Path(program.inside))
+        argv += ["--ro-bind", str(programs.program_directory(program)), program.inside]
     for part, inside in mounts:
         argv += [*_list_parent_directories(Path(inside)), "--bind", str(tree.root / part), inside]
     return [*argv, "--remount-ro", "/"]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from langgraph_takeover.sandbox.backends.programs import require_programs
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import Mount
+from langgraph_takeover.sandbox.docker import container_network
 from langgraph_takeover.sandbox.docker.client import (
     OwnedClient,
     client,
@@ -63,7 +66,7 @@ _ENVIRONMENT = (
 
 
 class DockerBackend:
-    """No network, no host mounts, few capabilities, limited resources, no new privileges."""
+    """No network, no host mounts except the programs, few capabilities, limited resources, no new privileges."""
 
     file_roots: tuple[str, ...] = ("/root", "/tmp")
     mounts: tuple[Mount, ...] = (Mount("", "/"),)
@@ -73,6 +76,7 @@ class DockerBackend:
         self._spec = spec
         self._image = image
         self._base = base
+        require_programs(spec.programs)
         api = client().api
         with translate_errors(f"container of {image['Id'][:19]}"):
             self._id: str = api.create_container(
@@ -115,6 +119,10 @@ class DockerBackend:
             if self._layer_directories is not None
             else None
         )
+
+    def listen(self, agent_shell: Shell, port: int) -> socket.socket:
+        """All shells of a container have one network."""
+        return container_network.listen(self._id, self._pid, port)
 
     def kill_all(self, runtime_shell: RuntimeShell, signalled_shell: Shell | None) -> None:
         spared = signalled_shell.pid if signalled_shell is not None else ""

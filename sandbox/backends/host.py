@@ -8,6 +8,7 @@ import math
 import os
 import random
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from langgraph_takeover.sandbox.backends import bubblewrap, file_trees, overlay
+from langgraph_takeover.sandbox.backends import bubblewrap, file_trees, overlay, programs
 from langgraph_takeover.sandbox.backends.processes import (
     PipeChannel,
     find_descendants,
@@ -25,7 +26,7 @@ from langgraph_takeover.sandbox.backends.processes import (
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import Mount
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError, Snapshot
-from langgraph_takeover.sandbox.isolation import cgroups, namespaces, seccomp
+from langgraph_takeover.sandbox.isolation import cgroups, loopback, namespaces, seccomp
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch, MemoryWatch, bytes_unlinked, bytes_used
 from langgraph_takeover.sandbox.shell.session import (
     EXIT_SIGNAL,
@@ -87,6 +88,7 @@ class HostBackend:
     def __init__(self, spec: SandboxSpec, tree: file_trees.FileTree) -> None:
         self._spec = spec
         self._tree = tree
+        self._programs = programs.MountedPrograms(spec.programs, tree)
         self._channels: list[PipeChannel] = []
         self._observed_processes: list[psutil.Process] = []
         self.workspace = spec.workspace
@@ -107,7 +109,7 @@ class HostBackend:
         return self._tree.layers()
 
     def open_shell(self) -> PipeChannel:
-        spec = self._spec
+        spec, root = self._spec, self._programs.mount()
         calls = seccomp.open_filter_file()
         filtered = [] if calls is None else ["--seccomp", str(calls)]
         moves = "" if self._group is None else self._group.entry_script
@@ -119,7 +121,7 @@ class HostBackend:
                     *("sh", "-c", f'{moves}exec "$@" {bubblewrap.DETACH_STREAMS}', "sh"),
                     *self._tree.entry_command(),
                     *self._affinity_command,
-                    *("bwrap", *filtered, *bubblewrap.build_command(spec, self._tree, self.mounts)),
+                    *("bwrap", *filtered, *bubblewrap.build_command(spec, self._tree, root, self.mounts)),
                 ],
                 env={"PATH": os.defpath},
                 inherited_descriptors=() if calls is None else (calls,),
@@ -132,6 +134,15 @@ class HostBackend:
         self._channels = [*(old for old in self._channels if old.process.poll() is None), channel]
         overlay.prepare_namespaces()
         return channel
+
+    def listen(self, agent_shell: Shell, port: int) -> socket.socket:
+        assert self._tree.namespaces is not None
+        # The first process of the shell's namespaces is bubblewrap's own, and nothing inside can end it.
+        for process in self._list_processes([agent_shell.channel]):
+            if _namespace_pid(process.pid) == 1:
+                entry = self._tree.namespaces.user_entry_command()
+                return loopback.listen_inside(process, port, entry_command=entry)
+        raise SandboxUnavailableError("the sandbox's shell has ended (start or restore the sandbox again)")
 
     def kill_all(self, runtime_shell: RuntimeShell, signalled_shell: Shell | None) -> None:
         for process in self._list_processes([signalled_shell.channel] if signalled_shell is not None else []):
@@ -280,6 +291,7 @@ def _make_affinity_command(cpus: float | None) -> list[str]:
 
 def start(spec: SandboxSpec) -> HostBackend:
     _require_available()
+    programs.require_readable_programs(spec.programs)
     return _create_backend(
         spec, file_trees.start_tree(spec, is_layered=overlay.unavailable_reason() is None, is_isolated=True)
     )
@@ -287,6 +299,7 @@ def start(spec: SandboxSpec) -> HostBackend:
 
 def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> HostBackend:
     _require_available()
+    programs.require_readable_programs(spec.programs)
     return _create_backend(spec, file_trees.restore_tree(snapshot, store, spec, is_isolated=True))
 
 

@@ -186,6 +186,12 @@ class NamespaceHolder:
         credentials = ["--preserve-credentials"] if host_directories.owner_uid() is None else []
         return ["nsenter", f"--target={self.first_pid}", "--user", "--mount", "--pid", "--ipc", *credentials]
 
+    def user_entry_command(self) -> list[str]:
+        """Return the start of a command line with power over nested namespaces, in no other namespace; root needs none."""
+        if host_directories.owner_uid() is not None:
+            return []
+        return ["nsenter", f"--target={self.first_pid}", "--user", "--preserve-credentials"]
+
     def close_later(self) -> None:
         """Close later: the kernel releases a mount slowly, and blocks new mounts meanwhile."""
         closing = threading.Timer(_CLOSE_DELAY_S, self.close)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from langgraph_takeover.sandbox.backends.processes import (
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import Mount
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError, Snapshot
+from langgraph_takeover.sandbox.isolation import loopback
 from langgraph_takeover.sandbox.shell.session import EXIT_SIGNAL, RuntimeShell, Shell
 from langgraph_takeover.sandbox.snapshots.bases import WRITABLE_DIRECTORIES
 
@@ -47,6 +49,9 @@ class ProcessBackend:
         channel = PipeChannel(["bash", "--norc", "--noprofile"], env=env, cwd=Path(self.workspace))
         self._channels = [*(old for old in self._channels if old.process.poll() is None), channel]
         return channel
+
+    def listen(self, agent_shell: Shell, port: int) -> socket.socket:
+        return loopback.listen(port)
 
     def kill_all(self, runtime_shell: RuntimeShell, signalled_shell: Shell | None) -> None:
         if signalled_shell is not None:
@@ -79,10 +84,12 @@ class ProcessBackend:
 
 
 def start(spec: SandboxSpec) -> ProcessBackend:
+    _refuse_programs(spec)
     return _create_backend(file_trees.start_tree(spec, is_layered=False, is_isolated=False))
 
 
 def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> ProcessBackend:
+    _refuse_programs(spec)
     return _create_backend(file_trees.restore_tree(snapshot, store, spec, is_isolated=False))
 
 
@@ -93,3 +100,10 @@ def _create_backend(tree: file_trees.FileTree) -> ProcessBackend:
             "plain processes start from a repository, not from a complete system's files"
         )
     return ProcessBackend(tree)
+
+
+def _refuse_programs(spec: SandboxSpec) -> None:
+    if spec.programs:
+        raise SandboxUnavailableError(
+            f"plain processes have no mounts, so {spec.programs[0].inside} cannot be mounted (use --sandbox host or docker)"
+        )

@@ -13,7 +13,7 @@ Use it in a pytest module of the back end:
             yield kit
         kit.remove_stale_resources(kit.owner)
 
-`commands`, `files`, `snapshots`, `attacks` and `races` are its parts; each can be imported alone.
+`commands`, `files`, `snapshots`, `attacks`, `races`, `programs` and `listening` are its parts; each can be imported alone.
 """
 
 try:
@@ -23,12 +23,14 @@ except ImportError as error:
         "the contract is tests for pytest: pip install '.[contract]' in the checkout of langgraph-takeover"
     ) from error
 
-for _part in ("kit", "commands", "files", "snapshots", "attacks", "races"):
+for _part in ("kit", "commands", "files", "snapshots", "attacks", "races", "programs", "listening"):
     pytest.register_assert_rewrite(f"{__name__}.{_part}")
 
 from langgraph_takeover.sandbox.contract.attacks import *  # noqa: E402, F403
 from langgraph_takeover.sandbox.contract.commands import *  # noqa: E402, F403
 from langgraph_takeover.sandbox.contract.files import *  # noqa: E402, F403
 from langgraph_takeover.sandbox.contract.kit import *  # noqa: E402, F403
+from langgraph_takeover.sandbox.contract.listening import *  # noqa: E402, F403
+from langgraph_takeover.sandbox.contract.programs import *  # noqa: E402, F403
 from langgraph_takeover.sandbox.contract.races import *  # noqa: E402, F403
 from langgraph_takeover.sandbox.contract.snapshots import *  # noqa: E402, F403

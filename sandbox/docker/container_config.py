@@ -6,14 +6,14 @@ import functools
 from typing import Any
 
 from langgraph_takeover.sandbox.docker.client import client, system_call_filter, translate_errors
-from langgraph_takeover.sandbox.interface import SandboxSpec
+from langgraph_takeover.sandbox.interface import ProgramMount, SandboxSpec
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
 """Capabilities that root needs to install packages and run tests: change owners, read, become another user, send signals."""
 
 
 def make_host_config(spec: SandboxSpec) -> Any:
-    """No network, no mounts, no devices, and the system calls of a host sandbox."""
+    """No network, no mounts except the programs, no devices, and the system calls of a host sandbox."""
     memory = f"{spec.memory_mb}m"
     size = spec.disk_mb << 20
     with translate_errors("the Docker daemon"):
@@ -31,8 +31,18 @@ def make_host_config(spec: SandboxSpec) -> Any:
                 {"Name": "core", "Soft": 0, "Hard": 0},
                 {"Name": "fsize", "Soft": size, "Hard": size},
             ],
+            mounts=list(map(_make_program_mount, spec.programs)),
             storage_opt={"size": str(size)} if _has_quota(client()) else None,
         )
+
+
+def _make_program_mount(program: ProgramMount) -> Any:
+    from docker.types import Mount
+
+    source = str(program.directory.resolve())
+    mount = Mount(program.inside, source, type="bind", read_only=True, propagation="private")
+    mount["BindOptions"]["NonRecursive"] = True  # file systems below could be writable
+    return mount
 
 
 @functools.cache
