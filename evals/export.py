@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,11 +84,21 @@ def write_documents(out: Path, traces: list[Trace]) -> int:
         successors = [
             SuccessorDocument(names[other], one)
             for other, one in enumerate(traces)
-            if one.continues is not None and one.continues.trace == trace.id and trace.continues is None
+            if one is not trace and one.continues is not None and one.continues.trace == trace.id
         ]
-        document = redact(build_document(trace, successors))
+        document = redact(build_document(trace, successors, _find_session(trace, traces)))
         write_durably(out / names[number], json.dumps(document, ensure_ascii=True))
     return len(traces)
+
+
+def _find_session(trace: Trace, traces: Sequence[Trace]) -> str:
+    """The id of the first trace in the chain of takeovers that ends with this one."""
+    predecessors = {one.id: one.continues.trace for one in traces if one.continues is not None}
+    session, seen = trace.id, {trace.id}
+    while (before := predecessors.get(session)) is not None and before not in seen:
+        session = before
+        seen.add(before)
+    return session
 
 
 def main() -> None:

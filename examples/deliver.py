@@ -34,7 +34,7 @@ def main(directory: str, mode: str = "") -> None:
     with open_home(directory) as home:
         if mode == "child":
             (handoff_id,) = sys.argv[3:]
-            deliver(home, handoff_id, agent="tester", **agent, on_progress=kill_after_confirmation)
+            deliver(home, handoff_id, agent_name="tester", **agent, on_progress=kill_after_confirmation)
         first_run = run(
             home, "written", task_id=TASK.id, prompt=TASK.prompt, **agent, policy="stop", points=("first_source_edit",),
         )  # fmt: skip
@@ -47,7 +47,7 @@ def main(directory: str, mode: str = "") -> None:
             run_handoff_cli("rollback", handoff.id, "--home", directory)
             outcome = resume(home, "written", **agent)
         else:
-            delivered = deliver(home, handoff.id, agent="tester", **agent)
+            delivered = deliver(home, handoff.id, agent_name="tester", **agent)
             assert delivered.outcome is not None
             outcome = delivered.outcome
         run_handoff_cli("history", handoff.id, "--home", directory)

@@ -10,6 +10,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
 from langgraph_takeover.handoff.trace.events import UNREADABLE
+from langgraph_takeover.nodes.agent.external import agent
 from langgraph_takeover.nodes.agent.interruption import handoff, interruption
 from langgraph_takeover.nodes.agent.lifecycle import begin, finish
 from langgraph_takeover.nodes.agent.takeover import confirm, receive
@@ -18,7 +19,7 @@ from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.delegation.delegate import delegate
 from langgraph_takeover.nodes.events import last_action
 from langgraph_takeover.nodes.model.actions import BUILT_IN_TOOLS, DELEGATE_TOOL
-from langgraph_takeover.nodes.state import ActionEdgeState, AgentState, ThoughtEdgeState
+from langgraph_takeover.nodes.state import ActionEdgeState, AgentState, ReplyEdgeState, ThoughtEdgeState
 from langgraph_takeover.nodes.tools.custom import tool
 from langgraph_takeover.nodes.tools.editor import editor
 from langgraph_takeover.nodes.tools.shell import shell
@@ -28,7 +29,7 @@ Graph = CompiledStateGraph[AgentState, Any, Any, Any]
 Node = Callable[..., AgentState]
 NodeWrapper = Callable[[Node], Node]
 NextNode = Literal[
-    "think", "shell", "editor", "tool", "delegate", "handoff", "finish", "interruption", "__end__"
+    "think", "agent", "shell", "editor", "tool", "delegate", "handoff", "finish", "interruption", "__end__"
 ]
 
 
@@ -82,12 +83,13 @@ def _build_graph(
     graph: StateGraph[AgentState, Any, Any, Any] = StateGraph(
         AgentState, context_schema=context_schema, input_schema=input_schema
     )
-    for node in (*first, think, shell, editor, tool, delegate, handoff, finish, interruption):
+    for node in (*first, think, agent, shell, editor, tool, delegate, handoff, finish, interruption):
         graph.add_node(node.__name__, wrap(node))
     graph.add_edge(START, first[0].__name__)
-    graph.add_conditional_edges("think", route_action)
+    graph.add_conditional_edges("think", route_reply)
     for acting in ("shell", "editor", "tool", "delegate"):
         graph.add_conditional_edges(acting, route_after_action)
+    graph.add_conditional_edges("agent", route_after_turn)
     graph.add_edge("handoff", "interruption")
     graph.add_edge("finish", END)
     graph.add_conditional_edges("interruption", route_after_interruption)
@@ -103,6 +105,13 @@ def route_after_receive(state: AgentState) -> Literal["confirm", "think", "__end
 
 def route_after_confirm(state: AgentState) -> Literal["think", "__end__"]:
     return "__end__" if state.get("stop_reason") else "think"
+
+
+def route_reply(state: ReplyEdgeState) -> NextNode:
+    """Route a reply to the external agent that asked for it, else to the node of its action."""
+    if state.get("external") and not state["fired"] and not state.get("stop_reason"):
+        return "agent"
+    return route_action(state)
 
 
 def route_action(state: ThoughtEdgeState) -> NextNode:
@@ -121,6 +130,15 @@ def route_action(state: ThoughtEdgeState) -> NextNode:
 
 def route_after_action(state: ActionEdgeState) -> Literal["interruption", "think"]:
     return "interruption" if state["fired"] else "think"
+
+
+def route_after_turn(state: ThoughtEdgeState) -> Literal["interruption", "think", "finish", "__end__"]:
+    """Route after an external agent's turn, whose last one has no observation."""
+    if state["fired"]:
+        return "interruption"
+    if state.get("stop_reason"):
+        return "__end__"
+    return "finish" if last_action(state).kind == "action" else "think"
 
 
 def route_after_interruption(state: AgentState) -> Literal["think", "__end__"]:

@@ -136,6 +136,7 @@ def escape_surrogates(text: str) -> str:
 
 ProgressKind = Literal[
     "started",
+    "starting",
     "thinking",
     "acting",
     "observed",

@@ -13,6 +13,7 @@ from langgraph.runtime import Runtime
 from langgraph_takeover.handoff.records.payload import Payload
 from langgraph_takeover.handoff.records.record import (
     EditedFile,
+    ExternalSession,
     HandoffRecord,
     RecordError,
     RecordStore,
@@ -123,7 +124,7 @@ def save_record(
     own_task = get_task(state)
     if trace is None:
         trace = _join_trace(state, session.records)
-    point = _shift_point(point, state, trace)
+    point, external = _shift_point(point, state, trace), state.get("external")
 
     def build(directory: Path) -> HandoffRecord:
         sandbox = session.enter_state(state["sandbox_state"], own_task)
@@ -143,6 +144,7 @@ def save_record(
             trace=trace,
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             payload=payload,
+            external=ExternalSession.model_validate(external) if external else None,
         )
         if attach is not None:
             attach(record, directory)

@@ -11,7 +11,7 @@ from langgraph.channels import DeltaChannel
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from langgraph_takeover.handoff.records.record import TaskBrief
+from langgraph_takeover.handoff.records.record import ExternalSession, TaskBrief
 from langgraph_takeover.handoff.text.redaction import redact_known_secrets
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
 from langgraph_takeover.handoff.views.team import TurnPass
@@ -30,8 +30,10 @@ StopReason = Literal[
     "context_overflow",
     "refused",
     "unconfirmed",
+    "agent_ended",
 ]
-"""`refused` and `unconfirmed`: it never took the handoff that it was started for."""
+"""`refused` and `unconfirmed`: it never took the handoff that it was started for. `agent_ended`: the process of an
+external agent ended before its work did."""
 
 
 def extend_list(items: list[Any], writes: Sequence[list[Any]]) -> list[Any]:
@@ -115,6 +117,12 @@ class ThoughtEdgeState(ActionEdgeState, total=False):
     stop_reason: StopReason | None
 
 
+class ReplyEdgeState(ThoughtEdgeState, total=False):
+    """The fields that the edges after a reply read, where an external agent may work."""
+
+    external: Annotated[dict[str, Any], _VALUE_CHANNEL]
+
+
 class AgentState(TypedDict, total=False):
     """The state of one run; every value is a message, a number, text, or JSON-like."""
 
@@ -144,6 +152,8 @@ class AgentState(TypedDict, total=False):
     """Takeovers only: name of the view of the first messages."""
     handoff: str
     """Takeovers of an offered handoff only: its id."""
+    external: Annotated[dict[str, Any], _VALUE_CHANNEL]
+    """External agents only: `ExternalSession` as JSON."""
     agent: str
     """Teams only: name of the acting agent, from its first reply on."""
     turns_left: int | None
@@ -161,6 +171,7 @@ class InputError(TakeoverError, ValueError):
 _FIELD_ADAPTERS: dict[str, TypeAdapter[Any]] = {
     **{name: TypeAdapter(str) for name in ("sandbox_state", "record", "view", "agent")},
     "task": TypeAdapter(TaskBrief),
+    "external": TypeAdapter(ExternalSession),
     "events": TypeAdapter(list[Event]),
     "fired": TypeAdapter(list[HandoffPoint]),
     "edits": TypeAdapter(list[dict[str, JsonValue]]),

@@ -25,6 +25,7 @@ class CommandOptions(RunOptions):
     models: Path | None = None
     predecessor: list[str] | None = None
     successor: list[str] | None = None
+    agent_program: list[str] | None = None
     tasks: str = "bundled"
     task_ids: str | None = None
     points: str = "all"
@@ -52,7 +53,8 @@ OPTIONS: dict[str, OptionInfo] = {
     ),
     "model": Option(
         help="Model of predecessor and successor: openai:NAME, openai:NAME@URL, replay:FILE, builtin:oracle, or an entry "
-        "of --models."
+        "of --models. AGENT:MODEL runs an external agent with it: codex, claude-code, mini, qwen-code or opencode; "
+        "AGENT:native:NAME passes its requests on to the vendor's own endpoint."
     ),
     "models": Option(
         help="Models file (YAML), one entry per model, whose name can stand wherever a model is named: model, base_url, "
@@ -65,6 +67,10 @@ OPTIONS: dict[str, OptionInfo] = {
         help="Model that takes over (repeatable). A replay of the predecessor's own file resumes at "
         "the handoff point; replay:FILE@N starts at action N, replay:FILE#K replays run K of the file.",
         show_default="--model",
+    ),
+    "agent_program": Option(
+        help="Command of an external agent, such as codex=/opt/codex/bin/codex (repeatable).",
+        show_default="the one on PATH",
     ),
     "notes_model": Option(
         help="Model that writes the notes: a summary and a structured note per point, once for all views that show them. "
@@ -219,6 +225,8 @@ Examples:
   takeover --models examples/models.yaml --model local-coder --notes-model thinker --view structured
 
   takeover --view trace --predecessor openai:a@http://127.0.0.1:8091/v1 --successor openai:b
+
+  takeover --view transcript,structured --predecessor codex:openai:a --successor claude-code:openai:a
 
   takeover --study main --tasks verified.parquet --models models.yaml --predecessor a --successor a
   --successor b --dry-run

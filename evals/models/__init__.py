@@ -25,6 +25,7 @@ from langgraph_takeover.evals.models.names import (
     is_llm,
     parse_model_name,
     require_entry,
+    split_agent,
 )
 
 __all__ = [
@@ -49,4 +50,5 @@ __all__ = [
     "load_models",
     "parse_model_name",
     "require_entry",
+    "split_agent",
 ]

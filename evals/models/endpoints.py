@@ -6,11 +6,19 @@ import os
 from typing import Any, NamedTuple
 
 from langgraph_takeover.evals.models.entries import ModelEntry, Models, describe_url_problem
-from langgraph_takeover.evals.models.names import ModelNameError, parse_model_name, require_entry
+from langgraph_takeover.evals.models.names import (
+    NATIVE,
+    ModelName,
+    ModelNameError,
+    parse_model_name,
+    require_entry,
+)
 from langgraph_takeover.handoff.text.redaction import redact
 
 OPENAI_KEY = "OPENAI_API_KEY"
 OPENAI_URL = "https://api.openai.com/v1"
+ANTHROPIC_KEY = "ANTHROPIC_API_KEY"
+ANTHROPIC_URL = "https://api.anthropic.com"
 _NO_KEY = "none"
 """Local servers often need no key, but the client requires one."""
 
@@ -56,8 +64,21 @@ def find_endpoint(name: str, models: Models, base_url: str | None) -> Endpoint:
             raise ModelNameError(f"openai:{parsed.server_name}@URL: {problem}")
         entry = ModelEntry.model_construct(model=parsed.server_name, base_url=parsed.url or base_url)
         return Endpoint(entry.model_copy(update={"api_key_env": OPENAI_KEY}), entry.base_url is None)
+    if parsed.kind == NATIVE:
+        return _find_vendor_endpoint(parsed)
     require_entry(name, models)
-    return find_entry_endpoint(models[name], base_url)
+    return find_entry_endpoint(models[parsed.rest], base_url)
+
+
+def _find_vendor_endpoint(model: ModelName) -> Endpoint:
+    """The endpoint of an external agent's own vendor; the usual variables name another server and the key."""
+    is_anthropic = model.agent == "claude-code"
+    url_variable = "ANTHROPIC_BASE_URL" if is_anthropic else "OPENAI_BASE_URL"
+    url = os.environ.get(url_variable) or (ANTHROPIC_URL if is_anthropic else OPENAI_URL)
+    if problem := describe_url_problem(url):
+        raise ModelNameError(f"{url_variable}: {problem}")
+    key = ANTHROPIC_KEY if is_anthropic else OPENAI_KEY
+    return Endpoint(ModelEntry.model_construct(model=model.rest, base_url=url, api_key_env=key), True)
 
 
 def find_entry_endpoint(entry: ModelEntry, base_url: str | None) -> Endpoint:

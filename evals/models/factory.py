@@ -13,11 +13,18 @@ from langgraph_takeover.evals.models.endpoints import (
 )
 from langgraph_takeover.evals.models.entries import ModelEntry, Models
 from langgraph_takeover.evals.models.facts import read_facts
-from langgraph_takeover.evals.models.names import ModelName, builtin_latency_s, parse_model_name
+from langgraph_takeover.evals.models.names import (
+    NATIVE,
+    ModelName,
+    builtin_latency_s,
+    parse_model_name,
+    split_agent,
+)
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
+    from langgraph_takeover.evals.models.scripted import ScriptedModel
     from langgraph_takeover.evals.tasks import Task
     from langgraph_takeover.handoff.records.record import HandoffRecord
 
@@ -34,17 +41,46 @@ def build_model(
 ) -> BaseChatModel:
     """The chat model of that name. A replay that takes over its own run continues where `record` ends."""
     model = parse_model_name(name)
+    if model.kind == NATIVE:
+        return _build_vendor_model(model, find_endpoint(name, {}, None))
     if model.is_llm:
         return build_llm(name, base_url=base_url, models=models, max_reply_tokens=max_reply_tokens)
     if model.kind == "replay":
         from langgraph_takeover.evals.models.replay import ReplayModel, read_trajectory
 
         turns = read_trajectory(model.file, model.number, workspace)
-        return ReplayModel(turns=turns, start=find_first_action(model, record))
+        return _fit_to_agent(
+            ReplayModel(turns=turns, start=find_first_action(model, record)), model, workspace
+        )
     from langgraph_takeover.evals.models.oracle import OracleModel
 
     assert task.directory is not None
-    return OracleModel(facts=(read_facts(task.directory),), latency_s=builtin_latency_s(name))
+    oracle = OracleModel(facts=(read_facts(task.directory),), latency_s=builtin_latency_s(name))
+    return _fit_to_agent(oracle, model, workspace)
+
+
+def _fit_to_agent(script: ScriptedModel, model: ModelName, workspace: str) -> BaseChatModel:
+    """A scripted model, which calls the tools of an external agent if the name has one."""
+    if not model.agent:
+        return script
+    from langgraph_takeover.evals.models.agent_tools import AgentToolsModel
+    from langgraph_takeover.handoff.agents import find_adapter
+
+    return AgentToolsModel(script=script, adapter=find_adapter(model.agent), workspace=workspace)
+
+
+def _build_vendor_model(model: ModelName, endpoint: Endpoint) -> BaseChatModel:
+    from pydantic import SecretStr
+
+    from langgraph_takeover.handoff.agents import find_adapter
+    from langgraph_takeover.nodes.external.pass_through import VendorModel
+
+    return VendorModel(
+        api=find_adapter(model.agent).api,
+        base_url=endpoint.base_url,
+        api_key=SecretStr(endpoint.api_key),
+        model_name=model.rest,
+    )
 
 
 def build_notes_model(
@@ -64,13 +100,15 @@ def build_notes_llm(name: str, *, base_url: str | None, models: Models, max_toke
     limit = find_notes_limit(name, models, max_tokens)
     # Constructed with its settings, because the client knows which models reject a temperature.
     settings = {"temperature": 0.0, "max_output_tokens": limit}
-    own = {name: models[name].model_copy(update=settings)} if name in models else {}
+    entry = split_agent(name)[1]
+    own = {entry: models[entry].model_copy(update=settings)} if entry in models else {}
     return build_llm(name, base_url=base_url, models=own, max_reply_tokens=limit, temperature=0.0)
 
 
 def find_notes_limit(name: str, models: Models, max_tokens: int) -> int:
     """The maximum number of tokens of a note by that model."""
-    own = models[name].max_output_tokens if name in models else None
+    entry = models.get(split_agent(name)[1])
+    own = entry.max_output_tokens if entry else None
     return max(own or 0, max_tokens)
 
 

@@ -1,4 +1,8 @@
-"""Model names: `openai:NAME`, `openai:NAME@URL`, `replay:FILE`, `builtin:oracle`, and entries of a models file."""
+"""Model names: `openai:NAME`, `openai:NAME@URL`, `replay:FILE`, `builtin:oracle`, and entries of a models file.
+
+`AGENT:MODEL`, such as `codex:openai:gpt-5`, runs an external agent with that model. `AGENT:native:NAME` passes its requests
+on to the vendor's own endpoint.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,13 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
+from langgraph_takeover.handoff.agents.names import AGENT_NAMES
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 ORACLE = "builtin:oracle"
-MODEL_NAME_FORMS = "openai:NAME, replay:FILE or builtin:oracle"
+MODEL_NAME_FORMS = "openai:NAME, replay:FILE, builtin:oracle, or AGENT:MODEL with an external agent"
+NATIVE = "native"
+"""The kind of a model at the endpoint of an external agent's vendor."""
 ENTRY = "entry"
 """The kind of a name without a prefix, which a models file defines."""
 _SERVER_AND_URL = re.compile(r"(.+?)@(https?://.+)", re.DOTALL)
@@ -23,17 +30,24 @@ class ModelNameError(TakeoverError, ValueError):
 
 
 def is_llm(name: str) -> bool:
-    """Whether a name is that of an LLM at an endpoint: `openai:…`, or an entry of a models file."""
-    return name.startswith("openai:") or (name != "" and ":" not in name)
+    """Whether a name is that of an LLM at an endpoint: `openai:…`, `native:…`, or an entry of a models file."""
+    model = split_agent(name)[1]
+    return model.startswith(("openai:", f"{NATIVE}:")) or (model != "" and ":" not in model)
 
 
 def is_builtin(name: str) -> bool:
-    return _BUILTIN_PATTERN.fullmatch(name) is not None
+    return _BUILTIN_PATTERN.fullmatch(split_agent(name)[1]) is not None
+
+
+def split_agent(name: str) -> tuple[str, str]:
+    """The external agent of a name, empty for the built-in one, and the model that works for it."""
+    agent, _, model = name.partition(":")
+    return (agent, model) if agent in AGENT_NAMES and model else ("", name)
 
 
 def builtin_latency_s(name: str) -> float:
     """Mean latency per reply of the built-in model of that name."""
-    match = _BUILTIN_PATTERN.fullmatch(name)
+    match = _BUILTIN_PATTERN.fullmatch(split_agent(name)[1])
     return float(match[1] or 0) if match else 0.0
 
 
@@ -42,15 +56,22 @@ class ModelName(NamedTuple):
 
     kind: str
     rest: str
+    agent: str = ""
+    """The external agent; empty for the built-in one."""
 
     @property
     def is_llm(self) -> bool:
-        return self.kind in ("openai", ENTRY)
+        return self.kind in ("openai", NATIVE, ENTRY)
 
     @property
     def server_name(self) -> str:
         """`openai:` only: the model's name at the server."""
         return found[1] if (found := _SERVER_AND_URL.fullmatch(self.rest)) else self.rest
+
+    @property
+    def wire_name(self) -> str:
+        """The model name that an external agent sends with its requests."""
+        return self.rest if self.kind in (NATIVE, ENTRY) else self.server_name if self.is_llm else "takeover"
 
     @property
     def url(self) -> str | None:
@@ -88,25 +109,27 @@ class ModelName(NamedTuple):
 
 def parse_model_name(name: str) -> ModelName:
     """Parse a model name; `find_endpoint` checks that a models file has the entry. Raises ModelNameError."""
-    if name and ":" not in name:
-        return ModelName(ENTRY, name)
-    kind, _, rest = name.partition(":")
-    if (
-        kind not in ("openai", "replay", "builtin")
-        or not rest
-        or (kind == "builtin" and not is_builtin(name))
-    ):
+    agent, model = split_agent(name)
+    if model and ":" not in model and model not in AGENT_NAMES:
+        return ModelName(ENTRY, model, agent)
+    kind, _, rest = model.partition(":")
+    kinds = ("openai", "replay", "builtin", *((NATIVE,) if agent else ()))
+    if kind not in kinds or not rest or (kind == "builtin" and not is_builtin(model)):
         raise unknown_model_error(name)
-    return ModelName(kind, rest)
+    return ModelName(kind, rest, agent)
 
 
 def require_entry(name: str, entries: Collection[str]) -> None:
     """Raises ModelNameError if the name is that of an entry which does not exist."""
-    if parse_model_name(name).kind == ENTRY and name not in entries:
+    parsed = parse_model_name(name)
+    if parsed.kind == ENTRY and parsed.rest not in entries:
         raise unknown_model_error(name, entries)
 
 
 def unknown_model_error(name: str, entries: Collection[str] = ()) -> ModelNameError:
+    agent = name.partition(":")[0]
+    if agent in AGENT_NAMES and not split_agent(name)[0]:
+        return ModelNameError(f"{agent}: name the model that works for it, such as {agent}:openai:NAME")
     known = (
         f"an entry of --models: {', '.join(entries)}" if entries else "an entry of a models file (--models)"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from langgraph_takeover.agents import AgentProgramError, external_agent
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.settings.config import RunConfig, RunUsageError
 from langgraph_takeover.evals.run.settings.entries import check_windows
@@ -42,7 +43,22 @@ def check_run(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     for task in tasks:
         task.build_spec(config.sandbox, config.run_id, out)
     _check_sandbox(config, tasks)
+    _check_agents(config)
     check_gradable(tasks)
+
+
+def _check_agents(config: RunConfig) -> None:
+    """Raises RunUsageError if the program of an external agent is missing, or the sandbox cannot mount it."""
+    agents = {models.split_agent(name)[0] for name in (*config.predecessors, *config.successors)} - {""}
+    if agents and config.sandbox == "process":
+        raise RunUsageError(
+            f"--sandbox process cannot run {min(agents)}, whose program needs a mount (use host or docker)"
+        )
+    for name in sorted(agents):
+        try:
+            external_agent(name, program=config.agent_programs.get(name))
+        except AgentProgramError as error:
+            raise RunUsageError(f"{error} (or pass --agent-program {name}=FILE)") from error
 
 
 def _check_image(task: Task, config: RunConfig) -> None:

@@ -32,6 +32,7 @@ from langgraph_takeover.evals.run.settings.point_selection import read_quotas
 from langgraph_takeover.evals.run.settings.shards import read_shard
 from langgraph_takeover.evals.run.settings.study import check_tiers, get_study
 from langgraph_takeover.evals.tasks import Task, TaskSourceError, load_tasks
+from langgraph_takeover.handoff.agents.names import AGENT_NAMES
 from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.handoff.trace.action import ActionProtocol
 from langgraph_takeover.sandbox.interface import BackendName, SandboxUnavailableError
@@ -197,6 +198,7 @@ def _resolve_settings(options: dict[str, Any]) -> dict[str, Any]:
         "task_ids": read_ids(options["task_ids"]),
         "predecessors": _deduplicate(options["predecessor"] or [options["model"]]),
         "successors": _deduplicate(options["successor"] or [options["model"]]),
+        "agent_programs": _read_agent_programs(options["agent_program"] or ()),
         "models": load_models_option(options["models"]),
         "journal": remove_password(options["journal"]),
         "records_of": str(options["records_of"].resolve()) if options["records_of"] else None,
@@ -219,6 +221,19 @@ def _read_quotas(options: dict[str, Any]) -> tuple[str, ...]:
     if quotas and options["max_points"] is not None:
         raise RunUsageError("--max-points: cannot be combined with --quota (pass other quotas instead)")
     return quotas
+
+
+def _read_agent_programs(texts: Sequence[str]) -> dict[str, str]:
+    """Commands of external agents by name. Raises RunUsageError."""
+    programs: dict[str, str] = {}
+    for text in texts:
+        name, _, program = text.partition("=")
+        if name not in AGENT_NAMES or not program:
+            raise RunUsageError(
+                f"--agent-program: not AGENT=FILE: {text!r:.60} (agents: {', '.join(AGENT_NAMES)})"
+            )
+        programs[name] = str(Path(program).expanduser().absolute())
+    return programs
 
 
 def _deduplicate(names: Sequence[str]) -> tuple[str, ...]:

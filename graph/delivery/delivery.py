@@ -63,7 +63,7 @@ class Delivery(NamedTuple):
     """The result of one call of `deliver`.
 
     Example:
-        >>> delivery = deliver(home, handoff.id, agent="tester", model=model, sandbox=sandbox_spec)
+        >>> delivery = deliver(home, handoff.id, agent_name="tester", model=model, sandbox=sandbox_spec)
         >>> delivery.outcome.status, delivery.waiting
         (<RunStatus.FINISHED: 'finished'>, None)
     """
@@ -121,7 +121,7 @@ def deliver(
     handoff_id: str,
     *,
     answer: SupervisorDecision | dict[str, Any] | None = None,
-    agent: str,
+    agent_name: str,
     model: BaseChatModel,
     sandbox: SandboxSpec,
     delivery_policy: DeliveryPolicy | None = None,
@@ -131,7 +131,7 @@ def deliver(
     on_blocked: Callable[[Handoff], None] | None = None,
     **options: Unpack[DeliveryOptions],
 ) -> Delivery:
-    """Deliver a handoff to `agent`, which validates it, confirms it and works on it until it ends.
+    """Deliver a handoff to the agent of that name, which validates it, confirms it and works on it until it ends.
 
     A failed attempt is retried after growing pauses. If the record is refused as damaged or missing, `resend` gets the
     handoff and returns the id of another record of the source, or None; by default the runtime makes the record again
@@ -144,7 +144,7 @@ def deliver(
     delivers the same handoff.
 
     Example:
-        >>> delivery = deliver(home, handoff.id, agent="tester", model=model, sandbox=sandbox_spec)
+        >>> delivery = deliver(home, handoff.id, agent_name="tester", model=model, sandbox=sandbox_spec)
         >>> delivery.handoff.state
         'completed'
     """
@@ -155,7 +155,9 @@ def deliver(
 
     def run_attempt(handoff: Handoff) -> None:
         outcomes.append(
-            _attempt_handoff(home, handoff, agent=agent, model=model, sandbox=sandbox, options=options)
+            _attempt_handoff(
+                home, handoff, agent_name=agent_name, model=model, sandbox=sandbox, options=options
+            )
         )
 
     context = DeliveryContext(
@@ -205,13 +207,13 @@ def _attempt_handoff(
     home: Home,
     handoff: Handoff,
     *,
-    agent: str,
+    agent_name: str,
     model: BaseChatModel,
     sandbox: SandboxSpec,
     options: DeliveryOptions,
 ) -> Outcome:
     thread = handoff.successor if handoff.state in TRANSFERRED_STATES else f"{handoff.id}.{handoff.offers}"
-    with open_run(home, thread, agent=agent, model=model, sandbox=sandbox, **options) as run:
+    with open_run(home, thread, agent_name=agent_name, model=model, sandbox=sandbox, **options) as run:
         has_started = home.saver.get_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}})
         return run.resume(go_back=True) if has_started else run.receive(handoff.id)
 

@@ -137,7 +137,7 @@ def _open_human_run(
         human_thread(record, person),
         model=model,
         model_name=f"person:{person}",
-        agent=person,
+        agent_name=person,
         sandbox=sandbox or sandbox_spec_for(record),
         **settings,
     ) as held:

@@ -68,6 +68,8 @@ def open_run(
         team = _extract_team(agents, agent_settings, model=model, model_name=model_name)
         model = team.all_agents[0].model
     config = build_agent_config(model=model, model_name=model_name, **agent_settings)
+    if config.agent is not None:
+        sandbox = config.agent.mount(sandbox)
     if delegation is not None:
         open_child = partial(open_run, home, snapshot_every=snapshot_every, lease_s=lease_s)
         children = ChildRunner(delegation, config, open_child, sandbox, on_progress)
@@ -226,6 +228,8 @@ def _extract_team(agents: Sequence[Agent], settings: dict[str, Any], **agent_onl
         raise SettingsError(f"{name}: not for a team (with agents=, pass {instead})")
     if settings.get("policy") == "takeover":
         raise SettingsError("policy='takeover' is for one agent (a team's policies: record, stop, review)")
+    if settings.get("agent"):
+        raise SettingsError("agent: an external agent works alone (leave agents= out)")
     if settings.get("condense"):
         raise SettingsError("condense: not for a team, whose agents see messages of their own (leave it out)")
     own = {name: settings.pop(name) for name in Team.model_fields if name in settings}

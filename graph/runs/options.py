@@ -13,6 +13,7 @@ from langgraph_takeover.handoff.trace.events import PointKind
 from langgraph_takeover.nodes.context.agents import TeamSettings
 from langgraph_takeover.nodes.context.progress import ProgressCallback
 from langgraph_takeover.nodes.context.settings import Policy, Prices
+from langgraph_takeover.nodes.external.agent import ExternalAgent
 from langgraph_takeover.nodes.session.snapshots import SnapshotEvery
 
 
@@ -36,6 +37,7 @@ class SharedSettings(TypedDict, total=False):
     observation_chars: int
     window_tokens: int | None
     condense: bool
+    agent: ExternalAgent | None
     run_id: str | None
     tools: Sequence[BaseTool]
 
@@ -43,7 +45,7 @@ class SharedSettings(TypedDict, total=False):
 class AgentSettings(SharedSettings, total=False):
     """The fields of `AgentConfig` that an agent and a team share."""
 
-    agent: str | None
+    agent_name: str | None
 
 
 class OpenRunSettings(AgentSettings, TeamSettings):

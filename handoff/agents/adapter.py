@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal, Protocol
 from langchain_core.messages import BaseMessage
 from pydantic import Field
 
+from langgraph_takeover.handoff.readers.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.handoff.trace.conversation import Step
+from langgraph_takeover.handoff.trace.conversation import History
 from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
 
 Api = Literal["responses", "messages", "chat"]
@@ -101,14 +102,6 @@ class NativeCall(Frozen):
     is_custom: bool = False
 
 
-class History(Frozen):
-    """Earlier work that a new agent continues as its own session: a first message, steps, and the next message."""
-
-    opening: str
-    steps: tuple[Step, ...]
-    closing: str
-
-
 class ConvertedEvent(Frozen):
     """What became of one event of a history in a native session."""
 
@@ -137,7 +130,7 @@ class AgentOutput(Frozen):
     @classmethod
     def from_untrusted(cls, session_id: object, message: str, *, is_complete: bool) -> AgentOutput:
         """Build an output from values that the agent wrote: an invalid session id is dropped, a long message shortened."""
-        valid_id = check_session_id(session_id)
+        valid_id = session_id if isinstance(session_id, str) and is_session_id(session_id) else None
         return cls(session_id=valid_id, is_complete=is_complete, message=message[:_MAX_MESSAGE_CHARS])
 
 
@@ -157,9 +150,6 @@ class AgentAdapter(Protocol):
     def classify(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asker:
         """Return who sent a request; header names are in lower case."""
 
-    def read_session_id(self, headers: Mapping[str, str]) -> str | None:
-        """Return the id of the session that a request names; None if only the output does."""
-
     def strip_markers(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Return the conversation without what the agent adds when it resumes."""
 
@@ -175,6 +165,11 @@ class AgentAdapter(Protocol):
     def write_session(self, history: History, launch: Launch) -> NativeSession:
         """Return a history as a session that `command` can resume."""
 
+    def read_result(
+        self, name: str, arguments: Mapping[str, Any], text: str, *, is_error: bool
+    ) -> ToolResult:
+        """Read the result of a tool call, as the agent shows it to its model; `is_error` is the API's own mark."""
+
     def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
         """Read the standard output of a run; `exit_code` is None while it runs."""
 
@@ -182,11 +177,6 @@ class AgentAdapter(Protocol):
 def is_session_id(text: str) -> bool:
     """Return whether a text can be the id of a session."""
     return re.fullmatch(SESSION_ID, text) is not None and "\n" not in text
-
-
-def check_session_id(value: object) -> str | None:
-    """Return a value that an agent wrote if it can be the id of a session."""
-    return value if isinstance(value, str) and is_session_id(value) else None
 
 
 def escape_slash_command(message: str) -> str:

@@ -13,29 +13,31 @@ from langgraph_takeover.handoff.agents.adapter import (
     AgentOutput,
     Api,
     Asker,
-    History,
     Launch,
     NativeCall,
     NativeSession,
     PackagedProgram,
     ProgramFiles,
     Setup,
-    check_session_id,
     escape_slash_command,
     is_session_id,
     resolve_path,
 )
-from langgraph_takeover.handoff.agents.json_lines import read_result_lines, write_json_lines
 from langgraph_takeover.handoff.agents.resume_markers import strip_resume_markers
-from langgraph_takeover.handoff.agents.session_names import (
+from langgraph_takeover.handoff.agents.session_files import (
     chain_lines,
     derive_uuid,
     format_time,
     name_directory,
+    read_result_lines,
+    write_json_lines,
 )
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import read_view_range, write_shell_command
+from langgraph_takeover.handoff.readers.claude_code import parse_result
+from langgraph_takeover.handoff.readers.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.conversation import History
 
 _ENVIRONMENT = {
     "ANTHROPIC_API_KEY": "none",
@@ -93,9 +95,6 @@ class ClaudeCode:
             return "aside"
         return "child" if "x-claude-code-agent-id" in headers else "main"
 
-    def read_session_id(self, headers: Mapping[str, str]) -> str | None:
-        return check_session_id(headers.get("x-claude-code-session-id"))
-
     def strip_markers(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         return strip_resume_markers(messages, _INTERRUPTED_REPLY)
 
@@ -136,6 +135,11 @@ class ClaudeCode:
         path = f".claude/projects/{name_directory(launch.workspace, _MAX_DIRECTORY_CHARS)}/{session_id}.jsonl"
         lines = write_json_lines(chain_lines(map(_line, messages), session_id, launch, self.program.newest))
         return NativeSession(session_id=session_id, files={path: lines}, account=tuple(account))
+
+    def read_result(
+        self, name: str, arguments: Mapping[str, Any], text: str, *, is_error: bool
+    ) -> ToolResult:
+        return parse_result(name, arguments, text, {"is_error": is_error})
 
     def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
         return read_result_lines(stdout, exit_code)

@@ -13,22 +13,27 @@ from langgraph_takeover.handoff.agents.adapter import (
     AgentOutput,
     Api,
     Asker,
-    History,
     Launch,
     NativeCall,
     NativeSession,
     PackagedProgram,
     ProgramFiles,
     Setup,
-    check_session_id,
     is_session_id,
 )
-from langgraph_takeover.handoff.agents.json_lines import read_json_lines, write_json_lines
 from langgraph_takeover.handoff.agents.resume_markers import strip_resume_markers
-from langgraph_takeover.handoff.agents.session_names import derive_uuid, format_time
+from langgraph_takeover.handoff.agents.session_files import (
+    derive_uuid,
+    format_time,
+    read_json_lines,
+    write_json_lines,
+)
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import write_shell_command
+from langgraph_takeover.handoff.readers.codex import parse_result
+from langgraph_takeover.handoff.readers.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.conversation import History
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 _CONFIG = """\
@@ -91,9 +96,6 @@ class Codex:
             return "aside"
         return "main" if metadata.get("thread_source") == "user" else "child"
 
-    def read_session_id(self, headers: Mapping[str, str]) -> str | None:
-        return check_session_id(_read_metadata(headers).get("thread_id"))
-
     def strip_markers(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         return strip_resume_markers(messages)
 
@@ -137,6 +139,11 @@ class Codex:
         return NativeSession(
             session_id=session_id, files={path: write_json_lines(lines)}, account=tuple(account)
         )
+
+    def read_result(
+        self, name: str, arguments: Mapping[str, Any], text: str, *, is_error: bool
+    ) -> ToolResult:
+        return parse_result(name, arguments, text)
 
     def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
         session_id, message, is_complete = None, "", False

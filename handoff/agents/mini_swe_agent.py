@@ -15,7 +15,6 @@ from langgraph_takeover.handoff.agents.adapter import (
     AgentOutput,
     Api,
     Asker,
-    History,
     Launch,
     NativeCall,
     NativeSession,
@@ -23,11 +22,13 @@ from langgraph_takeover.handoff.agents.adapter import (
     Setup,
     is_session_id,
 )
-from langgraph_takeover.handoff.agents.json_lines import dump_json, read_json_lines
-from langgraph_takeover.handoff.agents.session_names import derive_uuid
+from langgraph_takeover.handoff.agents.session_files import derive_uuid, dump_json, read_json_lines
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import write_shell_command
+from langgraph_takeover.handoff.readers.mini_swe_agent import parse_result
+from langgraph_takeover.handoff.readers.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.conversation import History
 
 _SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 _DIRECTORY = ".mini-swe-agent"
@@ -73,9 +74,6 @@ class MiniSweAgent:
     def classify(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asker:
         return "main" if body.get("tools") else "aside"
 
-    def read_session_id(self, headers: Mapping[str, str]) -> str | None:
-        return None
-
     def strip_markers(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         return list(messages)
 
@@ -104,6 +102,11 @@ class MiniSweAgent:
         content = dump_json({"messages": messages, "trajectory_format": "mini-swe-agent-1.1"})
         files = {f"{_DIRECTORY}/{session_id}.json": content}
         return NativeSession(session_id=session_id, files=files, account=tuple(account))
+
+    def read_result(
+        self, name: str, arguments: Mapping[str, Any], text: str, *, is_error: bool
+    ) -> ToolResult:
+        return parse_result(name, arguments, text)
 
     def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
         session_id, message, status = None, "", ""

@@ -13,22 +13,23 @@ from langgraph_takeover.handoff.agents.adapter import (
     AgentOutput,
     Api,
     Asker,
-    History,
     Launch,
     NativeCall,
     NativeSession,
     PackagedProgram,
     ProgramFiles,
     Setup,
-    check_session_id,
     resolve_path,
 )
-from langgraph_takeover.handoff.agents.json_lines import dump_json, read_json_lines
 from langgraph_takeover.handoff.agents.opencode_session import OpenCodeSession
 from langgraph_takeover.handoff.agents.resume_markers import strip_resume_markers
+from langgraph_takeover.handoff.agents.session_files import dump_json, read_json_lines
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import read_view_range, write_shell_command
+from langgraph_takeover.handoff.readers.opencode import parse_result
+from langgraph_takeover.handoff.readers.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.conversation import History
 
 _IMPORTS = ".takeover-import"
 _PLUGIN = {"dependencies": {"@opencode-ai/plugin": "*"}}
@@ -101,9 +102,6 @@ class OpenCode:
             return "aside"
         return "child" if "x-parent-session-id" in headers else "main"
 
-    def read_session_id(self, headers: Mapping[str, str]) -> str | None:
-        return check_session_id(headers.get("x-session-id"))
-
     def strip_markers(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         return strip_resume_markers(messages)
 
@@ -132,6 +130,11 @@ class OpenCode:
         path = f"{_IMPORTS}/{session.id}.json"
         content = dump_json(session.export(self.program.newest))
         return NativeSession(session_id=session.id, files={path: content}, account=tuple(account))
+
+    def read_result(
+        self, name: str, arguments: Mapping[str, Any], text: str, *, is_error: bool
+    ) -> ToolResult:
+        return parse_result(name, arguments, text)
 
     def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
         session_id, message, is_complete = None, "", False

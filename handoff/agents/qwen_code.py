@@ -12,7 +12,6 @@ from langgraph_takeover.handoff.agents.adapter import (
     AgentOutput,
     Api,
     Asker,
-    History,
     Launch,
     NativeCall,
     NativeSession,
@@ -23,12 +22,21 @@ from langgraph_takeover.handoff.agents.adapter import (
     is_session_id,
     resolve_path,
 )
-from langgraph_takeover.handoff.agents.json_lines import dump_json, read_result_lines, write_json_lines
 from langgraph_takeover.handoff.agents.resume_markers import strip_resume_markers
-from langgraph_takeover.handoff.agents.session_names import chain_lines, derive_uuid, name_directory
+from langgraph_takeover.handoff.agents.session_files import (
+    chain_lines,
+    derive_uuid,
+    dump_json,
+    name_directory,
+    read_result_lines,
+    write_json_lines,
+)
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import read_view_range, write_shell_command
+from langgraph_takeover.handoff.readers.qwen_code import parse_result
+from langgraph_takeover.handoff.readers.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.conversation import History
 
 _SETTINGS = {
     "$version": 4,
@@ -80,9 +88,6 @@ class QwenCode:
     def classify(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asker:
         return "main" if body.get("tools") else "aside"
 
-    def read_session_id(self, headers: Mapping[str, str]) -> str | None:
-        return None
-
     def strip_markers(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         return strip_resume_markers(messages)
 
@@ -120,6 +125,11 @@ class QwenCode:
         path = f".qwen/projects/{name_directory(launch.workspace)}/chats/{session_id}.jsonl"
         content = write_json_lines(chain_lines(lines, session_id, launch, self.program.newest))
         return NativeSession(session_id=session_id, files={path: content}, account=tuple(account))
+
+    def read_result(
+        self, name: str, arguments: Mapping[str, Any], text: str, *, is_error: bool
+    ) -> ToolResult:
+        return parse_result(name, arguments, text)
 
     def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
         return read_result_lines(stdout, exit_code)

@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from langgraph_takeover.handoff.agents.adapter import ConvertedEvent, History
+from langgraph_takeover.handoff.agents.adapter import ConvertedEvent
 from langgraph_takeover.handoff.text.fence import quote_text
 from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.handoff.trace.conversation import EMPTY_RESULT, RESULT_NOT_RECORDED, Step
+from langgraph_takeover.handoff.trace.conversation import EMPTY_RESULT, RESULT_NOT_RECORDED, History, Step
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
 
+HISTORY_CALL_PREFIX = "call_e"
+"""Start of the ids of calls in a written session; the rest is the number of the event."""
 MAX_TEXT_CHARS = 60_000
 """Longer results, arguments and thoughts are shortened in a native session."""
 _CONVERTIBLE = ("shell", "editor", "finish", UNREADABLE)
@@ -34,8 +36,14 @@ def list_session_steps(history: History) -> tuple[list[SessionStep], list[Conver
     steps: list[SessionStep] = []
     account: list[ConvertedEvent] = []
     for step in history.steps:
-        steps.append(_convert_step(step))
+        converted = _convert_step(step)
+        has_thought = history.has_thoughts or converted.action is None
+        steps.append(converted if has_thought else converted._replace(thought=""))
         account += _account_for(step)
+    account += [
+        ConvertedEvent(event=index, outcome="dropped", reason="left out by the view")
+        for index in history.dropped
+    ]
     return steps, account
 
 
@@ -50,7 +58,7 @@ def _convert_step(step: Step) -> SessionStep:
         message = quote_text(_shorten(event.arguments.get("message", "")))
         return SessionStep(thought or message or "…", None, "", result)
     arguments = {name: quote_text(_shorten(value)) for name, value in event.arguments.items()}
-    return SessionStep(thought, Action(event.tool, arguments), f"call_e{event.index}", result)
+    return SessionStep(thought, Action(event.tool, arguments), f"{HISTORY_CALL_PREFIX}{event.index}", result)
 
 
 def _read_thought(event: Event) -> str:

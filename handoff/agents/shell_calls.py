@@ -17,17 +17,17 @@ path.write_text(text)
 print(f"{{path}} has been edited.")
 {mark}"""
 _REPLACE = """\
-old, new = {old!r}, {new!r}
+old, new = {old}, {new}
 if text.count(old) != 1:
     sys.exit(f"Not done: the text occurs {{text.count(old)}} times in {{path}}.")
 text = text.replace(old, new)"""
 _INSERT = """\
 lines = text.splitlines(keepends=True)
-lines[{line}:{line}] = [{new!r}]
+lines[{line}:{line}] = [{new}]
 text = "".join(lines)"""
 _CREATE = """\
 path.parent.mkdir(parents=True, exist_ok=True)
-text = {content!r}"""
+text = {content}"""
 
 
 def write_shell_command(action: Action) -> str:
@@ -42,12 +42,12 @@ def write_shell_command(action: Action) -> str:
     path, command = arguments.get("path", ""), arguments.get("command", "view")
     new = arguments.get("new", "")
     if command == "str_replace":
-        body = _REPLACE.format(old=arguments.get("old", ""), new=new)
+        body = _REPLACE.format(old=_quote(arguments.get("old", "")), new=_quote(new))
     elif command == "insert":
         line = _read_line(arguments.get("line", "")) if arguments.get("line") != "0" else 0
-        body = _INSERT.format(line=line or 0, new=_end_with_newline(new))
+        body = _INSERT.format(line=line or 0, new=_quote(_end_with_newline(new)))
     elif command in ("create", "write"):
-        body = _CREATE.format(content=_end_with_newline(arguments.get("content", new)))
+        body = _CREATE.format(content=_quote(_end_with_newline(arguments.get("content", new))))
     else:
         return f"git checkout -- {shlex.quote(path)}"
     mark = "END_OF_EDIT"
@@ -75,6 +75,18 @@ def _write_view(path: str, start: int | None, end: int | None) -> str:
     if start is None:
         return f"cat -n {shlex.quote(path)}"
     return f"cat -n {shlex.quote(path)} | sed -n {shlex.quote(f'{start},{end or _LAST}p')}"
+
+
+def _quote(text: str) -> str:
+    """Return a Python literal that shows the text's lines as they are, if it can."""
+    if (
+        "\\" in text
+        or "'''" in text
+        or "\r" in text
+        or not text.replace("\n", "").replace("\t", "").isprintable()
+    ):
+        return repr(text)
+    return f"'''\n{text}\n'''[1:-1]"
 
 
 def _end_with_newline(text: str) -> str:

@@ -7,12 +7,14 @@ from collections.abc import Collection, Sequence
 
 from langgraph_takeover.handoff.shell.commands import SimpleCommand
 from langgraph_takeover.handoff.shell.syntax import runs_in_background
+from langgraph_takeover.handoff.text.tool_wrappers import STILL_RUNNING_HEADER
 
 _KILL_EXIT_CODES = {130, 137, 143, -2, -9, -15}
 STILL_RUNNING_NOTICE = re.compile(
     r"\[The command has no new output after|\[The command timed out|no change timeout", re.I
 )
 """What agents' tools print instead of an exit code while a command runs."""
+_HEADER_CHARS = 300
 _NO_EXIT_CODE = "[the command ended without an exit code]"
 """What this project's shell prints after a command that did not end by itself."""
 _MISSING_SETTINGS = (
@@ -76,7 +78,9 @@ def has_ended(command: str, text: str, exit_code: int | None) -> bool:
         return False
     if exit_code is not None:
         return True
-    return not text.startswith(_NO_EXIT_CODE) and STILL_RUNNING_NOTICE.search(text[-1000:]) is None
+    if text.startswith(_NO_EXIT_CODE) or STILL_RUNNING_HEADER.search(text[:_HEADER_CHARS]):
+        return False
+    return STILL_RUNNING_NOTICE.search(text[-1000:]) is None
 
 
 def is_killed(command: str, exit_code: int | None) -> bool:

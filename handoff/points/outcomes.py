@@ -19,6 +19,7 @@ from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand
 from langgraph_takeover.handoff.shell.runner_summaries import SummaryParser, ValidationOutcome
 from langgraph_takeover.handoff.shell.runners import TEST_FILE
+from langgraph_takeover.handoff.text.tool_wrappers import strip_wrapper
 
 _ANSI_ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 _TOOL_HEADER = re.compile(
@@ -48,6 +49,7 @@ def clean_output(output: str) -> str:
     text = _ANSI_ESCAPE.sub("", output) if "\x1b" in output else output
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = strip_wrapper(text)
     if len(text) > _LONG_TEXT_CHARS:
         # Extremely long lines contain no summary and make patterns very slow.
         text = "\n".join(line[-_MAX_LINE_CHARS:] for line in text.split("\n"))

@@ -11,10 +11,14 @@ from typing import Any, NamedTuple
 
 from langgraph_takeover.handoff.readers import (
     atif,
+    claude_code,
+    codex,
     langchain,
     mini_swe_agent,
+    opencode,
     openhands_v0,
     openhands_v1,
+    qwen_code,
     swarm,
     swe_agent,
     takeover,
@@ -40,6 +44,10 @@ def _read_atif(data: Any, name: str) -> Trace | RecordedRun:
 _FORMAT_TABLE = (
     _Format(("atif",), atif.is_atif, _read_atif),
     _Format(("takeover",), takeover.is_own, takeover.read),
+    _Format(("codex",), codex.is_rollout, codex.read),
+    _Format(("qwen-code",), qwen_code.is_chat, qwen_code.read),
+    _Format(("claude-code",), claude_code.is_session, claude_code.read),
+    _Format(("opencode",), opencode.is_export, opencode.read),
     _Format(("openhands-v1",), openhands_v1.is_events, openhands_v1.read),
     _Format(("openhands-v0",), openhands_v0.is_history, openhands_v0.read),
     _Format(("swe-agent-0.x", "swe-agent-1.x"), swe_agent.is_trajectory, swe_agent.read),
@@ -54,10 +62,10 @@ FORMATS = tuple(name for entry in _FORMAT_TABLE for name in entry.names)
 def read_traces(path: Path, format_name: str = "auto") -> Iterator[Trace | TraceError]:
     """Yield the traces of a file, or of a directory of numbered event files.
 
-    A file of several runs yields a `TraceError` for each unreadable run. Raises TraceError if the file contains no
-    trace at all.
+    A file of several runs yields a `TraceError` for each unreadable run. An ATIF document with
+    embedded subagents is a file of several runs. Raises TraceError if the file contains no trace at all.
     """
-    rows = list(_read_documents(path))
+    rows = [part for row in _read_documents(path) for part in atif.split_document(row)]
     if len(rows) == 1:
         yield _parse_document(rows[0], path, _trace_name(path), format_name)
         return
@@ -122,7 +130,14 @@ def _read_file(path: Path) -> bytes:
 
 def _is_one_run(lines: list[Any]) -> bool:
     """Whether the lines are events of one run, rather than separate runs."""
-    if openhands_v1.is_events(lines) or takeover.is_own(lines):
+    predicates = (
+        codex.is_rollout,
+        claude_code.is_session,
+        qwen_code.is_chat,
+        openhands_v1.is_events,
+        takeover.is_own,
+    )
+    if any(is_run(lines) for is_run in predicates):
         return True
     return openhands_v0.is_history(lines) and "history" not in lines[0]
 

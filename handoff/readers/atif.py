@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from langgraph_takeover.handoff.readers import mini_swe_agent, tool_names
+from langgraph_takeover.handoff.readers.atif_results import match_results, read_content
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
     TraceError,
-    extract_text,
+    join_requests,
     join_text,
     parse_usage,
     to_mapping,
     to_mappings,
 )
-from langgraph_takeover.handoff.trace.atif import EVENTS_KEY, TRACE_KEY
-from langgraph_takeover.handoff.trace.events import UNREADABLE, Trace
+from langgraph_takeover.handoff.readers.text_calls import parse_text_calls
+from langgraph_takeover.handoff.text.surrogates import unescape_surrogates
+from langgraph_takeover.handoff.trace.atif import COUNTS, ESCAPED_KEY, EVENTS_KEY, TRACE_KEY
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Trace, Usage
 
 _EXIT_CODE = re.compile(
     r"<returncode>(-?\d{1,9})</returncode>|\[(?:exit code|The command completed with exit code):? (-?\d{1,9})\.?\]"
-    r"|^Exit code:? (-?\d{1,9})$|Process exited with code (-?\d{1,9})",
+    r"|^Exit code:? (-?\d{1,9})$|^\[exit_code\] (-?\d{1,9})$|Process exited with code (-?\d{1,9})",
     re.M,
 )
 _REFUSAL = re.compile(
@@ -43,19 +46,29 @@ def is_atif(data: Any) -> bool:
     )
 
 
+def split_document(data: Any) -> list[Any]:
+    """A document and the complete trajectories of subagents embedded in it, which are runs of their own."""
+    if not is_atif(data):
+        return [data]
+    embedded = to_mappings(data.get("subagent_trajectories"))
+    return [data, *(part for one in embedded if is_atif(one) for part in split_document(one))]
+
+
 def read_own_trace(data: Mapping[str, Any], name: str) -> Trace | None:
     """Restore a trace that this project exported as ATIF; None if another program wrote the document."""
-    metadata = to_mapping(data.get("extra")).get(TRACE_KEY)
-    if not isinstance(metadata, Mapping):
+    extra = to_mapping(data.get("extra"))
+    if not isinstance(extra.get(TRACE_KEY), Mapping):
         return None
+    if extra.get(ESCAPED_KEY) is True:
+        data = unescape_surrogates(data)
     events: list[dict[str, Any]] = []
     task = ""
     for step in data["steps"]:
         if isinstance(step, Mapping) and step.get("source") == "user":
-            task = task or extract_text(step.get("message"))
+            task = task or read_content(step.get("message"))
         events += _read_own_events(step) if isinstance(step, Mapping) else []
     try:
-        return Trace.model_validate({**metadata, "events": events, "task": task})
+        return Trace.model_validate({**data["extra"][TRACE_KEY], "events": events, "task": task})
     except ValidationError as error:
         first = error.errors()[0]
         location = ".".join(str(part) for part in first["loc"])
@@ -71,7 +84,7 @@ def _read_own_events(step: Mapping[str, Any]) -> list[dict[str, Any]]:
             native_fields = {
                 "text": step.get("message"),
                 "arguments": call.get("arguments", {}),
-                "usage": step.get("metrics"),
+                "usage": _read_own_usage(step.get("metrics")),
             }
         else:
             native_fields = {"text": result.get("content")}
@@ -79,73 +92,124 @@ def _read_own_events(step: Mapping[str, Any]) -> list[dict[str, Any]]:
     return events
 
 
+def _read_own_usage(metrics: Any) -> dict[str, Any] | None:
+    """The usage of a step. Documents of ATIF-v1.7 have `estimated` beside the counts, later ones in `extra`."""
+    if not isinstance(metrics, Mapping):
+        return None
+    counts = {name: metrics[name] for name in COUNTS if name in metrics}
+    estimated = metrics.get("estimated", to_mapping(metrics.get("extra")).get("estimated", False))
+    return {**counts, "estimated": estimated}
+
+
 def read(data: Mapping[str, Any], name: str) -> RecordedRun:
-    """Read an ATIF document of any version 1; the observation of a step contains the results of its tool calls."""
+    """Read an ATIF document of any version 1; the observation of a step contains the results of its calls."""
     agent = to_mapping(data.get("agent"))
     agent_name = str(agent.get("name") or "")
-    calls = []
-    task = ""
-    for step in data["steps"]:
-        if not isinstance(step, Mapping):
-            continue
-        message = extract_text(step.get("message"))
-        if step.get("source") == "user" and not task:
-            task = message
-        if step.get("source") != "agent":
-            continue
-        calls += _read_calls(step, message, agent_name)
-    model = str(agent.get("model_name") or "")
+    steps = to_mappings(data["steps"])
+    messages = (read_content(step.get("message")) for step in steps if step.get("source") == "user")
+    models = (model for holder in (agent, *steps) if (model := holder.get("model_name")))
     original = str(to_mapping(agent.get("extra")).get("original_format") or "")
     return RecordedRun(
-        id=str(data.get("session_id") or data.get("trajectory_id") or name),
+        id=str(data.get("trajectory_id") or data.get("session_id") or name),
         format="atif",
-        calls=calls,
-        task=task,
-        model=model,
+        calls=_read_replies(steps, agent_name),
+        task=join_requests(messages),
+        model=str(next(models, "")),
+        agent=agent_name,
+        agent_version=str(agent.get("version") or ""),
         keeps_directory=not (
             agent_name.startswith("mini-swe-agent") or original.startswith("mini-swe-agent")
         ),
     )
 
 
-def _read_calls(step: Mapping[str, Any], message: str, agent_name: str) -> list[RecordedCall]:
-    raw_calls = to_mappings(step.get("tool_calls"))
-    results = to_mappings(to_mapping(step.get("observation")).get("results"))
-    usage = parse_usage(step.get("metrics"))
-    if not raw_calls:
-        blocks = mini_swe_agent.BASH_BLOCK.findall(message) if agent_name.startswith("mini-swe-agent") else []
-        if blocks and len(blocks) != 1:
-            output = extract_text(results[0].get("content")) if results else ""
-            return [RecordedCall(message, UNREADABLE, {}, RecordedResult(output, refused=True), usage)]
-        return []
-    by_id = {str(r["source_call_id"]): r for r in results if r.get("source_call_id") is not None}
-    unnamed = [r for r in results if r.get("source_call_id") is None]
-    calls = []
-    for position, call in enumerate(raw_calls):
-        arguments = call.get("arguments")
-        name = str(call.get("function_name") or "")
-        if tool_names.is_thought(name):
+def _read_replies(steps: Iterable[Mapping[str, Any]], agent_name: str) -> list[RecordedCall]:
+    """The calls of all agent steps. A reply without a call belongs to the next one, unless the user answers it."""
+    calls: list[RecordedCall] = []
+    text, usage = "", None
+    for step in steps:
+        source = step.get("source")
+        if source == "agent":
+            text = join_text(text, read_content(step.get("message")))
+            usage = _add_usage(usage, parse_usage(step.get("metrics")))
+            found, thoughts = _read_calls(step, agent_name)
+            text = join_text(text, *thoughts)
+            if not found:
+                continue
+            first = found[0]
+            calls += [first._replace(text=join_text(text, first.text), usage=usage), *found[1:]]
+        elif source == "user" and (text or usage):
+            answer = RecordedResult(read_content(step.get("message")), refused=True)
+            calls.append(RecordedCall(text, UNREADABLE, {}, answer, usage))
+        else:
             continue
-        tool, normalized = tool_names.normalize_call(
-            name, arguments if isinstance(arguments, Mapping) else {}
-        )
-        answer = by_id.get(str(call.get("tool_call_id")))
-        if answer is None and not by_id and position < len(unnamed):
-            answer = unnamed[position]
-        result = (
-            None if answer is None else _read_result(tool, normalized, extract_text(answer.get("content")))
-        )
-        if (
-            tool == "shell"
-            and tool_names.is_submission(normalized["command"])
-            and (result is None or result.exit_code is None)
-        ):
-            tool = "finish"
-        text = join_text(
-            message if position == 0 else "", normalized.get("command", "") if tool == "shell" else ""
-        )
-        calls.append(RecordedCall(text, tool, normalized, result, usage if position == 0 else None))
+        text, usage = "", None
+    if text or usage:
+        calls.append(RecordedCall(text, UNREADABLE, {}, None, usage))
     return calls
+
+
+def _add_usage(one: Usage | None, other: Usage | None) -> Usage | None:
+    """The sum of two usages; a count that one of them lacks is that of the other."""
+    if one is None or other is None:
+        return one or other
+    pairs = {name: (getattr(one, name), getattr(other, name)) for name in COUNTS}
+    sums = {
+        name: sum(n for n in pair if n is not None)
+        for name, pair in pairs.items()
+        if any(n is not None for n in pair)
+    }
+    return Usage(**sums)
+
+
+def _read_calls(step: Mapping[str, Any], agent_name: str) -> tuple[list[RecordedCall], list[str]]:
+    """The calls of a step without its message, and the thoughts that it recorded by calls."""
+    results = to_mappings(to_mapping(step.get("observation")).get("results"))
+    raw_calls = to_mappings(step.get("tool_calls"))
+    is_text = not raw_calls
+    if is_text:
+        found = parse_text_calls(agent_name, read_content(step.get("message")))
+        if not found:
+            return _read_unreadable(step, results, agent_name), []
+        raw_calls = [{"function_name": call.name, "arguments": call.arguments} for call in found]
+    shares_terminal = agent_name.startswith("terminus")
+    outputs = match_results(raw_calls, results, shares_terminal=shares_terminal)
+    calls: list[RecordedCall] = []
+    thoughts: list[str] = []
+    for call, output in zip(raw_calls, outputs, strict=True):
+        name, arguments = str(call.get("function_name") or ""), to_mapping(call.get("arguments"))
+        if tool_names.is_thought(name):
+            thoughts += [value for value in arguments.values() if isinstance(value, str)]
+            continue
+        calls.append(_read_call(name, arguments, output, is_text=is_text and not calls))
+    return calls, thoughts
+
+
+def _read_unreadable(
+    step: Mapping[str, Any], results: Sequence[Mapping[str, Any]], agent_name: str
+) -> list[RecordedCall]:
+    """The reply as one refused action, if it was answered, or broke the agent's text protocol."""
+    has_blocks = agent_name.startswith("mini-swe-agent") and mini_swe_agent.BASH_BLOCK.search(
+        read_content(step.get("message"))
+    )
+    if not results and not has_blocks:
+        return []
+    output = join_text(*(read_content(result.get("content")) for result in results))
+    return [RecordedCall("", UNREADABLE, {}, RecordedResult(output, refused=True))]
+
+
+def _read_call(name: str, arguments: Mapping[str, Any], output: str | None, *, is_text: bool) -> RecordedCall:
+    """One call; its text is the command, unless the message already contains it."""
+    tool, normalized = tool_names.normalize_call(name, arguments)
+    result = None if output is None else _read_result(tool, normalized, output)
+    if (
+        tool == "shell"
+        and tool_names.is_submission(normalized["command"])
+        and (result is None or result.exit_code is None)
+    ):
+        tool = "finish"
+    text = normalized.get("command", "") if tool == "shell" and not is_text else ""
+    return RecordedCall(text, tool, normalized, result)
 
 
 def _read_result(tool: str, arguments: Mapping[str, str], output: str) -> RecordedResult:

@@ -11,6 +11,8 @@ from langgraph_takeover.handoff.readers.inference.files import InferredFiles
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace, TraceFormat, Usage
 from langgraph_takeover.sandbox.interface import FileChange, TakeoverError
 
+_LATER_REQUEST_PREFIX = "The user said later:"
+
 
 class TraceError(TakeoverError, ValueError):
     """Unreadable trace; the message names the file, the problem and the fix."""
@@ -51,6 +53,9 @@ class RecordedRun(NamedTuple):
     calls: Sequence[RecordedCall]
     task: str = ""
     model: str = ""
+    agent: str = ""
+    """Name of the agent, if recorded."""
+    agent_version: str = ""
     workspace: str | None = None
     """Absolute path of the repository, if recorded."""
     keeps_directory: bool = True
@@ -82,6 +87,8 @@ def build_trace(run: RecordedRun) -> Trace:
         base_directories=files.list_base_directories(),
         task=_escape_text(run.task),
         model=run.model,
+        agent=_escape_text(run.agent),
+        agent_version=_escape_text(run.agent_version),
         keeps_shell=run.keeps_directory,
     )
 
@@ -183,6 +190,12 @@ def to_id(value: Any) -> str | None:
 def join_text(*parts: str) -> str:
     """Join the nonempty parts of a reply, such as its thought and its call."""
     return "\n\n".join(part for part in parts if part)
+
+
+def join_requests(requests: Iterable[str]) -> str:
+    """Join the requests of a user to a task: the first is unchanged, the later ones get a prefix."""
+    first, *later = [request for request in requests if request.strip()] or [""]
+    return "\n\n".join([first, *(f"{_LATER_REQUEST_PREFIX}\n\n{request}" for request in later)])
 
 
 def extract_text(content: Any) -> str:

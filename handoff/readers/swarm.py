@@ -15,6 +15,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     TraceError,
     build_trace,
     extract_text,
+    join_requests,
     to_mapping,
 )
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, TaskBrief, parse_model
@@ -26,7 +27,6 @@ METADATA_KEY = "takeover"
 
 `record` is the id of the record. The first message of the view also has `content`, the record as JSON, or `stored`.
 """
-LATER_REQUEST_PREFIX = "The user said later:"
 _TRANSFER_TOOL = re.compile(r"(?:transfer(?:_back)?|hand_?off)_to_(.+)", re.DOTALL)
 _TRANSFER_RESULT = re.compile(r"Successfully transferred (?:back )?to (.+)", re.DOTALL)
 
@@ -205,8 +205,7 @@ def _build_task(record: HandoffRecord | None, messages: Iterable[RawMessage], ag
     """Join all user requests; the first stays verbatim, later ones get a prefix."""
     user_texts = [extract_text(m.get("content")) for m in messages if _is_from_user(m, agents)]
     requests = [*([record.task.prompt] if record else []), *user_texts]
-    first, *later = [request for request in requests if request.strip()] or [""]
-    return "\n\n".join([first, *(f"{LATER_REQUEST_PREFIX}\n\n{request}" for request in later)])
+    return join_requests(requests)
 
 
 def list_transfers(events: Iterable[Event]) -> list[Mapping[str, str]]:

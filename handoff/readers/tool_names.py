@@ -19,7 +19,7 @@ _EDITOR_TOOLS = {
 _READ_TOOLS = {"read", "read_file", "view", "view_file", "open_file", "cat_file"}
 _WRITE_TOOLS = {"write", "write_file", "create_file", "write_to_file", "create"}
 _REPLACE_TOOLS = {"edit", "edit_file", "replace", "str_replace", "search_replace", "replace_in_file"}
-_MULTI_EDIT_TOOLS = {"multiedit", "multi_edit"}
+_MULTI_EDIT_TOOLS = {"multiedit", "multi_edit", "notebookedit", "notebook_edit"}
 _PATCH_TOOLS = {"apply_patch", "applypatch"}
 _FINISH_TOOLS = {
     "finish",
@@ -30,14 +30,20 @@ _FINISH_TOOLS = {
     "mark_task_complete",
     "done",
 }
+_INPUT_TOOLS = {"write_stdin", "bashoutput", "taskoutput"}
+"""Tools that write to a running command or read its new output."""
+_STOP_TOOLS = {"killshell", "killbash", "taskstop"}
+_CONTROL_KEYS = {"\x03": "C-c", "\x04": "C-d", "\x1a": "C-z"}
 _THOUGHT_TOOLS = {"think", "thinking"}
 _ARGUMENT_KEYS = {
-    "path": ("path", "file_path", "filename", "absolute_path", "filepath", "target_file", "file"),
+    "path": (
+        "path", "file_path", "filename", "absolute_path", "filepath", "filePath", "target_file", "file", "notebook_path",
+    ),
     "content": ("content", "file_text", "contents", "text"),
-    "old": ("old", "old_str", "old_string", "search", "old_text"),
-    "new": ("new", "new_str", "new_string", "replace", "insert_text", "new_text"),
+    "old": ("old", "old_str", "old_string", "oldString", "search", "old_text"),
+    "new": ("new", "new_str", "new_string", "newString", "replace", "insert_text", "new_text"),
     "line": ("line", "insert_line"),
-}
+}  # fmt: skip
 _SUBMISSION_MARKERS = ("COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT", "MINI_SWE_AGENT_FINAL_OUTPUT")
 
 
@@ -56,6 +62,9 @@ def normalize_call(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[s
     base_name = name.lower().rpartition("__")[2]
     if base_name in _SHELL_TOOLS:
         return "shell", _normalize_shell(arguments)
+    if base_name in _INPUT_TOOLS | _STOP_TOOLS:
+        keys = "\x03" if base_name in _STOP_TOOLS else str(arguments.get("chars") or "")
+        return "shell", {"command": _CONTROL_KEYS.get(keys, keys.removesuffix("\n")), "is_input": "true"}
     if base_name in _EDITOR_TOOLS:
         return "editor", _normalize_editor(str(arguments.get("command") or ""), arguments)
     if base_name in _PATCH_TOOLS:
@@ -86,7 +95,9 @@ def _normalize_shell(arguments: Mapping[str, Any]) -> dict[str, str]:
         normalized["command"] = normalized["command"].rstrip("\n")
     if str(arguments.get("is_input", "")).lower() == "true":
         normalized["is_input"] = "true"
-    directory = arguments.get("workdir") or arguments.get("cwd") or arguments.get("dir_path")
+    directory = next(
+        (arguments[key] for key in ("workdir", "cwd", "dir_path", "directory") if arguments.get(key)), None
+    )
     if isinstance(directory, str) and directory:
         normalized["command"] = f"cd {shlex.quote(directory)} && {normalized['command']}"
     return normalized
@@ -105,7 +116,10 @@ def _normalize_editor(command: str, arguments: Mapping[str, Any]) -> dict[str, s
         if view_range[1] != -1:
             normalized["end"] = str(view_range[1])
     if command == "edit":
-        normalized["edits"] = json.dumps(arguments.get("edits"), sort_keys=True)
+        edits = arguments.get("edits", arguments.get("new_source"))
+        normalized["edits"] = json.dumps(edits, sort_keys=True)
+    if command == "view" and isinstance(arguments.get("offset"), int):
+        normalized["start"] = str(arguments["offset"])
     return normalized
 
 

@@ -9,7 +9,7 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -27,10 +27,12 @@ from langgraph_takeover.sandbox.storage.durability import sync_directory
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
-SCHEMA_VERSION = 6
-"""The version of new records. Before 6, a record has no `edited_files`; before 5, notes and reviews may have no digest."""
-_SUPPORTED_VERSIONS = (4, 5, 6)
-_EDITED_FILES_VERSION = 6
+SCHEMA_VERSION = 7
+"""The version of new records. Before 7, a record has no `external`; before 6, no `edited_files`; before 5, notes and
+reviews may have no digest."""
+_SUPPORTED_VERSIONS = (4, 5, 6, 7)
+_FIELD_VERSIONS = {"edited_files": 6, "external": 7}
+"""The version that added a field."""
 RECORD_FILE = "record.json"
 NOTES_FILE = "notes.json"
 REVIEW_FILE = "review.json"
@@ -58,6 +60,23 @@ class TaskBrief(Frozen):
     """Top-level directories of the base commit."""
     workspace: str = ""
     """Absolute path of the repository in the sandbox; empty if unknown."""
+
+
+class ExternalSession(Frozen):
+    """The session of an external agent at a record: enough to resume it with its own command in the restored sandbox."""
+
+    agent: str
+    """Name of its adapter, such as `codex`."""
+    version: str
+    session_id: str = ""
+    """Empty before its first completed step."""
+    workspace: str = ""
+    running: FailFastTuple[str] = ()
+    """Commands that ran in the background. A snapshot holds files, so a restored sandbox has lost them."""
+    account: Mapping[str, int] = {}
+    """Takeovers with a native session only: how many events of the earlier work became what."""
+    refused_requests: Mapping[str, int] = {}
+    """Requests to the bridge that were refused, by reason."""
 
 
 class Claim(Frozen):
@@ -141,7 +160,7 @@ class HandoffRecord(Frozen):
         ('OracleModel', 'fix-1')
     """
 
-    schema_version: Literal[4, 5, 6] = 6
+    schema_version: Literal[4, 5, 6, 7] = 7
     id: str
     task: TaskBrief
     predecessor: str
@@ -162,22 +181,26 @@ class HandoffRecord(Frozen):
     """The payload that a parent passes to its child, if the record was made for a delegation."""
     notes: Notes | None = None
     review: Review | None = None
+    external: ExternalSession | None = None
+    """The predecessor's session, if it is an external agent."""
     envelope: Envelope | None = None
     """The source's message in the current handoff. It belongs to the ledger and is never saved with the record."""
     digest: str = Field(default="")
 
     @model_validator(mode="after")
     def _check_version(self) -> Self:
-        if self.edited_files and self.schema_version < _EDITED_FILES_VERSION:
-            raise ValueError(f"a record of schema version {self.schema_version} has no edited_files")
+        for name, version in _FIELD_VERSIONS.items():
+            if getattr(self, name) and self.schema_version < version:
+                raise ValueError(f"a record of schema version {self.schema_version} has no {name}")
         return self
 
     @model_serializer(mode="wrap")
     def _omit_later_fields(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Write an older record as its own version does, which its digest covers."""
         content: dict[str, Any] = serialize(self)
-        if self.schema_version < _EDITED_FILES_VERSION:
-            content.pop("edited_files", None)
+        for name, version in _FIELD_VERSIONS.items():
+            if self.schema_version < version:
+                content.pop(name, None)
         return content
 
     def seal(self) -> HandoffRecord:

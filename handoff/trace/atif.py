@@ -1,7 +1,7 @@
 """Traces as documents of ATIF, the Agent Trajectory Interchange Format.
 
-Data without an ATIF field (exit codes, file changes, trees) goes into `extra`, so that `handoff.readers` restores
-the identical trace.
+ATIF allows other fields only inside `extra`. Data without an ATIF field (exit codes, file changes, trees) goes
+there, so that `handoff.readers` restores the identical trace.
 """
 
 from __future__ import annotations
@@ -10,12 +10,18 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
+from langgraph_takeover.handoff.text.surrogates import escape_surrogates, has_surrogates
 from langgraph_takeover.handoff.trace.events import Event, Trace, Usage
 
-SCHEMA_VERSION = "ATIF-v1.7"
+SCHEMA_VERSION = "ATIF-v1.8"
 TRACE_KEY, EVENTS_KEY = "takeover_trace", "takeover_events"
+ESCAPED_KEY = "takeover_escaped_surrogates"
+"""Set if the texts of the document are those of `escape_surrogates`."""
+COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
+"""Fields of a usage that are ATIF metrics."""
 _NATIVE_FIELDS = {"text", "arguments", "usage"}
 """Event fields that have an ATIF field."""
+_UNKNOWN = "unknown"
 
 
 class SuccessorDocument(NamedTuple):
@@ -25,10 +31,13 @@ class SuccessorDocument(NamedTuple):
     trace: Trace
 
 
-def build_document(trace: Trace, successors: Sequence[SuccessorDocument] = ()) -> dict[str, Any]:
+def build_document(
+    trace: Trace, successors: Sequence[SuccessorDocument] = (), session: str | None = None
+) -> dict[str, Any]:
     """Build the ATIF document of a trace; `successors` are the takeovers that continue it.
 
-    `continued_trajectory_ref` can reference only one file, so several successors are listed in `extra`.
+    `continued_trajectory_ref` can reference only one file, so several successors are listed in `extra`. All documents of
+    a chain of takeovers have one `session`: the id of its first trace, by default that of the predecessor.
     """
     steps: list[dict[str, Any]] = []
     if trace.task:
@@ -44,7 +53,7 @@ def build_document(trace: Trace, successors: Sequence[SuccessorDocument] = ()) -
         extra["continues"] = trace.continues.model_dump(mode="json")
     document = {
         "schema_version": SCHEMA_VERSION,
-        "session_id": trace.continues.trace if trace.continues else trace.id,
+        "session_id": session or (trace.continues.trace if trace.continues else trace.id),
         "trajectory_id": trace.id,
         "agent": _build_agent(trace),
         "steps": steps,
@@ -52,7 +61,11 @@ def build_document(trace: Trace, successors: Sequence[SuccessorDocument] = ()) -
         "continued_trajectory_ref": successors[0].file if len(successors) == 1 else None,
         "extra": extra,
     }
-    return {key: value for key, value in document.items() if value is not None}
+    document = {key: value for key, value in document.items() if value is not None}
+    if has_surrogates(document):
+        extra[ESCAPED_KEY] = True
+        document = escape_surrogates(document)
+    return document
 
 
 def _pair_events(events: Sequence[Event]) -> list[tuple[Event | None, Event | None]]:
@@ -79,9 +92,8 @@ def _build_step(number: int, trace: Trace, action: Event | None, observation: Ev
             "arguments": dict(action.arguments),
         }
         step["tool_calls"] = [call]
-        metrics = _build_metrics(action.usage)
-        if metrics:
-            step["metrics"] = metrics
+        if action.usage is not None:
+            step["metrics"] = _build_metrics(action.usage)
     if observation is not None:
         result: dict[str, Any] = {"content": observation.text}
         if action is not None:
@@ -92,24 +104,31 @@ def _build_step(number: int, trace: Trace, action: Event | None, observation: Ev
 
 
 def _build_agent(trace: Trace) -> dict[str, Any]:
-    name = "takeover" if trace.format == "takeover" else trace.format
-    agent: dict[str, Any] = {"name": name, "version": _find_version() if name == "takeover" else "unknown"}
+    if trace.agent:
+        agent = {"name": trace.agent, "version": trace.agent_version or _UNKNOWN}
+    elif trace.format == "takeover":
+        agent = {"name": "takeover", "version": _find_version()}
+    else:
+        agent = {"name": trace.format, "version": _UNKNOWN}
     if trace.model:
         agent["model_name"] = trace.model
     return agent
 
 
-def _build_metrics(usage: Usage | None) -> dict[str, int]:
-    return {k: v for k, v in usage.model_dump().items() if v is not None} if usage else {}
+def _build_metrics(usage: Usage) -> dict[str, Any]:
+    counts = {name: getattr(usage, name) for name in COUNTS if getattr(usage, name) is not None}
+    return {**counts, "extra": {"estimated": usage.estimated}}
 
 
-def _build_final_metrics(events: Sequence[Event], steps: int) -> dict[str, int]:
-    metrics: dict[str, int] = {"total_steps": steps}
-    for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
-        values = [getattr(e.usage, name) for e in events if e.usage is not None]
-        known = [value for value in values if value is not None]
+def _build_final_metrics(events: Sequence[Event], steps: int) -> dict[str, Any]:
+    metrics: dict[str, Any] = {"total_steps": steps}
+    usages = [event.usage for event in events if event.usage is not None]
+    for name in COUNTS:
+        known = [value for usage in usages if (value := getattr(usage, name)) is not None]
         if known:
             metrics[f"total_{name}"] = sum(known)
+    if usages:
+        metrics["extra"] = {"estimated": any(usage.estimated for usage in usages)}
     return metrics
 
 
@@ -139,4 +158,4 @@ def _find_version() -> str:
     try:
         return version("langgraph-takeover")
     except PackageNotFoundError:
-        return "unknown"
+        return _UNKNOWN

@@ -29,6 +29,27 @@ class Step(NamedTuple):
     observation: Event | None
 
 
+class History(NamedTuple):
+    """Earlier work as a conversation: a first message, steps, and the message to continue with."""
+
+    opening: str
+    steps: tuple[Step, ...]
+    closing: str
+    dropped: tuple[int, ...] = ()
+    """Events of the record that are left out."""
+    has_thoughts: bool = True
+    """Whether the words beside the actions are shown."""
+
+    def build_messages(self, protocol: ActionProtocol) -> list[BaseMessage]:
+        shown = build_messages(self.steps, protocol, include_thoughts=self.has_thoughts)
+        return merge_human_messages([HumanMessage(self.opening), *shown, HumanMessage(self.closing)])
+
+
+def list_event_indices(step: Step) -> list[int]:
+    """List the indices of a step's events."""
+    return [event.index for event in step if event is not None]
+
+
 def list_steps(events: Iterable[Event]) -> list[Step]:
     """List the actions of a trace with their observations; observations without an action are omitted."""
     steps: list[Step] = []

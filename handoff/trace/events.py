@@ -89,7 +89,7 @@ Differences = dict[str, tuple[str | None, str | None]]
 """Path -> SHA-256 in the base and now, for every file that differs from the base."""
 TraceFormat = Literal[
     "mini-swe-agent-v1", "mini-swe-agent-v2", "swe-agent-0.x", "swe-agent-1.x", "openhands-v0", "openhands-v1",
-    "atif", "langchain", "takeover",
+    "codex", "claude-code", "qwen-code", "opencode", "atif", "langchain", "takeover",
 ]  # fmt: skip
 
 
@@ -121,6 +121,9 @@ class Trace(Frozen):
     task: str = ""
     """The initial prompt of the run."""
     model: str = ""
+    agent: str = ""
+    """Name of the recorded agent, such as `openhands`, if the recording names it."""
+    agent_version: str = ""
     keeps_shell: bool = True
     """One shell ran all commands, so its directory and variables persist between commands."""
     continues: Continuation | None = None

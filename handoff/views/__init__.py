@@ -11,22 +11,25 @@ cited       the structured note with pointers to events, which a tool recalls
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from langchain_core.messages import AIMessage, BaseMessage
 
 from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.trace.conversation import History
 from langgraph_takeover.handoff.views.cited import cited_view
 from langgraph_takeover.handoff.views.common import Recipient
-from langgraph_takeover.handoff.views.payload import payload_view
+from langgraph_takeover.handoff.views.payload import payload_history, payload_view
 from langgraph_takeover.handoff.views.repository import repository_view
 from langgraph_takeover.handoff.views.structured import structured_view
 from langgraph_takeover.handoff.views.summary import summary_view
 from langgraph_takeover.handoff.views.trace import trace_view
-from langgraph_takeover.handoff.views.transcript import transcript_view
+from langgraph_takeover.handoff.views.transcript import transcript_history, transcript_view
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 __all__ = [
+    "HISTORIES",
     "VIEWS",
     "VIEWS_WITH_NOTES",
     "VIEWS_WITH_RECALL",
@@ -64,6 +67,11 @@ VIEWS: dict[str, View] = {
     "transcript": transcript_view,
     "cited": cited_view,
 }
+HISTORIES: dict[str, Callable[[HandoffRecord, Recipient], History]] = {
+    "payload": payload_history,
+    "transcript": transcript_history,
+}
+"""Views that show earlier work as the successor's own, and the histories that they are made of."""
 VIEWS_WITH_NOTES = ("summary", "structured", "cited")
 """Views that show what the predecessor's model wrote."""
 VIEWS_WITH_RECALL = ("cited",)

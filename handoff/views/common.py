@@ -8,7 +8,14 @@ from pydantic import Field
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.record import HandoffRecord
-from langgraph_takeover.handoff.text.fence import ENVELOPE, TASK, format_entry, neutralize, wrap_in_fence
+from langgraph_takeover.handoff.text.fence import (
+    ENVELOPE,
+    TASK,
+    format_entry,
+    format_inline_code,
+    neutralize,
+    wrap_in_fence,
+)
 from langgraph_takeover.handoff.trace.action import ActionProtocol
 from langgraph_takeover.sandbox.interface import Frozen
 
@@ -25,9 +32,12 @@ class Recipient(Frozen):
     protocol: ActionProtocol = "text"
     window_tokens: int = Field(default=128_000, ge=1000)
     """Context window of the successor."""
+    has_event_files: bool = False
+    """Whether the successor finds the events of the earlier work as files, instead of a tool that recalls them."""
 
 
 DEFAULT_RECIPIENT = Recipient()
+_LOST_PROCESSES = "The earlier agent had these commands running in the background. They no longer run."
 
 
 def build_message(record: HandoffRecord, earlier_work: str = "") -> list[BaseMessage]:
@@ -49,9 +59,17 @@ def load_fence_rule() -> str:
 
 
 def render_task(record: HandoffRecord) -> str:
-    """Render the source's message, if any, and the original task."""
+    """Render the source's message, if any, the processes that the snapshot lost, and the original task."""
     envelope = f"{wrap_in_fence(render_envelope(record.envelope))}\n" if record.envelope else ""
-    return f"{envelope}{TASK}\n\n{neutralize(record.task.prompt)}"
+    return f"{envelope}{_render_lost_processes(record)}{TASK}\n\n{neutralize(record.task.prompt)}"
+
+
+def _render_lost_processes(record: HandoffRecord) -> str:
+    running = record.external.running if record.external else ()
+    if not running:
+        return ""
+    lines = [f"- {format_inline_code(' '.join(neutralize(each).split())[:300])}" for each in running[:20]]
+    return f"{_LOST_PROCESSES}\n{wrap_in_fence(chr(10).join(lines))}\n"
 
 
 def render_envelope(envelope: Envelope) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages import BaseMessage
 
 from langgraph_takeover.handoff.delegation.dead_ends import ProvenDeadEnd, list_proven_dead_ends
 from langgraph_takeover.handoff.delegation.excerpts import Excerpt, cut_whole, list_excerpts
@@ -22,12 +22,7 @@ from langgraph_takeover.handoff.text.fence import (
     wrap_in_fence,
 )
 from langgraph_takeover.handoff.trace.action import Action, write_action
-from langgraph_takeover.handoff.trace.conversation import (
-    Step,
-    build_messages,
-    list_steps,
-    merge_human_messages,
-)
+from langgraph_takeover.handoff.trace.conversation import History, Step, list_event_indices, list_steps
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.views.common import (
     DEFAULT_RECIPIENT,
@@ -45,6 +40,12 @@ _MAX_ATTEMPT_CHARS, _MAX_OUTPUT_CHARS = 600, 500
 
 def payload_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:
     """Files read and commands run as tool results, then what not to try again."""
+    history = payload_history(record, recipient)
+    return history.build_messages(recipient.protocol)
+
+
+def payload_history(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> History:
+    """Files read and commands run as a history, without the predecessor's thoughts."""
     payload = record.payload or select_record_payload(record, recipient.window_tokens)
     shown_events = {
         each.event: _STALE_MARK if each.stale else ""
@@ -66,12 +67,13 @@ def payload_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT
         # Before everything that the earlier agent or its sandbox wrote, which could imitate these sentences.
         rules.append(load_prompt("do_not_retry") + "".join(f"- {end.sentence}\n" for end in proven))
     rules.append(load_prompt("payload"))
-    return merge_human_messages(
-        [
-            HumanMessage("\n".join(rules)),
-            *build_messages(taken, recipient.protocol, include_thoughts=False),
-            HumanMessage(f"{wrap_in_fence(_render_payload(payload, proven))}\n{render_task(record)}"),
-        ]
+    kept = {index for step in taken for index in list_event_indices(step)}
+    return History(
+        opening="\n".join(rules),
+        steps=tuple(taken),
+        closing=f"{wrap_in_fence(_render_payload(payload, proven))}\n{render_task(record)}",
+        dropped=tuple(event.index for event in record.trace if event.index not in kept),
+        has_thoughts=False,
     )
 
 

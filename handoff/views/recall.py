@@ -11,6 +11,8 @@ from langgraph_takeover.handoff.text.fence import cut_middle, neutralize, wrap_i
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.trace.rendering import render_events
 
+EVENT_FILES = "~/.takeover/events"
+"""Directory inside the sandbox with one file per event, for successors without the tool."""
 MAX_ANSWER_CHARS = 6_000
 _MAX_EVENTS = 12
 _MAX_HITS = 8
@@ -68,3 +70,8 @@ def _search(trace: Sequence[Event], words: Sequence[str]) -> str:
     budget = MAX_ANSWER_CHARS // _MAX_HITS
     found = render_events(trace[i].model_copy(update={"text": cut_middle(text, budget)}) for i, text in rows)
     return f"{wrap_in_fence(found)}These events mention it; ask for one by its name, such as e{rows[0][0]}, to see it whole.\n"
+
+
+def build_event_files(trace: Sequence[Event]) -> dict[str, str]:
+    """Return the files of `EVENT_FILES`, by their names."""
+    return {f"e{event.index}.txt": wrap_in_fence(render_events([event])) for event in trace}

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages import BaseMessage
 
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.fence import END_OF_WORK, compute_fence_id
-from langgraph_takeover.handoff.trace.conversation import build_messages, list_steps, merge_human_messages
+from langgraph_takeover.handoff.trace.conversation import (
+    History,
+    build_messages,
+    list_event_indices,
+    list_steps,
+)
 from langgraph_takeover.handoff.views.common import (
     DEFAULT_RECIPIENT,
     Recipient,
@@ -26,6 +31,11 @@ _OPENING = (
 
 def transcript_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:
     """The earlier conversation as messages; if it does not fit, without its oldest steps, with a mark."""
+    return transcript_history(record, recipient).build_messages(recipient.protocol)
+
+
+def transcript_history(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> History:
+    """The earlier conversation as a history."""
     taken = list_steps(record.trace)
     replayed = [build_messages([step], recipient.protocol) for step in taken]
     sizes = [sum(len(m.text) + len(str(getattr(m, "tool_calls", ""))) for m in each) for each in replayed]
@@ -38,10 +48,9 @@ def transcript_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPI
     kept = [message for each in replayed[first:] for message in each]
     name = compute_fence_id("\n".join(f"{each.text}{getattr(each, 'tool_calls', '')}" for each in kept))
     rules = [load_instructions(), *([load_fence_rule()] if record.envelope else [])]
-    return merge_human_messages(
-        [
-            HumanMessage("\n".join([*rules, f"{_OPENING.format(name=name)}{cut}"])),
-            *kept,
-            HumanMessage(f"{END_OF_WORK} (id {name})\n\n{render_task(record)}"),
-        ]
+    return History(
+        opening="\n".join([*rules, f"{_OPENING.format(name=name)}{cut}"]),
+        steps=tuple(taken[first:]),
+        closing=f"{END_OF_WORK} (id {name})\n\n{render_task(record)}",
+        dropped=tuple(event for step in taken[:first] for event in list_event_indices(step)),
     )

@@ -11,6 +11,7 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.nodes.agent.instructions import build_instructions
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import last_action, report_progress
+from langgraph_takeover.nodes.external.conversation import begin_session
 from langgraph_takeover.nodes.model.calls import find_api_keys
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE
 from langgraph_takeover.nodes.state import AgentState, InputError, build_initial_state
@@ -29,6 +30,9 @@ def begin(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     prompt = redact(task_input["prompt"], find_api_keys(*context.models))
     task = build_task_brief(task_input["id"], prompt, context.session.enter_state(BASE_STATE))
     report_progress(runtime, "started", state, text=task.id)
+    if context.agent is not None:
+        messages, external = [HumanMessage(task.prompt)], begin_session(context.agent, task.workspace)
+        return build_initial_state(messages, task, context.session.start_run()) | external
     return build_initial_state(
         [build_instructions(context, context.tools), HumanMessage(task.prompt)],
         task,

@@ -19,6 +19,7 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.nodes.agent.instructions import build_instructions
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import add_usage, report_progress
+from langgraph_takeover.nodes.external.conversation import begin_session
 from langgraph_takeover.nodes.model.calls import ask_with_schema
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ReplyTimeoutError
 from langgraph_takeover.nodes.model.usage import count_uncounted_calls, measure_usage
@@ -70,6 +71,9 @@ def _take_over(record: HandoffRecord, view: str, runtime: Runtime[AgentContext])
     state_id = context.session.adopt_snapshot(record)
     context.session.enter_state(state_id)
     report_progress(runtime, "started", AgentState(), text=f"{record.id} under the view {view}")
+    if context.agent is not None:
+        external = begin_session(context.agent, record.task.workspace)
+        return build_initial_state(messages, record.task, state_id) | AgentState(view=view) | external
     tools = list_extra_tools(AgentState(record=record.id, view=view), context)
     instructions = build_instructions(context, tools)
     return build_initial_state([instructions, *messages], record.task, state_id) | AgentState(view=view)

@@ -12,6 +12,7 @@ from langgraph.runtime import Runtime
 
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.events import HandoffPoint
 from langgraph_takeover.nodes.context.settings import (
     AgentContext,
@@ -21,6 +22,13 @@ from langgraph_takeover.nodes.context.settings import (
 )
 from langgraph_takeover.nodes.delegation.tool import build_delegate_tool, can_delegate
 from langgraph_takeover.nodes.events import add_usage, build_action_event, report_progress
+from langgraph_takeover.nodes.external.conversation import (
+    bind_request,
+    is_external,
+    is_waiting,
+    parse_first_action,
+    require_process,
+)
 from langgraph_takeover.nodes.model.actions import (
     DELEGATE_TOOL,
     UnreadableReply,
@@ -43,11 +51,13 @@ def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     reason = find_spent_budget(state, context)
     if reason is not None:
         return _stop_run(state, context, reason)
+    started = time.monotonic()
+    if is_external(state, context) and not is_waiting(state, context):
+        report_progress(runtime, "starting", state, text=state["external"]["agent"])
     request = _build_request(state, context)
     if request.exceeds_window:
         return _stop_run(state, context, "context_overflow")
     report_progress(runtime, "thinking", state)
-    started = time.monotonic()
     remaining_s = context.max_seconds - state["spent"]["seconds"]
     count = CallCount()
     try:
@@ -71,7 +81,12 @@ def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
 
 
 def _build_request(state: AgentState, context: AgentContext) -> Request:
-    """Return the messages of the next call. A team's agents each see messages of their own, which stay complete."""
+    """Return the messages of the next call. A team's agents each see messages of their own, which stay complete.
+
+    An external agent builds its requests itself.
+    """
+    if is_external(state, context):
+        return Request(require_process(state, context).list_messages(), 0, False)
     has_window = context.member is None and getattr(context.model, "is_llm", True)
     return build_request(
         state["messages"],
@@ -87,7 +102,11 @@ def _ask(
     state: AgentState, context: AgentContext, request: Request, remaining_s: float, count: CallCount
 ) -> tuple[Request, AIMessage]:
     """Return the reply and its request, condensed further if it exceeded the window after all."""
-    model = _bind_tools(state, context) if context.protocol == "native" else context.model
+    model: Runnable[Any, Any]
+    if is_external(state, context):
+        model = bind_request(context, require_process(state, context))
+    else:
+        model = _bind_tools(state, context) if context.protocol == "native" else context.model
     timeout_s = min(context.model_timeout_s, max(remaining_s, 1.0))
     deadline = time.monotonic() + timeout_s
 
@@ -144,12 +163,7 @@ def _apply_reply(
     state: AgentState, runtime: Runtime[AgentContext], reply: AIMessage, request: Request, seconds: float
 ) -> AgentState:
     context = get_agent_context(runtime)
-    action = parse_action(
-        reply,
-        context.protocol,
-        offer_handoff=context.offer_handoff,
-        extra_tools=_list_tool_names(state, context),
-    )
+    action = _parse_reply(state, context, reply)
     arguments = {} if isinstance(action, UnreadableReply) else action.arguments
     usage = measure_usage(reply, request.messages)
     text = redact(format_reply(reply))
@@ -169,6 +183,17 @@ def _apply_reply(
     if isinstance(action, UnreadableReply):
         update |= _correct_reply(state, runtime, update, redact(action.correction))
     return update
+
+
+def _parse_reply(state: AgentState, context: AgentContext, reply: AIMessage) -> Action | UnreadableReply:
+    if is_external(state, context):
+        return parse_first_action(reply)
+    return parse_action(
+        reply,
+        context.protocol,
+        offer_handoff=context.offer_handoff,
+        extra_tools=_list_tool_names(state, context),
+    )
 
 
 def _correct_reply(

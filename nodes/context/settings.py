@@ -15,6 +15,7 @@ from langgraph_takeover.handoff.trace.events import PointKind, Usage
 from langgraph_takeover.nodes.context.agents import TeamMember, name_model
 from langgraph_takeover.nodes.context.children import DelegationRunner
 from langgraph_takeover.nodes.context.options import AgentOptions
+from langgraph_takeover.nodes.external.agent import ExternalAgent
 from langgraph_takeover.nodes.model.actions import RESERVED_TOOL_NAMES
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.sandbox.interface import TakeoverError
@@ -91,8 +92,10 @@ class AgentConfig(Settings):
     model: BaseChatModel
     model_name: str | None = None
     """Name of the model in records. Default: the model's own name."""
-    agent: str | None = None
-    """Name under which the agent gives and takes handoffs. Default: the model's name."""
+    agent: ExternalAgent | None = None
+    """The external agent that works, such as Codex. Default: the built-in agent."""
+    agent_name: str | None = None
+    """Name under which the agent gives and takes handoffs. Default: the model's name, or the external agent's."""
     run_id: str | None = None
     """Prefix of the ids of its records. Default: the thread's id."""
     tools: tuple[BaseTool, ...] = ()
@@ -128,9 +131,28 @@ class AgentConfig(Settings):
         return self
 
     @model_validator(mode="after")
+    def _check_agent(self) -> AgentConfig:
+        if self.agent is None:
+            return self
+        values = {
+            "tools": self.tools,
+            "offer_handoff": self.offer_handoff,
+            "delegation": self.delegation,
+            "condense": self.condense,
+        }
+        for name in (name for name, value in values.items() if value):
+            raise ValueError(
+                f"{name}: not for the external agent {self.agent.name}, which has its own tools (leave it out)"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_tool_support(self) -> AgentConfig:
-        if self.protocol == "native" and type(self.model).bind_tools is BaseChatModel.bind_tools:
-            raise ValueError(describe_missing_tool_calls(self.model))
+        if self.agent is None and self.protocol != "native":
+            return self
+        if type(self.model).bind_tools is BaseChatModel.bind_tools:
+            needs = "agent" if self.agent is not None else "protocol='native'"
+            raise ValueError(describe_missing_tool_calls(self.model, needs))
         return self
 
 
@@ -154,11 +176,12 @@ class AgentContext(AgentConfig):
     @property
     def name(self) -> str:
         """Name under which the agent gives and takes handoffs."""
-        return self.agent or self.display_model
+        return self.agent_name or (self.agent.name if self.agent else self.display_model)
 
 
-def describe_missing_tool_calls(model: BaseChatModel) -> str:
-    return f"protocol='native' needs a model with bind_tools, which {type(model).__name__} lacks (use protocol='text')"
+def describe_missing_tool_calls(model: BaseChatModel, needs: str = "protocol='native'") -> str:
+    cure = "" if needs == "agent" else " (use protocol='text')"
+    return f"{needs} needs a model with bind_tools, which {type(model).__name__} lacks{cure}"
 
 
 class SettingsError(TakeoverError, ValueError):

@@ -65,15 +65,9 @@ def classify_error(error: Exception, keys: Sequence[str]) -> Exception:
 
     if isinstance(error, ModelError | ContextWindowError):
         return error
-    text = _format_line(_extract_message(error), keys)
+    text = format_error_line(_extract_message(error), keys)
     if isinstance(error, openai.APIStatusError):
-        if error.status_code not in (401, 403, 429) and _is_overflow(f"{error.code} {error.body} {error}"):
-            return ContextWindowError(text)
-        is_transient = error.status_code in (408, 409, 429) or error.status_code >= 500
-        error_class = (
-            ModelError if is_transient and error.code != "insufficient_quota" else PermanentModelError
-        )
-        return error_class(f"the endpoint answered {error.status_code}: {text}")
+        return classify_status(error.status_code, error.code, f"{error.body} {error}", text)
     if isinstance(error, openai.APITimeoutError):
         return ModelError("the endpoint did not answer in time")
     if isinstance(error, openai.APIConnectionError):
@@ -87,6 +81,30 @@ def classify_error(error: Exception, keys: Sequence[str]) -> Exception:
     return ModelError(f"the endpoint's answer is malformed: {text}")
 
 
+def classify_status(
+    status: int, code: str | None, details: str, message: str
+) -> ModelError | ContextWindowError:
+    """Return the error behind an HTTP status.
+
+    Args:
+        details: everything that the endpoint sent, searched for an overflow of the context window.
+        message: the line to show, without API keys.
+    """
+    if status not in (401, 403, 429) and _is_overflow(f"{code} {details}"):
+        return ContextWindowError(message)
+    is_transient = status in (408, 409, 429) or status >= 500
+    error_class = ModelError if is_transient and code != "insufficient_quota" else PermanentModelError
+    return error_class(f"the endpoint answered {status}: {message}")
+
+
+def format_error_line(text: str, keys: Sequence[str]) -> str:
+    """Return the first line of a text, shortened and without keys."""
+    for key in keys:
+        text = text.replace(key, "[key]")
+    lines = [line.strip() for line in redact(text, keys).splitlines() if line.strip()]
+    return lines[0][:_MAX_LINE_CHARS] if lines else "no details"
+
+
 def _classify_connection_error(error: BaseException, keys: Sequence[str]) -> ModelError:
     root = error
     while cause := root.__cause__ or root.__context__:
@@ -94,7 +112,7 @@ def _classify_connection_error(error: BaseException, keys: Sequence[str]) -> Mod
     problem = (
         "endpoint could not be reached" if isinstance(root, OSError) else "connection to the endpoint broke"
     )
-    return ModelError(f"the {problem}: {_format_line(str(root), keys)}")
+    return ModelError(f"the {problem}: {format_error_line(str(root), keys)}")
 
 
 def _is_overflow(text: str) -> bool:
@@ -127,11 +145,3 @@ def _extract_message(error: BaseException) -> str:
     if re.match(r"\s*<(!doctype|html)", text, re.IGNORECASE) or "got str" in text:
         return "the answer is text, not JSON, such as a web page; does the base URL end in /v1?"
     return f"{type(error).__name__}: {text}" if isinstance(error, LookupError | TypeError) else text
-
-
-def _format_line(text: str, keys: Sequence[str]) -> str:
-    """Return the first line of a text, shortened and without keys."""
-    for key in keys:
-        text = text.replace(key, "[key]")
-    lines = [line.strip() for line in redact(text, keys).splitlines() if line.strip()]
-    return lines[0][:_MAX_LINE_CHARS] if lines else "no details"

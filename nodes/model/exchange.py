@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from langchain_core.runnables import Runnable, RunnableBinding
 
@@ -97,6 +97,13 @@ def _run_calls(calls: queue.SimpleQueue[Any]) -> None:
             )  # an idle thread must not keep the objects of its last call alive
 
 
+@runtime_checkable
+class ClientUser(Protocol):
+    """A model that sends its requests with the HTTP client of the exchange."""
+
+    def use_client(self, client: EndpointClient) -> Runnable[Any, Any]: ...
+
+
 class Exchange:
     """One model call with a deadline, including retries of the client library."""
 
@@ -142,12 +149,16 @@ class Exchange:
         return holder.client
 
     def bind_model(self, model: Runnable[Any, Any]) -> Runnable[Any, Any]:
-        """Return the model with replies of bounded size, if it is an OpenAI client without its own HTTP client."""
+        """Return the model with replies of bounded size, if it is an OpenAI client without its own HTTP client
+        or a `ClientUser`.
+        """
         update: dict[str, Any] = {}
         # If nobody imported the library, the model is not from it.
         library = sys.modules.get("langchain_openai.chat_models.base")
         if isinstance(model, RunnableBinding):
             update = {"bound": self.bind_model(model.bound)}
+        elif isinstance(model, ClientUser):
+            return model.use_client(self.attach_client())
         elif (
             library
             and isinstance(model, library.BaseChatOpenAI)

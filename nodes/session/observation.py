@@ -7,6 +7,7 @@ from typing import Any
 
 from langgraph_takeover.handoff.text.redaction import redact, redact_known_secrets
 from langgraph_takeover.handoff.trace.events import FileRead
+from langgraph_takeover.nodes.external.turn import AgentTurn
 from langgraph_takeover.sandbox.interface import FileChange, Frozen
 
 
@@ -22,13 +23,16 @@ class Observation(Frozen):
     timed_out: bool = False
     shell_ended: bool = False
     seconds: float = 0.0
+    turn: AgentTurn | None = None
+    """External agents only: the results of a reply with any number of calls."""
     edit: dict[str, Any] | None = None
     """An edit of the editor, for its undo; `incomplete` if the previous text contained a secret."""
 
     def redact_secrets(self, keys: Collection[str] = ()) -> Observation:
         """Return the observation for the effect journal and the agent."""
         names = [name for change in self.changes for name in (change.path, change.renamed_from) if name]
-        text = "\n".join([self.text, self.cwd or "", *names, *(read.path for read in self.reads)])
+        turn = self.turn.model_dump_json() if self.turn else ""
+        text = "\n".join([self.text, self.cwd or "", turn, *names, *(read.path for read in self.reads)])
         redacted = self
         if redact(text, keys) != text:
             values = self.model_dump(exclude={"edit"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError, effects
 from langgraph_takeover.handoff.ledger.effects import Effect, EffectKey
@@ -31,6 +31,10 @@ from langgraph_takeover.sandbox.repository.patches import RepositoryError, head_
 Operation = Callable[[Sandbox], Observation]
 
 
+class Closeable(Protocol):
+    def close(self) -> None: ...
+
+
 class Session:
     """One process's exclusive access to one thread. No other process writes there, and no sandbox is left behind.
 
@@ -51,6 +55,8 @@ class Session:
         self.records = records
         self.is_closed = False
         """Whether the session has ended, although a node may still run in another thread."""
+        self.companion: Closeable | None = None
+        """What works beside the sandbox and ends with it: an external agent's bridge."""
         self._lease = lease
         self._states = StateStore(lease, directory, spec.backend, snapshot_every)
         self._sandbox_manager = SandboxManager(spec)
@@ -71,6 +77,10 @@ class Session:
 
     def can_enter_state(self, state_id: str) -> bool:
         return state_id in (BASE_STATE, self._state_id) or self._states.find(state_id) is not None
+
+    def is_in_state(self, state_id: str) -> bool:
+        """Whether the sandbox is in that state already."""
+        return state_id == self._state_id
 
     def enter_state(self, state_id: str, task: TaskBrief | None = None) -> Sandbox:
         """Return the sandbox in a state; with a task, its base must have the task's commit.
@@ -110,6 +120,9 @@ class Session:
 
     def _close_sandbox(self) -> None:
         self._state_id = None
+        if self.companion is not None:
+            self.companion.close()
+            self.companion = None
         self._sandbox_manager.close()
 
     # Actions

@@ -80,12 +80,12 @@ def test_a_record_loads_that_of_the_predecessor_once(
 
 
 def test_a_periodic_record_can_be_handed_over(bench: RunHarness) -> None:
-    bench.run(scripted_model(*NOTES), record_every_steps=2, max_steps=2, agent="writer")
+    bench.run(scripted_model(*NOTES), record_every_steps=2, max_steps=2, agent_name="writer")
     handoff = hand_over(bench.home, "run.periodic-3", target="tester", source="writer")
     delivery = deliver(
         bench.home,
         handoff.id,
-        agent="tester",
+        agent_name="tester",
         model=scripted_model(UNDERSTOOD, SHOW, DONE),
         sandbox=bench.spec,
     )

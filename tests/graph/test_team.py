@@ -688,7 +688,7 @@ def test_a_teams_work_is_handed_over_and_rolled_back(team: TeamBench) -> None:
     done = deliver(
         team.home,
         handoff.id,
-        agent="outsider",
+        agent_name="outsider",
         model=scripted_model(UNDERSTOOD, DONE),
         sandbox=team.bench.spec,
         points=(),

@@ -9,6 +9,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 from langgraph_takeover import Home, Outcome, Run, open_run
+from langgraph_takeover.agents import ExternalAgent, external_agent
 from langgraph_takeover.errors import CheckpointCorruptError, ThreadExistsError
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.journal import Row
@@ -86,7 +87,8 @@ def open_thread(
             model=build_model(record.task.workspace if record else spec.workspace),
             model_name=model,
             sandbox=spec,
-            snapshot_every=_SNAPSHOT_FREQUENCY[name.kind],
+            agent=_find_agent(config, name),
+            snapshot_every="step" if name.agent else _SNAPSHOT_FREQUENCY[name.kind],
             **{**select_options(AgentOptions, config), **_select_model_options(config, model), **settings},
         ) as run,
     ):
@@ -97,9 +99,19 @@ def open_thread(
         yield run
 
 
+def _find_agent(config: RunConfig, name: models.ModelName) -> ExternalAgent | None:
+    """The external agent of a model's name; None for the built-in one."""
+    if not name.agent:
+        return None
+    return external_agent(
+        name.agent, program=config.agent_programs.get(name.agent), model_name=name.wire_name
+    )
+
+
 def _select_model_options(config: RunConfig, model: str) -> dict[str, Any]:
     """The options of an agent that depend on its model. Only LLMs need a shorter conversation."""
-    return {"window_tokens": config.find_window(model), "condense": config.condense and models.is_llm(model)}
+    condense = config.condense and models.is_llm(model) and not models.split_agent(model)[0]
+    return {"window_tokens": config.find_window(model), "condense": condense}
 
 
 def run_or_resume(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float]:

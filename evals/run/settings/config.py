@@ -20,6 +20,7 @@ from langgraph_takeover.evals.models import (
     find_entry_difference,
     is_llm,
     parse_model_name,
+    split_agent,
 )
 from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS, RunOptions
 from langgraph_takeover.handoff.records.record import write_durably
@@ -72,6 +73,8 @@ class RunConfig(Frozen, RunOptions):
     journal: str | None = None
     """The database of rows without its password. None: the one in the results directory."""
     points: tuple[PointKind, ...] = POINTS
+    agent_programs: Mapping[str, str] = {}
+    """Commands of external agents by name, where they are not those on PATH."""
     quotas: tuple[str, ...] = ()
     """Numbers of handoff points by state, as `point_selection.read_quotas` reads them."""
     sandbox: BackendName
@@ -90,23 +93,25 @@ class RunConfig(Frozen, RunOptions):
 
     def choose_writer(self, predecessor: str) -> str:
         """The model that writes the notes about that predecessor's work."""
-        return self.notes_model or (predecessor if is_llm(predecessor) else self.successors[0])
+        writer = self.notes_model or (predecessor if is_llm(predecessor) else self.successors[0])
+        return split_agent(writer)[1]
 
     def find_window(self, model: str) -> int | None:
         """The context window of a model in tokens, as far as the settings state it."""
-        entry = self.models.get(model)
+        entry = self.models.get(split_agent(model)[1])
         return (entry.window if entry else None) or self.window_tokens
 
     def find_reply_limit(self, model: str) -> int | None:
         """The maximum number of tokens of a model's reply; None: the server's."""
-        entry = self.models.get(model)
+        entry = self.models.get(split_agent(model)[1])
         return (entry.max_output_tokens if entry else None) or self.max_reply_tokens
 
     def find_price(self, model: str) -> ModelPrice | None:
         """The price of a model; None if unknown. A model that is no LLM costs nothing."""
         if not is_llm(model):
             return ModelPrice(input=0.0, output=0.0)
-        return self.models[model].price if model in self.models else None
+        entry = self.models.get(split_agent(model)[1])
+        return entry.price if entry else None
 
     def name_run(self, task_id: str, predecessor: str) -> str:
         """The name of a predecessor's run, used for its thread, trace and records."""
@@ -123,6 +128,9 @@ _NameT = TypeVar("_NameT", bound=str)
 @lru_cache
 def shorten_model_name(model: str) -> str:
     """A model's name for use in file names, different for different models."""
+    agent, own = split_agent(model)
+    if agent:
+        return f"{agent}-{shorten_model_name(own)}"
     parsed = parse_model_name(model) if is_llm(model) else None
     plain = model.partition(":")[2]
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", plain):

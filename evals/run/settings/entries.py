@@ -33,8 +33,16 @@ def keep_used_models(config: RunConfig) -> RunConfig:
         for name in used:
             models.require_entry(name, config.models)
     return config.model_copy(
-        update={"models": {name: entry for name, entry in config.models.items() if name in used}}
+        update={
+            "models": {
+                name: entry for name, entry in config.models.items() if name in map(_strip_agent, used)
+            }
+        }
     )
+
+
+def _strip_agent(name: str) -> str:
+    return models.split_agent(name)[1]
 
 
 def check_windows(config: RunConfig) -> None:
@@ -46,7 +54,7 @@ def check_windows(config: RunConfig) -> None:
             "--condense: no model of this run is an LLM, so nothing can be condensed (omit the option)"
         )
     for name in dict.fromkeys((*config.predecessors, *config.successors)):
-        if models.is_llm(name) and config.find_window(name) is None:
+        if models.is_llm(name) and not models.split_agent(name)[0] and config.find_window(name) is None:
             model = models.build_llm(name, base_url=config.base_url, models=config.models)
             if not (model.profile or {}).get("max_input_tokens"):
                 raise RunUsageError(

@@ -14,6 +14,7 @@ OPTION_FIELDS = {
     "predecessor": ("predecessors",),
     "successor": ("successors",),
     "quota": ("quotas",),
+    "agent_program": ("agent_programs",),
 }
 """The configuration fields of options with another name."""
 

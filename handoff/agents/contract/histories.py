@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from langgraph_takeover.handoff.agents.adapter import History
-from langgraph_takeover.handoff.trace.conversation import list_steps
+from langgraph_takeover.handoff.trace.conversation import History, list_steps
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
 
 OPENING, CLOSING = "Fix `größe` in a.py; 20 % of <x> fail.", "The earlier work ends here. Finish it."

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter, AgentOutput, Launch
-from langgraph_takeover.handoff.agents.session_names import has_results
+from langgraph_takeover.handoff.agents.session_files import has_results
 
 _IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org")
 

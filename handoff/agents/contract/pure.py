@@ -15,7 +15,6 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langgraph_takeover.handoff.agents.adapter import (
     RESUME_MESSAGE,
     AgentAdapter,
-    History,
     Launch,
     NativeSession,
     is_session_id,
@@ -29,6 +28,7 @@ from langgraph_takeover.handoff.agents.contract.histories import (
 )
 from langgraph_takeover.handoff.text.fence import quote_text
 from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.conversation import History
 
 SESSION_ID = "5d2ad6ea-3b0f-4c31-9f4e-2a5f6f3a7c11"
 MEMBERS = 12
@@ -194,9 +194,7 @@ def test_hostile_texts_add_no_message(adapter: AgentAdapter) -> None:
     def count(session: NativeSession) -> int:
         return sum(text.count("\n") for text in session.files.values())
 
-    harmless = HISTORIES["hostile"].model_copy(
-        update={"steps": tuple(_replace_texts(step) for step in HISTORIES["hostile"].steps)}
-    )
+    harmless = HISTORIES["hostile"]._replace(steps=tuple(map(_replace_texts, HISTORIES["hostile"].steps)))
     hostile = adapter.write_session(HISTORIES["hostile"], launch)
     assert count(hostile) == count(adapter.write_session(harmless, launch))
     assert "injected" not in [text for value in read_values(hostile) for text in list_strings(value)]

@@ -19,7 +19,7 @@ class ScriptedReply(NamedTuple):
     status: int = 200
 
 
-class RecordedCall(NamedTuple):
+class SeenCall(NamedTuple):
     """A call in a conversation, with its result; None if the conversation has none."""
 
     name: str
@@ -44,11 +44,11 @@ def read_messages(api: Api, body: Mapping[str, Any]) -> list[BaseMessage]:
     return [each for each in merged if not isinstance(each, SystemMessage)]
 
 
-def list_calls(messages: list[BaseMessage]) -> list[RecordedCall]:
+def list_calls(messages: list[BaseMessage]) -> list[SeenCall]:
     """List the calls of a conversation in order."""
     results = {each.tool_call_id: each.text for each in messages if isinstance(each, ToolMessage)}
     return [
-        RecordedCall(call["name"], call["args"], results.get(str(call["id"])))
+        SeenCall(call["name"], call["args"], results.get(str(call["id"])))
         for message in messages
         if isinstance(message, AIMessage)
         for call in message.tool_calls

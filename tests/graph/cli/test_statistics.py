@@ -34,7 +34,7 @@ def test_statistics_of_real_deliveries(bench: RunHarness) -> None:
     file = bench.home.records.directory("two.first_source_edit") / RECORD_FILE
     file.write_text(file.read_text()[:100])
     deliver_record(
-        bench, second, scripted_model(DONE), agent="[red]zoe", on_blocked=lambda _: None,
+        bench, second, scripted_model(DONE), agent_name="[red]zoe", on_blocked=lambda _: None,
         delivery_policy=QUICK.model_copy(update={"resends": 0, "rounds": 1}),
     )  # fmt: skip
     home = str(bench.home.directory)

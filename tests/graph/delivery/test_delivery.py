@@ -57,7 +57,7 @@ def offer_first_record(bench: RunHarness, **settings: Any) -> Handoff:
 def deliver_record(
     bench: RunHarness, found: Handoff, model: Any, answer: Any = None, **settings: Any
 ) -> Delivery:
-    settings = {"agent": "tester", "points": (), "delivery_policy": QUICK, **settings}
+    settings = {"agent_name": "tester", "points": (), "delivery_policy": QUICK, **settings}
     return deliver(bench.home, found.id, answer=answer, model=model, sandbox=bench.spec, **settings)
 
 
@@ -143,7 +143,7 @@ def test_an_incomplete_record_is_refused_with_what_is_missing(
     elif spoil == "view":
         with bench.home.ledger.write_transaction() as connection:
             connection.exec_driver_sql('UPDATE takeover_handoffs SET envelope = \'{"view": "everything"}\'')
-    settings: dict[str, Any] = {"agent": "another"} if spoil == "target" else {}
+    settings: dict[str, Any] = {"agent_name": "another"} if spoil == "target" else {}
     if spoil == "budget":
         settings["max_tokens"] = 100
     model = scripted_model(UNDERSTOOD, DONE)
@@ -256,7 +256,7 @@ def test_a_chain_is_rolled_back_in_reverse(bench: RunHarness) -> None:
     assert passed.outcome is not None
     second = hand_over(bench.home, passed.outcome.records[-1], source="tester")
     assert (second.target, second.envelope.message) == ("writer", "Too hard."), "as the agent itself said"
-    deliver_record(bench, second, scripted_model(UNDERSTOOD, FIX, DONE), agent="writer")
+    deliver_record(bench, second, scripted_model(UNDERSTOOD, FIX, DONE), agent_name="writer")
     with pytest.raises(handoffs.IllegalTransitionError, match=f"handed on by handoff {second.id}"):
         roll_back(bench.home, first.id, by="a person")
     roll_back(bench.home, second.id, by="a person")
@@ -270,7 +270,11 @@ def test_a_handoff_cycle_without_progress_is_refused(bench: RunHarness) -> None:
     for turn in range(6):
         agent = names[(turn + 1) % 2]
         done = deliver_record(
-            bench, found, scripted_model(UNDERSTOOD, "<handoff></handoff>"), agent=agent, offer_handoff=True
+            bench,
+            found,
+            scripted_model(UNDERSTOOD, "<handoff></handoff>"),
+            agent_name=agent,
+            offer_handoff=True,
         )
         if done.handoff.state == "rejected":
             break
@@ -364,7 +368,7 @@ def test_two_handoffs_of_one_thread_have_one_taker(bench: RunHarness) -> None:
     second = hand_over(bench.home, RECORD, target="other", source="writer")
     deliver_record(bench, first, scripted_model(UNDERSTOOD, FIX, DONE))
     with pytest.raises(HandedOverError, match=f"to tester by handoff {first.id}"):
-        deliver_record(bench, second, scripted_model(UNDERSTOOD, FIX, DONE), agent="other")
+        deliver_record(bench, second, scripted_model(UNDERSTOOD, FIX, DONE), agent_name="other")
 
 
 @pytest.mark.parametrize("where", ["confirm", "accepted", "active", "acting", "completed"])

@@ -204,7 +204,7 @@ def test_the_source_is_asked_a_bounded_number_of_times(
 def test_a_refusal_that_no_record_cures_goes_to_the_supervisor(bench: RunHarness) -> None:
     found, asked = offer_first_record(bench), []
     done = deliver_record(
-        bench, found, scripted_model(DONE), agent="another", resend=lambda each: asked.append(each)
+        bench, found, scripted_model(DONE), agent_name="another", resend=lambda each: asked.append(each)
     )
     assert states(bench.home, found)[2:] == ["rejected"]
     assert done.handoff.reason.startswith("target: ")
@@ -216,7 +216,7 @@ def test_a_repeated_refusal_is_blocked_after_the_last_round(bench: RunHarness) -
     found = offer_first_record(bench)
     always = scripted_model('{"decision": "retry", "reason": "again"}')
     done = deliver_record(
-        bench, found, scripted_model(DONE), agent="another", supervisor=always, on_blocked=lambda _: None
+        bench, found, scripted_model(DONE), agent_name="another", supervisor=always, on_blocked=lambda _: None
     )
     assert done.handoff.state == "blocked"
     assert len(always.seen) == QUICK.rounds - 1
@@ -241,7 +241,7 @@ def test_a_successor_sends_its_record_again(bench: RunHarness) -> None:
     sent = bench.home.records.load(passed.outcome.records[-1])
     second = hand_over(bench.home, sent.id, source="tester")
     truncate(bench.home.records.directory(sent.id) / RECORD_FILE)
-    done = deliver_record(bench, second, scripted_model(UNDERSTOOD, FIX, DONE), agent="writer")
+    done = deliver_record(bench, second, scripted_model(UNDERSTOOD, FIX, DONE), agent_name="writer")
     assert states(bench.home, second)[2:] == ["rejected", "offered", *COMPLETED]
     fresh = bench.home.records.load(done.handoff.record)
     assert (fresh.trace, fresh.point, fresh.patch) == (sent.trace, sent.point, sent.patch)

@@ -409,9 +409,10 @@ def test_atif_of_another_agent(tmp_path: Path, named: bool) -> None:
     }
     trace = one(tmp_path, data)
     assert (trace.id, trace.format, trace.model, trace.task) == ("s", "atif", "m", "task")
-    assert kinds(trace) == [("action", "editor"), ("observation", "editor")]
+    assert kinds(trace) == [("action", "editor"), ("observation", "editor"), ("action", "unreadable")]
     assert trace.events[0].usage is not None
     assert [c.path for c in trace.events[1].changes] == ["src/a.py"]
+    assert trace.events[2].text == "only a thought"
 
 
 def test_langchain_serializations(tmp_path: Path) -> None:

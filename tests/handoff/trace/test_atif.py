@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -63,6 +64,12 @@ def test_an_exported_trace_is_restored(tmp_path_factory: object, events: list[Ev
         assert {r["source_call_id"] for r in results if "source_call_id" in r} <= ids
 
 
+def read(tmp_path: Path, document: dict[str, object]) -> object:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(document))
+    return next(iter(read_traces(path)))
+
+
 def run(*commands: str) -> list[Event]:
     return [
         Event(index=0, kind=kind, tool="shell", text=command)
@@ -104,4 +111,66 @@ def test_predecessor_and_successors_reference_each_other() -> None:
 
 def test_final_metrics_sum_the_events() -> None:
     document = build_document(trace(run("ls", "cat")))
-    assert document["final_metrics"] == {"total_steps": 3, "total_prompt_tokens": 6}
+    assert document["final_metrics"] == {
+        "total_steps": 3,
+        "total_prompt_tokens": 6,
+        "extra": {"estimated": False},
+    }
+
+
+def test_tokens_are_metrics_and_their_estimate_is_extra(tmp_path: Path) -> None:
+    counted, estimated, unknown = (
+        Usage(prompt_tokens=3, cached_tokens=1, completion_tokens=2),
+        Usage(prompt_tokens=5, estimated=True),
+        Usage(),
+    )
+    plain = trace(run("ls", "cat", "pwd", "id"))
+    events = [
+        event.model_copy(update={"usage": usage}) if event.kind == "action" else event
+        for event, usage in zip(plain.events, (counted, 0, estimated, 0, unknown, 0, None, 0), strict=True)
+    ]
+    original = plain.model_copy(update={"events": tuple(events)})
+    document = build_document(original)
+    assert document["schema_version"] == "ATIF-v1.8"
+    assert [step.get("metrics") for step in document["steps"][1:]] == [
+        {"prompt_tokens": 3, "completion_tokens": 2, "cached_tokens": 1, "extra": {"estimated": False}},
+        {"prompt_tokens": 5, "extra": {"estimated": True}},
+        {"extra": {"estimated": False}},
+        None,
+    ]
+    assert document["final_metrics"]["extra"] == {"estimated": True}
+    assert read(tmp_path, document) == original
+
+    # Documents of ATIF-v1.7 had the field beside the counts.
+    document["schema_version"] = "ATIF-v1.7"
+    for step in document["steps"]:
+        if "metrics" in step:
+            step["metrics"] = {**step["metrics"], **step["metrics"].pop("extra")}
+    assert "estimated" in document["steps"][1]["metrics"]
+    assert read(tmp_path, document) == original
+
+
+def test_file_names_that_are_not_utf8_are_restored(tmp_path: Path) -> None:
+    action, observation = trace(run("touch caf\udce9; echo '\\udce9 \\u005c'")).events
+    change = FileChange(path="caf\udce9", before=None, after="0" * 64)
+    original = trace([]).model_copy(
+        update={
+            "events": (
+                action,
+                observation.model_copy(update={"changes": (change,), "text": "\\udce9\udce9"}),
+            ),
+            "workspace": "/repo\udcff",
+        }
+    )
+    document = build_document(original)
+    json.dumps(document, ensure_ascii=False).encode()
+    assert document["steps"][1]["extra"]["takeover_events"][1]["changes"][0]["path"] == "caf\\udce9"
+    assert read(tmp_path, document) == original
+
+
+def test_an_imported_trace_keeps_the_name_of_its_agent(tmp_path: Path) -> None:
+    original = trace(run("ls"), format="atif", agent="other-agent", agent_version="2.1", model="m")
+    document = build_document(original)
+    assert document["agent"] == {"name": "other-agent", "version": "2.1", "model_name": "m"}
+    assert read(tmp_path, document) == original
+    assert build_document(trace([], format="swe-agent-1.x"))["agent"]["name"] == "swe-agent-1.x"

@@ -1,0 +1,180 @@
+"""Reader of Claude Code: the session files in `~/.claude/projects`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langgraph_takeover.handoff.readers.recorded_run import (
+    RecordedRun,
+    extract_text,
+    to_mapping,
+    to_mappings,
+)
+from langgraph_takeover.handoff.readers.sessions import SessionBuilder, ToolResult, strip_reminders
+from langgraph_takeover.handoff.text.tool_wrappers import CLAUDE_HEADER, CLAUDE_NO_OUTPUT
+from langgraph_takeover.handoff.trace.events import Usage
+
+_SHELL_TOOL = "bash"
+_MESSAGE_TYPES = ("user", "assistant")
+_SYNTHETIC_MODEL = "<synthetic>"
+_NOT_A_REQUEST = re.compile(
+    r"\s*(?:<(?:command-name|command-message|local-command|bash-(?:input|stdout|stderr)|task-notification|user-memory)"
+    r"|\[Request interrupted by user|Caveat: The messages below)"
+)
+"""The first words of texts that Claude Code itself stores in the role of the user."""
+_REJECTED = re.compile(
+    r"<tool_use_error>|The user doesn't want to |The tool use was rejected|Permission to use |\[Request interrupted"
+    r"|Claude requested permissions|User rejected|InputValidationError|.{0,40}has been denied"
+)
+_TIMEOUT = re.compile(r"Command timed out after |\s*<error>Command was aborted")
+_BACKGROUND = re.compile(r"Command (?:running|was manually backgrounded)[^:]{0,60} with ID: (\w{1,40})")
+_TASK_EXIT_CODE = re.compile(r"<exit_code>(-?\d{1,9})</exit_code>")
+_TASK_OUTPUT = re.compile(r".*/tasks/\w+\.output")
+_ARROW_LINE = re.compile(r"^( *\d+)→", re.M)
+_LINES_CHARS = 2_000_000
+_NOTICE_CHARS = 400
+
+
+def is_session(data: Any) -> bool:
+    """Whether the rows are those of a session file."""
+    return isinstance(data, list) and any(_is_message(row) for row in data[:200])
+
+
+def _is_message(row: Any) -> bool:
+    return (
+        isinstance(row, Mapping)
+        and row.get("type") in _MESSAGE_TYPES
+        and "sessionId" in row
+        and "uuid" in row
+        and "content" in to_mapping(row.get("message"))
+    )
+
+
+def read(rows: Sequence[Any], name: str) -> RecordedRun:
+    """Read the messages in order; those of subagents only from a file that has no others."""
+    messages = [row for row in to_mappings(list(rows)) if _is_message(row)]
+    main = [row for row in messages if row.get("isSidechain") is not True]
+    session = SessionBuilder(name, "claude-code", keeps_directory=True)
+    seen: set[str] = set()
+    for row in main or messages:
+        # A resumed or forked session repeats rows.
+        uuid = str(row["uuid"])
+        if uuid in seen:
+            continue
+        seen.add(uuid)
+        session.workspace = session.workspace or str(row.get("cwd") or "")
+        if not session.agent:
+            session.agent, session.agent_version = "claude-code", str(row.get("version") or "")
+            session.name = str(row.get("sessionId") or name)
+        if row["type"] == "assistant":
+            _read_reply(session, row)
+        else:
+            _read_user_row(session, row)
+    return session.build()
+
+
+def _read_reply(session: SessionBuilder, row: Mapping[str, Any]) -> None:
+    message = to_mapping(row.get("message"))
+    model = str(message.get("model") or "")
+    if model == _SYNTHETIC_MODEL or row.get("isApiErrorMessage") is True:
+        return
+    session.model = session.model or model
+    session.start_reply(str(message.get("id") or ""))
+    content = message.get("content")
+    blocks = to_mappings(content) if isinstance(content, list) else [{"type": "text", "text": content}]
+    for block in blocks:
+        kind = block.get("type")
+        if kind == "thinking":
+            session.add_thought(extract_text(block.get("thinking")))
+        elif kind == "text":
+            session.add_message(extract_text(block.get("text")))
+        elif kind == "tool_use":
+            tool, arguments = str(block.get("name") or ""), to_mapping(block.get("input"))
+            path = str(arguments.get("file_path") or "")
+            if tool == "Read" and _TASK_OUTPUT.fullmatch(path):
+                # The file receives the output of a command in the background.
+                tool, arguments = "TaskOutput", {"task_id": path}
+            session.add_call(str(block.get("id")), tool, arguments, cwd=_to_directory(row.get("cwd")))
+    session.add_usage(_parse_usage(message.get("usage")))
+
+
+def _to_directory(value: Any) -> str | None:
+    return value if isinstance(value, str) and value.startswith("/") else None
+
+
+def _read_user_row(session: SessionBuilder, row: Mapping[str, Any]) -> None:
+    content = to_mapping(row.get("message")).get("content")
+    parts = to_mappings(content) if isinstance(content, list) else []
+    results = [part for part in parts if part.get("type") == "tool_result"]
+    for part in results:
+        _read_tool_result(session, part, row.get("toolUseResult") if len(results) == 1 else None)
+    if results or row.get("isMeta") is True or row.get("isCompactSummary") is True:
+        return
+    text = extract_text([part for part in parts if part.get("type") == "text"] if parts else content)
+    if not _NOT_A_REQUEST.match(text):
+        session.add_prompt(text)
+
+
+def _read_tool_result(session: SessionBuilder, part: Mapping[str, Any], details: Any) -> None:
+    call_id, content = str(part.get("tool_use_id")), part.get("content")
+    call = session.find_call(call_id)
+    if call is None:
+        return
+    name = _SHELL_TOOL if call.tool == "shell" else call.tool
+    result = parse_result(
+        name, call.arguments, content, {"is_error": part.get("is_error"), "result": details}
+    )
+    session.add_result(call_id, extract_text(content), result)
+
+
+def parse_result(name: str, arguments: Mapping[str, Any], content: Any, details: Any = None) -> ToolResult:
+    """Parse what the model saw of a call.
+
+    `details` holds `is_error` of the block and, if known, `result`: the field `toolUseResult` of the session's row.
+    """
+    text = extract_text(content)
+    is_error = to_mapping(details).get("is_error") is True
+    result = to_mapping(to_mapping(details).get("result"))
+    if arguments.get("is_input") == "true":
+        code = _TASK_EXIT_CODE.search(text[:_NOTICE_CHARS])
+        return ToolResult(text, None if code is None else int(code[1]), refused=is_error)
+    if name.lower() != _SHELL_TOOL:
+        return ToolResult(_number_lines(text), refused=is_error or text.startswith("<tool_use_error>"))
+    background = _BACKGROUND.match(text)
+    if background:
+        return ToolResult("", process_id=background[1])
+    if _TIMEOUT.search(text[:_NOTICE_CHARS]) or result.get("interrupted") is True:
+        return ToolResult(text, timed_out=True)
+    header = CLAUDE_HEADER.match(text)
+    if header:
+        return ToolResult(text[header.end() :], int(header["code"]))
+    if is_error or _REJECTED.match(text):
+        return ToolResult(text, refused=True)
+    output = "" if text == CLAUDE_NO_OUTPUT else text
+    if isinstance(result.get("stdout"), str) and not result.get("stderr"):
+        # Unlike the text, it is complete for a long output.
+        output = result["stdout"]
+    return ToolResult(output, 1 if result.get("returnCodeInterpretation") else 0)
+
+
+def _number_lines(text: str) -> str:
+    """The text of a read file with tabs after the line numbers, without reminders."""
+    text = strip_reminders(text[:_LINES_CHARS]) if "<system-reminder>" in text else text
+    return _ARROW_LINE.sub("\\1\t", text) if "→" in text else text
+
+
+def _parse_usage(counts: Any) -> Usage | None:
+    """Parse token counts; the prompt is the sum of new, cached and newly cached tokens."""
+    raw = to_mapping(counts)
+    numbers = {
+        key: value
+        for key, value in raw.items()
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    }
+    if "input_tokens" not in numbers and "output_tokens" not in numbers:
+        return None
+    cached = numbers.get("cache_read_input_tokens")
+    prompt = numbers.get("input_tokens", 0) + (cached or 0) + numbers.get("cache_creation_input_tokens", 0)
+    return Usage(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=numbers.get("output_tokens"))

@@ -1,0 +1,170 @@
+"""Reader of Codex: the rollout files in `~/.codex/sessions`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from langgraph_takeover.handoff.readers.recorded_run import (
+    RecordedRun,
+    extract_text,
+    parse_usage,
+    to_mapping,
+    to_mappings,
+)
+from langgraph_takeover.handoff.readers.sessions import (
+    SessionBuilder,
+    ToolResult,
+    parse_arguments,
+    parse_exit_code,
+)
+from langgraph_takeover.handoff.text.tool_wrappers import CODEX_HEADER
+from langgraph_takeover.handoff.trace.events import Usage
+
+_ROW_TYPES = {"session_meta", "response_item", "turn_context"}
+_CALL_TYPES = {"function_call", "custom_tool_call", "local_shell_call"}
+_RESULT_TYPES = {"function_call_output", "custom_tool_call_output", "local_shell_call_output"}
+_SHELL_TOOLS = {"exec_command", "write_stdin", "shell", "shell_command", "local_shell", "container.exec"}
+_PATCH_TOOL = "apply_patch"
+_CONTEXT = re.compile(
+    r"\s*(?:# AGENTS\.md instructions|<(?:environment_context|user_instructions|permissions|collaboration_mode"
+    r"|skills?|turn_aborted|user_shell_command|subagent_notification|apps_instructions|model_switch)\b)"
+)
+"""The first words of texts that Codex itself sends in the role of the user."""
+_TIMEOUT = re.compile(r"command timed out after \d|timeout expired|aborted by user")
+_FAILED_CALL = re.compile(
+    r"unsupported call|unsupported custom tool call|failed to parse|unable to |tool call error|execution error"
+    r"|(?:exec|write_stdin|exec_command)[ \w]* (?:failed|rejected)|apply_patch verification failed|patch rejected|rejected by user"
+)
+_TRUNCATION = re.compile(
+    r"Warning: truncated output \(original token count: \d+\)\n(?:Total output lines: \d+\n)?\n?"
+)
+_NOTICE_CHARS = 300
+
+
+def is_rollout(data: Any) -> bool:
+    """Whether the rows are those of a rollout file."""
+    return isinstance(data, list) and any(
+        isinstance(row, Mapping)
+        and row.get("type") in _ROW_TYPES
+        and isinstance(row.get("payload"), Mapping)
+        and "timestamp" in row
+        for row in data[:50]
+    )
+
+
+def read(rows: Sequence[Any], name: str) -> RecordedRun:
+    """Read the rows in order; compaction removes nothing, because the rows before it stay in the file."""
+    session = SessionBuilder(name, "codex", keeps_directory=False)
+    payloads = [(str(row.get("type")), to_mapping(row.get("payload"))) for row in to_mappings(list(rows))]
+    has_usage_records = any(kind == "token_usage_record" for kind, _ in payloads)
+    awaits_reply = True
+    for kind, payload in payloads:
+        if kind == "session_meta":
+            _read_metadata(session, payload)
+        elif kind == "turn_context":
+            session.model = session.model or str(payload.get("model") or "")
+            session.workspace = session.workspace or str(payload.get("cwd") or "")
+        elif kind == "token_usage_record":
+            session.add_usage(_parse_usage(payload.get("usage")))
+        elif kind == "event_msg" and payload.get("type") == "token_count" and not has_usage_records:
+            session.add_usage(_parse_usage(to_mapping(payload.get("info")).get("last_token_usage")))
+        elif kind == "response_item":
+            is_input = payload.get("type") in _RESULT_TYPES or payload.get("role") == "user"
+            if awaits_reply and not is_input:
+                session.start_reply()
+            awaits_reply = is_input
+            _read_item(session, payload)
+    return session.build()
+
+
+def _read_metadata(session: SessionBuilder, payload: Mapping[str, Any]) -> None:
+    if session.agent:
+        return
+    session.agent, session.agent_version = "codex", str(payload.get("cli_version") or "")
+    session.name = str(payload.get("id") or session.name)
+    session.workspace = str(payload.get("cwd") or "")
+
+
+def _read_item(session: SessionBuilder, item: Mapping[str, Any]) -> None:
+    kind = item.get("type")
+    if kind == "message":
+        _read_message(session, item)
+    elif kind == "reasoning":
+        session.add_thought(_read_reasoning(item))
+    elif kind in _CALL_TYPES:
+        name, arguments = _read_call(item)
+        session.add_call(str(item.get("call_id") or item.get("id")), name, arguments)
+    elif kind in _RESULT_TYPES:
+        call_id, content = str(item.get("call_id") or item.get("id")), item.get("output")
+        call = session.find_call(call_id)
+        tool = "" if call is None else call.tool
+        is_shell = tool == "shell"
+        result = parse_result("shell" if is_shell else tool, {}, content)
+        session.add_result(call_id, _extract_output(content), result)
+
+
+def _read_message(session: SessionBuilder, item: Mapping[str, Any]) -> None:
+    if item.get("role") == "assistant":
+        session.add_message(extract_text(item.get("content")))
+    elif item.get("role") == "user":
+        content = item.get("content")
+        texts = (
+            [extract_text(part) for part in content] if isinstance(content, list) else [extract_text(content)]
+        )
+        session.add_prompt("\n".join(text for text in texts if text and not _CONTEXT.match(text)))
+
+
+def _read_reasoning(item: Mapping[str, Any]) -> str:
+    """Readable reasoning: the summary, or the text of an open model."""
+    parts: Iterable[Any] = item.get("summary") or item.get("content") or ()
+    return extract_text(list(parts)) if isinstance(parts, list) else ""
+
+
+def _read_call(item: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    if item.get("type") == "custom_tool_call":
+        return str(item.get("name") or ""), {"input": item.get("input")}
+    if item.get("type") == "local_shell_call":
+        action = to_mapping(item.get("action"))
+        directory = action.get("working_directory")
+        return "local_shell", {"command": action.get("command"), "workdir": directory}
+    return str(item.get("name") or ""), parse_arguments(item.get("arguments"))
+
+
+def parse_result(name: str, arguments: Mapping[str, Any], content: Any, details: Any = None) -> ToolResult:
+    """Parse what the model saw of a call; `arguments` and `details` are not used by Codex."""
+    text = _extract_output(content)
+    failed = _FAILED_CALL.match(text) is not None or to_mapping(content).get("success") is False
+    if name not in _SHELL_TOOLS and name != _PATCH_TOOL:
+        return ToolResult(text, refused=failed)
+    legacy = parse_arguments(text) if text.startswith("{") else {}
+    if isinstance(legacy.get("output"), str) and isinstance(legacy.get("metadata"), Mapping):
+        return _end_command(legacy["output"], parse_exit_code(legacy["metadata"].get("exit_code")))
+    header = CODEX_HEADER.match(text)
+    if header is None:
+        timed_out = _TIMEOUT.search(text[:_NOTICE_CHARS]) is not None
+        return ToolResult(text, refused=failed and not timed_out, timed_out=timed_out)
+    code = header["exit"] or header["code"]
+    output = _TRUNCATION.sub("", text[header.end() :], count=1)
+    return _end_command(output, None if code is None else int(code), header["process"])
+
+
+def _end_command(output: str, exit_code: int | None, process_id: str | None = None) -> ToolResult:
+    timed_out = _TIMEOUT.match(output[:_NOTICE_CHARS]) is not None
+    return ToolResult(output, None if timed_out else exit_code, timed_out=timed_out, process_id=process_id)
+
+
+def _extract_output(content: Any) -> str:
+    """The text of a result, which is a string, a list of parts or an object with `content`."""
+    if isinstance(content, Mapping):
+        content = content.get("content")
+    return extract_text(content)
+
+
+def _parse_usage(counts: Any) -> Usage | None:
+    usage = parse_usage(counts)
+    cached = to_mapping(counts).get("cached_input_tokens")
+    if usage is None or not isinstance(cached, int) or isinstance(cached, bool) or cached < 0:
+        return usage
+    return usage.model_copy(update={"cached_tokens": cached})

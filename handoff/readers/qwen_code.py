@@ -1,0 +1,137 @@
+"""Reader of Qwen Code: the chat files in `~/.qwen/projects`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langgraph_takeover.handoff.readers.recorded_run import (
+    RecordedRun,
+    extract_text,
+    to_mapping,
+    to_mappings,
+)
+from langgraph_takeover.handoff.readers.sessions import SessionBuilder, ToolResult, strip_reminders
+from langgraph_takeover.handoff.text.tool_wrappers import find_qwen_footer, strip_qwen_wrapper
+from langgraph_takeover.handoff.trace.events import Usage
+
+_ROW_TYPES = ("user", "assistant", "tool_result")
+_SHELL_TOOL = "run_shell_command"
+_TIMEOUT = re.compile(r"Command (?:timed out after|was (?:aborted|cancelled|canceled))")
+_BACKGROUND = re.compile(r"Background shell started\.\nid: (\w{1,40})")
+_NOT_A_REQUEST = re.compile(r"\s*(?:<(?:task-notification|state_snapshot)|This is the Qwen Code\b)")
+_SHOWN_LINES = re.compile(
+    r"(?:\[?Showing lines|Read lines) (\d{1,9})-\d{1,9} of \d{1,9} total lines\.?\]?\n+(?:---\n+)?"
+)
+_NOTICE_CHARS = 400
+_LINES_CHARS = 2_000_000
+
+
+def is_chat(data: Any) -> bool:
+    """Whether the rows are those of a chat file."""
+    return isinstance(data, list) and any(_is_message(row) for row in data[:200])
+
+
+def _is_message(row: Any) -> bool:
+    return (
+        isinstance(row, Mapping)
+        and row.get("type") in _ROW_TYPES
+        and "sessionId" in row
+        and isinstance(to_mapping(row.get("message")).get("parts"), list)
+    )
+
+
+def read(rows: Sequence[Any], name: str) -> RecordedRun:
+    """Read the messages in order; a compressed history keeps its earlier rows."""
+    session = SessionBuilder(name, "qwen-code", keeps_directory=False)
+    for row in to_mappings(list(rows)):
+        if not _is_message(row):
+            continue
+        if not session.agent:
+            session.agent, session.agent_version = "qwen-code", str(row.get("version") or "")
+            session.name = str(row.get("sessionId") or name)
+            session.workspace = str(row.get("cwd") or "")
+        parts = to_mappings(to_mapping(row.get("message"))["parts"])
+        if row["type"] == "assistant":
+            session.model = session.model or str(row.get("model") or "")
+            session.start_reply()
+            for part in parts:
+                _read_part(session, part)
+            session.add_usage(_parse_usage(row.get("usageMetadata")))
+        elif row["type"] == "tool_result":
+            for part in parts:
+                _read_result(session, part, row.get("toolCallResult"))
+        else:
+            text = "\n".join(extract_text(part.get("text")) for part in parts if "text" in part)
+            if not _NOT_A_REQUEST.match(text):
+                session.add_prompt(text)
+    return session.build()
+
+
+def _read_part(session: SessionBuilder, part: Mapping[str, Any]) -> None:
+    call = part.get("functionCall")
+    if isinstance(call, Mapping):
+        session.add_call(str(call.get("id")), str(call.get("name") or ""), to_mapping(call.get("args")))
+    elif part.get("thought") is True:
+        session.add_thought(extract_text(part.get("text")))
+    elif "text" in part:
+        session.add_message(extract_text(part.get("text")))
+
+
+def _read_result(session: SessionBuilder, part: Mapping[str, Any], details: Any) -> None:
+    response = to_mapping(part.get("functionResponse"))
+    call_id, content = str(response.get("id")), response.get("response")
+    call = session.find_call(call_id)
+    if call is None:
+        return
+    result = parse_result(str(response.get("name") or ""), call.arguments, content, details)
+    session.add_result(call_id, _extract_response(content), result)
+
+
+def parse_result(name: str, arguments: Mapping[str, Any], content: Any, details: Any = None) -> ToolResult:
+    """Parse what the model saw of a call; `details` is the field `toolCallResult` of the session's row."""
+    text = _extract_response(content)
+    is_error = to_mapping(details).get("status") in ("error", "cancelled") or "error" in to_mapping(content)
+    if name != _SHELL_TOOL:
+        return ToolResult(_number_lines(text) if name == "read_file" else text, refused=is_error)
+    background = _BACKGROUND.match(text)
+    if background:
+        return ToolResult("", process_id=background[1])
+    if _TIMEOUT.match(text[:_NOTICE_CHARS]):
+        return ToolResult(text.partition("\n")[2], timed_out=True)
+    footer = find_qwen_footer(text)
+    code = int(footer["code"]) if footer and footer["code"] != "(none)" else None
+    return ToolResult(strip_qwen_wrapper(text), code, refused=is_error and footer is None)
+
+
+def _extract_response(content: Any) -> str:
+    """The text of a response, which is text or an object with `output` or `error`."""
+    if isinstance(content, Mapping):
+        content = content.get("output", content.get("error", content.get("content")))
+    return extract_text(content)
+
+
+def _number_lines(text: str) -> str:
+    """The lines of a read file with their numbers, as other agents print them."""
+    text = strip_reminders(text[:_LINES_CHARS]) if "<system-reminder>" in text else text[:_LINES_CHARS]
+    shown = _SHOWN_LINES.match(text)
+    first = int(shown[1]) if shown else 1
+    lines = (text[shown.end() :] if shown else text).removesuffix("\n").split("\n")
+    return "\n".join(f"{first + number}\t{line}" for number, line in enumerate(lines))
+
+
+def _parse_usage(counts: Any) -> Usage | None:
+    numbers = {key: _parse_count(value) for key, value in to_mapping(counts).items()}
+    prompt, completion = numbers.get("promptTokenCount"), numbers.get("candidatesTokenCount")
+    if prompt is None and completion is None:
+        return None
+    return Usage(
+        prompt_tokens=prompt,
+        cached_tokens=numbers.get("cachedContentTokenCount"),
+        completion_tokens=completion,
+    )
+
+
+def _parse_count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

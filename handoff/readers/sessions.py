@@ -1,0 +1,174 @@
+"""Sessions of external agents, collected row by row: prompts, thoughts, calls and their results."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from langgraph_takeover.handoff.readers import tool_names
+from langgraph_takeover.handoff.readers.recorded_run import (
+    RecordedCall,
+    RecordedResult,
+    RecordedRun,
+    join_text,
+)
+from langgraph_takeover.handoff.trace.action import Action, write_action
+from langgraph_takeover.handoff.trace.events import TraceFormat, Usage
+
+LATER_REQUEST_PREFIX = "The user said later:"
+_OWN_TOOLS = ("shell", "editor", "finish")
+_REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>\s*", re.S)
+
+
+class ToolResult(NamedTuple):
+    """The result of a tool call of an external agent, parsed from what its model saw."""
+
+    output: str
+    """Output of the program, without the lines that the agent adds."""
+    exit_code: int | None = None
+    refused: bool = False
+    """The agent rejected the call without executing it."""
+    timed_out: bool = False
+    """A time limit or the user ended the command."""
+    process_id: str | None = None
+    """The agent's name for the process that still runs."""
+
+
+class SessionBuilder:
+    """Collects the rows of one session; `build` returns the run."""
+
+    def __init__(self, name: str, format_name: TraceFormat, *, keeps_directory: bool) -> None:
+        self.name = name
+        self.format_name: TraceFormat = format_name
+        self.keeps_directory = keeps_directory
+        self.workspace = ""
+        self.model = ""
+        self.agent = self.agent_version = ""
+        self._prompts: list[str] = []
+        self._thoughts: list[str] = []
+        self._has_message = False
+        """One of the thoughts is a message to the user."""
+        self._calls: list[RecordedCall] = []
+        self._open_calls: dict[str, int] = {}
+        """Call id -> position of its latest call without a result; agents may use an id again."""
+        self._reply_start: int | None = None
+        """Position of the first call of the current reply."""
+        self._reply_id = ""
+        self._directories: dict[int, str] = {}
+
+    def add_prompt(self, text: str) -> None:
+        """Add a request of the user, without the reminders that the agent put into it."""
+        text = strip_reminders(text)
+        if text:
+            self._prompts.append(text)
+
+    def add_thought(self, text: str) -> None:
+        """Add readable reasoning or text; it belongs to the next call."""
+        if text.strip():
+            self._thoughts.append(text.strip())
+
+    def add_message(self, text: str) -> None:
+        """Add a text of the agent to the user; after the last call it ends the run."""
+        if text.strip():
+            self.add_thought(text)
+            self._has_message = True
+
+    def add_call(
+        self, call_id: str, name: str, arguments: Mapping[str, Any], *, cwd: str | None = None
+    ) -> None:
+        """Add a call with the agent's own names; `cwd` is the directory of its shell, if recorded."""
+        if tool_names.is_thought(name):
+            self.add_thought(str(arguments.get("thought") or arguments.get("text") or ""))
+            return
+        directory = arguments.get("workdir", arguments.get("directory"))
+        if isinstance(directory, str) and directory.rstrip("/") == self.workspace.rstrip("/"):
+            arguments = {key: arguments[key] for key in arguments if key not in ("workdir", "directory")}
+        tool, normalized = tool_names.normalize_call(name, arguments)
+        text = join_text(*self._thoughts, _write_call(tool, normalized))
+        self._thoughts.clear()
+        self._has_message = False
+        self._open_calls[call_id] = len(self._calls)
+        if self._reply_start is None:
+            self._reply_start = len(self._calls)
+        if cwd is not None:
+            self._directories[len(self._calls)] = cwd
+        self._calls.append(RecordedCall(text, tool, normalized, None))
+
+    def find_call(self, call_id: str) -> RecordedCall | None:
+        """The latest call with this id that has no result."""
+        position = self._open_calls.get(call_id)
+        return None if position is None else self._calls[position]
+
+    def add_result(self, call_id: str, text: str, result: ToolResult) -> None:
+        """Add the result of an open call, with the text that the model saw; other results are ignored."""
+        position = self._open_calls.pop(call_id, None)
+        if position is None:
+            return
+        recorded = RecordedResult(
+            text,
+            exit_code=result.exit_code,
+            refused=result.refused,
+            timed_out=result.timed_out,
+            cwd=self._directories.get(position),
+            output=result.output,
+        )
+        self._calls[position] = self._calls[position]._replace(result=recorded)
+
+    def start_reply(self, reply_id: str = "") -> None:
+        """Begin a reply, unless its id is that of the current one; the next usage belongs to its first call."""
+        if not reply_id or reply_id != self._reply_id:
+            self._reply_start = None
+        self._reply_id = reply_id
+
+    def add_usage(self, usage: Usage | None) -> None:
+        """Add the tokens of the current reply; those of a reply without calls are left out."""
+        if usage is not None and self._reply_start is not None:
+            position = self._reply_start
+            self._calls[position] = self._calls[position]._replace(usage=usage)
+
+    def build(self) -> RecordedRun:
+        """The run; a message after the last call finishes it."""
+        calls = list(self._calls)
+        if self._has_message:
+            message = "\n\n".join(self._thoughts)
+            calls.append(RecordedCall(message, "finish", {"message": message}, None))
+        first, *later = self._prompts or [""]
+        return RecordedRun(
+            id=self.name,
+            format=self.format_name,
+            calls=calls,
+            task="\n\n".join([first, *(f"{LATER_REQUEST_PREFIX}\n\n{prompt}" for prompt in later)]),
+            model=self.model,
+            agent=self.agent,
+            agent_version=self.agent_version,
+            workspace=self.workspace if self.workspace.startswith("/") else None,
+            keeps_directory=self.keeps_directory,
+        )
+
+
+def _write_call(tool: str, arguments: Mapping[str, str]) -> str:
+    if tool in _OWN_TOOLS:
+        return write_action(Action(tool, dict(arguments)))
+    return write_action(Action(tool, {"arguments": json.dumps(arguments)}))
+
+
+def strip_reminders(text: str) -> str:
+    """Remove the reminders that an agent adds to texts of the user."""
+    return (_REMINDER.sub("", text) if "</system-reminder>" in text else text).strip()
+
+
+def parse_arguments(value: Any) -> Mapping[str, Any]:
+    """Arguments of a call: an object, or its JSON; empty if unreadable."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value, strict=False)
+        except (ValueError, RecursionError):
+            return {}
+    return value if isinstance(value, Mapping) else {}
+
+
+def parse_exit_code(value: Any) -> int | None:
+    """An exit code of a decoded JSON value; None for anything but an integer."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,1 @@
+"""External agents: their model requests, answered by the runtime."""

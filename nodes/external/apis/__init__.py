@@ -1,0 +1,29 @@
+"""Translation between the wire APIs of external agents and LangChain messages."""
+
+from langgraph_takeover.nodes.external.apis.model_request import (
+    Api,
+    HttpReply,
+    ModelRequest,
+    RequestError,
+)
+from langgraph_takeover.nodes.external.apis.replies import WIRE_REPLY
+from langgraph_takeover.nodes.external.apis.translation import (
+    estimate_request_tokens,
+    parse_reply,
+    parse_request,
+    write_error,
+    write_reply,
+)
+
+__all__ = [
+    "WIRE_REPLY",
+    "Api",
+    "HttpReply",
+    "ModelRequest",
+    "RequestError",
+    "estimate_request_tokens",
+    "parse_reply",
+    "parse_request",
+    "write_error",
+    "write_reply",
+]

@@ -1,0 +1,194 @@
+"""What a graph node needs of an external agent: its process in the state's sandbox, its request, its first message."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.runnables import Runnable
+
+from langgraph_takeover.handoff import views
+from langgraph_takeover.handoff.agents.adapter import RESUME_MESSAGE, Launch, NativeSession
+from langgraph_takeover.handoff.agents.session_steps import list_session_steps
+from langgraph_takeover.handoff.readers.tool_names import normalize_call
+from langgraph_takeover.handoff.records.record import ExternalSession
+from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.views.recall import EVENT_FILES, build_event_files
+from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
+from langgraph_takeover.nodes.external.agent import ExternalAgent
+from langgraph_takeover.nodes.external.apis import ModelRequest
+from langgraph_takeover.nodes.external.bridge import MODEL_PATHS
+from langgraph_takeover.nodes.external.pass_through import VendorModel, WireRequest
+from langgraph_takeover.nodes.external.process import ExternalProcess
+from langgraph_takeover.nodes.model.calls import ask_model
+from langgraph_takeover.nodes.state import AgentState, get_task
+from langgraph_takeover.sandbox.interface import Sandbox
+
+_START_TIMEOUT_S = 300.0
+
+
+class Opening(NamedTuple):
+    """How an agent begins: its first message, after the session that it resumes, if any."""
+
+    message: str
+    session: NativeSession | None = None
+    call_ids: frozenset[str] = frozenset()
+    """The calls of the session, whose results the first request must contain."""
+    event_files: Mapping[str, str] = {}
+    """Files with the events of the earlier work, for views that point to them."""
+    account: Mapping[str, int] = {}
+    """How many events of the earlier work became what in the session."""
+
+
+def is_external(state: AgentState, context: AgentContext) -> bool:
+    """Whether an external agent works on the thread. Raises SettingsError if the caller passed another agent."""
+    has_begun = bool(state.get("external"))
+    if not has_begun and context.agent is None:
+        return False
+    if not has_begun:
+        raise SettingsError("agent: the thread belongs to the built-in agent (leave agent= out)")
+    require_external_agent(state, context)
+    return True
+
+
+def begin_session(agent: ExternalAgent, workspace: str) -> AgentState:
+    """Return the state's session of an external agent that has not started yet."""
+    session = ExternalSession(agent=agent.name, version=agent.program.version, workspace=workspace)
+    return AgentState(external=session.model_dump(mode="json"))
+
+
+def require_external_agent(state: AgentState, context: AgentContext) -> ExternalAgent:
+    """Return the external agent of a run. Raises SettingsError if the thread belongs to another agent."""
+    started_with = state.get("external", {}).get("agent")
+    if context.agent is None or (started_with is not None and context.agent.name != started_with):
+        raise SettingsError(
+            f"agent: the thread belongs to {started_with or 'an external agent'} (pass agent=external_agent({started_with!r}))"
+        )
+    return context.agent
+
+
+def is_waiting(state: AgentState, context: AgentContext) -> bool:
+    """Whether the agent's process waits at its pending request in the state's sandbox."""
+    session = context.session
+    process = session.companion
+    return (
+        isinstance(process, ExternalProcess)
+        and process.held is not None
+        and process.held.is_open
+        and session.is_in_state(state["sandbox_state"])
+    )
+
+
+def require_process(
+    state: AgentState, context: AgentContext, sandbox: Sandbox | None = None
+) -> ExternalProcess:
+    """Return the agent's process, waiting at its pending request, in the sandbox of the state.
+
+    If no process of this sandbox waits there, as after a crash, the agent starts, or resumes its session.
+    Raises SettingsError and ExternalAgentError.
+    """
+    agent = require_external_agent(state, context)
+    session = context.session
+    if sandbox is None:
+        sandbox = session.enter_state(state["sandbox_state"], get_task(state))
+    process = session.companion
+    if (
+        isinstance(process, ExternalProcess)
+        and process.sandbox is sandbox
+        and process.held is not None
+        and process.held.is_open
+    ):
+        return process
+    process = ExternalProcess(
+        sandbox,
+        agent,
+        lambda request: _answer_side(context, request),
+        passes_on=isinstance(context.model, VendorModel),
+    )
+    if session.companion is not None:
+        session.companion.close()
+    session.companion = process
+    if state["steps"]:
+        launch = process.make_launch(RESUME_MESSAGE, state["external"]["session_id"])
+        process.start(launch, None, timeout_s=_START_TIMEOUT_S)
+        process.require_results(_list_own_results(state))
+        return process
+    opening = build_opening(state, context, process.make_launch())
+    for path, text in opening.event_files.items():
+        sandbox.write_file(path, text.encode())
+    session_id = opening.session.session_id if opening.session else None
+    process.start(
+        process.make_launch(opening.message, session_id), opening.session, timeout_s=_START_TIMEOUT_S
+    )
+    process.require_results(opening.call_ids)
+    process.account = opening.account
+    return process
+
+
+def build_opening(state: AgentState, context: AgentContext, launch: Launch) -> Opening:
+    """Return how an agent begins: with its task, with a view as its first message, or with a session of its own kind."""
+    if "record" not in state:
+        return Opening(get_task(state).prompt)
+    record = context.session.records.load(state["record"])
+    recipient = views.Recipient(protocol="native", has_event_files=True)
+    build_history = views.HISTORIES.get(state["view"])
+    if build_history is not None and context.agent is not None:
+        history = build_history(record, recipient)
+        call_ids = frozenset(step.call_id for step in list_session_steps(history)[0] if step.action)
+        session = context.agent.adapter.write_session(history, launch)
+        account = Counter(
+            f"{each.outcome}: {each.reason}" if each.reason else each.outcome
+            for each in session.account
+            if each.event < len(record.trace)
+        )
+        return Opening(history.closing, session, call_ids, account=account)
+    messages = views.find_view(state["view"])(record, recipient)
+    files = {}
+    if state["view"] in views.VIEWS_WITH_RECALL:
+        directory = EVENT_FILES.replace("~", launch.home)
+        files = {f"{directory}/{name}": text for name, text in build_event_files(record.trace).items()}
+    return Opening("\n\n".join(each.text for each in messages), event_files=files)
+
+
+def bind_request(context: AgentContext, process: ExternalProcess) -> Runnable[Any, Any]:
+    """Return the model with the tools of the pending request; a vendor's own endpoint gets the request's bytes."""
+    assert process.held is not None
+    if isinstance(context.model, VendorModel):
+        held = process.held
+        return context.model.bind(wire=WireRequest(held.target, held.headers, held.body))
+    return _bind_tools(context, process.held.request)
+
+
+def parse_first_action(reply: AIMessage) -> Action:
+    """Return a reply's first call in this project's terms. A reply without calls ends the agent's turn."""
+    for call in (*reply.tool_calls, *reply.invalid_tool_calls):
+        return parse_call(call)
+    return Action("finish", {"message": reply.text})
+
+
+def parse_call(call: Mapping[str, Any]) -> Action:
+    """Return a native call in this project's terms."""
+    arguments = call["args"] if isinstance(call["args"], dict) else {"arguments": str(call["args"])}
+    tool, normalized = normalize_call(str(call["name"]), arguments)
+    return Action(tool, normalized)
+
+
+def _bind_tools(context: AgentContext, request: ModelRequest) -> Runnable[Any, Any]:
+    return context.model.bind_tools(list(request.tools)) if request.tools else context.model
+
+
+def _answer_side(context: AgentContext, request: ModelRequest) -> AIMessage:
+    """Ask the model for a subagent or a side task."""
+    if isinstance(context.model, VendorModel):
+        path, body = MODEL_PATHS[request.api], json.dumps(request.body).encode()
+        model: Runnable[Any, Any] = context.model.bind(wire=WireRequest(path, {}, body))
+    else:
+        model = _bind_tools(context, request)
+    return ask_model(model, list(request.messages), timeout_s=context.model_timeout_s)
+
+
+def _list_own_results(state: AgentState) -> frozenset[str]:
+    return frozenset(each.tool_call_id for each in state["messages"] if isinstance(each, ToolMessage))

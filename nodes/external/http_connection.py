@@ -1,0 +1,180 @@
+"""One HTTP/1.1 request of an untrusted peer on a connection, and the reply to it."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import NamedTuple
+
+import h11
+
+from langgraph_takeover.nodes.external.apis import HttpReply
+from langgraph_takeover.nodes.external.limits import BridgeLimits, ByteBudget
+from langgraph_takeover.sandbox.interface import TakeoverError
+
+_CHUNK_BYTES = 65_536
+_MAX_PIECES = 50_000
+"""Chunks, or received pieces, of a body: each costs about 15 µs, however short it is."""
+_DRAIN_S = 1.0
+"""Time to receive the rest of a refused request; otherwise the kernel may drop the reply."""
+_SECRET_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "cookie", "proxy-authorization"})
+
+
+class HttpRefusalError(TakeoverError, ValueError):
+    """A request is refused; `reason` is the name under which refusals are counted."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.reason = status, reason
+
+
+class PeerLostError(TakeoverError, ConnectionError):
+    """The peer closed the connection, or did not send or receive in time."""
+
+
+class RequestHead(NamedTuple):
+    """Method, target and headers of a request; names in lower case, without keys and cookies."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+
+    @property
+    def path(self) -> str:
+        return self.target.partition("?")[0]
+
+
+class HttpConnection:
+    """A connection that serves one request. So it has no idle state that a client could mistake for an open one."""
+
+    def __init__(self, peer: socket.socket, limits: BridgeLimits, budget: ByteBudget) -> None:
+        self._peer, self._limits, self._budget = peer, limits, budget
+        self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
+        self._ends_at = time.monotonic() + limits.request_s
+        self._reserved = 0
+
+    def read_head(self) -> RequestHead:
+        """Receive the head of the request. Raises HttpRefusalError or PeerLostError."""
+        event = self._next_event()
+        if not isinstance(event, h11.Request):
+            raise PeerLostError("the connection ended before a request")
+        if len(event.headers) > self._limits.header_count:
+            raise HttpRefusalError(431, "headers", f"more than {self._limits.header_count} headers")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
+        shown = {name: value for name, value in headers.items() if name not in _SECRET_HEADERS}
+        return RequestHead(event.method.decode("latin-1"), event.target.decode("latin-1"), shown)
+
+    def read_body(self, head: RequestHead) -> bytes:
+        """Receive the body, within the limits. Raises HttpRefusalError or PeerLostError."""
+        limit = self._limits.body_bytes
+        too_large = HttpRefusalError(413, "body size", f"the body is larger than {limit:,} bytes")
+        if head.headers.get("content-encoding", "identity").lower() != "identity":
+            raise HttpRefusalError(
+                415, "compression", "compressed bodies are not accepted (switch off request compression)"
+            )
+        # h11 has checked that the length is a number of at most 20 digits.
+        if int(head.headers.get("content-length", "0")) > limit:
+            raise too_large
+        body, pieces = bytearray(), 0
+        while not isinstance(event := self._next_event(), h11.EndOfMessage):
+            if not isinstance(event, h11.Data):
+                raise PeerLostError("the connection ended within a request")
+            pieces += 1
+            if len(body) + len(event.data) > limit or pieces > _MAX_PIECES:
+                raise too_large
+            self._reserve(len(event.data))
+            body += event.data
+        return bytes(body)
+
+    def _reserve(self, count: int) -> None:
+        if not self._budget.reserve(count):
+            raise HttpRefusalError(503, "body memory", "too many requests with large bodies at the same time")
+        self._reserved += count
+
+    def _next_event(self) -> object:
+        try:
+            while (event := self._protocol.next_event()) is h11.NEED_DATA:
+                if self._protocol.they_are_waiting_for_100_continue:
+                    self._send(self._protocol.send(h11.InformationalResponse(status_code=100, headers=[])))
+                self._protocol.receive_data(self._receive())
+        except h11.RemoteProtocolError as error:
+            status = error.error_status_hint
+            raise HttpRefusalError(status, "HTTP syntax", "the request is not valid HTTP/1.1") from None
+        return event
+
+    def _receive(self) -> bytes:
+        remaining_s = self._ends_at - time.monotonic()
+        try:
+            if remaining_s <= 0:
+                raise TimeoutError
+            self._peer.settimeout(remaining_s)
+            return self._peer.recv(_CHUNK_BYTES)
+        except TimeoutError:
+            seconds = f"{self._limits.request_s:g} s"
+            raise HttpRefusalError(408, "slow request", f"no complete request within {seconds}") from None
+        except OSError as error:
+            raise PeerLostError("the connection broke") from error
+
+    def send_reply(self, reply: HttpReply, *, has_body: bool = True) -> None:
+        """Send the reply and end the connection. Raises PeerLostError."""
+        headers = [
+            ("Content-Type", reply.content_type),
+            ("Content-Length", str(len(reply.body))),
+            ("Cache-Control", "no-store"),
+            ("Connection", "close"),
+        ]
+        # Written by hand: h11 writes no reply after an error of the peer.
+        head = f"HTTP/1.1 {reply.status} {_get_phrase(reply.status)}\r\n"
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
+        self._send(f"{head}{lines}\r\n".encode("latin-1") + (reply.body if has_body else b""))
+        with contextlib.suppress(OSError):
+            self._peer.shutdown(socket.SHUT_WR)
+            self._drain()
+
+    def _send(self, data: bytes | None) -> None:
+        ends_at = time.monotonic() + self._limits.reply_s
+        rest = memoryview(data or b"")
+        try:
+            while rest:
+                self._peer.settimeout(max(ends_at - time.monotonic(), 0.001))
+                rest = rest[self._peer.send(rest) :]
+        except OSError as error:
+            raise PeerLostError("the connection broke, or the peer did not receive in time") from error
+
+    def _drain(self) -> None:
+        ends_at = time.monotonic() + _DRAIN_S
+        while (remaining_s := ends_at - time.monotonic()) > 0:
+            self._peer.settimeout(remaining_s)
+            if not self._peer.recv(_CHUNK_BYTES):
+                return
+
+    def is_peer_waiting(self) -> bool:
+        """Whether the peer still waits for the reply. A peer that closed its writing side does not."""
+        try:
+            poller = select.poll()
+            poller.register(self._peer, select.POLLRDHUP)
+            return not poller.poll(0)
+        except (OSError, ValueError):
+            return False
+
+    def abort(self) -> None:
+        """End the connection, also while another thread uses it."""
+        with contextlib.suppress(OSError):
+            self._peer.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connection and release the memory of its body."""
+        self._peer.close()
+        self._budget.release(self._reserved)
+        self._reserved = 0
+
+
+def _get_phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"

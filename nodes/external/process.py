@@ -1,0 +1,300 @@
+"""The process of an external agent in a sandbox, paused at its model requests."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+
+from langgraph_takeover.handoff.agents.adapter import AgentOutput, Launch, NativeSession
+from langgraph_takeover.handoff.readers.sessions import ToolResult
+from langgraph_takeover.handoff.readers.tool_names import normalize_call
+from langgraph_takeover.nodes.external.agent import ExternalAgent, ExternalAgentError
+from langgraph_takeover.nodes.external.apis import write_reply
+from langgraph_takeover.nodes.external.bridge import Bridge
+from langgraph_takeover.nodes.external.held_request import HeldRequest
+from langgraph_takeover.nodes.external.turn import AgentTurn, CallResult
+from langgraph_takeover.sandbox.interface import Sandbox
+
+if TYPE_CHECKING:
+    from langgraph_takeover.nodes.external.apis import ModelRequest
+
+AnswerSide = Callable[["ModelRequest"], AIMessage]
+_PORT = 8377
+_FILES = ".takeover"
+"""Directory below the agent's home with its standard streams."""
+_START_SCRIPT = """\
+cd {workspace} || exit 1
+{exports}
+{argv} <{files}/in >{files}/out 2>{files}/err
+echo $? >{files}/exit_code
+"""
+_POLL_S, _SLICE_S = 0.3, 0.1
+_COMMAND_TIMEOUT_S = 30.0
+_SETTLE_S, _SIDE_S = 5.0, 120.0
+_MAX_OUTPUT_BYTES = 200_000
+_MAX_COMMAND_CHARS = 500
+_SAFE_ID = re.compile(r"[\w.-]{1,200}")
+
+
+class ExternalProcess:
+    """One agent process. Between two calls it waits for the reply to its pending request, `held`."""
+
+    def __init__(
+        self, sandbox: Sandbox, agent: ExternalAgent, answer_side: AnswerSide, *, passes_on: bool = False
+    ) -> None:
+        self.sandbox = sandbox
+        self.agent = agent
+        self.held: HeldRequest | None = None
+        self.session_id = ""
+        self.is_ended = False
+        self.last_turn_s = 0.0
+        """Duration of the last turn in seconds."""
+        self.account: Mapping[str, int] = {}
+        """What became of the events of a history that was written as the agent's session."""
+        self._answer_side = answer_side
+        self._passes_on = passes_on
+        """Whether requests go to the vendor's own endpoint unchanged."""
+        self._expected: tuple[str, ...] | None = None
+        """Call ids whose results the next request must contain; None: any request."""
+        self._bridge: Bridge | None = None
+        self._pid = 0
+        self._running: dict[str, str] = {}
+        """Commands in the background, by the agent's names for them."""
+        self._home = sandbox.inspect('printf %s "$HOME"').output.strip() or "/root"
+
+    def make_launch(self, message: str = "", session_id: str | None = None) -> Launch:
+        return Launch(
+            program=self.agent.program.argv,
+            home=self._home,
+            workspace=self.sandbox.workspace,
+            port=_PORT,
+            model=self.agent.model_name,
+            message=message,
+            session_id=session_id,
+        )
+
+    def start(self, launch: Launch, session: NativeSession | None, *, timeout_s: float) -> None:
+        """Start the agent, and wait for its first request. `session` is written before.
+
+        Raises ExternalAgentError if the agent ends before, or does not ask in time.
+        """
+        adapter = self.agent.adapter
+        setup, command = adapter.setup(launch), adapter.command(launch)
+        files = f"{self._home}/{_FILES}"
+        exports = "\n".join(
+            f"export {name}={shlex.quote(value)}" for name, value in setup.environment.items()
+        )
+        script = _START_SCRIPT.format(
+            workspace=shlex.quote(launch.workspace),
+            exports=exports,
+            argv=shlex.join(command.argv),
+            files=shlex.quote(files),
+        )
+        written = {f"{self._home}/{path}": text for path, text in setup.files.items()}
+        written |= {f"{self._home}/{path}": text for path, text in (session.files if session else {}).items()}
+        written |= {f"{files}/in": command.stdin, f"{files}/start": script, f"{files}/out": ""}
+        for path, text in written.items():
+            self.sandbox.write_file(path, text.encode())
+        self._bridge = Bridge(
+            self.sandbox.listen(_PORT),
+            api=adapter.api,
+            classify=lambda request, headers: adapter.classify(request.body, headers),
+            is_expected=self._is_expected,
+            answer_side=self._answer_side,
+            model_name=self.agent.model_name,
+            accept_images=self._passes_on,
+        )
+        quoted = shlex.quote(files)
+        result = self.sandbox.run(
+            f"(rm -f {quoted}/exit_code; setsid sh {quoted}/start </dev/null >/dev/null 2>&1 & echo $!)",
+            timeout_s=_COMMAND_TIMEOUT_S,
+        )
+        if not result.output.strip().isdigit():
+            raise ExternalAgentError(
+                f"{self.agent.name} could not be started in the sandbox: {_last_line(result.output)}"
+            )
+        self._pid = int(result.output)
+        self._wait(timeout_s)
+        if self.held is None:
+            output = self._read_output()
+            self.close()
+            reason = "ended" if self.is_ended else f"did not ask its model within {timeout_s:.0f} s"
+            detail = output.message or _last_line(self._read_file("err"))
+            raise ExternalAgentError(
+                f"{self.agent.name} {self.agent.program.version} {reason}: {detail or 'no output'}"
+            )
+        self.session_id = self._read_output().session_id or launch.session_id or ""
+
+    def list_messages(self) -> list[BaseMessage]:
+        """Return the conversation of the pending request, without what the agent adds when it resumes."""
+        assert self.held is not None
+        return list(self.agent.adapter.strip_markers(self.held.request.messages))
+
+    def take_turn(self, reply: AIMessage, *, timeout_s: float) -> AgentTurn:
+        """Deliver the model's reply, and wait until the agent asks again or ends.
+
+        After `timeout_s` the agent is killed.
+        """
+        assert self.held is not None
+        assert self._bridge is not None
+        known, started = len(self.list_messages()), time.monotonic()
+        calls = [*reply.tool_calls, *reply.invalid_tool_calls]
+        self._expected = tuple(str(call["id"]) for call in calls)
+        self.held.reply(write_reply(self.held.request, reply))
+        self.held = None
+        self._wait(timeout_s)
+        self.last_turn_s = time.monotonic() - started
+        has_timed_out = self.held is None and not self.is_ended
+        if has_timed_out:
+            self.end()
+        usages = tuple(each.usage for each in self._bridge.take_side_usage())
+        refused = dict(self._bridge.refused)
+        self._bridge.refused.clear()
+        if self.held is None:
+            output = self._read_output()
+            self.close()
+            message = f"[stopped after {timeout_s:.0f} s]" if has_timed_out else output.message
+            return AgentTurn(
+                results=self._read_results(reply, []) if has_timed_out else (),
+                is_ended=True,
+                is_complete=output.is_complete and not has_timed_out,
+                end_message=message,
+                session_id=self.session_id,
+                side_usages=usages,
+                refused_requests=refused,
+            )
+        messages = self.list_messages()
+        self.session_id = self.session_id or self._read_output().session_id or ""
+        added = [each.text for each in messages[known + 1 :] if isinstance(each, HumanMessage)]
+        results = self._read_results(reply, messages)
+        return AgentTurn(
+            results=results,
+            messages=tuple(added),
+            session_id=self.session_id,
+            running=tuple(self._running.values()),
+            account=self.account,
+            side_usages=usages,
+            refused_requests=refused,
+        )
+
+    def end(self) -> None:
+        """Kill the agent and everything that it started."""
+        self.sandbox.run(f"kill -KILL -- -{self._pid} 2>/dev/null; sleep 0.05", timeout_s=_COMMAND_TIMEOUT_S)
+        self.is_ended = True
+
+    def close(self) -> None:
+        """Close the bridge. Idempotent."""
+        if self._bridge is not None:
+            self._bridge.close()
+
+    def require_results(self, call_ids: frozenset[str]) -> None:
+        """Raise ExternalAgentError unless the pending request contains the results of these calls."""
+        assert self.held is not None
+        present = {each.tool_call_id for each in self.held.request.messages if isinstance(each, ToolMessage)}
+        if missing := call_ids - present:
+            self.close()
+            raise ExternalAgentError(
+                f"{self.agent.name}: its session lacks {len(missing)} of {len(call_ids)} results of the earlier "
+                "work, so it cannot continue exactly (resume from an earlier checkpoint)"
+            )
+
+    def _is_expected(self, request: ModelRequest) -> bool:
+        if not self._expected:
+            return True
+        present = {each.tool_call_id for each in request.messages if isinstance(each, ToolMessage)}
+        return present.issuperset(self._expected)
+
+    def _wait(self, timeout_s: float) -> None:
+        """Wait until the agent asks or ends, or the time is over. Limits of the sandbox hold meanwhile."""
+        assert self._bridge is not None
+        deadline = time.monotonic() + timeout_s
+        while self.held is None and (remaining := deadline - time.monotonic()) > 0:
+            self.held = self._bridge.wait(min(_POLL_S, remaining))
+            if self.held is not None:
+                self._settle()
+                return
+            # A command in the agent's shell, because the sandbox checks its limits while one runs.
+            alive = self.sandbox.run(
+                f"kill -0 {self._pid} 2>/dev/null && sleep {_SLICE_S}", timeout_s=_COMMAND_TIMEOUT_S
+            )
+            if alive.exit_code != 0:
+                self.held = self._bridge.wait(0)
+                self.is_ended = self.held is None
+                return
+
+    def _settle(self) -> None:
+        """Wait until the agent's session file has the last result, and no subagent's request is open."""
+        assert self.held is not None
+        assert self._bridge is not None
+        deadline = time.monotonic() + _SIDE_S
+        while self._bridge.open_side_requests and time.monotonic() < deadline:
+            time.sleep(0.01)
+        last = self._expected[-1] if self._expected else ""
+        if not (self.session_id and _SAFE_ID.fullmatch(self.session_id) and _SAFE_ID.fullmatch(last)):
+            return
+        pattern = self.agent.adapter.session_glob(self.session_id, self.sandbox.workspace)
+        if not pattern:
+            return
+        # Twice: the call has the same id as its result.
+        check = f"cat {shlex.quote(self._home)}/{pattern} 2>/dev/null | tail -c 20000000 | grep -cF -- {shlex.quote(last)}"
+        deadline = time.monotonic() + _SETTLE_S
+        while time.monotonic() < deadline:
+            count = self.sandbox.inspect(check).output.strip()
+            if count.isdigit() and int(count) >= 2:
+                return
+            time.sleep(0.02)
+
+    def _read_results(self, reply: AIMessage, messages: list[BaseMessage]) -> tuple[CallResult, ...]:
+        shown = {each.tool_call_id: each for each in messages if isinstance(each, ToolMessage)}
+        results: list[CallResult] = []
+        for call in (*reply.tool_calls, *reply.invalid_tool_calls):
+            arguments = call["args"] if isinstance(call["args"], dict) else {"arguments": str(call["args"])}
+            tool, normalized = normalize_call(str(call["name"]), arguments)
+            message = shown.get(str(call["id"]))
+            text = message.text if message else ""
+            is_error = message is not None and message.status == "error"
+            read = self.agent.adapter.read_result(str(call["name"]), arguments, text, is_error=is_error)
+            self._note_running(arguments, normalized.get("command", ""), read)
+            results.append(
+                CallResult(
+                    call_id=str(call["id"]),
+                    tool=tool,
+                    arguments=normalized,
+                    text=text,
+                    exit_code=read.exit_code,
+                    refused=read.refused,
+                    timed_out=read.timed_out,
+                )
+            )
+        return tuple(results)
+
+    def _note_running(self, arguments: Mapping[str, Any], command: str, result: ToolResult) -> None:
+        """Remember a command that still runs, and forget it once the agent has seen its end."""
+        polled = [str(value) for value in arguments.values() if str(value) in self._running]
+        if result.process_id is None:
+            for each in polled:
+                del self._running[each]
+        elif not polled:
+            self._running[result.process_id] = command[:_MAX_COMMAND_CHARS]
+
+    def _read_output(self) -> AgentOutput:
+        code = self._read_file("exit_code").strip()
+        exit_code = int(code) if code.isdigit() else None
+        if exit_code is None and self.is_ended:
+            exit_code = 137
+        output: AgentOutput = self.agent.adapter.read_output(self._read_file("out"), exit_code)
+        return output
+
+    def _read_file(self, name: str) -> str:
+        path = shlex.quote(f"{self._home}/{_FILES}/{name}")
+        size = _MAX_OUTPUT_BYTES // 2
+        return self.sandbox.inspect(f"{{ head -c {size}; echo; tail -c {size}; }} <{path} 2>/dev/null").output
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip()[:300] for line in reversed(text.splitlines()) if line.strip()), "")
