@@ -43,7 +43,7 @@ class MiniSweAgent:
     program = ProgramFiles(
         executable="mini",
         interpreter="python",
-        version_argv=("-I", "-c", "import importlib.metadata as m; print(m.version('mini-swe-agent'))"),
+        version_argv=("-c", "import importlib.metadata as m; print(m.version('mini-swe-agent'))"),
         install="pip install mini-swe-agent",
         oldest="2.4.0",
         newest="2.4.6",
@@ -65,7 +65,7 @@ class MiniSweAgent:
         directory = f"{launch.home}/{_DIRECTORY}"
         session = launch.session_id or derive_uuid(launch)
         argv = (
-            *launch.program, "-I", f"{directory}/driver.py", f"openai/{launch.model}", f"{directory}/{session}.json"
+            *launch.program, f"{directory}/driver.py", f"openai/{launch.model}", f"{directory}/{session}.json"
         )  # fmt: skip
         # Resumed without a message, its first request is the pending one.
         is_pending = launch.session_id is not None and launch.message == RESUME_MESSAGE

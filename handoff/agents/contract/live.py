@@ -13,8 +13,8 @@ from langgraph_takeover.handoff.agents.contract.endpoint import ReceivedRequest,
 from langgraph_takeover.handoff.agents.contract.histories import CLOSING, HISTORIES, OPENING, ORDINARY
 from langgraph_takeover.handoff.agents.contract.kit import AgentKit
 from langgraph_takeover.handoff.agents.contract.wire import (
-    SeenCall,
     ScriptedReply,
+    SeenCall,
     list_calls,
     read_messages,
 )
