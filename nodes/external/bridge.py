@@ -166,55 +166,59 @@ class Bridge:
         thread = threading.Thread(target=self._serve, args=(connection,), name="bridge-request", daemon=True)
         with self._changed:
             is_refused = self._is_closed or len(self._connections) >= self._limits.connections
-            if is_refused:
-                self.refused["connections"] += 1
-            else:
+            if not is_refused:
                 self._connections[connection] = thread
         if is_refused:
             connection.close()
+            self._count_refusal("connections")
             time.sleep(_OVERLOAD_PAUSE_S)
             return
         try:
             thread.start()
         except RuntimeError:  # no further thread
-            self._end(connection, "threads")
+            self._count_refusal("threads")
+            self._end(connection)
 
     def _serve(self, connection: HttpConnection) -> None:
-        reason = None
+        is_refused = False
+        head = None
         try:
-            head = None
             try:
                 head = connection.read_head()
                 answer = self._answer(head, connection)
             except HttpRefusalError as refusal:
-                reason = refusal.reason
+                is_refused = self._count_refusal(refusal.reason)
                 answer = write_error(self._api, refusal.status, str(refusal))
             except TakeoverError:
                 raise
             except Exception as error:
-                reason = "internal errors"
+                is_refused = self._count_refusal("internal errors")
                 self._report_bug(error)
                 answer = write_error(self._api, 500, "internal error")
+            connection.release_body()
             if answer is not None:
                 connection.send_reply(answer, has_body=head is None or head.method != "HEAD")
         except PeerLostError:
-            reason = "lost connections"
+            is_refused = self._count_refusal("lost connections")
         finally:
-            if reason is not None:
+            if is_refused:
                 time.sleep(_REFUSAL_PAUSE_S)
-            self._end(connection, reason)
+            self._end(connection)
+
+    def _count_refusal(self, reason: str) -> bool:
+        with self._changed:
+            self.refused[reason] += 1
+        return True
 
     def _report_bug(self, error: Exception) -> None:
         with self._changed:
             self._bug = self._bug or error
             self._changed.notify_all()
 
-    def _end(self, connection: HttpConnection, reason: str | None) -> None:
+    def _end(self, connection: HttpConnection) -> None:
         connection.close()
         with self._changed:
             self._connections.pop(connection, None)
-            if reason is not None:
-                self.refused[reason] += 1
 
     def _answer(self, head: RequestHead, connection: HttpConnection) -> HttpReply | None:
         """Return the reply to a request, None if there is none to send. Raises HttpRefusalError."""

@@ -166,11 +166,14 @@ class HttpConnection:
         with contextlib.suppress(OSError):
             self._peer.shutdown(socket.SHUT_RDWR)
 
-    def close(self) -> None:
-        """Close the connection and release the memory of its body."""
-        self._peer.close()
+    def release_body(self) -> None:
+        """Return the memory of the body to the budget."""
         self._budget.release(self._reserved)
         self._reserved = 0
+
+    def close(self) -> None:
+        self._peer.close()
+        self.release_body()
 
 
 def _get_phrase(status: int) -> str:
