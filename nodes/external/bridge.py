@@ -13,15 +13,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Literal
 
 from langchain_core.messages import AIMessage
 
 from langgraph_takeover.nodes.external.apis import (
+    MODEL_PATHS,
     Api,
     HttpReply,
     ModelRequest,
     RequestError,
+    WireRequest,
     estimate_request_tokens,
     parse_request,
     write_error,
@@ -39,11 +42,6 @@ from langgraph_takeover.sandbox.interface import TakeoverError
 
 RequestKind = Literal["main", "child", "aside"]
 """Of the main conversation, of a subagent, or beside both, such as for a title."""
-MODEL_PATHS: dict[Api, str] = {
-    "responses": "/v1/responses",
-    "messages": "/v1/messages",
-    "chat": "/v1/chat/completions",
-}
 _COUNT_PATH = "/v1/messages/count_tokens"
 _JSON_TYPE = "application/json"
 _POLL_S = 0.25
@@ -238,13 +236,13 @@ class Bridge:
             if self._requests > self._limits.requests:
                 raise HttpRefusalError(429, "requests", f"more than {self._limits.requests:,} requests")
         body = connection.read_body(head)
-        request = self._parse(body)
+        request = replace(self._parse(body), wire=WireRequest(head.target, head.headers, body))
         if is_count:
             count = {"input_tokens": estimate_request_tokens(request)}
             return HttpReply(_JSON_TYPE, json.dumps(count).encode())
         kind = self._classify(request, head.headers)
         if kind == "main":
-            return self._hold(HeldRequest(request, head, body, connection.is_peer_waiting))
+            return self._hold(HeldRequest(request, connection.is_peer_waiting))
         return self._side.answer(kind, request, connection.is_peer_waiting)
 
     def _list_models(self) -> HttpReply:

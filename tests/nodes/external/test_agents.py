@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from langgraph_takeover.nodes.external.apis import HttpReply, ModelRequest, write_error, write_reply
 from langgraph_takeover.nodes.external.bridge import Bridge, RequestKind
 from langgraph_takeover.nodes.external.held_request import HeldRequest
-from langgraph_takeover.nodes.external.pass_through import VendorModel, WireRequest
+from langgraph_takeover.nodes.external.pass_through import VendorModel
 from langgraph_takeover.nodes.model.calls import ask_with_retries
 
 from .agents import AGENTS, ExternalAgent, start_agent
@@ -169,16 +169,19 @@ def test_an_agent_works_through_its_vendors_endpoint(name: str, tmp_path: Path) 
         def serve() -> bytes:
             received = vendor.wait(30)
             assert received is not None
+            assert received.request.wire is not None
             vendor_reply = write_reply(received.request, answer)
             sent.append(vendor_reply.body)
             assert received.reply(vendor_reply)
-            return received.body
+            return received.request.wire.body
 
         with ThreadPoolExecutor(1) as pool:
             served = pool.submit(serve)
-            bound = model.bind(wire=WireRequest(held.target, held.headers, held.body))
+            wire = held.request.wire
+            assert wire is not None
+            bound = model.bind(wire=wire)
             message = ask_with_retries(bound, held.request.messages, timeout_s=30, max_attempts=1)
-            assert served.result() == held.body
+            assert served.result() == wire.body
         assert [call["id"] for call in message.tool_calls] == [call["id"] for call in answer.tool_calls]
         delivered = write_reply(held.request, message)
         assert delivered.body == sent[-1]

@@ -24,6 +24,7 @@ from langgraph_takeover.nodes.external.limits import BridgeLimits, TokenBucket
 from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError
 
 LIMITS = BridgeLimits(requests_per_s=1_000)
+_SECRETS = {"Authorization": "Bearer k", "Cookie": "c", "X-Api-Key": "k", "Proxy-Authorization": "p"}
 Reply = tuple[int, dict[str, Any] | str]
 
 
@@ -32,7 +33,7 @@ def body(text: str = "hello", **fields: Any) -> bytes:
 
 
 def classify(request: ModelRequest, headers: Mapping[str, str]) -> RequestKind:
-    assert not {"authorization", "cookie", "x-api-key"} & headers.keys()
+    assert not {"authorization", "cookie", "x-api-key", "proxy-authorization"} & headers.keys()
     kinds: dict[str, RequestKind] = {"child": "child", "aside": "aside"}
     return kinds.get(headers.get("x-kind", ""), "main")
 
@@ -49,7 +50,7 @@ class Client:
         connection = http.client.HTTPConnection(*self.address, timeout=30)
         with contextlib.closing(connection):
             names = {name.replace("_", "-"): value for name, value in headers.items()}
-            connection.request(method, path, data, {"Authorization": "Bearer k", "Cookie": "c", **names})
+            connection.request(method, path, data, {**_SECRETS, **names})
             response = connection.getresponse()
             content = response.read()
         is_json = response.headers["Content-Type"] == "application/json"
@@ -123,8 +124,8 @@ def test_a_main_request_is_held_until_its_reply(serve: ServeBridge) -> None:
         held = hold(client)
         assert client.bridge.wait(0) is held
         assert held.is_open
-        assert held.body == sent
-        assert held.target == "/v1/chat/completions"
+        assert held.request.wire is not None
+        assert (held.request.wire.target, held.request.wire.body) == ("/v1/chat/completions", sent)
         assert held.request.messages[0].text == f"step {number}"
         assert not future.done()
         assert held.reply(write_reply(held.request, AIMessage(f"answer {number}")))

@@ -13,9 +13,15 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import SecretStr
 
-from langgraph_takeover.nodes.external.apis import Api, ModelRequest, parse_request, write_reply
-from langgraph_takeover.nodes.external.bridge import MODEL_PATHS
-from langgraph_takeover.nodes.external.pass_through import VendorModel, WireRequest
+from langgraph_takeover.nodes.external.apis import (
+    MODEL_PATHS,
+    Api,
+    ModelRequest,
+    WireRequest,
+    parse_request,
+    write_reply,
+)
+from langgraph_takeover.nodes.external.pass_through import VendorModel
 from langgraph_takeover.nodes.model.calls import CallCount, ask_model, ask_with_retries
 from langgraph_takeover.nodes.model.errors import (
     ContextWindowError,
