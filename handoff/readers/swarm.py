@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from langgraph_takeover.handoff.readers import langchain
-from langgraph_takeover.handoff.readers.external.sessions import LATER_REQUEST_PREFIX
 from langgraph_takeover.handoff.readers.langchain import RawMessage, message_type
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,

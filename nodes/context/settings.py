@@ -150,7 +150,9 @@ class AgentConfig(Settings):
     def _check_tool_support(self) -> AgentConfig:
         if getattr(self.model, "passes_requests_on", False):
             if self.agent is None:
-                raise ValueError("model: a vendor's endpoint needs an external agent's requests (pass agent=)")
+                raise ValueError(
+                    "model: a vendor's endpoint needs an external agent's requests (pass agent=)"
+                )
             return self
         if self.agent is None and self.protocol != "native":
             return self
