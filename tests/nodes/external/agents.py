@@ -42,6 +42,7 @@ AGENTS = {
     "mini-swe-agent": ExternalAgent("mini", "chat", "bash", "command", {}, "m"),
 }
 
+_DAY_MS = "86400000"
 _CODEX_CONFIG = """\
 model = "{model}"
 model_provider = "bridge"
@@ -118,13 +119,14 @@ def _configure(agent: ExternalAgent, program: str, url: str, home: Path) -> tupl
                 "ANTHROPIC_API_KEY": "none",
                 "IS_SANDBOX": "1",
                 "CLAUDE_CODE_MAX_RETRIES": "0",
+                "API_TIMEOUT_MS": _DAY_MS,
                 "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
                 "DISABLE_AUTOUPDATER": "1",
             }
         case "opencode":
             provider = {
                 "npm": "@ai-sdk/openai-compatible",
-                "options": {"baseURL": f"{url}/v1", "apiKey": "none"},
+                "options": {"baseURL": f"{url}/v1", "apiKey": "none", "timeout": False},
                 "models": {agent.model: {"name": agent.model}},
             }
             config = {
@@ -144,6 +146,7 @@ def _configure(agent: ExternalAgent, program: str, url: str, home: Path) -> tupl
                 "OPENAI_BASE_URL": f"{url}/v1",
                 "OPENAI_API_KEY": "none",
                 "OPENAI_MODEL": agent.model,
+                "QWEN_CODE_API_TIMEOUT_MS": _DAY_MS,
             }
         case _:
             options = ["-y", "--exit-immediately", "-c", "mini.yaml", "-o", str(home / "run.json")]
