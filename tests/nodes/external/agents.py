@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from langgraph_takeover.nodes.external.apis import Api
+import pytest
 
-from ...conftest import skip_missing
+from langgraph_takeover.nodes.external.apis import Api
 
 AGENTS_VARIABLE = "TAKEOVER_AGENTS"
 """Directory with the programs `codex`, `claude`, `opencode`, `qwen`, `mini`."""
@@ -75,10 +75,9 @@ def find_program(agent: ExternalAgent) -> str:
     directories = [os.environ.get(AGENTS_VARIABLE, ""), os.environ.get("PATH", "")]
     path = shutil.which(agent.program, path=os.pathsep.join(filter(None, directories)))
     if path is None:
-        skip_missing(
+        pytest.skip(
             f"{agent.program} is not installed (put it on PATH, or its directory into {AGENTS_VARIABLE})"
         )
-    assert path is not None
     return path
 
 
@@ -120,6 +119,7 @@ def _configure(agent: ExternalAgent, program: str, url: str, home: Path) -> tupl
                 "IS_SANDBOX": "1",
                 "CLAUDE_CODE_MAX_RETRIES": "0",
                 "API_TIMEOUT_MS": _DAY_MS,
+                "API_FORCE_IDLE_TIMEOUT": "0",
                 "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
                 "DISABLE_AUTOUPDATER": "1",
             }
