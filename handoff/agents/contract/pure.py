@@ -256,5 +256,6 @@ def test_output_is_untrusted(adapter: AgentAdapter) -> None:
 
 def test_requests_are_untrusted(adapter: AgentAdapter) -> None:
     for headers in ({}, {"x-codex-turn-metadata": "["}, {"x-codex-turn-metadata": '"text"'}):
-        for body in ({}, {"tools": []}, {"tools": None, "messages": 7}):
+        bodies: tuple[dict[str, Any], ...] = ({}, {"tools": []}, {"tools": None, "messages": 7})
+        for body in bodies:
             assert adapter.classify(body, headers) != "main"
