@@ -57,6 +57,7 @@ class OpenCode:
     program = ProgramFiles(
         executable="opencode",
         packaged=(PackagedProgram(directory="opencode-linux-*", file="bin/opencode"),),
+        address_space_mb=8192,
         install="npm install -g opencode-ai",
         oldest="1.18.0",
         newest="1.18.33",
@@ -145,6 +146,7 @@ class OpenCode:
             if line.get("type") == "text" and isinstance(part, dict):
                 message = str(part.get("text"))
             elif line.get("type") == "error":
-                message = dump_json(error) if isinstance(error, dict) else str(error)
+                data = error.get("data") if isinstance(error, dict) else None
+                message = str(data.get("message") if isinstance(data, dict) else error)
         is_complete = is_complete and exit_code in (0, None)
         return AgentOutput.from_untrusted(session_id, message, is_complete=is_complete)
