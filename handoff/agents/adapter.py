@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Protocol
 from langchain_core.messages import BaseMessage
 from pydantic import Field
 
-from langgraph_takeover.handoff.readers.sessions import ToolResult
+from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
 from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
@@ -55,6 +55,8 @@ class ProgramFiles(Frozen):
     virtual environment that holds the command."""
     version_argv: tuple[str, ...] = ("--version",)
     """Arguments that make the program print its version."""
+    address_space_mb: int = 4096
+    """Smallest `memory_mb` of a sandbox that limits the address space, because the machine has no memory cgroups."""
     install: str
     """The command that installs the program."""
     oldest: str
@@ -159,8 +161,8 @@ class AgentAdapter(Protocol):
         Empty if the agent keeps its sessions in a database, or if the id is invalid.
         """
 
-    def write_call(self, action: Action, workspace: str) -> NativeCall:
-        """Return an action as a call of the agent's own tools."""
+    def write_call(self, action: Action, workspace: str) -> NativeCall | None:
+        """Return an action as a call of the agent's own tools; None if it is a reply without a call, as `finish` is."""
 
     def write_session(self, history: History, launch: Launch) -> NativeSession:
         """Return a history as a session that `command` can resume."""

@@ -21,13 +21,13 @@ from langgraph_takeover.handoff.agents.adapter import (
     Setup,
     resolve_path,
 )
-from langgraph_takeover.handoff.agents.json_lines import dump_json, read_json_lines
 from langgraph_takeover.handoff.agents.opencode_session import OpenCodeSession
 from langgraph_takeover.handoff.agents.resume_markers import strip_resume_markers
+from langgraph_takeover.handoff.agents.session_files import dump_json, read_json_lines
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import read_view_range, write_shell_command
-from langgraph_takeover.handoff.readers.opencode import parse_result
-from langgraph_takeover.handoff.readers.sessions import ToolResult
+from langgraph_takeover.handoff.readers.external.opencode import parse_result
+from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
 
@@ -57,6 +57,7 @@ class OpenCode:
     program = ProgramFiles(
         executable="opencode",
         packaged=(PackagedProgram(directory="opencode-linux-*", file="bin/opencode"),),
+        address_space_mb=8192,
         install="npm install -g opencode-ai",
         oldest="1.18.0",
         newest="1.18.33",
@@ -108,7 +109,9 @@ class OpenCode:
     def session_glob(self, session_id: str, workspace: str) -> str:
         return ""
 
-    def write_call(self, action: Action, workspace: str) -> NativeCall:
+    def write_call(self, action: Action, workspace: str) -> NativeCall | None:
+        if action.tool == "finish":
+            return None
         if view := read_view_range(action):
             path, start, end = view
             lines = {} if start is None else {"offset": start, **({"limit": end - start + 1} if end else {})}
@@ -143,6 +146,7 @@ class OpenCode:
             if line.get("type") == "text" and isinstance(part, dict):
                 message = str(part.get("text"))
             elif line.get("type") == "error":
-                message = dump_json(error) if isinstance(error, dict) else str(error)
+                data = error.get("data") if isinstance(error, dict) else None
+                message = str(data.get("message") if isinstance(data, dict) else error)
         is_complete = is_complete and exit_code in (0, None)
         return AgentOutput.from_untrusted(session_id, message, is_complete=is_complete)
