@@ -74,7 +74,7 @@ def report_continuation_errors() -> Iterator[None]:
     from langgraph_takeover.graph.errors import CaptureError, ContinuationError
     from langgraph_takeover.handoff.agents.adapter import UnknownAgentProgramError
     from langgraph_takeover.handoff.readers import TraceError
-    from langgraph_takeover.handoff.readers.session_files import SessionError
+    from langgraph_takeover.handoff.readers.external.session_files import SessionError
     from langgraph_takeover.handoff.views import UnknownViewError
     from langgraph_takeover.nodes.external.agent import ExternalAgentError
     from langgraph_takeover.nodes.external.program import AgentProgramError

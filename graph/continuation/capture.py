@@ -28,7 +28,12 @@ from langgraph_takeover.handoff.interop.sessions import (
     move_session,
     read_session,
 )
-from langgraph_takeover.handoff.readers.session_files import AGENTS, LATEST, SessionFile, open_session
+from langgraph_takeover.handoff.readers.external.session_files import (
+    AGENTS,
+    LATEST,
+    SessionFile,
+    open_session,
+)
 from langgraph_takeover.handoff.records.record import (
     ExternalSession,
     HandoffRecord,

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.readers import TraceError, read_traces
-from langgraph_takeover.handoff.readers.session_files import (
+from langgraph_takeover.handoff.readers.external.session_files import (
     LATEST,
     SessionError,
     SessionFile,
     list_sessions,
 )
-from langgraph_takeover.handoff.readers.sessions import LATER_REQUEST_PREFIX
+from langgraph_takeover.handoff.readers.external.sessions import LATER_REQUEST_PREFIX
 from langgraph_takeover.handoff.text.files import read_untrusted_head
 from langgraph_takeover.handoff.text.redaction import is_secret_setting
 from langgraph_takeover.handoff.trace.conversation import EMPTY_RESULT, RESULT_NOT_RECORDED

@@ -10,7 +10,7 @@ import pytest
 
 from langgraph_takeover.agents import CaptureError, prepare_continuation
 from langgraph_takeover.handoff.readers import TraceError
-from langgraph_takeover.handoff.readers.session_files import SessionError
+from langgraph_takeover.handoff.readers.external.session_files import SessionError
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.handoff.text import files
 
