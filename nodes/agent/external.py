@@ -23,7 +23,7 @@ from langgraph_takeover.nodes.events import (
 )
 from langgraph_takeover.nodes.external.conversation import require_process
 from langgraph_takeover.nodes.model.calls import find_api_keys
-from langgraph_takeover.nodes.session.external_turn import ExternalTurn, CallResult
+from langgraph_takeover.nodes.session.external_turn import CallResult, ExternalTurn
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState, Spending, get_task
 from langgraph_takeover.sandbox.interface import FileChange, Sandbox

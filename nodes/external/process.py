@@ -17,7 +17,7 @@ from langgraph_takeover.nodes.context.external_agent import ExternalAgent, Exter
 from langgraph_takeover.nodes.external.apis import write_reply
 from langgraph_takeover.nodes.external.bridge import Bridge
 from langgraph_takeover.nodes.external.held_request import HeldRequest
-from langgraph_takeover.nodes.session.external_turn import ExternalTurn, CallResult
+from langgraph_takeover.nodes.session.external_turn import CallResult, ExternalTurn
 from langgraph_takeover.sandbox.interface import Sandbox
 
 if TYPE_CHECKING:
