@@ -80,6 +80,7 @@ def test_capture_continue_undo_discard(terminal: Terminal) -> None:
     assert (describe_tree(terminal.repository), describe_tree(terminal.home)) == before
 
 
+@pytest.mark.slow
 def test_print_prepares_and_prints_a_command_for_the_shell(terminal: Terminal) -> None:
     record = terminal.run("capture", "--agent", "codex").stdout.split()[1]
     target = terminal.root / "a b"
