@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Protocol
 from langchain_core.messages import BaseMessage
 from pydantic import Field
 
-from langgraph_takeover.handoff.readers.sessions import ToolResult
+from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
 from langgraph_takeover.sandbox.interface import Frozen, TakeoverError

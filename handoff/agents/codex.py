@@ -30,8 +30,8 @@ from langgraph_takeover.handoff.agents.session_files import (
 )
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import write_shell_command
-from langgraph_takeover.handoff.readers.codex import parse_result
-from langgraph_takeover.handoff.readers.sessions import ToolResult
+from langgraph_takeover.handoff.readers.external.codex import parse_result
+from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json

@@ -25,8 +25,8 @@ from langgraph_takeover.handoff.agents.adapter import (
 from langgraph_takeover.handoff.agents.session_files import derive_uuid, dump_json, read_json_lines
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import write_shell_command
+from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.readers.mini_swe_agent import parse_result
-from langgraph_takeover.handoff.readers.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
 

@@ -33,8 +33,8 @@ from langgraph_takeover.handoff.agents.session_files import (
 )
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import read_view_range, write_shell_command
-from langgraph_takeover.handoff.readers.qwen_code import parse_result
-from langgraph_takeover.handoff.readers.sessions import ToolResult
+from langgraph_takeover.handoff.readers.external.qwen_code import parse_result
+from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
 

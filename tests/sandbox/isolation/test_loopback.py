@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -26,6 +27,8 @@ def start_in_namespace(script: str) -> Iterator[psutil.Process]:
     """A process with a network of its own, after it has printed a line."""
     if os.geteuid() != 0:
         skip_missing("only root enters the network of another process without its user namespace")
+    if shutil.which("ip") is None:
+        skip_missing("ip is not installed (Debian: apt-get install iproute2)")
     with subprocess.Popen(["unshare", "--net", "sh", "-c", script], stdout=subprocess.PIPE) as started:
         try:
             assert started.stdout is not None
