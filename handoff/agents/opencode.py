@@ -64,9 +64,11 @@ class OpenCode:
     )
 
     def setup(self, launch: Launch) -> Setup:
+        url = f"http://127.0.0.1:{launch.port}/v1"
+        no_limits = {"timeout": False, "headerTimeout": False, "chunkTimeout": False}
         provider = {
             "npm": "@ai-sdk/openai-compatible",
-            "options": {"baseURL": f"http://127.0.0.1:{launch.port}/v1", "apiKey": "none", "timeout": False},
+            "options": {"baseURL": url, "apiKey": "none", **no_limits},
             "models": {launch.model: {"limit": {"context": 100_000_000, "output": 32_000}}},
         }
         config = {

@@ -75,6 +75,7 @@ class QwenCode:
             "OPENAI_API_KEY": "none",
             "OPENAI_BASE_URL": f"http://127.0.0.1:{launch.port}/v1",
             "OPENAI_MODEL": launch.model,
+            "QWEN_CODE_API_TIMEOUT_MS": "86400000",
             "QWEN_CODE_NO_RELAUNCH": "1",
             "QWEN_DEBUG_LOG_FILE": "0",
         }

@@ -124,9 +124,10 @@ def _configure(agent: ExternalAgent, program: str, url: str, home: Path) -> tupl
                 "DISABLE_AUTOUPDATER": "1",
             }
         case "opencode":
+            no_limits = {"timeout": False, "headerTimeout": False, "chunkTimeout": False}
             provider = {
                 "npm": "@ai-sdk/openai-compatible",
-                "options": {"baseURL": f"{url}/v1", "apiKey": "none", "timeout": False},
+                "options": {"baseURL": f"{url}/v1", "apiKey": "none", **no_limits},
                 "models": {agent.model: {"name": agent.model}},
             }
             config = {

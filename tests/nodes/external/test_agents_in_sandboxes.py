@@ -15,7 +15,7 @@ from langgraph_takeover.handoff.agents.adapter import Launch
 from langgraph_takeover.handoff.agents.contract.endpoint import ScriptedEndpoint
 from langgraph_takeover.handoff.agents.contract.wire import ScriptedReply, list_calls, read_messages
 from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.nodes.external.program import AgentProgramError, find_program
+from langgraph_takeover.nodes.context.agent_program import AgentProgramError, find_program
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 from .test_program import search_agents

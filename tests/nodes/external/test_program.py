@@ -15,7 +15,7 @@ from langgraph_takeover import sandbox
 from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter, PackagedProgram
 from langgraph_takeover.handoff.agents.codex import Codex
-from langgraph_takeover.nodes.external.program import AgentProgramError, find_program
+from langgraph_takeover.nodes.context.agent_program import AgentProgramError, find_program
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 BASH = Path(shutil.which("bash") or "/bin/bash").resolve()
