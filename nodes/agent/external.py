@@ -11,7 +11,7 @@ from langgraph.runtime import Runtime
 
 from langgraph_takeover.handoff.records.record import ExternalSession
 from langgraph_takeover.handoff.shell.command_effects import find_effect
-from langgraph_takeover.handoff.trace.events import HandoffPoint, Usage
+from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, HandoffPoint
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import (
     add_usage,
@@ -111,7 +111,7 @@ def _record_results(
         if number:
             before = AgentState(**{**state, "events": [*state["events"], *events]})
             action = build_action_event(
-                before, context, result.tool, "", dict(result.arguments), Usage(), 0.0
+                before, context, result.tool, "", dict(result.arguments), NO_MODEL_CALL, 0.0
             )
             events.append(action.model_dump(mode="json"))
         seen = Observation(
@@ -185,5 +185,6 @@ def _update_session(state: AgentState, turn: AgentTurn) -> ExternalSession:
             "running": turn.running,
             "account": turn.account or before.account,
             "refused_requests": refused,
+            "side_requests": before.side_requests + len(turn.side_usages),
         }
     )
