@@ -83,7 +83,8 @@ class AgentToolsModel(BaseChatModel):
                 usage = UsageMetadata(input_tokens=0, output_tokens=0, total_tokens=0) if is_own else None
                 each = each.model_copy(update={"tool_calls": own, "usage_metadata": usage})
             elif isinstance(each, ToolMessage) and (made := calls.get(each.tool_call_id)):
-                result = self.adapter.read_result(made["name"], made["args"], each.text)
+                is_error = each.status == "error"
+                result = self.adapter.read_result(made["name"], made["args"], each.text, is_error=is_error)
                 heading = "" if result.exit_code is None else f"[exit code {result.exit_code}]\n"
                 each = ToolMessage(f"{heading}{result.output}", tool_call_id=each.tool_call_id)
             shown.append(each)

@@ -6,9 +6,15 @@ To add an agent, write a module with a class that implements `AgentAdapter`, and
 from __future__ import annotations
 
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter, UnknownAgentProgramError
+from langgraph_takeover.handoff.agents.claude_code import ClaudeCode
 from langgraph_takeover.handoff.agents.codex import Codex
+from langgraph_takeover.handoff.agents.mini_swe_agent import MiniSweAgent
+from langgraph_takeover.handoff.agents.opencode import OpenCode
+from langgraph_takeover.handoff.agents.qwen_code import QwenCode
 
-ADAPTERS: dict[str, AgentAdapter] = {adapter.name: adapter for adapter in (Codex(),)}
+ADAPTERS: dict[str, AgentAdapter] = {
+    adapter.name: adapter for adapter in (Codex(), ClaudeCode(), MiniSweAgent(), QwenCode(), OpenCode())
+}
 
 
 def find_adapter(name: str) -> AgentAdapter:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import PurePosixPath
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from langchain_core.messages import BaseMessage
 from pydantic import Field
@@ -20,6 +22,9 @@ Asker = Literal["main", "child", "aside"]
 """Who sent a request: the main conversation, a subagent, or a side task such as naming the session."""
 RESUME_MESSAGE = "Continue from where you left off."
 """The message that resumes a session after a restore. No model sees it."""
+SESSION_ID = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$"
+"""Pattern of session ids: an id cannot be an option, a path, or a glob."""
+_MAX_MESSAGE_CHARS = 4000
 
 
 class UnknownAgentProgramError(TakeoverError, LookupError):
@@ -29,16 +34,29 @@ class UnknownAgentProgramError(TakeoverError, LookupError):
         return str(self.args[0])
 
 
+class PackagedProgram(Frozen):
+    """Where the files of an npm package hold the real program."""
+
+    directory: str
+    """Glob of the directory to mount, below the package or the `node_modules` that holds it; empty: the package."""
+    file: str
+    """The program below that directory."""
+
+
 class ProgramFiles(Frozen):
     """Where an agent's program lies on the user's machine, and which versions are tested."""
 
     executable: str
     """Name of the command on PATH."""
-    package_patterns: tuple[str, ...] = ()
-    """Globs for the real program, below the directory that holds the package of the command, tried in order. Empty: the
-    command itself is the program."""
+    packaged: tuple[PackagedProgram, ...] = ()
+    """Where the real program lies if the command is a script of a package, tried in order."""
     interpreter: Literal["", "node", "python"] = ""
-    """The interpreter that runs the program; mounted beside it."""
+    """The interpreter that runs the program; mounted beside it. With `python`, the program is the interpreter of the
+    virtual environment that holds the command."""
+    version_argv: tuple[str, ...] = ("--version",)
+    """Arguments that make the program print its version."""
+    install: str
+    """The command that installs the program."""
     oldest: str
     newest: str
     """The tested range of versions; a newer one runs with a warning, an older one is refused."""
@@ -56,8 +74,10 @@ class Launch(Frozen):
     model: str
     message: str
     """The task of a new session; the next message of a resumed one."""
-    session_id: str | None = None
+    session_id: Annotated[str, Field(pattern=SESSION_ID)] | None = None
     """The session to resume; None starts a new one."""
+    started_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    """Time of the start. New session ids and the times in a written session depend on it."""
 
 
 class AgentCommand(Frozen):
@@ -107,9 +127,15 @@ class AgentOutput(Frozen):
     message: str = ""
     """Its last message, or the error."""
 
+    @classmethod
+    def from_untrusted(cls, session_id: object, message: str, *, is_complete: bool) -> AgentOutput:
+        """Build an output from values that the agent wrote: an invalid session id is dropped, a long message shortened."""
+        valid_id = session_id if isinstance(session_id, str) and is_session_id(session_id) else None
+        return cls(session_id=valid_id, is_complete=is_complete, message=message[:_MAX_MESSAGE_CHARS])
+
 
 class AgentAdapter(Protocol):
-    """One kind of external agent. All members are pure: they touch no file and start no program."""
+    """One kind of external agent. All members are pure: they touch no file, start no program, and read no clock."""
 
     name: str
     api: Api
@@ -128,7 +154,10 @@ class AgentAdapter(Protocol):
         """Return the conversation without what the agent adds when it resumes."""
 
     def session_glob(self, session_id: str, workspace: str) -> str:
-        """Return a glob, relative to the home directory, for the file that holds a session; empty if none does."""
+        """Return a glob, relative to the home directory, for the file that holds a session.
+
+        Empty if the agent keeps its sessions in a database, or if the id is invalid.
+        """
 
     def write_call(self, action: Action, workspace: str) -> NativeCall:
         """Return an action as a call of the agent's own tools."""
@@ -136,11 +165,23 @@ class AgentAdapter(Protocol):
     def write_session(self, history: History, launch: Launch) -> NativeSession:
         """Return a history as a session that `command` can resume."""
 
-    def read_result(self, name: str, arguments: Mapping[str, Any], text: str) -> ToolResult:
-        """Read the result of a tool call, as the agent shows it to its model."""
+    def read_result(
+        self, name: str, arguments: Mapping[str, Any], text: str, *, is_error: bool
+    ) -> ToolResult:
+        """Read the result of a tool call, as the agent shows it to its model; `is_error` is the API's own mark."""
 
     def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
         """Read the standard output of a run; `exit_code` is None while it runs."""
+
+
+def is_session_id(text: str) -> bool:
+    """Return whether a text can be the id of a session."""
+    return re.fullmatch(SESSION_ID, text) is not None and "\n" not in text
+
+
+def escape_slash_command(message: str) -> str:
+    """Return a message that no agent takes for one of its slash commands, such as `/clear`."""
+    return f"Task:\n{message}" if message.lstrip().startswith("/") else message
 
 
 def resolve_path(workspace: str, path: str) -> str:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
-from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages import BaseMessage
 
 from langgraph_takeover.handoff.agents.adapter import (
-    RESUME_MESSAGE,
     AgentCommand,
     AgentOutput,
     Api,
@@ -19,10 +16,14 @@ from langgraph_takeover.handoff.agents.adapter import (
     Launch,
     NativeCall,
     NativeSession,
+    PackagedProgram,
     ProgramFiles,
     Setup,
+    is_session_id,
 )
 from langgraph_takeover.handoff.agents.json_lines import read_json_lines, write_json_lines
+from langgraph_takeover.handoff.agents.resume_markers import strip_resume_markers
+from langgraph_takeover.handoff.agents.session_names import derive_uuid, format_time
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import write_shell_command
 from langgraph_takeover.handoff.readers.codex import parse_result
@@ -35,6 +36,7 @@ model = {model}
 model_provider = "bridge"
 model_context_window = 100000000
 model_auto_compact_token_limit = 100000000
+tool_output_token_limit = 100000
 sandbox_mode = "danger-full-access"
 approval_policy = "never"
 check_for_update_on_startup = false
@@ -66,7 +68,8 @@ class Codex:
     api: Api = "responses"
     program = ProgramFiles(
         executable="codex",
-        package_patterns=("**/codex-linux-*/vendor/*/bin/codex", "vendor/*/bin/codex"),
+        packaged=(PackagedProgram(directory="@openai/codex-linux-*/vendor/*", file="bin/codex"),),
+        install="npm install -g @openai/codex",
         oldest="0.160.0",
         newest="0.169.0",
     )
@@ -94,21 +97,17 @@ class Codex:
         return "main" if metadata.get("thread_source", "user") == "user" else "child"
 
     def strip_markers(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-        return [
-            each
-            for each in messages
-            if not (isinstance(each, HumanMessage) and each.text.strip() == RESUME_MESSAGE)
-        ]
+        return strip_resume_markers(messages)
 
     def session_glob(self, session_id: str, workspace: str) -> str:
-        return f".codex/sessions/*/*/*/rollout-*-{session_id}.jsonl"
+        return f".codex/sessions/*/*/*/rollout-*-{session_id}.jsonl" if is_session_id(session_id) else ""
 
     def write_call(self, action: Action, workspace: str) -> NativeCall:
         return NativeCall(name="exec_command", arguments={"cmd": write_shell_command(action)})
 
     def write_session(self, history: History, launch: Launch) -> NativeSession:
-        session_id, now = str(uuid.uuid4()), datetime.now(UTC)
-        stamp = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        session_id, now = derive_uuid(launch, history.opening), launch.started_at
+        stamp = format_time(now)
         meta = {
             "id": session_id,
             "timestamp": stamp,
@@ -137,7 +136,9 @@ class Codex:
             session_id=session_id, files={path: write_json_lines(lines)}, account=tuple(account)
         )
 
-    def read_result(self, name: str, arguments: Mapping[str, Any], text: str) -> ToolResult:
+    def read_result(
+        self, name: str, arguments: Mapping[str, Any], text: str, *, is_error: bool
+    ) -> ToolResult:
         return parse_result(name, arguments, text)
 
     def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
@@ -145,15 +146,18 @@ class Codex:
         for line in read_json_lines(stdout):
             kind = line.get("type")
             if kind == "thread.started":
-                session_id = str(line.get("thread_id"))
-            elif kind == "item.completed" and (item := line.get("item")) and isinstance(item, dict):
-                message = str(item.get("text") or item.get("message") or message)
+                session_id = line.get("thread_id")
+            elif kind == "item.completed" and isinstance(item := line.get("item"), dict):
+                if item.get("type") in ("agent_message", "error"):
+                    message = str(item.get("text") or item.get("message"))
             elif kind in ("turn.failed", "error"):
-                message = json.dumps(line.get("error") or line.get("message"))
+                error = line.get("error")
+                message = str(
+                    (error.get("message") if isinstance(error, dict) else error) or line.get("message")
+                )
             is_complete = kind == "turn.completed"
-        return AgentOutput(
-            session_id=session_id, is_complete=is_complete and exit_code in (0, None), message=message
-        )
+        is_complete = is_complete and exit_code in (0, None)
+        return AgentOutput.from_untrusted(session_id, message, is_complete=is_complete)
 
 
 def _message(role: str, text: str) -> dict[str, Any]:

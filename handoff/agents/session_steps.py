@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from langgraph_takeover.handoff.agents.adapter import ConvertedEvent
 from langgraph_takeover.handoff.text.fence import quote_text
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import EMPTY_RESULT, RESULT_NOT_RECORDED, History, Step
-from langgraph_takeover.handoff.trace.events import UNREADABLE
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
 
-MAX_RESULT_CHARS = 60_000
-"""Longer results are shortened in a native session."""
 HISTORY_CALL_PREFIX = "call_e"
 """Start of the ids of calls in a written session; the rest is the number of the event."""
+MAX_TEXT_CHARS = 60_000
+"""Longer results, arguments and thoughts are shortened in a native session."""
+_CONVERTIBLE = ("shell", "editor", "finish", UNREADABLE)
 _CALL_START = re.compile(
     r'```|^\{"name"|<(?:editor|shell|bash|finish|handoff|recall|function|tool)', re.MULTILINE
 )
@@ -35,8 +36,14 @@ def list_session_steps(history: History) -> tuple[list[SessionStep], list[Conver
     steps: list[SessionStep] = []
     account: list[ConvertedEvent] = []
     for step in history.steps:
-        steps.append(_convert_step(step))
+        converted = _convert_step(step)
+        has_thought = history.has_thoughts or converted.action is None
+        steps.append(converted if has_thought else converted._replace(thought=""))
         account += _account_for(step)
+    account += [
+        ConvertedEvent(event=index, outcome="dropped", reason="left out by the view")
+        for index in history.dropped
+    ]
     return steps, account
 
 
@@ -45,27 +52,40 @@ def _convert_step(step: Step) -> SessionStep:
     text = step.observation.text if step.observation else None
     result = RESULT_NOT_RECORDED if text is None else quote_text(_shorten(text)) or EMPTY_RESULT
     if event.tool == UNREADABLE:
-        return SessionStep(quote_text(event.text) or "…", None, "", result)
-    thought = quote_text(_CALL_START.split(event.text, 1)[0].strip())
+        return SessionStep(quote_text(_shorten(event.text)) or "…", None, "", result)
+    thought = quote_text(_shorten(_read_thought(event)))
     if event.tool == "finish":
-        return SessionStep(thought or quote_text(event.arguments.get("message", "")) or "…", None, "", result)
-    arguments = {name: quote_text(value) for name, value in event.arguments.items()}
+        message = quote_text(_shorten(event.arguments.get("message", "")))
+        return SessionStep(thought or message or "…", None, "", result)
+    arguments = {name: quote_text(_shorten(value)) for name, value in event.arguments.items()}
     return SessionStep(thought, Action(event.tool, arguments), f"{HISTORY_CALL_PREFIX}{event.index}", result)
 
 
+def _read_thought(event: Event) -> str:
+    return _CALL_START.split(event.text, maxsplit=1)[0].strip()
+
+
 def _account_for(step: Step) -> Iterator[ConvertedEvent]:
-    yield ConvertedEvent(event=step.action.index, outcome="converted")
+    event = step.action
+    texts = (event.text if event.tool == UNREADABLE else _read_thought(event), *event.arguments.values())
+    if event.tool not in _CONVERTIBLE:
+        reason = f"the tool {event.tool:.60} is a comment in a shell command"
+        yield ConvertedEvent(event=event.index, outcome="shortened", reason=reason)
+    else:
+        yield _account_for_texts(event, texts)
     if step.observation is not None:
-        is_long = len(step.observation.text) > MAX_RESULT_CHARS
-        yield ConvertedEvent(
-            event=step.observation.index,
-            outcome="shortened" if is_long else "converted",
-            reason=f"longer than {MAX_RESULT_CHARS:,} characters" if is_long else "",
-        )
+        yield _account_for_texts(step.observation, (step.observation.text,))
+
+
+def _account_for_texts(event: Event, texts: Iterable[str]) -> ConvertedEvent:
+    if all(len(text) <= MAX_TEXT_CHARS for text in texts):
+        return ConvertedEvent(event=event.index, outcome="converted")
+    reason = f"a text is longer than {MAX_TEXT_CHARS:,} characters"
+    return ConvertedEvent(event=event.index, outcome="shortened", reason=reason)
 
 
 def _shorten(text: str) -> str:
-    if len(text) <= MAX_RESULT_CHARS:
+    if len(text) <= MAX_TEXT_CHARS:
         return text
-    half = MAX_RESULT_CHARS // 2
+    half = MAX_TEXT_CHARS // 2
     return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"

@@ -6,6 +6,7 @@ import shlex
 
 from langgraph_takeover.handoff.trace.action import Action
 
+_LAST = "$"
 _EDIT_SCRIPT = """\
 python3 - <<'{mark}'
 import pathlib, sys
@@ -16,17 +17,17 @@ path.write_text(text)
 print(f"{{path}} has been edited.")
 {mark}"""
 _REPLACE = """\
-old, new = {old!r}, {new!r}
+old, new = {old}, {new}
 if text.count(old) != 1:
     sys.exit(f"Not done: the text occurs {{text.count(old)}} times in {{path}}.")
 text = text.replace(old, new)"""
 _INSERT = """\
 lines = text.splitlines(keepends=True)
-lines[{line}:{line}] = [{new!r}]
+lines[{line}:{line}] = [{new}]
 text = "".join(lines)"""
 _CREATE = """\
 path.parent.mkdir(parents=True, exist_ok=True)
-text = {content!r}"""
+text = {content}"""
 
 
 def write_shell_command(action: Action) -> str:
@@ -36,17 +37,17 @@ def write_shell_command(action: Action) -> str:
         return arguments.get("command", "")
     if action.tool != "editor":
         return f"# {action.tool}: {' '.join(' '.join(arguments.values()).split())}"[:2000]
+    if view := read_view_range(action):
+        return _write_view(*view)
     path, command = arguments.get("path", ""), arguments.get("command", "view")
-    if command == "view":
-        return _write_view(path, arguments)
     new = arguments.get("new", "")
     if command == "str_replace":
-        body = _REPLACE.format(old=arguments.get("old", ""), new=new)
+        body = _REPLACE.format(old=_quote(arguments.get("old", "")), new=_quote(new))
     elif command == "insert":
-        line = arguments.get("line", "0")
-        body = _INSERT.format(line=int(line) if line.isdigit() else 0, new=_end_with_newline(new))
+        line = _read_line(arguments.get("line", "")) if arguments.get("line") != "0" else 0
+        body = _INSERT.format(line=line or 0, new=_quote(_end_with_newline(new)))
     elif command in ("create", "write"):
-        body = _CREATE.format(content=_end_with_newline(arguments.get("content", new)))
+        body = _CREATE.format(content=_quote(_end_with_newline(arguments.get("content", new))))
     else:
         return f"git checkout -- {shlex.quote(path)}"
     mark = "END_OF_EDIT"
@@ -55,12 +56,37 @@ def write_shell_command(action: Action) -> str:
     return _EDIT_SCRIPT.format(path=path, body=body, mark=mark)
 
 
-def _write_view(path: str, arguments: dict[str, str]) -> str:
-    start, end = arguments.get("start", ""), arguments.get("end", "")
-    if not start.isdigit():
+def read_view_range(action: Action) -> tuple[str, int | None, int | None] | None:
+    """Return path, first and last line of a view (None: from the start, to the end); None for other actions."""
+    arguments = action.arguments
+    if action.tool != "editor" or arguments.get("command", "view") != "view":
+        return None
+    start, end = (_read_line(arguments.get(name, "")) for name in ("start", "end"))
+    if start is None or (end is not None and end < start):
+        return arguments.get("path", ""), None, None
+    return arguments.get("path", ""), start, end
+
+
+def _read_line(text: str) -> int | None:
+    return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def _write_view(path: str, start: int | None, end: int | None) -> str:
+    if start is None:
         return f"cat -n {shlex.quote(path)}"
-    last = end if end.isdigit() else "$"
-    return f"cat -n {shlex.quote(path)} | sed -n {shlex.quote(f'{start},{last}p')}"
+    return f"cat -n {shlex.quote(path)} | sed -n {shlex.quote(f'{start},{end or _LAST}p')}"
+
+
+def _quote(text: str) -> str:
+    """Return a Python literal that shows the text's lines as they are, if it can."""
+    if (
+        "\\" in text
+        or "'''" in text
+        or "\r" in text
+        or not text.replace("\n", "").replace("\t", "").isprintable()
+    ):
+        return repr(text)
+    return f"'''\n{text}\n'''[1:-1]"
 
 
 def _end_with_newline(text: str) -> str:

@@ -17,6 +17,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     parse_usage,
     to_id,
 )
+from langgraph_takeover.handoff.readers.sessions import ToolResult
 from langgraph_takeover.handoff.trace.events import UNREADABLE
 
 BASH_BLOCK = re.compile(r"```bash\s*\n(.*?)\n```", re.DOTALL)
@@ -137,6 +138,14 @@ def _build_call(text: str, command: str, result: RecordedResult | None, usage: A
     if is_submission and (result is None or result.exit_code is None):
         return RecordedCall(text, "finish", {"command": command}, result, usage)
     return RecordedCall(text, "shell", {"command": command}, result, usage)
+
+
+def parse_result(name: str, arguments: Mapping[str, Any], content: Any) -> ToolResult:
+    """Parse what the model saw of a call."""
+    text = extract_text(content)
+    found = _read_result(text)
+    output = text if found.output is None else found.output
+    return ToolResult(output, found.exit_code, timed_out=found.timed_out)
 
 
 def _read_result(output: str) -> RecordedResult:

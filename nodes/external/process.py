@@ -250,13 +250,15 @@ class ExternalProcess:
             time.sleep(0.02)
 
     def _read_results(self, reply: AIMessage, messages: list[BaseMessage]) -> tuple[CallResult, ...]:
-        texts = {each.tool_call_id: each.text for each in messages if isinstance(each, ToolMessage)}
+        shown = {each.tool_call_id: each for each in messages if isinstance(each, ToolMessage)}
         results: list[CallResult] = []
         for call in (*reply.tool_calls, *reply.invalid_tool_calls):
             arguments = call["args"] if isinstance(call["args"], dict) else {"arguments": str(call["args"])}
             tool, normalized = normalize_call(str(call["name"]), arguments)
-            text = texts.get(str(call["id"]), "")
-            read = self.agent.adapter.read_result(str(call["name"]), arguments, text)
+            message = shown.get(str(call["id"]))
+            text = message.text if message else ""
+            is_error = message is not None and message.status == "error"
+            read = self.agent.adapter.read_result(str(call["name"]), arguments, text, is_error=is_error)
             self._note_running(arguments, normalized.get("command", ""), read)
             results.append(
                 CallResult(

@@ -40,9 +40,14 @@ def find_program(adapter: AgentAdapter, path: Path | None = None) -> AgentProgra
         raise AgentProgramError(f"{adapter.name}: {wanted.executable} is not on PATH (install it)")
     resolved = Path(command).resolve()
     package = next((each for each in resolved.parents if each.name == "node_modules"), resolved.parent)
-    found = [each for pattern in wanted.package_patterns for each in sorted(package.glob(pattern))]
-    program = found[0] if found else resolved
-    root = program.parent.parent
+    found = [
+        (directory, each.file)
+        for each in wanted.packaged
+        if each.directory
+        for directory in sorted(package.glob(each.directory))
+    ]
+    root, file = found[0] if found else (resolved.parent, resolved.name)
+    program = root / file
     try:
         done = subprocess.run(
             [program, "--version"], env={}, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
@@ -53,6 +58,6 @@ def find_program(adapter: AgentAdapter, path: Path | None = None) -> AgentProgra
     inside = f"/opt/takeover/{adapter.name}"
     return AgentProgram(
         mounts=(ProgramMount(directory=root, inside=inside),),
-        argv=(f"{inside}/{program.relative_to(root)}",),
+        argv=(f"{inside}/{file}",),
         version=version[0] if version else "",
     )

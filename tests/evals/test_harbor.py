@@ -103,7 +103,11 @@ def build_chain(tmp_path: Path) -> list[Trace]:
     (base,) = read_traces(tmp_path / "run.json")
     assert isinstance(base, Trace)
     point = detectors.list_points(base.events, base.base_directories)[0]
-    traces = [base.model_copy(update={"id": "first", "format": "takeover"})]
+    usage = Usage(prompt_tokens=9, completion_tokens=1)
+    events = [
+        event.model_copy(update={"usage": usage if event.kind == "action" else None}) for event in base.events
+    ]
+    traces = [base.model_copy(update={"id": "first", "format": "takeover", "events": tuple(events)})]
     for name, before in (("second", "first"), ("third", "second"), ("fourth", "third"), ("other", "first")):
         link = Continuation(trace=before, record=f"{before}.r", point=point, view="trace")
         traces.append(traces[0].model_copy(update={"id": name, "continues": link}))

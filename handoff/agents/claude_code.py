@@ -1,0 +1,180 @@
+"""Claude Code: Anthropic's coding agent (`claude`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+
+from langgraph_takeover.handoff.agents.adapter import (
+    RESUME_MESSAGE,
+    AgentCommand,
+    AgentOutput,
+    Api,
+    Asker,
+    Launch,
+    NativeCall,
+    NativeSession,
+    PackagedProgram,
+    ProgramFiles,
+    Setup,
+    escape_slash_command,
+    is_session_id,
+    resolve_path,
+)
+from langgraph_takeover.handoff.agents.json_lines import read_result_lines, write_json_lines
+from langgraph_takeover.handoff.agents.resume_markers import strip_resume_markers
+from langgraph_takeover.handoff.agents.session_names import derive_uuid, format_time, replace_by_dashes
+from langgraph_takeover.handoff.agents.session_steps import list_session_steps
+from langgraph_takeover.handoff.agents.shell_calls import read_view_range, write_shell_command
+from langgraph_takeover.handoff.readers.claude_code import parse_result
+from langgraph_takeover.handoff.readers.sessions import ToolResult
+from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.conversation import History
+
+_ENVIRONMENT = {
+    "ANTHROPIC_API_KEY": "none",
+    "API_TIMEOUT_MS": "86400000",
+    "CLAUDE_CODE_DISABLE_ATTACHMENTS": "1",
+    "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "CLAUDE_CODE_EAGER_FLUSH": "1",
+    "CLAUDE_CODE_MAX_RETRIES": "0",
+    "CLAUDE_CODE_RESUME_PROMPT": RESUME_MESSAGE,
+    "DISABLE_AUTOUPDATER": "1",
+    "DISABLE_COMPACT": "1",
+    "IS_SANDBOX": "1",
+}
+_OPTIONS = (
+    "-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions", "--disable-slash-commands",
+    "--tools", "Bash,Edit,Read,Write", "--setting-sources", "",
+)  # fmt: skip
+_INTERRUPTED_REPLY = "No response requested."
+"""Claude Code writes this reply itself where a resumed history ends with a user's message or a result."""
+_MAX_DIRECTORY_CHARS = 200
+_USAGE = {"input_tokens": 0, "output_tokens": 0}
+
+
+class ClaudeCode:
+    """Implements `AgentAdapter`. Its session file lags behind a request by up to 0.1 s.
+
+    Its Edit and Write tools demand that the session has read the file before, so edits are written as shell commands.
+    """
+
+    name = "claude-code"
+    api: Api = "messages"
+    program = ProgramFiles(
+        executable="claude",
+        packaged=(PackagedProgram(directory="@anthropic-ai/claude-code-linux-*", file="claude"),),
+        install="npm install -g @anthropic-ai/claude-code",
+        oldest="2.1.0",
+        newest="2.1.197",
+    )
+
+    def setup(self, launch: Launch) -> Setup:
+        environment = {**_ENVIRONMENT, "ANTHROPIC_BASE_URL": f"http://127.0.0.1:{launch.port}"}
+        # Otherwise it writes this file about ten seconds after its start.
+        return Setup(files={".claude/.last-cleanup": format_time(launch.started_at)}, environment=environment)
+
+    def command(self, launch: Launch) -> AgentCommand:
+        session = ("--session-id", derive_uuid(launch))
+        if launch.session_id is not None:
+            session = ("--resume", launch.session_id)
+        argv = (*launch.program, *_OPTIONS, "--model", launch.model, *session)
+        return AgentCommand(argv=argv, stdin=escape_slash_command(launch.message))
+
+    def classify(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asker:
+        if not body.get("tools"):
+            return "aside"
+        return "child" if "x-claude-code-agent-id" in headers else "main"
+
+    def strip_markers(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+        return strip_resume_markers(messages, _INTERRUPTED_REPLY)
+
+    def session_glob(self, session_id: str, workspace: str) -> str:
+        return f".claude/projects/*/{session_id}.jsonl" if is_session_id(session_id) else ""
+
+    def write_call(self, action: Action, workspace: str) -> NativeCall:
+        if view := read_view_range(action):
+            path, start, end = view
+            lines = {} if start is None else {"offset": start, **({"limit": end - start + 1} if end else {})}
+            return NativeCall(name="Read", arguments={"file_path": resolve_path(workspace, path), **lines})
+        return NativeCall(name="Bash", arguments={"command": write_shell_command(action)})
+
+    def write_session(self, history: History, launch: Launch) -> NativeSession:
+        session_id = derive_uuid(launch, history.opening)
+        steps, account = list_session_steps(history)
+        messages: list[dict[str, Any]] = [_user(history.opening)] if history.opening else []
+        for number, step in enumerate(steps):
+            # A message id of its own keeps neighbouring replies apart.
+            head = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": launch.model}
+            text = [{"type": "text", "text": step.thought}] if step.thought else []
+            if step.action is None:
+                messages += [
+                    {**head, "content": text, "stop_reason": "end_turn", "usage": _USAGE},
+                    _user(step.result),
+                ]
+                continue
+            call = self.write_call(step.action, launch.workspace)
+            use = {"type": "tool_use", "id": step.call_id, "name": call.name, "input": dict(call.arguments)}
+            result = {"type": "tool_result", "tool_use_id": step.call_id, "content": step.result}
+            blocks = [*text, use]
+            messages += [
+                {**head, "content": [block], "stop_reason": "tool_use", "usage": _USAGE} for block in blocks
+            ]
+            messages.append(_user([result]))
+        path = f".claude/projects/{_name_directory(launch.workspace)}/{session_id}.jsonl"
+        lines = write_json_lines(_chain(messages, session_id, launch, self.program.newest))
+        return NativeSession(session_id=session_id, files={path: lines}, account=tuple(account))
+
+    def read_result(
+        self, name: str, arguments: Mapping[str, Any], text: str, *, is_error: bool
+    ) -> ToolResult:
+        return parse_result(name, arguments, text, {"is_error": is_error})
+
+    def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
+        return read_result_lines(stdout, exit_code)
+
+
+def _user(content: str | list[dict[str, Any]]) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def _chain(
+    messages: list[dict[str, Any]], session_id: str, launch: Launch, version: str
+) -> Iterator[dict[str, Any]]:
+    """Yield the line of each message. Lines without `uuid`, `parentUuid` or `timestamp` are lost in silence."""
+    parent = None
+    for number, message in enumerate(messages):
+        line_id = derive_uuid(launch, session_id, number)
+        yield {
+            "parentUuid": parent,
+            "isSidechain": False,
+            "userType": "external",
+            "type": message["role"],
+            "message": message,
+            "uuid": line_id,
+            "timestamp": format_time(launch.started_at),
+            "cwd": launch.workspace,
+            "sessionId": session_id,
+            "version": version,
+        }
+        parent = line_id
+
+
+def _name_directory(workspace: str) -> str:
+    """Return the directory of a workspace's sessions; of a long path it has the start, and a hash."""
+    name = replace_by_dashes(workspace)
+    if len(name) <= _MAX_DIRECTORY_CHARS:
+        return name
+    value = 0
+    units = workspace.encode("utf-16-le")
+    for index in range(0, len(units), 2):
+        value = (value * 31 + int.from_bytes(units[index : index + 2], "little")) & 0xFFFFFFFF
+    value = abs(value - (1 << 32) if value >= 1 << 31 else value)
+    digits = ""
+    while value or not digits:
+        value, digit = divmod(value, 36)
+        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
+    return f"{name[:_MAX_DIRECTORY_CHARS]}-{digits}"

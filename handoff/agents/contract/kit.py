@@ -1,0 +1,113 @@
+"""Run the real program of an agent in a directory of its own, against a scripted endpoint."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from langgraph_takeover.handoff.agents.adapter import AgentAdapter, AgentOutput, Launch
+
+
+class AgentKit:
+    """An adapter, the command line of its program, and the directories in which it runs.
+
+    `directory` is new or empty. The agent's home directory and its workspace are made in it.
+    """
+
+    def __init__(self, adapter: AgentAdapter, program: tuple[str, ...], directory: Path) -> None:
+        self.adapter, self.program = adapter, program
+        self.home, self.workspace = directory / "home", directory / "work space"
+        self.home.mkdir(parents=True)
+        self.workspace.mkdir()
+
+    def launch(self, port: int, message: str, session_id: str | None = None) -> Launch:
+        """Return the description of a start."""
+        return Launch(
+            program=self.program,
+            home=str(self.home),
+            workspace=str(self.workspace),
+            port=port,
+            model="scripted-model",
+            message=message,
+            session_id=session_id,
+        )
+
+    def write_files(self, files: Mapping[str, str]) -> None:
+        """Write files below the home directory."""
+        for name, text in files.items():
+            path = self.home / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def start(self, launch: Launch) -> AgentRun:
+        """Write the files of `setup`, and start the agent."""
+        setup, command = self.adapter.setup(launch), self.adapter.command(launch)
+        self.write_files(setup.files)
+        return AgentRun(self, command.argv, command.stdin, setup.environment)
+
+
+class AgentRun:
+    """A started agent. Leaving its context kills it with everything that it started."""
+
+    def __init__(
+        self, kit: AgentKit, argv: tuple[str, ...], stdin: str, environment: Mapping[str, str]
+    ) -> None:
+        self.kit = kit
+        self._stdout, self._stderr = kit.home.parent / "stdout", kit.home.parent / "stderr"
+        names = ("PATH", "LANG", "LD_LIBRARY_PATH")
+        inherited = {name: os.environ[name] for name in names if name in os.environ}
+        standard_input = kit.home.parent / "stdin"
+        standard_input.write_text(stdin)
+        self.started_at = time.monotonic()
+        with standard_input.open() as source, self._stdout.open("w") as out, self._stderr.open("w") as err:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=source,
+                stdout=out,
+                stderr=err,
+                cwd=kit.workspace,
+                env={**inherited, "HOME": str(kit.home), "TMPDIR": str(kit.home.parent), **environment},
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> AgentRun:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill the agent and its process group."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def wait(self, timeout_s: float) -> int:
+        """Return the exit code. Raises TimeoutError with the end of the agent's output."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(
+                f"the agent runs longer than {timeout_s:.0f} s: {self.stdout[-2000:]}\n{self.stderr[-2000:]}"
+            ) from None
+
+    @property
+    def stdout(self) -> str:
+        """Standard output so far."""
+        return self._stdout.read_text(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        """Standard error so far."""
+        return self._stderr.read_text(errors="replace")
+
+    def read_output(self) -> AgentOutput:
+        """Return what the adapter reads from standard output."""
+        return self.kit.adapter.read_output(self.stdout, self._process.poll())

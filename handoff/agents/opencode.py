@@ -1,0 +1,148 @@
+"""opencode: the open-source coding agent of SST (`opencode`)."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+
+from langgraph_takeover.handoff.agents.adapter import (
+    AgentCommand,
+    AgentOutput,
+    Api,
+    Asker,
+    Launch,
+    NativeCall,
+    NativeSession,
+    PackagedProgram,
+    ProgramFiles,
+    Setup,
+    resolve_path,
+)
+from langgraph_takeover.handoff.agents.json_lines import dump_json, read_json_lines
+from langgraph_takeover.handoff.agents.opencode_session import OpenCodeSession
+from langgraph_takeover.handoff.agents.resume_markers import strip_resume_markers
+from langgraph_takeover.handoff.agents.session_steps import list_session_steps
+from langgraph_takeover.handoff.agents.shell_calls import read_view_range, write_shell_command
+from langgraph_takeover.handoff.readers.opencode import parse_result
+from langgraph_takeover.handoff.readers.sessions import ToolResult
+from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.conversation import History
+
+_IMPORTS = ".takeover-import"
+_PLUGIN = {"dependencies": {"@opencode-ai/plugin": "*"}}
+_NO_INSTALLATION = {
+    "node_modules/.keep": "",
+    "package.json": dump_json(_PLUGIN),
+    "package-lock.json": dump_json({"lockfileVersion": 3, "packages": {"": _PLUGIN}}),
+}
+"""Files that keep it from installing its plug-in library from npm at each start."""
+_ENVIRONMENT = {
+    "OPENCODE_DISABLE_AUTOCOMPACT": "1",
+    "OPENCODE_DISABLE_AUTOUPDATE": "1",
+    "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
+    "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+    "OPENCODE_DISABLE_MODELS_FETCH": "1",
+    "OPENCODE_DISABLE_PRUNE": "1",
+}
+
+
+class OpenCode:
+    """Implements `AgentAdapter`. It keeps sessions in a database; a written session is imported before its start."""
+
+    name = "opencode"
+    api: Api = "chat"
+    program = ProgramFiles(
+        executable="opencode",
+        packaged=(PackagedProgram(directory="opencode-linux-*", file="bin/opencode"),),
+        install="npm install -g opencode-ai",
+        oldest="1.18.0",
+        newest="1.18.33",
+    )
+
+    def setup(self, launch: Launch) -> Setup:
+        provider = {
+            "npm": "@ai-sdk/openai-compatible",
+            "options": {"baseURL": f"http://127.0.0.1:{launch.port}/v1", "apiKey": "none", "timeout": False},
+            "models": {launch.model: {"limit": {"context": 100_000_000, "output": 32_000}}},
+        }
+        config = {
+            "model": f"bridge/{launch.model}",
+            "enabled_providers": ["bridge"],
+            "provider": {"bridge": provider},
+            "autoupdate": False,
+            "share": "disabled",
+            "permission": "allow",
+            "compaction": {"auto": False, "prune": False},
+            "snapshot": False,
+            "lsp": False,
+            "formatter": False,
+            "agent": {"title": {"disable": True}},
+            "tools": {"task": False, "webfetch": False},
+        }
+        files = {**_NO_INSTALLATION, "opencode.json": dump_json(config)}
+        return Setup(
+            files={f".config/opencode/{name}": text for name, text in files.items()}, environment=_ENVIRONMENT
+        )
+
+    def command(self, launch: Launch) -> AgentCommand:
+        run = (*launch.program, "run", "--format", "json")
+        if launch.session_id is None:
+            return AgentCommand(argv=(*run, "--title", "Takeover"), stdin=launch.message)
+        file = shlex.quote(f"{launch.home}/{_IMPORTS}/{launch.session_id}.json")
+        load = f"{shlex.join((*launch.program, 'import'))} {file} </dev/null >&2 && rm {file} || exit"
+        resume = shlex.join((*run, "--session", launch.session_id))
+        script = f"if [ -f {file} ]; then {load}; fi; exec {resume}"
+        return AgentCommand(argv=("/bin/sh", "-c", script), stdin=launch.message)
+
+    def classify(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asker:
+        if not body.get("tools"):
+            return "aside"
+        return "child" if "x-parent-session-id" in headers else "main"
+
+    def strip_markers(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+        return strip_resume_markers(messages)
+
+    def session_glob(self, session_id: str, workspace: str) -> str:
+        return ""
+
+    def write_call(self, action: Action, workspace: str) -> NativeCall:
+        if view := read_view_range(action):
+            path, start, end = view
+            lines = {} if start is None else {"offset": start, **({"limit": end - start + 1} if end else {})}
+            return NativeCall(name="read", arguments={"filePath": resolve_path(workspace, path), **lines})
+        arguments = {"command": write_shell_command(action), "description": action.tool}
+        return NativeCall(name="bash", arguments=arguments)
+
+    def write_session(self, history: History, launch: Launch) -> NativeSession:
+        steps, account = list_session_steps(history)
+        session = OpenCodeSession(launch, history.opening)
+        session.add_user(history.opening)
+        for step in steps:
+            call = self.write_call(step.action, launch.workspace) if step.action else None
+            session.add_reply(step, call)
+            if call is None:
+                session.add_user(step.result)
+        path = f"{_IMPORTS}/{session.id}.json"
+        content = dump_json(session.export(self.program.newest))
+        return NativeSession(session_id=session.id, files={path: content}, account=tuple(account))
+
+    def read_result(
+        self, name: str, arguments: Mapping[str, Any], text: str, *, is_error: bool
+    ) -> ToolResult:
+        return parse_result(name, arguments, text)
+
+    def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
+        session_id, message, is_complete = None, "", False
+        for line in read_json_lines(stdout):
+            session_id = line.get("sessionID") or session_id
+            part, error = line.get("part"), line.get("error")
+            is_complete = isinstance(part, dict) and part.get("reason") == "stop"
+            if line.get("type") == "text" and isinstance(part, dict):
+                message = str(part.get("text"))
+            elif line.get("type") == "error":
+                message = dump_json(error) if isinstance(error, dict) else str(error)
+        is_complete = is_complete and exit_code in (0, None)
+        return AgentOutput.from_untrusted(session_id, message, is_complete=is_complete)

@@ -1,0 +1,150 @@
+"""Qwen Code: Alibaba's coding agent (`qwen`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+
+from langgraph_takeover.handoff.agents.adapter import (
+    AgentCommand,
+    AgentOutput,
+    Api,
+    Asker,
+    Launch,
+    NativeCall,
+    NativeSession,
+    PackagedProgram,
+    ProgramFiles,
+    Setup,
+    escape_slash_command,
+    is_session_id,
+    resolve_path,
+)
+from langgraph_takeover.handoff.agents.json_lines import dump_json, read_result_lines, write_json_lines
+from langgraph_takeover.handoff.agents.resume_markers import strip_resume_markers
+from langgraph_takeover.handoff.agents.session_names import derive_uuid, format_time, replace_by_dashes
+from langgraph_takeover.handoff.agents.session_steps import list_session_steps
+from langgraph_takeover.handoff.agents.shell_calls import read_view_range, write_shell_command
+from langgraph_takeover.handoff.readers.qwen_code import parse_result
+from langgraph_takeover.handoff.readers.sessions import ToolResult
+from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.conversation import History
+
+_SETTINGS = {
+    "$version": 4,
+    "general": {"enableAutoUpdate": False, "gitCoAuthor": {"commit": False, "pr": False}},
+    "memory": {"enableManagedAutoMemory": False},
+    "model": {
+        "chatCompression": {"contextPercentageThreshold": 0},
+        "generationConfig": {"contextWindowSize": 100_000_000, "maxRetries": 0, "timeout": 86_400_000},
+    },
+    "privacy": {"usageStatisticsEnabled": False},
+    "telemetry": {"enabled": False},
+    "tools": {"exclude": ["agent", "monitor", "send_message", "task_stop", "web_fetch"]},
+}
+
+
+class QwenCode:
+    """Implements `AgentAdapter`. Its session file lags behind a request by up to 15 ms."""
+
+    name = "qwen-code"
+    api: Api = "chat"
+    program = ProgramFiles(
+        executable="qwen",
+        packaged=(PackagedProgram(directory="", file="cli.js"),),
+        interpreter="node",
+        install="npm install -g @qwen-code/qwen-code",
+        oldest="0.15.0",
+        newest="0.15.10",
+    )
+
+    def setup(self, launch: Launch) -> Setup:
+        environment = {
+            "OPENAI_API_KEY": "none",
+            "OPENAI_BASE_URL": f"http://127.0.0.1:{launch.port}/v1",
+            "OPENAI_MODEL": launch.model,
+            "QWEN_CODE_NO_RELAUNCH": "1",
+            "QWEN_DEBUG_LOG_FILE": "0",
+        }
+        return Setup(files={".qwen/settings.json": dump_json(_SETTINGS)}, environment=environment)
+
+    def command(self, launch: Launch) -> AgentCommand:
+        session = ("--session-id", derive_uuid(launch))
+        if launch.session_id is not None:
+            session = ("--resume", launch.session_id)
+        options = ("--yolo", "--auth-type", "openai", "--output-format", "stream-json")
+        return AgentCommand(
+            argv=(*launch.program, *options, *session), stdin=escape_slash_command(launch.message)
+        )
+
+    def classify(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asker:
+        return "main" if body.get("tools") else "aside"
+
+    def strip_markers(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+        return strip_resume_markers(messages)
+
+    def session_glob(self, session_id: str, workspace: str) -> str:
+        return f".qwen/projects/*/chats/{session_id}.jsonl" if is_session_id(session_id) else ""
+
+    def write_call(self, action: Action, workspace: str) -> NativeCall:
+        if view := read_view_range(action):
+            path, start, end = view
+            lines = (
+                {} if start is None else {"offset": start - 1, **({"limit": end - start + 1} if end else {})}
+            )
+            return NativeCall(
+                name="read_file", arguments={"file_path": resolve_path(workspace, path), **lines}
+            )
+        arguments = {"command": write_shell_command(action), "is_background": False}
+        return NativeCall(name="run_shell_command", arguments=arguments)
+
+    def write_session(self, history: History, launch: Launch) -> NativeSession:
+        session_id = derive_uuid(launch, history.opening)
+        steps, account = list_session_steps(history)
+        lines = [_line("user", {"text": history.opening})] if history.opening else []
+        for step in steps:
+            text = [{"text": step.thought}] if step.thought else []
+            if step.action is None:
+                lines += [_line("assistant", *text), _line("user", {"text": step.result})]
+                continue
+            call = self.write_call(step.action, launch.workspace)
+            request = {"id": step.call_id, "name": call.name, "args": dict(call.arguments)}
+            response = {"id": step.call_id, "name": call.name, "response": {"output": step.result}}
+            lines.append(_line("assistant", *text, {"functionCall": request}))
+            lines.append(_line("tool_result", {"functionResponse": response}))
+        path = f".qwen/projects/{replace_by_dashes(launch.workspace)}/chats/{session_id}.jsonl"
+        content = write_json_lines(_chain(lines, session_id, launch, self.program.newest))
+        return NativeSession(session_id=session_id, files={path: content}, account=tuple(account))
+
+    def read_result(
+        self, name: str, arguments: Mapping[str, Any], text: str, *, is_error: bool
+    ) -> ToolResult:
+        return parse_result(name, arguments, text)
+
+    def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
+        return read_result_lines(stdout, exit_code)
+
+
+def _line(kind: str, *parts: dict[str, Any]) -> dict[str, Any]:
+    role = "model" if kind == "assistant" else "user"
+    return {"type": kind, "message": {"role": role, "parts": list(parts)}}
+
+
+def _chain(
+    lines: list[dict[str, Any]], session_id: str, launch: Launch, version: str
+) -> Iterator[dict[str, Any]]:
+    parent = None
+    for number, line in enumerate(lines):
+        line_id = derive_uuid(launch, session_id, number)
+        yield {
+            "uuid": line_id,
+            "parentUuid": parent,
+            "sessionId": session_id,
+            "timestamp": format_time(launch.started_at),
+            "cwd": launch.workspace,
+            "version": version,
+            **line,
+        }
+        parent = line_id
