@@ -42,6 +42,15 @@ sha512sum truncate yes nproc nice nohup stdbuf id whoami uname hostname arch pri
 egrep fgrep sed awk gawk mawk diff diff3 cmp patch tar gzip gunzip zcat bzip2 xz getopt column hexdump flock
 setsid logger more less kill mount umount script which ps pgrep pkill pidof top free uptime make perl git ldd
 """
+C_LIBRARY = (
+    "libdl.so.2",
+    "libm.so.6",
+    "libpthread.so.0",
+    "librt.so.1",
+    "libutil.so.1",
+    "libgcc_s.so.1",
+    "libstdc++.so.6",
+)
 TEMPLATES, LOCALE = Path("/usr/share/git-core/templates"), Path("/usr/lib/locale/C.utf8")
 EXCLUDED_FOLDERS = {"test", "idlelib", "tkinter", "turtledemo", "lib2to3", "site-packages", "dist-packages"}
 EXCLUDED_FILES = re.compile(
@@ -166,7 +175,7 @@ class ImageTree:
                 )
 
     def add_libraries(self) -> None:
-        """Add every library that the programs and modules added so far link to."""
+        """Add the C library, and every library that the programs and modules added so far link to."""
         ldd = subprocess.run(["ldd", *map(str, self.programs)], capture_output=True, text=True, check=False)
         paths = {Path(p) for p in re.findall(r"(?:=> |^\s+)(/\S+) \(0x", ldd.stdout, re.MULTILINE)}
         usual = next(p for p in paths if p.name.startswith("libc.so")).parent.resolve()
@@ -175,6 +184,10 @@ class ImageTree:
                 self.add_file(path)
             else:  # a library of an interpreter outside the default paths: put it where the loader always looks
                 self.add_file(path.resolve(), str(usual / path.name)[1:])
+        # Every usual image has them, and programs of external agents link to them.
+        for name in C_LIBRARY:
+            if (usual / name).exists() and usual / name not in paths:
+                self.add_file(usual / name)
 
 
 def build_base(tag: str = BASE, force: bool = False) -> str:

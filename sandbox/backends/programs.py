@@ -89,7 +89,10 @@ class MountedPrograms:
         self._root = overlay.merged_directory()
         paths = [program.inside.lstrip("/") for program in self._programs]
         places = [str(self._tree.root), str(self._root)]
-        _run([*holder.entry_command(), "sh", "-c", _MAKE_MOUNT_POINTS_SCRIPT, "sh", *places, *paths])
+        _run(
+            [*holder.entry_command(), "sh", "-c", _MAKE_MOUNT_POINTS_SCRIPT, "sh", *places, *paths],
+            "in the sandbox, /opt/takeover is a link, a file or cannot be made: restore another snapshot, or mount no programs",
+        )
         return [self._root / path for path in paths]
 
 
@@ -104,7 +107,10 @@ def _mount(
     entry = ["nsenter", f"--target={holder.first_pid}", "--mount"]
     if host_directories.owner_uid() is None:
         entry = holder.entry_command()
-    _run([*entry, "sh", "-c", _MOUNT_SCRIPT, "sh", *arguments])
+    _run(
+        [*entry, "sh", "-c", _MOUNT_SCRIPT, "sh", *arguments],
+        "check that the directories can be read; if their file system was mounted only now, try again",
+    )
     for program, target in zip(programs, targets, strict=True):
         _verify(program, target, holder.first_pid)
 
@@ -132,11 +138,9 @@ def _verify(program: ProgramMount, target: Path, first_pid: int) -> None:
         )
 
 
-def _run(argv: list[str]) -> None:
+def _run(argv: list[str], cure: str) -> None:
     done = subprocess.run(argv, env={"PATH": os.defpath}, capture_output=True, check=False)
     if done.returncode != 0:
         message = done.stderr.decode(errors="replace").strip().partition("\n")[0][-300:]
-        raise SandboxUnavailableError(
-            f"the programs of the sandbox cannot be mounted: {message or 'a link or a file is in the way of /opt/takeover'} "
-            "(restore a snapshot whose /opt/takeover is a directory, or mount no programs)"
-        )
+        reason = f": {message}" if message else ""
+        raise SandboxUnavailableError(f"the programs of the sandbox cannot be mounted{reason} ({cure})")

@@ -97,11 +97,17 @@ def test_the_listener_is_an_ordinary_socket(clean_sandbox: Sandbox, port: int) -
         assert not listener.get_inheritable()
 
 
-def test_a_listener_leaves_nothing_inside(clean_sandbox: Sandbox, port: int) -> None:
-    count = "ls -d /proc/[0-9]* | wc -l; ls / /tmp | wc -l"
-    before = check_output(clean_sandbox, count)
+def test_a_listener_leaves_nothing_inside(kit: Kit, clean_sandbox: Sandbox, port: int) -> None:
+    if not kit.is_isolated:
+        pytest.skip("this back end shows this host's processes")
+    processes, files = (
+        "echo /proc/[0-9]*",
+        "echo /* /tmp/*",
+    )  # by the shell itself, which starts nothing for it
+    before = set(check_output(clean_sandbox, processes).split()), check_output(clean_sandbox, files)
     with clean_sandbox.listen(port):
-        assert check_output(clean_sandbox, count) == before
+        assert set(check_output(clean_sandbox, processes).split()) <= before[0]
+        assert check_output(clean_sandbox, files) == before[1]
         assert clean_sandbox.changes() == ()
 
 

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -102,7 +103,7 @@ def _receive_listener(namespace: int, port: int, entry_command: Sequence[str]) -
             helper = subprocess.Popen(
                 [
                     *(*entry_command, "nsenter", f"--net=/proc/self/fd/{namespace}"),
-                    *(sys.executable, "-I", "-S", "-c", _HELPER_PROGRAM, str(port)),
+                    *(_find_interpreter(), "-I", "-S", "-c", _HELPER_PROGRAM, str(port)),
                 ],
                 env={"PATH": os.defpath},
                 cwd="/",
@@ -130,6 +131,13 @@ def _receive_listener(namespace: int, port: int, entry_command: Sequence[str]) -
     if outcome:
         raise _make_bind_error(port, int(outcome), "inside the sandbox")
     raise _make_entry_error(message.decode(errors="replace").strip()[-200:])
+
+
+def _find_interpreter() -> str:
+    """Return this process's interpreter, or this host's if a process with fewer privileges could not start the first."""
+    if os.access(sys.executable, os.X_OK):
+        return sys.executable
+    return shutil.which("python3", path=os.defpath) or sys.executable
 
 
 def _check_port(port: int) -> None:

@@ -84,7 +84,7 @@ def testbed_image(request: pytest.FixtureRequest) -> Callable[[], contextlib.Abs
 _DISABLE_LOCK = threading.Lock()
 
 
-def _disable_overlays(open_sandbox: Callable[..., Sandbox]) -> Callable[..., Sandbox]:
+def disable_overlays(open_sandbox: Callable[..., Sandbox]) -> Callable[..., Sandbox]:
     """Wrap a function that starts or restores a sandbox, so that it finds no overlayfs."""
 
     def open_without_overlays(*arguments: Any) -> Sandbox:
@@ -114,7 +114,7 @@ def open_kit(name: str, repository: Path, testbed_image: Any) -> Iterator[Kit]:
                 skip_missing(reason)
         open_functions = {"start": sandbox.start, "restore": sandbox.restore}
         if variant == "copied":
-            open_functions = {name: _disable_overlays(each) for name, each in open_functions.items()}
+            open_functions = {name: disable_overlays(each) for name, each in open_functions.items()}
         kit = Kit(
             base, **open_functions, is_isolated=backend != "process", has_exact_times=backend != "docker"
         )

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
+from langgraph_takeover.agents import ExternalAgentError
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.execution import threads
 from langgraph_takeover.evals.run.execution.grading import grade_cleaned, grade_patch, grade_predecessor
@@ -64,6 +65,7 @@ INFRASTRUCTURE_ERRORS: tuple[type[Exception], ...] = (
     ThreadHeldError,
     FencedError,
     SnapshotNotFoundError,
+    ExternalAgentError,
 )
 NOTES_TIMEOUT_S = 1800.0
 PROMPTS = prompts.compute_version("handoff", "nodes", "evals.tasks")
