@@ -59,10 +59,10 @@ const timelineOfRun = (row, details, varies) => {
     row,
     title: row.view,
     subtitle: [
-      varies.successor ? row.successor : "",
-      agentOf(row),
+      agentOf(row) || (varies.successor ? row.successor : ""),
       varies.repeat ? `repeat ${row.repeat}` : "",
       row.outcome === "graded" ? `${plural(row.events, "event")}${row.delta === undefined || row.delta === null ? "" : `, ${percent(row.delta)}`}` : "failed",
+      row.agent && varies.successor ? row.successor.slice(row.agent.length + 1) : "",
     ]
       .filter(Boolean)
       .join(" · "),
@@ -84,7 +84,7 @@ const timelinesOf = (point, rows, chunk) => {
   const varies = { successor: new Set(rows.map((row) => row.successor)).size > 1, repeat: new Set(rows.map((row) => row.repeat)).size > 1 };
   const before = {
     title: "predecessor",
-    subtitle: [point.predecessor ?? "", agentOf(point)].filter(Boolean).join(" · "),
+    subtitle: point.agent ? `${agentOf(point)} · ${point.predecessor.slice(point.agent.length + 1)}` : (point.predecessor ?? ""),
     events,
     missing: "record and trace missing",
     ends: hasRecord ? "▸ handed over" : events ? "position of the handoff point unknown: record missing" : "",
