@@ -29,6 +29,8 @@ Examples:
   takeover-detect trajectories/ --score labels.jsonl --misses
 
   takeover-detect --score tests/handoff/labels.jsonl
+
+  takeover-detect --session latest --agent codex
 """
 _WIDE_CONSOLE, _FIXED_WIDTH, _NARROW_FIXED_WIDTH = 120, 92, 64
 _MIN_COMMAND_WIDTH, _MAX_KIND_WIDTH = 8, 26
@@ -54,9 +56,24 @@ def command(
         typer.Option(
             "--format",
             help="Format of the files; 'auto' detects it from the content. mini-swe-agent-v1, mini-swe-agent-v2, "
-            "swe-agent-0.x, swe-agent-1.x, openhands-v0, openhands-v1, atif, langchain, takeover.",
+            "swe-agent-0.x, swe-agent-1.x, openhands-v0, openhands-v1, codex, claude-code, qwen-code, opencode, atif, "
+            "langchain, takeover.",
         ),
     ] = "auto",
+    session: Annotated[
+        str | None,
+        typer.Option(
+            help="Session of an external agent in your home directory: its id, the beginning of the id, or 'latest'.",
+            show_default=False,
+        ),
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            help="Agent of --session: codex, claude-code, qwen-code or opencode. Default: all.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per trace, one per line.")
     ] = False,
@@ -69,35 +86,43 @@ def command(
     """Detect the handoff points of recorded runs of any coding agent."""
     from rich.console import Console
 
-    from langgraph_takeover.evals.cli.trace_files import UnknownTraceError, find_trace_files, read_traces
+    from langgraph_takeover.evals.cli.trace_files import UnknownTraceError, read_traces, select_trace_files
     from langgraph_takeover.evals.reports.detector_labels import LabelError, read_labels, select_labels
 
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
     try:
-        files = find_trace_files(traces or _find_trace_directories(score))
-        if score is not None:
-            labels = read_labels(score)
-            meant = [file for file in files if select_labels(labels, str(file))]
-            _print_scores(console, read_traces(meant, trace_format), labels, as_json=as_json, misses=misses)
-            return
-        found = read_traces(files, trace_format)
-        shown = 0
-        for name, trace in found:
-            shown += 1
-            if as_json:
-                print(json.dumps(build_report(name, trace)), flush=True)
-            else:
-                _print_timeline(console, name, trace)
+        patterns = traces or ([] if session is not None else _find_trace_directories(score))
+        with select_trace_files(patterns, session, agent) as files:
+            if score is not None:
+                labels = read_labels(score)
+                meant = [file for file in files if select_labels(labels, str(file))]
+                _print_scores(
+                    console, read_traces(meant, trace_format), labels, as_json=as_json, misses=misses
+                )
+                return
+            shown = _print_traces(console, read_traces(files, trace_format), as_json=as_json)
     except (LabelError, UnknownTraceError) as error:
         _exit_with_usage_error(str(error))
     if not shown:
         _exit_with_usage_error("no trace could be read")
 
 
+def _print_traces(console: Console, traces: Iterable[tuple[str, Trace]], *, as_json: bool) -> int:
+    """Print each trace; return their number."""
+    shown = 0
+    for name, trace in traces:
+        shown += 1
+        if as_json:
+            print(json.dumps(build_report(name, trace)), flush=True)
+        else:
+            _print_timeline(console, name, trace)
+    return shown
+
+
 def _find_trace_directories(labels: Path | None) -> list[str]:
     """Default directories of labelled runs."""
     if labels is None:
-        _exit_with_usage_error("PATHS: pass files, directories or globs of recorded runs")
+        _exit_with_usage_error("PATHS: pass files, directories or globs of recorded runs, or --session ID")
     directories = [directory for directory in (labels.parent, _SHARED_TRAJECTORIES) if directory.is_dir()]
     print(f"looking in {', '.join(map(str, directories))}", file=sys.stderr)
     return [str(directory) for directory in directories]

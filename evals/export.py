@@ -25,6 +25,8 @@ Examples:
   takeover-export runs/20260101-120000/traces --out atif
 
   takeover-export run.traj.json --out atif
+
+  takeover-export --session latest --out atif
 """
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -32,24 +34,47 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command(epilog=_EPILOG)
 def command(
-    traces: Annotated[
-        list[str],
-        typer.Argument(help="Files, directories or globs, as for takeover-detect.", metavar="TRACE…"),
-    ],
     out: Annotated[Path, typer.Option(help="Directory for the documents, one per run; created if missing.")],
+    traces: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Files, directories or globs, as for takeover-detect. Optional with --session.",
+            metavar="[TRACE…]",
+            show_default=False,
+        ),
+    ] = None,
     trace_format: Annotated[
         str, typer.Option("--format", help="Format of the files; 'auto' detects it.")
     ] = "auto",
+    session: Annotated[
+        str | None,
+        typer.Option(
+            help="Session of an external agent in your home directory: its id, the beginning of the id, or 'latest'.",
+            show_default=False,
+        ),
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            help="Agent of --session: codex, claude-code, qwen-code or opencode. Default: all.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Export recorded runs as ATIF, the Agent Trajectory Interchange Format.
 
     Runs of one call are linked: a predecessor's document names the documents of its takeovers. The name of a document
     consists of its run and the recorded format. An existing document of that name is replaced.
     """
-    from langgraph_takeover.evals.cli.trace_files import UnknownTraceError, find_trace_files, read_traces
+    from langgraph_takeover.evals.cli.trace_files import UnknownTraceError, read_traces, select_trace_files
 
     try:
-        found = list(read_traces(find_trace_files(traces), trace_format))
+        if not traces and session is None:
+            raise UnknownTraceError(
+                "TRACE: pass files, directories or globs of recorded runs, or --session ID"
+            )
+        with select_trace_files(traces or (), session, agent) as files:
+            found = list(read_traces(files, trace_format))
     except UnknownTraceError as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(USAGE) from None

@@ -50,6 +50,31 @@ def find_trace_files(patterns: Sequence[str]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
+@contextmanager
+def select_trace_files(
+    patterns: Sequence[str], session: str | None = None, agent: str | None = None
+) -> Iterator[list[Path]]:
+    """Provide the files that the arguments and `--session` select. Raises UnknownTraceError."""
+    from langgraph_takeover.handoff.readers.external import session_files
+
+    if session is None:
+        if agent is not None:
+            raise UnknownTraceError("--agent: it limits the search of --session (pass --session ID)")
+        yield find_trace_files(patterns)
+        return
+    if agent is not None and agent not in session_files.AGENTS:
+        raise UnknownTraceError(
+            f"--agent: unknown agent {agent!r:.80} (use {', '.join(session_files.AGENTS)})"
+        )
+    files = find_trace_files(patterns) if patterns else []
+    agents = session_files.AGENTS if agent is None else (agent,)
+    try:
+        with session_files.open_session(session, Path.home(), agents) as path:
+            yield [*files, path]
+    except session_files.SessionError as error:
+        raise UnknownTraceError(f"--session: {make_printable(str(error))}") from error
+
+
 def read_traces(files: Sequence[Path], trace_format: str) -> Iterator[tuple[str, Trace]]:
     """Read every readable trace with its name; others print one line on stderr. Raises UnknownTraceError."""
     from langgraph_takeover.handoff.readers import FORMATS, TraceError, read_traces
@@ -57,13 +82,16 @@ def read_traces(files: Sequence[Path], trace_format: str) -> Iterator[tuple[str,
     if trace_format != "auto" and trace_format not in FORMATS:
         raise UnknownTraceError(f"--format: unknown format {trace_format!r} (use auto, {', '.join(FORMATS)})")
     for path in files:
+        printed: set[str] = set()
         try:
             mode = path.stat().st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISFIFO(mode)):
                 raise TraceError(f"{path}: neither a file nor a directory")
             for number, trace in enumerate(read_traces(path, trace_format)):
                 if isinstance(trace, TraceError):
-                    _print_error(str(trace))
+                    if str(trace) not in printed:
+                        _print_error(str(trace))
+                    printed.add(str(trace))
                 else:
                     several = number > 0 or path.suffix == ".jsonl"
                     yield f"{path}#{number}" if several else str(path), trace

@@ -53,14 +53,15 @@ class AgentToolsModel(BaseChatModel):
         reply = result.generations[0].message
         assert isinstance(reply, AIMessage)
         call = reply.tool_calls[0] if reply.tool_calls else None
-        if call is None or call["name"] == "finish":
-            message = call["args"].get("message", "") if call else ""
+        action = Action(call["name"], call["args"]) if call else Action("finish", {})
+        own = self.adapter.write_call(action, self.workspace)
+        if own is None:
+            message = action.arguments.get("message", "")
             update: dict[str, Any] = {
                 "content": "\n".join(filter(None, (reply.text, message))) or "Done.",
                 "tool_calls": [],
             }
         else:
-            own = self.adapter.write_call(Action(call["name"], call["args"]), self.workspace)
             number = sum(isinstance(each, AIMessage) for each in messages)
             update = {
                 "tool_calls": [{"name": own.name, "args": dict(own.arguments), "id": f"call_{number:04}"}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +16,7 @@ from langgraph_takeover.evals import models
 from langgraph_takeover.evals.tasks import BUNDLED, Task, load_tasks
 from langgraph_takeover.graph.errors import ServedRunError
 from langgraph_takeover.graph.studio.factory import INPUT_ONLY, format_error_line
+from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.trace.action import ActionProtocol
 from langgraph_takeover.handoff.views import VIEWS
@@ -28,7 +30,8 @@ UNISOLATED_VARIABLE = "TAKEOVER_STUDIO_UNISOLATED"
 AS_REVIEWED = "as reviewed"
 _OTHER_MODELS = (
     f"The entries of {MODELS_FILE_VARIABLE} have endpoints of their own. openai:NAME is any model at OPENAI_BASE_URL, with "
-    "OPENAI_API_KEY from the server's environment."
+    "OPENAI_API_KEY from the server's environment. AGENT:MODEL, such as codex:openai:NAME, runs an external agent that is "
+    "installed on the server."
 )
 _EXAMPLE = '{"decision": "approve", "view": "structured"}'
 
@@ -51,7 +54,17 @@ def load_served_models() -> models.Models:
 
 def _list_models() -> list[str]:
     names = os.environ.get(MODELS_VARIABLE, "openai:gpt-5").split(",")
-    return [models.ORACLE, *load_served_models(), *(name.strip() for name in names if name.strip())]
+    known = [models.ORACLE, *load_served_models(), *(name.strip() for name in names if name.strip())]
+    installed = [each.name for each in ADAPTERS.values() if shutil.which(each.program.executable)]
+    return [
+        *known,
+        *(
+            f"{agent}:{name}"
+            for agent in installed
+            for name in known
+            if ":" not in name or name == models.ORACLE
+        ),
+    ]
 
 
 def list_allowed_names(variable: str) -> tuple[str, ...]:
@@ -215,8 +228,11 @@ def is_possible_model(name: str) -> bool:
     """Whether a client may choose the model: a known one, or any at the server's own endpoint."""
     if name in _list_models():
         return True
+    agent, model = models.split_agent(name)
+    if agent and model in _list_models():
+        return True
     # A client's own address would receive the server's key.
-    return re.fullmatch(r"openai:.+", name) is not None and models.parse_model_name(name).url is None
+    return re.fullmatch(r"openai:.+", model) is not None and models.parse_model_name(name).url is None
 
 
 def require_review(answer: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 from langgraph_takeover import Home, sandbox
+from langgraph_takeover.agents import AgentProgramError, ExternalAgent, external_agent
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.studio.forms import (
     AS_REVIEWED,
@@ -123,20 +124,37 @@ def _build_setup(
     _require_allowed("image", choices.image, IMAGES_VARIABLE)
     backend = _choose_backend(choices, started_backend)
     model, team, own = build_model("model", choices.model, task), None, ""
+    spec, agent = _build_sandbox_spec(choices, base, backend), _find_agent(choices.model)
+    if agent is not None:
+        spec = agent.mount(spec)
     if isinstance(choices, TeamChoices):
+        if agent is not None:
+            raise ChoiceError(f"model: {agent.name} works alone, not in a team (choose a model without it)")
         own = choices.supervisor_model if choices.supervisor else ""
         team = _build_team(choices, model, build_model("supervisor_model", own, task) if own else model)
     return ServedRunSetup(
         model=model,
         model_name=choices.model,
-        sandbox=_build_sandbox_spec(choices, base, backend),
+        sandbox=spec,
         run_id=f"{task.id}-{request.thread[-8:]}",
         settings=choices.model_dump(include=set(Settings.model_fields))
         | {"max_tokens": choices.max_tokens or None}
-        | select_model_settings(choices.model, own),
+        | select_model_settings(choices.model, own)
+        | {"agent": agent},
         team=team,
         initial_state=initial_state,
     )
+
+
+def _find_agent(model: str) -> ExternalAgent | None:
+    """The external agent of a model's name; None for the built-in one. Raises ChoiceError."""
+    name = models.parse_model_name(model)
+    if not name.agent:
+        return None
+    try:
+        return external_agent(name.agent, model_name=name.wire_name)
+    except AgentProgramError as error:
+        raise ChoiceError(f"model: {error}") from error
 
 
 def _require_allowed(field: str, name: str, variable: str) -> None:
@@ -262,9 +280,9 @@ def _build_own_sandbox_spec(choices: Choices, backend: BackendName) -> SandboxSp
 def select_model_settings(name: str, supervisor: str) -> dict[str, Any]:
     """The settings that the model's entry states; no prices if those of the supervisor's model differ."""
     served = load_served_models()
-    if (entry := served.get(name)) is None:
+    if (entry := served.get(models.split_agent(name)[1])) is None:
         return {}
-    other = served.get(supervisor or name)
+    other = served.get(supervisor or models.split_agent(name)[1])
     same = other is not None and other.price == entry.price
     return {"window_tokens": entry.window, "prices": entry.prices if same else None}
 
@@ -275,7 +293,7 @@ def build_model(field: str, name: str, task: Task) -> BaseChatModel:
         raise ChoiceError(
             f"{field}: unknown model {name!r} (choose {', '.join((models.ORACLE, *served))} or openai:NAME)"
         )
-    if name == models.ORACLE and load_bundled_tasks().get(task.id) != task:
+    if models.is_builtin(name) and load_bundled_tasks().get(task.id) != task:
         raise ChoiceError(
             f"{field}: {models.ORACLE} supports only the bundled tasks and prompts (choose openai:NAME)"
         )

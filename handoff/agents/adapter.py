@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Protocol
 from langchain_core.messages import BaseMessage
 from pydantic import Field
 
-from langgraph_takeover.handoff.readers.sessions import ToolResult
+from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
 from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
@@ -159,8 +159,8 @@ class AgentAdapter(Protocol):
         Empty if the agent keeps its sessions in a database, or if the id is invalid.
         """
 
-    def write_call(self, action: Action, workspace: str) -> NativeCall:
-        """Return an action as a call of the agent's own tools."""
+    def write_call(self, action: Action, workspace: str) -> NativeCall | None:
+        """Return an action as a call of the agent's own tools; None if it is a reply without a call, as `finish` is."""
 
     def write_session(self, history: History, launch: Launch) -> NativeSession:
         """Return a history as a session that `command` can resume."""

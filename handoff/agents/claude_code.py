@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -23,13 +23,19 @@ from langgraph_takeover.handoff.agents.adapter import (
     is_session_id,
     resolve_path,
 )
-from langgraph_takeover.handoff.agents.json_lines import read_result_lines, write_json_lines
 from langgraph_takeover.handoff.agents.resume_markers import strip_resume_markers
-from langgraph_takeover.handoff.agents.session_names import derive_uuid, format_time, replace_by_dashes
+from langgraph_takeover.handoff.agents.session_files import (
+    chain_lines,
+    derive_uuid,
+    format_time,
+    name_directory,
+    read_result_lines,
+    write_json_lines,
+)
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import read_view_range, write_shell_command
-from langgraph_takeover.handoff.readers.claude_code import parse_result
-from langgraph_takeover.handoff.readers.sessions import ToolResult
+from langgraph_takeover.handoff.readers.external.claude_code import parse_result
+from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
 
@@ -95,7 +101,9 @@ class ClaudeCode:
     def session_glob(self, session_id: str, workspace: str) -> str:
         return f".claude/projects/*/{session_id}.jsonl" if is_session_id(session_id) else ""
 
-    def write_call(self, action: Action, workspace: str) -> NativeCall:
+    def write_call(self, action: Action, workspace: str) -> NativeCall | None:
+        if action.tool == "finish":
+            return None
         if view := read_view_range(action):
             path, start, end = view
             lines = {} if start is None else {"offset": start, **({"limit": end - start + 1} if end else {})}
@@ -110,13 +118,13 @@ class ClaudeCode:
             # A message id of its own keeps neighbouring replies apart.
             head = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": launch.model}
             text = [{"type": "text", "text": step.thought}] if step.thought else []
-            if step.action is None:
+            call = self.write_call(step.action, launch.workspace) if step.action else None
+            if call is None:
                 messages += [
                     {**head, "content": text, "stop_reason": "end_turn", "usage": _USAGE},
                     _user(step.result),
                 ]
                 continue
-            call = self.write_call(step.action, launch.workspace)
             use = {"type": "tool_use", "id": step.call_id, "name": call.name, "input": dict(call.arguments)}
             result = {"type": "tool_result", "tool_use_id": step.call_id, "content": step.result}
             blocks = [*text, use]
@@ -124,8 +132,8 @@ class ClaudeCode:
                 {**head, "content": [block], "stop_reason": "tool_use", "usage": _USAGE} for block in blocks
             ]
             messages.append(_user([result]))
-        path = f".claude/projects/{_name_directory(launch.workspace)}/{session_id}.jsonl"
-        lines = write_json_lines(_chain(messages, session_id, launch, self.program.newest))
+        path = f".claude/projects/{name_directory(launch.workspace, _MAX_DIRECTORY_CHARS)}/{session_id}.jsonl"
+        lines = write_json_lines(chain_lines(map(_line, messages), session_id, launch, self.program.newest))
         return NativeSession(session_id=session_id, files={path: lines}, account=tuple(account))
 
     def read_result(
@@ -141,40 +149,5 @@ def _user(content: str | list[dict[str, Any]]) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-def _chain(
-    messages: list[dict[str, Any]], session_id: str, launch: Launch, version: str
-) -> Iterator[dict[str, Any]]:
-    """Yield the line of each message. Lines without `uuid`, `parentUuid` or `timestamp` are lost in silence."""
-    parent = None
-    for number, message in enumerate(messages):
-        line_id = derive_uuid(launch, session_id, number)
-        yield {
-            "parentUuid": parent,
-            "isSidechain": False,
-            "userType": "external",
-            "type": message["role"],
-            "message": message,
-            "uuid": line_id,
-            "timestamp": format_time(launch.started_at),
-            "cwd": launch.workspace,
-            "sessionId": session_id,
-            "version": version,
-        }
-        parent = line_id
-
-
-def _name_directory(workspace: str) -> str:
-    """Return the directory of a workspace's sessions; of a long path it has the start, and a hash."""
-    name = replace_by_dashes(workspace)
-    if len(name) <= _MAX_DIRECTORY_CHARS:
-        return name
-    value = 0
-    units = workspace.encode("utf-16-le")
-    for index in range(0, len(units), 2):
-        value = (value * 31 + int.from_bytes(units[index : index + 2], "little")) & 0xFFFFFFFF
-    value = abs(value - (1 << 32) if value >= 1 << 31 else value)
-    digits = ""
-    while value or not digits:
-        value, digit = divmod(value, 36)
-        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
-    return f"{name[:_MAX_DIRECTORY_CHARS]}-{digits}"
+def _line(message: dict[str, Any]) -> dict[str, Any]:
+    return {"type": message["role"], "message": message, "isSidechain": False, "userType": "external"}

@@ -21,15 +21,20 @@ from langgraph_takeover.handoff.agents.adapter import (
     Setup,
     is_session_id,
 )
-from langgraph_takeover.handoff.agents.json_lines import read_json_lines, write_json_lines
 from langgraph_takeover.handoff.agents.resume_markers import strip_resume_markers
-from langgraph_takeover.handoff.agents.session_names import derive_uuid, format_time
+from langgraph_takeover.handoff.agents.session_files import (
+    derive_uuid,
+    format_time,
+    read_json_lines,
+    write_json_lines,
+)
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import write_shell_command
-from langgraph_takeover.handoff.readers.codex import parse_result
-from langgraph_takeover.handoff.readers.sessions import ToolResult
+from langgraph_takeover.handoff.readers.external.codex import parse_result
+from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 _CONFIG = """\
 model = {model}
@@ -86,15 +91,10 @@ class Codex:
         return AgentCommand(argv=argv, stdin=launch.message)
 
     def classify(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asker:
-        try:
-            metadata = json.loads(headers.get("x-codex-turn-metadata", "{}"))
-        except ValueError:
-            metadata = {}
-        if not isinstance(metadata, dict):
+        metadata = _read_metadata(headers)
+        if metadata.get("request_kind") != "turn" or not body.get("tools"):
             return "aside"
-        if metadata.get("request_kind", "turn") != "turn" or not body.get("tools"):
-            return "aside"
-        return "main" if metadata.get("thread_source", "user") == "user" else "child"
+        return "main" if metadata.get("thread_source") == "user" else "child"
 
     def strip_markers(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         return strip_resume_markers(messages)
@@ -102,7 +102,9 @@ class Codex:
     def session_glob(self, session_id: str, workspace: str) -> str:
         return f".codex/sessions/*/*/*/rollout-*-{session_id}.jsonl" if is_session_id(session_id) else ""
 
-    def write_call(self, action: Action, workspace: str) -> NativeCall:
+    def write_call(self, action: Action, workspace: str) -> NativeCall | None:
+        if action.tool == "finish":
+            return None
         return NativeCall(name="exec_command", arguments={"cmd": write_shell_command(action)})
 
     def write_session(self, history: History, launch: Launch) -> NativeSession:
@@ -114,16 +116,18 @@ class Codex:
             "cwd": launch.workspace,
             "originator": "codex_exec",
             "cli_version": self.program.newest,
+            "source": "exec",
+            "thread_source": "user",
         }
         steps, account = list_session_steps(history)
         items = [_message("user", history.opening)] if history.opening else []
         for step in steps:
             if step.thought:
                 items.append(_message("assistant", step.thought))
-            if step.action is None:
+            call = self.write_call(step.action, launch.workspace) if step.action else None
+            if call is None:
                 items.append(_message("user", step.result))
                 continue
-            call = self.write_call(step.action, launch.workspace)
             arguments = json.dumps(call.arguments)
             items.append(
                 {"type": "function_call", "name": call.name, "arguments": arguments, "call_id": step.call_id}
@@ -163,3 +167,11 @@ class Codex:
 def _message(role: str, text: str) -> dict[str, Any]:
     kind = "input_text" if role == "user" else "output_text"
     return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+
+
+def _read_metadata(headers: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        metadata = parse_json(headers.get("x-codex-turn-metadata", "").encode())
+    except ValueError:
+        return {}
+    return metadata if isinstance(metadata, dict) else {}

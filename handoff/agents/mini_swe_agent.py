@@ -22,15 +22,15 @@ from langgraph_takeover.handoff.agents.adapter import (
     Setup,
     is_session_id,
 )
-from langgraph_takeover.handoff.agents.json_lines import dump_json, read_json_lines
-from langgraph_takeover.handoff.agents.session_names import derive_uuid
+from langgraph_takeover.handoff.agents.session_files import derive_uuid, dump_json, read_json_lines
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import write_shell_command
+from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.readers.mini_swe_agent import parse_result
-from langgraph_takeover.handoff.readers.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
 
+_SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 _DIRECTORY = ".mini-swe-agent"
 _DRIVER = Path(__file__).with_name("mini_driver.py").read_text(encoding="utf-8")
 
@@ -43,7 +43,7 @@ class MiniSweAgent:
     program = ProgramFiles(
         executable="mini",
         interpreter="python",
-        version_argv=("-I", "-c", "import importlib.metadata as m; print(m.version('mini-swe-agent'))"),
+        version_argv=("-c", "import importlib.metadata as m; print(m.version('mini-swe-agent'))"),
         install="pip install mini-swe-agent",
         oldest="2.4.0",
         newest="2.4.6",
@@ -65,7 +65,7 @@ class MiniSweAgent:
         directory = f"{launch.home}/{_DIRECTORY}"
         session = launch.session_id or derive_uuid(launch)
         argv = (
-            *launch.program, "-I", f"{directory}/driver.py", f"openai/{launch.model}", f"{directory}/{session}.json"
+            *launch.program, f"{directory}/driver.py", f"openai/{launch.model}", f"{directory}/{session}.json"
         )  # fmt: skip
         # Resumed without a message, its first request is the pending one.
         is_pending = launch.session_id is not None and launch.message == RESUME_MESSAGE
@@ -80,7 +80,9 @@ class MiniSweAgent:
     def session_glob(self, session_id: str, workspace: str) -> str:
         return f"{_DIRECTORY}/{session_id}.json" if is_session_id(session_id) else ""
 
-    def write_call(self, action: Action, workspace: str) -> NativeCall:
+    def write_call(self, action: Action, workspace: str) -> NativeCall | None:
+        if action.tool == "finish":
+            return NativeCall(name="bash", arguments={"command": _SUBMIT})
         return NativeCall(name="bash", arguments={"command": write_shell_command(action)})
 
     def write_session(self, history: History, launch: Launch) -> NativeSession:
@@ -88,11 +90,11 @@ class MiniSweAgent:
         steps, account = list_session_steps(history)
         messages: list[dict[str, Any]] = [{"role": "user", "content": history.opening}]
         for step in steps:
-            if step.action is None:
+            call = self.write_call(step.action, launch.workspace) if step.action else None
+            if call is None:
                 messages.append({"role": "assistant", "content": step.thought})
                 messages.append({"role": "user", "content": step.result})
                 continue
-            call = self.write_call(step.action, launch.workspace)
             function = {"name": call.name, "arguments": json.dumps(call.arguments)}
             calls = [{"id": step.call_id, "type": "function", "function": function}]
             messages.append({"role": "assistant", "content": step.thought, "tool_calls": calls})

@@ -21,13 +21,13 @@ from langgraph_takeover.handoff.agents.adapter import (
     Setup,
     resolve_path,
 )
-from langgraph_takeover.handoff.agents.json_lines import dump_json, read_json_lines
 from langgraph_takeover.handoff.agents.opencode_session import OpenCodeSession
 from langgraph_takeover.handoff.agents.resume_markers import strip_resume_markers
+from langgraph_takeover.handoff.agents.session_files import dump_json, read_json_lines
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import read_view_range, write_shell_command
-from langgraph_takeover.handoff.readers.opencode import parse_result
-from langgraph_takeover.handoff.readers.sessions import ToolResult
+from langgraph_takeover.handoff.readers.external.opencode import parse_result
+from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
 
@@ -108,7 +108,9 @@ class OpenCode:
     def session_glob(self, session_id: str, workspace: str) -> str:
         return ""
 
-    def write_call(self, action: Action, workspace: str) -> NativeCall:
+    def write_call(self, action: Action, workspace: str) -> NativeCall | None:
+        if action.tool == "finish":
+            return None
         if view := read_view_range(action):
             path, start, end = view
             lines = {} if start is None else {"offset": start, **({"limit": end - start + 1} if end else {})}

@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 from langgraph_takeover.handoff.agents.adapter import Launch, NativeCall
-from langgraph_takeover.handoff.agents.session_names import derive_uuid
+from langgraph_takeover.handoff.agents.session_files import derive_uuid
 from langgraph_takeover.handoff.agents.session_steps import SessionStep
 
 _TOKENS = {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}}

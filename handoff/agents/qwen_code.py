@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -22,13 +22,19 @@ from langgraph_takeover.handoff.agents.adapter import (
     is_session_id,
     resolve_path,
 )
-from langgraph_takeover.handoff.agents.json_lines import dump_json, read_result_lines, write_json_lines
 from langgraph_takeover.handoff.agents.resume_markers import strip_resume_markers
-from langgraph_takeover.handoff.agents.session_names import derive_uuid, format_time, replace_by_dashes
+from langgraph_takeover.handoff.agents.session_files import (
+    chain_lines,
+    derive_uuid,
+    dump_json,
+    name_directory,
+    read_result_lines,
+    write_json_lines,
+)
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import read_view_range, write_shell_command
-from langgraph_takeover.handoff.readers.qwen_code import parse_result
-from langgraph_takeover.handoff.readers.sessions import ToolResult
+from langgraph_takeover.handoff.readers.external.qwen_code import parse_result
+from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
 
@@ -88,7 +94,9 @@ class QwenCode:
     def session_glob(self, session_id: str, workspace: str) -> str:
         return f".qwen/projects/*/chats/{session_id}.jsonl" if is_session_id(session_id) else ""
 
-    def write_call(self, action: Action, workspace: str) -> NativeCall:
+    def write_call(self, action: Action, workspace: str) -> NativeCall | None:
+        if action.tool == "finish":
+            return None
         if view := read_view_range(action):
             path, start, end = view
             lines = (
@@ -106,16 +114,16 @@ class QwenCode:
         lines = [_line("user", {"text": history.opening})] if history.opening else []
         for step in steps:
             text = [{"text": step.thought}] if step.thought else []
-            if step.action is None:
+            call = self.write_call(step.action, launch.workspace) if step.action else None
+            if call is None:
                 lines += [_line("assistant", *text), _line("user", {"text": step.result})]
                 continue
-            call = self.write_call(step.action, launch.workspace)
             request = {"id": step.call_id, "name": call.name, "args": dict(call.arguments)}
             response = {"id": step.call_id, "name": call.name, "response": {"output": step.result}}
             lines.append(_line("assistant", *text, {"functionCall": request}))
             lines.append(_line("tool_result", {"functionResponse": response}))
-        path = f".qwen/projects/{replace_by_dashes(launch.workspace)}/chats/{session_id}.jsonl"
-        content = write_json_lines(_chain(lines, session_id, launch, self.program.newest))
+        path = f".qwen/projects/{name_directory(launch.workspace)}/chats/{session_id}.jsonl"
+        content = write_json_lines(chain_lines(lines, session_id, launch, self.program.newest))
         return NativeSession(session_id=session_id, files={path: content}, account=tuple(account))
 
     def read_result(
@@ -130,21 +138,3 @@ class QwenCode:
 def _line(kind: str, *parts: dict[str, Any]) -> dict[str, Any]:
     role = "model" if kind == "assistant" else "user"
     return {"type": kind, "message": {"role": role, "parts": list(parts)}}
-
-
-def _chain(
-    lines: list[dict[str, Any]], session_id: str, launch: Launch, version: str
-) -> Iterator[dict[str, Any]]:
-    parent = None
-    for number, line in enumerate(lines):
-        line_id = derive_uuid(launch, session_id, number)
-        yield {
-            "uuid": line_id,
-            "parentUuid": parent,
-            "sessionId": session_id,
-            "timestamp": format_time(launch.started_at),
-            "cwd": launch.workspace,
-            "version": version,
-            **line,
-        }
-        parent = line_id

@@ -11,18 +11,15 @@ from typing import Any, NamedTuple
 
 from langgraph_takeover.handoff.readers import (
     atif,
-    claude_code,
-    codex,
     langchain,
     mini_swe_agent,
-    opencode,
     openhands_v0,
     openhands_v1,
-    qwen_code,
     swarm,
     swe_agent,
     takeover,
 )
+from langgraph_takeover.handoff.readers.external import claude_code, codex, opencode, qwen_code
 from langgraph_takeover.handoff.readers.recorded_run import RecordedRun, TraceError, build_trace
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.trace.events import Trace
@@ -62,13 +59,16 @@ FORMATS = tuple(name for entry in _FORMAT_TABLE for name in entry.names)
 def read_traces(path: Path, format_name: str = "auto") -> Iterator[Trace | TraceError]:
     """Yield the traces of a file, or of a directory of numbered event files.
 
-    A file of several runs yields a `TraceError` for each unreadable run. An ATIF document with
-    embedded subagents is a file of several runs. Raises TraceError if the file contains no trace at all.
+    A file of several runs yields a `TraceError` for each unreadable run, so that the position of a run is its number. An
+    ATIF document with embedded subagents is a file of several runs. Raises TraceError if the file contains no trace at
+    all, or only lines of an unknown format.
     """
     rows = [part for row in _read_documents(path) for part in atif.split_document(row)]
     if len(rows) == 1:
         yield _parse_document(rows[0], path, _trace_name(path), format_name)
         return
+    if not any(isinstance(row, TraceError) or _find_format(row) for row in rows):
+        raise TraceError(_describe_unknown_format(path))
     for number, row in enumerate(rows):
         name = f"{_trace_name(path)}#{number}"
         if isinstance(row, TraceError):
@@ -157,9 +157,9 @@ def parse_trace(data: Any, name: str = "trace", format_name: str = "auto") -> Tr
 def _parse_document(data: Any, path: Path, name: str, format_name: str) -> Trace:
     if isinstance(data, TraceError):
         raise data
-    matching = next((entry for entry in _FORMAT_TABLE if entry.is_format(data)), None)
+    matching = _find_format(data)
     if matching is None:
-        raise TraceError(f"{path}: unknown trace format (supported: {', '.join(FORMATS)})")
+        raise TraceError(_describe_unknown_format(path))
     try:
         recording = matching.read(data, name)
         trace = recording if isinstance(recording, Trace) else build_trace(recording)
@@ -170,6 +170,15 @@ def _parse_document(data: Any, path: Path, name: str, format_name: str) -> Trace
     if format_name not in ("auto", trace.format, matching.names[0]):
         raise TraceError(f"{path}: format is {trace.format}, not {format_name} (use --format {trace.format})")
     return trace
+
+
+def _find_format(data: Any) -> _Format | None:
+    return next((entry for entry in _FORMAT_TABLE if entry.is_format(data)), None)
+
+
+def _describe_unknown_format(path: Path) -> str:
+    """The message for a file or for one line of it; it is the same for all lines, so that callers print it once."""
+    return f"{path}: unknown trace format (supported: {', '.join(FORMATS)})"
 
 
 def _trace_name(path: Path) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from langgraph_takeover.handoff.readers import tool_names
+from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
@@ -17,7 +18,6 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     parse_usage,
     to_id,
 )
-from langgraph_takeover.handoff.readers.sessions import ToolResult
 from langgraph_takeover.handoff.trace.events import UNREADABLE
 
 BASH_BLOCK = re.compile(r"```bash\s*\n(.*?)\n```", re.DOTALL)

@@ -148,6 +148,12 @@ class AgentConfig(Settings):
 
     @model_validator(mode="after")
     def _check_tool_support(self) -> AgentConfig:
+        if getattr(self.model, "passes_requests_on", False):
+            if self.agent is None:
+                raise ValueError(
+                    "model: a vendor's endpoint needs an external agent's requests (pass agent=)"
+                )
+            return self
         if self.agent is None and self.protocol != "native":
             return self
         if type(self.model).bind_tools is BaseChatModel.bind_tools:

@@ -13,15 +13,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Literal
 
 from langchain_core.messages import AIMessage
 
 from langgraph_takeover.nodes.external.apis import (
+    MODEL_PATHS,
     Api,
     HttpReply,
     ModelRequest,
     RequestError,
+    WireRequest,
     estimate_request_tokens,
     parse_request,
     write_error,
@@ -39,11 +42,6 @@ from langgraph_takeover.sandbox.interface import TakeoverError
 
 RequestKind = Literal["main", "child", "aside"]
 """Of the main conversation, of a subagent, or beside both, such as for a title."""
-MODEL_PATHS: dict[Api, str] = {
-    "responses": "/v1/responses",
-    "messages": "/v1/messages",
-    "chat": "/v1/chat/completions",
-}
 _COUNT_PATH = "/v1/messages/count_tokens"
 _JSON_TYPE = "application/json"
 _POLL_S = 0.25
@@ -166,55 +164,59 @@ class Bridge:
         thread = threading.Thread(target=self._serve, args=(connection,), name="bridge-request", daemon=True)
         with self._changed:
             is_refused = self._is_closed or len(self._connections) >= self._limits.connections
-            if is_refused:
-                self.refused["connections"] += 1
-            else:
+            if not is_refused:
                 self._connections[connection] = thread
         if is_refused:
             connection.close()
+            self._count_refusal("connections")
             time.sleep(_OVERLOAD_PAUSE_S)
             return
         try:
             thread.start()
         except RuntimeError:  # no further thread
-            self._end(connection, "threads")
+            self._count_refusal("threads")
+            self._end(connection)
 
     def _serve(self, connection: HttpConnection) -> None:
-        reason = None
+        is_refused = False
+        head = None
         try:
-            head = None
             try:
                 head = connection.read_head()
                 answer = self._answer(head, connection)
             except HttpRefusalError as refusal:
-                reason = refusal.reason
+                is_refused = self._count_refusal(refusal.reason)
                 answer = write_error(self._api, refusal.status, str(refusal))
             except TakeoverError:
                 raise
             except Exception as error:
-                reason = "internal errors"
+                is_refused = self._count_refusal("internal errors")
                 self._report_bug(error)
                 answer = write_error(self._api, 500, "internal error")
+            connection.release_body()
             if answer is not None:
                 connection.send_reply(answer, has_body=head is None or head.method != "HEAD")
         except PeerLostError:
-            reason = "lost connections"
+            is_refused = self._count_refusal("lost connections")
         finally:
-            if reason is not None:
+            if is_refused:
                 time.sleep(_REFUSAL_PAUSE_S)
-            self._end(connection, reason)
+            self._end(connection)
+
+    def _count_refusal(self, reason: str) -> bool:
+        with self._changed:
+            self.refused[reason] += 1
+        return True
 
     def _report_bug(self, error: Exception) -> None:
         with self._changed:
             self._bug = self._bug or error
             self._changed.notify_all()
 
-    def _end(self, connection: HttpConnection, reason: str | None) -> None:
+    def _end(self, connection: HttpConnection) -> None:
         connection.close()
         with self._changed:
             self._connections.pop(connection, None)
-            if reason is not None:
-                self.refused[reason] += 1
 
     def _answer(self, head: RequestHead, connection: HttpConnection) -> HttpReply | None:
         """Return the reply to a request, None if there is none to send. Raises HttpRefusalError."""
@@ -234,13 +236,13 @@ class Bridge:
             if self._requests > self._limits.requests:
                 raise HttpRefusalError(429, "requests", f"more than {self._limits.requests:,} requests")
         body = connection.read_body(head)
-        request = self._parse(body)
+        request = replace(self._parse(body), wire=WireRequest(head.target, head.headers, body))
         if is_count:
             count = {"input_tokens": estimate_request_tokens(request)}
             return HttpReply(_JSON_TYPE, json.dumps(count).encode())
         kind = self._classify(request, head.headers)
         if kind == "main":
-            return self._hold(HeldRequest(request, head, body, connection.is_peer_waiting))
+            return self._hold(HeldRequest(request, connection.is_peer_waiting))
         return self._side.answer(kind, request, connection.is_peer_waiting)
 
     def _list_models(self) -> HttpReply:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -21,8 +20,7 @@ from langgraph_takeover.handoff.views.recall import EVENT_FILES, build_event_fil
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
 from langgraph_takeover.nodes.external.agent import ExternalAgent
 from langgraph_takeover.nodes.external.apis import ModelRequest
-from langgraph_takeover.nodes.external.bridge import MODEL_PATHS
-from langgraph_takeover.nodes.external.pass_through import VendorModel, WireRequest
+from langgraph_takeover.nodes.external.pass_through import VendorModel
 from langgraph_takeover.nodes.external.process import ExternalProcess
 from langgraph_takeover.nodes.model.calls import ask_model
 from langgraph_takeover.nodes.state import AgentState, get_task
@@ -184,10 +182,7 @@ def build_opening(state: AgentState, context: AgentContext, launch: Launch) -> O
 def bind_request(context: AgentContext, process: ExternalProcess) -> Runnable[Any, Any]:
     """Return the model with the tools of the pending request; a vendor's own endpoint gets the request's bytes."""
     assert process.held is not None
-    if isinstance(context.model, VendorModel):
-        held = process.held
-        return context.model.bind(wire=WireRequest(held.target, held.headers, held.body))
-    return _bind_tools(context, process.held.request)
+    return _bind(context, process.held.request)
 
 
 def parse_first_action(reply: AIMessage) -> Action:
@@ -204,17 +199,15 @@ def parse_call(call: Mapping[str, Any]) -> Action:
     return Action(tool, normalized)
 
 
-def _bind_tools(context: AgentContext, request: ModelRequest) -> Runnable[Any, Any]:
+def _bind(context: AgentContext, request: ModelRequest) -> Runnable[Any, Any]:
+    if isinstance(context.model, VendorModel):
+        return context.model.bind(wire=request.wire)
     return context.model.bind_tools(list(request.tools)) if request.tools else context.model
 
 
 def _answer_side(context: AgentContext, request: ModelRequest) -> AIMessage:
     """Ask the model for a subagent or a side task."""
-    if isinstance(context.model, VendorModel):
-        path, body = MODEL_PATHS[request.api], json.dumps(request.body).encode()
-        model: Runnable[Any, Any] = context.model.bind(wire=WireRequest(path, {}, body))
-    else:
-        model = _bind_tools(context, request)
+    model = _bind(context, request)
     return ask_model(model, list(request.messages), timeout_s=context.model_timeout_s)
 
 

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 
 from langgraph_takeover.nodes.external.apis import HttpReply, ModelRequest
-from langgraph_takeover.nodes.external.http_connection import RequestHead
 
 _POLL_S = 0.25
 
@@ -14,16 +13,13 @@ _POLL_S = 0.25
 class HeldRequest:
     """A request of the main conversation, whose sender waits for the reply."""
 
-    def __init__(
-        self, request: ModelRequest, head: RequestHead, body: bytes, is_waiting: Callable[[], bool]
-    ) -> None:
-        self.request, self.body = request, body
-        self.headers, self.target = head.headers, head.target
+    def __init__(self, request: ModelRequest, is_waiting: Callable[[], bool]) -> None:
+        self.request = request
+        """With its bytes in `request.wire`."""
         self._is_waiting = is_waiting
         self._answer: HttpReply | None = None
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._is_lost = False
 
     @property
     def is_open(self) -> bool:

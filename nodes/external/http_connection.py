@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 import h11
 
+from langgraph_takeover.handoff.text.redaction import is_secret_name
 from langgraph_takeover.nodes.external.apis import HttpReply
 from langgraph_takeover.nodes.external.limits import BridgeLimits, ByteBudget
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 _CHUNK_BYTES = 65_536
-_MAX_PIECES = 50_000
+_MAX_PIECES = 20_000
 """Chunks, or received pieces, of a body: each costs about 15 µs, however short it is."""
 _DRAIN_S = 1.0
 """Time to receive the rest of a refused request; otherwise the kernel may drop the reply."""
-_SECRET_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "cookie", "proxy-authorization"})
 
 
 class HttpRefusalError(TakeoverError, ValueError):
@@ -65,7 +65,9 @@ class HttpConnection:
         if len(event.headers) > self._limits.header_count:
             raise HttpRefusalError(431, "headers", f"more than {self._limits.header_count} headers")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
-        shown = {name: value for name, value in headers.items() if name not in _SECRET_HEADERS}
+        shown = {
+            name: value for name, value in headers.items() if name != "cookie" and not is_secret_name(name)
+        }
         return RequestHead(event.method.decode("latin-1"), event.target.decode("latin-1"), shown)
 
     def read_body(self, head: RequestHead) -> bytes:
@@ -166,11 +168,14 @@ class HttpConnection:
         with contextlib.suppress(OSError):
             self._peer.shutdown(socket.SHUT_RDWR)
 
-    def close(self) -> None:
-        """Close the connection and release the memory of its body."""
-        self._peer.close()
+    def release_body(self) -> None:
+        """Return the memory of the body to the budget."""
         self._budget.release(self._reserved)
         self._reserved = 0
+
+    def close(self) -> None:
+        self._peer.close()
+        self.release_body()
 
 
 def _get_phrase(status: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import httpx2
 from langchain_core.callbacks import CallbackManagerForLLMRun
@@ -13,9 +13,8 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field, SecretStr
 
-from langgraph_takeover.nodes.external.apis import WIRE_REPLY, Api, parse_reply
+from langgraph_takeover.nodes.external.apis import MODEL_PATHS, WIRE_REPLY, Api, WireRequest, parse_reply
 from langgraph_takeover.nodes.external.apis.replies import pack_wire_reply
-from langgraph_takeover.nodes.external.bridge import MODEL_PATHS
 from langgraph_takeover.nodes.model.errors import (
     ModelError,
     PermanentModelError,
@@ -37,18 +36,8 @@ _MAX_HEADER_CHARS = 8_000
 _DEFAULT_TIMEOUT_S = 600.0
 
 
-class WireRequest(NamedTuple):
-    """A request as an agent sent it."""
-
-    path: str
-    """With its query, such as `/v1/messages?beta=true`."""
-    headers: Mapping[str, str]
-    """With names in lower case."""
-    body: bytes
-
-
 class VendorModel(BaseChatModel):
-    """The endpoint of an agent's own vendor. Each call needs the agent's request: `model.bind(wire=WireRequest(…))`.
+    """The endpoint of an agent's own vendor. Each call needs the agent's request: `model.bind(wire=request.wire)`.
 
     The request's bytes are passed on unchanged, with the runtime's key. The reply carries the vendor's bytes in
     `additional_kwargs["wire_reply"]`, which `write_reply` delivers unchanged.
@@ -60,6 +49,8 @@ class VendorModel(BaseChatModel):
         'http://127.0.0.1:8091/v1/messages'
     """
 
+    passes_requests_on: ClassVar[bool] = True
+    """It needs an external agent's request, and no tools."""
     api: Api
     base_url: str
     """With or without `/v1` at its end."""
@@ -111,7 +102,7 @@ class VendorModel(BaseChatModel):
         try:
             request = client.build_request(
                 "POST",
-                self._build_url(wire.path),
+                self._build_url(wire.target),
                 headers=self._build_headers(wire.headers),
                 content=wire.body,
                 timeout=_DEFAULT_TIMEOUT_S,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from langgraph_takeover.handoff.agents.adapter import AgentOutput, Launch, NativeSession
-from langgraph_takeover.handoff.readers.sessions import ToolResult
+from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.nodes.external.agent import ExternalAgent, ExternalAgentError
 from langgraph_takeover.nodes.external.apis import write_reply

@@ -126,6 +126,19 @@ def test_usage_errors_are_one_line(arguments: list[str], message: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_an_unknown_format_is_reported_once(tmp_path: Path) -> None:
+    unknown = [json.dumps({"a": number}) for number in range(20)]
+    (tmp_path / "unknown.jsonl").write_text("\n".join(unknown))
+    (tmp_path / "mixed.jsonl").write_text("\n".join([*unknown, json.dumps(recording(("ls", 0, "a")))]))
+    done = run("detect", tmp_path, "--json")
+    assert json.loads(done.stdout)["trace"].endswith("mixed.jsonl#20")
+    supported = ", ".join(FORMATS)
+    assert done.stderr.splitlines() == [
+        f"error: {tmp_path / name}: unknown trace format (supported: {supported})"
+        for name in ("mixed.jsonl", "unknown.jsonl")
+    ]
+
+
 def test_a_full_disk_is_one_line(folder: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

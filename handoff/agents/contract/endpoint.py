@@ -1,4 +1,4 @@
-"""A scripted model on the loopback interface, in the wire format of an agent."""
+"""A scripted model endpoint on the loopback interface, in the wire format of an agent."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter, Asker
-from langgraph_takeover.handoff.agents.contract.wire import Reply, write_reply
+from langgraph_takeover.handoff.agents.contract.wire import ScriptedReply, write_reply
 
 
-class Received(NamedTuple):
+class ReceivedRequest(NamedTuple):
     """A request of the agent."""
 
     asker: Asker
@@ -22,23 +22,25 @@ class Received(NamedTuple):
     body: dict[str, Any]
 
 
-class ScriptedModel:
+class ScriptedEndpoint:
     """Answers the main conversation with `replies` in order, and side requests with a word.
 
     A main request after the last reply is held until the agent ends or `close`. `requests` lists everything received.
     """
 
-    def __init__(self, adapter: AgentAdapter, replies: Sequence[Reply]) -> None:
+    def __init__(self, adapter: AgentAdapter, replies: Sequence[ScriptedReply]) -> None:
         self.adapter, self.replies = adapter, list(replies)
-        self.requests: list[Received] = []
+        self.requests: list[ReceivedRequest] = []
         self._changed = threading.Condition()
         self._is_closed = False
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"model": self}))
+        self._server = ThreadingHTTPServer(
+            ("127.0.0.1", 0), type("Handler", (_EndpointHandler,), {"endpoint": self})
+        )
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
-    def __enter__(self) -> ScriptedModel:
+    def __enter__(self) -> ScriptedEndpoint:
         self._thread.start()
         return self
 
@@ -52,23 +54,23 @@ class ScriptedModel:
         self._server.server_close()
 
     @property
-    def main_requests(self) -> list[Received]:
+    def main_requests(self) -> list[ReceivedRequest]:
         """The requests of the main conversation."""
         return [each for each in self.requests if each.asker == "main"]
 
-    def wait_for_request(self, number: int, timeout_s: float) -> Received | None:
+    def wait_for_request(self, number: int, timeout_s: float) -> ReceivedRequest | None:
         """Return main request `number`, counted from 0; None if it does not arrive in time."""
         with self._changed:
             self._changed.wait_for(lambda: len(self.main_requests) > number, timeout_s)
             return self.main_requests[number] if len(self.main_requests) > number else None
 
-    def answer(self, received: Received) -> Reply | None:
+    def answer(self, received: ReceivedRequest) -> ScriptedReply | None:
         """Return the reply to a request; None if the endpoint closes first."""
         with self._changed:
             self.requests.append(received)
             self._changed.notify_all()
             if received.asker != "main":
-                return Reply("Title")
+                return ScriptedReply("Title")
             number = len(self.main_requests) - 1
             if number < len(self.replies):
                 return self.replies[number]
@@ -76,15 +78,15 @@ class ScriptedModel:
             return None
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _EndpointHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    model: ScriptedModel
+    endpoint: ScriptedEndpoint
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        asker = self.model.adapter.classify(body, headers)
-        reply = self.model.answer(Received(asker, self.path, headers, body))
+        asker = self.endpoint.adapter.classify(body, headers)
+        reply = self.endpoint.answer(ReceivedRequest(asker, self.path, headers, body))
         if reply is None:
             self.close_connection = True
             return
@@ -92,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
             error = {"type": "error", "error": {"type": "api_error", "message": reply.text}}
             self._send(reply.status, "application/json", json.dumps(error).encode())
             return
-        self._send(200, *write_reply(self.model.adapter.api, body, reply))
+        self._send(200, *write_reply(self.endpoint.adapter.api, body, reply))
 
     def do_GET(self) -> None:
         self._send(200, "application/json", json.dumps({"object": "list", "data": []}).encode())

@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter, AgentOutput, Launch
+from langgraph_takeover.handoff.agents.session_files import has_results
+
+_IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org")
 
 
 class AgentKit:
@@ -24,6 +27,8 @@ class AgentKit:
         self.home, self.workspace = directory / "home", directory / "work space"
         self.home.mkdir(parents=True)
         self.workspace.mkdir()
+        for arguments in (("init", "-q"), (*_IDENTITY, "commit", "-q", "--allow-empty", "-m", "base")):
+            subprocess.run(["git", *arguments], cwd=self.workspace, check=True)
 
     def launch(self, port: int, message: str, session_id: str | None = None) -> Launch:
         """Return the description of a start."""
@@ -43,6 +48,26 @@ class AgentKit:
             path = self.home / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+
+    def wait_for_session(
+        self, session_id: str, call_ids: Sequence[str] = (), timeout_s: float = 10.0
+    ) -> float:
+        """Wait until the session's file holds the results of these calls, and return the seconds.
+
+        A session in a database gets a second.
+        """
+        pattern = self.adapter.session_glob(session_id, str(self.workspace))
+        started = time.monotonic()
+        if not pattern:
+            time.sleep(1)
+            return 0.0
+        while not any(
+            has_results(path.read_text(errors="replace"), call_ids) for path in self.home.glob(pattern)
+        ):
+            if time.monotonic() > started + timeout_s:
+                raise TimeoutError(f"no file {pattern} with results of {call_ids} after {timeout_s:.0f} s")
+            time.sleep(0.005)
+        return time.monotonic() - started
 
     def start(self, launch: Launch) -> AgentRun:
         """Write the files of `setup`, and start the agent."""

@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langgraph_takeover.handoff.agents.adapter import Api, NativeCall
 
 
-class Reply(NamedTuple):
+class ScriptedReply(NamedTuple):
     """A scripted reply: text, calls by id, or an HTTP error."""
 
     text: str = ""
@@ -19,7 +19,7 @@ class Reply(NamedTuple):
     status: int = 200
 
 
-class Call(NamedTuple):
+class SeenCall(NamedTuple):
     """A call in a conversation, with its result; None if the conversation has none."""
 
     name: str
@@ -44,18 +44,18 @@ def read_messages(api: Api, body: Mapping[str, Any]) -> list[BaseMessage]:
     return [each for each in merged if not isinstance(each, SystemMessage)]
 
 
-def list_calls(messages: list[BaseMessage]) -> list[Call]:
+def list_calls(messages: list[BaseMessage]) -> list[SeenCall]:
     """List the calls of a conversation in order."""
     results = {each.tool_call_id: each.text for each in messages if isinstance(each, ToolMessage)}
     return [
-        Call(call["name"], call["args"], results.get(str(call["id"])))
+        SeenCall(call["name"], call["args"], results.get(str(call["id"])))
         for message in messages
         if isinstance(message, AIMessage)
         for call in message.tool_calls
     ]
 
 
-def write_reply(api: Api, body: Mapping[str, Any], reply: Reply) -> tuple[str, bytes]:
+def write_reply(api: Api, body: Mapping[str, Any], reply: ScriptedReply) -> tuple[str, bytes]:
     """Return the content type and the body of a reply, in one piece or as a stream."""
     if api == "chat" and not body.get("stream"):
         return "application/json", json.dumps(_chat_completion(reply)).encode()
@@ -129,7 +129,7 @@ def _event(data: Mapping[str, Any]) -> str:
     return f"event: {data['type']}\ndata: {json.dumps(data)}\n\n"
 
 
-def _stream_response(reply: Reply) -> Iterator[str]:
+def _stream_response(reply: ScriptedReply) -> Iterator[str]:
     items: list[dict[str, Any]] = []
     if reply.text:
         content = [{"type": "output_text", "text": reply.text, "annotations": []}]
@@ -151,7 +151,7 @@ def _stream_response(reply: Reply) -> Iterator[str]:
     )
 
 
-def _message(reply: Reply) -> dict[str, Any]:
+def _message(reply: ScriptedReply) -> dict[str, Any]:
     content: list[dict[str, Any]] = [{"type": "text", "text": reply.text}] if reply.text else []
     content += [
         {"type": "tool_use", "id": call_id, "name": call.name, "input": dict(call.arguments)}
@@ -169,7 +169,7 @@ def _message(reply: Reply) -> dict[str, Any]:
     }
 
 
-def _stream_message(reply: Reply) -> Iterator[str]:
+def _stream_message(reply: ScriptedReply) -> Iterator[str]:
     message = _message(reply)
     yield _event({"type": "message_start", "message": {**message, "content": [], "stop_reason": None}})
     for index, block in enumerate(message["content"]):
@@ -188,7 +188,7 @@ def _stream_message(reply: Reply) -> Iterator[str]:
     yield _event({"type": "message_stop"})
 
 
-def _chat_message(reply: Reply) -> dict[str, Any]:
+def _chat_message(reply: ScriptedReply) -> dict[str, Any]:
     calls = [
         {
             "index": index,
@@ -201,7 +201,9 @@ def _chat_message(reply: Reply) -> dict[str, Any]:
     return {"role": "assistant", "content": reply.text, **({"tool_calls": calls} if calls else {})}
 
 
-def _chat_completion(reply: Reply, kind: str = "chat.completion", part: str = "message") -> dict[str, Any]:
+def _chat_completion(
+    reply: ScriptedReply, kind: str = "chat.completion", part: str = "message"
+) -> dict[str, Any]:
     choice = {
         "index": 0,
         part: _chat_message(reply),
@@ -212,7 +214,7 @@ def _chat_completion(reply: Reply, kind: str = "chat.completion", part: str = "m
     return {**head, "choices": [choice], "usage": usage}
 
 
-def _stream_chat(reply: Reply) -> Iterator[str]:
+def _stream_chat(reply: ScriptedReply) -> Iterator[str]:
     chunk = _chat_completion(reply, "chat.completion.chunk", "delta")
     finish = chunk["choices"][0].pop("finish_reason")
     usage = chunk.pop("usage")

@@ -26,6 +26,7 @@ from langgraph_takeover.handoff.readers.inference.file_commands import find_inpu
 from langgraph_takeover.handoff.trace import file_kinds
 
 _FILE_HEADER = re.compile(r"^\*\*\* (Add|Update|Delete) File: (.+)\n?", re.M)
+_MOVE_TARGET = re.compile(r"^\*\*\* Move to: (.+)$", re.M)
 _PATCHED_FILE = re.compile(r"^patching file '?([^'\n]+?)'?(?: \(.*)?$", re.M)
 _REJECTED_HUNKS = re.compile(r"^(\d+) out of (\d+) hunks? (?:FAILED|ignored)", re.M)
 _BINARY_FILE = re.compile(r"^Binary file.*\n", re.M)
@@ -47,6 +48,8 @@ class FilePatch(NamedTuple):
     hunks: tuple[Hunk, ...]
     is_new: bool = False
     is_deleted: bool = False
+    new_path: str = ""
+    """Path after a move; empty if the file stays."""
 
 
 def parse_patch(text: str, *, strip: int | None = None, reverse: bool = False) -> tuple[FilePatch, ...]:
@@ -103,7 +106,9 @@ def _parse_block_patch(text: str) -> tuple[FilePatch, ...]:
             new = tuple(line[1:] for line in lines if not line.startswith("-"))
             if old != new:
                 hunks.append(Hunk(None, old, new))
-        patches.append(FilePatch(path.strip(), tuple(hunks), verb == "Add", verb == "Delete"))
+        move = _MOVE_TARGET.search(body)
+        target = move[1].strip() if move and verb == "Update" else ""
+        patches.append(FilePatch(path.strip(), tuple(hunks), verb == "Add", verb == "Delete", target))
     return tuple(patches)
 
 
@@ -122,7 +127,13 @@ def apply_patch(line: CommandLine, part: ExpandedCommand, *, strip: int | None =
         name = operand or change.path
         is_confirmed = posixpath.basename(name) in map(posixpath.basename, confirmed) or not confirmed
         if name and is_confirmed and not _is_rejected(line, name):
-            _apply_file_patch(line, line.files.resolve_path(name, part.cwd), change)
+            path = line.files.resolve_path(name, part.cwd)
+            _apply_file_patch(line, path, change)
+            if change.new_path:
+                line.write_file(
+                    line.files.resolve_path(change.new_path, part.cwd), line.content_or_empty(path)
+                )
+                line.write_file(path, None)
     for name in confirmed if not changes else ():
         path = line.files.resolve_path(name, part.cwd)
         line.edit_file(path, add_opaque_change(line.content_or_empty(path), line.command))

@@ -1,10 +1,12 @@
 """Translation between the wire APIs of external agents and LangChain messages."""
 
 from langgraph_takeover.nodes.external.apis.model_request import (
+    MODEL_PATHS,
     Api,
     HttpReply,
     ModelRequest,
     RequestError,
+    WireRequest,
 )
 from langgraph_takeover.nodes.external.apis.replies import WIRE_REPLY
 from langgraph_takeover.nodes.external.apis.translation import (
@@ -16,11 +18,13 @@ from langgraph_takeover.nodes.external.apis.translation import (
 )
 
 __all__ = [
+    "MODEL_PATHS",
     "WIRE_REPLY",
     "Api",
     "HttpReply",
     "ModelRequest",
     "RequestError",
+    "WireRequest",
     "estimate_request_tokens",
     "parse_reply",
     "parse_request",

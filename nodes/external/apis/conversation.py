@@ -93,11 +93,11 @@ class Conversation:
             raise RequestError("a part of `content` must be an object")
         kind = part.get("type")
         if kind in (*_IMAGE_PARTS, *_FILE_PARTS):
-            name = "an image" if kind in _IMAGE_PARTS else "a file"
+            article, name = ("an", "image") if kind in _IMAGE_PARTS else ("a", "file")
             if self._accept_images:
                 return f"[{name}]"
             raise RequestError(
-                f"the request has {name}, which the runtime does not translate"
+                f"the request has {article} {name}, which the runtime does not translate"
                 " (use text only, or pass requests through to the vendor's endpoint)"
             )
         text = part.get("refusal") if kind == "refusal" else part.get("text")

@@ -14,6 +14,11 @@ from langgraph_takeover.sandbox.interface import TakeoverError
 
 Api = Literal["responses", "messages", "chat"]
 """OpenAI Responses, Anthropic Messages, OpenAI chat completions."""
+MODEL_PATHS: dict[Api, str] = {
+    "responses": "/v1/responses",
+    "messages": "/v1/messages",
+    "chat": "/v1/chat/completions",
+}
 CUSTOM_ARGUMENT = "input"
 """The one argument of a custom tool, whose calls have free text instead of JSON."""
 _MAX_ITEMS = 20_000
@@ -39,6 +44,16 @@ class HttpReply(NamedTuple):
     status: int = 200
 
 
+class WireRequest(NamedTuple):
+    """A request as an agent sent it."""
+
+    target: str
+    """Path and query, such as `/v1/messages?beta=true`."""
+    headers: Mapping[str, str]
+    """With names in lower case, without keys and cookies."""
+    body: bytes
+
+
 @dataclass(frozen=True)
 class ModelRequest:
     """A model request in the terms of LangChain."""
@@ -54,6 +69,8 @@ class ModelRequest:
     """The parsed JSON body."""
     custom_tools: frozenset[str] = frozenset()
     """Tools whose calls have free text; here they are functions with one argument."""
+    wire: WireRequest | None = field(default=None, repr=False)
+    """The request as it was sent, for an endpoint of the vendor; None if it was not received by a bridge."""
 
 
 class RequestParts(NamedTuple):

@@ -45,7 +45,7 @@ _ANTHROPIC_ERROR_TYPES = {
 }
 
 
-class _Format(NamedTuple):
+class _ApiFormat(NamedTuple):
     """The functions of one API."""
 
     read_request: Callable[..., RequestParts]
@@ -55,22 +55,22 @@ class _Format(NamedTuple):
     read_events: Callable[[Sequence[dict[str, Any]]], VendorReply]
 
 
-_FORMATS: dict[Api, _Format] = {
-    "responses": _Format(
+_FORMATS: dict[Api, _ApiFormat] = {
+    "responses": _ApiFormat(
         responses.read_request,
         responses.write_document,
         responses.write_events,
         responses.read_document,
         responses.read_events,
     ),
-    "messages": _Format(
+    "messages": _ApiFormat(
         messages.read_request,
         messages.write_document,
         messages.write_events,
         messages.read_document,
         messages.read_events,
     ),
-    "chat": _Format(
+    "chat": _ApiFormat(
         chat.read_request, chat.write_document, chat.write_events, chat.read_document, chat.read_events
     ),
 }

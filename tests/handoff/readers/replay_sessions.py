@@ -24,7 +24,7 @@ from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.trace.events import Trace
 
 from . import session_archive
-from .replay_steps import build_replay
+from .replay_steps import MINI_WORKSPACE, build_replay
 
 HERE = Path(__file__).parent
 RUN_LABELS = HERE.parent / "labels.jsonl"
@@ -78,7 +78,12 @@ def list_agents(codex: Path | None, claude: Path | None) -> Iterator[Agent]:
 
 
 def run_agent(
-    agent: Agent, commands: list[list[str]], steps: list[dict[str, Any]], *, shell: str = _SHELL
+    agent: Agent,
+    commands: list[list[str]],
+    steps: list[dict[str, Any]],
+    *,
+    workspace: str = MINI_WORKSPACE,
+    shell: str = _SHELL,
 ) -> str:
     """Run commands of an agent in turn against the scripted replies; return the rows of the session."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -93,7 +98,7 @@ def run_agent(
         inside = ["/usr/bin/python3", "/opt/replay/scripted_endpoint.py", "/opt/files/steps.json", agent.api,
                   "/opt/files/commands.json"]  # fmt: skip
         done = subprocess.run(
-            [*_list_sandbox_options(agent.program, home, bed, files, shell), *inside],
+            [*_list_sandbox_options(agent.program, home, bed, files, workspace, shell), *inside],
             capture_output=True, text=True, check=False, timeout=600, env={"PATH": "/usr/bin:/bin"},
         )  # fmt: skip
         if done.returncode != 0:
@@ -104,7 +109,9 @@ def run_agent(
         return session.read_text()
 
 
-def _list_sandbox_options(program: Path, home: Path, bed: Path, files: Path, shell: str) -> list[str]:
+def _list_sandbox_options(
+    program: Path, home: Path, bed: Path, files: Path, workspace: str, shell: str
+) -> list[str]:
     system = [option for name in ("usr", "bin", "sbin", "lib", "lib64", "etc") if Path("/", name).exists()
               for option in ("--ro-bind", f"/{name}", f"/{name}")]  # fmt: skip
     names = {"HOME": "/home/dev", "SHELL": shell, "PATH": "/usr/bin:/bin", "TERM": "dumb", "LANG": "C.UTF-8",
@@ -117,7 +124,7 @@ def _list_sandbox_options(program: Path, home: Path, bed: Path, files: Path, she
         "--dir", "/opt/replay", "--ro-bind", str(HERE / "scripted_endpoint.py"), "/opt/replay/scripted_endpoint.py",
         "--ro-bind", str(HERE / "replay_shell.py"), _SHELL, "--ro-bind", str(files), "/opt/files",
         "--ro-bind", str(program.resolve().parent), "/opt/agent", "--bind", str(home), "/home/dev",
-        "--bind", str(bed), "/testbed", *variables, "--chdir", "/testbed",
+        "--bind", str(bed), workspace, *variables, "--chdir", workspace,
     ]  # fmt: skip
 
 
@@ -135,7 +142,18 @@ def strip_instructions(session: str) -> str:
     return "\n".join(rows) + "\n"
 
 
-def map_label(label: Label, name: str, indices: dict[int, int]) -> Label:
+def find_rejected(session: str) -> set[int]:
+    """Action indices of commands that Codex refuses by itself, such as `rm -rf`, so that they validate nothing."""
+    outputs = [row["payload"].get("output") for row in map(json.loads, session.splitlines())
+               if str(row.get("payload", {}).get("type")).endswith("_call_output")]  # fmt: skip
+    return {
+        number
+        for number, output in enumerate(outputs)
+        if str(output).startswith("exec_command failed: CreateProcess")
+    }
+
+
+def map_label(label: Label, name: str, indices: dict[int, int], rejected: set[int]) -> Label:
     """The label of a replayed run: the same one, with the action indices of the session."""
 
     def map_word(word: str) -> str:
@@ -148,6 +166,7 @@ def map_label(label: Label, name: str, indices: dict[int, int]) -> Label:
         validations=tuple(
             LabelledValidation(action_index=indices[v.action_index], kind=v.kind, outcome=v.outcome)
             for v in label.validations
+            if indices[v.action_index] not in rejected
         ),
         unclear=tuple(map_word(word) for word in label.unclear),
         notes=f"Replay of {label.trace}.",
@@ -184,14 +203,15 @@ def make(runs: Path, agents: list[Agent]) -> None:
             file, _, number = label.trace.partition("#")
             name = f"{agent.name}/{Path(file).name.partition('.')[0]}{'-' + number if number else ''}.jsonl"
             replay = build_replay(trace, agent.name)
-            session = run_agent(agent, [[*agent.command, trace.task]], replay.steps)
+            workspace = trace.workspace or MINI_WORKSPACE
+            session = run_agent(agent, [[*agent.command, trace.task]], replay.steps, workspace=workspace)
             if agent.name == "codex":
                 session = strip_instructions(session)
             source = session_archive.read_source(runs / file, int(number or 0))
             delta = session_archive.make_delta(source, session)
             assert session_archive.apply_delta(source, delta) == session
             sessions[name] = (label.trace, delta)
-            labels.append(map_label(label, f"{name}#0", replay.indices))
+            labels.append(map_label(label, f"{name}#0", replay.indices, find_rejected(session)))
             print(name, len(replay.steps), "replies,", len(session), "characters", flush=True)
     session_archive.write_archive(sessions)
     session_archive.LABELS.write_text("".join(label.model_dump_json() + "\n" for label in labels))

@@ -32,7 +32,7 @@ def main() -> None:
     output = json.loads(taken.read_text())
     directory = re.search(r"pwd -P >\| (\S+)", line)
     if directory and output["code"] == 0:
-        Path(directory[1].strip("'\"")).write_text("/testbed\n")
+        Path(directory[1].strip("'\"")).write_text(f"{Path.cwd()}\n")
     sys.stdout.write(output["text"])
     sys.stdout.flush()
     time.sleep(output.get("seconds", 0))

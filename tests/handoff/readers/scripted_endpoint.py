@@ -6,12 +6,13 @@ Usage: scripted_endpoint.py STEPS.json API COMMAND…, where API is `responses` 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 PORT = 8377
 NEXT_OUTPUT = Path("/tmp/replay-next.json")
@@ -81,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers each request of the main conversation with the next step."""
 
     protocol_version = "HTTP/1.1"
-    steps: list[dict[str, Any]] = []
+    steps: ClassVar[list[dict[str, Any]]] = []
     api = "responses"
     number = 0
 
@@ -91,26 +92,28 @@ class Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._answer("text/plain", "")
 
-    do_GET = do_HEAD
-
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        text = self.rfile.read(int(self.headers["content-length"])).decode()
+        body = json.loads(text)
         if "count_tokens" in self.path:
             self._answer("application/json", '{"input_tokens": 100}')
             return
         number = Handler.number
         Handler.number += 1
         step = self.steps[number] if number < len(self.steps) else {"text": "Done."}
+        running = re.findall(r"Process running with session ID (\d+)", text)
+        for call in step.get("calls", ()) if running else ():
+            if isinstance(call["arguments"], dict) and "session_id" in call["arguments"]:
+                call["arguments"]["session_id"] = int(running[-1])
         for name, content in step.get("files", {}).items():
-            path = Path("/testbed", name)
+            path = Path(name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
         if "output" in step:
             NEXT_OUTPUT.write_text(json.dumps(step["output"]))
-        if self.api == "responses":
-            reply = write_responses(step, number)
-        else:
-            reply = write_messages(step, number, str(body.get("model")))
+        is_responses = self.api == "responses"
+        model = str(body.get("model"))
+        reply = write_responses(step, number) if is_responses else write_messages(step, number, model)
         self._answer("text/event-stream", reply)
 
     def _answer(self, kind: str, text: str) -> None:
@@ -130,9 +133,8 @@ def main() -> int:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     commands = json.loads(Path(sys.argv[3]).read_text())
     for command in commands:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, cwd="/testbed", check=False)
-        if done.returncode != 0:
-            return done.returncode
+        # A command of the script may kill the agent; the next one resumes it.
+        subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
     return 0 if Handler.number >= len(Handler.steps) else 3
 
 

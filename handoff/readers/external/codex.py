@@ -6,6 +6,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from langgraph_takeover.handoff.readers.external.sessions import (
+    SessionBuilder,
+    ToolResult,
+    parse_arguments,
+    parse_exit_code,
+)
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedRun,
     extract_text,
@@ -13,18 +19,12 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     to_mapping,
     to_mappings,
 )
-from langgraph_takeover.handoff.readers.sessions import (
-    SessionBuilder,
-    ToolResult,
-    parse_arguments,
-    parse_exit_code,
-)
 from langgraph_takeover.handoff.text.tool_wrappers import CODEX_HEADER
 from langgraph_takeover.handoff.trace.events import Usage
 
-_ROW_TYPES = {"session_meta", "response_item", "turn_context"}
-_CALL_TYPES = {"function_call", "custom_tool_call", "local_shell_call"}
-_RESULT_TYPES = {"function_call_output", "custom_tool_call_output", "local_shell_call_output"}
+_ROW_TYPES = ("session_meta", "response_item", "turn_context")
+_CALL_TYPES = ("function_call", "custom_tool_call", "local_shell_call")
+_RESULT_TYPES = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
 _SHELL_TOOLS = {"exec_command", "write_stdin", "shell", "shell_command", "local_shell", "container.exec"}
 _PATCH_TOOL = "apply_patch"
 _CONTEXT = re.compile(
@@ -55,7 +55,7 @@ def is_rollout(data: Any) -> bool:
 
 
 def read(rows: Sequence[Any], name: str) -> RecordedRun:
-    """Read the rows in order; compaction removes nothing, because the rows before it stay in the file."""
+    """Read the rows in order; compaction only adds a row, so the calls before it are read as well."""
     session = SessionBuilder(name, "codex", keeps_directory=False)
     payloads = [(str(row.get("type")), to_mapping(row.get("payload"))) for row in to_mappings(list(rows))]
     has_usage_records = any(kind == "token_usage_record" for kind, _ in payloads)
@@ -66,6 +66,8 @@ def read(rows: Sequence[Any], name: str) -> RecordedRun:
         elif kind == "turn_context":
             session.model = session.model or str(payload.get("model") or "")
             session.workspace = session.workspace or str(payload.get("cwd") or "")
+        elif kind == "compacted":
+            session.drop_summary()
         elif kind == "token_usage_record":
             session.add_usage(_parse_usage(payload.get("usage")))
         elif kind == "event_msg" and payload.get("type") == "token_count" and not has_usage_records:

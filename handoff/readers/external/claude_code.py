@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from langgraph_takeover.handoff.readers.external.sessions import SessionBuilder, ToolResult, strip_reminders
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedRun,
     extract_text,
     to_mapping,
     to_mappings,
 )
-from langgraph_takeover.handoff.readers.sessions import SessionBuilder, ToolResult, strip_reminders
 from langgraph_takeover.handoff.text.tool_wrappers import CLAUDE_HEADER, CLAUDE_NO_OUTPUT
 from langgraph_takeover.handoff.trace.events import Usage
 
@@ -54,13 +54,13 @@ def _is_message(row: Any) -> bool:
 
 def read(rows: Sequence[Any], name: str) -> RecordedRun:
     """Read the messages in order; those of subagents only from a file that has no others."""
-    messages = [row for row in to_mappings(list(rows)) if _is_message(row)]
+    messages = [row for row in to_mappings(list(rows)) if _is_message(row) or _find_queued_prompt(row)]
     main = [row for row in messages if row.get("isSidechain") is not True]
     session = SessionBuilder(name, "claude-code", keeps_directory=True)
     seen: set[str] = set()
     for row in main or messages:
         # A resumed or forked session repeats rows.
-        uuid = str(row["uuid"])
+        uuid = str(row.get("uuid"))
         if uuid in seen:
             continue
         seen.add(uuid)
@@ -68,7 +68,10 @@ def read(rows: Sequence[Any], name: str) -> RecordedRun:
         if not session.agent:
             session.agent, session.agent_version = "claude-code", str(row.get("version") or "")
             session.name = str(row.get("sessionId") or name)
-        if row["type"] == "assistant":
+        queued = _find_queued_prompt(row)
+        if queued:
+            session.add_prompt(queued)
+        elif row["type"] == "assistant":
             _read_reply(session, row)
         else:
             _read_user_row(session, row)
@@ -98,6 +101,15 @@ def _read_reply(session: SessionBuilder, row: Mapping[str, Any]) -> None:
                 tool, arguments = "TaskOutput", {"task_id": path}
             session.add_call(str(block.get("id")), tool, arguments, cwd=_to_directory(row.get("cwd")))
     session.add_usage(_parse_usage(message.get("usage")))
+
+
+def _find_queued_prompt(row: Mapping[str, Any]) -> str:
+    """A request that the user typed while the agent worked; empty if the row has none."""
+    attachment = to_mapping(row.get("attachment"))
+    if attachment.get("type") != "queued_command":
+        return ""
+    prompt = extract_text(attachment.get("prompt"))
+    return "" if _NOT_A_REQUEST.match(prompt) else prompt
 
 
 def _to_directory(value: Any) -> str | None:

@@ -75,6 +75,12 @@ class SessionBuilder:
             self.add_thought(text)
             self._has_message = True
 
+    def drop_summary(self) -> None:
+        """Remove the latest message, with which the agent only compacted its history."""
+        if self._has_message:
+            self._thoughts.pop()
+            self._has_message = False
+
     def add_call(
         self, call_id: str, name: str, arguments: Mapping[str, Any], *, cwd: str | None = None
     ) -> None:

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from langgraph_takeover.handoff.readers.external.sessions import SessionBuilder, ToolResult, strip_reminders
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedRun,
     extract_text,
     to_mapping,
     to_mappings,
 )
-from langgraph_takeover.handoff.readers.sessions import SessionBuilder, ToolResult, strip_reminders
 from langgraph_takeover.handoff.text.tool_wrappers import find_qwen_footer, strip_qwen_wrapper
 from langgraph_takeover.handoff.trace.events import Usage
 

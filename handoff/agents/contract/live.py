@@ -1,0 +1,210 @@
+"""What every adapter promises with its real program, run against a scripted endpoint."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from langchain_core.messages import HumanMessage
+
+from langgraph_takeover.handoff.agents.adapter import RESUME_MESSAGE, AgentAdapter, Launch
+from langgraph_takeover.handoff.agents.contract.endpoint import ReceivedRequest, ScriptedEndpoint
+from langgraph_takeover.handoff.agents.contract.histories import CLOSING, HISTORIES, OPENING, ORDINARY
+from langgraph_takeover.handoff.agents.contract.kit import AgentKit
+from langgraph_takeover.handoff.agents.contract.wire import (
+    ScriptedReply,
+    SeenCall,
+    list_calls,
+    read_messages,
+)
+from langgraph_takeover.handoff.agents.resume_markers import has_same_steps
+from langgraph_takeover.handoff.agents.session_steps import list_session_steps
+from langgraph_takeover.handoff.trace.action import Action
+
+START_S = 120.0
+"""Seconds for the start of an agent on a busy machine."""
+
+
+@pytest.fixture
+def kit(adapter: AgentAdapter, program: tuple[str, ...], tmp_path: Path) -> AgentKit:
+    """The agent in directories of its own."""
+    return AgentKit(adapter, program, tmp_path / "agent")
+
+
+def reply(kit: AgentKit, text: str = "", **actions: Action) -> ScriptedReply:
+    """Return a reply with calls of the agent's own tools, by id."""
+    calls = {name: kit.adapter.write_call(action, str(kit.workspace)) for name, action in actions.items()}
+    return ScriptedReply(text, {name: call for name, call in calls.items() if call is not None})
+
+
+def finish(kit: AgentKit, text: str = "All done.") -> ScriptedReply:
+    """Return the reply that ends the agent's run."""
+    return reply(kit, text, call_finish=Action("finish", {"message": text}))
+
+
+def shell(command: str) -> Action:
+    """Return a shell action."""
+    return Action("shell", {"command": command})
+
+
+def run_to_end(kit: AgentKit, launch: Launch, replies: list[ScriptedReply]) -> list[ReceivedRequest]:
+    """Run the agent with these replies until it ends by itself; return the main requests."""
+    with ScriptedEndpoint(kit.adapter, replies) as endpoint:
+        launch = launch.model_copy(update={"port": endpoint.port})
+        with kit.start(launch) as run:
+            exit_code = run.wait(START_S)
+            output = run.read_output()
+    assert exit_code == 0, run.stderr[-2000:]
+    assert output.is_complete, run.stdout[-2000:]
+    assert len(endpoint.main_requests) == len(replies)
+    return endpoint.main_requests
+
+
+def calls_of(kit: AgentKit, request: ReceivedRequest) -> list[SeenCall]:
+    """Return the calls of a request's conversation."""
+    return list_calls(read_messages(kit.adapter.api, request.body))
+
+
+@pytest.mark.slow
+def test_run_from_start_to_end(kit: AgentKit) -> None:
+    replies = [
+        reply(kit, "One.", call_a=shell("echo one; echo 1 >one.txt")),
+        reply(kit, call_b=shell("echo two"), call_c=shell("cat one.txt; exit 3")),
+        finish(kit),
+    ]
+    with (
+        ScriptedEndpoint(kit.adapter, replies) as endpoint,
+        kit.start(kit.launch(endpoint.port, OPENING)) as run,
+    ):
+        assert run.wait(START_S) == 0, run.stderr[-2000:]
+        output = run.read_output()
+    assert output.is_complete
+    assert output.session_id is not None
+    assert [each.asker for each in endpoint.requests] == ["main"] * 3, "the agent asks for more than its task"
+    first, _, last = endpoint.main_requests
+    assert any(OPENING in each.text for each in read_messages(kit.adapter.api, first.body))
+    results = [call.result or "" for call in calls_of(kit, last)]
+    assert [word for word, result in zip(("one", "two", "1"), results, strict=True) if word in result] == [
+        "one", "two", "1",
+    ]  # fmt: skip
+    assert (kit.workspace / "one.txt").read_text() == "1\n"
+    kit.wait_for_session(output.session_id, ["call_a", "call_b", "call_c"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("held", [1, 2])
+def test_killed_session_resumes_at_its_pending_request(kit: AgentKit, held: int) -> None:
+    replies = [
+        reply(kit, "One.", call_a=shell("echo one")),
+        reply(kit, call_b=shell("echo two"), call_c=shell("exit 3")),
+    ][:held]
+    with (
+        ScriptedEndpoint(kit.adapter, replies) as endpoint,
+        kit.start(kit.launch(endpoint.port, OPENING)) as run,
+    ):
+        pending = endpoint.wait_for_request(held, START_S)
+        assert pending is not None, run.stderr[-2000:]
+        session_id = run.read_output().session_id
+        assert session_id is not None
+        kit.wait_for_session(session_id, ["call_a", "call_b", "call_c"][: 2 * held - 1])
+        run.kill()
+        assert not run.read_output().is_complete
+    resumed = run_to_end(kit, kit.launch(0, RESUME_MESSAGE, session_id), [finish(kit)])
+    before, after = (read_messages(kit.adapter.api, each.body) for each in (pending, resumed[0]))
+    assert has_same_steps(kit.adapter.strip_markers(before), kit.adapter.strip_markers(after))
+    assert [each.type for each in kit.adapter.strip_markers(after)] == [each.type for each in before]
+    assert not any(
+        RESUME_MESSAGE in each.text
+        for each in kit.adapter.strip_markers(after)
+        if isinstance(each, HumanMessage)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HISTORIES)
+def test_written_session_is_the_first_request(kit: AgentKit, name: str) -> None:
+    history = HISTORIES[name]
+    launch = kit.launch(0, history.closing)
+    session = kit.adapter.write_session(history, launch)
+    kit.write_files(session.files)
+    resumed = launch.model_copy(update={"session_id": session.session_id})
+    request = run_to_end(kit, resumed, [finish(kit)])[0]
+    messages = kit.adapter.strip_markers(read_messages(kit.adapter.api, request.body))
+    steps, _ = list_session_steps(history)
+    native = [(kit.adapter.write_call(each.action, launch.workspace), each) for each in steps if each.action]
+    expected = [SeenCall(call.name, call.arguments, each.result) for call, each in native if call]
+    assert list_calls(messages) == expected
+    assert OPENING in next(each.text for each in messages if OPENING in each.text)
+    assert CLOSING in messages[-1].text
+    texts = [each.text for each in messages]
+    position = 0
+    for step in steps:
+        if step.thought:
+            assert step.thought in texts[position:], "a thought is missing or out of order"
+            position = texts.index(step.thought, position)
+
+
+@pytest.mark.slow
+def test_written_session_goes_on(kit: AgentKit) -> None:
+    """After a written session the agent works, and its session can be resumed once more."""
+    launch = kit.launch(0, CLOSING)
+    session = kit.adapter.write_session(ORDINARY, launch)
+    kit.write_files(session.files)
+    resumed = launch.model_copy(update={"session_id": session.session_id})
+    with (
+        ScriptedEndpoint(kit.adapter, [reply(kit, call_n=shell("echo new"))]) as endpoint,
+        kit.start(resumed.model_copy(update={"port": endpoint.port})) as run,
+    ):
+        pending = endpoint.wait_for_request(1, START_S)
+        assert pending is not None, run.stderr[-2000:]
+        kit.wait_for_session(session.session_id, ["call_n"])
+    again = run_to_end(kit, resumed.model_copy(update={"message": RESUME_MESSAGE}), [finish(kit)])
+    assert calls_of(kit, again[0]) == calls_of(kit, pending)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [400, 500])
+def test_error_reply_is_reported(kit: AgentKit, status: int) -> None:
+    replies = [reply(kit, call_a=shell("echo one")), ScriptedReply("the scripted error", status=status)]
+    with (
+        ScriptedEndpoint(kit.adapter, replies) as endpoint,
+        kit.start(kit.launch(endpoint.port, OPENING)) as run,
+    ):
+        exit_code = run.wait(START_S)
+        output = run.read_output()
+    assert not output.is_complete, (exit_code, output, run.stdout[-2000:])
+    assert len(endpoint.main_requests) == 2, "the agent sends a failed request again"
+
+
+@pytest.mark.slow
+def test_calls_work(kit: AgentKit) -> None:
+    path = "dir name/it's.py"
+    edit = {"command": "str_replace", "path": path, "old": "second 'line'", "new": 'zweite "Zeile" größer\\n'}
+    actions = [
+        Action(
+            "editor", {"command": "create", "path": path, "content": "first\nsecond 'line'\nthird\nfourth"}
+        ),
+        Action("editor", {"command": "view", "path": path, "start": "2", "end": "3"}),
+        Action("editor", edit),
+        Action("editor", {"command": "insert", "path": path, "line": "1", "new": "inserted"}),
+        Action("editor", {"command": "view", "path": path}),
+        shell(f"cat {shlex.quote(path)}; pwd"),
+    ]
+    replies = [reply(kit, **{f"call_{number}": action}) for number, action in enumerate(actions)]
+    last = run_to_end(kit, kit.launch(0, OPENING), [*replies, finish(kit)])[-1]
+    results = [call.result or "" for call in calls_of(kit, last)]
+    text = (kit.workspace / path).read_text()
+    assert text == 'first\ninserted\nzweite "Zeile" größer\\n\nthird\nfourth\n', results
+    assert "second" in results[1]
+    assert "third" in results[1]
+    assert "first" not in results[1]
+    assert all(word in results[4] for word in ("first", "inserted", "größer", "fourth")), results[4]
+    assert str(kit.workspace) in results[5]
+
+
+@pytest.mark.slow
+def test_messages_arrive_unchanged(kit: AgentKit) -> None:
+    for text in ("/clear the cache in a.py", "--help", "great " * 50_000, "$(x) `y` @nothing #1 \\n"):
+        request = run_to_end(kit, kit.launch(0, text), [finish(kit)])[0]
+        assert any(text.strip() in each.text for each in read_messages(kit.adapter.api, request.body))

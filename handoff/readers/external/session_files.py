@@ -1,0 +1,183 @@
+"""Sessions of external agents in a user's home directory, found by their id."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from langgraph_takeover.sandbox.interface import TakeoverError
+
+LATEST = "latest"
+_OPENCODE = "opencode"
+_PROGRAM_TIMEOUT_S = 60
+_MAX_SHOWN_IDS = 5
+_MAX_LISTED_FILES = 100_000
+_OPENCODE_ID = re.compile(r"ses_[A-Za-z0-9]{1,60}")
+_UUID_CHARS = 36
+
+
+class SessionError(TakeoverError, LookupError):
+    """A session that does not exist, is ambiguous or cannot be exported."""
+
+
+class SessionFile(NamedTuple):
+    """One session of an external agent."""
+
+    agent: str
+    id: str
+    path: Path | None
+    """Its file; None if the agent's program must export it."""
+    modified: float
+    """Seconds since 1970."""
+
+
+class _Storage(NamedTuple):
+    """Where an agent keeps its sessions."""
+
+    directory: str
+    """Below the home directory."""
+    variable: str
+    """Environment variable that replaces the directory; empty if none."""
+    pattern: str
+
+
+_STORAGES = {
+    "codex": _Storage(".codex", "CODEX_HOME", "sessions/*/*/*/rollout-*.jsonl"),
+    "claude-code": _Storage(".claude", "CLAUDE_CONFIG_DIR", "projects/*/*.jsonl"),
+    "qwen-code": _Storage(".qwen", "", "projects/*/chats/*.jsonl"),
+}
+AGENTS = (*_STORAGES, _OPENCODE)
+
+
+def find_session(agent: str, session_id: str | None, home: Path) -> Path:
+    """The file of a session of one agent; None or `latest` selects the newest. Raises SessionError.
+
+    `session_id` is a complete id or its unique beginning. A session of opencode has no file: use `open_session`.
+    """
+    found = _select_session(session_id, home, (agent,))
+    if found.path is None:
+        raise SessionError(
+            f"session {found.id}: opencode keeps no file (export it: opencode export {found.id})"
+        )
+    return found.path
+
+
+@contextmanager
+def open_session(session_id: str | None, home: Path, agents: Sequence[str] = AGENTS) -> Iterator[Path]:
+    """Provide the file of a session; that of opencode is exported and exists until the end. Raises SessionError."""
+    found = _select_session(session_id, home, agents)
+    if found.path is not None:
+        yield found.path
+        return
+    with tempfile.TemporaryDirectory(prefix="takeover-session-") as directory:
+        path = Path(directory, f"{found.id}.json")
+        _export_session(found.id, path)
+        yield path
+
+
+def list_sessions(agent: str, home: Path) -> list[SessionFile]:
+    """The sessions of an agent, the newest first; empty if it has none. Raises SessionError for an unknown agent."""
+    if agent == _OPENCODE:
+        return _list_opencode_sessions()
+    if agent not in _STORAGES:
+        raise SessionError(f"unknown agent {agent!r:.80} (use {', '.join(AGENTS)})")
+    found = []
+    for number, path in enumerate(_find_root(agent, home).glob(_STORAGES[agent].pattern)):
+        if number == _MAX_LISTED_FILES:
+            break
+        try:
+            info = path.lstat()
+        except OSError:
+            continue
+        # Files of Claude Code's subagents are no sessions of their own.
+        if stat.S_ISREG(info.st_mode) and not path.name.startswith("agent-"):
+            session_id = path.stem[-_UUID_CHARS:] if agent == "codex" else path.stem
+            found.append(SessionFile(agent, session_id, path, info.st_mtime))
+    return sorted(found, key=lambda session: -session.modified)
+
+
+def _find_root(agent: str, home: Path) -> Path:
+    storage = _STORAGES[agent]
+    replaced = os.environ.get(storage.variable) if storage.variable and home == Path.home() else None
+    return Path(replaced) if replaced else home / storage.directory
+
+
+def _select_session(session_id: str | None, home: Path, agents: Sequence[str]) -> SessionFile:
+    sessions = [session for agent in agents for session in list_sessions(agent, home)]
+    sessions.sort(key=lambda session: -session.modified)
+    if session_id in (None, LATEST):
+        if sessions:
+            return sessions[0]
+        raise SessionError(f"no session found ({_describe_places(home, agents)})")
+    wanted = str(session_id)
+    matching = [session for session in sessions if session.id == wanted]
+    matching = matching or [session for session in sessions if wanted and session.id.startswith(wanted)]
+    if len(matching) == 1:
+        return matching[0]
+    newest = ", ".join(f"{s.id} ({s.agent})" for s in (matching or sessions)[:_MAX_SHOWN_IDS]) or "none"
+    if matching:
+        raise SessionError(f"session {wanted!r:.80} is ambiguous: {newest} (pass more of the id)")
+    places = _describe_places(home, agents)
+    raise SessionError(f"session {wanted!r:.80} not found ({places}; newest: {newest})")
+
+
+def _describe_places(home: Path, agents: Sequence[str]) -> str:
+    places = [str(_find_root(agent, home)) for agent in agents if agent in _STORAGES]
+    if _OPENCODE in agents:
+        has_program = shutil.which(_OPENCODE) is not None
+        places.append("opencode" if has_program else "opencode is not on PATH")
+    return f"looked in {', '.join(places)}"
+
+
+def _list_opencode_sessions() -> list[SessionFile]:
+    if shutil.which(_OPENCODE) is None:
+        return []
+    try:
+        rows = json.loads(_run_opencode("session", "list", "--format", "json"))
+        return [
+            SessionFile(_OPENCODE, str(row["id"]), None, float(row["updated"]) / 1000)
+            for row in rows
+            if _OPENCODE_ID.fullmatch(str(row["id"]))
+        ]
+    except (SessionError, ValueError, KeyError, TypeError, RecursionError):
+        # A broken opencode must not hide the sessions of other agents.
+        return []
+
+
+def _export_session(session_id: str, path: Path) -> None:
+    with path.open("wb") as file:
+        _run_opencode("export", session_id, stdout=file.fileno())
+    if path.stat().st_size == 0:
+        raise SessionError(
+            f"session {session_id}: opencode exported nothing (try: opencode export {session_id})"
+        )
+
+
+def _run_opencode(*arguments: str, stdout: int = subprocess.PIPE) -> str:
+    command = [_OPENCODE, *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_PROGRAM_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SessionError(f"opencode: {' '.join(arguments)}: {error}") from error
+    if done.returncode != 0:
+        reason = " ".join(done.stderr.split())[-200:]
+        raise SessionError(f"opencode {' '.join(arguments)}: exit code {done.returncode}: {reason}")
+    return done.stdout or ""

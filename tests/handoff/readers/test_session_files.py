@@ -1,0 +1,135 @@
+"""Sessions of external agents in a home directory, found by id."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from langgraph_takeover.handoff.readers import read_traces
+from langgraph_takeover.handoff.readers.external.session_files import (
+    SessionError,
+    find_session,
+    list_sessions,
+    open_session,
+)
+from langgraph_takeover.handoff.trace.events import Trace
+
+ROOT = Path(__file__).parents[3]
+SESSIONS = Path(__file__).parent / "sessions"
+CODEX_IDS = ("01a213aa-7c9b-7000-8000-000000000001", "01a213aa-7c9b-7000-8000-000000000002")
+CLAUDE_ID = "f8b5ccff-2906-48c0-83fb-e97f693e1e53"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with two sessions of Codex, one of Claude Code with a subagent, and one of Qwen Code, oldest first."""
+    for name in ("CODEX_HOME", "CLAUDE_CONFIG_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    files = {
+        f".codex/sessions/2026/01/02/rollout-2026-01-02T03-04-05-{CODEX_IDS[0]}.jsonl": "codex.jsonl",
+        f".codex/sessions/2026/01/03/rollout-2026-01-03T03-04-05-{CODEX_IDS[1]}.jsonl": "codex-compacted.jsonl",
+        f".claude/projects/-repo/{CLAUDE_ID}.jsonl": "claude-code.jsonl",
+        ".qwen/projects/-repo/chats/aaaa.jsonl": "qwen-code.jsonl",
+        ".claude/projects/-repo/agent-1234.jsonl": "claude-code.jsonl",
+    }
+    for number, (name, source) in enumerate(files.items()):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(SESSIONS / source, path)
+        os.utime(path, (1000 + number, 1000 + number))
+    return tmp_path
+
+
+def test_by_id_prefix_and_latest(home: Path) -> None:
+    newest = find_session("codex", None, home)
+    assert newest.name.endswith(f"{CODEX_IDS[1]}.jsonl")
+    assert find_session("codex", "latest", home) == newest
+    assert find_session("codex", CODEX_IDS[0], home).parent.name == "02"
+    assert find_session("claude-code", "f8b5", home).stem == CLAUDE_ID
+    with open_session("latest", home, ("codex", "claude-code", "qwen-code")) as path:
+        assert path.stem == "aaaa"
+    assert [session.id for session in list_sessions("claude-code", home)] == [CLAUDE_ID]
+
+
+@pytest.mark.parametrize(
+    ("session", "agent", "message"),
+    [
+        (
+            "zzz",
+            "codex",
+            rf"session 'zzz' not found \(looked in .*\.codex; newest: {CODEX_IDS[1]} \(codex\), ",
+        ),
+        (
+            "01a2",
+            "codex",
+            rf"session '01a2' is ambiguous: {CODEX_IDS[1]} \(codex\), .* \(pass more of the id\)",
+        ),
+        ("", "codex", "session '' not found"),
+        ("../../etc/passwd", "qwen-code", "not found"),
+        ("a", "nope", r"unknown agent 'nope' \(use codex, claude-code, qwen-code, opencode\)"),
+    ],
+)
+def test_errors_are_one_line(home: Path, session: str, agent: str, message: str) -> None:
+    with pytest.raises(SessionError, match=message) as caught:
+        find_session(agent, session, home)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_home(tmp_path: Path) -> None:
+    with pytest.raises(SessionError, match=r"no session found \(looked in .*/\.codex\)"):
+        find_session("codex", None, tmp_path)
+
+
+def test_links_are_no_sessions(home: Path) -> None:
+    link = home / ".qwen" / "projects" / "-repo" / "chats" / "bbbb.jsonl"
+    link.symlink_to("/etc/passwd")
+    assert [session.id for session in list_sessions("qwen-code", home)] == ["aaaa"]
+
+
+def run_detect(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "evals.detect", *arguments],
+        cwd=ROOT,
+        env={"HOME": str(home), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_detect_finds_a_session(home: Path) -> None:
+    done = run_detect(home, "--session", "f8b5", "--json")
+    assert '"format": "claude-code"' in done.stdout
+    assert "first_source_edit" in done.stdout
+    missing = run_detect(home, "--session", "nope", "--agent", "codex")
+    assert missing.returncode == 2
+    assert missing.stderr.startswith("error: --session: session 'nope' not found (looked in ")
+    assert len(missing.stderr.splitlines()) == 1
+
+
+def test_other_directories_by_variable(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / ".codex").rename(home / "elsewhere")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("CODEX_HOME", str(home / "elsewhere"))
+    assert find_session("codex", CODEX_IDS[0], home).parent.name == "02"
+
+
+@pytest.mark.slow
+def test_opencode_exports_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("opencode") is None:
+        pytest.skip("requires opencode on PATH")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("OPENCODE_DISABLE_MODELS_FETCH", "1")
+    subprocess.run(
+        ["opencode", "import", str(SESSIONS / "opencode.json")], check=True, cwd=tmp_path, timeout=120
+    )
+    with open_session("latest", tmp_path, ("opencode",)) as path:
+        (trace,) = read_traces(path)
+        assert isinstance(trace, Trace)
+        assert trace.format == "opencode"
+    assert not path.exists()

@@ -1,0 +1,363 @@
+"""Sessions of external agents: those of the real programs, rare rows of their formats, and the labelled replays."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from langgraph_takeover.evals.reports.detector_labels import (
+    POINT_KINDS,
+    find_label,
+    read_labels,
+    score_trace,
+    sum_scores,
+)
+from langgraph_takeover.handoff.points.annotations import annotate_steps
+from langgraph_takeover.handoff.readers import TraceError, parse_trace, read_traces
+from langgraph_takeover.handoff.readers.external import claude_code, codex, opencode, qwen_code
+from langgraph_takeover.handoff.trace.conversation import build_messages, list_steps
+from langgraph_takeover.handoff.trace.events import Trace
+
+from . import session_archive
+
+SESSIONS = Path(__file__).parent / "sessions"
+OWN_SESSIONS = (
+    "codex.jsonl",
+    "codex-compacted.jsonl",
+    "claude-code.jsonl",
+    "qwen-code.jsonl",
+    "opencode.json",
+)
+
+
+def load(name: str) -> Trace:
+    (trace,) = read_traces(SESSIONS / name)
+    assert isinstance(trace, Trace)
+    return trace
+
+
+def observations(trace: Trace) -> list[tuple[str, int | None, bool]]:
+    """Tool, exit code and refusal of each observation."""
+    return [(e.tool, e.exit_code, e.refused) for e in trace.events if e.kind == "observation"]
+
+
+def points(trace: Trace) -> dict[str, int | None]:
+    return {point.kind: step.action_index for step in annotate_steps(trace) for point in step.points}
+
+
+def changes(trace: Trace) -> list[list[str]]:
+    return [[change.path for change in e.changes] for e in trace.events if e.changes]
+
+
+def test_codex_resumed_after_an_interruption() -> None:
+    trace = load("codex.jsonl")
+    assert (trace.format, trace.agent, trace.model, trace.workspace) == (
+        "codex",
+        "codex 0.169.0",
+        "gpt-5.5",
+        "/testbed",
+    )
+    assert trace.task == "Fix add.\n\nThe user said later:\n\nContinue."
+    first, second = trace.events[0], trace.events[2]
+    assert first.text.startswith("First the tests.\n\nI look at the code.\n\n```bash\ncat pkg/calc.py")
+    assert first.usage is not None
+    assert (first.usage.prompt_tokens, first.usage.cached_tokens, second.usage) == (1000, 900, None)
+    assert second.arguments == {"command": "cd /testbed/pkg && ls"}
+    # The interrupted call is the last one before the session was resumed, and has no observation.
+    killed = next(e for e in trace.events if e.arguments.get("command") == "kill -9 $PPID")
+    assert trace.events[killed.index + 1].kind == "action"
+    poll = next(e for e in trace.events if e.arguments.get("is_input") == "true")
+    assert trace.events[poll.index + 1].exit_code == 1
+    assert points(trace) == {"first_source_edit": 4, "first_validation": 6, "first_post_failure_edit": 10}
+    assert changes(trace) == [["pkg/calc.py"], ["pkg/calc.py", "pkg/sums.py"], ["test_calc.py"]]
+    assert trace.events[-1].tool == "finish"
+    assert trace.events[-1].arguments == {"message": "The sum is right now."}
+
+
+def test_compaction_keeps_the_increments() -> None:
+    trace = load("codex-compacted.jsonl")
+    assert [e.arguments["command"].split()[0] for e in trace.events if e.tool == "shell" and e.kind == "action"] == [
+        "cat", "apply_patch", "python3",
+    ]  # fmt: skip
+    assert "Summary" not in "".join(e.text for e in trace.events)
+    assert trace.task == "Fix add."
+
+
+def test_claude_code_resumed_after_an_interruption() -> None:
+    trace = load("claude-code.jsonl")
+    assert (trace.format, trace.agent, trace.model) == (
+        "claude-code",
+        "claude-code 2.1.197",
+        "claude-sonnet-4-5",
+    )
+    assert trace.task == "Fix add.\n\nThe user said later:\n\nContinue."
+    assert trace.events[0].text.startswith("First the tests.\n\nI look at the code.\n\n<editor")
+    assert trace.events[0].usage is not None
+    assert trace.events[0].usage.prompt_tokens == 1007
+    # `cd pkg` lasts: the next command starts in that directory.
+    test = next(e for e in trace.events if "cd .." in e.arguments.get("command", ""))
+    answer = trace.events[test.index + 1]
+    assert (answer.cwd, answer.exit_code) == ("pkg", 1)
+    assert points(trace) == {"first_source_edit": 4, "first_validation": 11}
+    assert changes(trace) == [["pkg/calc.py"], ["pkg/calc.py"]]
+    # Claude Code reports no exit code for a search without a match.
+    assert observations(trace)[-1] == ("shell", 1, False)
+    assert "No response requested" not in "".join(e.text for e in trace.events)
+
+
+def test_qwen_code() -> None:
+    trace = load("qwen-code.jsonl")
+    assert (trace.agent, trace.model, trace.task) == ("qwen-code 0.15.10", "m", "Fix the bug.")
+    found = observations(trace)
+    assert found[:4] == [
+        ("shell", 1, False),
+        ("shell", 0, False),
+        ("shell", None, False),
+        ("shell", None, False),
+    ]
+    assert [e.timed_out for e in trace.events if e.tool == "shell" and e.kind == "observation"] == [
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert ("editor", None, True) in found
+    assert changes(trace) == [["q.py"], ["q.py"]]
+    assert trace.events[2].arguments["command"] == "cd /testbed/sub && echo two >&2"
+
+
+def test_opencode() -> None:
+    trace = load("opencode.json")
+    assert (trace.agent, trace.model, trace.workspace) == ("opencode 1.18.33", "m", "/testbed")
+    found = observations(trace)
+    assert found[:3] == [("shell", 1, False), ("shell", 0, False), ("shell", None, False)]
+    assert ("editor", None, True) in found
+    assert ("invalid", None, True) in found
+    assert changes(trace) == [["o.py"], ["o.py"]]
+    assert trace.events[0].usage is not None
+    assert trace.events[0].usage.prompt_tokens == 101
+
+
+@pytest.mark.parametrize("name", OWN_SESSIONS)
+def test_every_call_survives_a_conversation(name: str) -> None:
+    trace = load(name)
+    messages = build_messages(list_steps(trace.events), "native")
+    assert len(messages) == 2 * sum(event.kind == "action" for event in trace.events)
+
+
+def claude_row(kind: str, content: Any, number: int, **fields: Any) -> dict[str, Any]:
+    message = {
+        "role": kind,
+        "content": content,
+        **({"id": f"m{number}", "model": "m"} if kind == "assistant" else {}),
+    }
+    row = {
+        "type": kind,
+        "uuid": f"u{number}",
+        "sessionId": "s",
+        "cwd": "/repo",
+        "version": "2.0",
+        "message": message,
+    }
+    return {**row, **fields}
+
+
+def claude_call(number: int, name: str, **arguments: Any) -> dict[str, Any]:
+    block = {"type": "tool_use", "id": f"t{number}", "name": name, "input": arguments}
+    return claude_row("assistant", [block], number)
+
+
+def claude_result(number: int, call: int, content: Any, **fields: Any) -> dict[str, Any]:
+    block = {"type": "tool_result", "tool_use_id": f"t{call}", "content": content, **fields.pop("block", {})}
+    return claude_row("user", [block], number, **fields)
+
+
+def test_rare_rows_of_claude_code() -> None:
+    repeated = claude_call(4, "Bash", command="make test", run_in_background=True)
+    started = "Command running in background with ID: b1. Output is being written to: /tmp/claude-0/x/tasks/b1.output."
+    done = "<task_id>b1</task_id>\n<status>completed</status>\n<exit_code>2</exit_code>\n<output>\n1 failed in 1s\n</output>"
+    rows = [
+        {"type": "summary", "summary": "An older session", "leafUuid": "x"},
+        claude_row("user", "<command-name>/clear</command-name>", 1),
+        claude_row("user", [{"type": "text", "text": "<system-reminder>CLAUDE.md</system-reminder>\nFix it."}], 2),
+        claude_row("user", "Look for it.", 3, isSidechain=True),
+        {**claude_call(30, "Bash", command="ls"), "isSidechain": True},
+        repeated,
+        claude_result(5, 4, started),
+        repeated,
+        claude_call(6, "Read", file_path="/tmp/claude-0/x/tasks/b1.output"),
+        claude_result(7, 6, done),
+        claude_row("user", "This session is being continued from an earlier one.", 8, isCompactSummary=True),
+        claude_call(9, "MultiEdit", file_path="/repo/src/a.py", edits=[{"old_string": "a", "new_string": "b"}]),
+        claude_result(10, 9, "Applied 1 edit to /repo/src/a.py"),
+        claude_call(11, "Bash", command="sleep 100"),
+        claude_result(12, 11, "[Request interrupted by user for tool use]", block={"is_error": True}),
+        claude_row("user", "[Request interrupted by user for tool use]", 13),
+        claude_call(14, "Bash", command="sleep 9"),
+        claude_result(15, 14, "start", toolUseResult={"stdout": "start", "stderr": "", "interrupted": True}),
+        {"type": "attachment", "uuid": "q", "sessionId": "s", "attachment": {"type": "queued_command", "prompt": "Also b."}},
+        claude_call(16, "NotebookEdit", notebook_path="/repo/n.ipynb", new_source="x = 1"),
+        claude_row("assistant", [{"type": "text", "text": "API Error"}], 17, isApiErrorMessage=True),
+    ]  # fmt: skip
+    trace = parse_trace(rows)
+    assert trace.task == "Fix it.\n\nThe user said later:\n\nAlso b."
+    actions = [event for event in trace.events if event.kind == "action"]
+    assert [e.arguments["command"] for e in actions] == [
+        "make test",
+        "",
+        "edit",
+        "sleep 100",
+        "sleep 9",
+        "edit",
+    ]
+    answers = [event for event in trace.events if event.kind == "observation"]
+    assert [(e.exit_code, e.refused, e.timed_out) for e in answers] == [
+        (None, False, False), (2, False, False), (None, False, False), (None, True, False), (None, False, True),
+    ]  # fmt: skip
+    validations = [s.validation for s in annotate_steps(trace) if s.validation is not None]
+    assert [run.outcome for run in validations] == ["unknown", "failed"]
+    assert changes(trace) == [["src/a.py"]]
+
+
+def test_a_file_of_a_subagent_alone_is_read() -> None:
+    rows = [claude_row("user", "Look.", 1, isSidechain=True)]
+    call = {"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": "ls"}}
+    trace = parse_trace([*rows, claude_row("assistant", [call], 2, isSidechain=True)])
+    assert [event.tool for event in trace.events] == ["shell"]
+
+
+def codex_row(kind: str, **payload: Any) -> dict[str, Any]:
+    return {"timestamp": "2026-01-01T00:00:00Z", "type": kind, "payload": payload}
+
+
+def codex_item(kind: str, **fields: Any) -> dict[str, Any]:
+    return codex_row("response_item", type=kind, **fields)
+
+
+def test_rare_rows_of_codex() -> None:
+    timeout = "Exit code: 124\nWall time: 9 seconds\nOutput:\ncommand timed out after 9000 milliseconds\n"
+    text = "<user_instructions>\nBe kind.\n</user_instructions>"
+    rows = [
+        codex_row("session_meta", id="s", timestamp="t", cwd="/repo", originator="codex", cli_version="0.40.0"),
+        codex_item("message", role="user", content=[{"type": "input_text", "text": text}]),
+        codex_item("message", role="user", content=[{"type": "input_text", "text": "Fix it."}]),
+        codex_item("reasoning", summary=[], content=None, encrypted_content="gAAAA"),
+        codex_item("function_call", name="shell", call_id="a", arguments='{"command": ["bash", "-lc", "pytest -q"]}'),
+        codex_row("event_msg", type="token_count", info={"last_token_usage": {"input_tokens": 7, "output_tokens": 2}}),
+        codex_item("function_call_output", call_id="a", output=json.dumps(
+            {"output": "1 failed in 1s\n", "metadata": {"exit_code": 1, "duration_seconds": 1.0}})),
+        codex_item("local_shell_call", call_id="b", action={"command": ["sleep", "9"], "working_directory": "/x"}),
+        codex_item("function_call_output", call_id="b", output=timeout),
+        codex_item("function_call", name="exec_command", call_id="c", arguments='{"cmd": "sleep 99"}'),
+        codex_row("event_msg", type="turn_aborted", reason="interrupted"),
+        codex_item("function_call_output", call_id="c", output="aborted by user after 3.1s"),
+        codex_item("message", role="user", content=[{"type": "input_text", "text": "<turn_aborted>\nno\n</turn_aborted>"}]),
+        codex_item("function_call", name="write_stdin", call_id="d", arguments='{"session_id": 5, "chars": "\\u0003"}'),
+        codex_item("function_call", name="exec_command", call_id="e", arguments="{broken"),
+    ]  # fmt: skip
+    trace = parse_trace(rows)
+    assert (trace.task, trace.agent, trace.workspace) == ("Fix it.", "codex 0.40.0", "/repo")
+    actions = [event for event in trace.events if event.kind == "action"]
+    commands = [e.arguments["command"] for e in actions]
+    assert commands == ["pytest -q", "cd /x && sleep 9", "sleep 99", "C-c", ""]
+    assert actions[0].usage is not None
+    assert actions[0].usage.prompt_tokens == 7
+    assert actions[0].text == "```bash\npytest -q\n```"
+    answers = [event for event in trace.events if event.kind == "observation"]
+    assert [(e.exit_code, e.refused, e.timed_out) for e in answers] == [
+        (1, False, False), (None, False, True), (None, False, True),
+    ]  # fmt: skip
+
+
+def test_results_of_live_calls() -> None:
+    running = codex.parse_result(
+        "exec_command", {}, "Wall time: 1.0 seconds\nProcess running with session ID 77\nOutput:\nup\n"
+    )
+    assert (running.process_id, running.output, running.exit_code) == ("77", "up\n", None)
+    patched = "Wall time: 0.0 seconds\nOutput:\nExit code: 0\nWall time: 0 seconds\nOutput:\nSuccess.\n"
+    assert codex.parse_result("exec_command", {}, patched)[:2] == ("Success.\n", 0)
+    refused = codex.parse_result(
+        "exec_command", {}, 'exec_command failed: CreateProcess { message: "Rejected" }'
+    )
+    assert refused.refused
+    started = claude_code.parse_result("Bash", {}, "Command running in background with ID: b7. Output is …")
+    assert (started.process_id, started.exit_code) == ("b7", None)
+    assert claude_code.parse_result("Bash", {}, "Exit code 3\nno", {"is_error": True})[:2] == ("no", 3)
+    assert claude_code.parse_result("Bash", {}, "(Bash completed with no output)")[:2] == ("", 0)
+    assert claude_code.parse_result(
+        "Bash", {}, "Permission to use Bash has been denied.", {"is_error": True}
+    ).refused
+    assert claude_code.parse_result("Read", {}, "     1→a = 1").output == "     1\ta = 1"
+    background = qwen_code.parse_result(
+        "run_shell_command", {}, {"output": "Background shell started.\nid: bg_1\npid: 9"}
+    )
+    assert background.process_id == "bg_1"
+    wrapped = "Command: a\nDirectory: (root)\nOutput: (empty)\nError: (none)\nExit Code: 0\nSignal: 0\nProcess Group PGID: 5"
+    assert qwen_code.parse_result("run_shell_command", {}, {"output": wrapped})[:2] == ("", 0)
+    assert opencode.parse_result("bash", {}, "a\n", {"status": "completed", "metadata": {"exit": 4}})[:2] == (
+        "a\n",
+        4,
+    )
+
+
+def test_the_replays_agree_with_the_labels_of_their_runs(real_data: Path, tmp_path: Path) -> None:
+    labels = read_labels(session_archive.LABELS)
+    scores, formats = [], Counter[str]()
+    for path in session_archive.unpack(real_data / "trajectories", tmp_path):
+        (trace,) = read_traces(path)
+        assert isinstance(trace, Trace), path
+        label = find_label(labels, f"{path}#0")
+        assert label is not None
+        formats[trace.format] += 1
+        scores.append(score_trace(label, annotate_steps(trace)))
+    assert min(formats["codex"], formats["claude-code"]) >= 20
+    total = sum_scores(scores)
+    for tally in [total.validations, *(total.points[kind] for kind in POINT_KINDS)]:
+        assert tally.exact >= 0.97 * tally.cases > 40
+    assert total.validations.cases > 370
+
+
+def test_the_archive_holds_no_text_of_the_runs(real_data: Path) -> None:
+    source = session_archive.read_source(
+        real_data / "trajectories/mini-swe-agent-v1/pallets__flask-5014.traj.json", 0
+    )
+    target = f"before {source[1000:1500]} between {source[4000:4400]}"
+    delta = session_archive.make_delta(source, target)
+    assert session_archive.apply_delta(source, delta) == target
+    assert sum(len(part) for part in delta if isinstance(part, str)) < 40
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(OWN_SESSIONS), st.integers(0, 10**9))
+def test_damaged_sessions_never_crash_the_readers(name: str, seed: int) -> None:
+    random = Random(seed)
+
+    def damage(value: Any) -> Any:
+        if random.random() < 0.02:
+            return random.choice(
+                [None, 5, "", [], {}, "x", True, -1, [1], {"a": 1}, [[]], 3.5, "Exit code 1\n"]
+            )
+        if isinstance(value, dict):
+            return {k: damage(v) for k, v in value.items() if random.random() > 0.01}
+        if isinstance(value, list):
+            return [damage(v) for v in value if random.random() > 0.01]
+        return value
+
+    path = SESSIONS / name
+    lines = path.read_text()
+    recording = (
+        json.loads(lines) if path.suffix == ".json" else [json.loads(line) for line in lines.splitlines()]
+    )
+    try:
+        trace = parse_trace(damage(recording))
+    except TraceError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+    else:
+        annotate_steps(trace)

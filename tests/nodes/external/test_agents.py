@@ -1,0 +1,209 @@
+"""The real command lines of external agents accept our replies."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+from langchain_core.messages import AIMessage, ToolMessage
+from pydantic import SecretStr
+
+from langgraph_takeover.nodes.external.apis import HttpReply, ModelRequest, write_error, write_reply
+from langgraph_takeover.nodes.external.bridge import Bridge, RequestKind
+from langgraph_takeover.nodes.external.held_request import HeldRequest
+from langgraph_takeover.nodes.external.pass_through import VendorModel
+from langgraph_takeover.nodes.model.calls import ask_with_retries
+
+from .agents import AGENTS, ExternalAgent, start_agent
+
+pytestmark = pytest.mark.slow
+_WAIT_S = 120
+_FINISH = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+"""The command with which mini-swe-agent ends a run."""
+
+
+class Run:
+    """What a run of an agent left."""
+
+    def __init__(self, code: int, output: str, requests: list[ModelRequest], bridge: Bridge) -> None:
+        self.code, self.output, self.requests, self.bridge = code, output, requests, bridge
+
+    def results(self) -> dict[str, str]:
+        """The results of all calls, as the last request shows them."""
+        messages = self.requests[-1].messages
+        return {each.tool_call_id: each.text for each in messages if isinstance(each, ToolMessage)}
+
+
+Answer = AIMessage | Callable[[HeldRequest], HttpReply]
+
+
+def classify(request: ModelRequest, headers: Mapping[str, str]) -> RequestKind:
+    return "main" if request.tools else "aside"
+
+
+def run_agent(agent: ExternalAgent, path: Path, answers: list[Answer]) -> Run:
+    """Run an agent to its end, with a reply for each of its requests."""
+    home, work = path / "home", path / "work"
+    home.mkdir()
+    work.mkdir()
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    requests: list[ModelRequest] = []
+    bridge = Bridge(
+        listener,
+        api=agent.api,
+        classify=classify,
+        is_expected=lambda request: True,
+        answer_side=lambda request: AIMessage("A title"),
+    )
+    with bridge:
+        process = start_agent(agent, url, home, work)
+        try:
+            for answer in answers:
+                requests.append(answer_next(bridge, process, answer))
+            output, errors = process.communicate(timeout=_WAIT_S)
+        finally:
+            process.kill()
+            process.wait()
+    return Run(process.returncode, output + errors, requests, bridge)
+
+
+def answer_next(bridge: Bridge, process: subprocess.Popen[str], answer: Answer) -> ModelRequest:
+    ends_at = time.monotonic() + _WAIT_S
+    while (held := bridge.wait(0.5)) is None:
+        if process.poll() is not None:
+            pytest.fail(f"the agent ended: {process.communicate()} {bridge.refused}")
+        assert time.monotonic() < ends_at, f"no request within {_WAIT_S} s"
+    reply = write_reply(held.request, answer) if isinstance(answer, AIMessage) else answer(held)
+    assert held.reply(reply)
+    return held.request
+
+
+def call(agent: ExternalAgent, number: int, command: str) -> dict[str, object]:
+    return {
+        "name": agent.tool,
+        "args": agent.build_args(command),
+        "id": f"call_{number}",
+        "type": "tool_call",
+    }
+
+
+def reply(text: str, *calls: dict[str, object]) -> AIMessage:
+    usage = {
+        "input_tokens": 1_000,
+        "output_tokens": 20,
+        "total_tokens": 1_020,
+        "input_token_details": {"cache_read": 600},
+    }
+    return AIMessage(text, tool_calls=list(calls), usage_metadata=usage)
+
+
+def finish(agent: ExternalAgent) -> AIMessage:
+    return reply("All done.", call(agent, 9, _FINISH)) if agent.program == "mini" else reply("All done.")
+
+
+@pytest.mark.parametrize("agent", AGENTS.values(), ids=AGENTS)
+def test_text_and_calls_one_by_one_and_in_parallel(agent: ExternalAgent, tmp_path: Path) -> None:
+    run = run_agent(
+        agent,
+        tmp_path,
+        [
+            reply("I create the file.", call(agent, 1, "echo alpha > a.txt; echo made")),
+            reply("", call(agent, 2, "cat a.txt")),
+            reply("Two at once.", call(agent, 3, "echo third"), call(agent, 4, "echo fourth")),
+            finish(agent),
+        ],
+    )
+    assert run.code == 0, run.output
+    assert (tmp_path / "work/a.txt").read_text() == "alpha\n"
+    results = run.results()
+    assert list(results) == ["call_1", "call_2", "call_3", "call_4"]
+    for number, text in enumerate(("made", "alpha", "third", "fourth"), start=1):
+        assert text in results[f"call_{number}"]
+    # Qwen Code begins every conversation with an exchange of its own.
+    replies = [message for message in run.requests[-1].messages if isinstance(message, AIMessage)][-3:]
+    assert [message.text for message in replies] == ["I create the file.", "", "Two at once."]
+    assert [len(message.tool_calls) for message in replies] == [1, 1, 2]
+    assert run.requests[-1].messages[0].type == "system"
+    assert agent.tool in [tool["function"]["name"] for tool in run.requests[0].tools]
+    assert run.bridge.refused.keys() <= {"lost connections", "path"}
+
+
+@pytest.mark.parametrize("agent", AGENTS.values(), ids=AGENTS)
+def test_an_error_reply_reaches_the_user(agent: ExternalAgent, tmp_path: Path) -> None:
+    def refuse(held: HeldRequest) -> HttpReply:
+        return write_error(held.request.api, 400, "the endpoint refused this request: code-4711")
+
+    run = run_agent(agent, tmp_path, [refuse])
+    assert "code-4711" in run.output
+    # Qwen Code reports the error and ends as after a success.
+    assert run.code == (0 if agent.program == "qwen" else 1)
+
+
+@pytest.mark.parametrize("name", ["codex", "claude-code", "qwen-code"])
+def test_an_agent_works_through_its_vendors_endpoint(name: str, tmp_path: Path) -> None:
+    """The endpoint is a second bridge: it holds the requests that the first one passes on."""
+    agent = AGENTS[name]
+    listener = socket.create_server(("127.0.0.1", 0))
+    vendor = Bridge(
+        listener,
+        api=agent.api,
+        classify=lambda request, headers: "main",
+        is_expected=lambda request: True,
+        answer_side=lambda request: AIMessage("unused"),
+    )
+    model = VendorModel(
+        api=agent.api,
+        base_url=f"http://127.0.0.1:{listener.getsockname()[1]}",
+        api_key=SecretStr("key-of-the-runtime"),
+    )
+    sent: list[bytes] = []
+
+    def pass_on(held: HeldRequest, answer: AIMessage) -> HttpReply:
+        def serve() -> bytes:
+            received = vendor.wait(30)
+            assert received is not None
+            assert received.request.wire is not None
+            vendor_reply = write_reply(received.request, answer)
+            sent.append(vendor_reply.body)
+            assert received.reply(vendor_reply)
+            return received.request.wire.body
+
+        with ThreadPoolExecutor(1) as pool:
+            served = pool.submit(serve)
+            wire = held.request.wire
+            assert wire is not None
+            bound = model.bind(wire=wire)
+            message = ask_with_retries(bound, held.request.messages, timeout_s=30, max_attempts=1)
+            assert served.result() == wire.body
+        assert [call["id"] for call in message.tool_calls] == [call["id"] for call in answer.tool_calls]
+        delivered = write_reply(held.request, message)
+        assert delivered.body == sent[-1]
+        return delivered
+
+    answers = [reply("I create the file.", call(agent, 1, "echo alpha > a.txt")), finish(agent)]
+    with vendor:
+        run = run_agent(agent, tmp_path, [partial(pass_on, answer=answer) for answer in answers])
+    assert run.code == 0, run.output
+    assert (tmp_path / "work/a.txt").read_text() == "alpha\n"
+    assert vendor.refused == {}
+
+
+def test_codex_applies_a_custom_call(tmp_path: Path) -> None:
+    agent = AGENTS["codex"]
+    patch = "*** Begin Patch\n*** Add File: b.txt\n+beta\n*** End Patch"
+    custom = {"name": "apply_patch", "args": {"input": patch}, "id": "call_1", "type": "tool_call"}
+    run = run_agent(agent, tmp_path, [reply("", custom), finish(agent)])
+    assert run.code == 0, run.output
+    assert "apply_patch" in run.requests[0].custom_tools
+    assert (tmp_path / "work/b.txt").read_text() == "beta\n"
+    assert "Success" in run.results()["call_1"]
+    last = run.requests[-1].messages[-2]
+    assert isinstance(last, AIMessage)
+    assert last.tool_calls[0]["args"] == {"input": patch}

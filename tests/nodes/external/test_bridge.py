@@ -1,0 +1,478 @@
+"""The bridge holds one main request, answers side requests, and survives hostile clients."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import psutil
+import pytest
+from langchain_core.messages import AIMessage
+
+from langgraph_takeover.nodes.external.apis import HttpReply, ModelRequest, write_error, write_reply
+from langgraph_takeover.nodes.external.bridge import Bridge, RequestKind
+from langgraph_takeover.nodes.external.held_request import HeldRequest
+from langgraph_takeover.nodes.external.limits import BridgeLimits, TokenBucket
+from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError
+
+LIMITS = BridgeLimits(requests_per_s=1_000)
+_SECRETS = {"Authorization": "Bearer k", "Cookie": "c", "X-Api-Key": "k", "Proxy-Authorization": "p"}
+Reply = tuple[int, dict[str, Any] | str]
+
+
+def body(text: str = "hello", **fields: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": [{"role": "user", "content": text}], **fields}).encode()
+
+
+def classify(request: ModelRequest, headers: Mapping[str, str]) -> RequestKind:
+    assert not {"authorization", "cookie", "x-api-key", "proxy-authorization"} & headers.keys()
+    kinds: dict[str, RequestKind] = {"child": "child", "aside": "aside"}
+    return kinds.get(headers.get("x-kind", ""), "main")
+
+
+class Client:
+    """Clients of a bridge, each request in a thread of its own."""
+
+    def __init__(self, bridge: Bridge, address: tuple[str, int], pool: ThreadPoolExecutor) -> None:
+        self.bridge, self.address, self._pool = bridge, address, pool
+
+    def send(
+        self, data: bytes, path: str = "/v1/chat/completions", method: str = "POST", **headers: str
+    ) -> Reply:
+        connection = http.client.HTTPConnection(*self.address, timeout=30)
+        with contextlib.closing(connection):
+            names = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, data, {**_SECRETS, **names})
+            response = connection.getresponse()
+            content = response.read()
+        is_json = response.headers["Content-Type"] == "application/json"
+        return response.status, json.loads(content) if is_json and content else content.decode()
+
+    def start(self, data: bytes, **headers: str) -> Future[Reply]:
+        return self._pool.submit(self.send, data, **headers)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.address, timeout=30)
+
+    def converse(self, raw: bytes) -> bytes:
+        """Send raw bytes and return everything that is received until the connection ends."""
+        with self.connect() as peer:
+            received = b""
+            with contextlib.suppress(ConnectionError):
+                peer.sendall(raw)
+                while data := peer.recv(65_536):
+                    received += data
+        return received
+
+
+ServeBridge = Callable[..., Client]
+
+
+@pytest.fixture
+def serve() -> Iterator[ServeBridge]:
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(40))
+
+        def start(limits: BridgeLimits = LIMITS, **settings: Any) -> Client:
+            listener = socket.create_server(("127.0.0.1", 0))
+            address = listener.getsockname()
+            defaults: dict[str, Any] = {
+                "api": "chat",
+                "classify": classify,
+                "is_expected": lambda request: "forged" not in request.messages[0].text,
+                "answer_side": lambda request: AIMessage("aside: " + request.messages[0].text),
+            }
+            bridge = stack.enter_context(Bridge(listener, limits=limits, **{**defaults, **settings}))
+            return Client(bridge, address, pool)
+
+        yield start
+
+
+def hold(client: Client) -> HeldRequest:
+    held = client.bridge.wait(10)
+    assert held is not None
+    return held
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    ends_at = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < ends_at
+        time.sleep(0.01)
+
+
+def error_text(reply: Reply) -> tuple[int, str]:
+    status, document = reply
+    assert isinstance(document, dict), document
+    return status, document["error"]["message"]
+
+
+def test_a_main_request_is_held_until_its_reply(serve: ServeBridge) -> None:
+    client = serve()
+    assert client.bridge.wait(0) is None
+    for number in range(3):
+        sent = body(f"step {number}", seed=number)
+        future = client.start(sent)
+        held = hold(client)
+        assert client.bridge.wait(0) is held
+        assert held.is_open
+        assert held.request.wire is not None
+        assert (held.request.wire.target, held.request.wire.body) == ("/v1/chat/completions", sent)
+        assert held.request.messages[0].text == f"step {number}"
+        assert not future.done()
+        assert held.reply(write_reply(held.request, AIMessage(f"answer {number}")))
+        assert not held.is_open
+        assert not held.reply(write_reply(held.request, AIMessage("twice")))
+        status, document = future.result(10)
+        assert isinstance(document, dict)
+        assert (status, document["choices"][0]["message"]["content"]) == (200, f"answer {number}")
+    assert client.bridge.refused == {}
+
+
+def test_a_second_and_a_forged_main_request_are_refused(serve: ServeBridge) -> None:
+    client = serve()
+    assert error_text(client.send(body("forged"))) == (
+        409,
+        "the request does not continue the conversation",
+    )
+    future = client.start(body())
+    held = hold(client)
+    assert error_text(client.send(body("other"))) == (409, "another request is being answered")
+    assert error_text(client.send(body("forged")))[0] == 409
+    assert held.is_open
+    assert held.request.messages[0].text == "hello"
+    held.reply(write_error("chat", 400, "no"))
+    assert error_text(future.result(10)) == (400, "no")
+    assert client.bridge.refused == {"unexpected request": 2, "second request": 1}
+
+
+def test_a_dropped_peer_frees_the_place(serve: ServeBridge) -> None:
+    client = serve()
+    raw = body("first")
+    peer = client.connect()
+    peer.sendall(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw
+    )
+    held = hold(client)
+    peer.close()
+    wait_until(lambda: not held.is_open)
+    assert not held.reply(write_error("chat", 400, "late"))
+    assert client.bridge.wait(0) is None
+    future = client.start(body("second"))
+    again = hold(client)
+    assert again.request.messages[0].text == "second"
+    again.reply(write_error("chat", 400, "end"))
+    assert future.result(10)[0] == 400
+
+
+def test_side_requests_are_answered_beside_the_held_one(serve: ServeBridge) -> None:
+    release = threading.Event()
+    running: list[str] = []
+
+    def answer(request: ModelRequest) -> AIMessage:
+        running.append(request.messages[0].text)
+        assert release.wait(20)
+        return AIMessage("done", usage_metadata={"input_tokens": 9, "output_tokens": 3, "total_tokens": 12})
+
+    client = serve(LIMITS._replace(side_requests=5, waiting_side_requests=2), answer_side=answer)
+    main = client.start(body())
+    held = hold(client)
+    sides = [client.start(body(f"child {n}"), X_Kind="child" if n else "aside") for n in range(4)]
+    wait_until(lambda: client.bridge.open_side_requests == 4 and len(running) == 2)
+    # Two are answered, two wait, and no more may wait.
+    assert error_text(client.send(body("late"), X_Kind="child"))[0] == 429
+    assert len(running) == 2
+    release.set()
+    assert [future.result(20)[0] for future in sides] == [200] * 4
+    assert held.is_open
+    wait_until(lambda: client.bridge.open_side_requests == 0)
+    answers = client.bridge.take_side_usage()
+    assert sorted(each.kind for each in answers) == ["aside", "child", "child", "child"]
+    assert [(each.usage.prompt_tokens, each.usage.completion_tokens) for each in answers] == [(9, 3)] * 4
+    assert client.bridge.take_side_usage() == []
+    assert client.send(body("fifth"), X_Kind="child")[0] == 200
+    assert error_text(client.send(body("sixth"), X_Kind="child"))[0] == 429
+    assert client.bridge.refused == {"parallel side requests": 1, "side requests": 1}
+    held.reply(write_error("chat", 400, "end"))
+    assert main.result(10)[0] == 400
+
+
+def test_failures_of_side_requests_show_nothing_of_this_host(serve: ServeBridge) -> None:
+    errors = [PermanentModelError("wrong key sk-123 in /etc/keys"), ContextWindowError("131072 > 4096")]
+
+    def answer(request: ModelRequest) -> AIMessage:
+        raise errors.pop(0)
+
+    client = serve(answer_side=answer)
+    assert error_text(client.send(body(), X_Kind="child")) == (502, "the model did not answer")
+    status, document = client.send(body(), X_Kind="child")
+    assert isinstance(document, dict)
+    assert (status, document["error"]["code"]) == (400, "context_length_exceeded")
+    assert client.bridge.refused == {"failed side requests": 1}
+
+
+def test_a_bug_of_the_caller_reaches_the_caller(serve: ServeBridge) -> None:
+    def classify_badly(request: ModelRequest, headers: Mapping[str, str]) -> RequestKind:
+        raise ZeroDivisionError("at /root/secret")
+
+    client = serve(classify=classify_badly)
+    assert error_text(client.send(body())) == (500, "internal error")
+    with pytest.raises(ZeroDivisionError):
+        client.bridge.wait(1)
+
+
+def test_other_paths_and_methods(serve: ServeBridge) -> None:
+    client = serve(model_name="the-model")
+    assert client.send(b"", "/", "HEAD") == (200, "")
+    assert client.send(b"", "/", "GET") == (200, "ok\n")
+    status, models = client.send(b"", "/v1/models?limit=9", "GET")
+    assert isinstance(models, dict)
+    assert (status, [each["id"] for each in models["data"]]) == (200, ["the-model"])
+    assert client.send(b"", "/etc/passwd", "GET")[0] == 404
+    assert client.send(body(), "/v1/responses")[0] == 404
+    assert client.send(b"", "/v1/chat/completions", "GET")[0] == 405
+    assert client.send(b"", "/v1/models", "DELETE")[0] == 405
+    assert client.bridge.refused == {"path": 2, "method": 2}
+
+
+def test_tokens_are_counted_for_messages(serve: ServeBridge) -> None:
+    client = serve(api="messages")
+    path = "/v1/messages/count_tokens?beta=true"
+    assert client.send(body("x" * 400), path) == (200, {"input_tokens": 100})
+    assert client.bridge.wait(0) is None
+
+
+def test_a_unix_socket_serves_too(serve: ServeBridge, tmp_path: Any) -> None:
+    listener = socket.socket(socket.AF_UNIX)
+    path = os.path.relpath(tmp_path / "s")  # a socket's path has at most 107 bytes
+    listener.bind(path)
+    listener.listen()
+    settings: dict[str, Any] = {"classify": classify, "is_expected": lambda request: True}
+    with (
+        Bridge(listener, api="chat", answer_side=lambda request: AIMessage(""), **settings) as bridge,
+        socket.socket(socket.AF_UNIX) as peer,
+    ):
+        peer.connect(path)
+        raw = body()
+        peer.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw
+        )
+        held = bridge.wait(10)
+        assert held is not None
+        assert held.reply(write_error("chat", 418, "tea"))
+        assert peer.recv(1_000).startswith(b"HTTP/1.1 418 ")
+
+
+POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+HOSTILE: dict[str, tuple[bytes, bytes, str]] = {
+    "no HTTP": (b"\x16\x03\x01 hello\r\n\r\n", b"400", "HTTP syntax"),
+    "a negative length": (POST + b"Content-Length: -1\r\n\r\n", b"400", "HTTP syntax"),
+    "two lengths": (POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n", b"400", "HTTP syntax"),
+    "a huge length": (POST + b"Content-Length: 99999999999\r\n\r\n", b"413", "body size"),
+    "a long header": (POST + b"X-A: " + b"a" * 100_000, b"431", "HTTP syntax"),
+    "many headers": (POST + b"X-A: b\r\n" * 200 + b"\r\n", b"431", "headers"),
+    "gzip": (POST + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc", b"415", "compression"),
+    "zstd": (POST + b"Content-Encoding: zstd\r\nContent-Length: 3\r\n\r\nabc", b"415", "compression"),
+    "no JSON": (POST + b"Content-Length: 3\r\n\r\nabc", b"400", "unreadable request"),
+    "long chunks": (
+        POST + b"Transfer-Encoding: chunked\r\n\r\n" + (b"8000\r\n" + b"a" * 0x8000 + b"\r\n") * 40,
+        b"413",
+        "body size",
+    ),
+    "tiny chunks": (
+        POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 60_000,
+        b"413",
+        "body size",
+    ),
+    "an unknown coding": (POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n", b"501", "HTTP syntax"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_requests_are_refused(serve: ServeBridge, name: str) -> None:
+    client = serve(LIMITS._replace(body_bytes=1_000_000))
+    raw, status, reason = HOSTILE[name]
+    assert client.converse(raw).startswith(b"HTTP/1.1 " + status)
+    wait_until(lambda: client.bridge.refused == {reason: 1})
+    # The bridge serves on.
+    assert client.send(body("after"), X_Kind="aside")[0] == 200
+
+
+def test_chunked_bodies_and_expectations(serve: ServeBridge) -> None:
+    client = serve()
+    raw = body("chunked")
+    chunks = b"%x\r\n" % len(raw[:9]) + raw[:9] + b"\r\n%x\r\n" % len(raw[9:]) + raw[9:] + b"\r\n0\r\n\r\n"
+    answer = client.converse(POST + b"X-Kind: aside\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
+    assert b"aside: chunked" in answer
+    with client.connect() as peer:
+        peer.sendall(POST + b"X-Kind: aside\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(raw))
+        assert peer.recv(1_000).startswith(b"HTTP/1.1 100 ")
+        peer.sendall(raw)
+        assert peer.recv(65_536).startswith(b"HTTP/1.1 200 ")
+    # A body that is refused is not asked for.
+    expecting = POST + b"Expect: 100-continue\r\nContent-Length: 99999999999\r\n\r\n"
+    assert client.converse(expecting).startswith(b"HTTP/1.1 413 ")
+
+
+def test_slow_requests_end_and_do_not_stop_others(serve: ServeBridge) -> None:
+    client = serve(LIMITS._replace(request_s=1.0))
+    slow = [client.connect() for _ in range(10)]
+    started = time.monotonic()
+    for peer in slow:
+        peer.sendall(POST)
+    assert client.send(body(), X_Kind="aside")[0] == 200
+    # One byte now and then does not extend the time.
+    while time.monotonic() < started + 3 and not client.bridge.refused["slow request"]:
+        for peer in slow:
+            with contextlib.suppress(OSError):
+                peer.sendall(b"X")
+        time.sleep(0.1)
+    wait_until(lambda: client.bridge.refused["slow request"] == 10)
+    for peer in slow:
+        peer.close()
+
+
+def test_connections_beyond_the_limit_are_closed_at_once(serve: ServeBridge) -> None:
+    client = serve(LIMITS._replace(connections=3))
+    threads = threading.active_count()
+    future = client.start(body())
+    held = hold(client)
+    idle = [client.connect() for _ in range(2)]
+    further = [client.connect() for _ in range(20)]
+    for peer in further:
+        with contextlib.suppress(ConnectionError):
+            assert peer.recv(1) == b""
+    assert threading.active_count() <= threads + 4
+    assert held.is_open
+    for peer in (*idle, *further):
+        peer.close()
+    wait_until(lambda: client.bridge.refused["connections"] == 20)
+    held.reply(write_error("chat", 400, "end"))
+    assert future.result(10)[0] == 400
+
+
+def test_bodies_share_one_budget(serve: ServeBridge) -> None:
+    client = serve(LIMITS._replace(body_bytes=1_000_000, shared_body_bytes=1_500_000))
+    head = POST + b"Content-Length: 1000000\r\n\r\n"
+    with client.connect() as first:
+        first.sendall(head + b"a" * 999_000)
+        wait_until(lambda: client.bridge._budget._free < 600_000)
+        assert client.converse(head + b"a" * 1_000_000).startswith(b"HTTP/1.1 503 ")
+    wait_until(lambda: client.bridge._budget._free == 1_500_000)
+    assert client.send(body("x" * 900_000), X_Kind="aside")[0] == 200
+
+
+def test_the_rates_are_limited(serve: ServeBridge) -> None:
+    client = serve(BridgeLimits(requests_per_s=5, requests=8))
+    statuses = [client.send(body(), X_Kind="aside")[0] for _ in range(12)]
+    assert statuses[:5] == [200] * 5
+    assert 429 in statuses
+    client = serve(LIMITS._replace(requests=2))
+    assert [client.send(body(), X_Kind="aside")[0] for _ in range(3)] == [200, 200, 429]
+    client = serve(LIMITS._replace(body_bytes_per_s=1, shared_body_bytes=1_000))
+    statuses = [client.send(body("x" * 600), X_Kind="aside")[0] for _ in range(2)]
+    assert statuses == [200, 429]
+    assert client.bridge.refused == {"body rate": 1}
+
+
+def test_a_token_bucket_refills() -> None:
+    bucket = TokenBucket(per_s=1_000, burst=2)
+    assert [bucket.take(), bucket.take(5)] == [True, False]
+    wait_until(lambda: bucket.take(2))
+
+
+def test_a_slow_reader_does_not_block_the_runtime(serve: ServeBridge) -> None:
+    client = serve(LIMITS._replace(reply_s=1.0))
+    raw = body()
+    peer = client.connect()
+    peer.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
+    held = hold(client)
+    long = HttpReply("text/plain", b"x" * 50_000_000)
+    started = time.monotonic()
+    assert held.reply(long)
+    assert time.monotonic() - started < 0.5
+    future = client.start(body("next"))
+    following = hold(client)
+    assert following.request.messages[0].text == "next"
+    following.reply(write_error("chat", 400, "end"))
+    assert future.result(10)[0] == 400
+    wait_until(lambda: client.bridge.refused == {"lost connections": 1})
+    peer.close()
+
+
+def test_a_flood_leaves_the_held_request_and_the_process_alone(serve: ServeBridge) -> None:
+    client = serve(BridgeLimits(body_bytes=4_000_000, shared_body_bytes=8_000_000, request_s=1.0))
+    process = psutil.Process()
+    future = client.start(body())
+    held = hold(client)
+    files, memory = process.num_fds(), process.memory_info().rss
+    ends_at = time.monotonic() + 4
+    nested = b'{"model": "m", "messages": [' + b"{}," * 150_000 + b"{}]}"
+    raws = [
+        POST + b"Content-Length: 3999999\r\n\r\n" + b"[" * 3_999_999,
+        POST + b"Content-Length: %d\r\n\r\n" % len(nested) + nested,
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 100,
+        b"\r\n" * 1_000,
+        b"",
+    ]
+
+    def flood(number: int) -> int:
+        count = 0
+        while time.monotonic() < ends_at:
+            with contextlib.suppress(OSError):
+                client.converse(raws[(number + count) % len(raws)])
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(30) as pool:
+        results = [pool.submit(flood, number) for number in range(30)]
+        peak_files = peak_memory = 0
+        while time.monotonic() < ends_at:
+            peak_files = max(peak_files, process.num_fds())
+            peak_memory = max(peak_memory, process.memory_info().rss)
+            assert held.is_open
+            time.sleep(0.05)
+        assert sum(result.result() for result in results) > 30
+    # The attackers are threads of this process: 30 sockets of theirs, 16 of the bridge.
+    assert peak_files - files <= 70
+    assert peak_memory - memory < 500 * 1024**2
+    held.reply(write_reply(held.request, AIMessage("still here")))
+    assert "still here" in json.dumps(future.result(10))
+
+
+def test_closing_ends_connections_and_threads(serve: ServeBridge) -> None:
+    client = serve()
+    future = client.start(body())
+    held = hold(client)
+    idle = client.connect()
+    waiting = ThreadPoolExecutor(1).submit(client.bridge.wait, 60)
+    client.bridge.close()
+    client.bridge.close()
+    assert not held.is_open
+    assert not held.reply(write_error("chat", 400, "late"))
+    with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
+        future.result(10)
+    assert waiting.result(10) in (None, held)
+    assert client.bridge.wait(60) is None
+    with pytest.raises(OSError, match="refused"):
+        client.connect()
+    idle.close()
+    wait_until(lambda: not [each for each in threading.enumerate() if each.name.startswith("bridge")])
+
+
+def test_a_hold_outlasts_every_time_limit_of_the_server(serve: ServeBridge) -> None:
+    client = serve(LIMITS._replace(request_s=0.3, reply_s=0.3))
+    future = client.start(body())
+    held = hold(client)
+    time.sleep(1.0)
+    assert held.is_open
+    assert held.reply(write_reply(held.request, AIMessage("late")))
+    assert future.result(10)[0] == 200
