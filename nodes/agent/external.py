@@ -9,6 +9,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langgraph.runtime import Runtime
 
+from langgraph_takeover.handoff.readers.tool_names import is_submission
 from langgraph_takeover.handoff.records.record import ExternalSession
 from langgraph_takeover.handoff.shell.command_effects import find_effect
 from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, HandoffPoint
@@ -132,7 +133,8 @@ def _record_results(
 def _make_lost_results(state: AgentState, turn: AgentTurn) -> tuple[CallResult, ...]:
     """Return a result for the reply's first call if the agent ended, or wrote a message, instead of reporting one."""
     action = last_action(state)
-    if action.tool == "finish" and turn.is_ended:
+    submits = turn.is_complete and is_submission(action.arguments.get("command", ""))
+    if turn.is_ended and (action.tool == "finish" or submits):
         return ()
     text = "\n".join(turn.messages) or f"[{_describe_end(turn)}]"
     return (CallResult(call_id="", tool=action.tool, arguments=action.arguments, text=text),)
