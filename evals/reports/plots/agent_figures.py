@@ -10,7 +10,7 @@ import numpy as np
 from langgraph_takeover.evals.reports.collection import ReportData
 from langgraph_takeover.evals.reports.plots import style
 from langgraph_takeover.evals.reports.plots.style import EmptyPlotError
-from langgraph_takeover.evals.reports.switch_costs import (
+from langgraph_takeover.evals.reports.tables.switch_costs import (
     SwitchCost,
     find_best_successors,
     label_agents,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from langgraph_takeover.evals.models import is_llm
 from langgraph_takeover.evals.reports.collection import ReportData, display_names
-from langgraph_takeover.evals.reports.switch_costs import (
+from langgraph_takeover.evals.reports.tables.switch_costs import (
     OUTCOMES,
     SwitchCost,
     is_agent_study,

@@ -12,14 +12,14 @@ import pytest
 from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data
 from langgraph_takeover.evals.reports.plots import agent_figures, style
 from langgraph_takeover.evals.reports.plots.style import EmptyPlotError
-from langgraph_takeover.evals.reports.switch_costs import (
+from langgraph_takeover.evals.reports.tables.agents_table import build_agent_tables
+from langgraph_takeover.evals.reports.tables.study_tables import build_tables
+from langgraph_takeover.evals.reports.tables.switch_costs import (
     SwitchCost,
     find_best_successors,
     label_agents,
     measure_switches,
 )
-from langgraph_takeover.evals.reports.tables.agents_table import build_agent_tables
-from langgraph_takeover.evals.reports.tables.study_tables import build_tables
 from langgraph_takeover.evals.run.results import Results, load_results
 from langgraph_takeover.evals.run.settings.config import RunConfig
 
