@@ -29,7 +29,7 @@ Graph = CompiledStateGraph[AgentState, Any, Any, Any]
 Node = Callable[..., AgentState]
 NodeWrapper = Callable[[Node], Node]
 NextNode = Literal[
-    "think", "agent", "shell", "editor", "tool", "delegate", "handoff", "finish", "interruption", "__end__"
+    "think", "shell", "editor", "tool", "delegate", "handoff", "finish", "interruption", "__end__"
 ]
 
 
@@ -107,7 +107,7 @@ def route_after_confirm(state: AgentState) -> Literal["think", "__end__"]:
     return "__end__" if state.get("stop_reason") else "think"
 
 
-def route_reply(state: ReplyEdgeState) -> NextNode:
+def route_reply(state: ReplyEdgeState) -> Literal[NextNode, "agent"]:
     """Route a reply to the external agent that asked for it, else to the node of its action."""
     if state.get("external") and not state["fired"] and not state.get("stop_reason"):
         return "agent"

@@ -11,8 +11,8 @@ from langgraph_takeover.handoff.agents.adapter import (
     ProgramFiles,
     Setup,
 )
-from langgraph_takeover.nodes.external.agent import ExternalAgent, ExternalAgentError, external_agent
-from langgraph_takeover.nodes.external.program import AgentProgram, AgentProgramError
+from langgraph_takeover.nodes.context.agent_program import AgentProgram, AgentProgramError
+from langgraph_takeover.nodes.context.external_agent import ExternalAgent, ExternalAgentError, external_agent
 
 __all__ = [
     "ADAPTERS",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import shlex
@@ -11,6 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from langgraph_takeover.evals.models.scripted import ScriptedModel, Turn
 from langgraph_takeover.handoff.readers import TraceError, read_traces
+from langgraph_takeover.handoff.readers.inference.patches import parse_patch
 from langgraph_takeover.handoff.readers.tool_names import is_submission
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace
@@ -23,6 +25,22 @@ _CHANGES_SHELL_STATE = re.compile(
 _SEARCHES = re.compile(r"\s*(search_dir|search_file|find_file)\s+(.*)", re.S)
 _PROGRAM_INPUTS = {"", "C-c", "C-d", "C-z"}
 _MARKUP = re.compile(r"`{3,}|<(?=/?(?:editor|shell|bash|handoff|finish|tool_call|function)\b)", re.I)
+_PATCH_PROGRAM = """import json, pathlib
+def apply(changes):
+    for change in changes:
+        path = pathlib.Path(change["path"])
+        text = "" if change["is_new"] else path.read_text()
+        for old, new in change["hunks"]:
+            if old not in text:
+                raise SystemExit(f"{path}: lines not found: {old}")
+            text = text.replace(old, new, 1) if old else text + new
+        if change["target"] != change["path"]:
+            path.unlink()
+        if change["target"]:
+            target = pathlib.Path(change["target"])
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
+"""
 _HEREDOC_MARK = "TAKEOVER_REPLAY_END"
 
 
@@ -99,9 +117,7 @@ def _convert_action(event: Event, trace: Trace, path: Path) -> Action | None:
         if command in _PROGRAM_INPUTS or arguments.get("is_input") == "true":
             return None
         if command.startswith("apply_patch"):
-            raise TrajectoryError(
-                f"{path}: event {event.index}: cannot replay apply_patch, which the sandbox does not have"
-            )
+            return Action("shell", {"command": _convert_patch(command, f"{path}: event {event.index}")})
         return Action("shell", {"command": _convert_command(command, trace)})
     if event.tool != "editor":
         return None
@@ -116,6 +132,24 @@ def _convert_command(command: str, trace: Trace) -> str:
         # The recorded agent had a new shell per command; the sandbox's shell would preserve this command's state.
         return f"(\n{command}\n)"
     return command
+
+
+def _convert_patch(command: str, location: str) -> str:
+    """A Python program that applies the patch, because the sandbox has no `apply_patch`."""
+    changes = [
+        {
+            "path": change.path,
+            "target": "" if change.is_deleted else change.new_path or change.path,
+            "is_new": change.is_new,
+            "hunks": [
+                ["".join(f"{line}\n" for line in lines) for lines in (h.old, h.new)] for h in change.hunks
+            ],
+        }
+        for change in parse_patch(command)
+    ]
+    if not changes:
+        raise TrajectoryError(f"{location}: cannot replay apply_patch without a readable patch")
+    return _format_heredoc("python3 -", _PATCH_PROGRAM + f"apply(json.loads({json.dumps(changes)!r}))")
 
 
 def _convert_search(verb: str, rest: str) -> str:

@@ -55,6 +55,8 @@ class ProgramFiles(Frozen):
     virtual environment that holds the command."""
     version_argv: tuple[str, ...] = ("--version",)
     """Arguments that make the program print its version."""
+    address_space_mb: int = 4096
+    """Smallest `memory_mb` of a sandbox that limits the address space, because the machine has no memory cgroups."""
     install: str
     """The command that installs the program."""
     oldest: str

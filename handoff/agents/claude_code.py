@@ -41,6 +41,7 @@ from langgraph_takeover.handoff.trace.conversation import History
 
 _ENVIRONMENT = {
     "ANTHROPIC_API_KEY": "none",
+    "API_FORCE_IDLE_TIMEOUT": "0",
     "API_TIMEOUT_MS": "86400000",
     "CLAUDE_CODE_DISABLE_ATTACHMENTS": "1",
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",

@@ -22,6 +22,7 @@ class ResumableAgent(DefaultAgent):  # type: ignore[misc]
 
     history: list = []  # type: ignore[type-arg]  # noqa: RUF012
     message = ""
+    messages: list  # type: ignore[type-arg]
 
     def step(self) -> list:  # type: ignore[type-arg]
         if self.n_calls == 0:

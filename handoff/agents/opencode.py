@@ -57,15 +57,18 @@ class OpenCode:
     program = ProgramFiles(
         executable="opencode",
         packaged=(PackagedProgram(directory="opencode-linux-*", file="bin/opencode"),),
+        address_space_mb=8192,
         install="npm install -g opencode-ai",
         oldest="1.18.0",
         newest="1.18.33",
     )
 
     def setup(self, launch: Launch) -> Setup:
+        url = f"http://127.0.0.1:{launch.port}/v1"
+        no_limits = {"timeout": False, "headerTimeout": False, "chunkTimeout": False}
         provider = {
             "npm": "@ai-sdk/openai-compatible",
-            "options": {"baseURL": f"http://127.0.0.1:{launch.port}/v1", "apiKey": "none", "timeout": False},
+            "options": {"baseURL": url, "apiKey": "none", **no_limits},
             "models": {launch.model: {"limit": {"context": 100_000_000, "output": 32_000}}},
         }
         config = {
@@ -145,6 +148,7 @@ class OpenCode:
             if line.get("type") == "text" and isinstance(part, dict):
                 message = str(part.get("text"))
             elif line.get("type") == "error":
-                message = dump_json(error) if isinstance(error, dict) else str(error)
+                data = error.get("data") if isinstance(error, dict) else None
+                message = str(data.get("message") if isinstance(data, dict) else error)
         is_complete = is_complete and exit_code in (0, None)
         return AgentOutput.from_untrusted(session_id, message, is_complete=is_complete)

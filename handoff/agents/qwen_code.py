@@ -51,6 +51,9 @@ _SETTINGS = {
     "tools": {"exclude": ["agent", "monitor", "send_message", "task_stop", "web_fetch"]},
 }
 
+_API_ERROR = "[API Error: "
+"""Start of the result of a run that ended because of a failed request; its mark says success."""
+
 
 class QwenCode:
     """Implements `AgentAdapter`. Its session file lags behind a request by up to 15 ms."""
@@ -61,6 +64,7 @@ class QwenCode:
         executable="qwen",
         packaged=(PackagedProgram(directory="", file="cli.js"),),
         interpreter="node",
+        address_space_mb=40_960,
         install="npm install -g @qwen-code/qwen-code",
         oldest="0.15.0",
         newest="0.15.10",
@@ -71,6 +75,7 @@ class QwenCode:
             "OPENAI_API_KEY": "none",
             "OPENAI_BASE_URL": f"http://127.0.0.1:{launch.port}/v1",
             "OPENAI_MODEL": launch.model,
+            "QWEN_CODE_API_TIMEOUT_MS": "86400000",
             "QWEN_CODE_NO_RELAUNCH": "1",
             "QWEN_DEBUG_LOG_FILE": "0",
         }
@@ -132,7 +137,9 @@ class QwenCode:
         return parse_result(name, arguments, text)
 
     def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
-        return read_result_lines(stdout, exit_code)
+        output = read_result_lines(stdout, exit_code)
+        is_error = output.message.startswith(_API_ERROR)
+        return output.model_copy(update={"is_complete": output.is_complete and not is_error})
 
 
 def _line(kind: str, *parts: dict[str, Any]) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from langgraph_takeover.handoff.readers import (
     atif,
     langchain,
     mini_swe_agent,
-    openhands_v0,
-    openhands_v1,
     swarm,
     swe_agent,
     takeover,
 )
 from langgraph_takeover.handoff.readers.external import claude_code, codex, opencode, qwen_code
+from langgraph_takeover.handoff.readers.openhands import v0 as openhands_v0
+from langgraph_takeover.handoff.readers.openhands import v1 as openhands_v1
 from langgraph_takeover.handoff.readers.recorded_run import RecordedRun, TraceError, build_trace
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.trace.events import Trace

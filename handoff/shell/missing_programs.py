@@ -29,7 +29,7 @@ _NO_TOOLS = frozenset({
 """Builtins of shells, and programs that are always there."""
 
 
-class Launch(NamedTuple):
+class ProgramLaunch(NamedTuple):
     """One program that a command line starts."""
 
     program: str
@@ -38,14 +38,14 @@ class Launch(NamedTuple):
     """How the line names it: `pylint`, `python -m pylint`, `./bin/pylint`."""
 
 
-def list_launches(command: str) -> tuple[Launch, ...]:
+def list_launches(command: str) -> tuple[ProgramLaunch, ...]:
     """List the programs that a command line starts, in order; a Python module counts as a program."""
     if len(command) > _MAX_CHARS:
         return ()
     return tuple(launch for simple in parse_command(command) for launch in _name_programs(simple))
 
 
-def list_missing_programs(command: str, output: str) -> tuple[Launch, ...]:
+def list_missing_programs(command: str, output: str) -> tuple[ProgramLaunch, ...]:
     """List the programs of a command line that its output reports as missing.
 
     Only a program that the line names counts: the output may quote the failure of another line.
@@ -65,7 +65,7 @@ def list_missing_programs(command: str, output: str) -> tuple[Launch, ...]:
     )
 
 
-def _is_missing_module(launch: Launch, names: Mapping[str, str]) -> bool:
+def _is_missing_module(launch: ProgramLaunch, names: Mapping[str, str]) -> bool:
     module = launch.spelling.partition(" -m ")[2]
     return bool(module) and names.get(module) == "module"
 
@@ -106,15 +106,15 @@ def _list_started(command: str, output: str, exit_code: int | None) -> list[Simp
     return [] if hides_errors else [first]
 
 
-def _name_programs(command: SimpleCommand) -> Iterable[Launch]:
+def _name_programs(command: SimpleCommand) -> Iterable[ProgramLaunch]:
     if not command.argv:
         return
     spelling = command.argv[0]
     name = posixpath.basename(spelling)
     if not _PYTHON.fullmatch(name):
-        yield Launch(name, spelling)
+        yield ProgramLaunch(name, spelling)
         return
-    yield Launch(name.rstrip("0123456789."), spelling)
+    yield ProgramLaunch(name.rstrip("0123456789."), spelling)
     target = find_python_target(command.argv[1:])
     if target is not None and target[0] == "-m":
-        yield Launch(target[1], f"{spelling} -m {target[1]}")
+        yield ProgramLaunch(target[1], f"{spelling} -m {target[1]}")

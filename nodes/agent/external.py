@@ -13,6 +13,7 @@ from langgraph_takeover.handoff.readers.tool_names import is_submission
 from langgraph_takeover.handoff.records.record import ExternalSession
 from langgraph_takeover.handoff.shell.command_effects import find_effect
 from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, HandoffPoint
+from langgraph_takeover.nodes.context.external_agent import ExternalAgentError
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import (
     add_usage,
@@ -21,10 +22,9 @@ from langgraph_takeover.nodes.events import (
     record_observation,
     report_progress,
 )
-from langgraph_takeover.nodes.external.agent import ExternalAgentError
 from langgraph_takeover.nodes.external.conversation import require_process
-from langgraph_takeover.nodes.external.turn import AgentTurn, CallResult
 from langgraph_takeover.nodes.model.calls import find_api_keys
+from langgraph_takeover.nodes.session.external_turn import CallResult, ExternalTurn
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState, Spending, get_task
 from langgraph_takeover.sandbox.interface import FileChange, Sandbox
@@ -130,7 +130,7 @@ def _record_results(
     return events, points
 
 
-def _make_lost_results(state: AgentState, turn: AgentTurn) -> tuple[CallResult, ...]:
+def _make_lost_results(state: AgentState, turn: ExternalTurn) -> tuple[CallResult, ...]:
     """Return a result for the reply's first call if the agent ended, or wrote a message, instead of reporting one."""
     action = last_action(state)
     submits = turn.is_complete and is_submission(action.arguments.get("command", ""))
@@ -140,7 +140,7 @@ def _make_lost_results(state: AgentState, turn: AgentTurn) -> tuple[CallResult, 
     return (CallResult(call_id="", tool=action.tool, arguments=action.arguments, text=text),)
 
 
-def _describe_end(turn: AgentTurn) -> str:
+def _describe_end(turn: ExternalTurn) -> str:
     return f"the agent ended before its work did: {turn.end_message or 'no output'}"[:300]
 
 
@@ -169,14 +169,14 @@ def _assign_changes(
     return [tuple(each) for each in assigned]
 
 
-def _build_messages(turn: AgentTurn, results: tuple[CallResult, ...]) -> list[AnyMessage]:
+def _build_messages(turn: ExternalTurn, results: tuple[CallResult, ...]) -> list[AnyMessage]:
     shown: list[AnyMessage] = [
         ToolMessage(each.text, tool_call_id=each.call_id) for each in results if each.call_id
     ]
     return [*shown, *(HumanMessage(text) for text in turn.messages)]
 
 
-def _update_session(state: AgentState, turn: AgentTurn) -> ExternalSession:
+def _update_session(state: AgentState, turn: ExternalTurn) -> ExternalSession:
     before = ExternalSession.model_validate(state["external"])
     refused = dict(before.refused_requests)
     for reason, number in turn.refused_requests.items():

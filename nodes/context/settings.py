@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from langgraph_takeover.handoff.trace.events import PointKind, Usage
 from langgraph_takeover.nodes.context.agents import TeamMember, name_model
 from langgraph_takeover.nodes.context.children import DelegationRunner
+from langgraph_takeover.nodes.context.external_agent import ExternalAgent
 from langgraph_takeover.nodes.context.options import AgentOptions
-from langgraph_takeover.nodes.external.agent import ExternalAgent
 from langgraph_takeover.nodes.model.actions import RESERVED_TOOL_NAMES
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.sandbox.interface import TakeoverError

@@ -17,8 +17,8 @@ from langgraph_takeover.handoff.records.record import ExternalSession, HandoffRe
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.handoff.views.recall import EVENT_FILES, build_event_files
+from langgraph_takeover.nodes.context.external_agent import ExternalAgent
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
-from langgraph_takeover.nodes.external.agent import ExternalAgent
 from langgraph_takeover.nodes.external.apis import ModelRequest
 from langgraph_takeover.nodes.external.pass_through import VendorModel
 from langgraph_takeover.nodes.external.process import ExternalProcess

@@ -13,11 +13,11 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langgraph_takeover.handoff.agents.adapter import AgentOutput, Launch, NativeSession
 from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
-from langgraph_takeover.nodes.external.agent import ExternalAgent, ExternalAgentError
+from langgraph_takeover.nodes.context.external_agent import ExternalAgent, ExternalAgentError
 from langgraph_takeover.nodes.external.apis import write_reply
 from langgraph_takeover.nodes.external.bridge import Bridge
 from langgraph_takeover.nodes.external.held_request import HeldRequest
-from langgraph_takeover.nodes.external.turn import AgentTurn, CallResult
+from langgraph_takeover.nodes.session.external_turn import CallResult, ExternalTurn
 from langgraph_takeover.sandbox.interface import Sandbox
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class ExternalProcess:
         assert self.held is not None
         return list(self.agent.adapter.strip_markers(self.held.request.messages))
 
-    def take_turn(self, reply: AIMessage, *, timeout_s: float) -> AgentTurn:
+    def take_turn(self, reply: AIMessage, *, timeout_s: float) -> ExternalTurn:
         """Deliver the model's reply, and wait until the agent asks again or ends.
 
         After `timeout_s` the agent is killed.
@@ -159,7 +159,7 @@ class ExternalProcess:
             output = self._read_output()
             self.close()
             message = f"[stopped after {timeout_s:.0f} s]" if has_timed_out else output.message
-            return AgentTurn(
+            return ExternalTurn(
                 results=self._read_results(reply, []) if has_timed_out else (),
                 is_ended=True,
                 is_complete=output.is_complete and not has_timed_out,
@@ -172,7 +172,7 @@ class ExternalProcess:
         self.session_id = self.session_id or self._read_output().session_id or ""
         added = [each.text for each in messages[known + 1 :] if isinstance(each, HumanMessage)]
         results = self._read_results(reply, messages)
-        return AgentTurn(
+        return ExternalTurn(
             results=results,
             messages=tuple(added),
             session_id=self.session_id,

@@ -7,7 +7,7 @@ from typing import Any
 
 from langgraph_takeover.handoff.text.redaction import redact, redact_known_secrets
 from langgraph_takeover.handoff.trace.events import FileRead
-from langgraph_takeover.nodes.external.turn import AgentTurn
+from langgraph_takeover.nodes.session.external_turn import ExternalTurn
 from langgraph_takeover.sandbox.interface import FileChange, Frozen
 
 
@@ -23,7 +23,7 @@ class Observation(Frozen):
     timed_out: bool = False
     shell_ended: bool = False
     seconds: float = 0.0
-    turn: AgentTurn | None = None
+    turn: ExternalTurn | None = None
     """External agents only: the results of a reply with any number of calls."""
     edit: dict[str, Any] | None = None
     """An edit of the editor, for its undo; `incomplete` if the previous text contained a secret."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,18 +27,23 @@ class ScriptedEndpoint:
     """Answers the main conversation with `replies` in order, and side requests with a word.
 
     A main request after the last reply is held until the agent ends or `close`. `requests` lists everything received.
+    `listener` is a listening socket, such as one in the network of a sandbox; by default a new one of this host.
     """
 
-    def __init__(self, adapter: AgentAdapter, replies: Sequence[ScriptedReply]) -> None:
+    def __init__(
+        self, adapter: AgentAdapter, replies: Sequence[ScriptedReply], listener: socket.socket | None = None
+    ) -> None:
         self.adapter, self.replies = adapter, list(replies)
         self.requests: list[ReceivedRequest] = []
         self._changed = threading.Condition()
         self._is_closed = False
-        self._server = ThreadingHTTPServer(
-            ("127.0.0.1", 0), type("Handler", (_EndpointHandler,), {"endpoint": self})
-        )
+        handler = type("Handler", (_EndpointHandler,), {"endpoint": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler, bind_and_activate=listener is None)
+        if listener is not None:
+            self._server.socket.close()
+            self._server.socket = listener
         self._server.daemon_threads = True
-        self.port: int = self._server.server_address[1]
+        self.port: int = self._server.socket.getsockname()[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
     def __enter__(self) -> ScriptedEndpoint:

@@ -22,7 +22,7 @@ from langgraph_takeover.handoff.agents.resume_markers import has_same_steps
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.trace.action import Action
 
-START_S = 120.0
+START_S = 90.0
 """Seconds for the start of an agent on a busy machine."""
 
 
@@ -32,7 +32,7 @@ def kit(adapter: AgentAdapter, program: tuple[str, ...], tmp_path: Path) -> Agen
     return AgentKit(adapter, program, tmp_path / "agent")
 
 
-def reply(kit: AgentKit, text: str = "", **actions: Action) -> ScriptedReply:
+def reply(kit: AgentKit, text: str = "", /, **actions: Action) -> ScriptedReply:
     """Return a reply with calls of the agent's own tools, by id."""
     calls = {name: kit.adapter.write_call(action, str(kit.workspace)) for name, action in actions.items()}
     return ScriptedReply(text, {name: call for name, call in calls.items() if call is not None})
@@ -137,7 +137,7 @@ def test_written_session_is_the_first_request(kit: AgentKit, name: str) -> None:
     assert list_calls(messages) == expected
     assert OPENING in next(each.text for each in messages if OPENING in each.text)
     assert CLOSING in messages[-1].text
-    texts = [each.text for each in messages]
+    texts = [str(each.text) for each in messages]
     position = 0
     for step in steps:
         if step.thought:
@@ -164,9 +164,8 @@ def test_written_session_goes_on(kit: AgentKit) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("status", [400, 500])
-def test_error_reply_is_reported(kit: AgentKit, status: int) -> None:
-    replies = [reply(kit, call_a=shell("echo one")), ScriptedReply("the scripted error", status=status)]
+def test_refused_request_ends_the_run(kit: AgentKit) -> None:
+    replies = [reply(kit, call_a=shell("echo one")), ScriptedReply("the scripted error", status=400)]
     with (
         ScriptedEndpoint(kit.adapter, replies) as endpoint,
         kit.start(kit.launch(endpoint.port, OPENING)) as run,

@@ -153,9 +153,11 @@ def test_resumed_command_names_the_session(adapter: AgentAdapter) -> None:
 
 @pytest.mark.parametrize("history", [*HISTORIES.values(), EMPTY], ids=[*HISTORIES, "empty"])
 def test_every_event_has_one_outcome(adapter: AgentAdapter, history: History) -> None:
-    account = adapter.write_session(history, make_launch()).account
-    events = [event.index for step in history.steps for event in step if event is not None]
-    assert sorted(each.event for each in account) == events
+    shown = [event.index for step in history.steps for event in step if event is not None]
+    dropped = (len(shown), len(shown) + 1)
+    account = adapter.write_session(history._replace(dropped=dropped), make_launch()).account
+    assert sorted(each.event for each in account) == [*shown, *dropped]
+    assert [each.event for each in account if each.outcome == "dropped"] == list(dropped)
     assert all(each.reason for each in account if each.outcome != "converted")
 
 
@@ -256,5 +258,6 @@ def test_output_is_untrusted(adapter: AgentAdapter) -> None:
 
 def test_requests_are_untrusted(adapter: AgentAdapter) -> None:
     for headers in ({}, {"x-codex-turn-metadata": "["}, {"x-codex-turn-metadata": '"text"'}):
-        for body in ({}, {"tools": []}, {"tools": None, "messages": 7}):
+        bodies: tuple[dict[str, Any], ...] = ({}, {"tools": []}, {"tools": None, "messages": 7})
+        for body in bodies:
             assert adapter.classify(body, headers) != "main"

@@ -122,7 +122,9 @@ _READERS = {"responses": _read_responses_item, "messages": _read_messages_item, 
 
 
 def _by_role(role: str, text: str) -> BaseMessage:
-    return {"assistant": AIMessage, "user": HumanMessage}.get(role, SystemMessage)(text)
+    if role == "assistant":
+        return AIMessage(text)
+    return HumanMessage(text) if role == "user" else SystemMessage(text)
 
 
 def _event(data: Mapping[str, Any]) -> str:

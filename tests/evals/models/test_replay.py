@@ -286,3 +286,41 @@ def test_an_edit_without_its_new_text_is_refused(tmp_path: Path) -> None:
         TrajectoryError, match="event 0: cannot replay the editor's edit, which does not record the new text"
     ):
         read_trajectory(path)
+
+
+def test_the_patches_of_codex_are_replayed(tmp_path: Path) -> None:
+    patches = {
+        "add": "*** Add File: pkg/new.py\n+x = 1\n+y = 2\n",
+        "update": "*** Update File: a.py\n@@ def f():\n def f():\n-    return 'old'\n+    return 'new'\n",
+        "move": "*** Update File: b.py\n*** Move to: pkg/c.py\n@@\n-b = 1\n+b = 2\n",
+        "delete": "*** Delete File: d.py\n",
+    }
+    rows: list[dict[str, Any]] = [
+        {"type": "session_meta", "payload": {"id": "s", "cwd": "/repo", "cli_version": "1"}}
+    ]
+    for name, body in patches.items():
+        text = f"*** Begin Patch\n{body}*** End Patch\n"
+        call = {"type": "custom_tool_call", "name": "apply_patch", "call_id": name, "input": text}
+        answer = {
+            "type": "custom_tool_call_output",
+            "call_id": name,
+            "output": "Exit code: 0\nOutput:\nSuccess.",
+        }
+        rows += [{"type": "response_item", "payload": payload} for payload in (call, answer)]
+    recording = tmp_path / "rollout.jsonl"
+    recording.write_text("\n".join(json.dumps({"timestamp": "t", **row}) for row in rows))
+    bed = tmp_path / "bed"
+    bed.mkdir()
+    files = {"a.py": "def f():\n    return 'old'\n\nz = 1\n", "b.py": "b = 1\n", "d.py": "d = 1\n"}
+    for name, content in files.items():
+        (bed / name).write_text(content)
+    for turn in read_trajectory(recording):
+        assert turn.action is not None
+        subprocess.run(["bash", "-c", turn.action.arguments["command"]], cwd=bed, check=True)
+    found = {str(path.relative_to(bed)): path.read_text() for path in bed.rglob("*") if path.is_file()}
+    expected = {
+        "a.py": "def f():\n    return 'new'\n\nz = 1\n",
+        "pkg/c.py": "b = 2\n",
+        "pkg/new.py": "x = 1\ny = 2\n",
+    }
+    assert found == expected

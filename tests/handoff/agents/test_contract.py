@@ -14,7 +14,7 @@ import pytest
 from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter
 from langgraph_takeover.handoff.agents.contract import *  # noqa: F403
-from langgraph_takeover.nodes.external.program import AgentProgramError, find_program
+from langgraph_takeover.nodes.context.agent_program import AgentProgramError, find_program
 
 
 @pytest.fixture(params=ADAPTERS)

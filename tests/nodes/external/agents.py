@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from langgraph_takeover.nodes.external.apis import Api
+import pytest
 
-from ...conftest import skip_missing
+from langgraph_takeover.nodes.external.apis import Api
 
 AGENTS_VARIABLE = "TAKEOVER_AGENTS"
 """Directory with the programs `codex`, `claude`, `opencode`, `qwen`, `mini`."""
@@ -42,6 +42,7 @@ AGENTS = {
     "mini-swe-agent": ExternalAgent("mini", "chat", "bash", "command", {}, "m"),
 }
 
+_DAY_MS = "86400000"
 _CODEX_CONFIG = """\
 model = "{model}"
 model_provider = "bridge"
@@ -74,10 +75,9 @@ def find_program(agent: ExternalAgent) -> str:
     directories = [os.environ.get(AGENTS_VARIABLE, ""), os.environ.get("PATH", "")]
     path = shutil.which(agent.program, path=os.pathsep.join(filter(None, directories)))
     if path is None:
-        skip_missing(
+        pytest.skip(
             f"{agent.program} is not installed (put it on PATH, or its directory into {AGENTS_VARIABLE})"
         )
-    assert path is not None
     return path
 
 
@@ -118,13 +118,16 @@ def _configure(agent: ExternalAgent, program: str, url: str, home: Path) -> tupl
                 "ANTHROPIC_API_KEY": "none",
                 "IS_SANDBOX": "1",
                 "CLAUDE_CODE_MAX_RETRIES": "0",
+                "API_TIMEOUT_MS": _DAY_MS,
+                "API_FORCE_IDLE_TIMEOUT": "0",
                 "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
                 "DISABLE_AUTOUPDATER": "1",
             }
         case "opencode":
+            no_limits = {"timeout": False, "headerTimeout": False, "chunkTimeout": False}
             provider = {
                 "npm": "@ai-sdk/openai-compatible",
-                "options": {"baseURL": f"{url}/v1", "apiKey": "none"},
+                "options": {"baseURL": f"{url}/v1", "apiKey": "none", **no_limits},
                 "models": {agent.model: {"name": agent.model}},
             }
             config = {
@@ -144,6 +147,7 @@ def _configure(agent: ExternalAgent, program: str, url: str, home: Path) -> tupl
                 "OPENAI_BASE_URL": f"{url}/v1",
                 "OPENAI_API_KEY": "none",
                 "OPENAI_MODEL": agent.model,
+                "QWEN_CODE_API_TIMEOUT_MS": _DAY_MS,
             }
         case _:
             options = ["-y", "--exit-immediately", "-c", "mini.yaml", "-o", str(home / "run.json")]

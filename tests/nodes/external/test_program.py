@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,7 +15,7 @@ from langgraph_takeover import sandbox
 from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter, PackagedProgram
 from langgraph_takeover.handoff.agents.codex import Codex
-from langgraph_takeover.nodes.external.program import AgentProgramError, find_program
+from langgraph_takeover.nodes.context.agent_program import AgentProgramError, find_program
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 BASH = Path(shutil.which("bash") or "/bin/bash").resolve()
@@ -148,7 +150,7 @@ def test_real_program_runs_in_a_sandbox(name: str, tmp_path: Path) -> None:
     if name == "mini":
         (repository / "version.py").write_text(ADAPTERS[name].program.version_argv[1])
         command = (*found.argv, "version.py")
-    with sandbox.start(spec) as box:
-        result = box.run(" ".join(f"'{each}'" if "'" not in each else f'"{each}"' for each in command))
+    with contextlib.closing(sandbox.start(spec)) as box:
+        result = box.run(shlex.join(command), timeout_s=120)
     assert result.exit_code == 0, result.output
     assert found.version in result.output

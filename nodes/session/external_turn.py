@@ -20,7 +20,7 @@ class CallResult(Frozen):
     timed_out: bool = False
 
 
-class AgentTurn(Frozen):
+class ExternalTurn(Frozen):
     """The results of a reply's calls, and the agent's next step: another request, or its end."""
 
     results: tuple[CallResult, ...] = ()

@@ -9,7 +9,7 @@ from typing import Any
 
 from langgraph_takeover.handoff.points.environment_failures import STILL_RUNNING_NOTICE
 from langgraph_takeover.handoff.readers import tool_names
-from langgraph_takeover.handoff.readers.openhands import (
+from langgraph_takeover.handoff.readers.openhands.notices import (
     NOT_RUN_NOTICE,
     find_workspace,
     strip_runtime_suffix,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ConfigDict
 
 from langgraph_takeover.handoff.agents import find_adapter
-from langgraph_takeover.nodes.external.program import AgentProgram, find_program
+from langgraph_takeover.nodes.context.agent_program import AgentProgram, find_program
 from langgraph_takeover.sandbox.interface import Frozen, SandboxSpec, TakeoverError
 
 if TYPE_CHECKING:

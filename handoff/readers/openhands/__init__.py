@@ -1,0 +1,1 @@
+"""Recorded runs of OpenHands, in the formats of its two generations."""

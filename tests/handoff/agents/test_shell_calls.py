@@ -1,0 +1,73 @@
+"""Actions as shell commands, run by a real shell."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from langgraph_takeover.handoff.agents.contract.histories import HOSTILE_TEXTS
+from langgraph_takeover.handoff.agents.shell_calls import read_view_range, write_shell_command
+from langgraph_takeover.handoff.trace.action import Action
+
+TEXTS = [each.replace("\0", "").replace("\ud800", "").replace("\r", "") for each in HOSTILE_TEXTS]
+
+
+def run(directory: Path, **arguments: str) -> subprocess.CompletedProcess[str]:
+    command = write_shell_command(Action("editor", arguments))
+    return subprocess.run(["bash", "-c", command], cwd=directory, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_texts_are_written_unchanged_and_not_executed(tmp_path: Path, text: str) -> None:
+    content = f"first\n{text}\nlast\n"
+    assert run(tmp_path, command="create", path="a dir/a.txt", content=content).returncode == 0
+    assert (tmp_path / "a dir/a.txt").read_text() == content
+    done = run(tmp_path, command="str_replace", path="a dir/a.txt", old=text, new=f"<{text}>")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "a dir/a.txt").read_text() == f"first\n<{text}>\nlast\n"
+    assert run(tmp_path, command="insert", path="a dir/a.txt", line="0", new=text).returncode == 0
+    inserted = text if text.endswith("\n") else f"{text}\n"
+    assert (tmp_path / "a dir/a.txt").read_text() == f"{inserted}first\n<{text}>\nlast\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["a dir"]
+
+
+def test_hostile_paths_are_not_executed(tmp_path: Path) -> None:
+    path = "$(touch escaped)';touch escaped;'.txt"
+    assert run(tmp_path, command="create", path=path, content="x\n").returncode == 0
+    assert "x" in run(tmp_path, command="view", path=path, start="1", end="2").stdout
+    assert [each.name for each in tmp_path.iterdir()] == [path]
+
+
+def test_ambiguous_replacement_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x x")
+    done = run(tmp_path, command="str_replace", path="a", old="x", new="y")
+    assert done.returncode != 0
+    assert "occurs 2 times" in done.stderr
+    assert (tmp_path / "a").read_text() == "x x"
+
+
+def test_view_shows_the_lines(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one\ntwo\nthree\nfour\n")
+    assert [line.split()[1] for line in run(tmp_path, command="view", path="a", start="2", end="3").stdout.splitlines()] == [
+        "two", "three",
+    ]  # fmt: skip
+    assert len(run(tmp_path, command="view", path="a", start="3").stdout.splitlines()) == 2
+    assert len(run(tmp_path, command="view", path="a").stdout.splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"path": "a"}, ("a", None, None)),
+        ({"path": "a", "start": "0", "end": "5"}, ("a", 1, 5)),
+        ({"path": "a", "start": "5", "end": "2"}, ("a", None, None)),
+        ({"path": "a", "start": "-1", "end": "x"}, ("a", None, None)),
+        ({"path": "a", "start": "9" * 50}, ("a", None, None)),
+        ({"path": "a", "start": "²"}, ("a", None, None)),
+        ({"command": "create", "path": "a"}, None),
+    ],
+)
+def test_view_range(arguments: dict[str, str], expected: object) -> None:
+    assert read_view_range(Action("editor", arguments)) == expected
