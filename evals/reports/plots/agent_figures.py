@@ -43,8 +43,8 @@ def draw_agents(data: ReportData) -> Figure:
         name: style.shorten_name(label, 20)
         for name, label in label_agents([*predecessors, *successors]).items()
     }
-    size = {"width": 0.5 + 0.85 * len(successors), "height": 0.6 + 0.6 * len(predecessors)}
-    figure, (axes,) = style.create_panels([""], views, **size)
+    width, height = 0.5 + 0.85 * len(successors), 0.6 + 0.6 * len(predecessors)
+    figure, (axes,) = style.create_panels([""], views, width=width, height=height)
     limit = max(1.0, *(abs(cost.extra_events or 0.0) for cost in costs))
     best = find_best_successors(costs)
     for axis, view in zip(axes, views, strict=True):
