@@ -14,8 +14,8 @@ from langgraph_takeover.graph.home import open_home
 from langgraph_takeover.graph.outcome import Outcome
 from langgraph_takeover.graph.runs.api import take_over
 from langgraph_takeover.handoff.views.names import ViewName
+from langgraph_takeover.nodes.context.external_agent import external_agent
 from langgraph_takeover.nodes.context.progress import Progress
-from langgraph_takeover.nodes.external.agent import external_agent
 from langgraph_takeover.sandbox.interface import BackendName
 
 
