@@ -2,7 +2,7 @@
 
 from langgraph_takeover.graph.continuation.capture import Capture, capture_session
 from langgraph_takeover.graph.continuation.preparation import (
-    Continuation,
+    PreparedContinuation,
     prepare_continuation,
     start_continuation,
 )
@@ -31,13 +31,13 @@ __all__ = [
     "AgentProgramError",
     "Capture",
     "CaptureError",
-    "Continuation",
     "ContinuationError",
     "ExternalAgent",
     "ExternalAgentError",
     "Launch",
     "NativeCall",
     "NativeSession",
+    "PreparedContinuation",
     "ProgramFiles",
     "Removal",
     "Setup",

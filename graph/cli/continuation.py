@@ -24,7 +24,7 @@ from langgraph_takeover.graph.cli.external_options import (
 from langgraph_takeover.graph.cli.options import UsageError, print_safely
 
 if TYPE_CHECKING:
-    from langgraph_takeover.graph.continuation.preparation import Continuation
+    from langgraph_takeover.graph.continuation.preparation import PreparedContinuation
     from langgraph_takeover.sandbox.interface import BackendName
 
 CONTINUE_EPILOG = """
@@ -162,7 +162,7 @@ def _parse_model(text: str) -> tuple[str, str | None]:
     return found[1], found[2]
 
 
-def _print_continuation(done: Continuation, home: Path, verbose: bool) -> None:
+def _print_continuation(done: PreparedContinuation, home: Path, verbose: bool) -> None:
     print_safely(f"checkout  {done.directory}")
     if done.session_id:
         print_safely(f"session   {done.session_id} in {', '.join(map(str, done.session_files))}")

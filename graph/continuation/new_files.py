@@ -9,10 +9,10 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+from langgraph_takeover.graph.continuation.interactive import INTERACTIVE_COMMANDS
 from langgraph_takeover.graph.continuation.undo import STAGING_SUFFIX
 from langgraph_takeover.graph.errors import ContinuationError
 from langgraph_takeover.handoff.agents.adapter import NativeSession
-from langgraph_takeover.handoff.agents.interactive import INTERACTIVE_COMMANDS
 from langgraph_takeover.sandbox.interface import OutOfDiskError
 
 

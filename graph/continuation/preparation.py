@@ -19,6 +19,10 @@ from langgraph_takeover.graph.continuation.files import (
     reserve_manifest,
     save_manifest,
 )
+from langgraph_takeover.graph.continuation.interactive import (
+    INTERACTIVE_COMMANDS,
+    build_interactive_arguments,
+)
 from langgraph_takeover.graph.continuation.new_files import (
     create_file,
     digest_text,
@@ -30,7 +34,6 @@ from langgraph_takeover.graph.errors import ContinuationError
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.agents import find_adapter
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter, Launch
-from langgraph_takeover.handoff.agents.interactive import INTERACTIVE_COMMANDS, build_interactive_arguments
 from langgraph_takeover.handoff.interop.sessions import make_replacement, move_texts
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
 from langgraph_takeover.nodes.external.conversation import Opening, build_record_opening
@@ -46,7 +49,7 @@ _PROMPT_FILE = "prompt.md"
 _READ_PROMPT = "Read the file {path} completely. It describes unfinished work in this repository and ends with your task."
 
 
-class Continuation(Frozen):
+class PreparedContinuation(Frozen):
     """A prepared continuation: the checkout, and the command that starts the agent in it."""
 
     record: str
@@ -74,7 +77,7 @@ def prepare_continuation(
     program: Path | None = None,
     user_home: Path | None = None,
     allow_unisolated: bool = False,
-) -> Continuation:
+) -> PreparedContinuation:
     """Write a record's repository to a new directory, and what another agent needs to continue there.
 
     Under the views `transcript` and `payload` the agent gets a native session in its own home, in new files; under the others
@@ -108,7 +111,7 @@ def prepare_continuation(
     with _undo_on_failure(manifest_path) as save:
         opening, message, files = _create_everything(plan, save)
     session_id = opening.session.session_id if opening.session else ""
-    return Continuation(
+    return PreparedContinuation(
         record=record_id,
         agent=agent,
         view=view,
@@ -187,7 +190,7 @@ def _create_everything(
     return opening, message, tuple(files)
 
 
-def start_continuation(continuation: Continuation) -> NoReturn:
+def start_continuation(continuation: PreparedContinuation) -> NoReturn:
     """Replace this process by the agent, in its checkout, with this terminal and this environment."""
     os.chdir(continuation.directory)
     os.environ["PWD"] = str(continuation.directory)

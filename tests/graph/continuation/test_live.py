@@ -1,6 +1,6 @@
 """Real programs: a session of Codex is captured, continued in Claude Code, captured again and continued in Codex.
 
-The model is a script on loopback. The programs come from PATH, or from the directory that TAKEOVER_TEST_AGENTS names.
+The model is a script on loopback. The programs come from PATH, or from the directory that TAKEOVER_AGENTS names.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from langgraph_takeover.handoff.agents import find_adapter
 from langgraph_takeover.handoff.agents.adapter import Launch, NativeCall
-from langgraph_takeover.handoff.agents.contract.endpoint import ScriptedModel
-from langgraph_takeover.handoff.agents.contract.wire import Reply, list_calls, read_messages
+from langgraph_takeover.handoff.agents.contract.endpoint import ScriptedEndpoint
+from langgraph_takeover.handoff.agents.contract.wire import ScriptedReply, list_calls, read_messages
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.sandbox.backends import host
 
@@ -49,7 +49,7 @@ class LiveUser:
     ) -> list[list[BaseMessage]]:
         """Run an agent that executes `commands`; return the conversations of its model requests."""
         adapter = find_adapter(agent)
-        with ScriptedModel(adapter, script_replies(agent, commands)) as model:
+        with ScriptedEndpoint(adapter, script_replies(agent, commands)) as model:
             launch = Launch(
                 program=(PROGRAMS[agent],), home=str(self.home), workspace=str(directory), port=model.port,
                 model="scripted-model", message=TASK,
@@ -79,18 +79,18 @@ class LiveUser:
         self.run_agent("codex", f"codex exec --json {shlex.quote(TASK)}", commands, self.repository)
 
 
-def script_replies(agent: str, commands: Sequence[str]) -> list[Reply]:
+def script_replies(agent: str, commands: Sequence[str]) -> list[ScriptedReply]:
     tool, argument = TOOLS[agent]
     calls = [
-        Reply("", {f"call_{number}": NativeCall(name=tool, arguments={argument: command})})
+        ScriptedReply("", {f"call_{number}": NativeCall(name=tool, arguments={argument: command})})
         for number, command in enumerate(commands)
     ]
-    return [*calls, Reply("Done.")]
+    return [*calls, ScriptedReply("Done.")]
 
 
 @pytest.fixture
 def user(tmp_path: Path) -> LiveUser:
-    programs = os.pathsep.join(filter(None, (os.environ.get("TAKEOVER_TEST_AGENTS"), os.environ["PATH"])))
+    programs = os.pathsep.join(filter(None, (os.environ.get("TAKEOVER_AGENTS"), os.environ["PATH"])))
     for agent, name in PROGRAMS.items():
         if shutil.which(name, path=programs) is None:
             pytest.skip(f"{agent} is not installed: {find_adapter(agent).program.install}")
@@ -169,7 +169,7 @@ def test_in_a_sandbox(user: LiveUser) -> None:
     user.run_codex()
     before = describe_tree(user.repository)
     record = user.handoff("capture", "--agent", "codex").split()[1]
-    with ScriptedModel(
+    with ScriptedEndpoint(
         find_adapter("mini"), script_replies("mini", ["sed -i 's/ - 1//' shop/price.py"])
     ) as model:
         shown = user.handoff(

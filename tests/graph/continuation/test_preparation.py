@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from langgraph_takeover.agents import (
-    Continuation,
     ContinuationError,
+    PreparedContinuation,
     discard_record,
     prepare_continuation,
     undo_continuations,
 )
 from langgraph_takeover.graph.continuation import preparation
 from langgraph_takeover.graph.continuation.files import list_manifests, load_manifest
-from langgraph_takeover.handoff.agents.interactive import INTERACTIVE_COMMANDS
+from langgraph_takeover.graph.continuation.interactive import INTERACTIVE_COMMANDS
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.records.archive import export_record, import_record
 from langgraph_takeover.handoff.records.record import RecordError, RecordStore
@@ -35,7 +35,7 @@ from ...conftest import mount_small_disk
 from .conftest import Workplace
 
 ROOT = Path(__file__).parents[3]
-Prepare = Callable[..., Continuation]
+Prepare = Callable[..., PreparedContinuation]
 
 
 @pytest.fixture
@@ -45,7 +45,9 @@ def record(workplace: Workplace) -> str:
 
 @pytest.fixture
 def prepare(workplace: Workplace, program: Path, record: str) -> Prepare:
-    def prepare_record(agent: str = "claude-code", record_id: str = record, **options: Any) -> Continuation:
+    def prepare_record(
+        agent: str = "claude-code", record_id: str = record, **options: Any
+    ) -> PreparedContinuation:
         return prepare_continuation(
             options.pop("home", workplace.home),
             record_id,
@@ -222,7 +224,7 @@ def test_two_continuations_at_once(workplace: Workplace, prepare: Prepare) -> No
         thread.start()
     for thread in threads:
         thread.join()
-    (done,) = (each for each in results if isinstance(each, Continuation))
+    (done,) = (each for each in results if isinstance(each, PreparedContinuation))
     assert sum(isinstance(each, ContinuationError) for each in results) == 1
     assert len(list(workplace.user_home.rglob("*.jsonl"))) == 2
     assert list_manifests(workplace.home, done.record) == [done.manifest]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from langgraph_takeover.graph.continuation.interactive import (
+    INTERACTIVE_COMMANDS,
+    build_interactive_arguments,
+)
 from langgraph_takeover.handoff.agents import ADAPTERS
-from langgraph_takeover.handoff.agents.interactive import INTERACTIVE_COMMANDS, build_interactive_arguments
 
 
 def test_every_agent_has_a_command() -> None:
