@@ -23,6 +23,7 @@ from langgraph_takeover.evals.run.settings.config import CONFIG_FILE, STAGES, Ru
 from langgraph_takeover.evals.tasks import SUITE, Task
 from langgraph_takeover.handoff.records.record import NOTES_FILE
 from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 
 if TYPE_CHECKING:
@@ -67,6 +68,10 @@ class RayExecutor:
         if self._node_dir is not None and not Path(self._node_dir).is_absolute():
             raise RunUsageError(
                 f"--node-dir: {self._node_dir}: not an absolute path (use one that every node can create)"
+            )
+        if CONTINUATION in config.views:
+            raise RunUsageError(
+                f"--view {CONTINUATION}: not with --executor ray, whose nodes do not share conversations (use local)"
             )
         self._config, self._paths = config, RunPaths(out.absolute())
         self._own_store = self._paths.out / "artifacts"

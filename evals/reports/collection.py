@@ -11,6 +11,7 @@ from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.results import UNLABELLED, Results
 from langgraph_takeover.evals.run.settings.config import BASELINE, POINTS, shorten_model_name
 from langgraph_takeover.handoff.views import VIEWS, VIEWS_WITH_NOTES
+from langgraph_takeover.handoff.views.names import CONTINUATION
 
 STATES = ("needs_completion", "already_solved", "behavior_broken")
 STATE_BY_REGRESSION = "state_by_regression"
@@ -78,7 +79,7 @@ def collect_report_data(results: Results) -> ReportData:
     )
     configs = [source.config for source in results.sources]
     views = _sort_by_order(
-        (BASELINE, *VIEWS),
+        (BASELINE, *VIEWS, CONTINUATION),
         [*(view for config in configs for view in config.views), *_distinct_values(takeovers, "view")],
     )
     return ReportData(

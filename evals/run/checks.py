@@ -12,6 +12,7 @@ from langgraph_takeover.evals.run.settings.entries import check_windows
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.evals.tasks.grading import check_gradable
 from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
 
@@ -44,6 +45,7 @@ def check_run(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
         task.build_spec(config.sandbox, config.run_id, out)
     _check_sandbox(config, tasks)
     _check_agents(config)
+    _check_continuation(config)
     check_gradable(tasks)
 
 
@@ -59,6 +61,22 @@ def _check_agents(config: RunConfig) -> None:
             external_agent(name, program=config.agent_programs.get(name))
         except AgentProgramError as error:
             raise RunUsageError(f"{error} (or pass --agent-program {name}=FILE)") from error
+
+
+def _check_continuation(config: RunConfig) -> None:
+    """Raises RunUsageError if no agent continues its own work, or its conversation is in another directory."""
+    if CONTINUATION not in config.views:
+        return
+    own = [name for name in config.predecessors if name in config.successors]
+    if not own:
+        raise RunUsageError(
+            f"--view {CONTINUATION}: no successor is a predecessor (pass the same model as both, or leave the view out)"
+        )
+    built_in = [name for name in own if not models.split_agent(name)[0]]
+    if built_in and config.records_of is not None:
+        raise RunUsageError(
+            f"--view {CONTINUATION}: the conversation of {built_in[0]} is only in {config.records_of} (leave --from out)"
+        )
 
 
 def _check_image(task: Task, config: RunConfig) -> None:

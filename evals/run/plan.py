@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from langgraph_takeover.evals.models import ModelPrice, is_llm
-from langgraph_takeover.evals.run.execution.jobs import RunJobs
+from langgraph_takeover.evals.run.execution.jobs import RunJobs, list_point_takeovers
 from langgraph_takeover.evals.run.journal import Journals, Row
 from langgraph_takeover.evals.run.measures.costs import TokenTotals, compute_cost_usd
 from langgraph_takeover.evals.run.settings.config import BASELINE, STAGES, RunConfig
@@ -88,12 +88,14 @@ def make_plan(jobs: RunJobs) -> Plan:
         kinds = Counter(point.kind for point in jobs.select_points())
     points = sum(kinds.values())
     noted = points if any(view in VIEWS_WITH_NOTES for view in config.views) else 0
-    each = len(config.successors) * config.repeats
+    of_predecessors = sum(len(list_point_takeovers(config, name)) for name in config.predecessors)
     counts = {
         "predecessors": runs,
         "labels": reached if config.quotas else points,
         "notes": noted,
-        "takeovers": points * each * len(config.views),
+        "takeovers": round(points * of_predecessors / len(config.predecessors))
+        if expected
+        else len(jobs.list_jobs("takeovers")),
     }
     own, graded_s, basis = _choose_basis(jobs.journals)
     lines = []
@@ -255,7 +257,8 @@ def print_plan(
     if config.study is not None:
         study = load_studies()[config.study]
         paper = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in study.paper.items())
-        print(f"study {config.study}: {study.title}; in the paper {paper}, with {_describe_models(study)}")
+        published = f"; in the paper {paper}, with {_describe_models(study)}" if paper else ""
+        print(f"study {config.study}: {study.title}{published}")
 
 
 def _print_price_note(console: Console, config: RunConfig) -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast, get_args, get_type_hints
 from langgraph_takeover import sandbox
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.checks import check_run
+from langgraph_takeover.evals.run.settings.agents_study import add_continuation, list_installed, mix_agents
 from langgraph_takeover.evals.run.settings.config import (
     CONFIG_FILE,
     AgentLimits,
@@ -103,6 +104,7 @@ def resolve_run(
             explicit = explicit | {"journal"}
         elif config.journal is not None:
             raise RunUsageError(f"--journal: the rows of this run are in {config.journal} (pass it again)")
+        options = _mix_agents(options, config.study, is_new=False)
         reason = find_changed_option(config, _select_explicit(options, explicit))
         if reason is not None:
             raise RunUsageError(reason)
@@ -114,12 +116,24 @@ def resolve_run(
         if explicit & {"quota", "max_points"}:
             decided |= {"quota": None, "max_points": None}
         options = options | {name: value for name, value in decided.items() if name not in explicit}
+        options = _mix_agents(options, options["study"])
     settled = _resolve_settings(options)
     settled["models"] = {**load_source_models(settled["records_of"]), **settled["models"]}
     config = keep_used_models(RunConfig(run_id=make_run_id(), sandbox="process", **settled))
     config = config.model_copy(update={"predecessor_limits": _find_predecessor_limits(config)})
     tasks = load_run_tasks(config)
     return config.model_copy(update={"sandbox": _choose_backend(options, tasks)}), tasks
+
+
+def _mix_agents(options: dict[str, Any], study: str | None, *, is_new: bool = True) -> dict[str, Any]:
+    """The options with what the study `agents` adds to those of the user. Raises RunUsageError."""
+    if study is None or not get_study(study).mixes_agents:
+        return options
+    options = options | {"view": add_continuation(options["view"])}
+    if is_new and not options["predecessor"] and not options["successor"]:
+        programs = _read_agent_programs(options["agent_program"] or ())
+        options["predecessor"] = list_installed(options["model"], programs)
+    return mix_agents(options)
 
 
 def _find_predecessor_limits(config: RunConfig) -> AgentLimits:
@@ -140,7 +154,7 @@ def load_run_tasks(config: RunConfig) -> tuple[Task, ...]:
         task.model_copy(update={"prompt_name": config.prompt})
         for task in load_tasks(config.tasks, config.task_ids, config.limit)
     )
-    if config.study is not None:
+    if config.study is not None and get_study(config.study).tasks is not None:
         check_tiers(tasks, config.tasks)
     if not tasks:
         raise RunUsageError(f"--tasks: {config.tasks} contains no task")

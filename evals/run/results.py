@@ -33,7 +33,7 @@ from langgraph_takeover.handoff.trace.events import Trace
 # fmt: off
 _TEXT_FIELDS = frozenset((
     "outcome", "task_id", "record_id", "predecessor", "successor", "model", "notes_model", "view", "point", "trace",
-    "digest", "stop_reason", "detail", "patch", "prompts", "handoff_state",
+    "agent", "agent_version", "digest", "stop_reason", "detail", "patch", "prompts", "handoff_state",
 ))
 _NAME_FIELDS = frozenset(("record_id", "view", "point", "trace"))
 """Fields that become parts of paths."""
@@ -44,12 +44,13 @@ _NUMBER_FIELDS = frozenset((
     "rediscovery_events", "verification_events", "claims", "contradicted", "unsupported", "repeated",
     "shown_chars", "reshown_chars", "verification_chars", "kept",
     "uncounted_calls", "cost_usd", "empty_replies", "condensed", "fail_to_pass_failures", "pass_to_pass_failures",
-    "patch_files", "patch_lines",
+    "patch_files", "patch_lines", "first_request_tokens", "side_requests",
 ))
 _TRUTH_FIELDS = frozenset((
     "resolved", "reexamined", "verified_before_finish", "regressions", "cleaned_resolved",
 ))
 _LIST_FIELDS = frozenset(("records", "scratch_files", "test_files", "truncated"))
+_COUNT_FIELDS = frozenset(("rediscovery", "session_account", "refused_requests"))
 # fmt: on
 _ALWAYS_COUNTED = ("events", "steps", "seconds", "repeat")
 _LARGEST_NUMBER = 1e15
@@ -180,8 +181,10 @@ def _is_typed(field: str, value: Any) -> bool:
         return value is None or isinstance(value, bool)
     if field in _LIST_FIELDS:
         return isinstance(value, list) and all(isinstance(name, str) for name in value)
-    if field == "rediscovery":
-        return isinstance(value, dict) and all(_is_typed("events", each) for each in value.values())
+    if field in _COUNT_FIELDS:
+        return (value is None and field != "rediscovery") or (
+            isinstance(value, dict) and all(_is_typed("events", each) for each in value.values())
+        )
     if field == "remainders":
         return isinstance(value, dict) and all(
             each is None
@@ -204,7 +207,7 @@ def _describe_type(field: str) -> str:
     if field in _LIST_FIELDS:
         return "a list of names"
     kinds = {"remainders": "an object of objects of numbers, or nulls"}
-    return kinds.get(field, "an object of numbers" if field == "rediscovery" else "an object")
+    return kinds.get(field, "an object of numbers" if field in _COUNT_FIELDS else "an object")
 
 
 def _check_compatible(takeovers: list[Row]) -> None:

@@ -19,7 +19,7 @@ from langgraph_takeover.graph.runs.validation import check_takeover, check_task
 from langgraph_takeover.graph.team import create_team
 from langgraph_takeover.handoff.ledger.leases import TTL_S
 from langgraph_takeover.handoff.records.record import Review
-from langgraph_takeover.handoff.views.names import ViewName
+from langgraph_takeover.handoff.views.names import TakeoverView
 from langgraph_takeover.nodes.context.agents import Agent, Team
 from langgraph_takeover.nodes.context.progress import ProgressCallback
 from langgraph_takeover.nodes.context.settings import (
@@ -185,7 +185,7 @@ def take_over(
     thread: str,
     *,
     record_id: str,
-    view: ViewName | None = None,
+    view: TakeoverView | None = None,
     model: BaseChatModel,
     sandbox: SandboxSpec,
     **options: Unpack[AgentRunOptions],

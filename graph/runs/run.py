@@ -20,6 +20,7 @@ from langgraph_takeover.graph.checkpoints.savers import Saver
 from langgraph_takeover.graph.errors import ThreadExistsError, ThreadNotFoundError, WaitingError
 from langgraph_takeover.graph.home import CheckpointInfo, Home
 from langgraph_takeover.graph.outcome import Outcome, build_outcome
+from langgraph_takeover.graph.runs.continuation import load_conversation
 from langgraph_takeover.graph.runs.signals import drain_on_sigterm
 from langgraph_takeover.graph.runs.validation import (
     check_takeover,
@@ -31,7 +32,7 @@ from langgraph_takeover.graph.team import build_team_graph
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.handoff.views.names import ViewName
+from langgraph_takeover.handoff.views.names import CONTINUATION, TakeoverView
 from langgraph_takeover.nodes.agent.think import find_spent_budget
 from langgraph_takeover.nodes.context.progress import Progress, ProgressCallback
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
@@ -150,17 +151,22 @@ class Run:
         kind: GraphKind = "team" if self.context.member else "agent"
         return self._run_graph(kind, {"task": {"id": task_id, "prompt": prompt}}, self.config)
 
-    def take_over(self, record_id: str, view: ViewName | None = None) -> Outcome:
+    def take_over(self, record_id: str, view: TakeoverView | None = None) -> Outcome:
         """Continue from a record under a view. Default view: the one that a review chose, else `structured`.
 
-        Raises RecordError, UnknownViewError, SnapshotCorruptError, and what `start` raises.
+        `continuation` is no view: the predecessor's own agent resumes its conversation at the record's checkpoint, with
+        the settings of this run. Raises RecordError, UnknownViewError, SnapshotCorruptError, and what `start` raises.
         """
         if self.context.member is not None:
             raise SettingsError("agents: one agent takes over a record, not a team (pass model=)")
         # Check before anything is written, so that the thread's name stays free.
         check_takeover(self.home, record_id, view)
         self._require_new_thread(f"a takeover of {record_id}")
-        return self._run_graph("takeover", {"record": record_id, "view": view or ""}, self.config)
+        graph_input: dict[str, Any] = {"record": record_id, "view": view or ""}
+        if view == CONTINUATION:
+            record = self.home.records.load(record_id)
+            graph_input |= load_conversation(self._saver, self._graph, record)
+        return self._run_graph("takeover", graph_input, self.config)
 
     def receive(self, handoff_id: str) -> Outcome:
         """Take an offered handoff: validate it, confirm it and work on it, or reject it.

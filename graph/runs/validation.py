@@ -12,6 +12,7 @@ from langgraph_takeover.graph.home import CheckpointInfo, Home
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import InputError
 
@@ -53,7 +54,7 @@ def check_task(task_id: object, prompt: object) -> None:
 def check_takeover(home: Home, record_id: str, view: str | None) -> None:
     """Raises RecordError and UnknownViewError."""
     home.records.load(record_id)
-    if view is not None:
+    if view is not None and view != CONTINUATION:
         views.find_view(view)
 
 

@@ -19,6 +19,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     to_id,
 )
 from langgraph_takeover.handoff.trace.events import UNREADABLE
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 BASH_BLOCK = re.compile(r"```bash\s*\n(.*?)\n```", re.DOTALL)
 _TEXT_ACTION = re.compile(r"```mswea_bash_command\s*\n(.*?)\n```", re.DOTALL)
@@ -149,6 +150,8 @@ def parse_result(name: str, arguments: Mapping[str, Any], content: Any) -> ToolR
 
 
 def _read_result(output: str) -> RecordedResult:
+    if (found := _read_json_result(output)) is not None:
+        return found
     code = _RETURNCODE.match(output)
     timed_out = code is None and TIMEOUT_NOTICE.search(output) is not None
     return RecordedResult(
@@ -156,6 +159,27 @@ def _read_result(output: str) -> RecordedResult:
         exit_code=int(code[1]) if code else None,
         timed_out=timed_out,
         output=extract_output(output) if code else None,
+    )
+
+
+def _read_json_result(text: str) -> RecordedResult | None:
+    """Read an observation as the default configuration writes it; None for other text."""
+    if not text.startswith("{"):
+        return None
+    try:
+        found = parse_json(text)
+    except ValueError:
+        return None
+    code = found.get("returncode") if isinstance(found, dict) else None
+    if not isinstance(code, int) or isinstance(code, bool):
+        return None
+    output = found.get("output")
+    exception = str(found.get("exception_info") or "")
+    return RecordedResult(
+        text,
+        exit_code=None if exception else code,
+        timed_out="timed out" in exception,
+        output=output if isinstance(output, str) else None,
     )
 
 

@@ -77,6 +77,8 @@ class ExternalSession(Frozen):
     """Takeovers with a native session only: how many events of the earlier work became what."""
     refused_requests: Mapping[str, int] = {}
     """Requests to the bridge that were refused, by reason."""
+    side_requests: int = Field(default=0, ge=0)
+    """Answered requests beside the main conversation: of subagents and side tasks."""
 
 
 class Claim(Frozen):

@@ -36,6 +36,10 @@ class Usage(Frozen):
     """The server reported no counts; they are estimated at four characters per token."""
 
 
+NO_MODEL_CALL = Usage(prompt_tokens=0, completion_tokens=0)
+"""The usage of a parallel call: the tokens of its reply are those of the reply's first call."""
+
+
 class Event(Frozen):
     """One action of the agent, or the observation that answers it: the unit of effort.
 
@@ -69,6 +73,11 @@ class Event(Frozen):
     """Digest of all differences from the base, before an action or after an observation."""
     seconds: float = 0.0
     usage: Usage | None = None
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether the action is a further call of the reply before, which cost no model call of its own."""
+        return self.kind == "action" and self.usage == NO_MODEL_CALL
 
 
 class HandoffPoint(Frozen):

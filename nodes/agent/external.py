@@ -9,9 +9,10 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langgraph.runtime import Runtime
 
+from langgraph_takeover.handoff.readers.tool_names import is_submission
 from langgraph_takeover.handoff.records.record import ExternalSession
 from langgraph_takeover.handoff.shell.command_effects import find_effect
-from langgraph_takeover.handoff.trace.events import HandoffPoint, Usage
+from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, HandoffPoint
 from langgraph_takeover.nodes.context.external_agent import ExternalAgentError
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import (
@@ -111,7 +112,7 @@ def _record_results(
         if number:
             before = AgentState(**{**state, "events": [*state["events"], *events]})
             action = build_action_event(
-                before, context, result.tool, "", dict(result.arguments), Usage(), 0.0
+                before, context, result.tool, "", dict(result.arguments), NO_MODEL_CALL, 0.0
             )
             events.append(action.model_dump(mode="json"))
         seen = Observation(
@@ -132,7 +133,8 @@ def _record_results(
 def _make_lost_results(state: AgentState, turn: ExternalTurn) -> tuple[CallResult, ...]:
     """Return a result for the reply's first call if the agent ended, or wrote a message, instead of reporting one."""
     action = last_action(state)
-    if action.tool == "finish" and turn.is_ended:
+    submits = turn.is_complete and is_submission(action.arguments.get("command", ""))
+    if turn.is_ended and (action.tool == "finish" or submits):
         return ()
     text = "\n".join(turn.messages) or f"[{_describe_end(turn)}]"
     return (CallResult(call_id="", tool=action.tool, arguments=action.arguments, text=text),)
@@ -185,5 +187,6 @@ def _update_session(state: AgentState, turn: ExternalTurn) -> ExternalSession:
             "running": turn.running,
             "account": turn.account or before.account,
             "refused_requests": refused,
+            "side_requests": before.side_requests + len(turn.side_usages),
         }
     )

@@ -16,10 +16,11 @@ from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.envelope import Refusal, Understanding
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.nodes.agent.instructions import build_instructions
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import add_usage, report_progress
-from langgraph_takeover.nodes.external.conversation import begin_session
+from langgraph_takeover.nodes.external.conversation import begin_session, resume_session
 from langgraph_takeover.nodes.model.calls import ask_with_schema
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ReplyTimeoutError
 from langgraph_takeover.nodes.model.usage import count_uncounted_calls, measure_usage
@@ -38,7 +39,21 @@ def receive(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     if "record" not in state:
         raise InputError('takeover: the input must be {"record": id, "view": name} or {"handoff": id}')
     record = context.session.records.load(state["record"])
+    if state.get("view") == CONTINUATION:
+        return _continue_own(state, record, runtime)
     return _take_over(record, state.get("view", ""), runtime)
+
+
+def _continue_own(state: AgentState, record: HandoffRecord, runtime: Runtime[AgentContext]) -> AgentState:
+    """Resume the predecessor's own conversation, which the state's messages already hold, in the record's snapshot."""
+    context = get_agent_context(runtime)
+    resumed = resume_session(context.agent, record)
+    if not resumed and not state.get("messages"):
+        raise InputError(f"record {record.id}: continuation needs the predecessor's messages (use a view)")
+    state_id = context.session.adopt_snapshot(record)
+    context.session.enter_state(state_id)
+    report_progress(runtime, "started", AgentState(), text=f"{record.id}, continued by its own agent")
+    return build_initial_state([], record.task, state_id) | AgentState(view=CONTINUATION) | resumed
 
 
 def _receive_offer(handoff: Handoff, runtime: Runtime[AgentContext]) -> AgentState:

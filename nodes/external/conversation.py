@@ -15,6 +15,7 @@ from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.handoff.records.record import ExternalSession, HandoffRecord
 from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.handoff.views.recall import EVENT_FILES, build_event_files
 from langgraph_takeover.nodes.context.external_agent import ExternalAgent
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
@@ -55,6 +56,33 @@ def is_external(state: AgentState, context: AgentContext) -> bool:
 def begin_session(agent: ExternalAgent, workspace: str) -> AgentState:
     """Return the state's session of an external agent that has not started yet."""
     session = ExternalSession(agent=agent.name, version=agent.program.version, workspace=workspace)
+    return AgentState(external=session.model_dump(mode="json"))
+
+
+def resume_session(agent: ExternalAgent | None, record: HandoffRecord) -> AgentState:
+    """Return the state's session of a record that its own agent continues; nothing for the built-in agent.
+
+    Raises SettingsError if the agent is another one, or the record has no session to resume.
+    """
+    own, given = (record.external.agent if record.external else ""), (agent.name if agent else "")
+    if own != given:
+        own_agent = f"agent=external_agent({own!r})" if own else "no agent="
+        raise SettingsError(
+            f"agent: {given or 'the built-in agent'} cannot continue record {record.id} of "
+            f"{own or 'the built-in agent'} (pass {own_agent}, or a view)"
+        )
+    if agent is None or record.external is None:
+        return AgentState()
+    if not record.external.session_id:
+        raise SettingsError(
+            f"view: record {record.id} has no session of {own} to continue (use another view)"
+        )
+    session = ExternalSession(
+        agent=agent.name,
+        version=agent.program.version,
+        session_id=record.external.session_id,
+        workspace=record.external.workspace,
+    )
     return AgentState(external=session.model_dump(mode="json"))
 
 
@@ -109,7 +137,7 @@ def require_process(
     if session.companion is not None:
         session.companion.close()
     session.companion = process
-    if state["steps"]:
+    if state["steps"] or state.get("view") == CONTINUATION:
         launch = process.make_launch(RESUME_MESSAGE, state["external"]["session_id"])
         process.start(launch, None, timeout_s=_START_TIMEOUT_S)
         process.require_results(_list_own_results(state))

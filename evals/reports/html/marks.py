@@ -26,9 +26,11 @@ def mark_event(pool: TextPool, event: Event) -> dict[str, Any]:
     if event.exit_code is not None:
         mark["exit_code"] = event.exit_code
     mark |= {name: value for name in ("refused", "timed_out", "seconds") if (value := getattr(event, name))}
+    if event.is_parallel:
+        mark["parallel"] = True
     if event.changes:
         mark["changes"] = [change.path for change in event.changes]
-    if event.usage is not None:
+    if event.usage is not None and not event.is_parallel:
         usage = event.usage
         mark["usage"] = [
             usage.prompt_tokens,

@@ -21,8 +21,10 @@ _ROW_FIELDS = (
     "shown_chars", "reshown_tokens", "reshown_share", "verification_chars", "kept", "reexamined",
     "verified_before_finish", "harm", "rescue", "preserved", "debt_vs_uninterrupted", "token_debt_vs_uninterrupted",
     "rediscovery_events", "rediscovery", "verification_events", "recalls", "recall_tokens", "stop_reason", "detail",
-    "trace", "uncounted_calls", "cost_usd", "empty_replies", "condensed",
+    "trace", "uncounted_calls", "cost_usd", "empty_replies", "condensed", "session_account",
 )  # fmt: skip
+_AGENT_FIELDS = ("agent", "agent_version", "side_requests", "refused_requests")
+"""Fields of rows of external agents."""
 _NUMBER = re.compile(r"[-+−±]?[\d.,]+( ?%)?|–|-|")
 UNKNOWN = "unknown"
 """The state of an unlabelled record."""
@@ -61,7 +63,7 @@ def build_index(results: Results, chunks: Iterable[str]) -> dict[str, Any]:
     details = {row["record_id"]: row.get("detail", "") for row in results.labels}
     derived = {_get_key(row): row for row in collect_report_data(results).takeovers}
     rows = [
-        {name: row[name] for name in _ROW_FIELDS if row.get(name) is not None}
+        {name: row[name] for name in (*_ROW_FIELDS, *_AGENT_FIELDS) if row.get(name) is not None}
         | {
             "record": row["record_id"],
             "key": takeover_key(row),
@@ -77,6 +79,11 @@ def build_index(results: Results, chunks: Iterable[str]) -> dict[str, Any]:
         for row in results.predecessors
         for record_id in row.get("records", ())
     }
+    agents = {
+        record_id: {name: row[name] for name in _AGENT_FIELDS if row.get(name)}
+        for row in results.predecessors
+        for record_id in row.get("records", ())
+    }
     for row in results.takeovers:
         ids.setdefault(row["record_id"], (row["task_id"], row.get("predecessor", "")))
     points = [
@@ -88,6 +95,7 @@ def build_index(results: Results, chunks: Iterable[str]) -> dict[str, Any]:
             "state": labelled.get(record_id, UNKNOWN),
             "detail": details.get(record_id, ""),
             "chunk": numbers[run_name(record_id)],
+            **agents.get(record_id, {}),
         }
         for record_id, (task, predecessor) in ids.items()
     ]

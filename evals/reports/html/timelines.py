@@ -33,6 +33,7 @@ from langgraph_takeover.handoff.text.fence import CLOSING
 from langgraph_takeover.handoff.trace.events import Event, Trace
 from langgraph_takeover.handoff.trace.rendering import render_heading
 from langgraph_takeover.handoff.views.common import load_instructions, render_task
+from langgraph_takeover.handoff.views.names import CONTINUATION
 
 _WORKERS = 4
 _PARALLEL_THRESHOLD = 200
@@ -226,6 +227,8 @@ def _render_view(results: Results, pool: TextPool, record: HandoffRecord, row: R
         return [
             _split_message(pool, record, each, rest) for each in views.find_view("trace")(record, recipient)
         ]
+    if row["view"] == CONTINUATION:
+        return [{"omitted": "no view: the predecessor's own conversation, whose events are in its timeline"}]
     messages = views.find_view(row["view"])(record, recipient)
     head, tail = _SHOWN_MESSAGES
     omitted = len(messages) - head - tail

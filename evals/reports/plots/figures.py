@@ -17,9 +17,10 @@ from langgraph_takeover.evals.reports.estimates import (
     pair_with_baseline,
     read_values,
 )
-from langgraph_takeover.evals.reports.plots import debt_figures, style
+from langgraph_takeover.evals.reports.plots import agent_figures, debt_figures, style
 from langgraph_takeover.evals.reports.plots.style import EmptyPlotError, Picture, row_titles, view_style
 from langgraph_takeover.evals.reports.plots.token_curves import TokenCurves, compute_curves
+from langgraph_takeover.evals.reports.tables.switch_costs import is_agent_study
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.settings.config import BASELINE
@@ -62,6 +63,8 @@ def draw_plots(results: Results, directory: Path) -> DrawnPlots:
             lambda: draw_tokens(data, compute_curves(results, data)),
         ),
     }
+    if is_agent_study(results):
+        plots["agents"] = (agent_figures.TITLE, lambda: agent_figures.draw_agents(data))
     pictures, omissions = [], []
     with style.plot_style():
         for name, (title, make) in plots.items():

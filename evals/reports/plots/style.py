@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langgraph_takeover.evals.reports.collection import ReportData, display_names
+from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _LINE_STYLES = (
     (0, (4, 1, 1, 1, 1, 1)),
     (0, (2, 2)),
 )
-_VIEW_ORDER = ("repository", "trace", "summary", "structured", "payload", "transcript", "cited")
+_VIEW_ORDER = ("repository", "trace", "summary", "structured", "payload", "transcript", "cited", CONTINUATION)
 _RC_PARAMS: dict[Any, Any] = {
     "svg.hashsalt": "takeover",
     "font.family": "DejaVu Sans",
@@ -66,7 +67,7 @@ class ViewStyle(NamedTuple):
 
 def view_style(view: str) -> ViewStyle:
     """The style of a view, identical in every plot."""
-    index = _VIEW_ORDER.index(view) if view in _VIEW_ORDER else len(_VIEW_ORDER)
+    index = _VIEW_ORDER.index(view) if view in _VIEW_ORDER else -1
     return ViewStyle(_OKABE_ITO[index], _MARKERS[index], _LINE_STYLES[index % len(_LINE_STYLES)])
 
 

@@ -19,6 +19,7 @@ from langgraph_takeover.evals.reports.estimates import (
     read_values,
 )
 from langgraph_takeover.evals.reports.tables import debt_tables, effect_tables, trust_tables
+from langgraph_takeover.evals.reports.tables.agents_table import build_agent_tables
 from langgraph_takeover.evals.reports.tables.cost_table import build_cost_table
 from langgraph_takeover.evals.reports.tables.notes_table import build_notes_table
 from langgraph_takeover.evals.reports.tables.paper_table import build_paper_tables
@@ -32,7 +33,9 @@ __all__ = ["Table", "build_tables"]
 
 
 def build_tables(results: Results) -> tuple[Table, ...]:
-    """Build all tables; a table without data is empty, and its notes say why. Only runs of a study have the paper's."""
+    """Build all tables; a table without data is empty, and its notes say why. Only runs of a study have the paper's,
+    and only runs with continuations those of agents.
+    """
     data = collect_report_data(results)
     tables = (
         _build_study_table(results, data),
@@ -55,7 +58,7 @@ def build_tables(results: Results) -> tuple[Table, ...]:
     caveats = (*list_result_caveats(results), *results.warnings)
     return tuple(
         table._replace(notes=table.notes + caveats)
-        for table in (*tables, *build_paper_tables(results, tables))
+        for table in (*tables, *build_paper_tables(results, tables), *build_agent_tables(results, data))
     )
 
 

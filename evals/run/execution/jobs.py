@@ -20,6 +20,7 @@ from langgraph_takeover.evals.run.settings.point_selection import (
 from langgraph_takeover.evals.run.settings.shards import Shard, read_shard
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.handoff.views import VIEWS_WITH_NOTES
+from langgraph_takeover.handoff.views.names import CONTINUATION
 
 
 class RunJobs(NamedTuple):
@@ -105,14 +106,24 @@ class RunJobs(NamedTuple):
         ]
 
     def _takeovers(self) -> list[Job]:
-        how = [
-            *itertools.product(self.config.views, self.config.successors, range(1, self.config.repeats + 1))
-        ]
         return [
             Job(stages.run_takeover, self.config, self.out, (task, record, *each), (record, *each), record)
-            for task, _, record in self.select_points()
-            for each in how
+            for task, predecessor, record in self.select_points()
+            for each in list_point_takeovers(self.config, predecessor)
         ]
+
+
+def list_point_takeovers(config: RunConfig, predecessor: str) -> list[tuple[str, str, int]]:
+    """View, successor and repeat of each takeover of one of this predecessor's points.
+
+    `continuation` exists only where the successor is the predecessor.
+    """
+    each = itertools.product(config.views, config.successors, range(1, config.repeats + 1))
+    return [
+        (view, successor, repeat)
+        for view, successor, repeat in each
+        if view != CONTINUATION or successor == predecessor
+    ]
 
 
 def _count_completed(journal: Journal) -> int:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+from langchain_core.messages import AIMessage, BaseMessage
+
 from langgraph_takeover import Outcome
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.measures.costs import (
     compute_cost_usd,
     count_tokens,
+    is_counted,
 )
 from langgraph_takeover.evals.run.measures.rediscovery import REDISCOVERY_KINDS, classify_events
 from langgraph_takeover.evals.run.measures.replies import (
@@ -17,8 +20,10 @@ from langgraph_takeover.evals.run.measures.replies import (
 )
 from langgraph_takeover.evals.run.measures.reshown import PredecessorText, sum_text
 from langgraph_takeover.evals.run.settings.config import RunConfig
-from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.records.record import ExternalSession, HandoffRecord
 from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.handoff.views import Recipient, find_view, measure_view
+from langgraph_takeover.handoff.views.names import CONTINUATION
 
 
 def measure_rediscovery(record: HandoffRecord, events: list[Event]) -> Row:
@@ -39,7 +44,7 @@ def measure_costs(
     config: RunConfig, model: str, events: list[Event], outcome: Outcome, seconds: float
 ) -> Row:
     spent = count_tokens(events, outcome.uncounted_calls)
-    calls = sum(event.kind == "action" for event in events)
+    calls = count_model_calls(events)
     return {
         "events": len(events),
         "steps": outcome.steps,
@@ -56,8 +61,52 @@ def measure_costs(
 
 
 def describe_empty_calls(config: RunConfig, model: str, events: list[Event]) -> str:
-    calls = sum(event.kind == "action" for event in events)
+    calls = count_model_calls(events)
     return describe_empty_replies(count_empty_replies(events), calls, model, config.find_reply_limit(model))
+
+
+def count_model_calls(events: list[Event]) -> int:
+    """The number of replies: parallel calls of one reply are several actions."""
+    return sum(event.kind == "action" and not event.is_parallel for event in events)
+
+
+def describe_agent(outcome: Outcome) -> Row:
+    """The external agent of a run: name, version, what became of its view's events, and requests beside its work."""
+    if not outcome.state.get("external"):
+        return {"agent": None}
+    session = ExternalSession.model_validate(outcome.state["external"])
+    return {
+        "agent": session.agent,
+        "agent_version": session.version,
+        "session_account": dict(session.account) or None,
+        "side_requests": session.side_requests,
+        "refused_requests": dict(session.refused_requests),
+    }
+
+
+def measure_first_prompt(record: HandoffRecord, view: str, recipient: Recipient, outcome: Outcome) -> Row:
+    """The size of what a successor was shown first; of a continuation, of the conversation that it resumed.
+
+    `first_request_tokens` are those of the whole first request, with the agent's own instructions, as the endpoint counted
+    them.
+    """
+    messages = list_resumed_messages(outcome) if view == CONTINUATION else find_view(view)(record, recipient)
+    first = measure_view(messages)
+    is_known = bool(messages)
+    usage = next((Event.model_validate(event).usage for event in outcome.state.get("events", ())), None)
+    return {
+        "first_request_tokens": usage.prompt_tokens if usage is not None and is_counted(usage) else None,
+        "first_prompt_chars": first.characters if is_known else None,
+        "first_prompt_tokens": first.tokens if is_known else None,
+    }
+
+
+def list_resumed_messages(outcome: Outcome) -> list[BaseMessage]:
+    """The messages before the successor's first own reply."""
+    messages = outcome.state["messages"]
+    replies = [index for index, each in enumerate(messages) if isinstance(each, AIMessage)]
+    first_own = replies[-outcome.steps] if 0 < outcome.steps <= len(replies) else len(messages)
+    return list(messages[:first_own])
 
 
 def join_details(*details: str | None) -> str:

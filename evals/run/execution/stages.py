@@ -12,9 +12,11 @@ from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.execution import threads
 from langgraph_takeover.evals.run.execution.grading import grade_cleaned, grade_patch, grade_predecessor
 from langgraph_takeover.evals.run.execution.rows import (
+    describe_agent,
     describe_empty_calls,
     join_details,
     measure_costs,
+    measure_first_prompt,
     measure_rediscovery,
 )
 from langgraph_takeover.evals.run.journal import Row
@@ -45,7 +47,7 @@ from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
 from langgraph_takeover.handoff.records.record import RecordError, write_durably
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Continuation, Event, Trace, Usage
-from langgraph_takeover.handoff.views.names import ViewName
+from langgraph_takeover.handoff.views.names import TakeoverView
 from langgraph_takeover.nodes.agent.takeover import build_recipient
 from langgraph_takeover.nodes.model.errors import ModelError
 from langgraph_takeover.nodes.model.notes import NotesCall, build_ask
@@ -105,6 +107,7 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
             for record_id in outcome.records
         },
         **measure_costs(config, model, events, outcome, before + _measure_elapsed(started)),
+        **describe_agent(outcome),
         "patch": outcome.patch,
     }
 
@@ -208,9 +211,8 @@ def run_takeover(
             config, task, paths, threads.name_thread(row), successor, record, points=()
         ) as run:
             known = build_recipient(run.context)
-            first = views.measure_view(views.find_view(view)(record, known))
             outcome, before = threads.run_or_resume(
-                run, lambda: run.take_over(record_id, cast(ViewName, view))
+                run, lambda: run.take_over(record_id, cast(TakeoverView, view))
             )
         taken = before + _measure_elapsed(started)
         verdict = grade_patch(config, task, paths, outcome.patch, name)
@@ -237,8 +239,8 @@ def run_takeover(
             outcome.patch_error or verdict.detail, trouble, describe_empty_calls(config, successor, events)
         ),
         **measure_costs(config, successor, events, outcome, taken),
-        "first_prompt_chars": first.characters,
-        "first_prompt_tokens": first.tokens,
+        **measure_first_prompt(record, view, known, outcome),
+        **describe_agent(outcome),
         "window_tokens": known.window_tokens,
         "prompts": PROMPTS,
         "recalls": len(recalls),
@@ -260,7 +262,7 @@ def _save_trace(
     continues: Continuation | None = None,
 ) -> None:
     """Write a run's whole trace where takeover-detect and takeover-export find it."""
-    task = get_task(state)
+    task, external = get_task(state), state.get("external") or {}
     trace = Trace(
         id=name,
         format="takeover",
@@ -269,6 +271,8 @@ def _save_trace(
         base_directories=task.base_directories,
         task=task.prompt,
         model=model,
+        agent=external.get("agent", ""),
+        agent_version=external.get("version", ""),
         continues=continues,
     )
     paths.traces.mkdir(exist_ok=True)

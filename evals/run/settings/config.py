@@ -26,6 +26,7 @@ from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS, RunOpti
 from langgraph_takeover.handoff.records.record import write_durably
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.trace.events import PointKind
+from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.sandbox.interface import BackendName, Frozen, TakeoverError
 
 CONFIG_FILE = "config.json"
@@ -165,14 +166,15 @@ def load_config_as(out: Path, kind: type[_ConfigT]) -> _ConfigT:
 
 
 def read_views(text: str) -> tuple[str, ...]:
-    """The selected views, the baseline first. Raises RunUsageError."""
+    """The selected views, the baseline first; `continuation` is none of `all`. Raises RunUsageError."""
     from langgraph_takeover.handoff.views import VIEWS
 
-    names = list(VIEWS) if "all" in _split(text) else _split(text)
-    unknown = [name for name in names if name not in VIEWS]
+    known = (*VIEWS, CONTINUATION)
+    names = [name for part in _split(text) for name in (VIEWS if part == "all" else (part,))]
+    unknown = [name for name in names if name not in known]
     if unknown or not names:
         raise RunUsageError(
-            f"--view: unknown view {', '.join(unknown) or text!r} (use {', '.join(VIEWS)}, all)"
+            f"--view: unknown view {', '.join(unknown) or text!r} (use {', '.join(known)}, all)"
         )
     return tuple(dict.fromkeys((BASELINE, *names)))
 

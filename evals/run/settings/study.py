@@ -22,8 +22,8 @@ class Study(Frozen):
     """One study. The user sets the fields that it leaves open."""
 
     title: str
-    tasks: int
-    """Number of tasks, from the start of the fixed order."""
+    tasks: int | None = None
+    """Number of tasks, from the start of the fixed order; None: the user's tasks."""
     views: tuple[str, ...]
     repeats: int = 1
     max_points: int | None = None
@@ -33,15 +33,20 @@ class Study(Frozen):
     predecessors: int = 1
     """Number of models in the paper."""
     successors: int = 1
-    paper: Mapping[str, int]
+    mixes_agents: bool = False
+    """Whether each agent of the run takes over from each."""
+    paper: Mapping[str, int] = {}
+    """Counts of the paper's study; empty for a study that the paper does not have."""
 
     def list_task_ids(self, limit: int | None = None) -> tuple[str, ...]:
         """The study's tasks; those that follow them in the order too, if the limit is higher."""
         listed = (_STUDIES / "task_order.txt").read_text(encoding="utf-8").split()
-        return tuple(listed[: max(self.tasks, limit or 0)])
+        return tuple(listed[: max(self.tasks or 0, limit or 0)])
 
     def get_options(self, limit: int | None = None) -> dict[str, Any]:
         """The options that the study sets, named like the command line's."""
+        if self.tasks is None:
+            return {"view": ",".join(self.views)}
         return {
             "tasks": DATASET,
             "task_ids": ",".join(self.list_task_ids(limit)),

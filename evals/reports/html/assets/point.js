@@ -27,9 +27,14 @@ const EFFORT = [
   ["repeated commands", (row) => row.rediscovery?.command, true],
   ["verification", (row) => row.verification_events, true],
   ["first prompt", (row) => row.first_prompt_chars, true],
+  ["agent", agentOf],
+  ["side and refused requests", requestsOf],
+  ["events as its session", (row) => countsOf(row.session_account)],
   ["stop reason", (row) => words(row.stop_reason ?? row.outcome)],
   ["grading", (row) => row.detail],
 ];
+
+const AGENT_COLUMNS = new Set(["agent", "side and refused requests", "events as its session"]);
 
 const effort = (rows, baseline) => {
   const base = (row) => rows.find((each) => each.view === baseline && each.successor === row.successor && each.repeat === row.repeat);
@@ -38,7 +43,8 @@ const effort = (rows, baseline) => {
     row.tokenDelta = row.view !== baseline && baseTokens && row.prompt_tokens ? row.prompt_tokens / baseTokens - 1 : null;
   }
   const varies = (name) => new Set(rows.map((row) => row[name])).size > 1;
-  const columns = EFFORT.filter(([name]) => (name !== "repeat" && name !== "successor") || varies(name));
+  const isUsed = ([name, value]) => !AGENT_COLUMNS.has(name) || rows.some((row) => value(row));
+  const columns = EFFORT.filter(([name]) => (name !== "repeat" && name !== "successor") || varies(name)).filter(isUsed);
   const body = make("tbody", {}, ...rows.map((row) => make("tr", { class: row.view === baseline ? "baseline" : null }, ...columns.map((column) => cellOf(column, row)))));
   const table = make("table", { class: "sortable effort" }, make("thead", {}, make("tr", {}, ...columns.map(headerOf))), body);
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Effort" }, table);
@@ -53,9 +59,10 @@ const timelineOfRun = (row, details, varies) => {
     row,
     title: row.view,
     subtitle: [
-      varies.successor ? row.successor : "",
+      agentOf(row) || (varies.successor ? row.successor : ""),
       varies.repeat ? `repeat ${row.repeat}` : "",
       row.outcome === "graded" ? `${plural(row.events, "event")}${row.delta === undefined || row.delta === null ? "" : `, ${percent(row.delta)}`}` : "failed",
+      row.agent && varies.successor ? row.successor.slice(row.agent.length + 1) : "",
     ]
       .filter(Boolean)
       .join(" · "),
@@ -77,7 +84,7 @@ const timelinesOf = (point, rows, chunk) => {
   const varies = { successor: new Set(rows.map((row) => row.successor)).size > 1, repeat: new Set(rows.map((row) => row.repeat)).size > 1 };
   const before = {
     title: "predecessor",
-    subtitle: point.predecessor ?? "",
+    subtitle: point.agent ? `${agentOf(point)} · ${point.predecessor.slice(point.agent.length + 1)}` : (point.predecessor ?? ""),
     events,
     missing: "record and trace missing",
     ends: hasRecord ? "▸ handed over" : events ? "position of the handoff point unknown: record missing" : "",
@@ -106,6 +113,8 @@ const pointHead = (point, details, index) => {
       ["detected by", details.detail],
       ["after event", details.event_index],
       ["predecessor", point.predecessor],
+      ["agent", agentOf(point)],
+      ["side and refused requests", requestsOf(point)],
       ["record", make("code", {}, point.id)],
     ]),
   );

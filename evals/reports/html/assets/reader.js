@@ -31,6 +31,7 @@ const eventPanel = (timeline, place, strings) => {
       ["files re-shown", event.shown?.files?.map(fileOf).join("; ")],
       ["rediscovery", event.kind && event.kind !== "verification" ? KINDS[event.kind] : null],
       ["class", event.kind === "verification" ? "verification (not debt)" : null],
+      ["parallel call", event.parallel ? "yes; its tokens are those of the reply's first call" : null],
       ["exit code", event.exit_code],
       ["refused", event.refused ? "yes; not executed" : null],
       ["timed out", event.timed_out ? "yes" : null],
@@ -51,7 +52,7 @@ const SENDERS = { human: "to the agent", ai: "predecessor", tool: "tool result",
 const messagesPanel = (timeline, strings) => {
   if (!timeline.view) return [make("p", { class: "note" }, timeline.unavailable)];
   const size = timeline.row.first_prompt_chars;
-  const elements = [make("p", { class: "note" }, `The ${timeline.row.view} view${size ? `: ${plural(size, "character")}, about ${plural(timeline.row.first_prompt_tokens, "token")}` : ""}.`)];
+  const elements = [make("p", { class: "note" }, `${timeline.row.view === "continuation" ? "The conversation that it resumed" : `The ${timeline.row.view} view`}${size ? `: ${plural(size, "character")}, about ${plural(timeline.row.first_prompt_tokens, "token")}` : ""}.`)];
   for (const message of timeline.view) {
     if (message.omitted) elements.push(make("p", { class: "cut" }, `… ${message.omitted} …`));
     else

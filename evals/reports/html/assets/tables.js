@@ -112,7 +112,7 @@ const COLUMNS = [
 
 const headerOf = ([name, , isNumber]) => header(name, { class: isNumber ? "number" : name === "solved" ? "center" : null });
 
-const SHORT = new Set(["view", "point", "state", "successor"]);
+const SHORT = new Set(["view", "point", "state", "successor", "agent"]);
 const cellOf = ([name, valueOfRow, isNumber, format = count], row) => {
   const value = valueOfRow(row);
   if (name === "solved") return make("td", { class: "center", "data-value": solvedOf(row) }, value);

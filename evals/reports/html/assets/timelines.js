@@ -13,6 +13,7 @@ const classesOf = (event) =>
     event.validation ? `is-${event.validation[1]}` : "",
     event.refused || event.tool === "unreadable" ? "is-refused" : "",
     event.points ? "is-point" : "",
+    event.parallel ? "is-parallel" : "",
   ].filter(Boolean);
 
 const share = ({ shown }) => `${Math.round((100 * shown.reshown) / shown.chars)} %`;
@@ -24,6 +25,7 @@ const labelOf = (event) =>
     isAction(event) ? `action, ${event.tool}: ${event.label}` : `observation, ${event.tool}`,
     event.kind ? (event.kind === "verification" ? "verification" : `rediscovery: ${KINDS[event.kind]}`) : "",
     event.shown?.reshown ? `${share(event)} of the shown text was shown before` : "",
+    event.parallel ? "parallel call of the reply before" : "",
     event.refused ? "refused" : "",
     event.timed_out ? "timed out" : "",
     event.exit_code !== undefined ? `exit code ${event.exit_code}` : "",
@@ -72,7 +74,17 @@ const LEGEND = [
   ["kind-new is-observation is-passed", "validation passed", "✓"],
   ["kind-new is-observation is-failed", "validation failed", "✗"],
   ["kind-new is-action is-refused", "refused"],
+  ["kind-new is-action is-parallel", "parallel call"],
 ];
+
+// The external agent of a run: name and version, and requests beside its main conversation.
+const agentOf = (row) => (row.agent ? [row.agent, row.agent_version].filter(Boolean).join(" ") : "");
+const countsOf = (counts) =>
+  Object.entries(counts ?? {})
+    .map(([name, number]) => `${count(number)} ${name}`)
+    .join("; ");
+const requestsOf = (row) =>
+  [row.side_requests ? plural(row.side_requests, "side request") : "", countsOf(row.refused_requests) ? `refused: ${countsOf(row.refused_requests)}` : ""].filter(Boolean).join("; ");
 const legend = () =>
   make(
     "ul",

@@ -1,0 +1,68 @@
+"""The study `agents` with a real Codex and the built-in agent: every pair, and continuations as the baseline."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from langgraph_takeover.handoff.readers import read_traces
+from langgraph_takeover.handoff.trace.events import Trace
+
+from ..conftest import skip_missing
+from .conftest import RunCommand, isolated_sandbox_options, read_rows
+
+CODEX, BUILT_IN = "codex:builtin:oracle", "builtin:oracle"
+
+
+def find_codex() -> str:
+    directories = os.pathsep.join(
+        filter(None, (os.environ.get("TAKEOVER_TEST_AGENTS"), os.environ.get("PATH")))
+    )
+    program = shutil.which("codex", path=directories)
+    if program is None:
+        skip_missing("codex not found (npm install -g @openai/codex, or set TAKEOVER_TEST_AGENTS)")
+    return program
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_each_agent_takes_over_from_each(takeover: RunCommand, tmp_path: Path) -> None:
+    sandbox, program = isolated_sandbox_options(), f"codex={find_codex()}"
+    done = takeover(
+        *("--study", "agents", "--predecessor", CODEX, "--successor", BUILT_IN, "--agent-program", program),
+        *("--task-ids", "ledger__ledger-12", "--points", "first_source_edit", "--view", "transcript"),
+        *(*sandbox, "--out", tmp_path, "--report"),
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    rows = {(row["predecessor"], row["successor"], row["view"]): row for row in read_rows(tmp_path)}
+    assert set(rows) == {
+        *((one, other, view) for one in (CODEX, BUILT_IN) for other in (CODEX, BUILT_IN) for view in ("repository", "transcript")),
+        (CODEX, CODEX, "continuation"),
+        (BUILT_IN, BUILT_IN, "continuation"),
+    }  # fmt: skip
+    assert all(row["resolved"] for row in rows.values())
+    predecessors = {row["predecessor"]: row for row in read_rows(tmp_path, "predecessors")}
+    for name in (CODEX, BUILT_IN):
+        own = rows[name, name, "continuation"]
+        # The agent does exactly what its own run did after the point.
+        assert own["events"] == predecessors[name]["remainders"][own["record_id"]]["events"]
+        assert own["first_prompt_tokens"] > rows[name, name, "repository"]["first_prompt_tokens"]
+        for other in (CODEX, BUILT_IN):
+            assert rows[name, other, "transcript"]["events"] >= own["events"]
+    converted = rows[BUILT_IN, CODEX, "transcript"]
+    assert (converted["agent"], converted["session_account"]) == ("codex", {"converted": 12})
+    assert converted["agent_version"]
+    assert rows[CODEX, BUILT_IN, "transcript"]["agent"] is None
+    (trace,) = read_traces(tmp_path / "traces" / f"{converted['trace']}.json")
+    assert isinstance(trace, Trace)
+    assert (trace.agent, trace.agent_version) == ("codex", converted["agent_version"])
+    table = (tmp_path / "tables" / "table18_agents.md").read_text()
+    assert "No LLM: " in table
+    assert "| codex:builtin:oracle | codex:builtin:oracle | continuation | 1 | 100.0 |" in table
+    assert (tmp_path / "plots" / "agents.png").is_file()
+    page = (tmp_path / "report.html").read_text()
+    assert "Cost of a switch by predecessor, successor and view" in page
+    assert "Extra events of a takeover" in page
