@@ -108,20 +108,13 @@ def continue_(
 
         with show_status("writing the checkout"):
             prepared = prepare_continuation(
-                home,
-                record_id,
-                agent=agent,
-                view=view,
-                directory=directory,
-                program=program,
+                home, record_id, agent=agent, view=view, directory=directory, program=program,
                 allow_unisolated=allow_unisolated,
-            )
+            )  # fmt: skip
         _print_continuation(prepared, home, verbose)
-        if print_only:
-            command = f"cd {shlex.quote(str(prepared.directory))} && {shlex.join(prepared.command)}"
-            print(command, flush=True)
-            return
-        start_continuation(prepared)
+        if not print_only:
+            start_continuation(prepared)
+        print(f"cd {shlex.quote(str(prepared.directory))} && {shlex.join(prepared.command)}", flush=True)
 
 
 def _continue_in_sandbox(

@@ -88,11 +88,7 @@ def prepare_continuation(
     SandboxUnavailableError and OutOfDiskError.
     """
     adapter = find_adapter(agent)
-    views.find_view(view)
-    if view in views.HISTORIES and not INTERACTIVE_COMMANDS[agent].resume:
-        raise ContinuationError(
-            f"--view {view}: {agent} cannot resume a session that was written for it (use --view structured or trace)"
-        )
+    _check_view(agent, view)
     record = RecordStore(home / "records").load(record_id)
     target = _choose_directory(home, record, directory, allow_unisolated)
     executable = _find_executable(adapter, program)
@@ -123,6 +119,14 @@ def prepare_continuation(
         account=opening.account,
         manifest=manifest_path,
     )
+
+
+def _check_view(agent: str, view: str) -> None:
+    views.find_view(view)
+    if view in views.HISTORIES and not INTERACTIVE_COMMANDS[agent].resume:
+        raise ContinuationError(
+            f"--view {view}: {agent} cannot resume a session that was written for it (use --view structured or trace)"
+        )
 
 
 class _Plan(NamedTuple):
