@@ -208,7 +208,8 @@ def test_imports_and_declared_dependencies_match() -> None:
     extra = {_plain(name) for names in PROJECT["optional-dependencies"].values() for name in names}
     used: set[str] = set()
     for module in (path for package in LAYERS for path in (ROOT / package).rglob("*.py")):
-        if "suite" in module.parts:
+        # The driver runs in the interpreter of mini-swe-agent.
+        if "suite" in module.parts or module.name == "mini_driver.py":
             continue
         for name in _list_imported_modules(module):
             brought_by = _distributions(name)
