@@ -7,9 +7,14 @@ WORKERS ?= 4
 SEED ?= $(shell python3 -c 'import secrets; print(secrets.randbelow(10**6))')
 PYTEST = $(PYTHON) -m pytest -n $(WORKERS) --dist worksteal
 STUDIO ?=
+# Programs of external agents for the slow tests. Claude Code is proprietary: its tests run where you have installed it.
+AGENTS := .agents
+AGENTS_READY := $(AGENTS)/.ready
+AGENT_PACKAGES := @openai/codex@0.169.0 @qwen-code/qwen-code@0.15.10 opencode-ai@1.18.33
+AGENT_PATH := $(CURDIR)/$(AGENTS)/node_modules/.bin:$(CURDIR)/$(AGENTS)/mini/bin
 BENCH ?=
 
-.PHONY: setup takeover studio test test-all lint docs bench clean
+.PHONY: setup agents takeover studio test test-all lint docs bench clean
 .DEFAULT_GOAL := takeover
 
 setup: $(READY)
@@ -19,6 +24,20 @@ $(READY): requirements.txt pyproject.toml
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+# Qwen Code needs Node 20 or later.
+agents: $(AGENTS_READY)
+
+$(AGENTS_READY): Makefile
+	@if ! command -v npm >/dev/null; then \
+	    echo "npm is not installed: the slow tests skip Codex, Qwen Code and opencode (install Node 20 or later)"; \
+	else \
+	    echo "Installing external agents into $(AGENTS), about 1.4 GB"; \
+	    mkdir -p $(AGENTS) && npm install --silent --no-audit --no-fund --prefix $(AGENTS) $(AGENT_PACKAGES); \
+	fi
+	python3 -m venv $(AGENTS)/mini
+	$(AGENTS)/mini/bin/python -m pip install --quiet --disable-pip-version-check mini-swe-agent==2.4.6
 	touch $@
 
 takeover: $(READY)
@@ -38,9 +57,9 @@ test: $(READY) lint
 	$(PYTEST) -m "not slow"
 
 test-all: SEED := $(SEED)
-test-all: $(READY) lint
+test-all: $(READY) agents lint
 	@echo "Random tests are drawn from seed $(SEED); to repeat them: make test-all SEED=$(SEED)"
-	TAKEOVER_TEST_SEED=$(SEED) $(PYTEST) --hypothesis-seed=$(SEED)
+	TAKEOVER_TEST_AGENTS="$(AGENT_PATH):$(TAKEOVER_TEST_AGENTS)" TAKEOVER_TEST_SEED=$(SEED) $(PYTEST) --hypothesis-seed=$(SEED)
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
@@ -51,4 +70,4 @@ bench: $(READY)
 	$(PYTHON) -m benchmarks $(BENCH)
 
 clean:
-	rm -rf $(VENV) build dist site *.egg-info
+	rm -rf $(VENV) $(AGENTS) build dist site *.egg-info

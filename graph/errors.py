@@ -50,3 +50,11 @@ class CheckpointCorruptError(LedgerUnavailableError, ValueError):
 
 class ServedRunError(TakeoverError, RuntimeError):
     """A run in LangGraph's server failed. The server shows the text of few other errors."""
+
+
+class CaptureError(TakeoverError, ValueError):
+    """A session or a repository cannot be captured."""
+
+
+class ContinuationError(TakeoverError, ValueError):
+    """A record cannot be continued as asked, or a continuation cannot be undone."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from langgraph_takeover.graph.cli.human_handoff import COMMANDS
+from langgraph_takeover.graph.cli import external_agents, human_handoff
 from langgraph_takeover.graph.cli.options import (
     DatabaseOption,
     DirectoryOption,
@@ -78,7 +78,8 @@ def add_commands(app: typer.Typer, report_errors: Callable[[], Any]) -> None:
         "unblock": (unblock, _UPDATE_EPILOG.format("unblock")),
         "rollback": (roll_back_handoff, _ROLLBACK_EPILOG),
         "repair": (repair_home, _QUERY_EPILOG.format("repair", "repair", ".[].done")),
-        **COMMANDS,
+        **human_handoff.COMMANDS,
+        **external_agents.COMMANDS,
     }
     for name, (command, epilog) in commands.items():
         app.command(name, epilog=epilog)(_with_error_reports(command, report_errors))

@@ -67,7 +67,11 @@ enable_request_compression = false
 
 
 class Codex:
-    """Implements `AgentAdapter`. Its session file is complete before a request arrives."""
+    """Implements `AgentAdapter`. Its session file is complete before a request arrives.
+
+    It compacts its history once a reply reports more tokens than its own table allows for the model (258,400 for a name
+    that it does not know), whatever its configuration says; the request for that is an `aside`.
+    """
 
     name = "codex"
     api: Api = "responses"

@@ -52,12 +52,12 @@ def build_record(trace: Trace, point: HandoffPoint) -> HandoffRecord:
         snapshot=None,
         thread_id="",
         checkpoint_id="",
-        trace=tuple(_infer_reads(trace.events[: point.event_index + 1], trace.workspace)),
+        trace=tuple(infer_reads(trace.events[: point.event_index + 1], trace.workspace)),
         created_at="",
     ).seal()
 
 
-def _infer_reads(events: Iterable[Event], workspace: str) -> Iterator[Event]:
+def infer_reads(events: Iterable[Event], workspace: str) -> Iterator[Event]:
     """Add the files that actions must have read, because a recording does not list them.
 
     As with the changes of a recorded run, digests only distinguish contents of a file.

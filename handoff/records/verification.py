@@ -60,6 +60,8 @@ def find_disagreements(record: HandoffRecord, snapshot_contents: SnapshotContent
     no event changed is checked only if the patch changes it and the base has it, because git may see the base's own
     differences from its commit, and a sandbox's first command may create files.
     """
+    if record.external is not None and not record.checkpoint_id:
+        return  # a captured session: its changes are inferred, and the user may have edited files since
     first, last = _collect_changes(record.trace)
     unhashed = {change.path for event in record.trace for change in event.changes if change.too_large}
     other, missing, left = [], [], []

@@ -35,6 +35,18 @@ def read_untrusted_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     return content
 
 
+def read_untrusted_head(path: Path, max_bytes: int) -> bytes:
+    """Read the start of a regular file, which is no link. Raises OSError."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
+    descriptor = os.open(path, flags)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return os.read(descriptor, max_bytes)
+    finally:
+        os.close(descriptor)
+
+
 def _check_regular_file(descriptor: int, name: str) -> int:
     """Return the size of an open file. Raises OSError if it is neither a regular file nor a shell's pipe."""
     # Before os.fdopen, whose error for a directory names the descriptor and leaves it open.

@@ -10,6 +10,7 @@ from pydantic import ConfigDict
 from langgraph_takeover.handoff.agents import find_adapter
 from langgraph_takeover.nodes.context.agent_program import AgentProgram, find_program
 from langgraph_takeover.sandbox.interface import Frozen, SandboxSpec, TakeoverError
+from langgraph_takeover.sandbox.isolation.cgroups import available_controllers
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.agents.adapter import AgentAdapter
@@ -40,7 +41,12 @@ class ExternalAgent(Frozen):
     def mount(self, spec: SandboxSpec) -> SandboxSpec:
         """Return a sandbox specification that mounts the agent's program."""
         kept = tuple(each for each in spec.programs if each not in self.program.mounts)
-        return spec.model_copy(update={"programs": (*kept, *self.program.mounts)})
+        programs = (*kept, *self.program.mounts)
+        memory_mb = spec.memory_mb
+        if spec.backend == "host" and "memory" not in available_controllers():
+            # Without a control group the limit counts addresses, which some agents reserve in plenty.
+            memory_mb = max(memory_mb, self.adapter.program.address_space_mb)
+        return spec.model_copy(update={"programs": programs, "memory_mb": memory_mb})
 
 
 def external_agent(

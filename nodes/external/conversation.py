@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables import Runnable
 
 from langgraph_takeover.handoff import views
-from langgraph_takeover.handoff.agents.adapter import RESUME_MESSAGE, Launch, NativeSession
+from langgraph_takeover.handoff.agents.adapter import RESUME_MESSAGE, AgentAdapter, Launch, NativeSession
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.handoff.records.record import ExternalSession, HandoffRecord
@@ -158,25 +158,38 @@ def build_opening(state: AgentState, context: AgentContext, launch: Launch) -> O
     """Return how an agent begins: with its task, with a view as its first message, or with a session of its own kind."""
     if "record" not in state:
         return Opening(get_task(state).prompt)
+    assert context.agent is not None
     record = context.session.records.load(state["record"])
+    return build_record_opening(record, state["view"], context.agent.adapter, launch)
+
+
+def build_record_opening(
+    record: HandoffRecord, view: str, adapter: AgentAdapter, launch: Launch, *, event_directory: str = ""
+) -> Opening:
+    """Return how an agent continues a record under a view.
+
+    `event_directory` is where the files of events will be; by default in the agent's home. Raises UnknownViewError.
+    """
     recipient = views.Recipient(protocol="native", has_event_files=True)
-    build_history = views.HISTORIES.get(state["view"])
-    if build_history is not None and context.agent is not None:
+    build_history = views.HISTORIES.get(view)
+    if build_history is not None:
         history = build_history(record, recipient)
         call_ids = frozenset(step.call_id for step in list_session_steps(history)[0] if step.action)
-        session = context.agent.adapter.write_session(history, launch)
+        session = adapter.write_session(history, launch)
         account = Counter(
             f"{each.outcome}: {each.reason}" if each.reason else each.outcome
             for each in session.account
             if each.event < len(record.trace)
         )
         return Opening(history.closing, session, call_ids, account=account)
-    messages = views.find_view(state["view"])(record, recipient)
-    files = {}
-    if state["view"] in views.VIEWS_WITH_RECALL:
-        directory = EVENT_FILES.replace("~", launch.home)
-        files = {f"{directory}/{name}": text for name, text in build_event_files(record.trace).items()}
-    return Opening("\n\n".join(each.text for each in messages), event_files=files)
+    message = "\n\n".join(each.text for each in views.find_view(view)(record, recipient))
+    if view not in views.VIEWS_WITH_RECALL:
+        return Opening(message)
+    directory = event_directory or EVENT_FILES.replace("~", launch.home)
+    files = {f"{directory}/{name}": text for name, text in build_event_files(record.trace).items()}
+    return Opening(
+        message.replace(EVENT_FILES, event_directory) if event_directory else message, event_files=files
+    )
 
 
 def bind_request(context: AgentContext, process: ExternalProcess) -> Runnable[Any, Any]:

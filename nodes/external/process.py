@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages.ai import UsageMetadata
 
 from langgraph_takeover.handoff.agents.adapter import AgentOutput, Launch, NativeSession
 from langgraph_takeover.handoff.readers.external.sessions import ToolResult
@@ -38,6 +39,7 @@ _COMMAND_TIMEOUT_S = 30.0
 _SETTLE_S, _SIDE_S = 5.0, 120.0
 _MAX_OUTPUT_BYTES = 200_000
 _MAX_COMMAND_CHARS = 500
+_MAX_REPORTED_TOKENS = 200_000
 _SAFE_ID = re.compile(r"[\w.-]{1,200}")
 
 
@@ -145,7 +147,7 @@ class ExternalProcess:
         known, started = len(self.list_messages()), time.monotonic()
         calls = [*reply.tool_calls, *reply.invalid_tool_calls]
         self._expected = tuple(str(call["id"]) for call in calls)
-        self.held.reply(write_reply(self.held.request, reply))
+        self.held.reply(write_reply(self.held.request, _limit_usage(reply)))
         self.held = None
         self._wait(timeout_s)
         self.last_turn_s = time.monotonic() - started
@@ -294,6 +296,18 @@ class ExternalProcess:
         path = shlex.quote(f"{self._home}/{_FILES}/{name}")
         size = _MAX_OUTPUT_BYTES // 2
         return self.sandbox.inspect(f"{{ head -c {size}; echo; tail -c {size}; }} <{path} 2>/dev/null").output
+
+
+def _limit_usage(reply: AIMessage) -> AIMessage:
+    """Return a reply whose reported prompt keeps agents from compacting: Codex does above 258,000 tokens."""
+    usage = reply.usage_metadata
+    if usage is None or usage["input_tokens"] <= _MAX_REPORTED_TOKENS:
+        return reply
+    total = _MAX_REPORTED_TOKENS + usage["output_tokens"]
+    limited = UsageMetadata(
+        input_tokens=_MAX_REPORTED_TOKENS, output_tokens=usage["output_tokens"], total_tokens=total
+    )
+    return reply.model_copy(update={"usage_metadata": limited})
 
 
 def _last_line(text: str) -> str:

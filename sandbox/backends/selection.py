@@ -6,9 +6,11 @@ from langgraph_takeover.sandbox.backends import host
 from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec, SandboxUnavailableError, Snapshot
 from langgraph_takeover.sandbox.snapshots.bases import (
     COPY_PREFIX,
+    EMPTY_DIGEST,
     WRITABLE_DIRECTORIES,
     Base,
     check_workspace,
+    prepare_empty_base,
 )
 
 
@@ -34,7 +36,7 @@ def make_restore_spec(
         raise SandboxUnavailableError(
             "the snapshot's sandbox started from a directory (restore it with --sandbox host)"
         )
-    base = Base(digest=digest, is_system=False)
+    base = prepare_empty_base() if digest == EMPTY_DIGEST else Base(digest=digest, is_system=False)
     for directory in (base.tree / WRITABLE_DIRECTORIES[0], base.tree):
         if directory.is_dir():
             return SandboxSpec(backend=backend, directory=directory, owner=owner)

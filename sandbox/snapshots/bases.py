@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from langgraph_takeover.sandbox.storage.removal import remove_tree
 
 WRITABLE_DIRECTORIES = ("workspace", "home", "tmp")
 """The writable directories of a sandbox with this host's system around it."""
+EMPTY_DIGEST = hashlib.sha256().hexdigest()
+"""Digest of the base without files."""
 COPY_PREFIX = "copy of "
 """Prefix of a snapshot's base if the snapshot holds every file, not only the changed ones."""
 _TREE = "tree"
@@ -84,6 +87,15 @@ def _prepare_or_reuse(prepare: Any, *arguments: object) -> Base:
         prepare.cache_clear()
         base = prepare(*arguments)
     return base
+
+
+def prepare_empty_base() -> Base:
+    """Return the base without files, which every host has: a snapshot over it holds the whole repository.
+
+    Raises SandboxUnavailableError and OutOfDiskError.
+    """
+    with tempfile.TemporaryDirectory(prefix="takeover-empty-") as directory:
+        return prepare_base(SandboxSpec(backend="host", directory=Path(directory)))
 
 
 def prepare_snapshot_base(digest: str, spec: SandboxSpec) -> Base:

@@ -18,10 +18,12 @@ CODEX, BUILT_IN = "codex:builtin:oracle", "builtin:oracle"
 
 
 def find_codex() -> str:
-    directories = os.pathsep.join(filter(None, (os.environ.get("TAKEOVER_AGENTS"), os.environ.get("PATH"))))
+    directories = os.pathsep.join(
+        filter(None, (os.environ.get("TAKEOVER_TEST_AGENTS"), os.environ.get("PATH")))
+    )
     program = shutil.which("codex", path=directories)
     if program is None:
-        skip_missing("codex not found (npm install -g @openai/codex, or set TAKEOVER_AGENTS)")
+        skip_missing("codex not found (npm install -g @openai/codex, or set TAKEOVER_TEST_AGENTS)")
     return program
 
 

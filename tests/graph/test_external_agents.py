@@ -17,7 +17,7 @@ from langgraph_takeover import RunStatus
 from langgraph_takeover.agents import ExternalAgent, ExternalAgentError
 from langgraph_takeover.errors import SettingsError
 from langgraph_takeover.handoff.records.record import HandoffRecord
-from langgraph_takeover.handoff.views import HISTORIES, Recipient
+from langgraph_takeover.handoff.views import HISTORIES, Recipient, find_view
 from langgraph_takeover.nodes.external.pass_through import VendorModel
 from langgraph_takeover.sandbox.interface import BackendName
 
@@ -170,6 +170,19 @@ def test_an_agent_that_ends_early_leaves_a_record(bench: RunHarness, agent: Exte
     assert [change.path for change in record.trace[-1].changes] == ["kept.txt"]
     taken = bench.take_over(scripted_model(call("cat kept.txt"), finish()), record=record.id, agent=agent)
     assert "kept" in parse_events(taken)[1].text
+
+
+def test_commands_in_the_background_are_recorded_and_told(bench: RunHarness, agent: ExternalAgent) -> None:
+    server = "echo running as p1  # python3 -m http.server"
+    model = scripted_model(call(server), call(EDIT), call("echo p1 has ended"), finish())
+    begun = bench.run(model, agent=agent, points=ALL_POINTS)
+    record = load_record(bench, begun)
+    assert record.external is not None
+    assert record.external.running == (server,)
+    for view in ("structured", "transcript", "repository"):
+        text = find_view(view)(record)[-1].text
+        assert "They no longer run." in text
+        assert "http.server" in text
 
 
 def test_an_agent_that_cannot_start_is_one_line(bench: RunHarness, agent: ExternalAgent) -> None:

@@ -38,11 +38,10 @@ class ScriptedEndpoint:
         self._changed = threading.Condition()
         self._is_closed = False
         handler = type("Handler", (_EndpointHandler,), {"endpoint": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler, bind_and_activate=listener is None)
+        self._server = _EndpointServer(("127.0.0.1", 0), handler, bind_and_activate=listener is None)
         if listener is not None:
             self._server.socket.close()
             self._server.socket = listener
-        self._server.daemon_threads = True
         self.port: int = self._server.socket.getsockname()[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
@@ -82,6 +81,13 @@ class ScriptedEndpoint:
                 return self.replies[number]
             self._changed.wait_for(lambda: self._is_closed)
             return None
+
+
+class _EndpointServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of an agent that was killed in the middle of a request."""
 
 
 class _EndpointHandler(BaseHTTPRequestHandler):

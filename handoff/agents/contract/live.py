@@ -198,7 +198,7 @@ def test_calls_work(kit: AgentKit) -> None:
     assert "second" in results[1]
     assert "third" in results[1]
     assert "first" not in results[1]
-    assert all(word in results[4] for word in ("first", "inserted", "größer", "fourth")), results[4]
+    assert all(word in results[4] for word in ("first", "inserted", "zweite", "fourth")), results[4]
     assert str(kit.workspace) in results[5]
 
 

@@ -271,7 +271,11 @@ def default_run(studio: Studio) -> tuple[str, list[Any]]:
 
 def test_the_server_offers_every_graph_with_readable_nodes(studio: Studio) -> None:
     matches = {each["graph_id"]: each for each in studio.client.assistants.search()}
-    own = {"agent": {"begin"}, "takeover": {"receive", "confirm"}, "team": {"begin", "rotate", "pass_on"}}
+    own = {
+        "agent": {"begin", "agent"},
+        "takeover": {"receive", "confirm", "agent"},
+        "team": {"begin", "rotate", "pass_on"},
+    }
     assert set(matches) == set(own)
     for name, nodes in own.items():
         assert matches[name]["description"]

@@ -1,6 +1,6 @@
 """The contract on every adapter; its live part on the real programs that are installed.
 
-TAKEOVER_AGENTS names directories with the commands `codex`, `claude`, `mini`, `qwen` and `opencode`, like PATH; without
+TAKEOVER_TEST_AGENTS names directories with the commands `codex`, `claude`, `mini`, `qwen` and `opencode`, like PATH; without
 it, PATH is searched.
 """
 
@@ -24,7 +24,7 @@ def adapter(request: pytest.FixtureRequest) -> AgentAdapter:
 
 @pytest.fixture
 def program(adapter: AgentAdapter) -> tuple[str, ...]:
-    directories = map(Path, filter(None, os.environ.get("TAKEOVER_AGENTS", "").split(os.pathsep)))
+    directories = map(Path, filter(None, os.environ.get("TAKEOVER_TEST_AGENTS", "").split(os.pathsep)))
     path = next((each for each in directories if (each / adapter.program.executable).exists()), None)
     try:
         return find_program(adapter, path).host_argv

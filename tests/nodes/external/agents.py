@@ -13,7 +13,7 @@ import pytest
 
 from langgraph_takeover.nodes.external.apis import Api
 
-AGENTS_VARIABLE = "TAKEOVER_AGENTS"
+AGENTS_VARIABLE = "TAKEOVER_TEST_AGENTS"
 """Directory with the programs `codex`, `claude`, `opencode`, `qwen`, `mini`."""
 TASK = "Create the file a.txt, then check it."
 

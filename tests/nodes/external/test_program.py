@@ -128,8 +128,8 @@ def test_python_program_needs_an_environment(tmp_path: Path) -> None:
 
 
 def search_agents(adapter: AgentAdapter) -> Path | None:
-    """Return the directory in TAKEOVER_AGENTS that holds the agent's command; None: search on PATH."""
-    directories = map(Path, filter(None, os.environ.get("TAKEOVER_AGENTS", "").split(os.pathsep)))
+    """Return the directory in TAKEOVER_TEST_AGENTS that holds the agent's command; None: search on PATH."""
+    directories = map(Path, filter(None, os.environ.get("TAKEOVER_TEST_AGENTS", "").split(os.pathsep)))
     return next((each for each in directories if (each / adapter.program.executable).exists()), None)
 
 

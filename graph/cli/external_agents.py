@@ -1,0 +1,160 @@
+"""The commands for a person who works with external agents: capture a session, continue it with another agent, undo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+from typer import Option
+
+from langgraph_takeover.graph.cli.continuation import CONTINUE_EPILOG, continue_
+from langgraph_takeover.graph.cli.external_options import (
+    DEFAULT_HOME,
+    AgentHomeOption,
+    RecordArgument,
+    locate_record,
+    print_removal,
+    report_continuation_errors,
+    show_status,
+    suggest_command,
+)
+from langgraph_takeover.graph.cli.options import UnisolatedOption, UsageError, print_safely, print_table
+
+if TYPE_CHECKING:
+    from langgraph_takeover.graph.continuation.capture import Capture
+    from langgraph_takeover.handoff.trace.events import HandoffPoint
+    from langgraph_takeover.sandbox.interface import BackendName
+
+_CAPTURE_EPILOG = """
+Examples:
+
+  handoff capture --agent claude-code
+
+  handoff capture --agent codex --session 019aa3 --repository ~/work/shop
+
+Saves the newest session of the agent in this repository, and the repository as it is now with uncommitted, untracked and
+ignored files, as a record. The session and the repository are only read. Secrets in the session are redacted; the
+snapshot holds every file as it is.
+
+Exit codes: 0 done, 2 usage, 3 session, sandbox or snapshot failed, 4 disk full, 130 interrupted.
+"""
+_DISCARD_EPILOG = """
+Examples:
+
+  handoff discard RECORD
+
+Exit codes: 0 done, 2 usage, 3 the record is damaged, 130 interrupted.
+"""
+_MAX_SHOWN_FILES = 5
+
+
+def capture(
+    agent: Annotated[
+        str, Option(help="Agent: codex, claude-code, qwen-code or opencode.", show_default=False)
+    ],
+    session: Annotated[
+        str, Option(help="Id of the session, its unique beginning, or `latest` of the repository.")
+    ] = "latest",
+    repository: Annotated[
+        Path, Option(help="Repository, or a directory in it.", show_default="current directory")
+    ] = Path(),
+    home: Annotated[
+        Path,
+        Option(
+            "--out",
+            "--home",
+            envvar="TAKEOVER_RUNS",
+            help="Directory of the home; outside the repository.",
+            show_default="~/.takeover",
+        ),
+    ] = DEFAULT_HOME,
+    sandbox: Annotated[
+        str | None,
+        Option("--sandbox", help="Back end of the snapshot: host or process.", show_default="host"),
+    ] = None,
+    allow_unisolated: UnisolatedOption = False,
+) -> None:
+    """Capture an agent's session and its repository as a record."""
+    from langgraph_takeover.graph.continuation.capture import capture_session
+
+    if sandbox not in (None, "host", "process"):
+        raise UsageError(f"--sandbox: unknown back end {sandbox!r:.40} (use host or process)")
+    if sandbox == "process" and not allow_unisolated:
+        raise UsageError(
+            "--sandbox process would run git on the repository as you, with your files and your network (use host, or "
+            "pass --allow-unisolated)"
+        )
+    with report_continuation_errors(), show_status("saving the repository and reading the session"):
+        done = capture_session(
+            home.expanduser(),
+            agent,
+            repository=repository,
+            session=session,
+            backend=cast("BackendName | None", sandbox),
+        )
+    _print_capture(done, home)
+
+
+def _print_capture(done: Capture, home: Path) -> None:
+    from rich.filesize import decimal
+
+    record = done.record
+    assert record.external is not None
+    version = f" {record.external.version}" if record.external.version else ""
+    print_safely(f"record    {record.id}")
+    print_safely(
+        f"session   {record.external.session_id}, {record.external.agent}{version}, {len(record.trace)} events"
+    )
+    task = " ".join(record.task.prompt.split())
+    print_safely(f"task      {task[:100]}{'…' if len(task) > 100 else ''}")
+    print_safely(
+        f"snapshot  {decimal(done.snapshot_bytes)} of {done.repository}, commit {record.task.base_commit[:12]} and its changes"
+    )
+    print_safely(f"saved in  {done.directory}\n")
+    print_table(
+        ("point", "event", "cause"),
+        [(f"{each.kind}{' *' if each == record.point else ''}", f"e{each.event_index}", each.detail[:90])
+         for each in _with_chosen(done)],
+    )  # fmt: skip
+    print_safely("* the record is at this point\n")
+    if done.later_files:
+        print_safely(f"Changed, but by no event of the session: {_list_files(done.later_files)}.")
+    if done.secret_files:
+        print_safely(
+            f"The snapshot holds files that usually contain secrets: {_list_files(done.secret_files)}. Keep it private."
+        )
+    if done.patch_error:
+        print_safely(f"The record has no patch: {done.patch_error}. The snapshot is complete.")
+    other = "claude-code" if record.external.agent == "codex" else "codex"
+    print_safely(f"Next: {suggest_command(home, 'continue', record.id, '--agent', other)}")
+    print_safely(f"To remove it: {suggest_command(home, 'discard', record.id)}")
+
+
+def _with_chosen(done: Capture) -> list[HandoffPoint]:
+    """The points, the record's own last and under its own description."""
+    chosen = done.record.point
+    return [
+        each for each in done.points if (each.kind, each.event_index) != (chosen.kind, chosen.event_index)
+    ] + [chosen]
+
+
+def discard(record: RecordArgument, home: AgentHomeOption = DEFAULT_HOME) -> None:
+    """Remove a captured record with its snapshot. The agent's session and the repository stay."""
+    from langgraph_takeover.graph.continuation.undo import discard_record
+
+    home, record_id = locate_record(record, home)
+    with report_continuation_errors():
+        print_removal(discard_record(home, record_id))
+
+
+def _list_files(paths: tuple[str, ...]) -> str:
+    more = f" and {len(paths) - _MAX_SHOWN_FILES} more" if len(paths) > _MAX_SHOWN_FILES else ""
+    return f"{', '.join(paths[:_MAX_SHOWN_FILES])}{more}"
+
+
+COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
+    "capture": (capture, _CAPTURE_EPILOG),
+    "continue": (continue_, CONTINUE_EPILOG),
+    "discard": (discard, _DISCARD_EPILOG),
+}

@@ -1,0 +1,97 @@
+"""Shared parts of the commands for external agents: the home, the record, errors in one line."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Argument, Option
+
+from langgraph_takeover.graph.cli.options import UsageError, print_safely
+
+if TYPE_CHECKING:
+    from langgraph_takeover.graph.continuation.undo import Removal
+
+DEFAULT_HOME = Path("~/.takeover")
+AgentHomeOption = Annotated[
+    Path,
+    Option("--home", envvar="TAKEOVER_RUNS", help="Directory of the home.", show_default="~/.takeover"),
+]
+RecordArgument = Annotated[
+    str, Argument(help="Id of a record in the home, or its directory.", metavar="RECORD", show_default=False)
+]
+
+
+def locate_record(record: str, home: Path) -> tuple[Path, str]:
+    """Return the home and the id of a record that is named by its id or its directory."""
+    path = Path(record).expanduser()
+    if len(path.parts) == 1 and not (path / "record.json").exists():
+        return home.expanduser(), record
+    directory = (path.parent if path.name == "record.json" else path).absolute()
+    if directory.parent.name != "records":
+        raise UsageError(
+            f"RECORD: {record}: not in a home (use: handoff export, then handoff import into HOME/records)"
+        )
+    return directory.parent.parent, directory.name
+
+
+def print_removal(done: Removal) -> None:
+    for path in done.removed:
+        print_safely(f"removed   {path}")
+    for path in done.left:
+        print_safely(f"left      {path}")
+    if not done.removed and not done.left:
+        print_safely("nothing was left to remove")
+    if done.left:
+        raise typer.Exit(3)
+
+
+def suggest_command(home: Path, *words: str) -> str:
+    """Return one of our commands as a person types it."""
+    from langgraph_takeover.sandbox.cli.program import program_name
+
+    is_default = home.expanduser().absolute() == DEFAULT_HOME.expanduser()
+    place = () if is_default else ("--home", str(home))
+    return f"{program_name('handoff', 'handoff')} {shlex.join((*words, *place))}"
+
+
+@contextmanager
+def show_status(action: str) -> Iterator[None]:
+    from rich.console import Console
+
+    with Console(file=sys.stderr, highlight=False).status(action):
+        yield
+
+
+@contextmanager
+def report_continuation_errors() -> Iterator[None]:
+    """Report errors that the user can correct in one line."""
+    from langgraph_takeover.graph.errors import CaptureError, ContinuationError
+    from langgraph_takeover.handoff.agents.adapter import UnknownAgentProgramError
+    from langgraph_takeover.handoff.readers import TraceError
+    from langgraph_takeover.handoff.readers.external.session_files import SessionError
+    from langgraph_takeover.handoff.views import UnknownViewError
+    from langgraph_takeover.nodes.context.agent_program import AgentProgramError
+    from langgraph_takeover.nodes.context.external_agent import ExternalAgentError
+    from langgraph_takeover.nodes.model.errors import ModelError
+
+    try:
+        yield
+    except (
+        CaptureError,
+        ContinuationError,
+        UnknownAgentProgramError,
+        AgentProgramError,
+        SessionError,
+    ) as error:
+        raise UsageError(str(error)) from error
+    except UnknownViewError as error:
+        raise UsageError(f"--view: {error}") from error
+    except (TraceError, ExternalAgentError, ModelError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(3) from None

@@ -1,0 +1,282 @@
+"""Prepare a plain checkout of a record in which another agent continues in a person's terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from langgraph_takeover.graph.continuation.files import (
+    CreatedFile,
+    Manifest,
+    hash_tree,
+    load_origin,
+    reserve_manifest,
+    save_manifest,
+)
+from langgraph_takeover.graph.continuation.interactive import (
+    INTERACTIVE_COMMANDS,
+    build_interactive_arguments,
+)
+from langgraph_takeover.graph.continuation.new_files import (
+    create_file,
+    digest_text,
+    list_missing_directories,
+    list_session_files,
+)
+from langgraph_takeover.graph.continuation.undo import STAGING_SUFFIX, undo_manifest
+from langgraph_takeover.graph.errors import ContinuationError
+from langgraph_takeover.handoff import views
+from langgraph_takeover.handoff.agents import find_adapter
+from langgraph_takeover.handoff.agents.adapter import AgentAdapter, Launch
+from langgraph_takeover.handoff.interop.sessions import make_replacement, move_texts
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
+from langgraph_takeover.nodes.external.conversation import Opening, build_record_opening
+from langgraph_takeover.sandbox.backends.checkouts import write_checkout
+from langgraph_takeover.sandbox.interface import Frozen
+from langgraph_takeover.sandbox.storage.removal import remove_tree
+
+_MAX_INLINE_CHARS = 200
+_MAX_OWN_CHARS = 80
+NOTES_DIRECTORY = ".git/takeover"
+"""Where git does not see what the agent reads."""
+_PROMPT_FILE = "prompt.md"
+_READ_PROMPT = "Read the file {path} completely. It describes unfinished work in this repository and ends with your task."
+
+
+class PreparedContinuation(Frozen):
+    """A prepared continuation: the checkout, and the command that starts the agent in it."""
+
+    record: str
+    agent: str
+    view: str
+    directory: Path
+    command: tuple[str, ...]
+    session_id: str = ""
+    """The native session that the agent resumes; empty if it starts with a prompt."""
+    prompt: str
+    """What the agent reads first."""
+    session_files: tuple[Path, ...] = ()
+    account: Mapping[str, int] = {}
+    """How many events of the earlier work became what in the native session."""
+    manifest: Path
+
+
+def prepare_continuation(
+    home: Path,
+    record_id: str,
+    *,
+    agent: str,
+    view: str = "structured",
+    directory: Path | None = None,
+    program: Path | None = None,
+    user_home: Path | None = None,
+    allow_unisolated: bool = False,
+) -> PreparedContinuation:
+    """Write a record's repository to a new directory, and what another agent needs to continue there.
+
+    Under the views `transcript` and `payload` the agent gets a native session in its own home, in new files; under the others
+    a first prompt. Default directory: `NAME-continued` beside the captured repository. A record that was not captured in
+    this home needs `allow_unisolated`, because its content would run as you. After an error nothing is left.
+
+    Raises ContinuationError, UnknownAgentProgramError, UnknownViewError, RecordError, SnapshotCorruptError,
+    SandboxUnavailableError and OutOfDiskError.
+    """
+    adapter = find_adapter(agent)
+    views.find_view(view)
+    if view in views.HISTORIES and not INTERACTIVE_COMMANDS[agent].resume:
+        raise ContinuationError(
+            f"--view {view}: {agent} cannot resume a session that was written for it (use --view structured or trace)"
+        )
+    record = RecordStore(home / "records").load(record_id)
+    target = _choose_directory(home, record, directory, allow_unisolated)
+    executable = _find_executable(adapter, program)
+    user_home = user_home or Path.home()
+    manifest_path = reserve_manifest(home, record_id)
+    plan = _Plan(
+        record=record,
+        store=RecordStore(home / "records").directory(record_id),
+        adapter=adapter,
+        view=view,
+        executable=executable,
+        user_home=user_home or Path.home(),
+        target=target,
+        staging=target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}{STAGING_SUFFIX}"),
+    )
+    with _undo_on_failure(manifest_path) as save:
+        opening, message, files = _create_everything(plan, save)
+    session_id = opening.session.session_id if opening.session else ""
+    return PreparedContinuation(
+        record=record_id,
+        agent=agent,
+        view=view,
+        directory=target,
+        command=(executable, *build_interactive_arguments(agent, message, session_id or None)),
+        session_id=session_id,
+        prompt=opening.message,
+        session_files=files,
+        account=opening.account,
+        manifest=manifest_path,
+    )
+
+
+class _Plan(NamedTuple):
+    """What a continuation will consist of."""
+
+    record: HandoffRecord
+    store: Path
+    adapter: AgentAdapter
+    view: str
+    executable: str
+    user_home: Path
+    target: Path
+    staging: Path
+
+
+def _create_everything(
+    plan: _Plan, save: Callable[[Manifest], None]
+) -> tuple[Opening, str, tuple[Path, ...]]:
+    """Create the checkout and the session's files; return the opening, the first message and the files."""
+    manifest = Manifest(
+        record=plan.record.id,
+        agent=plan.adapter.name,
+        view=plan.view,
+        checkout=str(plan.target),
+        staging=str(plan.staging),
+        checkout_existed=plan.target.exists(),
+    )
+    save(manifest)
+    write_checkout(plan.record.required_snapshot, plan.store, plan.staging)
+    notes = NOTES_DIRECTORY if (plan.staging / ".git").is_dir() else ".takeover"
+    remove_tree(plan.staging / notes)  # of an earlier continuation
+    launch = Launch(
+        program=(plan.executable,),
+        home=str(plan.user_home),
+        workspace=str(plan.target),
+        port=1,
+        model=plan.record.predecessor or "unknown",
+        message="",
+    )
+    opening = build_record_opening(
+        _move_record(plan.record, plan.target),
+        plan.view,
+        plan.adapter,
+        launch,
+        event_directory=f"{plan.target}/{notes}/events",
+    )
+    message = _write_prompt(plan.staging, plan.target, notes, opening)
+    files = list_session_files(plan.adapter.name, plan.user_home, opening.session)
+    save(
+        manifest.model_copy(
+            update={
+                "checkout_digest": hash_tree(plan.staging),
+                "task": plan.record.task.prompt,
+                "own_texts": tuple(each[:_MAX_OWN_CHARS] for each in (message, opening.message)),
+                "files": tuple(
+                    CreatedFile(path=str(path), sha256=digest_text(text)) for path, text in files.items()
+                ),
+                "directories": tuple(map(str, list_missing_directories(files))),
+            }
+        )
+    )
+    _move_into_place(plan.staging, plan.target)
+    for path, text in files.items():
+        create_file(path, text)
+    return opening, message, tuple(files)
+
+
+def start_continuation(continuation: PreparedContinuation) -> NoReturn:
+    """Replace this process by the agent, in its checkout, with this terminal and this environment."""
+    os.chdir(continuation.directory)
+    os.environ["PWD"] = str(continuation.directory)
+    os.execv(continuation.command[0], continuation.command)
+
+
+def _choose_directory(
+    home: Path, record: HandoffRecord, directory: Path | None, allow_unisolated: bool
+) -> Path:
+    origin = load_origin(home, record.id)
+    if origin is None and not allow_unisolated:
+        raise ContinuationError(
+            f"record {record.id} was not captured here: in a plain checkout its content would run as you (use --sandbox host, "
+            "or pass --allow-unisolated)"
+        )
+    if directory is None and origin is None:
+        raise ContinuationError(f"--in: name the new directory: record {record.id} was not captured here")
+    repository = Path(origin.repository) if origin else Path()
+    chosen = directory or repository.with_name(f"{repository.name}-continued")
+    parent = Path(os.path.realpath(chosen.parent))
+    target = parent / chosen.name
+    if not parent.is_dir() or not chosen.name:
+        raise ContinuationError(f"--in: directory not found: {parent} (create it, or pass another --in)")
+    if os.path.lexists(target) and (target.is_symlink() or not target.is_dir() or any(target.iterdir())):
+        raise ContinuationError(f"--in: {target} exists already (pass a new directory: --in DIR)")
+    if origin is not None and target.is_relative_to(os.path.realpath(repository)):
+        raise ContinuationError(
+            f"--in: {target} is inside the captured repository (pass a directory outside)"
+        )
+    return target
+
+
+def _find_executable(adapter: AgentAdapter, program: Path | None) -> str:
+    name = str(program) if program is not None else adapter.program.executable
+    found = shutil.which(name)
+    if found is None:
+        where = f"{name}: not an executable file" if program is not None else f"{name} is not on PATH"
+        raise ContinuationError(
+            f"{adapter.name}: {where} (install it: {adapter.program.install}; or pass --program FILE)"
+        )
+    return str(Path(found).absolute())
+
+
+@contextlib.contextmanager
+def _undo_on_failure(path: Path) -> Iterator[Callable[[Manifest], None]]:
+    """Yield a function that saves the manifest; after any error or interruption, remove everything that it names."""
+    saved: list[Manifest] = []
+
+    def save(manifest: Manifest) -> None:
+        save_manifest(path, manifest)
+        saved.append(manifest)
+
+    try:
+        yield save
+    except BaseException:
+        if saved:
+            undo_manifest(saved[-1], [], [])
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # not empty
+            path.parent.rmdir()
+        raise
+
+
+def _move_record(record: HandoffRecord, target: Path) -> HandoffRecord:
+    """Return a record whose texts name the checkout instead of the sandbox's workspace."""
+    replace = make_replacement({record.task.workspace: str(target)}) if record.task.workspace else str
+    task = record.task.model_copy(update={"prompt": replace(record.task.prompt), "workspace": str(target)})
+    return record.model_copy(update={"trace": move_texts(record.trace, replace), "task": task})
+
+
+def _write_prompt(staging: Path, target: Path, notes: str, opening: Opening) -> str:
+    """Write the files that the agent reads to the checkout, where git does not see them; return its first message."""
+    for name, text in opening.event_files.items():
+        create_file(staging / Path(name).relative_to(target), text)
+    if len(opening.message) <= _MAX_INLINE_CHARS and "\n" not in opening.message:
+        return opening.message
+    create_file(staging / notes / _PROMPT_FILE, opening.message)
+    return _READ_PROMPT.format(path=f"{notes}/{_PROMPT_FILE}")
+
+
+def _move_into_place(staging: Path, target: Path) -> None:
+    try:
+        staging.rename(target)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise ContinuationError(
+                f"--in: {target} exists already (pass a new directory: --in DIR)"
+            ) from error
+        raise

@@ -1,0 +1,67 @@
+"""The user's repository: where it is, and its commit. Nothing here writes to it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from langgraph_takeover.graph.errors import CaptureError
+from langgraph_takeover.sandbox.interface import Frozen
+
+_TIMEOUT_S = 60
+_OWN_VARIABLES = "GIT_"
+
+
+class Repository(Frozen):
+    """A git repository of this host."""
+
+    root: Path
+    head: str
+    """The commit that is checked out."""
+
+
+def find_repository(directory: Path) -> Repository:
+    """Return the repository that holds a directory. Raises CaptureError, with the cure, if it cannot be captured."""
+    if not directory.is_dir():
+        raise CaptureError(f"{directory}: not a directory (pass --repository DIR)")
+    root = Path(_run_git(directory, "rev-parse", "--show-toplevel"))
+    if not root.is_absolute():
+        raise CaptureError(f"{directory}: the repository has no files (pass --repository DIR)")
+    git_directory = root / ".git"
+    if git_directory.is_symlink() or not git_directory.is_dir():
+        raise CaptureError(
+            f"{root}: .git is no directory: a linked worktree or a submodule keeps its history elsewhere "
+            f"(clone it first: git clone --no-local {root} DIR)"
+        )
+    if (git_directory / "objects" / "info" / "alternates").exists():
+        raise CaptureError(
+            f"{root}: its objects are in another repository (first: git repack -ad, then remove "
+            f"{git_directory}/objects/info/alternates)"
+        )
+    try:
+        head = _run_git(root, "rev-parse", "--verify", "HEAD^{commit}")
+    except CaptureError as error:
+        raise CaptureError(f"{root}: no commit yet (first: git commit --allow-empty -m start)") from error
+    return Repository(root=root, head=head)
+
+
+def _run_git(directory: Path, *arguments: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_OWN_VARIABLES)}
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(directory), *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=_TIMEOUT_S,
+            env={**environment, "LC_ALL": "C"},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CaptureError(f"git: {error} (install git)") from error
+    if done.returncode != 0:
+        reason = done.stderr.decode(errors="replace").strip().partition("\n")[0][:300]
+        cure = "run git init and git commit first, or pass --repository DIR"
+        raise CaptureError(f"{directory}: {reason or 'git failed'} ({cure})")
+    return os.fsdecode(done.stdout).rstrip("\n")

@@ -1,0 +1,220 @@
+"""A session of an external agent as the trace of a record: found, moved to the sandbox's paths, matched with the files."""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from langgraph_takeover.handoff.prompts import load_prompt
+from langgraph_takeover.handoff.readers import TraceError, read_traces
+from langgraph_takeover.handoff.readers.external.session_files import (
+    LATEST,
+    SessionError,
+    SessionFile,
+    list_sessions,
+)
+from langgraph_takeover.handoff.readers.external.sessions import LATER_REQUEST_PREFIX
+from langgraph_takeover.handoff.text.files import read_untrusted_head
+from langgraph_takeover.handoff.text.redaction import is_secret_setting
+from langgraph_takeover.handoff.trace.conversation import EMPTY_RESULT, RESULT_NOT_RECORDED
+from langgraph_takeover.handoff.trace.events import Event, Trace
+from langgraph_takeover.sandbox.interface import FileChange
+
+_HEAD_BYTES = 1 << 18
+_MAX_LOOKED_AT = 2_000
+_MAX_SHOWN_IDS = 5
+_CWD = re.compile(r'"cwd"\s*:\s*("(?:[^"\\]|\\.){1,4096}")')
+"""Inside a JSON text, the quotes of this name would be escaped: it is a field of a row."""
+_ASSIGNMENT = re.compile(
+    r"^\s*(?:export |declare -x )?([A-Z][A-Z0-9_]{2,60})=([\"']?)([\w+/=.~:@%!^*-]{8,4096})\2\s*$",
+    re.MULTILINE,
+)
+
+
+def find_repository_session(agent: str, session_id: str, repository: Path, user_home: Path) -> SessionFile:
+    """Return a session by its id, or by its unique beginning; `latest` is the newest one that ran in the repository.
+
+    Raises SessionError.
+    """
+    sessions = list_sessions(agent, user_home)
+    if session_id != LATEST:
+        return _select_by_id(agent, session_id, sessions)
+    others: dict[str, None] = {}
+    for session in sessions[:_MAX_LOOKED_AT]:
+        if session.path is None:
+            return session  # the agent's program lists the sessions of one project
+        cwd = read_session_directory(session.path)
+        if cwd and is_inside(cwd, repository):
+            return session
+        if cwd:
+            others[cwd] = None
+    seen = f"; it has sessions in {', '.join(list(others)[:_MAX_SHOWN_IDS])}" if others else ""
+    raise SessionError(f"{agent}: no session in {repository}{seen} (pass --repository, or --session ID)")
+
+
+def _select_by_id(agent: str, session_id: str, sessions: list[SessionFile]) -> SessionFile:
+    exact = [each for each in sessions if each.id == session_id]
+    matching = exact or [each for each in sessions if session_id and each.id.startswith(session_id)]
+    if len(matching) == 1:
+        return matching[0]
+    known = ", ".join(each.id for each in (matching or sessions)[:_MAX_SHOWN_IDS]) or "none"
+    if matching:
+        raise SessionError(f"{agent}: session {session_id!r:.80} is ambiguous: {known} (pass more of the id)")
+    raise SessionError(f"{agent}: session {session_id!r:.80} not found (newest: {known})")
+
+
+def read_session_directory(path: Path) -> str:
+    """Return the directory in which a session ran, from the start of its file; empty if it names none."""
+    try:
+        head = read_untrusted_head(path, _HEAD_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+    match = _CWD.search(head)
+    try:
+        return str(json.loads(match[1])) if match else ""
+    except ValueError:
+        return ""
+
+
+def is_inside(directory: str, repository: Path) -> bool:
+    """Whether a session's directory is the repository or below it; symbolic links are resolved."""
+    if not directory.startswith("/") or "\0" in directory:
+        return False
+    try:
+        return Path(os.path.realpath(directory)).is_relative_to(os.path.realpath(repository))
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
+def read_session(path: Path, agent: str) -> Trace:
+    """Return the trace of a session's file. Raises TraceError, also if it holds no action."""
+    found = next(iter(read_traces(path, agent)), None)
+    if found is None or isinstance(found, TraceError):
+        raise found or TraceError(f"{path}: no session in it")
+    if not found.events:
+        raise TraceError(f"{path}: the session has no action yet (let {agent} work first)")
+    return found
+
+
+def move_session(trace: Trace, repository: Path, workspace: str) -> Trace:
+    """Return a trace as if its repository had been at `workspace`: in texts, arguments, directories and changes.
+
+    A session may have begun in a directory of the repository; the changes become relative to the repository.
+    """
+    started_in = trace.workspace
+    real, root = os.path.realpath(started_in), os.path.realpath(repository)
+    below = os.path.relpath(real, root) if is_inside(started_in, repository) else "."
+    prefix = "" if below == "." else f"{below}/"
+    # The session may name the repository by a link to it.
+    top = started_in.removesuffix(f"/{below}") if prefix else started_in
+    replace = make_replacement({each: workspace for each in (top, root, str(repository)) if each.strip("/")})
+
+    def move_path(path: str) -> str:
+        path = posixpath.normpath(f"{prefix}{path}") if not path.startswith("/") else replace(path)
+        return path.removeprefix(f"{workspace}/")
+
+    def move_cwd(cwd: str | None) -> str | None:
+        if cwd is None:
+            return None
+        moved = replace(cwd) if cwd.startswith("/") else posixpath.normpath(f"{prefix}{cwd}")
+        return "" if moved in (".", workspace) else moved.removeprefix(f"{workspace}/")
+
+    return trace.model_copy(
+        update={
+            "events": tuple(_move_event(event, replace, move_path, move_cwd) for event in trace.events),
+            "task": replace(trace.task),
+            "workspace": workspace,
+        }
+    )
+
+
+def move_texts(events: Iterable[Event], replace: Callable[[str], str]) -> tuple[Event, ...]:
+    """Return events with replaced texts, arguments and directories."""
+    return tuple(_move_event(event, replace, replace, lambda cwd: cwd and replace(cwd)) for event in events)
+
+
+def _move_event(
+    event: Event,
+    replace: Callable[[str], str],
+    move_path: Callable[[str], str],
+    move_cwd: Callable[[str | None], str | None],
+) -> Event:
+    return event.model_copy(
+        update={
+            "text": replace(event.text),
+            "arguments": {name: replace(value) for name, value in event.arguments.items()},
+            "cwd": move_cwd(event.cwd),
+            "changes": tuple(
+                each.model_copy(
+                    update={
+                        "path": move_path(each.path),
+                        "renamed_from": each.renamed_from and move_path(each.renamed_from),
+                    }
+                )
+                for each in event.changes
+            ),
+        }
+    )
+
+
+def make_replacement(directories: Mapping[str, str]) -> Callable[[str], str]:
+    """Return a function that replaces directories in a text, but no longer names that begin with one."""
+    moved = {
+        before.rstrip("/"): after for before, after in directories.items() if before.rstrip("/") != after
+    }
+    if not moved:
+        return lambda text: text
+    longest_first = sorted(moved, key=len, reverse=True)
+    found = re.compile(rf"(?<![\w.~-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w-]|\.\w)")
+    return lambda text: found.sub(lambda match: moved[match[0]], text)
+
+
+def join_task(task: str, session_task: str, own_texts: Iterable[str]) -> str:
+    """Return the task of a session that continues a record: that of the record, and what the user asked for since.
+
+    `own_texts` are the beginnings of messages that the continuation wrote.
+    """
+    separator = f"\n\n{LATER_REQUEST_PREFIX}\n\n"
+    known = (*filter(None, own_texts), load_prompt("takeover")[:80], RESULT_NOT_RECORDED, EMPTY_RESULT)
+    later = [each for each in session_task.split(separator) if not each.startswith(known)]
+    return separator.join([task, *later])
+
+
+def match_changes(events: Iterable[Event], files: Mapping[str, str | None]) -> tuple[Event, ...]:
+    """Return events whose last content of each file has the digest that the file really has, by relative path.
+
+    The digests of a session only tell contents apart. A file that is not there keeps them: it was changed later.
+    """
+    events = tuple(events)
+    last: dict[str, str | None] = {}
+    for event in events:
+        last |= {change.path: change.after for change in event.changes}
+    real = {
+        (path, after): actual
+        for path, after in last.items()
+        if after is not None and (actual := files.get(path)) is not None
+    }
+
+    def match(change: FileChange) -> FileChange:
+        before, after = (
+            digest if digest is None else real.get((change.path, digest), digest)
+            for digest in (change.before, change.after)
+        )
+        return change.model_copy(update={"before": before, "after": after})
+
+    return tuple(
+        event.model_copy(update={"changes": tuple(map(match, event.changes))}) if event.changes else event
+        for event in events
+    )
+
+
+def find_assigned_secrets(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the values of secret variables in texts with a line for each variable, as `env` prints and `.env` files have."""
+    for text in texts:
+        for name, _, value in _ASSIGNMENT.findall(text):
+            if is_secret_setting(name, value) and any(letter.isdigit() for letter in value):
+                yield value

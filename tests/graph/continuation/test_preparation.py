@@ -1,0 +1,333 @@
+"""A continuation writes a checkout and a session, replaces no file, and can be undone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from langgraph_takeover.agents import (
+    ContinuationError,
+    PreparedContinuation,
+    discard_record,
+    prepare_continuation,
+    undo_continuations,
+)
+from langgraph_takeover.graph.continuation import preparation
+from langgraph_takeover.graph.continuation.files import list_manifests, load_manifest
+from langgraph_takeover.graph.continuation.interactive import INTERACTIVE_COMMANDS
+from langgraph_takeover.handoff.readers import read_traces
+from langgraph_takeover.handoff.records.archive import export_record, import_record
+from langgraph_takeover.handoff.records.record import RecordError, RecordStore
+from langgraph_takeover.handoff.trace.events import Trace
+from langgraph_takeover.handoff.views import UnknownViewError
+from langgraph_takeover.sandbox import OutOfDiskError
+
+from ...agent_sessions import SECRET, TASK, describe_tree, run_git, write_claude_session
+from ...conftest import mount_small_disk
+from .conftest import Workplace
+
+ROOT = Path(__file__).parents[3]
+Prepare = Callable[..., PreparedContinuation]
+
+
+@pytest.fixture
+def record(workplace: Workplace) -> str:
+    return workplace.capture().record.id
+
+
+@pytest.fixture
+def prepare(workplace: Workplace, program: Path, record: str) -> Prepare:
+    def prepare_record(
+        agent: str = "claude-code", record_id: str = record, **options: Any
+    ) -> PreparedContinuation:
+        return prepare_continuation(
+            options.pop("home", workplace.home),
+            record_id,
+            agent=agent,
+            program=program,
+            user_home=workplace.user_home,
+            **options,
+        )
+
+    return prepare_record
+
+
+def read_session(path: Path) -> Trace:
+    (trace,) = read_traces(path)
+    assert isinstance(trace, Trace)
+    return trace
+
+
+def test_the_checkout_equals_the_repository(workplace: Workplace, prepare: Prepare) -> None:
+    done = prepare()
+    assert done.directory == workplace.root / "shop-continued"
+    found = describe_tree(done.directory)
+    notes = {name: value for name, value in found.items() if not name.startswith(".git/takeover")}
+    assert notes == describe_tree(workplace.repository)
+    assert set(found) - set(notes) == {".git/takeover", ".git/takeover/prompt.md"}
+    assert run_git(done.directory, "status", "--short") == "M shop/price.py\n?? notes.txt"
+    assert run_git(done.directory, "log", "--format=%s") == "Start"
+    assert (done.directory / ".git/takeover/prompt.md").read_text() == done.prompt
+    assert done.prompt.rstrip().endswith(TASK)
+
+
+def test_the_command_starts_the_agent_in_the_checkout(prepare: Prepare, program: Path) -> None:
+    done = prepare("codex")
+    assert done.command[0] == str(program)
+    shown = subprocess.run(done.command, cwd=done.directory, capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines() == [
+        str(done.directory),
+        "Read the file .git/takeover/prompt.md completely. It describes unfinished work in this repository and ends "
+        "with your task.",
+    ]
+
+
+@pytest.mark.parametrize("agent", ["codex", "claude-code", "qwen-code"])
+@pytest.mark.parametrize("view", ["transcript", "payload"])
+def test_a_native_session_has_the_work_with_the_paths_of_the_checkout(
+    prepare: Prepare, workplace: Workplace, agent: str, view: str
+) -> None:
+    done = prepare(agent, view=view)
+    (path,) = done.session_files
+    assert path.is_relative_to(workplace.user_home / INTERACTIVE_COMMANDS[agent].home_directory)
+    assert done.session_id in done.command
+    trace = read_session(path)
+    assert trace.workspace == str(done.directory)
+    commands = [event.arguments.get("command", "") for event in trace.events if event.kind == "action"]
+    assert any(f"cat {done.directory}/shop/price.py .env" in command for command in commands)
+    assert str(workplace.repository) + "/" not in path.read_text()
+    assert SECRET not in path.read_text()
+    assert sum(done.account.values()) == 6
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_the_events_that_a_view_points_to(prepare: Prepare) -> None:
+    done = prepare(view="cited")
+    events = done.directory / ".git/takeover/events"
+    assert sorted(path.name for path in events.iterdir()) == [f"e{number}.txt" for number in range(6)]
+    assert str(events) in done.prompt
+    assert "AssertionError: 2 != 3" in (events / "e5.txt").read_text()
+
+
+@pytest.mark.parametrize("view", ["structured", "transcript", "cited"])
+def test_undo_leaves_everything_as_it_was(workplace: Workplace, prepare: Prepare, view: str) -> None:
+    before = workplace.list_everything(), describe_tree(workplace.repository)
+    first, second = prepare(view=view), prepare(view=view, directory=workplace.root / "second")
+    run_git(first.directory, "status")
+    assert undo_continuations(workplace.home, first.record).left == ()
+    assert (workplace.list_everything(), describe_tree(workplace.repository)) == before
+    assert not second.directory.exists()
+    with pytest.raises(ContinuationError, match="nothing to undo"):
+        undo_continuations(workplace.home, first.record)
+
+
+def test_undo_leaves_what_has_changed(workplace: Workplace, prepare: Prepare) -> None:
+    done = prepare(view="transcript")
+    (session,) = done.session_files
+    (done.directory / "shop/price.py").write_text("changed\n")
+    with session.open("a") as file:
+        file.write("{}\n")
+    undone = undo_continuations(workplace.home, done.record)
+    assert undone.removed == ()
+    assert [line.split()[0] for line in undone.left] == [str(done.directory), str(session)]
+    assert (done.directory / "shop/price.py").read_text() == "changed\n"
+    subprocess.run(["rm", "-rf", done.directory], check=True)
+    session.unlink()
+    assert undo_continuations(workplace.home, done.record) == undone.model_copy(update={"left": ()})
+    assert list_manifests(workplace.home, done.record) == []
+
+
+def test_an_empty_directory_is_used_and_left(workplace: Workplace, prepare: Prepare) -> None:
+    target = workplace.root / "mine"
+    target.mkdir()
+    prepare(directory=target)
+    assert (target / "shop/price.py").is_file()
+    undo_continuations(workplace.home, RecordStore(workplace.home / "records").list_ids()[0])
+    assert list(target.iterdir()) == []
+
+
+def test_directories_that_are_refused(workplace: Workplace, prepare: Prepare, record: str) -> None:
+    before = workplace.list_everything()
+    link = workplace.root / "link"
+    link.symlink_to(workplace.root / "elsewhere")
+    with pytest.raises(ContinuationError, match="exists already"):
+        prepare(directory=link)
+    link.unlink()
+    with pytest.raises(ContinuationError, match="exists already"):
+        prepare(directory=workplace.user_home)
+    with pytest.raises(ContinuationError, match="inside the captured repository"):
+        prepare(directory=workplace.repository / "copy")
+    with pytest.raises(ContinuationError, match="directory not found"):
+        prepare(directory=workplace.root / "missing" / "copy")
+    assert workplace.list_everything() == before
+    assert list_manifests(workplace.home, record) == []
+
+
+def test_requests_that_are_refused(
+    workplace: Workplace, prepare: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = workplace.list_everything()
+    with pytest.raises(UnknownViewError):
+        prepare(view="unknown")
+    with pytest.raises(RecordError, match="record not found"):
+        prepare(record_id="unknown")
+    with pytest.raises(ContinuationError, match=r"cannot resume a session .*--view structured"):
+        prepare("opencode", view="transcript")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ContinuationError, match=r"codex is not on PATH .*npm install"):
+        prepare_continuation(
+            workplace.home, RecordStore(workplace.home / "records").list_ids()[0], agent="codex"
+        )
+    assert workplace.list_everything() == before
+
+
+def test_a_session_never_replaces_a_file(
+    workplace: Workplace, prepare: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file takes the session's name after the check: the continuation fails, and the file stays."""
+    create = preparation.create_file
+    taken: list[Path] = []
+
+    def create_late(path: Path, text: str) -> None:
+        if path.suffix == ".jsonl":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("mine")
+            taken.append(path)
+        create(path, text)
+
+    monkeypatch.setattr(preparation, "create_file", create_late)
+    with pytest.raises(ContinuationError, match="exists already"):
+        prepare(view="transcript")
+    assert taken[0].read_text() == "mine"
+    assert not (workplace.root / "shop-continued").exists()
+
+
+def test_two_continuations_at_once(workplace: Workplace, prepare: Prepare) -> None:
+    results: list[object] = []
+
+    def run() -> None:
+        try:
+            results.append(prepare(view="transcript"))
+        except ContinuationError as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (done,) = (each for each in results if isinstance(each, PreparedContinuation))
+    assert sum(isinstance(each, ContinuationError) for each in results) == 1
+    assert len(list(workplace.user_home.rglob("*.jsonl"))) == 2
+    assert list_manifests(workplace.home, done.record) == [done.manifest]
+    assert list(workplace.root.glob(".*.partial")) == []
+
+
+@pytest.mark.parametrize("stop", ["write_checkout", "_write_prompt", "_move_into_place"])
+def test_an_interruption_leaves_nothing(
+    workplace: Workplace, prepare: Prepare, record: str, monkeypatch: pytest.MonkeyPatch, stop: str
+) -> None:
+    before = workplace.list_everything()
+    work = getattr(preparation, stop)
+
+    def interrupt(*arguments: Any) -> None:
+        work(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(preparation, stop, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(view="transcript")
+    assert workplace.list_everything() == before
+    assert list_manifests(workplace.home, record) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", ["write_checkout", "_write_prompt", "_move_into_place", "create_file"])
+def test_undo_after_a_kill(workplace: Workplace, record: str, program: Path, stop: str) -> None:
+    before = workplace.list_everything()
+    script = f"""
+import os, signal
+from pathlib import Path
+from langgraph_takeover.graph.continuation import preparation
+work = preparation.{stop}
+def kill(*arguments):
+    work(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+preparation.{stop} = kill
+preparation.prepare_continuation(Path({str(workplace.home)!r}), {record!r}, agent="codex", view="transcript",
+    program=Path({str(program)!r}), user_home=Path({str(workplace.user_home)!r}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert workplace.list_everything() != before
+    assert undo_continuations(workplace.home, record).left == ()
+    assert workplace.list_everything() == before
+
+
+def test_a_full_disk_leaves_nothing(workplace: Workplace, prepare: Prepare) -> None:
+    (workplace.repository / "large").write_bytes(os.urandom(3 << 20))
+    large = workplace.capture().record.id
+    with mount_small_disk(workplace.root / "disk", "2m") as disk:
+        with pytest.raises(OutOfDiskError):
+            prepare(record_id=large, directory=disk / "shop")
+        assert list(disk.iterdir()) == []
+    assert list_manifests(workplace.home, large) == []
+
+
+def test_a_record_from_elsewhere_needs_a_decision(
+    workplace: Workplace, prepare: Prepare, record: str
+) -> None:
+    archive = workplace.root / "one.record"
+    export_record(RecordStore(workplace.home / "records").directory(record), str(archive))
+    other = workplace.root / "other-home"
+    import_record(str(archive), other / "records")
+    with pytest.raises(ContinuationError, match=r"was not captured here.*--sandbox host"):
+        prepare(home=other, directory=workplace.root / "copy")
+    done = prepare(home=other, directory=workplace.root / "copy", allow_unisolated=True)
+    assert (done.directory / "notes.txt").read_text() == "mine\n"
+    with pytest.raises(ContinuationError, match="--in: name the new directory"):
+        prepare(home=other, allow_unisolated=True)
+
+
+def test_a_damaged_snapshot_leaves_nothing(workplace: Workplace, prepare: Prepare, record: str) -> None:
+    before = workplace.list_everything()
+    (archive,) = RecordStore(workplace.home / "records").directory(record).glob("*.zst")
+    content = bytearray(archive.read_bytes())
+    content[len(content) // 2] ^= 1
+    archive.write_bytes(content)
+    with pytest.raises(Exception, match="snapshot"):
+        prepare()
+    assert workplace.list_everything() == before
+
+
+def test_a_continued_session_keeps_the_first_task(workplace: Workplace, prepare: Prepare) -> None:
+    first = prepare("claude-code", view="transcript")
+    manifest = load_manifest(first.manifest)
+    assert manifest is not None
+    later = f"{first.command[-1]}"
+    write_claude_session(
+        workplace.user_home, str(first.directory), [("true", "", 0)], prompt=later, session_id="c" * 8
+    )
+    again = workplace.capture("claude-code", repository=first.directory, session="c" * 8)
+    assert again.record.task.prompt == TASK
+    third = prepare("codex", record_id=again.record.id, directory=workplace.root / "third")
+    assert third.prompt.rstrip().endswith(TASK)
+
+
+def test_discard_removes_a_record(workplace: Workplace, prepare: Prepare, record: str) -> None:
+    prepare()
+    with pytest.raises(ContinuationError, match="--undo"):
+        discard_record(workplace.home, record)
+    undo_continuations(workplace.home, record)
+    discard_record(workplace.home, record)
+    assert not workplace.home.exists()

@@ -1,0 +1,114 @@
+"""Snapshots of whole repositories, and checkouts of snapshots."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from langgraph_takeover.sandbox import SandboxSpec, SnapshotCorruptError, default_backend, restore, start
+from langgraph_takeover.sandbox.backends import checkouts, host
+from langgraph_takeover.sandbox.backends.selection import make_restore_spec
+from langgraph_takeover.sandbox.interface import BackendName, SandboxUnavailableError
+from langgraph_takeover.sandbox.storage import host_directories
+from langgraph_takeover.sandbox.storage.removal import remove_tree
+
+from ...agent_sessions import describe_tree, make_repository
+from ...conftest import skip_missing
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    directory = make_repository(tmp_path / "shop")
+    (directory / "shop/link").symlink_to("price.py")
+    (directory / "empty").mkdir(mode=0o750)
+    (directory / "notes.txt").chmod(0o600)
+    (directory / "name\udce9 with\nbreak").write_text("x")
+    os.truncate(directory / "notes.txt", 3 << 20)
+    (directory / "second").hardlink_to(directory / "notes.txt")
+    return directory
+
+
+@pytest.mark.parametrize("backend", ["host", "process"])
+def test_a_checkout_equals_the_repository(repository: Path, tmp_path: Path, backend: BackendName) -> None:
+    before = describe_tree(repository)
+    store = tmp_path / "store"
+    store.mkdir()
+    snapshot = checkouts.snapshot_directory(repository, store, backend=backend, owner="test")
+    assert describe_tree(repository) == before
+    assert (store / snapshot.location).stat().st_size < 1 << 20
+    checkouts.write_checkout(snapshot, store, tmp_path / "copy")
+    assert describe_tree(tmp_path / "copy") == before
+    assert (tmp_path / "copy/notes.txt").stat().st_mtime_ns == (repository / "notes.txt").stat().st_mtime_ns
+    assert (tmp_path / "copy").stat().st_uid == os.geteuid()
+    with pytest.raises(FileExistsError):
+        checkouts.write_checkout(snapshot, store, tmp_path / "copy")
+
+
+@pytest.mark.parametrize("backend", ["host", "process"])
+def test_a_snapshot_needs_no_base_of_this_host(
+    repository: Path, tmp_path: Path, backend: BackendName
+) -> None:
+    if backend == "host" and (reason := host.unavailable_reason()):
+        skip_missing(reason)
+    store = tmp_path / "store"
+    store.mkdir()
+    snapshot = checkouts.snapshot_directory(repository, store, backend=backend, owner="test")
+    remove_tree(host_directories.root() / "bases")
+    remove_tree(repository)
+    sandbox = restore(snapshot, store, make_restore_spec(snapshot, backend))
+    try:
+        assert sandbox.run("git status --short shop", timeout_s=20).output == (
+            " M shop/price.py\n?? shop/link\n"
+        )
+        assert sandbox.cwd() == sandbox.workspace
+    finally:
+        sandbox.close()
+
+
+def test_a_checkout_of_a_snapshot_over_a_base(repository: Path, tmp_path: Path) -> None:
+    """The checkout merges the changes of a sandbox, removed files included, with what it started from."""
+    sandbox = start(SandboxSpec(backend=default_backend(), directory=repository))
+    try:
+        sandbox.run("rm -r shop; echo new >made.txt; mkdir shop; echo y >shop/other.py", timeout_s=20)
+        snapshot = sandbox.snapshot(tmp_path / "store").result()
+    finally:
+        sandbox.close()
+    checkouts.write_checkout(snapshot, tmp_path / "store", tmp_path / "copy")
+    found = describe_tree(tmp_path / "copy")
+    assert {name for name in found if name.startswith("shop/")} == {"shop/other.py"}
+    assert (tmp_path / "copy/made.txt").read_text() == "new\n"
+    assert found["notes.txt"] == describe_tree(repository)["notes.txt"]
+
+
+def test_nothing_is_left_behind(repository: Path, tmp_path: Path) -> None:
+    snapshot = checkouts.snapshot_directory(repository, tmp_path, backend="host", owner="leftover")
+    checkouts.write_checkout(snapshot, tmp_path, tmp_path / "copy")
+    root = host_directories.root()
+    assert [path.name for path in root.glob("*/leftover-*")] == []
+    assert [path.name for path in root.glob("*/checkout-*")] == []
+
+
+def test_a_repository_that_changes_meanwhile(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = checkouts.content_digest
+
+    def change_first(*arguments: object) -> str:
+        (repository / "notes.txt").write_text("changed")
+        return digest(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(checkouts, "content_digest", change_first)
+    with pytest.raises(SandboxUnavailableError, match=r"changed while it was copied .*let the agent finish"):
+        checkouts.snapshot_directory(repository, tmp_path, backend="host", owner="test")
+    assert list(tmp_path.glob("*.zst*")) == []
+
+
+def test_a_damaged_archive_writes_nothing(repository: Path, tmp_path: Path) -> None:
+    snapshot = checkouts.snapshot_directory(repository, tmp_path, backend="host", owner="test")
+    archive = tmp_path / snapshot.location
+    archive.write_bytes(archive.read_bytes()[:-20])
+    with pytest.raises(SnapshotCorruptError):
+        checkouts.write_checkout(snapshot, tmp_path, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
