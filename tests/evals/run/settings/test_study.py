@@ -116,7 +116,7 @@ def test_a_study_needs_its_own_tiers(run_main: RunCommand, tmp_path: Path) -> No
     )
     assert_refused(
         run_main("--study", "mian", "--out", tmp_path / "out"),
-        "unknown study 'mian' (use main, repeats, predecessors)",
+        "unknown study 'mian' (use main, repeats, predecessors, agents)",
     )
 
 
