@@ -49,10 +49,11 @@ class ProgramFiles(Frozen):
     executable: str
     """Name of the command on PATH."""
     packaged: tuple[PackagedProgram, ...] = ()
-    """Where the real program lies if the command is a script of a package, tried in order."""
+    """Where the real program lies if the command is a script that starts it, tried in order. A script of Node.js that
+    is the program itself needs none: its package is mounted, with the packages that it depends on."""
     interpreter: Literal["", "node", "python"] = ""
-    """The interpreter that runs the program; mounted beside it. With `python`, the program is the interpreter of the
-    virtual environment that holds the command."""
+    """The interpreter that runs the program; mounted beside it. Empty for a native program. With `python`, the program
+    is the interpreter of the virtual environment that holds the command."""
     version_argv: tuple[str, ...] = ("--version",)
     """Arguments that make the program print its version."""
     address_space_mb: int = 4096

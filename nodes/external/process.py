@@ -17,6 +17,7 @@ from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.nodes.context.external_agent import ExternalAgent, ExternalAgentError
 from langgraph_takeover.nodes.external.apis import write_reply
 from langgraph_takeover.nodes.external.bridge import Bridge
+from langgraph_takeover.nodes.external.error_output import find_error_line
 from langgraph_takeover.nodes.external.held_request import HeldRequest
 from langgraph_takeover.nodes.session.external_turn import CallResult, ExternalTurn
 from langgraph_takeover.sandbox.interface import Sandbox
@@ -118,7 +119,7 @@ class ExternalProcess:
         )
         if not result.output.strip().isdigit():
             raise ExternalAgentError(
-                f"{self.agent.name} could not be started in the sandbox: {_last_line(result.output)}"
+                f"{self.agent.name} could not be started in the sandbox: {find_error_line(result.output)}"
             )
         self._pid = int(result.output)
         self._wait(timeout_s)
@@ -126,7 +127,7 @@ class ExternalProcess:
             output = self._read_output()
             self.close()
             reason = "ended" if self.is_ended else f"did not ask its model within {timeout_s:.0f} s"
-            detail = output.message or _last_line(self._read_file("err"))
+            detail = output.message or find_error_line(self._read_file("err"))
             raise ExternalAgentError(
                 f"{self.agent.name} {self.agent.program.version} {reason}: {detail or 'no output'}"
             )
@@ -308,7 +309,3 @@ def _limit_usage(reply: AIMessage) -> AIMessage:
         input_tokens=_MAX_REPORTED_TOKENS, output_tokens=usage["output_tokens"], total_tokens=total
     )
     return reply.model_copy(update={"usage_metadata": limited})
-
-
-def _last_line(text: str) -> str:
-    return next((line.strip()[:300] for line in reversed(text.splitlines()) if line.strip()), "")
