@@ -24,6 +24,8 @@ RESUME_MESSAGE = "Continue from where you left off."
 """The message that resumes a session after a restore. No model sees it."""
 SESSION_ID = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$"
 """Pattern of session ids: an id cannot be an option, a path, or a glob."""
+MAX_OUTPUT_BYTES = 200_000
+"""The runtime reads this much of an agent's standard output: one half from its start, one from its end."""
 _MAX_MESSAGE_CHARS = 4000
 
 
@@ -171,10 +173,17 @@ class AgentAdapter(Protocol):
     def read_result(
         self, name: str, arguments: Mapping[str, Any], text: str, *, is_error: bool
     ) -> ToolResult:
-        """Read the result of a tool call, as the agent shows it to its model; `is_error` is the API's own mark."""
+        """Read the result of a tool call, as the agent shows it to its model; `is_error` is the API's own mark.
+
+        The exit code is that of a shell command; None if the agent does not show it, and for other tools.
+        """
 
     def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
-        """Read the standard output of a run; `exit_code` is None while it runs."""
+        """Read the standard output of a run; `exit_code` is None while it runs.
+
+        Of a long output, the middle is missing: see `MAX_OUTPUT_BYTES`. The session id must be known at the first
+        model request, or no crash can be resumed.
+        """
 
 
 def is_session_id(text: str) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.messages.ai import UsageMetadata
 
-from langgraph_takeover.handoff.agents.adapter import AgentOutput, Launch, NativeSession
+from langgraph_takeover.handoff.agents.adapter import MAX_OUTPUT_BYTES, AgentOutput, Launch, NativeSession
 from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.nodes.context.external_agent import ExternalAgent, ExternalAgentError
@@ -38,7 +38,6 @@ echo $? >{files}/exit_code
 _POLL_S, _SLICE_S = 0.3, 0.1
 _COMMAND_TIMEOUT_S = 30.0
 _SETTLE_S, _SIDE_S = 5.0, 120.0
-_MAX_OUTPUT_BYTES = 200_000
 _MAX_COMMAND_CHARS = 500
 _MAX_REPORTED_TOKENS = 200_000
 _SAFE_ID = re.compile(r"[\w.-]{1,200}")
@@ -295,7 +294,7 @@ class ExternalProcess:
 
     def _read_file(self, name: str) -> str:
         path = shlex.quote(f"{self._home}/{_FILES}/{name}")
-        size = _MAX_OUTPUT_BYTES // 2
+        size = MAX_OUTPUT_BYTES // 2
         return self.sandbox.inspect(f"{{ head -c {size}; echo; tail -c {size}; }} <{path} 2>/dev/null").output
 
 
