@@ -24,6 +24,8 @@ RESUME_MESSAGE = "Continue from where you left off."
 """The message that resumes a session after a restore. No model sees it."""
 SESSION_ID = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$"
 """Pattern of session ids: an id cannot be an option, a path, or a glob."""
+MAX_OUTPUT_BYTES = 200_000
+"""The runtime reads this much of an agent's standard output: one half from its start, one from its end."""
 _MAX_MESSAGE_CHARS = 4000
 
 
@@ -49,10 +51,11 @@ class ProgramFiles(Frozen):
     executable: str
     """Name of the command on PATH."""
     packaged: tuple[PackagedProgram, ...] = ()
-    """Where the real program lies if the command is a script of a package, tried in order."""
+    """Where the real program lies if the command is a script that starts it, tried in order. A script of Node.js that
+    is the program itself needs none: its package is mounted, with the packages that it depends on."""
     interpreter: Literal["", "node", "python"] = ""
-    """The interpreter that runs the program; mounted beside it. With `python`, the program is the interpreter of the
-    virtual environment that holds the command."""
+    """The interpreter that runs the program; mounted beside it. Empty for a native program. With `python`, the program
+    is the interpreter of the virtual environment that holds the command."""
     version_argv: tuple[str, ...] = ("--version",)
     """Arguments that make the program print its version."""
     address_space_mb: int = 4096
@@ -170,10 +173,17 @@ class AgentAdapter(Protocol):
     def read_result(
         self, name: str, arguments: Mapping[str, Any], text: str, *, is_error: bool
     ) -> ToolResult:
-        """Read the result of a tool call, as the agent shows it to its model; `is_error` is the API's own mark."""
+        """Read the result of a tool call, as the agent shows it to its model; `is_error` is the API's own mark.
+
+        The exit code is that of a shell command; None if the agent does not show it, and for other tools.
+        """
 
     def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
-        """Read the standard output of a run; `exit_code` is None while it runs."""
+        """Read the standard output of a run; `exit_code` is None while it runs.
+
+        Of a long output, the middle is missing: see `MAX_OUTPUT_BYTES`. The session id must be known at the first
+        model request, or no crash can be resumed.
+        """
 
 
 def is_session_id(text: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from langgraph_takeover.handoff.agents.adapter import ConvertedEvent
+from langgraph_takeover.handoff.agents.shell_calls import has_shell_command
 from langgraph_takeover.handoff.text.fence import quote_text
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import EMPTY_RESULT, RESULT_NOT_RECORDED, History, Step
@@ -16,7 +17,7 @@ HISTORY_CALL_PREFIX = "call_e"
 """Start of the ids of calls in a written session; the rest is the number of the event."""
 MAX_TEXT_CHARS = 60_000
 """Longer results, arguments and thoughts are shortened in a native session."""
-_CONVERTIBLE = ("shell", "editor", "finish", UNREADABLE)
+_WITHOUT_CALL = ("finish", UNREADABLE)
 _CALL_START = re.compile(
     r'```|^\{"name"|<(?:editor|shell|bash|finish|handoff|recall|function|tool)', re.MULTILINE
 )
@@ -68,7 +69,8 @@ def _read_thought(event: Event) -> str:
 def _account_for(step: Step) -> Iterator[ConvertedEvent]:
     event = step.action
     texts = (event.text if event.tool == UNREADABLE else _read_thought(event), *event.arguments.values())
-    if event.tool not in _CONVERTIBLE:
+    action = Action(event.tool, dict(event.arguments))
+    if event.tool not in _WITHOUT_CALL and not has_shell_command(action):
         reason = f"the tool {event.tool:.60} is a comment in a shell command"
         yield ConvertedEvent(event=event.index, outcome="shortened", reason=reason)
     else:

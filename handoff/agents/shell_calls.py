@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shlex
 
+from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 _LAST = "$"
+_EDITOR_COMMANDS = ("view", "str_replace", "insert", "create", "write", "undo")
 _EDIT_SCRIPT = """\
 python3 - <<'{mark}'
 import pathlib, sys
@@ -31,29 +34,57 @@ text = {content}"""
 
 
 def write_shell_command(action: Action) -> str:
-    """Return a shell command with the effect of an action of the shell or the editor; of others, their text."""
+    """Return a shell command with the effect of an action of the shell or the editor; of others, a comment."""
     arguments = action.arguments
     if action.tool == "shell":
         return arguments.get("command", "")
-    if action.tool != "editor":
+    if not has_shell_command(action):
         return f"# {action.tool}: {' '.join(' '.join(arguments.values()).split())}"[:2000]
     if view := read_view_range(action):
         return _write_view(*view)
     path, command = arguments.get("path", ""), arguments.get("command", "view")
+    if command == "undo":
+        return f"git checkout -- {shlex.quote(path)}"
     new = arguments.get("new", "")
     if command == "str_replace":
         body = _REPLACE.format(old=_quote(arguments.get("old", "")), new=_quote(new))
     elif command == "insert":
         line = _read_line(arguments.get("line", "")) if arguments.get("line") != "0" else 0
         body = _INSERT.format(line=line or 0, new=_quote(_end_with_newline(new)))
-    elif command in ("create", "write"):
-        body = _CREATE.format(content=_quote(_end_with_newline(arguments.get("content", new))))
+    elif command == "edit":
+        pairs = _read_replacements(arguments.get("edits", ""))
+        body = "\n".join(_REPLACE.format(old=_quote(old), new=_quote(to)) for old, to in pairs)
     else:
-        return f"git checkout -- {shlex.quote(path)}"
+        body = _CREATE.format(content=_quote(_end_with_newline(arguments.get("content", new))))
     mark = "END_OF_EDIT"
     while mark in body:
         mark += "_"
     return _EDIT_SCRIPT.format(path=path, body=body, mark=mark)
+
+
+def has_shell_command(action: Action) -> bool:
+    """Return whether a shell command can have the effect of an action, rather than only name it in a comment."""
+    if action.tool != "editor":
+        return action.tool == "shell"
+    command = action.arguments.get("command", "view")
+    return command in _EDITOR_COMMANDS or (
+        command == "edit" and bool(_read_replacements(action.arguments.get("edits", "")))
+    )
+
+
+def _read_replacements(edits: str) -> list[tuple[str, str]]:
+    """Return old and new text of each edit of a list in JSON; an empty list if one of them is none."""
+    try:
+        values = parse_json(edits)
+    except ValueError:
+        return []
+    pairs: list[tuple[str, str]] = []
+    for value in values if isinstance(values, list) else [None]:
+        _, texts = normalize_call("str_replace", {"path": "", **value} if isinstance(value, dict) else {})
+        if "old" not in texts or "new" not in texts:
+            return []
+        pairs.append((texts["old"], texts["new"]))
+    return pairs
 
 
 def read_view_range(action: Action) -> tuple[str, int | None, int | None] | None:

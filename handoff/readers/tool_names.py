@@ -40,8 +40,8 @@ _ARGUMENT_KEYS = {
         "path", "file_path", "filename", "absolute_path", "filepath", "filePath", "target_file", "file", "notebook_path",
     ),
     "content": ("content", "file_text", "contents", "text"),
-    "old": ("old", "old_str", "old_string", "oldString", "search", "old_text"),
-    "new": ("new", "new_str", "new_string", "newString", "replace", "insert_text", "new_text"),
+    "old": ("old", "old_str", "old_string", "oldString", "search", "old_text", "oldText"),
+    "new": ("new", "new_str", "new_string", "newString", "replace", "insert_text", "new_text", "newText"),
     "line": ("line", "insert_line"),
 }  # fmt: skip
 _SUBMISSION_MARKERS = ("COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT", "MINI_SWE_AGENT_FINAL_OUTPUT")
@@ -105,6 +105,10 @@ def _normalize_shell(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 def _normalize_editor(command: str, arguments: Mapping[str, Any]) -> dict[str, str]:
     command = {"undo_edit": "undo", "replace": "str_replace"}.get(command, command)
+    edits = arguments.get("edits")
+    if command == "str_replace" and isinstance(edits, list) and edits:
+        is_single = len(edits) == 1 and isinstance(edits[0], Mapping)
+        command, arguments = ("str_replace", {**arguments, **edits[0]}) if is_single else ("edit", arguments)
     normalized = {"command": command}
     for name, keys in _ARGUMENT_KEYS.items():
         value = _find_first_value(arguments, keys)
@@ -120,6 +124,8 @@ def _normalize_editor(command: str, arguments: Mapping[str, Any]) -> dict[str, s
         normalized["edits"] = json.dumps(edits, sort_keys=True)
     if command == "view" and isinstance(arguments.get("offset"), int):
         normalized["start"] = str(arguments["offset"])
+        if isinstance(arguments.get("limit"), int):
+            normalized["end"] = str(arguments["offset"] + arguments["limit"] - 1)
     return normalized
 
 

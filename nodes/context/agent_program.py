@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -11,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from langgraph_takeover.sandbox.interface import Frozen, ProgramMount, TakeoverError
 
@@ -134,8 +135,9 @@ def _describe_node(wanted: ProgramFiles, command: Path, inside: str) -> AgentPro
     node = shutil.which("node", path=f"{command.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
     if node is None:
         raise AgentProgramError(f"{command}: no `node` on PATH (install Node.js)")
-    found = _find_packaged(wanted, command)
-    directory, file = found or (command.resolve().parent, command.resolve().name)
+    directory, file = _find_packaged(wanted, command) or _find_script(command)
+    if directory.name == "node_modules":
+        inside = f"{_PROGRAMS}/node_modules"  # Node.js searches directories of that name alone.
     interpreter = Path(node).resolve()
     return AgentProgram(
         mounts=(
@@ -146,6 +148,37 @@ def _describe_node(wanted: ProgramFiles, command: Path, inside: str) -> AgentPro
         host_argv=(str(interpreter), str(directory / file)),
         version="",
     )
+
+
+def _find_script(command: Path) -> tuple[Path, str]:
+    """Return the directory to mount for a script of Node.js, and the script below it.
+
+    The directory is the package, or the outermost `node_modules` if that holds what the package needs.
+    """
+    script = command.resolve()
+    package = next((each for each in script.parents if (each / "package.json").is_file()), None)
+    # A package.json in a home directory is not that of a script that lies somewhere below it.
+    if package is None or script not in _list_commands(package):
+        return script.parent, script.name
+    modules = [each for each in package.parents if each.name == "node_modules"]
+    needed = _read_package(package).get("dependencies")
+    is_complete = all((package / "node_modules" / each).is_dir() for each in needed or ())
+    directory = package if is_complete or not modules else modules[-1]
+    return directory, str(script.relative_to(directory))
+
+
+def _list_commands(package: Path) -> list[Path]:
+    commands = _read_package(package).get("bin")
+    files = commands.values() if isinstance(commands, dict) else [commands]
+    return [(package / each).resolve() for each in files if isinstance(each, str)]
+
+
+def _read_package(package: Path) -> dict[str, Any]:
+    try:
+        content = json.loads((package / "package.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _describe_python(command: Path, inside: str) -> AgentProgram:

@@ -40,7 +40,8 @@ class ExternalAgent(Frozen):
 
     def mount(self, spec: SandboxSpec) -> SandboxSpec:
         """Return a sandbox specification that mounts the agent's program."""
-        kept = tuple(each for each in spec.programs if each not in self.program.mounts)
+        own = {each.inside for each in self.program.mounts}
+        kept = tuple(each for each in spec.programs if each.inside not in own)
         programs = (*kept, *self.program.mounts)
         memory_mb = spec.memory_mb
         if spec.backend == "host" and "memory" not in available_controllers():

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.messages.ai import UsageMetadata
 
-from langgraph_takeover.handoff.agents.adapter import AgentOutput, Launch, NativeSession
+from langgraph_takeover.handoff.agents.adapter import MAX_OUTPUT_BYTES, AgentOutput, Launch, NativeSession
 from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.nodes.context.external_agent import ExternalAgent, ExternalAgentError
 from langgraph_takeover.nodes.external.apis import write_reply
 from langgraph_takeover.nodes.external.bridge import Bridge
+from langgraph_takeover.nodes.external.error_output import find_error_line
 from langgraph_takeover.nodes.external.held_request import HeldRequest
 from langgraph_takeover.nodes.session.external_turn import CallResult, ExternalTurn
 from langgraph_takeover.sandbox.interface import Sandbox
@@ -37,7 +38,6 @@ echo $? >{files}/exit_code
 _POLL_S, _SLICE_S = 0.3, 0.1
 _COMMAND_TIMEOUT_S = 30.0
 _SETTLE_S, _SIDE_S = 5.0, 120.0
-_MAX_OUTPUT_BYTES = 200_000
 _MAX_COMMAND_CHARS = 500
 _MAX_REPORTED_TOKENS = 200_000
 _SAFE_ID = re.compile(r"[\w.-]{1,200}")
@@ -118,7 +118,7 @@ class ExternalProcess:
         )
         if not result.output.strip().isdigit():
             raise ExternalAgentError(
-                f"{self.agent.name} could not be started in the sandbox: {_last_line(result.output)}"
+                f"{self.agent.name} could not be started in the sandbox: {find_error_line(result.output)}"
             )
         self._pid = int(result.output)
         self._wait(timeout_s)
@@ -126,7 +126,7 @@ class ExternalProcess:
             output = self._read_output()
             self.close()
             reason = "ended" if self.is_ended else f"did not ask its model within {timeout_s:.0f} s"
-            detail = output.message or _last_line(self._read_file("err"))
+            detail = output.message or find_error_line(self._read_file("err"))
             raise ExternalAgentError(
                 f"{self.agent.name} {self.agent.program.version} {reason}: {detail or 'no output'}"
             )
@@ -294,7 +294,7 @@ class ExternalProcess:
 
     def _read_file(self, name: str) -> str:
         path = shlex.quote(f"{self._home}/{_FILES}/{name}")
-        size = _MAX_OUTPUT_BYTES // 2
+        size = MAX_OUTPUT_BYTES // 2
         return self.sandbox.inspect(f"{{ head -c {size}; echo; tail -c {size}; }} <{path} 2>/dev/null").output
 
 
@@ -308,7 +308,3 @@ def _limit_usage(reply: AIMessage) -> AIMessage:
         input_tokens=_MAX_REPORTED_TOKENS, output_tokens=usage["output_tokens"], total_tokens=total
     )
     return reply.model_copy(update={"usage_metadata": limited})
-
-
-def _last_line(text: str) -> str:
-    return next((line.strip()[:300] for line in reversed(text.splitlines()) if line.strip()), "")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from langgraph_takeover.handoff.agents.adapter import AgentAdapter, AgentOutput, Launch
+from langgraph_takeover.handoff.agents.adapter import MAX_OUTPUT_BYTES, AgentAdapter, AgentOutput, Launch
 from langgraph_takeover.handoff.agents.session_files import has_results
 
 _IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org")
@@ -25,6 +25,8 @@ class AgentKit:
     def __init__(self, adapter: AgentAdapter, program: tuple[str, ...], directory: Path) -> None:
         self.adapter, self.program = adapter, program
         self.home, self.workspace = directory / "home", directory / "work space"
+        if self.home.exists():
+            raise FileExistsError(f"{directory} is not empty (use a new directory for each trial)")
         self.home.mkdir(parents=True)
         self.workspace.mkdir()
         for arguments in (("init", "-q"), (*_IDENTITY, "commit", "-q", "--allow-empty", "-m", "base")):
@@ -134,5 +136,7 @@ class AgentRun:
         return self._stderr.read_text(errors="replace")
 
     def read_output(self) -> AgentOutput:
-        """Return what the adapter reads from standard output."""
-        return self.kit.adapter.read_output(self.stdout, self._process.poll())
+        """Return what the adapter reads from standard output, of which the runtime keeps the start and the end."""
+        content, half = self._stdout.read_bytes(), MAX_OUTPUT_BYTES // 2
+        stdout = (content[:half] + b"\n" + content[-half:]).decode(errors="replace")
+        return self.kit.adapter.read_output(stdout, self._process.poll())

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from langgraph_takeover.handoff.agents.adapter import RESUME_MESSAGE, AgentAdapter, Launch
 from langgraph_takeover.handoff.agents.contract.endpoint import ReceivedRequest, ScriptedEndpoint
@@ -200,6 +200,39 @@ def test_calls_work(kit: AgentKit) -> None:
     assert "first" not in results[1]
     assert all(word in results[4] for word in ("first", "inserted", "zweite", "fourth")), results[4]
     assert str(kit.workspace) in results[5]
+
+
+@pytest.mark.slow
+def test_exit_codes_are_read(kit: AgentKit) -> None:
+    codes = {"echo fine": 0, "echo wrong; exit 3": 3, "true": 0, "echo 'exit code: 7'": 0}
+    replies = [reply(kit, **{f"call_{number}": shell(command)}) for number, command in enumerate(codes)]
+    last = run_to_end(kit, kit.launch(0, OPENING), [*replies, finish(kit)])[-1]
+    messages = read_messages(kit.adapter.api, last.body)
+    shown = {each.tool_call_id: each for each in messages if isinstance(each, ToolMessage)}
+    calls = [each for message in messages if isinstance(message, AIMessage) for each in message.tool_calls]
+    read: list[int | None] = []
+    for call in calls[: len(codes)]:
+        message = shown[str(call["id"])]
+        is_error = message.status == "error"
+        result = kit.adapter.read_result(call["name"], call["args"], message.text, is_error=is_error)
+        assert not result.timed_out
+        read.append(result.exit_code)
+    # An agent that does not show its model exit codes has none.
+    assert read == list(codes.values()) or set(read) == {None}, [each.text for each in shown.values()]
+
+
+@pytest.mark.slow
+def test_long_output_is_read(kit: AgentKit) -> None:
+    """The runtime reads the start and the end of standard output alone."""
+    replies = [reply(kit, **{f"call_{number}": shell("seq -s, 8000")}) for number in range(6)]
+    with (
+        ScriptedEndpoint(kit.adapter, [*replies, finish(kit, "x" * 2000)]) as endpoint,
+        kit.start(kit.launch(endpoint.port, OPENING)) as run,
+    ):
+        assert run.wait(START_S) == 0, run.stderr[-2000:]
+        output = run.read_output()
+    assert output.session_id is not None
+    assert output.is_complete, run.stdout[-2000:]
 
 
 @pytest.mark.slow

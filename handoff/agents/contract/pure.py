@@ -26,6 +26,7 @@ from langgraph_takeover.handoff.agents.contract.histories import (
     OPENING,
     ORDINARY,
 )
+from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.handoff.text.fence import quote_text
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
@@ -221,6 +222,44 @@ def test_calls_are_json(adapter: AgentAdapter) -> None:
             assert call is not None
             assert call == adapter.write_call(action, "/testbed")
             assert json.loads(json.dumps(dict(call.arguments))) == dict(call.arguments)
+
+
+def test_calls_are_read_back(adapter: AgentAdapter) -> None:
+    """What the agent does becomes events through `normalize_call`, which must know its tools and arguments."""
+    for action in (
+        Action("shell", {"command": "ls"}),
+        Action("editor", {"command": "view", "path": "a.py"}),
+        Action("editor", {"command": "view", "path": "a.py", "start": "200", "end": "300"}),
+        Action("editor", {"command": "str_replace", "path": "a.py", "old": "old one", "new": "new one"}),
+        Action("editor", {"command": "insert", "path": "a.py", "line": "7", "new": "new one"}),
+        Action("editor", {"command": "create", "path": "a.py", "content": "new one"}),
+    ):
+        call = adapter.write_call(action, "/testbed")
+        assert call is not None
+        tool, arguments = normalize_call(call.name, call.arguments)
+        assert (tool, arguments["command"]) == ("shell", "ls") or action.tool == "editor"
+        assert tool in ("shell", "editor"), f"{call.name} is no known tool: write this call with the shell"
+        text = " ".join(arguments.values())
+        texts = [
+            action.arguments[name] for name in ("path", "old", "new", "content") if name in action.arguments
+        ]
+        lost = [each for each in texts if each not in text]
+        assert not lost, f"{dict(call.arguments)} loses {lost}: use other arguments, or the shell"
+
+
+def test_results_are_untrusted(adapter: AgentAdapter) -> None:
+    for action in (Action("shell", {"command": "ls"}), Action("editor", {"command": "view", "path": "a"})):
+        call = adapter.write_call(action, "/testbed")
+        assert call is not None
+        for text in (*HOSTILE_TEXTS, "", "{", "[" * 5000, "exit code: " + "9" * 5000, "x" * 1_000_000):
+            calls: list[tuple[str, dict[str, Any]]] = [
+                (call.name, dict(call.arguments)),
+                (text[:100], {"a": [1]}),
+            ]
+            for name, arguments in calls:
+                for is_error in (False, True):
+                    result = adapter.read_result(name, arguments, text, is_error=is_error)
+                    assert result.exit_code is None or abs(result.exit_code) < 2**32
 
 
 def test_markers_alone_are_stripped(adapter: AgentAdapter) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from langgraph_takeover.handoff.agents.contract.histories import HOSTILE_TEXTS
-from langgraph_takeover.handoff.agents.shell_calls import read_view_range, write_shell_command
+from langgraph_takeover.handoff.agents.shell_calls import (
+    has_shell_command,
+    read_view_range,
+    write_shell_command,
+)
 from langgraph_takeover.handoff.trace.action import Action
 
 TEXTS = [each.replace("\0", "").replace("\ud800", "").replace("\r", "") for each in HOSTILE_TEXTS]
@@ -46,6 +51,23 @@ def test_ambiguous_replacement_changes_nothing(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "occurs 2 times" in done.stderr
     assert (tmp_path / "a").read_text() == "x x"
+
+
+def test_edit_with_several_replacements(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one two three")
+    edits = [{"oldText": "one", "newText": "1"}, {"old_string": "three", "new_string": "it's \\n"}]
+    assert run(tmp_path, command="edit", path="a", edits=json.dumps(edits)).returncode == 0
+    assert (tmp_path / "a").read_text() == "1 two it's \\n"
+
+
+@pytest.mark.parametrize("edits", ["", "[", "[]", "[1]", '[{"old": "x"}]', '{"old": "x", "new": "y"}'])
+def test_unknown_edit_is_a_comment(tmp_path: Path, edits: str) -> None:
+    (tmp_path / "a").write_text("x")
+    action = Action("editor", {"command": "edit", "path": "a", "edits": edits})
+    assert not has_shell_command(action)
+    assert write_shell_command(action).startswith("# editor: ")
+    assert run(tmp_path, **action.arguments).returncode == 0
+    assert (tmp_path / "a").read_text() == "x"
 
 
 def test_view_shows_the_lines(tmp_path: Path) -> None:

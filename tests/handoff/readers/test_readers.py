@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage, messag
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.points.annotations import annotate_steps
 from langgraph_takeover.handoff.readers import FORMATS, TraceError, parse_trace, read_traces
+from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Trace, action_indices
 
 SHARED = Path(__file__).parents[4] / "shared" / "trajectories"
@@ -571,3 +572,19 @@ def _points(recording: Any) -> list[tuple[str, int]]:
     trace = parse_trace(recording)
     points = detectors.list_points(trace.events, trace.base_directories, trace.workspace)
     return [(p.kind, p.event_index) for p in points]
+
+
+def test_replacements_in_a_list() -> None:
+    """A tool that replaces one text or several, as pi's `edit` does."""
+    first, second = {"oldText": "a", "newText": "b"}, {"oldText": "c", "newText": ""}
+    one = normalize_call("edit", {"path": "a.py", "edits": [first]})
+    assert one == ("editor", {"command": "str_replace", "path": "a.py", "old": "a", "new": "b"})
+    tool, several = normalize_call("edit", {"path": "a.py", "edits": [first, second]})
+    assert (tool, several["command"], json.loads(several["edits"])) == ("editor", "edit", [first, second])
+    for edits in ([], [1], "text", {}):
+        assert normalize_call("edit", {"path": "a.py", "edits": edits})[1]["path"] == "a.py"
+
+
+def test_view_has_its_last_line() -> None:
+    _, arguments = normalize_call("read", {"path": "a.py", "offset": 2, "limit": 3})
+    assert (arguments["start"], arguments["end"]) == ("2", "4")

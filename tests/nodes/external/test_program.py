@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import shutil
@@ -15,8 +16,12 @@ from langgraph_takeover import sandbox
 from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter, PackagedProgram
 from langgraph_takeover.handoff.agents.codex import Codex
-from langgraph_takeover.nodes.context.agent_program import AgentProgramError, find_program
-from langgraph_takeover.sandbox.interface import SandboxSpec
+from langgraph_takeover.nodes.context.agent_program import AgentProgram, AgentProgramError, find_program
+from langgraph_takeover.nodes.context.external_agent import ExternalAgent
+from langgraph_takeover.sandbox.backends import host
+from langgraph_takeover.sandbox.interface import ProgramMount, SandboxSpec
+
+from ...conftest import skip_missing
 
 BASH = Path(shutil.which("bash") or "/bin/bash").resolve()
 """A native program that prints its version, in the place of an agent's."""
@@ -77,6 +82,83 @@ def test_native_program_on_its_own(tmp_path: Path) -> None:
         found = find_program(make_adapter(), path)
         assert found.argv == ("/opt/takeover/codex/agent",)
         assert found.mounts[0].directory == tmp_path
+
+
+def make_script(modules: Path, *dependencies: str) -> Path:
+    """Create an npm package whose command is a script that needs other packages; return the command."""
+    package = modules / "@vendor/agent"
+    (package / "dist").mkdir(parents=True)
+    needs = dict.fromkeys(dependencies, "1.0.0")
+    (package / "package.json").write_text(
+        json.dumps({"type": "module", "bin": {"agent": "dist/cli.js"}, "dependencies": needs})
+    )
+    imports = "".join(f'import "{each}";' for each in dependencies)
+    (package / "dist/cli.js").write_text(f"#!/usr/bin/env node\n{imports}console.log('1.2.3')\n")
+    (modules / ".bin").mkdir()
+    (modules / ".bin/agent").symlink_to("../@vendor/agent/dist/cli.js")
+    return modules / ".bin/agent"
+
+
+def add_dependency(modules: Path, name: str) -> None:
+    (modules / name).mkdir(parents=True)
+    (modules / name / "package.json").write_text('{"main": "index.js"}')
+    (modules / name / "index.js").touch()
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed")
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_script_is_mounted_with_its_dependencies(tmp_path: Path, is_shared: bool) -> None:
+    modules = tmp_path / "project/node_modules"
+    command = make_script(modules, "needed")
+    package = modules / "@vendor/agent"
+    add_dependency(modules if is_shared else package / "node_modules", "needed")
+    adapter = make_adapter()
+    adapter.program = adapter.program.model_copy(update={"interpreter": "node", "packaged": ()})
+    found = find_program(adapter, command)
+    assert found.version == "1.2.3"
+    assert found.host_argv[1] == str(package / "dist/cli.js")
+    expected = (
+        (modules, "/opt/takeover/node_modules", "/opt/takeover/node_modules/@vendor/agent/dist/cli.js")
+        if is_shared
+        else (package, "/opt/takeover/codex", "/opt/takeover/codex/dist/cli.js")
+    )
+    assert (found.mounts[0].directory, found.mounts[0].inside, found.argv[1]) == expected
+    if reason := host.unavailable_reason():
+        skip_missing(reason)
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    subprocess.run(["git", "init", "-q"], cwd=repository, check=True)
+    spec = SandboxSpec(backend="host", directory=repository, programs=found.mounts, memory_mb=100_000)
+    with contextlib.closing(sandbox.start(spec)) as started:
+        result = started.run(shlex.join(found.argv), timeout_s=60)
+    assert result.output.strip() == "1.2.3"
+
+
+def test_script_outside_a_package_is_mounted_alone(tmp_path: Path) -> None:
+    """A package.json above a script that is not its command belongs to another project."""
+    (tmp_path / "package.json").write_text('{"bin": "other.js"}')
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/agent").write_text("console.log('1.2.3')\n")
+    adapter = make_adapter()
+    adapter.program = adapter.program.model_copy(update={"interpreter": "node", "packaged": ()})
+    if shutil.which("node") is None:
+        pytest.skip("Node.js is not installed")
+    for content in ('{"bin": "other.js"}', "{", "[]", '{"bin": [1]}'):
+        (tmp_path / "package.json").write_text(content)
+        assert find_program(adapter, tmp_path / "bin").mounts[0].directory == tmp_path / "bin"
+
+
+def test_mount_replaces_the_program_of_an_earlier_agent(tmp_path: Path) -> None:
+    def make_agent(directory: str) -> ExternalAgent:
+        mount = ProgramMount(directory=tmp_path / directory, inside="/opt/takeover/node_modules")
+        return ExternalAgent(
+            adapter=make_adapter(), program=AgentProgram(mounts=(mount,), argv=("agent",), version="1.0.0")
+        )
+
+    spec = make_agent("second").mount(
+        make_agent("first").mount(SandboxSpec(backend="host", directory=tmp_path))
+    )
+    assert [each.directory.name for each in spec.programs] == ["second"]
 
 
 def test_missing_program_names_its_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
