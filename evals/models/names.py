@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from langgraph_takeover.handoff.agents.names import AGENT_NAMES
+from langgraph_takeover.handoff.agent_names import AGENT_NAMES
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 ORACLE = "builtin:oracle"

@@ -33,7 +33,7 @@ from langgraph_takeover.evals.run.settings.point_selection import read_quotas
 from langgraph_takeover.evals.run.settings.shards import read_shard
 from langgraph_takeover.evals.run.settings.study import check_tiers, get_study
 from langgraph_takeover.evals.tasks import Task, TaskSourceError, load_tasks
-from langgraph_takeover.handoff.agents.names import AGENT_NAMES
+from langgraph_takeover.handoff.agent_names import AGENT_NAMES
 from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.handoff.trace.action import ActionProtocol
 from langgraph_takeover.sandbox.interface import BackendName, SandboxUnavailableError

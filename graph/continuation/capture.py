@@ -17,7 +17,7 @@ from langgraph_takeover.graph.continuation.files import (
 )
 from langgraph_takeover.graph.continuation.repository import Repository, find_repository
 from langgraph_takeover.graph.errors import CaptureError
-from langgraph_takeover.handoff.agents.names import AGENT_NAMES
+from langgraph_takeover.handoff.agent_names import AGENT_NAMES
 from langgraph_takeover.handoff.interop.recordings import infer_reads, list_handoff_points
 from langgraph_takeover.handoff.interop.sessions import (
     find_assigned_secrets,

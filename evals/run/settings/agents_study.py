@@ -8,7 +8,7 @@ from typing import Any
 
 from langgraph_takeover.evals.models import parse_model_name, split_agent
 from langgraph_takeover.evals.run.settings.config import RunUsageError
-from langgraph_takeover.handoff.agents.names import AGENT_NAMES
+from langgraph_takeover.handoff.agent_names import AGENT_NAMES
 from langgraph_takeover.handoff.views.names import CONTINUATION
 
 

@@ -58,7 +58,7 @@ def changes(trace: Trace) -> list[list[str]]:
 
 def test_codex_resumed_after_an_interruption() -> None:
     trace = load("codex.jsonl")
-    assert (trace.format, trace.agent, trace.model, trace.workspace) == (
+    assert (trace.format, f"{trace.agent} {trace.agent_version}", trace.model, trace.workspace) == (
         "codex",
         "codex 0.169.0",
         "gpt-5.5",
@@ -92,7 +92,7 @@ def test_compaction_keeps_the_increments() -> None:
 
 def test_claude_code_resumed_after_an_interruption() -> None:
     trace = load("claude-code.jsonl")
-    assert (trace.format, trace.agent, trace.model) == (
+    assert (trace.format, f"{trace.agent} {trace.agent_version}", trace.model) == (
         "claude-code",
         "claude-code 2.1.197",
         "claude-sonnet-4-5",
@@ -114,7 +114,11 @@ def test_claude_code_resumed_after_an_interruption() -> None:
 
 def test_qwen_code() -> None:
     trace = load("qwen-code.jsonl")
-    assert (trace.agent, trace.model, trace.task) == ("qwen-code 0.15.10", "m", "Fix the bug.")
+    assert (f"{trace.agent} {trace.agent_version}", trace.model, trace.task) == (
+        "qwen-code 0.15.10",
+        "m",
+        "Fix the bug.",
+    )
     found = observations(trace)
     assert found[:4] == [
         ("shell", 1, False),
@@ -135,7 +139,11 @@ def test_qwen_code() -> None:
 
 def test_opencode() -> None:
     trace = load("opencode.json")
-    assert (trace.agent, trace.model, trace.workspace) == ("opencode 1.18.33", "m", "/testbed")
+    assert (f"{trace.agent} {trace.agent_version}", trace.model, trace.workspace) == (
+        "opencode 1.18.33",
+        "m",
+        "/testbed",
+    )
     found = observations(trace)
     assert found[:3] == [("shell", 1, False), ("shell", 0, False), ("shell", None, False)]
     assert ("editor", None, True) in found
@@ -263,7 +271,11 @@ def test_rare_rows_of_codex() -> None:
         codex_item("function_call", name="exec_command", call_id="e", arguments="{broken"),
     ]  # fmt: skip
     trace = parse_trace(rows)
-    assert (trace.task, trace.agent, trace.workspace) == ("Fix it.", "codex 0.40.0", "/repo")
+    assert (trace.task, f"{trace.agent} {trace.agent_version}", trace.workspace) == (
+        "Fix it.",
+        "codex 0.40.0",
+        "/repo",
+    )
     actions = [event for event in trace.events if event.kind == "action"]
     commands = [e.arguments["command"] for e in actions]
     assert commands == ["pytest -q", "cd /x && sleep 9", "sleep 99", "C-c", ""]
