@@ -79,7 +79,8 @@ def normalize_call(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[s
         (_MULTI_EDIT_TOOLS, "edit"),
     ):
         if base_name in names and _find_first_value(arguments, _ARGUMENT_KEYS["path"]) is not None:
-            return "editor", _normalize_editor(command, arguments)
+            # Qwen Code and Gemini CLI number lines from 0 in their `offset`.
+            return "editor", _normalize_editor(command, arguments, starts_at_zero=base_name == "read_file")
     return name, {key: _to_text(value) for key, value in arguments.items() if value is not None}
 
 
@@ -103,7 +104,9 @@ def _normalize_shell(arguments: Mapping[str, Any]) -> dict[str, str]:
     return normalized
 
 
-def _normalize_editor(command: str, arguments: Mapping[str, Any]) -> dict[str, str]:
+def _normalize_editor(
+    command: str, arguments: Mapping[str, Any], *, starts_at_zero: bool = False
+) -> dict[str, str]:
     command = {"undo_edit": "undo", "replace": "str_replace"}.get(command, command)
     edits = arguments.get("edits")
     if command == "str_replace" and isinstance(edits, list) and edits:
@@ -123,9 +126,10 @@ def _normalize_editor(command: str, arguments: Mapping[str, Any]) -> dict[str, s
         edits = arguments.get("edits", arguments.get("new_source"))
         normalized["edits"] = json.dumps(edits, sort_keys=True)
     if command == "view" and isinstance(arguments.get("offset"), int):
-        normalized["start"] = str(arguments["offset"])
+        first = arguments["offset"] + (1 if starts_at_zero else 0)
+        normalized["start"] = str(first)
         if isinstance(arguments.get("limit"), int):
-            normalized["end"] = str(arguments["offset"] + arguments["limit"] - 1)
+            normalized["end"] = str(first + arguments["limit"] - 1)
     return normalized
 
 
