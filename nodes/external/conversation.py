@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, ToolMessage
@@ -15,10 +16,12 @@ from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.handoff.records.record import ExternalSession, HandoffRecord
 from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.handoff.views.recall import EVENT_FILES, build_event_files
 from langgraph_takeover.nodes.context.external_agent import ExternalAgent
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
+from langgraph_takeover.nodes.events import add_usage, find_spent_limit
 from langgraph_takeover.nodes.external.apis import ModelRequest
 from langgraph_takeover.nodes.external.pass_through import VendorModel
 from langgraph_takeover.nodes.external.process import ExternalProcess
@@ -127,6 +130,7 @@ def require_process(
         and process.held is not None
         and process.held.is_open
     ):
+        process.has_budget = partial(_has_budget, state, context)
         return process
     process = ExternalProcess(
         sandbox,
@@ -134,6 +138,7 @@ def require_process(
         lambda request: _answer_side(context, request),
         passes_on=isinstance(context.model, VendorModel),
     )
+    process.has_budget = partial(_has_budget, state, context)
     if session.companion is not None:
         session.companion.close()
     session.companion = process
@@ -222,6 +227,14 @@ def _answer_side(context: AgentContext, request: ModelRequest) -> AIMessage:
     """Ask the model for a subagent or a side task."""
     model = _bind(context, request)
     return ask_model(model, list(request.messages), timeout_s=context.model_timeout_s)
+
+
+def _has_budget(state: AgentState, context: AgentContext, usages: Sequence[Usage]) -> bool:
+    """Whether something of the run's budget is left after some requests of subagents and side tasks."""
+    spent = state["spent"]
+    for usage in usages:
+        spent = add_usage(spent, usage, context, 0.0, 0)
+    return find_spent_limit(spent, context) is None
 
 
 def _list_own_results(state: AgentState) -> frozenset[str]:
