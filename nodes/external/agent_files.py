@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 
 from langgraph_takeover.sandbox.interface import Sandbox
 
@@ -11,6 +12,15 @@ _TIMEOUT_S = 5
 _MAX_SESSION_BYTES = 20_000_000
 _SAFE_ID = re.compile(r"[\w.-]{1,200}")
 _IS_FILE = '[ -f "$file" ] && [ ! -L "$file" ]'
+
+
+def prepare_directory(sandbox: Sandbox, path: str, names: Sequence[str]) -> None:
+    """Remove everything that a command may have put in the place of a directory, or of files in it."""
+    directory = shlex.quote(path)
+    files = shlex.join(f"{path}/{name}" for name in names)
+    sandbox.inspect(
+        f"{{ [ -d {directory} ] && [ ! -L {directory} ]; }} || rm -rf -- {directory}; rm -rf -- {files}"
+    )
 
 
 def read_ends(sandbox: Sandbox, path: str, size: int) -> str:

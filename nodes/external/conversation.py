@@ -11,7 +11,13 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables import Runnable
 
 from langgraph_takeover.handoff import views
-from langgraph_takeover.handoff.agents.adapter import RESUME_MESSAGE, AgentAdapter, Launch, NativeSession
+from langgraph_takeover.handoff.agents.adapter import (
+    RESUME_MESSAGE,
+    AgentAdapter,
+    Launch,
+    NativeSession,
+    is_session_id,
+)
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.handoff.records.record import ExternalSession, HandoffRecord
@@ -76,7 +82,7 @@ def resume_session(agent: ExternalAgent | None, record: HandoffRecord) -> AgentS
         )
     if agent is None or record.external is None:
         return AgentState()
-    if not record.external.session_id:
+    if not is_session_id(record.external.session_id):
         raise SettingsError(
             f"view: record {record.id} has no session of {own} to continue (use another view)"
         )
@@ -142,19 +148,19 @@ def require_process(
     if session.companion is not None:
         session.companion.close()
     session.companion = process
-    if state["steps"] or state.get("view") == CONTINUATION:
-        launch = process.make_launch(RESUME_MESSAGE, state["external"]["session_id"])
+    # Until its first turn is complete, the state before it has no session.
+    session_id = state["external"]["session_id"]
+    if session_id and (state["steps"] or state.get("view") == CONTINUATION):
+        launch = process.make_launch(RESUME_MESSAGE, session_id)
         process.start(launch, None, timeout_s=_START_TIMEOUT_S)
         process.require_results(_list_own_results(state))
         return process
     opening = build_opening(state, context, process.make_launch())
     for path, text in opening.event_files.items():
         sandbox.write_file(path, text.encode())
-    session_id = opening.session.session_id if opening.session else None
-    process.start(
-        process.make_launch(opening.message, session_id), opening.session, timeout_s=_START_TIMEOUT_S
-    )
-    process.require_results(opening.call_ids)
+    launch = process.make_launch(opening.message, opening.session.session_id if opening.session else None)
+    process.start(launch, opening.session, timeout_s=_START_TIMEOUT_S)
+    process.require_results(opening.call_ids | _list_own_results(state))
     process.account = opening.account
     return process
 

@@ -13,7 +13,7 @@ from langgraph_takeover.handoff.agents.adapter import AgentOutput, Launch, Nativ
 from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.nodes.context.external_agent import ExternalAgent, ExternalAgentError
-from langgraph_takeover.nodes.external.agent_files import has_result, read_ends
+from langgraph_takeover.nodes.external.agent_files import has_result, prepare_directory, read_ends
 from langgraph_takeover.nodes.external.apis import write_reply
 from langgraph_takeover.nodes.external.apis.checks import limit_usage, list_results
 from langgraph_takeover.nodes.external.bridge import Bridge
@@ -29,6 +29,7 @@ AnswerSide = Callable[["ModelRequest"], AIMessage]
 _PORT = 8377
 _FILES = ".takeover"
 """Directory below the agent's home with its standard streams."""
+_FILE_NAMES = ("in", "out", "err", "start", "exit_code")
 _START_SCRIPT = """\
 cd {workspace} || exit 1
 {exports}
@@ -74,6 +75,7 @@ class ExternalProcess:
         self._running: dict[str, str] = {}
         """Commands in the background, by the agent's names for them."""
         self._home = sandbox.inspect('printf %s "$HOME"').output.strip() or "/root"
+        prepare_directory(sandbox, f"{self._home}/{_FILES}", _FILE_NAMES)
 
     def make_launch(self, message: str = "", session_id: str | None = None) -> Launch:
         return Launch(
@@ -120,7 +122,7 @@ class ExternalProcess:
         )
         quoted = shlex.quote(files)
         result = self.sandbox.run(
-            f"(rm -f {quoted}/exit_code; setsid sh {quoted}/start </dev/null >/dev/null 2>&1 & echo $!)",
+            f"(setsid sh {quoted}/start </dev/null >/dev/null 2>&1 & echo $!)",
             timeout_s=_COMMAND_TIMEOUT_S,
         )
         if not result.output.strip().isdigit():
@@ -133,7 +135,7 @@ class ExternalProcess:
             output = self._read_output()
             self.close()
             reason = "ended" if self.is_ended else f"did not ask its model within {timeout_s:.0f} s"
-            detail = output.message or _last_line(self._read_file("err"))
+            detail = _last_line(output.message or self._read_file("err"))
             raise ExternalAgentError(
                 f"{self.agent.name} {self.agent.program.version} {reason}: {detail or 'no output'}"
             )
@@ -303,4 +305,5 @@ class ExternalProcess:
 
 
 def _last_line(text: str) -> str:
-    return next((line.strip()[:300] for line in reversed(text.splitlines()) if line.strip()), "")
+    line = next((line.strip()[:300] for line in reversed(text.splitlines()) if line.strip()), "")
+    return "".join(each if each.isprintable() else "?" for each in line)
