@@ -245,6 +245,11 @@ class Bridge:
         kind = self._classify(request, head.headers)
         if kind == "main":
             return self._hold(HeldRequest(request, connection.is_peer_waiting))
+        if len(body) > self._limits.side_body_bytes:
+            limit = self._limits.side_body_bytes
+            raise HttpRefusalError(
+                413, "body size", f"the body of a side request is larger than {limit:,} bytes"
+            )
         return self._side.answer(kind, request, connection.is_peer_waiting)
 
     def _list_models(self) -> HttpReply:

@@ -15,6 +15,8 @@ class BridgeLimits(NamedTuple):
 
     body_bytes: int = 32 * MIB
     """Size of one request's body."""
+    side_body_bytes: int = 8 * MIB
+    """Size of the body of a subagent's request or a side task: each of them is paid for."""
     shared_body_bytes: int = 64 * MIB
     """Size of all bodies in memory at the same time."""
     body_bytes_per_s: int = 16 * MIB

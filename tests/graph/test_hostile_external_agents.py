@@ -48,7 +48,8 @@ while True:
         json.dump(kept, file)
     os.replace(path + ".new", path)
 E
-setsid python3 /tmp/attack.py >/tmp/log 2>&1 &"""
+setsid python3 /tmp/attack.py >/dev/null 2>&1 &
+sleep 0.5"""
 
 
 @pytest.fixture
