@@ -11,7 +11,7 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage, compute_tree_digest
 from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.session.observation import Observation
-from langgraph_takeover.nodes.state import AgentState, Spending, ThoughtEdgeState, get_task
+from langgraph_takeover.nodes.state import AgentState, Spending, StopReason, ThoughtEdgeState, get_task
 
 _REDACTION_MARGIN = 10_000
 """Characters around a cut that are redacted with it: half a secret is not recognized."""
@@ -108,6 +108,16 @@ def add_usage(
         seconds=spent["seconds"] + seconds,
         uncounted_calls=spent.get("uncounted_calls", 0) + uncounted_calls,
     )
+
+
+def find_spent_limit(spent: Spending, context: AgentContext) -> StopReason | None:
+    """Return the stop reason of a limit of tokens, cost or time that is reached; None if all have something left."""
+    tokens = spent["prompt_tokens"] + spent["completion_tokens"]
+    if context.max_tokens is not None and tokens >= context.max_tokens:
+        return "max_tokens"
+    if context.max_cost is not None and spent["cost"] >= context.max_cost:
+        return "max_cost"
+    return "max_seconds" if spent["seconds"] >= context.max_seconds else None
 
 
 def last_action(state: ThoughtEdgeState) -> Event:

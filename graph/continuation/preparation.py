@@ -39,7 +39,7 @@ from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
 from langgraph_takeover.nodes.external.conversation import Opening, build_record_opening
 from langgraph_takeover.sandbox.backends.checkouts import write_checkout
 from langgraph_takeover.sandbox.interface import Frozen
-from langgraph_takeover.sandbox.storage.removal import remove_tree
+from langgraph_takeover.sandbox.storage.removal import is_directory, remove_tree
 
 _MAX_INLINE_CHARS = 200
 _MAX_OWN_CHARS = 80
@@ -156,7 +156,7 @@ def _create_everything(
     )
     save(manifest)
     write_checkout(plan.record.required_snapshot, plan.store, plan.staging)
-    notes = NOTES_DIRECTORY if (plan.staging / ".git").is_dir() else ".takeover"
+    notes = NOTES_DIRECTORY if is_directory(plan.staging / ".git") else ".takeover"
     remove_tree(plan.staging / notes)  # of an earlier continuation
     launch = Launch(
         program=(plan.executable,),

@@ -11,6 +11,8 @@ from langgraph_takeover.sandbox.interface import Frozen
 
 _TIMEOUT_S = 60
 _OWN_VARIABLES = "GIT_"
+# A repository's own configuration can name programs that fetch missing objects, the checked-out commit among them.
+_NO_FETCH = {"GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1"}
 
 
 class Repository(Frozen):
@@ -28,6 +30,11 @@ def find_repository(directory: Path) -> Repository:
     root = Path(_run_git(directory, "rev-parse", "--show-toplevel"))
     if not root.is_absolute():
         raise CaptureError(f"{directory}: the repository has no files (pass --repository DIR)")
+    if not directory.resolve().is_relative_to(root.resolve()):
+        raise CaptureError(
+            f"{directory}: its configuration names files elsewhere: {root} (git config --unset core.worktree, or pass "
+            f"--repository {root})"
+        )
     git_directory = root / ".git"
     if git_directory.is_symlink() or not git_directory.is_dir():
         raise CaptureError(
@@ -56,7 +63,7 @@ def _run_git(directory: Path, *arguments: str) -> str:
             capture_output=True,
             check=False,
             timeout=_TIMEOUT_S,
-            env={**environment, "LC_ALL": "C"},
+            env={**environment, **_NO_FETCH, "LC_ALL": "C"},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CaptureError(f"git: {error} (install git)") from error

@@ -21,7 +21,12 @@ from langgraph_takeover.nodes.context.settings import (
     get_agent_context,
 )
 from langgraph_takeover.nodes.delegation.tool import build_delegate_tool, can_delegate
-from langgraph_takeover.nodes.events import add_usage, build_action_event, report_progress
+from langgraph_takeover.nodes.events import (
+    add_usage,
+    build_action_event,
+    find_spent_limit,
+    report_progress,
+)
 from langgraph_takeover.nodes.external.conversation import (
     bind_request,
     is_external,
@@ -233,15 +238,7 @@ def find_spent_budget(state: AgentState, context: AgentContext) -> StopReason | 
         return "max_steps"
     if context.max_events is not None and len(state.get("events", [])) >= context.max_events:
         return "max_events"
-    spent = state["spent"]
-    tokens = spent["prompt_tokens"] + spent["completion_tokens"]
-    if context.max_tokens is not None and tokens >= context.max_tokens:
-        return "max_tokens"
-    if context.max_cost is not None and spent["cost"] >= context.max_cost:
-        return "max_cost"
-    if spent["seconds"] >= context.max_seconds:
-        return "max_seconds"
-    return None
+    return find_spent_limit(state["spent"], context)
 
 
 def _stop_run(state: AgentState, context: AgentContext, reason: StopReason) -> AgentState:

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -58,6 +58,7 @@ class Bridge:
         classify: whose request it is, from the request and its headers.
         is_expected: whether a main request continues the conversation as the runtime knows it.
         answer_side: the reply to a child or aside request; called in threads of the bridge.
+        has_budget: whether another one may be asked, after the answers that `take_side_usage` has not returned yet.
         model_name: the one model that the bridge lists.
         accept_images: replace images by a marker, because requests are passed on unchanged.
     """
@@ -70,6 +71,7 @@ class Bridge:
         classify: Callable[[ModelRequest, Mapping[str, str]], RequestKind],
         is_expected: Callable[[ModelRequest], bool],
         answer_side: Callable[[ModelRequest], AIMessage],
+        has_budget: Callable[[Sequence[SideAnswer]], bool] = lambda answers: True,
         model_name: str = "model",
         accept_images: bool = False,
         limits: BridgeLimits | None = None,
@@ -78,7 +80,7 @@ class Bridge:
         """Refused requests by reason."""
         self._listener, self._api, self._limits = listener, api, limits or BridgeLimits()
         self._classify, self._is_expected = classify, is_expected
-        self._side = SideRequests(answer_side, self._limits)
+        self._side = SideRequests(answer_side, self._limits, has_budget)
         self._model_name, self._accept_images = model_name, accept_images
         self._changed = threading.Condition()
         self._held: HeldRequest | None = None
@@ -220,7 +222,7 @@ class Bridge:
 
     def _answer(self, head: RequestHead, connection: HttpConnection) -> HttpReply | None:
         """Return the reply to a request, None if there is none to send. Raises HttpRefusalError."""
-        if not self._rate.take():
+        if not self._rate.take_within(self._limits.wait_s):
             raise HttpRefusalError(429, "request rate", "too many requests per second")
         if head.path in ("/", "/v1/models"):
             if head.method not in ("GET", "HEAD"):
@@ -243,6 +245,11 @@ class Bridge:
         kind = self._classify(request, head.headers)
         if kind == "main":
             return self._hold(HeldRequest(request, connection.is_peer_waiting))
+        if len(body) > self._limits.side_body_bytes:
+            limit = self._limits.side_body_bytes
+            raise HttpRefusalError(
+                413, "body size", f"the body of a side request is larger than {limit:,} bytes"
+            )
         return self._side.answer(kind, request, connection.is_peer_waiting)
 
     def _list_models(self) -> HttpReply:

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables import Runnable
 
 from langgraph_takeover.handoff import views
-from langgraph_takeover.handoff.agents.adapter import RESUME_MESSAGE, AgentAdapter, Launch, NativeSession
+from langgraph_takeover.handoff.agents.adapter import (
+    RESUME_MESSAGE,
+    AgentAdapter,
+    Launch,
+    NativeSession,
+    is_session_id,
+)
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.handoff.records.record import ExternalSession, HandoffRecord
 from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.handoff.views.recall import EVENT_FILES, build_event_files
 from langgraph_takeover.nodes.context.external_agent import ExternalAgent
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
+from langgraph_takeover.nodes.events import add_usage, find_spent_limit
 from langgraph_takeover.nodes.external.apis import ModelRequest
 from langgraph_takeover.nodes.external.pass_through import VendorModel
 from langgraph_takeover.nodes.external.process import ExternalProcess
@@ -73,7 +82,7 @@ def resume_session(agent: ExternalAgent | None, record: HandoffRecord) -> AgentS
         )
     if agent is None or record.external is None:
         return AgentState()
-    if not record.external.session_id:
+    if not is_session_id(record.external.session_id):
         raise SettingsError(
             f"view: record {record.id} has no session of {own} to continue (use another view)"
         )
@@ -127,6 +136,7 @@ def require_process(
         and process.held is not None
         and process.held.is_open
     ):
+        process.has_budget = partial(_has_budget, state, context)
         return process
     process = ExternalProcess(
         sandbox,
@@ -134,22 +144,23 @@ def require_process(
         lambda request: _answer_side(context, request),
         passes_on=isinstance(context.model, VendorModel),
     )
+    process.has_budget = partial(_has_budget, state, context)
     if session.companion is not None:
         session.companion.close()
     session.companion = process
-    if state["steps"] or state.get("view") == CONTINUATION:
-        launch = process.make_launch(RESUME_MESSAGE, state["external"]["session_id"])
+    # Until its first turn is complete, the state before it has no session.
+    session_id = state["external"]["session_id"]
+    if session_id and (state["steps"] or state.get("view") == CONTINUATION):
+        launch = process.make_launch(RESUME_MESSAGE, session_id)
         process.start(launch, None, timeout_s=_START_TIMEOUT_S)
         process.require_results(_list_own_results(state))
         return process
     opening = build_opening(state, context, process.make_launch())
     for path, text in opening.event_files.items():
         sandbox.write_file(path, text.encode())
-    session_id = opening.session.session_id if opening.session else None
-    process.start(
-        process.make_launch(opening.message, session_id), opening.session, timeout_s=_START_TIMEOUT_S
-    )
-    process.require_results(opening.call_ids)
+    launch = process.make_launch(opening.message, opening.session.session_id if opening.session else None)
+    process.start(launch, opening.session, timeout_s=_START_TIMEOUT_S)
+    process.require_results(opening.call_ids | _list_own_results(state))
     process.account = opening.account
     return process
 
@@ -160,17 +171,28 @@ def build_opening(state: AgentState, context: AgentContext, launch: Launch) -> O
         return Opening(get_task(state).prompt)
     assert context.agent is not None
     record = context.session.records.load(state["record"])
-    return build_record_opening(record, state["view"], context.agent.adapter, launch)
+    return build_record_opening(
+        record, state["view"], context.agent.adapter, launch, window_tokens=context.known_window
+    )
 
 
 def build_record_opening(
-    record: HandoffRecord, view: str, adapter: AgentAdapter, launch: Launch, *, event_directory: str = ""
+    record: HandoffRecord,
+    view: str,
+    adapter: AgentAdapter,
+    launch: Launch,
+    *,
+    event_directory: str = "",
+    window_tokens: int | None = None,
 ) -> Opening:
     """Return how an agent continues a record under a view.
 
-    `event_directory` is where the files of events will be; by default in the agent's home. Raises UnknownViewError.
+    `event_directory` is where the files of events will be; by default in the agent's home. `window_tokens` is the model's
+    context window, if known. Raises UnknownViewError.
     """
     recipient = views.Recipient(protocol="native", has_event_files=True)
+    if window_tokens is not None:
+        recipient = recipient.model_copy(update={"window_tokens": window_tokens})
     build_history = views.HISTORIES.get(view)
     if build_history is not None:
         history = build_history(record, recipient)
@@ -222,6 +244,14 @@ def _answer_side(context: AgentContext, request: ModelRequest) -> AIMessage:
     """Ask the model for a subagent or a side task."""
     model = _bind(context, request)
     return ask_model(model, list(request.messages), timeout_s=context.model_timeout_s)
+
+
+def _has_budget(state: AgentState, context: AgentContext, usages: Sequence[Usage]) -> bool:
+    """Whether something of the run's budget is left after some requests of subagents and side tasks."""
+    spent = state["spent"]
+    for usage in usages:
+        spent = add_usage(spent, usage, context, 0.0, 0)
+    return find_spent_limit(spent, context) is None
 
 
 def _list_own_results(state: AgentState) -> frozenset[str]:

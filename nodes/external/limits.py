@@ -7,6 +7,7 @@ import time
 from typing import NamedTuple
 
 MIB = 1024**2
+_PAUSE_S = 0.05
 
 
 class BridgeLimits(NamedTuple):
@@ -14,6 +15,8 @@ class BridgeLimits(NamedTuple):
 
     body_bytes: int = 32 * MIB
     """Size of one request's body."""
+    side_body_bytes: int = 8 * MIB
+    """Size of the body of a subagent's request or a side task: each of them is paid for."""
     shared_body_bytes: int = 64 * MIB
     """Size of all bodies in memory at the same time."""
     body_bytes_per_s: int = 16 * MIB
@@ -29,6 +32,8 @@ class BridgeLimits(NamedTuple):
     requests: int = 10_000
     """Requests of a run."""
     requests_per_s: float = 50.0
+    wait_s: float = 5.0
+    """Time that a request waits for its turn under that rate: a burst of others must not end the agent."""
     side_requests: int = 50
     """Requests of subagents and for titles, of a run."""
     parallel_side_requests: int = 2
@@ -53,6 +58,15 @@ class TokenBucket:
                 return False
             self._units -= units
             return True
+
+    def take_within(self, seconds: float) -> bool:
+        """Wait for one unit; False if none is free in that time."""
+        ends_at = time.monotonic() + seconds
+        while not self.take():
+            if time.monotonic() >= ends_at:
+                return False
+            time.sleep(_PAUSE_S)
+        return True
 
 
 class ByteBudget:

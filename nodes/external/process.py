@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langchain_core.messages.ai import UsageMetadata
 
-from langgraph_takeover.handoff.agents.adapter import MAX_OUTPUT_BYTES, AgentOutput, Launch, NativeSession
+from langgraph_takeover.handoff.agents.adapter import (
+    MAX_OUTPUT_BYTES,
+    AgentOutput,
+    Launch,
+    NativeSession,
+    is_session_id,
+)
 from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.nodes.context.external_agent import ExternalAgent, ExternalAgentError
+from langgraph_takeover.nodes.external.agent_files import has_result, prepare_directory, read_ends
 from langgraph_takeover.nodes.external.apis import write_reply
+from langgraph_takeover.nodes.external.apis.checks import limit_usage, list_results
 from langgraph_takeover.nodes.external.bridge import Bridge
 from langgraph_takeover.nodes.external.error_output import find_error_line
 from langgraph_takeover.nodes.external.held_request import HeldRequest
@@ -23,12 +29,14 @@ from langgraph_takeover.nodes.session.external_turn import CallResult, ExternalT
 from langgraph_takeover.sandbox.interface import Sandbox
 
 if TYPE_CHECKING:
+    from langgraph_takeover.handoff.trace.events import Usage
     from langgraph_takeover.nodes.external.apis import ModelRequest
 
 AnswerSide = Callable[["ModelRequest"], AIMessage]
 _PORT = 8377
 _FILES = ".takeover"
 """Directory below the agent's home with its standard streams."""
+_FILE_NAMES = ("in", "out", "err", "start", "exit_code")
 _START_SCRIPT = """\
 cd {workspace} || exit 1
 {exports}
@@ -38,9 +46,9 @@ echo $? >{files}/exit_code
 _POLL_S, _SLICE_S = 0.3, 0.1
 _COMMAND_TIMEOUT_S = 30.0
 _SETTLE_S, _SIDE_S = 5.0, 120.0
+_END_S = 1.0
+"""Time to end after a reply without calls. An agent rarely asks again then, but another process may in its place."""
 _MAX_COMMAND_CHARS = 500
-_MAX_REPORTED_TOKENS = 200_000
-_SAFE_ID = re.compile(r"[\w.-]{1,200}")
 
 
 class ExternalProcess:
@@ -58,16 +66,22 @@ class ExternalProcess:
         """Duration of the last turn in seconds."""
         self.account: Mapping[str, int] = {}
         """What became of the events of a history that was written as the agent's session."""
+        self.has_budget: Callable[[Sequence[Usage]], bool] = lambda usages: True
+        """Whether subagents and side tasks may ask the model, after these uses since the last turn."""
         self._answer_side = answer_side
         self._passes_on = passes_on
         """Whether requests go to the vendor's own endpoint unchanged."""
-        self._expected: tuple[str, ...] | None = None
-        """Call ids whose results the next request must contain; None: any request."""
+        self._expected: tuple[str, ...] = ()
+        """Ids of the calls of the last reply."""
+        self._answered: frozenset[str] = frozenset()
+        """Ids of the calls whose results the next request must contain."""
         self._bridge: Bridge | None = None
+        self._has_asked = False
         self._pid = 0
         self._running: dict[str, str] = {}
         """Commands in the background, by the agent's names for them."""
         self._home = sandbox.inspect('printf %s "$HOME"').output.strip() or "/root"
+        prepare_directory(sandbox, f"{self._home}/{_FILES}", _FILE_NAMES)
 
     def make_launch(self, message: str = "", session_id: str | None = None) -> Launch:
         return Launch(
@@ -108,12 +122,13 @@ class ExternalProcess:
             classify=lambda request, headers: adapter.classify(request.body, headers),
             is_expected=self._is_expected,
             answer_side=self._answer_side,
+            has_budget=lambda answers: self.has_budget([each.usage for each in answers]),
             model_name=self.agent.model_name,
             accept_images=self._passes_on,
         )
         quoted = shlex.quote(files)
         result = self.sandbox.run(
-            f"(rm -f {quoted}/exit_code; setsid sh {quoted}/start </dev/null >/dev/null 2>&1 & echo $!)",
+            f"(setsid sh {quoted}/start </dev/null >/dev/null 2>&1 & echo $!)",
             timeout_s=_COMMAND_TIMEOUT_S,
         )
         if not result.output.strip().isdigit():
@@ -126,7 +141,7 @@ class ExternalProcess:
             output = self._read_output()
             self.close()
             reason = "ended" if self.is_ended else f"did not ask its model within {timeout_s:.0f} s"
-            detail = output.message or find_error_line(self._read_file("err"))
+            detail = find_error_line(output.message) or find_error_line(self._read_file("err"))
             raise ExternalAgentError(
                 f"{self.agent.name} {self.agent.program.version} {reason}: {detail or 'no output'}"
             )
@@ -147,7 +162,9 @@ class ExternalProcess:
         known, started = len(self.list_messages()), time.monotonic()
         calls = [*reply.tool_calls, *reply.invalid_tool_calls]
         self._expected = tuple(str(call["id"]) for call in calls)
-        self.held.reply(write_reply(self.held.request, _limit_usage(reply)))
+        self._answered = list_results(self.held.request) | frozenset(self._expected)
+        self._has_asked = True
+        self.held.reply(write_reply(self.held.request, limit_usage(reply)))
         self.held = None
         self._wait(timeout_s)
         self.last_turn_s = time.monotonic() - started
@@ -197,8 +214,7 @@ class ExternalProcess:
     def require_results(self, call_ids: frozenset[str]) -> None:
         """Raise ExternalAgentError unless the pending request contains the results of these calls."""
         assert self.held is not None
-        present = {each.tool_call_id for each in self.held.request.messages if isinstance(each, ToolMessage)}
-        if missing := call_ids - present:
+        if missing := call_ids - list_results(self.held.request):
             self.close()
             raise ExternalAgentError(
                 f"{self.agent.name}: its session lacks {len(missing)} of {len(call_ids)} results of the earlier "
@@ -206,28 +222,32 @@ class ExternalProcess:
             )
 
     def _is_expected(self, request: ModelRequest) -> bool:
-        if not self._expected:
-            return True
-        present = {each.tool_call_id for each in request.messages if isinstance(each, ToolMessage)}
-        return present.issuperset(self._expected)
+        return list_results(request) >= self._answered
 
     def _wait(self, timeout_s: float) -> None:
         """Wait until the agent asks or ends, or the time is over. Limits of the sandbox hold meanwhile."""
         assert self._bridge is not None
         deadline = time.monotonic() + timeout_s
-        while self.held is None and (remaining := deadline - time.monotonic()) > 0:
-            self.held = self._bridge.wait(min(_POLL_S, remaining))
-            if self.held is not None:
+        grace_s = _END_S if self._has_asked and not self._expected else 0.0
+        while (remaining := deadline - time.monotonic()) > 0:
+            held = self._bridge.wait(min(_POLL_S, remaining))
+            if not self._is_running(_SLICE_S if held is None else grace_s):
+                self.is_ended = True
+                return
+            if held is not None and held.is_open:
+                self.held = held
                 self._settle()
                 return
-            # A command in the agent's shell, because the sandbox checks its limits while one runs.
-            alive = self.sandbox.run(
-                f"kill -0 {self._pid} 2>/dev/null && sleep {_SLICE_S}", timeout_s=_COMMAND_TIMEOUT_S
-            )
-            if alive.exit_code != 0:
-                self.held = self._bridge.wait(0)
-                self.is_ended = self.held is None
-                return
+
+    def _is_running(self, seconds: float) -> bool:
+        """Whether the agent runs, and still does after some seconds.
+
+        A command in the agent's shell, because the sandbox checks its limits while one runs.
+        """
+        check = f"kill -0 {self._pid} 2>/dev/null"
+        pauses = round(seconds / _SLICE_S)
+        command = " && ".join([check, *([f"sleep {_SLICE_S}", check] * pauses)])
+        return self.sandbox.run(command, timeout_s=_COMMAND_TIMEOUT_S).exit_code == 0
 
     def _settle(self) -> None:
         """Wait until the agent's session file has the last result, and no subagent's request is open."""
@@ -236,18 +256,12 @@ class ExternalProcess:
         deadline = time.monotonic() + _SIDE_S
         while self._bridge.open_side_requests and time.monotonic() < deadline:
             time.sleep(0.01)
-        last = self._expected[-1] if self._expected else ""
-        if not (self.session_id and _SAFE_ID.fullmatch(self.session_id) and _SAFE_ID.fullmatch(last)):
+        if not self._expected or not is_session_id(self.session_id):
             return
         pattern = self.agent.adapter.session_glob(self.session_id, self.sandbox.workspace)
-        if not pattern:
-            return
-        # Twice: the call has the same id as its result.
-        check = f"cat {shlex.quote(self._home)}/{pattern} 2>/dev/null | tail -c 20000000 | grep -cF -- {shlex.quote(last)}"
         deadline = time.monotonic() + _SETTLE_S
-        while time.monotonic() < deadline:
-            count = self.sandbox.inspect(check).output.strip()
-            if count.isdigit() and int(count) >= 2:
+        while pattern and time.monotonic() < deadline:
+            if has_result(self.sandbox, self._home, pattern, self._expected[-1]):
                 return
             time.sleep(0.02)
 
@@ -293,18 +307,4 @@ class ExternalProcess:
         return output
 
     def _read_file(self, name: str) -> str:
-        path = shlex.quote(f"{self._home}/{_FILES}/{name}")
-        size = MAX_OUTPUT_BYTES // 2
-        return self.sandbox.inspect(f"{{ head -c {size}; echo; tail -c {size}; }} <{path} 2>/dev/null").output
-
-
-def _limit_usage(reply: AIMessage) -> AIMessage:
-    """Return a reply whose reported prompt keeps agents from compacting: Codex does above 258,000 tokens."""
-    usage = reply.usage_metadata
-    if usage is None or usage["input_tokens"] <= _MAX_REPORTED_TOKENS:
-        return reply
-    total = _MAX_REPORTED_TOKENS + usage["output_tokens"]
-    limited = UsageMetadata(
-        input_tokens=_MAX_REPORTED_TOKENS, output_tokens=usage["output_tokens"], total_tokens=total
-    )
-    return reply.model_copy(update={"usage_metadata": limited})
+        return read_ends(self.sandbox, f"{self._home}/{_FILES}/{name}", MAX_OUTPUT_BYTES // 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from langchain_core.messages import AIMessage
@@ -35,8 +35,13 @@ class SideAnswer(NamedTuple):
 class SideRequests:
     """The side requests of a run: bounded in number, and in how many are answered at the same time."""
 
-    def __init__(self, answer: Callable[[ModelRequest], AIMessage], limits: BridgeLimits) -> None:
-        self._ask, self._limits = answer, limits
+    def __init__(
+        self,
+        answer: Callable[[ModelRequest], AIMessage],
+        limits: BridgeLimits,
+        has_budget: Callable[[Sequence[SideAnswer]], bool],
+    ) -> None:
+        self._ask, self._limits, self._has_budget = answer, limits, has_budget
         self._answers: list[SideAnswer] = []
         self._open = self._total = 0
         self._lock = threading.Lock()
@@ -71,6 +76,10 @@ class SideRequests:
             with self._slots:
                 if not is_waiting():
                     raise PeerLostError("the sender of a side request left")
+                with self._lock:
+                    answers = tuple(self._answers)
+                if not self._has_budget(answers):
+                    raise HttpRefusalError(429, "spent budget", "the budget of the run is spent")
                 return self._answer_now(kind, request)
         finally:
             with self._lock:

@@ -14,7 +14,8 @@ _TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "refusal")
 _IMAGE_PARTS = ("image", "input_image", "image_url")
 _FILE_PARTS = ("document", "input_file", "file", "input_audio", "audio", "video_url")
 _MAX_ID_CHARS = 200
-_NO_RESULT = "No result of this call was recorded."
+NO_RESULT = "No result of this call was recorded."
+"""Text that stands for a missing result."""
 
 
 class Call(NamedTuple):
@@ -184,7 +185,7 @@ def _pair_results(messages: list[BaseMessage]) -> list[BaseMessage]:
         if isinstance(message, AIMessage):
             for call in (*message.tool_calls, *message.invalid_tool_calls):
                 call_id = call["id"] or ""
-                group[call_id] = ToolMessage(_NO_RESULT, tool_call_id=call_id, status="error")
+                group[call_id] = ToolMessage(NO_RESULT, tool_call_id=call_id, status="error")
                 pending[call_id] = group
         groups.append((message, group))
     return [each for message, results in groups for each in (message, *results.values())]

@@ -14,7 +14,14 @@ from langgraph_takeover.handoff.readers.external.session_files import SessionErr
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.handoff.text import files
 
-from ...agent_sessions import EDIT, list_default_steps, write_claude_session, write_codex_session
+from ...agent_sessions import (
+    EDIT,
+    list_default_steps,
+    make_repository,
+    run_git,
+    write_claude_session,
+    write_codex_session,
+)
 from .conftest import Workplace
 
 
@@ -144,3 +151,29 @@ def test_links_in_the_repository_are_kept_as_links(
     assert (done.directory / "loop").is_symlink()
     assert not (done.directory / "pipe").exists()
     assert (done.directory / "tool").stat().st_mode & 0o7777 == 0o755
+
+
+def test_a_repository_starts_no_program(workplace: Workplace, tmp_path: Path) -> None:
+    """Git fetches a missing commit with a program that the repository's configuration names."""
+    proof = tmp_path / "started"
+    for name, value in {
+        "core.repositoryFormatVersion": "1",
+        "core.fsmonitor": f"touch {proof}",
+        "core.sshCommand": f"touch {proof}",
+        "extensions.partialClone": "origin",
+        "remote.origin.promisor": "true",
+        "remote.origin.url": f"ext::touch {proof}",
+        "protocol.ext.allow": "always",
+    }.items():
+        run_git(workplace.repository, "config", name, value)
+    (workplace.repository / ".git/HEAD").write_text("1" * 40 + "\n")
+    with pytest.raises(CaptureError, match="no commit yet"):
+        workplace.capture()
+    assert not proof.exists()
+
+
+def test_a_repository_names_no_other_one(workplace: Workplace, tmp_path: Path) -> None:
+    other = make_repository(tmp_path / "other")
+    run_git(workplace.repository, "config", "core.worktree", str(other))
+    with pytest.raises(CaptureError, match="names files elsewhere"):
+        workplace.capture()

@@ -370,6 +370,19 @@ def test_bodies_share_one_budget(serve: ServeBridge) -> None:
     assert client.send(body("x" * 900_000), X_Kind="aside")[0] == 200
 
 
+def test_side_requests_have_smaller_bodies(serve: ServeBridge) -> None:
+    client = serve(LIMITS._replace(side_body_bytes=1_000))
+    assert [client.send(body("x" * size), X_Kind="aside")[0] for size in (500, 1_000)] == [200, 413]
+    assert client.bridge.refused == {"body size": 1}
+
+
+def test_a_request_waits_for_its_turn(serve: ServeBridge) -> None:
+    client = serve(BridgeLimits(requests_per_s=20))
+    assert {client.send(body(), X_Kind="aside")[0] for _ in range(30)} == {200}
+    client = serve(BridgeLimits(requests_per_s=1, wait_s=0.1))
+    assert [client.send(body(), X_Kind="aside")[0] for _ in range(2)] == [200, 429]
+
+
 def test_the_rates_are_limited(serve: ServeBridge) -> None:
     client = serve(BridgeLimits(requests_per_s=5, requests=8))
     statuses = [client.send(body(), X_Kind="aside")[0] for _ in range(12)]

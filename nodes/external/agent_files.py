@@ -1,0 +1,50 @@
+"""The files of an agent in its sandbox. Its commands can replace each of them, by a pipe or an endless one as well."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from langgraph_takeover.sandbox.interface import Sandbox
+
+_TIMEOUT_S = 5
+_MAX_SESSION_BYTES = 20_000_000
+_SAFE_ID = re.compile(r"[\w.-]{1,200}")
+_IS_FILE = '[ -f "$file" ] && [ ! -L "$file" ]'
+
+
+def prepare_directory(sandbox: Sandbox, path: str, names: Sequence[str]) -> None:
+    """Remove everything that a command may have put in the place of a directory, or of files in it."""
+    directory = shlex.quote(path)
+    files = shlex.join(f"{path}/{name}" for name in names)
+    sandbox.inspect(
+        f"{{ [ -d {directory} ] && [ ! -L {directory} ]; }} || rm -rf -- {directory}; rm -rf -- {files}"
+    )
+
+
+def read_ends(sandbox: Sandbox, path: str, size: int) -> str:
+    """Return the first and the last `size` bytes of a regular file; nothing for anything else."""
+    # One open file: what the first command has read, the second does not repeat.
+    ends = f'{{ head -c {size}; echo; tail -c {size}; }} <"$file"'
+    return _inspect(sandbox, f"file={shlex.quote(path)}; {_IS_FILE} && {ends}")
+
+
+def has_result(sandbox: Sandbox, home: str, pattern: str, call_id: str) -> bool:
+    """Return whether the session file contains the result of a call. `pattern` is relative to the agent's home.
+
+    An id that cannot be searched counts as found.
+    """
+    if not _SAFE_ID.fullmatch(call_id):
+        return True
+    tail = f'{_IS_FILE} && tail -c {_MAX_SESSION_BYTES} -- "$file"'
+    # Twice: the call has the same id as its result.
+    script = (
+        f"for file in {shlex.quote(home)}/{pattern}; do {tail}; done | "
+        f"grep -oF -- {shlex.quote(call_id)} | head -n 2 | wc -l"
+    )
+    return _inspect(sandbox, script).strip() == "2"
+
+
+def _inspect(sandbox: Sandbox, script: str) -> str:
+    return sandbox.inspect(f"timeout -s KILL {_TIMEOUT_S} sh -c {shlex.quote(script)} 2>/dev/null").output

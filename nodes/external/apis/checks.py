@@ -1,0 +1,32 @@
+"""What the runtime reads from requests, and changes in replies, of every API."""
+
+from __future__ import annotations
+
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages.ai import UsageMetadata
+
+from langgraph_takeover.nodes.external.apis.conversation import NO_RESULT
+from langgraph_takeover.nodes.external.apis.model_request import ModelRequest
+
+_MAX_REPORTED_TOKENS = 200_000
+
+
+def list_results(request: ModelRequest) -> frozenset[str]:
+    """List the calls whose results a request contains."""
+    return frozenset(
+        each.tool_call_id
+        for each in request.messages
+        if isinstance(each, ToolMessage) and each.text != NO_RESULT
+    )
+
+
+def limit_usage(reply: AIMessage) -> AIMessage:
+    """Return a reply whose reported prompt keeps agents from compacting: Codex does above 258,000 tokens."""
+    usage = reply.usage_metadata
+    if usage is None or usage["input_tokens"] <= _MAX_REPORTED_TOKENS:
+        return reply
+    total = _MAX_REPORTED_TOKENS + usage["output_tokens"]
+    limited = UsageMetadata(
+        input_tokens=_MAX_REPORTED_TOKENS, output_tokens=usage["output_tokens"], total_tokens=total
+    )
+    return reply.model_copy(update={"usage_metadata": limited})
