@@ -15,7 +15,7 @@ from langgraph_takeover.handoff.agent_names import AGENT_NAMES
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 ORACLE = "builtin:oracle"
-MODEL_NAME_FORMS = "openai:NAME, replay:FILE, builtin:oracle, or AGENT:MODEL with an external agent"
+MODEL_NAME_FORMS = "openai:NAME, replay:FILE or builtin:oracle"
 NATIVE = "native"
 """The kind of a model at the endpoint of an external agent's vendor."""
 ENTRY = "entry"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from langgraph_takeover.agents import AgentProgramError, external_agent
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.settings.config import RunConfig, RunUsageError
 from langgraph_takeover.evals.run.settings.entries import check_windows
@@ -51,6 +50,8 @@ def check_run(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
 
 def _check_agents(config: RunConfig) -> None:
     """Raises RunUsageError if the program of an external agent is missing, or the sandbox cannot mount it."""
+    from langgraph_takeover.agents import AgentProgramError, external_agent
+
     agents = {models.split_agent(name)[0] for name in (*config.predecessors, *config.successors)} - {""}
     if agents and config.sandbox == "process":
         raise RunUsageError(

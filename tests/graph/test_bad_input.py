@@ -147,7 +147,7 @@ def test_options_have_the_types_of_the_settings() -> None:
         (run, options.AgentRunOptions, agents | run_options),
         (run_team, options.TeamRunOptions, agents | run_options | team),
         (take_over, options.AgentRunOptions, agents | run_options),
-        (deliver, options.DeliveryOptions, (agents | run_options) - {"agent"}),
+        (deliver, options.DeliveryOptions, (agents | run_options) - {"agent_name"}),
         (resume, options.TeamRunOptions, agents | run_options | team),
     ):
         assert Unpack[kind] in get_type_hints(call).values()

@@ -130,7 +130,17 @@ def test_run_resumes_after_a_crash(bench: RunHarness, agent: ExternalAgent, step
     assert not any("Continue from where" in each.text for each in model.seen[-1])
 
 
-@pytest.mark.parametrize("view", ["transcript", "payload", "structured", "cited", "trace", "repository"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        "transcript",
+        "cited",
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ("payload", "structured", "trace", "repository")
+        ),
+    ],
+)
 def test_successor_gets_the_view(bench: RunHarness, agent: ExternalAgent, view: str) -> None:
     begun = bench.run(
         scripted_model(call("cat pkg/core.py"), call(EDIT), finish()), agent=agent, points=ALL_POINTS
