@@ -6,12 +6,32 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from langgraph_takeover.handoff.agents.adapter import AgentAdapter, Launch
 from langgraph_takeover.sandbox.interface import Sandbox
 
+_START_SCRIPT = """\
+cd {workspace} || exit 1
+{exports}
+{argv} <{files}/in >{files}/out 2>{files}/err
+echo $? >{files}/exit_code
+"""
 _TIMEOUT_S = 5
 _MAX_SESSION_BYTES = 20_000_000
 _SAFE_ID = re.compile(r"[\w.-]{1,200}")
 _IS_FILE = '[ -f "$file" ] && [ ! -L "$file" ]'
+
+
+def build_start_files(adapter: AgentAdapter, launch: Launch, directory: str) -> dict[str, str]:
+    """Return the files of a start by their absolute paths: the agent's settings, and the script `start` in `directory`."""
+    setup, command = adapter.setup(launch), adapter.command(launch)
+    script = _START_SCRIPT.format(
+        workspace=shlex.quote(launch.workspace),
+        exports="\n".join(f"export {name}={shlex.quote(value)}" for name, value in setup.environment.items()),
+        argv=shlex.join(command.argv),
+        files=shlex.quote(directory),
+    )
+    files = {f"{launch.home}/{path}": text for path, text in setup.files.items()}
+    return files | {f"{directory}/in": command.stdin, f"{directory}/start": script, f"{directory}/out": ""}
 
 
 def prepare_directory(sandbox: Sandbox, path: str, names: Sequence[str]) -> None:

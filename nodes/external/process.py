@@ -19,7 +19,12 @@ from langgraph_takeover.handoff.agents.adapter import (
 from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.nodes.context.external_agent import ExternalAgent, ExternalAgentError
-from langgraph_takeover.nodes.external.agent_files import has_result, prepare_directory, read_ends
+from langgraph_takeover.nodes.external.agent_files import (
+    build_start_files,
+    has_result,
+    prepare_directory,
+    read_ends,
+)
 from langgraph_takeover.nodes.external.apis import write_reply
 from langgraph_takeover.nodes.external.apis.checks import limit_usage, list_results
 from langgraph_takeover.nodes.external.bridge import Bridge
@@ -37,12 +42,6 @@ _PORT = 8377
 _FILES = ".takeover"
 """Directory below the agent's home with its standard streams."""
 _FILE_NAMES = ("in", "out", "err", "start", "exit_code")
-_START_SCRIPT = """\
-cd {workspace} || exit 1
-{exports}
-{argv} <{files}/in >{files}/out 2>{files}/err
-echo $? >{files}/exit_code
-"""
 _POLL_S, _SLICE_S = 0.3, 0.1
 _COMMAND_TIMEOUT_S = 30.0
 _SETTLE_S, _SIDE_S = 5.0, 120.0
@@ -100,20 +99,9 @@ class ExternalProcess:
         Raises ExternalAgentError if the agent ends before, or does not ask in time.
         """
         adapter = self.agent.adapter
-        setup, command = adapter.setup(launch), adapter.command(launch)
         files = f"{self._home}/{_FILES}"
-        exports = "\n".join(
-            f"export {name}={shlex.quote(value)}" for name, value in setup.environment.items()
-        )
-        script = _START_SCRIPT.format(
-            workspace=shlex.quote(launch.workspace),
-            exports=exports,
-            argv=shlex.join(command.argv),
-            files=shlex.quote(files),
-        )
-        written = {f"{self._home}/{path}": text for path, text in setup.files.items()}
+        written = build_start_files(adapter, launch, files)
         written |= {f"{self._home}/{path}": text for path, text in (session.files if session else {}).items()}
-        written |= {f"{files}/in": command.stdin, f"{files}/start": script, f"{files}/out": ""}
         for path, text in written.items():
             self.sandbox.write_file(path, text.encode())
         self._bridge = Bridge(

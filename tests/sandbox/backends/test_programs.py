@@ -87,6 +87,7 @@ def test_two_programs_with_one_path(tmp_path: Path) -> None:
         SandboxSpec(backend="host", directory=tmp_path, programs=programs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_busy", [False, True])
 @pytest.mark.parametrize("is_copied", [False, True])
 def test_a_complete_systems_snapshot_contains_no_program(

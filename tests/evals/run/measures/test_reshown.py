@@ -124,6 +124,7 @@ def test_long_lines_count_in_part() -> None:
     assert 0.4 < step.share < 0.65
 
 
+@pytest.mark.slow
 def test_figures_do_not_depend_on_successors_measured_before() -> None:
     known = "\n".join(f"value_{number} = compute(first)" for number in range(600))
     predecessor = build_steps(("cat a.py", known), ("sed -i 's/first/second, third/' a.py", "", "a.py"))
