@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, get_args
 
@@ -30,6 +31,9 @@ def harbor(tmp_path_factory: pytest.TempPathFactory) -> Harbor:
     return create_environment(tmp_path_factory.mktemp("harbor") / "env")
 
 
+SESSIONS = Path(__file__).parents[1] / "handoff" / "readers" / "sessions"
+
+
 def export_files(source: Path, out: Path) -> list[Path]:
     """Export all traces below a directory; return the documents, which contain the identical traces."""
     done = call_main(export, source, "--out", out)
@@ -37,7 +41,8 @@ def export_files(source: Path, out: Path) -> list[Path]:
     assert "error" not in done.stderr
     documents = sorted(out.iterdir())
     written = [trace for path in documents for trace in read_traces(path)]
-    originals = [trace for path in sorted(source.rglob("*.json")) for trace in read_traces(path)]
+    sources = sorted(each for each in source.rglob("*") if each.suffix in (".json", ".jsonl"))
+    originals = [trace for path in sources for trace in read_traces(path)]
     assert sorted(map(repr, written)) == sorted(map(repr, originals))
     return documents
 
@@ -60,7 +65,10 @@ def test_the_validator_refuses_own_fields_outside_extra(harbor: Harbor, tmp_path
 def test_recordings_of_every_format(harbor: Harbor, tmp_path: Path) -> None:
     newer = {**RECORDINGS["swe-agent 1"], "replay_config": "{}"}
     recorded = {**RECORDINGS, "mini v1": recording(*STEPS), "swe-agent 1": newer}
-    documents = export_files(write(tmp_path / "in", recorded), tmp_path / "out")
+    directory = write(tmp_path / "in", recorded)
+    for name in ("codex.jsonl", "claude-code.jsonl", "qwen-code.jsonl", "opencode.json"):
+        shutil.copy(SESSIONS / name, directory)
+    documents = export_files(directory, tmp_path / "out")
     assert harbor.validate(documents) == {}
     formats = {trace.format for path in documents for trace in read_traces(path) if isinstance(trace, Trace)}
     assert formats == {*get_args(TraceFormat)} - {"takeover"}
