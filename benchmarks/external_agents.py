@@ -1,6 +1,6 @@
 """External agents under the runtime, against the same programs alone: steps, starts and snapshots.
 
-Both run the same scripted replies, each a call of `true`. Alone, the program runs on this host without a sandbox, and an
+Both run the same scripted replies, each a command that does nothing. Alone, the program runs on this host without a sandbox, and an
 endpoint answers it at once. Under the runtime each step is also held, saved as a checkpoint, and saved as a snapshot.
 """
 
@@ -31,6 +31,7 @@ from langgraph_takeover.handoff.agents.contract.wire import ScriptedReply
 from langgraph_takeover.handoff.trace.action import Action
 
 _TASK = "Run the commands."
+_END = Action("finish", {"message": "Done."})
 _EPILOG = """Examples:
 
 python benchmarks/external_agents.py
@@ -57,8 +58,8 @@ class _CallModel(BaseChatModel):
         self.asked_at.append(time.monotonic())
         done = sum(isinstance(each, AIMessage) for each in messages)
         reply = AIMessage("Done.", response_metadata={"finish_reason": "stop"})
-        if done < self.steps:
-            call = self.agent.adapter.write_call(Action("shell", {"command": "true"}), "/testbed")
+        action = _make_command(done) if done < self.steps else _END
+        if call := self.agent.adapter.write_call(action, "/testbed"):
             reply.tool_calls = [{"name": call.name, "args": dict(call.arguments), "id": f"call_{done:04}"}]
         return ChatResult(generations=[ChatGeneration(message=reply)])
 
@@ -100,6 +101,11 @@ def main(
     print_figures(f"{steps} steps, medians of {rounds} runs, {files:,} files", figures, as_json=as_json)
 
 
+def _make_command(number: int) -> Action:
+    """A command for a step; Qwen Code ends a run that repeats itself."""
+    return Action("shell", {"command": f"true {number}"})
+
+
 def _measure_agent(
     agent: ExternalAgent, spec: SandboxSpec, work: Path, steps: int, rounds: int
 ) -> list[Figure]:
@@ -129,8 +135,8 @@ def _compare(name: str, unit: str, ours: list[float], alone: list[float]) -> Fig
 
 def _time_alone(agent: ExternalAgent, directory: Path, steps: int) -> _Times:
     """The program without sandbox and runtime."""
-    call = agent.adapter.write_call(Action("shell", {"command": "true"}), str(directory))
-    replies = [ScriptedReply("", {f"call_{number:04}": call}) for number in range(steps)]
+    calls = [agent.adapter.write_call(_make_command(number), str(directory)) for number in range(steps)]
+    replies = [ScriptedReply("", {f"call_{number:04}": call}) for number, call in enumerate(calls)]
     kit = AgentKit(agent.adapter, agent.program.host_argv, directory)
     times: list[float] = []
     with ScriptedEndpoint(agent.adapter, [*replies, ScriptedReply("Done.")]) as endpoint:
