@@ -46,6 +46,13 @@ def skip_missing(reason: str) -> None:
     pytest.skip(reason)
 
 
+def skip_missing_agent(name: str, reason: str) -> None:
+    """Skip a test that needs an external agent; only the proprietary one may be missing in continuous integration."""
+    if name == "claude-code":
+        pytest.skip(f"Claude Code is proprietary, and the user installs it: {reason}")
+    skip_missing(reason)
+
+
 @contextlib.contextmanager
 def mount(*arguments: str | Path) -> Iterator[None]:
     """Mount a file system at the last argument, if this user may; unmount it at the end."""

@@ -31,7 +31,7 @@ Examples:
 
   handoff capture --agent claude-code
 
-  handoff capture --agent codex --session 019aa3 --repository ~/work/shop
+  handoff capture --agent codex --session 019aa3 --repository ../shop
 
 Saves the newest session of the agent in this repository, and the repository as it is now with uncommitted, untracked and
 ignored files, as a record. The session and the repository are only read. Secrets in the session are redacted; the

@@ -166,7 +166,7 @@ def load_config_as(out: Path, kind: type[_ConfigT]) -> _ConfigT:
 
 
 def read_views(text: str) -> tuple[str, ...]:
-    """The selected views, the baseline first; `continuation` is none of `all`. Raises RunUsageError."""
+    """The selected views, the baseline first. `all` does not include `continuation`. Raises RunUsageError."""
     from langgraph_takeover.handoff.views import VIEWS
 
     known = (*VIEWS, CONTINUATION)

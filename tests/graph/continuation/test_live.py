@@ -1,6 +1,6 @@
 """Real programs: a session of Codex is captured, continued in Claude Code, captured again and continued in Codex.
 
-The model is a script on loopback. The programs come from PATH, or from the directory that TAKEOVER_AGENTS names.
+The model is a script on loopback. The programs come from PATH, or from the directory that TAKEOVER_TEST_AGENTS names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.sandbox.backends import host
 
 from ...agent_sessions import SECRET, TASK, describe_tree, make_repository, run_git
-from ...conftest import skip_missing
+from ...conftest import skip_missing, skip_missing_agent
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
@@ -90,10 +90,10 @@ def script_replies(agent: str, commands: Sequence[str]) -> list[ScriptedReply]:
 
 @pytest.fixture
 def user(tmp_path: Path) -> LiveUser:
-    programs = os.pathsep.join(filter(None, (os.environ.get("TAKEOVER_AGENTS"), os.environ["PATH"])))
+    programs = os.pathsep.join(filter(None, (os.environ.get("TAKEOVER_TEST_AGENTS"), os.environ["PATH"])))
     for agent, name in PROGRAMS.items():
         if shutil.which(name, path=programs) is None:
-            pytest.skip(f"{agent} is not installed: {find_adapter(agent).program.install}")
+            skip_missing_agent(agent, f"{agent} is not installed ({find_adapter(agent).program.install})")
     if reason := host.unavailable_reason():
         skip_missing(reason)
     return LiveUser(tmp_path, programs)

@@ -16,6 +16,8 @@ from langgraph_takeover.handoff.agents.adapter import AgentAdapter
 from langgraph_takeover.handoff.agents.contract import *  # noqa: F403
 from langgraph_takeover.nodes.context.agent_program import AgentProgramError, find_program
 
+from ...conftest import skip_missing_agent
+
 
 @pytest.fixture(params=ADAPTERS)
 def adapter(request: pytest.FixtureRequest) -> AgentAdapter:
@@ -29,4 +31,4 @@ def program(adapter: AgentAdapter) -> tuple[str, ...]:
     try:
         return find_program(adapter, path).host_argv
     except AgentProgramError as error:
-        pytest.skip(str(error))
+        skip_missing_agent(adapter.name, str(error))

@@ -19,6 +19,8 @@ from langgraph_takeover.handoff.readers.external.session_files import (
 )
 from langgraph_takeover.handoff.trace.events import Trace
 
+from ...conftest import skip_missing
+
 ROOT = Path(__file__).parents[3]
 SESSIONS = Path(__file__).parent / "sessions"
 CODEX_IDS = ("01a213aa-7c9b-7000-8000-000000000001", "01a213aa-7c9b-7000-8000-000000000002")
@@ -122,7 +124,7 @@ def test_other_directories_by_variable(home: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 def test_opencode_exports_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("opencode") is None:
-        pytest.skip("requires opencode on PATH")
+        skip_missing("opencode is not on PATH (make agents installs it into .agents)")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("OPENCODE_DISABLE_MODELS_FETCH", "1")
     subprocess.run(

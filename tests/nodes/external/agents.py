@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
 from langgraph_takeover.nodes.external.apis import Api
+
+from ...conftest import skip_missing_agent
 
 AGENTS_VARIABLE = "TAKEOVER_TEST_AGENTS"
 """Directory with the programs `codex`, `claude`, `opencode`, `qwen`, `mini`."""
@@ -75,8 +75,10 @@ def find_program(agent: ExternalAgent) -> str:
     directories = [os.environ.get(AGENTS_VARIABLE, ""), os.environ.get("PATH", "")]
     path = shutil.which(agent.program, path=os.pathsep.join(filter(None, directories)))
     if path is None:
-        pytest.skip(
-            f"{agent.program} is not installed (put it on PATH, or its directory into {AGENTS_VARIABLE})"
+        name = "claude-code" if agent.program == "claude" else agent.program
+        skip_missing_agent(
+            name,
+            f"{agent.program} is not installed (put it on PATH, or its directory into {AGENTS_VARIABLE})",
         )
     return path
 

@@ -18,6 +18,7 @@ from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.nodes.context.agent_program import AgentProgramError, find_program
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
+from ...conftest import skip_missing_agent
 from .test_program import search_agents
 
 
@@ -29,7 +30,7 @@ def test_agent_works_with_mounted_program(name: str, tmp_path: Path) -> None:
     try:
         program = find_program(adapter, search_agents(adapter))
     except AgentProgramError as error:
-        pytest.skip(str(error))
+        skip_missing_agent(name, str(error))
     repository = tmp_path / "repository"
     repository.mkdir()
     (repository / "a.py").write_text("x = 1\n")

@@ -21,7 +21,7 @@ from langgraph_takeover.nodes.context.external_agent import ExternalAgent
 from langgraph_takeover.sandbox.backends import host
 from langgraph_takeover.sandbox.interface import ProgramMount, SandboxSpec
 
-from ...conftest import skip_missing
+from ...conftest import skip_missing, skip_missing_agent
 
 BASH = Path(shutil.which("bash") or "/bin/bash").resolve()
 """A native program that prints its version, in the place of an agent's."""
@@ -142,7 +142,7 @@ def test_script_outside_a_package_is_mounted_alone(tmp_path: Path) -> None:
     adapter = make_adapter()
     adapter.program = adapter.program.model_copy(update={"interpreter": "node", "packaged": ()})
     if shutil.which("node") is None:
-        pytest.skip("Node.js is not installed")
+        skip_missing("Node.js is not installed")
     for content in ('{"bin": "other.js"}', "{", "[]", '{"bin": [1]}'):
         (tmp_path / "package.json").write_text(content)
         assert find_program(adapter, tmp_path / "bin").mounts[0].directory == tmp_path / "bin"
@@ -223,7 +223,7 @@ def test_real_program_runs_in_a_sandbox(name: str, tmp_path: Path) -> None:
     try:
         found = find_program(ADAPTERS[name], search_agents(ADAPTERS[name]))
     except AgentProgramError as error:
-        pytest.skip(str(error))
+        skip_missing_agent(name, str(error))
     repository = tmp_path / "repository"
     repository.mkdir()
     subprocess.run(["git", "init", "-q"], cwd=repository, check=True)
