@@ -61,7 +61,7 @@ def _check_agents(config: RunConfig) -> None:
         try:
             external_agent(name, program=config.agent_programs.get(name))
         except AgentProgramError as error:
-            raise RunUsageError(f"{error} (or pass --agent-program {name}=FILE)") from error
+            raise RunUsageError(f"--agent-program {name}=FILE: {error}") from error
 
 
 def _check_continuation(config: RunConfig) -> None:

@@ -84,8 +84,8 @@ def _find_command(name: str, wanted: ProgramFiles, path: Path | None) -> Path:
         found = shutil.which(wanted.executable)
         if found is None:
             raise AgentProgramError(
-                f"{name} is not installed: no `{wanted.executable}` on PATH (install it: {wanted.install}; or name it:"
-                " --agent-program PATH)"
+                f"{name} is not installed: no `{wanted.executable}` on PATH (install it: {wanted.install}; or name its"
+                " program)"
             )
         return Path(found)
     command = path / wanted.executable if path.is_dir() else path
