@@ -64,6 +64,7 @@ def test_a_bundled_task_in_docker(images: Any, takeover: RunCommand, tmp_path: P
     only_snapshots_left(out)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("sandbox", "view", "takeovers"),

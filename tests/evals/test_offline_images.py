@@ -62,6 +62,7 @@ def test_base_runs_the_tools_of_a_task_without_a_network(
     assert output.startswith(expected)
 
 
+@pytest.mark.slow
 def test_base_stops_at_once_and_is_small(daemon: docker.DockerClient, base: str) -> None:
     image = daemon.images.get(base)
     assert image.attrs["Config"]["StopSignal"] == "SIGKILL"

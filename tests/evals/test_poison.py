@@ -184,6 +184,7 @@ def test_a_gullible_model_follows_exactly_the_shown_injections(
     assert re.search(r"│ notes +│ +0/1 0 %° │ +0/1 0 %° │ +1/1 100 % │", done.stdout), done.stdout
 
 
+@pytest.mark.slow
 def test_an_order_in_the_sandbox_may_be_followed_under_any_view(
     base: Path, poison: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:

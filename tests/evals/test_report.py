@@ -33,11 +33,13 @@ def cut(published: Path, out: Path, tasks: Iterable[str]) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_its_report(complete_run: Path) -> None:
     assert len(files(complete_run / "tables")) == 3 * 16 + 1
     assert {"accuracy_effort.svg", "changes.png", "tokens.svg"} <= set(files(complete_run / "plots"))
 
 
+@pytest.mark.slow
 def test_a_report_is_rebuilt_from_the_journal(
     complete_run: Path, tmp_path: Path, run_report: RunCommand
 ) -> None:
@@ -116,6 +118,7 @@ def test_a_torn_last_line_causes_a_warning_and_is_kept(published_rows: Path, run
     assert json.loads((published_rows / "summary.json").read_text())["warnings"]
 
 
+@pytest.mark.slow
 def test_a_merged_report_names_the_differences_of_its_runs(
     published_rows: Path, tmp_path: Path, run_report: RunCommand
 ) -> None:

@@ -121,6 +121,7 @@ def test_a_killed_takeover_resumes_at_its_step(
     assert not sandboxes_of_run.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_a_terminated_takeover_keeps_the_pending_reply(
     run_main: RunCommand, chat_server: ChatServer, note_taker_run: Path, tmp_path: Path, workers: str

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from .conftest import TWO_TASKS, RunCommand, assert_refused, read_rows
 
 ORACLES = ("builtin:oracle", "builtin:oracle+0.001s")
 
 
+@pytest.mark.slow
 def test_points_are_chosen_by_state_once_all_have_labels(
     run_main: RunCommand, complete_run: Path, tmp_path: Path
 ) -> None:
@@ -50,6 +53,7 @@ def test_a_selection_waits_for_all_its_results(run_main: RunCommand, tmp_path: P
     assert read_rows(out) == []
 
 
+@pytest.mark.slow
 def test_each_predecessor_gets_its_points_and_the_earlier_run_s_are_reused(
     run_main: RunCommand, complete_run: Path, tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ COLUMNS = {
 }
 
 
+@pytest.mark.slow
 def test_rows_are_complete_and_solved(complete_run: Path) -> None:
     found = read_rows(complete_run)
     points = 5  # ledger has all three; galley's first fix is right, so it has no failure
@@ -56,6 +57,7 @@ def test_rows_are_complete_and_solved(complete_run: Path) -> None:
     assert all(row["patch_files"] >= 1 and row["patch_lines"] >= 1 for row in found)
 
 
+@pytest.mark.slow
 def test_views_with_more_information_need_fewer_events(complete_run: Path) -> None:
     views = json.loads((complete_run / "summary.json").read_text())["views"]
     events = {view: figures["median_events"] for view, figures in views.items()}
@@ -68,6 +70,7 @@ def test_views_with_more_information_need_fewer_events(complete_run: Path) -> No
     assert sizes["repository"] < sizes["summary"] < sizes["trace"]
 
 
+@pytest.mark.slow
 def test_records_are_self_contained(complete_run: Path) -> None:
     for directory in (complete_run / "records").iterdir():
         assert {path.name for path in directory.iterdir()} == {
@@ -77,6 +80,7 @@ def test_records_are_self_contained(complete_run: Path) -> None:
         }
 
 
+@pytest.mark.slow
 def test_no_sandbox_is_left_and_every_thread_can_be_inspected(complete_run: Path) -> None:
     assert list((complete_run / "snapshots").iterdir()) == []
     with open_home(complete_run) as home:
@@ -90,6 +94,7 @@ def test_no_sandbox_is_left_and_every_thread_can_be_inspected(complete_run: Path
         )
 
 
+@pytest.mark.slow
 def test_a_used_directory_is_not_overwritten(complete_run: Path, run_main: RunCommand) -> None:
     assert_refused(run_main("--out", complete_run), "--resume")
     assert_refused(
@@ -140,6 +145,7 @@ def infer_all_changes(trace: Trace) -> tuple[Event, ...]:
     return tuple(events)
 
 
+@pytest.mark.slow
 def test_live_and_offline_detection_agree(complete_run: Path) -> None:
     """Observed edits and edits inferred from the same actions give the same points."""
     compared = 0

@@ -98,6 +98,7 @@ def test_two_points_of_one_action(bench: RunHarness) -> None:
     assert {bench.store.load(name).point.event_index for name in state["records"]} == {1}
 
 
+@pytest.mark.slow
 def test_only_requested_points_interrupt(bench: RunHarness) -> None:
     state = bench.run(scripted_model(EDIT, TEST, DONE), points=("first_validation",))
     assert state["records"] == ["run.first_validation"]
@@ -131,6 +132,7 @@ def test_a_handoff_without_the_offer(bench: RunHarness) -> None:
     assert "no tool 'handoff'" in state["messages"][3].text
 
 
+@pytest.mark.slow
 def test_native_tools_offer_the_handoff_only_on_request(bench: RunHarness) -> None:
     for offer in (False, True):
         model = scripted_model(native_reply(("finish", "{}")))
@@ -268,7 +270,13 @@ def test_a_patch_and_names_outside_utf8(bench: RunHarness) -> None:
     assert bench.take_over(scripted_model(DONE), "trace")["stop_reason"] == "finished"
 
 
-@pytest.mark.parametrize("view", list(views.VIEWS))
+@pytest.mark.parametrize(
+    "view",
+    [
+        each if each in ("structured", "transcript") else pytest.param(each, marks=pytest.mark.slow)
+        for each in views.VIEWS
+    ],
+)
 def test_a_takeover_begins_with_its_view(bench: RunHarness, view: str) -> None:
     bench.run(
         scripted_model("```bash\ncd pkg\n```", EDIT.replace("pkg/", ""), "```bash\nrm core.py\n```", DONE),

@@ -216,6 +216,7 @@ def test_invalid_thread_ids(bench: RunHarness, thread: Any) -> None:
     assert bench.home.threads() == ()
 
 
+@pytest.mark.slow
 @BOTH_DATABASES
 def test_unusual_thread_ids_are_distinct(bench: RunHarness) -> None:
     threads = [

@@ -28,7 +28,7 @@ _ALL = os.environ.get("TAKEOVER_CRASHES") == "all"
     [
         ("process", "sqlite", "step", "kinds-1/8", 0, 1),
         ("host", "sqlite", "point", "kinds-2/8", 0, 0),
-        ("docker", "sqlite", "step", "kinds-8/8", 0, 0),
+        pytest.param("docker", "sqlite", "step", "kinds-8/8", 0, 0, marks=pytest.mark.slow),
         pytest.param("process", "sqlite", "step", "kinds-1/2", 1, 1, marks=pytest.mark.slow),
         pytest.param("host", "sqlite", "point", "kinds-2/4", 0, 1, marks=pytest.mark.slow),
         pytest.param("process", "postgres", "step", "kinds-4/8", 0, 1, marks=pytest.mark.slow),

@@ -203,6 +203,7 @@ def test_an_agent_that_cannot_start_is_one_line(bench: RunHarness, agent: Extern
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_time_limit_ends_the_agent(bench: RunHarness, agent: ExternalAgent) -> None:
     model = scripted_model(call(EDIT), call("sleep 100"), finish())
     outcome = bench.run_to_outcome(model, agent=agent, points=ALL_POINTS, max_seconds=6.0)

@@ -102,6 +102,7 @@ def test_output_that_became_a_pipe_does_not_block(bench: RunHarness, agent: Exte
     assert (outcome.status, outcome.stop_reason) == (RunStatus.STOPPED, "agent_ended")
 
 
+@pytest.mark.slow
 def test_deleted_results_are_no_silent_loss(bench: RunHarness, agent: ExternalAgent) -> None:
     replies: list[AIMessage] = [call("echo first"), call(DROP_RESULTS), finish()]
     bench.run(scripted_model(*replies), agent=agent, max_steps=2)

@@ -127,6 +127,7 @@ def notes(state: Any) -> str:
     return str(shown[-1])
 
 
+@pytest.mark.slow
 def test_one_of_three_concurrent_resumes_works_and_two_learn_the_holder(writer_bench: WriterBench) -> None:
     writer_bench.hold("model-1")
     first = writer_bench.start()
@@ -156,7 +157,16 @@ def test_one_of_three_concurrent_resumes_works_and_two_learn_the_holder(writer_b
         assert "+1\n+2\n+3\n" in done["patch"]
 
 
-@pytest.mark.parametrize("where", ["model-2", "command", "record", "directory", "snapshot"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "record",
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ("model-2", "command", "directory", "snapshot")
+        ),
+    ],
+)
 def test_a_holder_that_lost_its_lease_writes_nothing_any_more(writer_bench: WriterBench, where: str) -> None:
     writer_bench.hold(where)
     away = writer_bench.start(lease_s=1.0)
@@ -197,7 +207,9 @@ def test_a_holder_that_lost_its_lease_writes_nothing_any_more(writer_bench: Writ
     assert find_run_processes(host_directories.runs_directory() / writer_bench.directory.parent.name) == {}
 
 
-@pytest.mark.parametrize("where", ["model-2", "command", "directory"])
+@pytest.mark.parametrize(
+    "where", ["command", *(pytest.param(each, marks=pytest.mark.slow) for each in ("model-2", "directory"))]
+)
 def test_a_returning_holder_does_not_disturb_the_new_one(writer_bench: WriterBench, where: str) -> None:
     writer_bench.hold(where)
     away = writer_bench.start(lease_s=1.0)

@@ -12,7 +12,12 @@ from .conftest import DONE, EDIT, NOTE, SHOW, RunHarness, get_note_text, get_sho
 
 ALL_SANDBOXES = pytest.mark.parametrize(
     ("database", "backend"),
-    [("sqlite", "process"), ("postgres", "process"), ("sqlite", "host"), ("sqlite", "docker")],
+    [
+        ("postgres", "process"),
+        ("sqlite", "host"),
+        pytest.param("sqlite", "process", marks=pytest.mark.slow),
+        pytest.param("sqlite", "docker", marks=pytest.mark.slow),
+    ],
 )
 
 

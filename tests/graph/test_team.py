@@ -94,6 +94,7 @@ def observations(state: AgentState) -> list[str]:
 # Rotation
 
 
+@pytest.mark.slow
 def test_the_turn_rotates_after_the_turn_limit(team: TeamBench) -> None:
     notes = [NOTE.format(each) for each in range(8)]
     first = agent("first", *notes, DONE)
@@ -110,6 +111,7 @@ def test_the_turn_rotates_after_the_turn_limit(team: TeamBench) -> None:
     assert (state["stop_reason"], state["agent"], state["steps"]) == ("finished", "second", 8)
 
 
+@pytest.mark.slow
 def test_every_pass_leaves_a_record_for_takeovers(team: TeamBench) -> None:
     state = team.run(agent("writer", EDIT), agent("tester", TEST, FIX, DONE, max_consecutive_turns=9),
                      max_consecutive_turns=1, points=("first_source_edit",))  # fmt: skip
@@ -128,6 +130,7 @@ def test_every_pass_leaves_a_record_for_takeovers(team: TeamBench) -> None:
         agent_run.take_over(passed.id)
 
 
+@pytest.mark.slow
 def test_an_agent_alone_keeps_its_turn(team: TeamBench) -> None:
     alone = agent("alone", *[NOTE.format(n) for n in range(5)], "<handoff>Done.</handoff>", DONE)
     state = team.run(alone, max_consecutive_turns=2, enable_handoff_tool=True)
@@ -171,6 +174,7 @@ def test_sharing_only_results_hides_messages(team: TeamBench) -> None:
     assert "contains no action" not in message.text
 
 
+@pytest.mark.slow
 def test_own_turns_stay_unchanged(team: TeamBench) -> None:
     writer = agent("writer", NOTE.format("a"), NOTE.format("b"), DONE, share_only_tool_results=True)
     tester = agent("tester", SHOW, SHOW)
@@ -264,6 +268,7 @@ def test_a_handoff_shows_in_full_what_was_shared_as_results(team: TeamBench) -> 
     assert text.count("## 1 · result") == 1
 
 
+@pytest.mark.slow
 def test_a_handoff_to_another_agent_shows_no_more(team: TeamBench) -> None:
     private = {"share_only_tool_results": True, "max_consecutive_turns": 1}
     writer = agent("writer", thinking("apples"), thinking("pears"), **private)
@@ -398,8 +403,8 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("node", ["hand_over", "consent", "pass_on", "turn"])
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("how", ["handoff", "rotation"])
+@pytest.mark.parametrize("moment", ["before", pytest.param("after", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["handoff", pytest.param("rotation", marks=pytest.mark.slow)])
 def test_a_pass_that_is_killed_is_made_once(
     team: TeamBench, monkeypatch: pytest.MonkeyPatch, node: str, moment: str, how: str
 ) -> None:

@@ -78,7 +78,7 @@ def test_other_views_come_without_the_recall_tool(bench: RunHarness, view: str) 
 
 @pytest.mark.parametrize("first", ["text", "native"])
 @pytest.mark.parametrize("second", ["text", "native"])
-@pytest.mark.parametrize("view", ["transcript", "payload"])
+@pytest.mark.parametrize("view", ["transcript", pytest.param("payload", marks=pytest.mark.slow)])
 def test_history_is_replayed_in_the_successors_own_protocol(
     bench: RunHarness, view: str, first: Any, second: Any
 ) -> None:

@@ -158,6 +158,7 @@ def test_missing_usage_is_marked_as_estimated(bench: RunHarness, chat_server: Ch
     assert (last.estimated, last.prompt_tokens) == (False, 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cap", "reason", "calls"),
     [

@@ -142,6 +142,7 @@ def test_unknown_costs_and_overflows_are_visible_everywhere(priced_rows: Path) -
     assert (money.value, money.basis) == ("–", "2 calls without usage")
 
 
+@pytest.mark.slow
 def test_the_printed_summary_has_columns_for_what_happened(
     priced_rows: Path, tmp_path: Path, run_report: RunCommand
 ) -> None:

@@ -464,6 +464,7 @@ def test_files_of_an_earlier_step_can_be_read(studio: Studio) -> None:
     assert values["events"][2]["text"] == values["messages"][-2]["content"] == bash("cat notes.txt")
 
 
+@pytest.mark.slow
 def test_another_agent_takes_over_after_a_review(studio: Studio) -> None:
     thread, review = studio.thread(), {"policy": "review"}
     studio.run(thread, context=review)

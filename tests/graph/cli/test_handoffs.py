@@ -119,6 +119,7 @@ def test_table_history_and_next_prompt(bench: RunHarness) -> None:
     assert "Message: Mind \\x1b[2J the minus." in shown.stdout
 
 
+@pytest.mark.slow
 def test_retry_unblock_and_rollback(bench: RunHarness) -> None:
     found, home = offer_handoff(bench, "tester"), str(bench.home.directory)
     down = scripted_model("?", "?", "?", "?")

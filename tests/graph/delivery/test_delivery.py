@@ -371,7 +371,16 @@ def test_two_handoffs_of_one_thread_have_one_taker(bench: RunHarness) -> None:
         deliver_record(bench, second, scripted_model(UNDERSTOOD, FIX, DONE), agent_name="other")
 
 
-@pytest.mark.parametrize("where", ["confirm", "accepted", "active", "acting", "completed"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "accepted",
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ("confirm", "active", "acting", "completed")
+        ),
+    ],
+)
 def test_a_killed_successor_resumes(bench: RunHarness, where: str) -> None:
     found = offer_first_record(bench)
     model = Changing(replies=[UNDERSTOOD, FIX, TEST, DONE], seen=[], tools=[])
@@ -419,6 +428,7 @@ def _die(where: str) -> None:
     handoffs.change_state, think.ask_with_retries = moving, asking  # type: ignore[assignment]
 
 
+@pytest.mark.slow
 def test_a_plain_resume_of_the_successor_works_too(bench: RunHarness) -> None:
     found = offer_first_record(bench)
     done = deliver_record(bench, found, scripted_model(UNDERSTOOD, FIX, TEST, DONE), max_steps=1)
@@ -436,6 +446,7 @@ def test_a_plain_resume_of_the_successor_works_too(bench: RunHarness) -> None:
     assert handoffs.load(bench.home.ledger, found.id).state == "completed"
 
 
+@pytest.mark.slow
 def test_waits_for_a_locked_ledger(bench: RunHarness) -> None:
     found, other = offer_first_record(bench), Ledger(bench.home.ledger.url)
     locked, states = threading.Event(), []
@@ -474,6 +485,7 @@ def test_two_concurrent_repairs_fix_each_problem_once(
     assert states(bench.home, found) == ["prepared", "offered", "timed_out"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_s", [-3 * 24 * 3600.0, 3 * 24 * 3600.0])
 def test_a_clock_jump_changes_only_reported_times(
     bench: RunHarness, monkeypatch: pytest.MonkeyPatch, by_s: float

@@ -62,6 +62,7 @@ def test_a_truncated_record_is_made_again_from_the_checkpoint(bench: RunHarness)
     assert bench.resume(scripted_model("", DONE)).stop_reason == "finished"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", ["missing", "archive"])
 def test_other_damage_is_cured_too(bench: RunHarness, spoil: str) -> None:
     found = offer_first_record(bench)
@@ -77,6 +78,7 @@ def test_other_damage_is_cured_too(bench: RunHarness, spoil: str) -> None:
     assert done.handoff.record == f"{RECORD}.{found.id}.1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lacks", ["checkpoints", "lease", "snapshot"])
 def test_a_supervisor_is_asked_if_the_source_cannot(bench: RunHarness, lacks: str) -> None:
     found = offer_first_record(bench)
@@ -143,6 +145,7 @@ def test_a_record_that_is_whole_by_now_is_offered_again(
     assert (done.handoff.state, done.handoff.record) == ("completed", RECORD)
 
 
+@pytest.mark.slow
 def test_an_application_without_a_whole_record(bench: RunHarness) -> None:
     found = offer_first_record(bench)
     bench.run(
@@ -233,6 +236,7 @@ def test_a_repeated_offer_finds_the_handoff_after_another_record_was_sent(bench:
     assert again == done.handoff
 
 
+@pytest.mark.slow
 def test_a_successor_sends_its_record_again(bench: RunHarness) -> None:
     first = offer_first_record(bench)
     passing = scripted_model(UNDERSTOOD, '<handoff to="writer">Too hard.</handoff>')
@@ -247,6 +251,7 @@ def test_a_successor_sends_its_record_again(bench: RunHarness) -> None:
     assert (fresh.trace, fresh.point, fresh.patch) == (sent.trace, sent.point, sent.patch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("record_id", ["run.requested", "run.periodic-3"])
 def test_a_step_with_two_records_sends_the_right_one_again(bench: RunHarness, record_id: str) -> None:
     asks = "<handoff>Too hard.</handoff>"

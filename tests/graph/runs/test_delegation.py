@@ -248,6 +248,7 @@ def test_too_many_tasks(bench: RunHarness) -> None:
 DEEPER = calling(goal="DEEPEST")
 
 
+@pytest.mark.slow
 def test_children_delegate_up_to_the_maximum_depth(bench: RunHarness) -> None:
     model = agents(
         [calling(goal="MIDDLE"), DONE],
@@ -431,6 +432,7 @@ class Killed(BaseException):
     """Stands for the end of the process."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", ["step", "point"])
 def test_children_resume_after_a_failure_and_do_not_restart(bench: RunHarness, kept: Any) -> None:
     done: list[str] = []
@@ -546,6 +548,7 @@ def test_a_process_killed_during_its_children(bench: RunHarness, how: str, tmp_p
     assert state["stop_reason"] == "finished"
 
 
+@pytest.mark.slow
 def test_a_fork_has_its_own_children(bench: RunHarness) -> None:
     model = agents([calling(goal="GOAL"), DONE], GOAL=["```bash\necho a > a.txt\n```", DONE])
     run(bench, model)
@@ -569,6 +572,7 @@ def test_a_long_thread_name(bench: RunHarness) -> None:
     assert paths(seen.changes) == ["pkg/core.py"]
 
 
+@pytest.mark.slow
 def test_a_report_is_bounded(bench: RunHarness) -> None:
     model = agents(
         [several({"goal": "ONE"}, {"goal": "TWO"}), DONE],

@@ -68,7 +68,7 @@ def disturb(deed: Callable[[], object], number: signal.Signals, position: int) -
     return left <= 0
 
 
-@pytest.mark.parametrize("writer", STRIDES)
+@pytest.mark.parametrize("writer", ["files", "saver", pytest.param("ledger", marks=pytest.mark.slow)])
 def test_the_next_write_does_not_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raising: signal.Signals, writer: str
 ) -> None:

@@ -423,7 +423,7 @@ class Handoffs(RuleBasedStateMachine):
         return True
 
 
-STEPS = int(os.environ.get("TAKEOVER_STEPS", "600"))
+STEPS = int(os.environ.get("TAKEOVER_STEPS", "300"))
 """The number of steps in CI; the number in the docs comes from longer runs."""
 TestHandoffs = Handoffs.TestCase
 TestHandoffs.settings = settings(max_examples=STEPS // 50, stateful_step_count=50, deadline=None)

@@ -361,7 +361,7 @@ def test_no_text_everywhere_is_more_than_data(text: str) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(PARTS), ANYTHING), st.none() | ANYTHING.filter(bool))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_texts_together_are_more_than_data(parts: dict[str, str], note: str | None) -> None:
     # A reviewer may write any fields into a note.
     check(parts, note if note is None or not sections(note) else None)

@@ -291,6 +291,7 @@ def test_a_killed_run_leaves_no_process_and_no_mount(host: Kit, tmp_path: Path) 
     assert str(host_directories.ensure_root()) not in Path("/proc/mounts").read_text()
 
 
+@pytest.mark.slow
 def test_layers_are_merged_while_nothing_writes(
     host: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

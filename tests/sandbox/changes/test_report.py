@@ -93,6 +93,7 @@ def test_time_is_bounded_after_the_listing(
         report.changes()
 
 
+@pytest.mark.slow
 def test_each_directory_of_many_deep_layers_is_listed_once(tmp_path: Path) -> None:
     deep = "/".join(["d"] * 100)
     for number in range(30):

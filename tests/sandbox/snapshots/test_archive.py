@@ -157,6 +157,7 @@ def keep(layers: tuple[Path, ...], base: Path, archive_path: Path, *, opaque: st
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(DEEDS, DEEDS, DEEDS)
 def test_overlays_of_the_kernel_survive_a_round_trip(

@@ -196,6 +196,7 @@ def load_rows(page: Page) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
 def test_every_event_is_a_mark_of_its_measured_class(
     browser: Browser, page_file: Path, results: Results
 ) -> None:

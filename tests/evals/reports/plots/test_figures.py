@@ -66,6 +66,7 @@ def test_plots_are_reproducible(complete_run: Path, tmp_path: Path) -> None:
         assert not re.search(r"<dc:date>|matplotlib\.org/?<|20\d\d-\d\d-\d\dT", one.svg.read_text())
 
 
+@pytest.mark.slow
 def test_plots_without_an_llm_are_labelled(complete_run: Path, published_rows: Path) -> None:
     with style.plot_style():
         for out, expected in ((complete_run, True), (published_rows, False)):
@@ -116,6 +117,7 @@ def test_debt_is_relative_to_the_best_informed_view(published_rows: Path) -> Non
     assert -10.0 in heights  # beta needed fewer events under summary than under trace
 
 
+@pytest.mark.slow
 def test_tokens_accumulate_per_call(complete_run: Path) -> None:
     results = load_results([complete_run])
     data = collect_report_data(results)

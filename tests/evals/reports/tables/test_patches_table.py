@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from langgraph_takeover.evals.reports.caveats import list_result_caveats
 from langgraph_takeover.evals.reports.tables.study_tables import build_tables
 from langgraph_takeover.evals.run.results import load_results
@@ -40,6 +42,7 @@ def add_patches(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"patch_files": 2, "patch_lines": row["events"]} | own
 
 
+@pytest.mark.slow
 def test_final_patches_with_both_verdicts(published_rows: Path, run_report: RunCommand) -> None:
     rewrite_rows(published_rows, add_patches)
     rows = {(row["successor"], row["view"]): row for row in patch_rows(published_rows)}

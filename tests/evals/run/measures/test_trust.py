@@ -137,6 +137,7 @@ UNDO_WRONG = "git checkout -q galley/wrap.py"
 TESTS = "python3 -m unittest discover -s tests -t ."
 
 
+@pytest.mark.slow
 def test_believers_and_checkers_after_right_and_wrong_predecessors(
     run_main: RunCommand, tmp_path: Path
 ) -> None:
