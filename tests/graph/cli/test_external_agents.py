@@ -110,7 +110,7 @@ def test_print_prepares_and_prints_a_command_for_the_shell(terminal: Terminal) -
     [
         (["capture", "--agent", "nobody"], 2, "--agent: 'nobody' is not known (use codex,"),
         (["capture", "--agent", "claude-code"], 2, "no session in"),
-        (["capture", "--agent", "codex", "--session", "zz"], 2, "not found (newest: "),
+        (["capture", "--agent", "codex", "--session", "zz"], 2, "not found (looked in "),
         (["capture", "--agent", "codex", "--sandbox", "process"], 2, "--allow-unisolated"),
         (["capture", "--agent", "codex", "--sandbox", "docker"], 2, "use host or process"),
         (["capture", "--agent", "codex", "--out", "here"], 2, "inside the repository"),
