@@ -64,7 +64,7 @@ def test_capture_continue_undo_discard(terminal: Terminal) -> None:
     captured = terminal.run("capture", "--agent", "codex")
     assert captured.returncode == 0, captured.stderr
     record = captured.stdout.split()[1]
-    for line in ("first_validation *  e5", "by no event of the session: notes.txt", ".env. Keep it private"):
+    for line in ("first_validation *  e5", "Changed outside the session: notes.txt", ".env. Keep it private"):
         assert line in captured.stdout
     follow_up = next(line for line in captured.stdout.splitlines() if line.startswith("Next: "))
     words = shlex.split(follow_up.removeprefix("Next: python -m handoff "))
