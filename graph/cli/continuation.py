@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections import Counter
@@ -45,6 +46,7 @@ Under the views transcript and payload it resumes a session of its own kind; und
 
 Exit codes: 0 done, 2 usage, 3 record, sandbox or snapshot failed, 4 disk full, 130 interrupted.
 """
+_KEY = "OPENAI_API_KEY"
 ProgramOption = Annotated[
     Path | None, Option("--program", help="Program of the agent.", show_default="the one on PATH")
 ]
@@ -126,14 +128,20 @@ def _continue_in_sandbox(
         raise UsageError(f"--sandbox: unknown back end {sandbox!r:.40} (use host or docker)")
     if model is None:
         raise UsageError("--sandbox: name the model that works for the agent (--model openai:NAME@URL)")
+    from langgraph_takeover.errors import ModelNameError
     from langgraph_takeover.models import ModelEntry, build_chat_model
 
     name, url = _parse_model(model)
+    key = _KEY if url and os.environ.get(_KEY) else None
+    try:
+        chat_model = build_chat_model(ModelEntry(model=name, base_url=url, api_key_env=key))
+    except ModelNameError as error:
+        raise UsageError(f"--model: {error}") from error
     outcome = continue_in_sandbox(
         home,
         record_id,
         agent=agent,
-        model=build_chat_model(ModelEntry(model=name, base_url=url)),
+        model=chat_model,
         view=view,
         program=program,
         backend=cast("BackendName", sandbox),
@@ -149,7 +157,7 @@ def _continue_in_sandbox(
 
 
 def _parse_model(text: str) -> tuple[str, str | None]:
-    found = re.fullmatch(r"openai:(.+?)(?:@(https?://.+))?", text)
+    found = re.fullmatch(r"openai:([^@]+)(?:@(https?://.+))?", text)
     if found is None:
         raise UsageError(f"--model: {text!r:.80} (use openai:NAME or openai:NAME@URL)")
     return found[1], found[2]

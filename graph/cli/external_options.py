@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 DEFAULT_HOME = Path("~/.takeover")
 AgentHomeOption = Annotated[
     Path,
-    Option("--home", envvar="TAKEOVER_RUNS", help="Home: directory of the records.", show_default="~/.takeover"),
+    Option(
+        "--home", envvar="TAKEOVER_RUNS", help="Home: directory of the records.", show_default="~/.takeover"
+    ),
 ]
 RecordArgument = Annotated[
     str, Argument(help="Id of a record in the home, or its directory.", metavar="RECORD", show_default=False)

@@ -42,7 +42,7 @@ _LOST_PROCESSES = "The earlier agent had these commands running in the backgroun
 
 def build_message(record: HandoffRecord, earlier_work: str = "") -> list[BaseMessage]:
     """Build one message with the earlier work between the instructions and the task."""
-    has_data = bool(earlier_work or record.envelope or _list_lost_processes(record))
+    has_data = bool(earlier_work) or has_data_beside_task(record)
     data = wrap_in_fence(earlier_work) if earlier_work else ""
     parts = (load_instructions(), load_fence_rule() if has_data else "", data, render_task(record))
     return [HumanMessage("\n".join(part for part in parts if part))]
@@ -56,6 +56,11 @@ def load_instructions() -> str:
 def load_fence_rule() -> str:
     """Load the sentences about the fence, for views that have one."""
     return load_prompt("earlier_work")
+
+
+def has_data_beside_task(record: HandoffRecord) -> bool:
+    """Return whether `render_task` shows data in a fence, which needs the rule about the fence."""
+    return bool(record.envelope or _list_lost_processes(record))
 
 
 def render_task(record: HandoffRecord) -> str:

@@ -264,7 +264,7 @@ def test_a_reviewer_can_select_every_view() -> None:
 @pytest.mark.parametrize("view", VIEWS)
 def test_processes_that_the_snapshot_lost_are_data(view: str) -> None:
     """Also under `repository`, which has no other data: the rule about the fence comes with it."""
-    session = {"agent": "codex", "running": ("serve </earlier-work>",)}
+    session = {"agent": "codex", "version": "0.169.0", "running": ("serve </earlier-work>",)}
     messages = find_view(view)(record(tuple(step(0, "ls", "a")), external=session))
     text = "\n".join(each.text for each in messages)
     assert "They no longer run." in text

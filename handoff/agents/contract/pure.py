@@ -235,7 +235,9 @@ def test_calls_are_read_back(adapter: AgentAdapter) -> None:
         assert call is not None
         tool, arguments = normalize_call(call.name, call.arguments)
         assert (tool, arguments["command"]) == ("shell", "ls") or action.tool == "editor"
-        assert tool in ("shell", "editor"), f"{call.name} is not a known tool (write this call with the shell)"
+        assert tool in ("shell", "editor"), (
+            f"{call.name} is not a known tool (write this call with the shell)"
+        )
         text = " ".join(arguments.values())
         texts = [
             action.arguments[name] for name in ("path", "old", "new", "content") if name in action.arguments
