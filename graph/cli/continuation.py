@@ -23,6 +23,7 @@ from langgraph_takeover.graph.cli.external_options import (
     suggest_command,
 )
 from langgraph_takeover.graph.cli.options import UsageError, print_safely
+from langgraph_takeover.sandbox.interface import TakeoverError
 
 if TYPE_CHECKING:
     from langgraph_takeover.graph.continuation.preparation import PreparedContinuation
@@ -128,14 +129,13 @@ def _continue_in_sandbox(
         raise UsageError(f"--sandbox: unknown back end {sandbox!r:.40} (use host or docker)")
     if model is None:
         raise UsageError("--sandbox: name the model that works for the agent (--model openai:NAME@URL)")
-    from langgraph_takeover.errors import ModelNameError
     from langgraph_takeover.models import ModelEntry, build_chat_model
 
     name, url = _parse_model(model)
     key = _KEY if url and os.environ.get(_KEY) else None
     try:
         chat_model = build_chat_model(ModelEntry(model=name, base_url=url, api_key_env=key))
-    except ModelNameError as error:
+    except TakeoverError as error:
         raise UsageError(f"--model: {error}") from error
     outcome = continue_in_sandbox(
         home,
@@ -157,7 +157,7 @@ def _continue_in_sandbox(
 
 
 def _parse_model(text: str) -> tuple[str, str | None]:
-    found = re.fullmatch(r"openai:([^@]+)(?:@(https?://.+))?", text)
+    found = re.fullmatch(r"openai:(.+?)(?:@(https?://.+))?", text)
     if found is None:
         raise UsageError(f"--model: {text!r:.80} (use openai:NAME or openai:NAME@URL)")
     return found[1], found[2]

@@ -123,7 +123,6 @@ def test_print_prepares_and_prints_a_command_for_the_shell(terminal: Terminal) -
         (["continue", "x", "--agent", "codex", "--sandbox", "host"], 2, "--model openai:NAME@URL"),
         (["continue", "x", "--agent", "codex", "--sandbox", "tent", "--model", "openai:m"], 2, "unknown back end 'tent'"),
         (["continue", "x", "--agent", "codex", "--sandbox", "host", "--model", "m"], 2, "use openai:NAME"),
-        (["continue", "x", "--agent", "codex", "--sandbox", "host", "--model", "openai:m@ftp://h"], 2, "use openai:NAME"),
         (["continue", "x", "--agent", "codex", "--sandbox", "host", "--model", "openai:m"], 2, "OPENAI_API_KEY is not set"),
         (["continue", "a/b", "--agent", "codex"], 2, "not in a home"),
         (["continue", "../../x", "--undo"], 2, "not in a home"),
