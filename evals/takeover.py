@@ -159,7 +159,7 @@ def print_plan(
     """Print the plan of a run, and the first error that would prevent it."""
     import tempfile
 
-    from langgraph_takeover.evals.run import checks, plan, preparation
+    from langgraph_takeover.evals.run import checks, plan, plan_table, preparation
     from langgraph_takeover.evals.run.execution.jobs import RunJobs
     from langgraph_takeover.evals.run.journal import get_journals, open_journal
     from langgraph_takeover.evals.run.settings.config import CONFIG_FILE
@@ -174,7 +174,7 @@ def print_plan(
         ) as database,
     ):
         work = RunJobs(config, out, {task.id: task for task in tasks}, get_journals(database, config.run_id))
-        plan.print_plan(console, config, tasks, plan.make_plan(work), out, workers)
+        plan_table.print_plan(console, config, tasks, plan.make_plan(work), out, workers)
     try:
         checks.check_run(config, tasks, out)
     except preparation.usage_errors() as error:

@@ -28,6 +28,7 @@ from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
 from langgraph_takeover.nodes.context.agent_program import AgentProgram, AgentProgramError, find_program
 from langgraph_takeover.nodes.context.external_agent import ExternalAgent, ExternalAgentError, external_agent
+from langgraph_takeover.nodes.external.pass_through import VendorModel
 
 __all__ = [
     "ADAPTERS",
@@ -55,6 +56,7 @@ __all__ = [
     "Removal",
     "Setup",
     "ToolResult",
+    "VendorModel",
     "capture_session",
     "discard_record",
     "external_agent",

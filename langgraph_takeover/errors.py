@@ -3,7 +3,9 @@
 from langgraph_takeover.evals.models.entries import ModelsFileError
 from langgraph_takeover.evals.models.names import ModelNameError
 from langgraph_takeover.graph.errors import (
+    CaptureError,
     CheckpointCorruptError,
+    ContinuationError,
     HandoffError,
     NotWaitingError,
     RecordNotTakenError,
@@ -13,6 +15,7 @@ from langgraph_takeover.graph.errors import (
     UnstorableValueError,
     WaitingError,
 )
+from langgraph_takeover.handoff.agents.adapter import UnknownAgentProgramError
 from langgraph_takeover.handoff.delegation.arguments import DelegationError
 from langgraph_takeover.handoff.ledger import (
     FencedError,
@@ -23,11 +26,14 @@ from langgraph_takeover.handoff.ledger import (
 )
 from langgraph_takeover.handoff.ledger.handoffs import HandoffNotFoundError, IllegalTransitionError
 from langgraph_takeover.handoff.ledger.idempotency import KeyReusedError
+from langgraph_takeover.handoff.readers.external.session_files import SessionError
 from langgraph_takeover.handoff.readers.recorded_run import TraceError
 from langgraph_takeover.handoff.records.archive import RecordExistsError
 from langgraph_takeover.handoff.records.record import RecordError
 from langgraph_takeover.handoff.views import UnknownViewError
+from langgraph_takeover.nodes.context.agent_program import AgentProgramError
 from langgraph_takeover.nodes.context.agents import UnknownAgentError
+from langgraph_takeover.nodes.context.external_agent import ExternalAgentError
 from langgraph_takeover.nodes.context.settings import MissingContextError, SettingsError
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
@@ -42,9 +48,13 @@ from langgraph_takeover.sandbox.interface import (
 from langgraph_takeover.sandbox.repository.patches import RepositoryError
 
 __all__ = [
+    "AgentProgramError",
+    "CaptureError",
     "CheckpointCorruptError",
     "ContextWindowError",
+    "ContinuationError",
     "DelegationError",
+    "ExternalAgentError",
     "FencedError",
     "FileAccessError",
     "HandedOverError",
@@ -66,6 +76,7 @@ __all__ = [
     "RepositoryError",
     "RollbackError",
     "SandboxUnavailableError",
+    "SessionError",
     "SettingsError",
     "SnapshotCorruptError",
     "SnapshotNotFoundError",
@@ -76,6 +87,7 @@ __all__ = [
     "ThreadNotFoundError",
     "TraceError",
     "UnknownAgentError",
+    "UnknownAgentProgramError",
     "UnknownViewError",
     "UnstorableValueError",
     "WaitingError",

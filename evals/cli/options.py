@@ -49,8 +49,8 @@ class CommandOptions(RunOptions):
 OPTIONS: dict[str, OptionInfo] = {
     "view": Option(
         help="Views to compare, separated by commas, or 'all': repository, trace, summary, structured, payload, transcript, cited. "
-        "The repository baseline always runs. continuation, by name only, is no view: the predecessor's own agent resumes its "
-        "conversation, where it is also a successor."
+        "The repository baseline always runs. With continuation, which all does not include, the predecessor's own agent resumes "
+        "its conversation, where it is also a successor."
     ),
     "model": Option(
         help="Model of predecessor and successor: openai:NAME, openai:NAME@URL, replay:FILE, builtin:oracle, or an entry "
@@ -107,9 +107,9 @@ OPTIONS: dict[str, OptionInfo] = {
         help="A study of the paper: main (75 tasks, all points), repeats (40 points of 75 tasks, 3 repeats) or "
         "predecessors (40 tasks, 60 points for each of your predecessors). It sets --tasks, --task-ids, --view, --repeats, "
         "--max-points, --quota, --prompt and --grading-network unless you set them. A --limit above its number of tasks "
-        "adds the next tasks of the same order. Or agents, no study of the paper: each agent that --predecessor and --successor "
-        "name (by default the installed external agents and the built-in one, with --model) takes over from each, with "
-        "continuation as the baseline; it sets --view only."
+        "adds the next tasks of the same order. agents is not a study of the paper: each agent that --predecessor and --successor "
+        "name (default: the installed external agents and the built-in one, with --model) takes over from each; the baseline is "
+        "continuation. It sets only --view."
     ),
     "shard": Option(help="Part of the tasks, such as 2/8 or 1-3/8. takeover-report combines the parts."),
     "records_of": Option(

@@ -1,4 +1,4 @@
-"""The plan of a run with estimated costs."""
+"""The plan of a run: its remaining jobs with estimated costs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
-
-from rich.console import Console
-from rich.table import Table
 
 from langgraph_takeover.evals.models import ModelPrice, is_llm
 from langgraph_takeover.evals.run.execution.jobs import RunJobs, list_point_takeovers
@@ -19,8 +15,6 @@ from langgraph_takeover.evals.run.journal import Journals, Row
 from langgraph_takeover.evals.run.measures.costs import TokenTotals, compute_cost_usd
 from langgraph_takeover.evals.run.settings.config import BASELINE, STAGES, RunConfig
 from langgraph_takeover.evals.run.settings.point_selection import list_quotas
-from langgraph_takeover.evals.run.settings.study import Study, load_studies
-from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS
 from langgraph_takeover.handoff.views import VIEWS_WITH_NOTES
 
@@ -189,13 +183,13 @@ def _estimate_costs(stage: str, config: RunConfig, own: Costs, graded_s: float) 
     others = (len(config.views) - 1) / len(config.views)
     average = _average(config, config.successors, own)
     low, high = (_scale(average, 1 - others * saved) for saved in reversed(_SAVINGS))
-    return _add(low, grading), _add(high, grading)
+    return add_costs(low, grading), add_costs(high, grading)
 
 
 def _average(config: RunConfig, models: Sequence[str], run: Costs) -> Costs:
     """The mean costs of these models' runs, at their prices. Models that are no LLM cost nothing."""
     priced = [run._replace(usd=estimate_usd(config.find_price(name), run)) for name in models if is_llm(name)]
-    return _scale(reduce(_add, priced, Costs(0, 0, 0, 0)), 1 / len(models))
+    return _scale(reduce(add_costs, priced, Costs(0, 0, 0, 0)), 1 / len(models))
 
 
 def estimate_usd(price: ModelPrice | None, run: Costs) -> float:
@@ -215,95 +209,6 @@ def _scale(costs: Costs, factor: float) -> Costs:
     return Costs(*(value * factor if factor else 0.0 for value in costs))
 
 
-def _add(one: Costs, other: Costs) -> Costs:
+def add_costs(one: Costs, other: Costs) -> Costs:
+    """Return the sum of two costs."""
     return Costs(*(a + b for a, b in zip(one, other, strict=True)))
-
-
-def print_plan(
-    console: Console, config: RunConfig, tasks: Sequence[Task], plan: Plan, out: Path, workers: int
-) -> None:
-    """Print the plan."""
-    tiers = Counter(str(task.instance.get("difficulty") or "unknown difficulty") for task in tasks)
-    print(
-        f"{len(tasks)} tasks of {config.tasks}: " + ", ".join(f"{n} of {tier}" for tier, n in tiers.items())
-    )
-    print(f"predecessors: {', '.join(config.predecessors)}; successors: {', '.join(config.successors)}")
-    print(
-        f"views: {', '.join(config.views)}; repeats: {config.repeats}; prompt: {config.prompt}; sandbox: {config.sandbox}, "
-        f"grading {'with' if config.grading_network else 'without'} network; out: {out}"
-    )
-    kinds = ", ".join(f"{number} {kind}" for kind, number in plan.points.items())
-    selected = sum(plan.points.values())
-    print(
-        f"points: {selected} ({kinds})"
-        + (f", selected from {plan.reached}" if plan.reached > selected else "")
-        + (", estimated from the paper's rates" if plan.is_estimated else "")
-    )
-    table = Table(
-        title=f"Remaining jobs and estimated costs with {workers} worker{'s' if workers > 1 else ''}"
-    )
-    for name in (
-        *("stage", "jobs", "done", "LLM calls", "prompt tokens", "completion tokens", "US dollars", "hours"),
-    ):
-        table.add_column(name, justify="left" if name == "stage" else "right")
-    for line in (*plan.lines, _sum_lines(plan)):
-        table.add_row(*_format_cells(line, workers), style="bold" if line.stage == "all" else None)
-    console.print(table)
-    console.print(
-        f"Estimates: {plan.basis}; other views save 42 to 63 % of the repository view's prompt tokens, as in the paper.",
-        style="dim",
-    )
-    _print_price_note(console, config)
-    if config.study is not None:
-        study = load_studies()[config.study]
-        paper = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in study.paper.items())
-        published = f"; in the paper {paper}, with {_describe_models(study)}" if paper else ""
-        print(f"study {config.study}: {study.title}{published}")
-
-
-def _print_price_note(console: Console, config: RunConfig) -> None:
-    writers = map(config.choose_writer, config.predecessors)
-    names = dict.fromkeys((*config.predecessors, *config.successors, *writers))
-    unknown = [name for name in names if config.find_price(name) is None]
-    if unknown:
-        console.print(
-            f"Unknown prices (–): {', '.join(unknown)} (write price into their entries of --models).",
-            style="dim",
-        )
-    elif any(map(is_llm, names)):
-        console.print(
-            "US dollars at the prices of --models. Cached tokens are estimated only from this run's own rows; without them, "
-            "caching makes a run cheaper.",
-            style="dim",
-        )
-
-
-def _describe_models(study: Study) -> str:
-    return f"predecessors: {study.predecessors}, successors: {study.successors}"
-
-
-def _sum_lines(plan: Plan) -> PlanLine:
-    jobs, done = sum(line.jobs for line in plan.lines), sum(line.done for line in plan.lines)
-    low = reduce(_add, (line.low for line in plan.lines))
-    high = reduce(_add, (line.high for line in plan.lines))
-    return PlanLine("all", jobs, done, low, high)
-
-
-def _format_cells(line: PlanLine, workers: int) -> tuple[str, ...]:
-    low, high = line.low, line.high
-    hours = 3600 * workers
-    return (
-        line.stage,
-        f"{line.jobs:,}",
-        f"{line.done:,}",
-        _format_range(low.calls, high.calls, ",.0f"),
-        _format_range(low.prompt_tokens / 1e6, high.prompt_tokens / 1e6) + " M",
-        _format_range(low.completion_tokens / 1e6, high.completion_tokens / 1e6) + " M",
-        "–" if math.isnan(high.usd) else _format_range(low.usd, high.usd, ",.2f"),
-        _format_range(low.seconds / hours, high.seconds / hours),
-    )
-
-
-def _format_range(low: float, high: float, form: str = ",.1f") -> str:
-    ends = dict.fromkeys((f"{low:{form}}", f"{high:{form}}"))
-    return "–".join(ends)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections import Counter
@@ -22,6 +23,7 @@ from langgraph_takeover.graph.cli.external_options import (
     suggest_command,
 )
 from langgraph_takeover.graph.cli.options import UsageError, print_safely
+from langgraph_takeover.sandbox.interface import TakeoverError
 
 if TYPE_CHECKING:
     from langgraph_takeover.graph.continuation.preparation import PreparedContinuation
@@ -45,6 +47,7 @@ Under the views transcript and payload it resumes a session of its own kind; und
 
 Exit codes: 0 done, 2 usage, 3 record, sandbox or snapshot failed, 4 disk full, 130 interrupted.
 """
+_KEY = "OPENAI_API_KEY"
 ProgramOption = Annotated[
     Path | None, Option("--program", help="Program of the agent.", show_default="the one on PATH")
 ]
@@ -129,11 +132,16 @@ def _continue_in_sandbox(
     from langgraph_takeover.models import ModelEntry, build_chat_model
 
     name, url = _parse_model(model)
+    key = _KEY if url and os.environ.get(_KEY) else None
+    try:
+        chat_model = build_chat_model(ModelEntry(model=name, base_url=url, api_key_env=key))
+    except TakeoverError as error:
+        raise UsageError(f"--model: {error}") from error
     outcome = continue_in_sandbox(
         home,
         record_id,
         agent=agent,
-        model=build_chat_model(ModelEntry(model=name, base_url=url)),
+        model=chat_model,
         view=view,
         program=program,
         backend=cast("BackendName", sandbox),

@@ -65,7 +65,7 @@ def capture(
             "--out",
             "--home",
             envvar="TAKEOVER_RUNS",
-            help="Directory of the home; outside the repository.",
+            help="Home: directory for the records, outside the repository.",
             show_default="~/.takeover",
         ),
     ] = DEFAULT_HOME,
@@ -119,7 +119,7 @@ def _print_capture(done: Capture, home: Path) -> None:
     )  # fmt: skip
     print_safely("* the record is at this point\n")
     if done.later_files:
-        print_safely(f"Changed, but by no event of the session: {_list_files(done.later_files)}.")
+        print_safely(f"Changed outside the session: {_list_files(done.later_files)}.")
     if done.secret_files:
         print_safely(
             f"The snapshot holds files that usually contain secrets: {_list_files(done.secret_files)}. Keep it private."

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 DEFAULT_HOME = Path("~/.takeover")
 AgentHomeOption = Annotated[
     Path,
-    Option("--home", envvar="TAKEOVER_RUNS", help="Directory of the home.", show_default="~/.takeover"),
+    Option(
+        "--home", envvar="TAKEOVER_RUNS", help="Home: directory of the records.", show_default="~/.takeover"
+    ),
 ]
 RecordArgument = Annotated[
     str, Argument(help="Id of a record in the home, or its directory.", metavar="RECORD", show_default=False)
@@ -41,18 +43,19 @@ def locate_record(record: str, home: Path) -> tuple[Path, str]:
 
 
 def print_removal(done: Removal) -> None:
+    """Print what was removed and what stays. Raises Exit with code 3 if anything stays."""
     for path in done.removed:
         print_safely(f"removed   {path}")
     for path in done.left:
         print_safely(f"left      {path}")
     if not done.removed and not done.left:
-        print_safely("nothing was left to remove")
+        print_safely("nothing to remove: everything is gone already")
     if done.left:
         raise typer.Exit(3)
 
 
 def suggest_command(home: Path, *words: str) -> str:
-    """Return one of our commands as a person types it."""
+    """Return a command of Takeover as a person types it."""
     from langgraph_takeover.sandbox.cli.program import program_name
 
     is_default = home.expanduser().absolute() == DEFAULT_HOME.expanduser()
@@ -62,6 +65,7 @@ def suggest_command(home: Path, *words: str) -> str:
 
 @contextmanager
 def show_status(action: str) -> Iterator[None]:
+    """Show a spinner with an action on standard error."""
     from rich.console import Console
 
     with Console(file=sys.stderr, highlight=False).status(action):

@@ -55,11 +55,11 @@ class Manifest(Frozen):
     own_texts: tuple[str, ...] = ()
     """How the texts begin that the continuation itself puts into the session as a user's."""
     checkout_existed: bool = False
-    """There was an empty directory."""
+    """Whether there was an empty directory in its place."""
     files: tuple[CreatedFile, ...] = ()
     """Files outside the checkout: the native session."""
     directories: tuple[str, ...] = ()
-    """Directories that were made for them, the outermost first."""
+    """Directories that the continuation created for them, the outermost first."""
 
 
 def ensure_private_directory(path: Path) -> Path:
@@ -70,7 +70,7 @@ def ensure_private_directory(path: Path) -> Path:
 
 
 def save_origin(home: Path, record_id: str, origin: CaptureOrigin) -> None:
-    """Note where a record is captured."""
+    """Save where a record is captured."""
     write_durably(ensure_private_directory(home / "captures") / f"{record_id}.json", to_json(origin))
 
 
@@ -81,7 +81,7 @@ def load_origin(home: Path, record_id: str) -> CaptureOrigin | None:
 
 
 def remove_origin(home: Path, record_id: str) -> None:
-    """Forget where a record was captured."""
+    """Remove where a record was captured."""
     _origin_path(home, record_id).unlink(missing_ok=True)
 
 

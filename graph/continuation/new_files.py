@@ -31,6 +31,7 @@ def list_session_files(agent: str, user_home: Path, session: NativeSession | Non
 
 
 def list_missing_directories(files: Mapping[Path, str]) -> list[Path]:
+    """Return the directories that the files need and that do not exist, the outermost first."""
     missing = {parent for path in files for parent in path.parents if not parent.exists()}
     return sorted(missing, key=lambda path: len(path.parts))
 
@@ -57,4 +58,5 @@ def create_file(path: Path, text: str) -> None:
 
 
 def digest_text(text: str) -> str:
+    """Return the SHA-256 of a file with that text."""
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()

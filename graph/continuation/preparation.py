@@ -100,7 +100,7 @@ def prepare_continuation(
         adapter=adapter,
         view=view,
         executable=executable,
-        user_home=user_home or Path.home(),
+        user_home=user_home,
         target=target,
         staging=target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}{STAGING_SUFFIX}"),
     )
@@ -130,7 +130,7 @@ def _check_view(agent: str, view: str) -> None:
 
 
 class _Plan(NamedTuple):
-    """What a continuation will consist of."""
+    """The parts of a continuation, before anything is created."""
 
     record: HandoffRecord
     store: Path

@@ -38,7 +38,7 @@ def find_repository(directory: Path) -> Repository:
     git_directory = root / ".git"
     if git_directory.is_symlink() or not git_directory.is_dir():
         raise CaptureError(
-            f"{root}: .git is no directory: a linked worktree or a submodule keeps its history elsewhere "
+            f"{root}: .git is not a directory: a linked worktree or a submodule keeps its history elsewhere "
             f"(clone it first: git clone --no-local {root} DIR)"
         )
     if (git_directory / "objects" / "info" / "alternates").exists():
@@ -65,8 +65,10 @@ def _run_git(directory: Path, *arguments: str) -> str:
             timeout=_TIMEOUT_S,
             env={**environment, **_NO_FETCH, "LC_ALL": "C"},
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CaptureError(f"git: {error} (install git)") from error
+    except OSError as error:
+        raise CaptureError(f"git: {error.strerror} (install git)") from error
+    except subprocess.TimeoutExpired as error:
+        raise CaptureError(f"{directory}: git did not end within {_TIMEOUT_S} s (try again)") from error
     if done.returncode != 0:
         reason = done.stderr.decode(errors="replace").strip().partition("\n")[0][:300]
         cure = "run git init and git commit first, or pass --repository DIR"

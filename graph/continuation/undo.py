@@ -38,7 +38,9 @@ def undo_continuations(home: Path, record_id: str) -> Removal:
     """
     paths = list_manifests(home, record_id)
     if not paths:
-        raise ContinuationError(f"record {record_id}: nothing to undo: it was not continued from {home}")
+        raise ContinuationError(
+            f"record {record_id}: nothing to undo: it was not continued from {home} (pass its --home)"
+        )
     removed: list[str] = []
     left: list[str] = []
     for path in reversed(paths):

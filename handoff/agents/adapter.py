@@ -46,7 +46,7 @@ class PackagedProgram(Frozen):
 
 
 class ProgramFiles(Frozen):
-    """Where an agent's program lies on the user's machine, and which versions are tested."""
+    """Where an agent's program lies on this host, and which versions are tested."""
 
     executable: str
     """Name of the command on PATH."""
@@ -59,7 +59,7 @@ class ProgramFiles(Frozen):
     version_argv: tuple[str, ...] = ("--version",)
     """Arguments that make the program print its version."""
     address_space_mb: int = 4096
-    """Smallest `memory_mb` of a sandbox that limits the address space, because the machine has no memory cgroups."""
+    """Smallest `memory_mb` of a sandbox that limits the address space, because the host has no memory cgroups."""
     install: str
     """The command that installs the program."""
     oldest: str

@@ -73,7 +73,7 @@ def has_shell_command(action: Action) -> bool:
 
 
 def _read_replacements(edits: str) -> list[tuple[str, str]]:
-    """Return old and new text of each edit of a list in JSON; an empty list if one of them is none."""
+    """Return old and new text of each edit of a list in JSON; an empty list if one of them is invalid."""
     try:
         values = parse_json(edits)
     except ValueError:

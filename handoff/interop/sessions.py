@@ -16,8 +16,9 @@ from langgraph_takeover.handoff.readers.external.session_files import (
     SessionError,
     SessionFile,
     list_sessions,
+    select_session,
 )
-from langgraph_takeover.handoff.readers.external.sessions import LATER_REQUEST_PREFIX
+from langgraph_takeover.handoff.readers.recorded_run import LATER_REQUEST_PREFIX
 from langgraph_takeover.handoff.text.files import read_untrusted_head
 from langgraph_takeover.handoff.text.redaction import is_secret_setting
 from langgraph_takeover.handoff.trace.conversation import EMPTY_RESULT, RESULT_NOT_RECORDED
@@ -40,11 +41,10 @@ def find_repository_session(agent: str, session_id: str, repository: Path, user_
 
     Raises SessionError.
     """
-    sessions = list_sessions(agent, user_home)
     if session_id != LATEST:
-        return _select_by_id(agent, session_id, sessions)
+        return select_session(session_id, user_home, (agent,))
     others: dict[str, None] = {}
-    for session in sessions[:_MAX_LOOKED_AT]:
+    for session in list_sessions(agent, user_home)[:_MAX_LOOKED_AT]:
         if session.path is None:
             return session  # the agent's program lists the sessions of one project
         cwd = read_session_directory(session.path)
@@ -54,17 +54,6 @@ def find_repository_session(agent: str, session_id: str, repository: Path, user_
             others[cwd] = None
     seen = f"; it has sessions in {', '.join(list(others)[:_MAX_SHOWN_IDS])}" if others else ""
     raise SessionError(f"{agent}: no session in {repository}{seen} (pass --repository, or --session ID)")
-
-
-def _select_by_id(agent: str, session_id: str, sessions: list[SessionFile]) -> SessionFile:
-    exact = [each for each in sessions if each.id == session_id]
-    matching = exact or [each for each in sessions if session_id and each.id.startswith(session_id)]
-    if len(matching) == 1:
-        return matching[0]
-    known = ", ".join(each.id for each in (matching or sessions)[:_MAX_SHOWN_IDS]) or "none"
-    if matching:
-        raise SessionError(f"{agent}: session {session_id!r:.80} is ambiguous: {known} (pass more of the id)")
-    raise SessionError(f"{agent}: session {session_id!r:.80} not found (newest: {known})")
 
 
 def read_session_directory(path: Path) -> str:

@@ -11,7 +11,7 @@ from langgraph_takeover.handoff.readers.inference.files import InferredFiles
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace, TraceFormat, Usage
 from langgraph_takeover.sandbox.interface import FileChange, TakeoverError
 
-_LATER_REQUEST_PREFIX = "The user said later:"
+LATER_REQUEST_PREFIX = "The user said later:"
 
 
 class TraceError(TakeoverError, ValueError):
@@ -195,7 +195,7 @@ def join_text(*parts: str) -> str:
 def join_requests(requests: Iterable[str]) -> str:
     """Join the requests of a user to a task: the first is unchanged, the later ones get a prefix."""
     first, *later = [request for request in requests if request.strip()] or [""]
-    return "\n\n".join([first, *(f"{_LATER_REQUEST_PREFIX}\n\n{request}" for request in later)])
+    return "\n\n".join([first, *(f"{LATER_REQUEST_PREFIX}\n\n{request}" for request in later)])
 
 
 def extract_text(content: Any) -> str:

@@ -42,7 +42,7 @@ _LOST_PROCESSES = "The earlier agent had these commands running in the backgroun
 
 def build_message(record: HandoffRecord, earlier_work: str = "") -> list[BaseMessage]:
     """Build one message with the earlier work between the instructions and the task."""
-    has_data = bool(earlier_work or record.envelope)
+    has_data = bool(earlier_work) or has_data_beside_task(record)
     data = wrap_in_fence(earlier_work) if earlier_work else ""
     parts = (load_instructions(), load_fence_rule() if has_data else "", data, render_task(record))
     return [HumanMessage("\n".join(part for part in parts if part))]
@@ -58,14 +58,23 @@ def load_fence_rule() -> str:
     return load_prompt("earlier_work")
 
 
+def has_data_beside_task(record: HandoffRecord) -> bool:
+    """Return whether `render_task` shows data in a fence, which needs the rule about the fence."""
+    return bool(record.envelope or _list_lost_processes(record))
+
+
 def render_task(record: HandoffRecord) -> str:
     """Render the source's message, if any, the processes that the snapshot lost, and the original task."""
     envelope = f"{wrap_in_fence(render_envelope(record.envelope))}\n" if record.envelope else ""
     return f"{envelope}{_render_lost_processes(record)}{TASK}\n\n{neutralize(record.task.prompt)}"
 
 
+def _list_lost_processes(record: HandoffRecord) -> tuple[str, ...]:
+    return record.external.running if record.external else ()
+
+
 def _render_lost_processes(record: HandoffRecord) -> str:
-    running = record.external.running if record.external else ()
+    running = _list_lost_processes(record)
     if not running:
         return ""
     lines = [f"- {format_inline_code(' '.join(neutralize(each).split())[:300])}" for each in running[:20]]

@@ -15,6 +15,7 @@ from langgraph_takeover.handoff.trace.conversation import (
 from langgraph_takeover.handoff.views.common import (
     DEFAULT_RECIPIENT,
     Recipient,
+    has_data_beside_task,
     load_fence_rule,
     load_instructions,
     render_task,
@@ -47,7 +48,7 @@ def transcript_history(record: HandoffRecord, recipient: Recipient = DEFAULT_REC
     cut = f"\n\n[… {first} earlier steps left out, because they do not fit …]" if first else ""
     kept = [message for each in replayed[first:] for message in each]
     name = compute_fence_id("\n".join(f"{each.text}{getattr(each, 'tool_calls', '')}" for each in kept))
-    rules = [load_instructions(), *([load_fence_rule()] if record.envelope else [])]
+    rules = [load_instructions(), *([load_fence_rule()] if has_data_beside_task(record) else [])]
     return History(
         opening="\n".join([*rules, f"{_OPENING.format(name=name)}{cut}"]),
         steps=tuple(taken[first:]),

@@ -30,7 +30,7 @@ from langgraph_takeover.nodes.state import AgentState, Spending, get_task
 from langgraph_takeover.sandbox.interface import FileChange, Sandbox
 
 _AGENT_FILES = re.compile(r"(?:/root|/home/[^/]+)/\.|/tmp/(?:\.|claude-|codex|opencode|node-compile-cache)")
-"""Files of the agent itself, outside the repository: its sessions, caches and logs are no work."""
+"""Files of the agent itself, outside the repository: its sessions, caches and logs are not part of its work."""
 
 
 def agent(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:

@@ -58,7 +58,7 @@ class Bridge:
         classify: whose request it is, from the request and its headers.
         is_expected: whether a main request continues the conversation as the runtime knows it.
         answer_side: the reply to a child or aside request; called in threads of the bridge.
-        has_budget: whether another one may be asked, after the answers that `take_side_usage` has not returned yet.
+        has_budget: whether the budget allows another one, after the answers that `take_side_usage` has not returned yet.
         model_name: the one model that the bridge lists.
         accept_images: replace images by a marker, because requests are passed on unchanged.
     """

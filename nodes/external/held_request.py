@@ -27,7 +27,7 @@ class HeldRequest:
         return not self._ended.is_set() and self._is_waiting()
 
     def reply(self, answer: HttpReply) -> bool:
-        """Send the reply, without waiting for its delivery; False if nobody waits for it."""
+        """Send the reply, without waiting for its delivery; False if the sender no longer waits."""
         with self._lock:
             if not self.is_open:
                 return False
@@ -36,7 +36,7 @@ class HeldRequest:
             return True
 
     def drop(self) -> None:
-        """Give the request up; its sender sees a closed connection."""
+        """Drop the request; its sender sees a closed connection."""
         with self._lock:
             self._ended.set()
 

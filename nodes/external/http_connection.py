@@ -174,6 +174,7 @@ class HttpConnection:
         self._reserved = 0
 
     def close(self) -> None:
+        """Close the connection, and return the memory of its body."""
         self._peer.close()
         self.release_body()
 

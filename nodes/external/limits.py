@@ -85,5 +85,6 @@ class ByteBudget:
             return True
 
     def release(self, count: int) -> None:
+        """Return reserved bytes."""
         with self._lock:
             self._free += count

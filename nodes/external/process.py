@@ -83,6 +83,7 @@ class ExternalProcess:
         prepare_directory(sandbox, f"{self._home}/{_FILES}", _FILE_NAMES)
 
     def make_launch(self, message: str = "", session_id: str | None = None) -> Launch:
+        """Return the description of a start in this sandbox."""
         return Launch(
             program=self.agent.program.argv,
             home=self._home,

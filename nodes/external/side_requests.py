@@ -49,6 +49,7 @@ class SideRequests:
 
     @property
     def open_count(self) -> int:
+        """Number of requests that are being answered."""
         with self._lock:
             return self._open
 

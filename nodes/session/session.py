@@ -56,7 +56,7 @@ class Session:
         self.is_closed = False
         """Whether the session has ended, although a node may still run in another thread."""
         self.companion: Closeable | None = None
-        """What works beside the sandbox and ends with it: an external agent's bridge."""
+        """Closed together with the sandbox: the process of an external agent, with its bridge."""
         self._lease = lease
         self._states = StateStore(lease, directory, spec.backend, snapshot_every)
         self._sandbox_manager = SandboxManager(spec)

@@ -1,4 +1,4 @@
-"""External agents in the graph, with a small complete agent in a real sandbox; real CLIs are in `test_agent_programs.py`."""
+"""External agents in the graph, with a small complete agent in a real sandbox. `tests/nodes/external/` runs real programs."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ _COLORS = "PuOr_r"
 
 
 def draw_agents(data: ReportData) -> Figure:
+    """Draw the heat map. Raises EmptyPlotError without a pair of a takeover and a continuation."""
     costs = [cost for cost in measure_switches(data) if cost.extra_events is not None]
     if not costs:
         has_continuation = any(row["view"] == CONTINUATION for row in data.takeovers)

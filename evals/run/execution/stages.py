@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +18,7 @@ from langgraph_takeover.evals.run.execution.rows import (
     measure_first_prompt,
     measure_rediscovery,
 )
+from langgraph_takeover.evals.run.execution.traces import redact_events, save_trace
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.measures.costs import (
     compute_cost_usd,
@@ -44,15 +44,14 @@ from langgraph_takeover.handoff.ledger import FencedError, ThreadHeldError
 from langgraph_takeover.handoff.notes.claims import measure_soundness
 from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
-from langgraph_takeover.handoff.records.record import RecordError, write_durably
+from langgraph_takeover.handoff.records.record import RecordError
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.handoff.trace.events import Continuation, Event, Trace, Usage
+from langgraph_takeover.handoff.trace.events import Continuation, Usage
 from langgraph_takeover.handoff.views.names import TakeoverView
 from langgraph_takeover.nodes.agent.takeover import build_recipient
 from langgraph_takeover.nodes.model.errors import ModelError
 from langgraph_takeover.nodes.model.notes import NotesCall, build_ask
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
-from langgraph_takeover.nodes.state import AgentState, get_task
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 from langgraph_takeover.sandbox.lifecycle import SandboxManager
 from langgraph_takeover.sandbox.repository.patches import RepositoryError, patch_since
@@ -87,8 +86,8 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
             outcome, before = threads.run_or_resume(run, lambda: run.start(task.id, task.prompt))
     except INFRASTRUCTURE_ERRORS as error:
         return row | make_failure_row(error, started)
-    events = _redact_events(outcome.state)
-    _save_trace(paths, name, outcome.state, model, events)
+    events = redact_events(outcome.state)
+    save_trace(paths, name, outcome.state, model, events)
     resolved, trouble = grade_predecessor(config, task, paths, outcome, name)
     return row | {
         "outcome": "run",
@@ -219,14 +218,14 @@ def run_takeover(
     except INFRASTRUCTURE_ERRORS as error:
         return row | make_failure_row(error, started)
     cleaned_resolved, trouble = grade_cleaned(config, task, paths, outcome.patch, record, name)
-    events = _redact_events(outcome.state)
+    events = redact_events(outcome.state)
     continues = Continuation(
         trace=record.thread_id.removeprefix(threads.PREDECESSOR_PREFIX),
         record=record_id,
         point=record.point,
         view=view,
     )
-    _save_trace(paths, name, outcome.state, successor, events, continues)
+    save_trace(paths, name, outcome.state, successor, events, continues)
     recalls = count_recall_tokens(events)
     return row | {
         "resolved": verdict.resolved,
@@ -251,37 +250,6 @@ def run_takeover(
         "notes_model": record.notes.model if record.notes else None,
         "patch": outcome.patch,
     }
-
-
-def _save_trace(
-    paths: RunPaths,
-    name: str,
-    state: AgentState,
-    model: str,
-    events: list[Event],
-    continues: Continuation | None = None,
-) -> None:
-    """Write a run's whole trace where takeover-detect and takeover-export find it."""
-    task, external = get_task(state), state.get("external") or {}
-    trace = Trace(
-        id=name,
-        format="takeover",
-        events=tuple(events),
-        workspace=task.workspace,
-        base_directories=task.base_directories,
-        task=task.prompt,
-        model=model,
-        agent=external.get("agent", ""),
-        agent_version=external.get("version", ""),
-        continues=continues,
-    )
-    paths.traces.mkdir(exist_ok=True)
-    write_durably(paths.traces / f"{name}.json", json.dumps(trace.model_dump(mode="json")))
-
-
-def _redact_events(state: AgentState) -> list[Event]:
-    """Redact a trace as its record is redacted, because arguments of an action may contain a key."""
-    return [Event.model_validate(event) for event in redact(state.get("events", []))]
 
 
 def _drop_estimate(usage: Usage) -> Usage:

@@ -87,7 +87,7 @@ class _EndpointServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of an agent that was killed in the middle of a request."""
+        """Ignore the broken connection of an agent that was killed."""
 
 
 class _EndpointHandler(BaseHTTPRequestHandler):

@@ -23,7 +23,7 @@ from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.trace.action import Action
 
 START_S = 90.0
-"""Seconds for the start of an agent on a busy machine."""
+"""Seconds for the start of an agent on a busy host."""
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_written_session_is_the_first_request(kit: AgentKit, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_written_session_goes_on(kit: AgentKit) -> None:
+def test_written_session_continues(kit: AgentKit) -> None:
     """After a written session the agent works, and its session can be resumed once more."""
     launch = kit.launch(0, CLOSING)
     session = kit.adapter.write_session(ORDINARY, launch)

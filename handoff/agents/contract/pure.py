@@ -32,8 +32,6 @@ from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
 
 SESSION_ID = "5d2ad6ea-3b0f-4c31-9f4e-2a5f6f3a7c11"
-MEMBERS = 12
-"""Maximum number of members of the contract."""
 
 
 def make_launch(**fields: Any) -> Launch:
@@ -81,7 +79,6 @@ def test_contract_is_complete(adapter: AgentAdapter) -> None:
     members = {name for name in vars(AgentAdapter) if not name.startswith("_")} | set(
         AgentAdapter.__annotations__
     )
-    assert len(members) <= MEMBERS
     assert [name for name in sorted(members) if not hasattr(adapter, name)] == []
 
 
@@ -238,13 +235,15 @@ def test_calls_are_read_back(adapter: AgentAdapter) -> None:
         assert call is not None
         tool, arguments = normalize_call(call.name, call.arguments)
         assert (tool, arguments["command"]) == ("shell", "ls") or action.tool == "editor"
-        assert tool in ("shell", "editor"), f"{call.name} is no known tool: write this call with the shell"
+        assert tool in ("shell", "editor"), (
+            f"{call.name} is not a known tool (write this call with the shell)"
+        )
         text = " ".join(arguments.values())
         texts = [
             action.arguments[name] for name in ("path", "old", "new", "content") if name in action.arguments
         ]
         lost = [each for each in texts if each not in text]
-        assert not lost, f"{dict(call.arguments)} loses {lost}: use other arguments, or the shell"
+        assert not lost, f"{dict(call.arguments)} loses {lost} (use other arguments, or the shell)"
 
 
 def test_results_are_untrusted(adapter: AgentAdapter) -> None:

@@ -58,23 +58,10 @@ _STORAGES = {
 AGENTS = (*_STORAGES, _OPENCODE)
 
 
-def find_session(agent: str, session_id: str | None, home: Path) -> Path:
-    """The file of a session of one agent; None or `latest` selects the newest. Raises SessionError.
-
-    `session_id` is a complete id or its unique beginning. A session of opencode has no file: use `open_session`.
-    """
-    found = _select_session(session_id, home, (agent,))
-    if found.path is None:
-        raise SessionError(
-            f"session {found.id}: opencode keeps no file (export it: opencode export {found.id})"
-        )
-    return found.path
-
-
 @contextmanager
-def open_session(session_id: str | None, home: Path, agents: Sequence[str] = AGENTS) -> Iterator[Path]:
+def open_session(session_id: str, home: Path, agents: Sequence[str] = AGENTS) -> Iterator[Path]:
     """Provide the file of a session; that of opencode is exported and exists until the end. Raises SessionError."""
-    found = _select_session(session_id, home, agents)
+    found = select_session(session_id, home, agents)
     if found.path is not None:
         yield found.path
         return
@@ -111,23 +98,23 @@ def _find_root(agent: str, home: Path) -> Path:
     return Path(replaced) if replaced else home / storage.directory
 
 
-def _select_session(session_id: str | None, home: Path, agents: Sequence[str]) -> SessionFile:
+def select_session(session_id: str, home: Path, agents: Sequence[str]) -> SessionFile:
+    """Return the session with that id or unique beginning of an id; `latest` is the newest one. Raises SessionError."""
     sessions = [session for agent in agents for session in list_sessions(agent, home)]
     sessions.sort(key=lambda session: -session.modified)
-    if session_id in (None, LATEST):
+    if session_id == LATEST:
         if sessions:
             return sessions[0]
         raise SessionError(f"no session found ({_describe_places(home, agents)})")
-    wanted = str(session_id)
-    matching = [session for session in sessions if session.id == wanted]
-    matching = matching or [session for session in sessions if wanted and session.id.startswith(wanted)]
+    matching = [each for each in sessions if each.id == session_id]
+    matching = matching or [each for each in sessions if session_id and each.id.startswith(session_id)]
     if len(matching) == 1:
         return matching[0]
     newest = ", ".join(f"{s.id} ({s.agent})" for s in (matching or sessions)[:_MAX_SHOWN_IDS]) or "none"
     if matching:
-        raise SessionError(f"session {wanted!r:.80} is ambiguous: {newest} (pass more of the id)")
+        raise SessionError(f"session {session_id!r:.80} is ambiguous: {newest} (pass more of the id)")
     places = _describe_places(home, agents)
-    raise SessionError(f"session {wanted!r:.80} not found ({places}; newest: {newest})")
+    raise SessionError(f"session {session_id!r:.80} not found ({places}; newest: {newest})")
 
 
 def _describe_places(home: Path, agents: Sequence[str]) -> str:

@@ -12,12 +12,12 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
+    join_requests,
     join_text,
 )
 from langgraph_takeover.handoff.trace.action import Action, write_action
 from langgraph_takeover.handoff.trace.events import TraceFormat, Usage
 
-LATER_REQUEST_PREFIX = "The user said later:"
 _OWN_TOOLS = ("shell", "editor", "finish")
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>\s*", re.S)
 
@@ -140,12 +140,11 @@ class SessionBuilder:
         if self._has_message:
             message = "\n\n".join(self._thoughts)
             calls.append(RecordedCall(message, "finish", {"message": message}, None))
-        first, *later = self._prompts or [""]
         return RecordedRun(
             id=self.name,
             format=self.format_name,
             calls=calls,
-            task="\n\n".join([first, *(f"{LATER_REQUEST_PREFIX}\n\n{prompt}" for prompt in later)]),
+            task=join_requests(self._prompts),
             model=self.model,
             agent=self.agent,
             agent_version=self.agent_version,

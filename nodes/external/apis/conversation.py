@@ -53,13 +53,14 @@ class Conversation:
             self._system.append(text)
 
     def add_user(self, content: Any) -> None:
+        """Add a message of the user, unless it has no text."""
         text = self.read_text(content)
         if text:
             self._end_turn()
             self._messages.append(HumanMessage(text))
 
     def add_reply(self, content: Any = None, calls: tuple[Call, ...] = ()) -> None:
-        """Add text and calls of the assistant; what follows without a message between belongs to the same turn."""
+        """Add text and calls of the assistant. Until another message follows, they belong to one turn."""
         text = self.read_text(content)
         if text:
             self._texts.append(text)
@@ -67,6 +68,7 @@ class Conversation:
             self._calls.setdefault(call.id, call)
 
     def add_result(self, call_id: Any, content: Any, *, is_error: bool = False) -> None:
+        """Add the result of a call. Raises RequestError for an invalid id."""
         self._end_turn()
         status: Any = "error" if is_error else "success"
         self._messages.append(

@@ -64,7 +64,7 @@ def test_capture_continue_undo_discard(terminal: Terminal) -> None:
     captured = terminal.run("capture", "--agent", "codex")
     assert captured.returncode == 0, captured.stderr
     record = captured.stdout.split()[1]
-    for line in ("first_validation *  e5", "by no event of the session: notes.txt", ".env. Keep it private"):
+    for line in ("first_validation *  e5", "Changed outside the session: notes.txt", ".env. Keep it private"):
         assert line in captured.stdout
     follow_up = next(line for line in captured.stdout.splitlines() if line.startswith("Next: "))
     words = shlex.split(follow_up.removeprefix("Next: python -m handoff "))
@@ -110,7 +110,7 @@ def test_print_prepares_and_prints_a_command_for_the_shell(terminal: Terminal) -
     [
         (["capture", "--agent", "nobody"], 2, "--agent: 'nobody' is not known (use codex,"),
         (["capture", "--agent", "claude-code"], 2, "no session in"),
-        (["capture", "--agent", "codex", "--session", "zz"], 2, "not found (newest: "),
+        (["capture", "--agent", "codex", "--session", "zz"], 2, "not found (looked in "),
         (["capture", "--agent", "codex", "--sandbox", "process"], 2, "--allow-unisolated"),
         (["capture", "--agent", "codex", "--sandbox", "docker"], 2, "use host or process"),
         (["capture", "--agent", "codex", "--out", "here"], 2, "inside the repository"),
@@ -123,6 +123,7 @@ def test_print_prepares_and_prints_a_command_for_the_shell(terminal: Terminal) -
         (["continue", "x", "--agent", "codex", "--sandbox", "host"], 2, "--model openai:NAME@URL"),
         (["continue", "x", "--agent", "codex", "--sandbox", "tent", "--model", "openai:m"], 2, "unknown back end 'tent'"),
         (["continue", "x", "--agent", "codex", "--sandbox", "host", "--model", "m"], 2, "use openai:NAME"),
+        (["continue", "x", "--agent", "codex", "--sandbox", "host", "--model", "openai:m"], 2, "OPENAI_API_KEY is not set"),
         (["continue", "a/b", "--agent", "codex"], 2, "not in a home"),
         (["continue", "../../x", "--undo"], 2, "not in a home"),
         (["continue", "x", "--undo"], 2, "nothing to undo"),

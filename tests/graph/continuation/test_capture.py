@@ -186,7 +186,7 @@ def test_a_session_without_actions(workplace: Workplace) -> None:
     assert not (workplace.home / "records").exists()
 
 
-def test_a_session_that_goes_on_meanwhile(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_changes_meanwhile(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session grows while the repository is copied, as if the agent were working."""
     from langgraph_takeover.graph.continuation import capture
 

@@ -9,7 +9,11 @@ import tomllib
 import pytest
 
 from langgraph_takeover.handoff.agents import ADAPTERS, find_adapter
-from langgraph_takeover.handoff.agents.adapter import RESUME_MESSAGE, UnknownAgentProgramError
+from langgraph_takeover.handoff.agents.adapter import (
+    RESUME_MESSAGE,
+    AgentAdapter,
+    UnknownAgentProgramError,
+)
 from langgraph_takeover.handoff.agents.contract.pure import SESSION_ID, make_launch
 from langgraph_takeover.handoff.trace.action import Action
 
@@ -112,3 +116,9 @@ def test_opencode_imports_a_written_session_once() -> None:
     assert words[words.index("import") + 1] == file
     assert words[words.index("rm") + 1] == file
     assert words[-2:] == ["--session", SESSION_ID]
+
+
+def test_an_adapter_has_twelve_members() -> None:
+    """As docs/add-your-agent.md says; more of them would make an adapter hard to write."""
+    methods = {name for name in vars(AgentAdapter) if not name.startswith("_")}
+    assert len(methods | set(AgentAdapter.__annotations__)) == 12

@@ -13,9 +13,9 @@ import pytest
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.readers.external.session_files import (
     SessionError,
-    find_session,
     list_sessions,
     open_session,
+    select_session,
 )
 from langgraph_takeover.handoff.trace.events import Trace
 
@@ -48,11 +48,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_by_id_prefix_and_latest(home: Path) -> None:
-    newest = find_session("codex", None, home)
-    assert newest.name.endswith(f"{CODEX_IDS[1]}.jsonl")
-    assert find_session("codex", "latest", home) == newest
-    assert find_session("codex", CODEX_IDS[0], home).parent.name == "02"
-    assert find_session("claude-code", "f8b5", home).stem == CLAUDE_ID
+    assert select_session("latest", home, ("codex",)).id == CODEX_IDS[1]
+    first = select_session(CODEX_IDS[0], home, ("codex",))
+    assert first.path is not None
+    assert first.path.parent.name == "02"
+    assert select_session("f8b5", home, ("claude-code",)).id == CLAUDE_ID
     with open_session("latest", home, ("codex", "claude-code", "qwen-code")) as path:
         assert path.stem == "aaaa"
     assert [session.id for session in list_sessions("claude-code", home)] == [CLAUDE_ID]
@@ -78,13 +78,13 @@ def test_by_id_prefix_and_latest(home: Path) -> None:
 )
 def test_errors_are_one_line(home: Path, session: str, agent: str, message: str) -> None:
     with pytest.raises(SessionError, match=message) as caught:
-        find_session(agent, session, home)
+        select_session(session, home, (agent,))
     assert "\n" not in str(caught.value)
 
 
 def test_an_empty_home(tmp_path: Path) -> None:
     with pytest.raises(SessionError, match=r"no session found \(looked in .*/\.codex\)"):
-        find_session("codex", None, tmp_path)
+        select_session("latest", tmp_path, ("codex",))
 
 
 def test_links_are_no_sessions(home: Path) -> None:
@@ -118,7 +118,8 @@ def test_other_directories_by_variable(home: Path, monkeypatch: pytest.MonkeyPat
     (home / ".codex").rename(home / "elsewhere")
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("CODEX_HOME", str(home / "elsewhere"))
-    assert find_session("codex", CODEX_IDS[0], home).parent.name == "02"
+    with open_session(CODEX_IDS[0], home, ("codex",)) as path:
+        assert path.is_relative_to(home / "elsewhere")
 
 
 @pytest.mark.slow
