@@ -91,6 +91,7 @@ class Bridge:
         self._changed = threading.Condition()
         self._held: HeldRequest | None = None
         self._main_model: str | None = None
+        self._body_limit = self._limits.body_bytes
         self._bug: Exception | None = None
         self._parsing = threading.Lock()
         self._rate = TokenBucket(self._limits.requests_per_s, self._limits.requests_per_s)
@@ -202,7 +203,7 @@ class Bridge:
             raise HttpRefusalError(404, "path", f"unknown path (requests go to {MODEL_PATHS[self._api]})")
         if head.method != "POST":
             raise HttpRefusalError(405, "method", "this path has POST only")
-        body = connection.read_body(head)
+        body = connection.read_body(head, self._body_limit)
         request = replace(self._parse(body), wire=WireRequest(head.target, head.headers, body))
         if is_count:
             count = {"input_tokens": estimate_request_tokens(request)}
@@ -221,6 +222,10 @@ class Bridge:
             raise HttpRefusalError(
                 413, "body size", f"the body of a side request is larger than {limit:,} bytes"
             )
+
+    def _compute_body_limit(self, main_bytes: int) -> int:
+        """Return the limit after a main request: no tool's output doubles a conversation of several megabytes."""
+        return min(self._limits.body_bytes, self._limits.side_body_bytes + 2 * main_bytes)
 
     def _list_models(self) -> HttpReply:
         model = {"id": self._model_name, "object": "model", "type": "model", "display_name": self._model_name}
@@ -254,6 +259,8 @@ class Bridge:
                 raise HttpRefusalError(409, "second request", "another request is being answered")
             self._held = held
             self._main_model = self._main_model or held.request.model
+            if held.request.wire is not None:
+                self._body_limit = self._compute_body_limit(len(held.request.wire.body))
             self._changed.notify_all()
         try:
             return held.wait_for_answer()

@@ -90,9 +90,8 @@ class HttpConnection:
         }
         return RequestHead(event.method.decode("latin-1"), event.target.decode("latin-1"), shown)
 
-    def read_body(self, head: RequestHead) -> bytes:
-        """Receive the body, within the limits. Raises HttpRefusalError or PeerLostError."""
-        limit = self._limits.body_bytes
+    def read_body(self, head: RequestHead, limit: int) -> bytes:
+        """Receive a body of at most `limit` bytes. Raises HttpRefusalError or PeerLostError."""
         too_large = HttpRefusalError(413, "body size", f"the body is larger than {limit:,} bytes")
         if head.headers.get("content-encoding", "identity").lower() != "identity":
             raise HttpRefusalError(
@@ -104,25 +103,27 @@ class HttpConnection:
         )
         if length > limit:
             raise too_large
-        if length > self._limits.small_body_bytes:
-            self._reserve(length)
+        body, pieces = bytearray(), 0
         with self._wait_for_peer():
-            body, pieces = bytearray(), 0
             while not isinstance(event := self._next_event(), h11.EndOfMessage):
                 if not isinstance(event, h11.Data):
                     raise PeerLostError("the connection ended within a request")
                 pieces += 1
                 if len(body) + len(event.data) > limit or pieces > _MAX_PIECES:
                     raise too_large
+                if len(body) + len(event.data) > self._limits.small_body_bytes and not self._reserved:
+                    self._reserve(length)
                 body += event.data
         return bytes(body)
 
     def _reserve(self, count: int) -> None:
-        started = time.monotonic()
+        """Wait for memory, which is no time of the peer."""
+        started, self._peer_since = time.monotonic(), None
         if not self._budget.reserve(count, self.is_peer_waiting):
             raise PeerLostError("the peer left while it waited for memory")
         self._reserved = count
-        self._ends_at += time.monotonic() - started
+        self._peer_since = time.monotonic()
+        self._ends_at += self._peer_since - started
 
     def _next_event(self) -> object:
         try:

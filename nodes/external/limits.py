@@ -16,11 +16,12 @@ class BridgeLimits(NamedTuple):
     """What the processes of a sandbox may ask of a bridge. Beyond a rate, requests wait: a flood must not end the agent."""
 
     body_bytes: int = 32 * MIB
-    """Size of one request's body."""
+    """Size of one request's body; after the first main request, less: see `side_body_bytes`."""
     side_body_bytes: int = 8 * MIB
-    """Size of the body of a subagent's request or a side task: each of them is paid for."""
+    """Size of the body of a subagent's request or a side task: each of them is paid for. No body may be larger than that
+    and twice the last main request."""
     small_body_bytes: int = 1 * MIB
-    """Bodies up to this size never wait for memory."""
+    """Bodies do not wait for memory up to this size."""
     large_body_bytes: int = 48 * MIB
     """Size of all larger bodies in memory at the same time; further ones wait."""
     body_bytes_per_s: int = 16 * MIB

@@ -73,13 +73,11 @@ class ExternalProcess:
         self.session_id = ""
         self.is_ended = False
         self.last_turn_s = 0.0
-        """Duration of the last turn in seconds."""
         self.account: Mapping[str, int] = {}
         """What became of the events of a history that was written as the agent's session."""
         self._budget: Callable[[Sequence[Usage]], bool] = lambda usages: True
         self._answer_side = answer_side
-        self._passes_on = passes_on
-        """Whether requests go to the vendor's own endpoint unchanged."""
+        self._passes_on = passes_on  # to the vendor's own endpoint, unchanged
         self._earlier = earlier
         """Side work of a process before this one, which no turn has counted."""
         self._side_requests = side_requests + len(earlier.usages)
@@ -117,11 +115,9 @@ class ExternalProcess:
 
         Raises ExternalAgentError if the agent ends before, or does not ask in time.
         """
-        adapter = self.agent.adapter
         files = f"{self._home}/{_FILES}"
-        written = build_start_files(adapter, launch, files)
-        written |= {f"{self._home}/{path}": text for path, text in (session.files if session else {}).items()}
-        self.write_files(written)
+        own = {f"{self._home}/{path}": text for path, text in (session.files if session else {}).items()}
+        self.write_files({**build_start_files(self.agent.adapter, launch, files), **own})
         self._bridge = self._open_bridge()
         quoted = shlex.quote(files)
         result = self.sandbox.run(
@@ -134,15 +130,15 @@ class ExternalProcess:
             )
         self._pid = int(result.output)
         self._wait(timeout_s)
+        output = self._read_output()
         if self.held is None:
-            output = self._read_output()
             self.close()
             reason = "ended" if self.is_ended else f"did not ask its model within {timeout_s:.0f} s"
             detail = find_error_line(output.message) or find_error_line(self._read_file("err"))
             raise ExternalAgentError(
                 f"{self.agent.name} {self.agent.program.version} {reason}: {detail or 'no output'}"
             )
-        self.session_id = self._read_output().session_id or launch.session_id or ""
+        self.session_id = output.session_id or launch.session_id or ""
 
     def write_files(self, files: Mapping[str, str]) -> None:
         """Write files below the agent's home, in the place of whatever lies there. Raises ExternalAgentError."""
@@ -297,9 +293,7 @@ class ExternalProcess:
 
     def _read_output(self) -> AgentOutput:
         code = self._read_file("exit_code").strip()
-        exit_code = int(code) if code.isdigit() else None
-        if exit_code is None and self.is_ended:
-            exit_code = 137
+        exit_code = int(code) if code.isdigit() else 137 if self.is_ended else None
         output: AgentOutput = self.agent.adapter.read_output(self._read_file("out"), exit_code)
         return output
 

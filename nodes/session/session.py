@@ -76,7 +76,7 @@ class Session:
         return self._state_id
 
     def can_restore_state(self, state_id: str) -> bool:
-        """Whether another sandbox can enter that state, so that this one is not needed for it."""
+        """Whether a new sandbox can enter that state."""
         return state_id == BASE_STATE or self._states.find(state_id) is not None
 
     def can_enter_state(self, state_id: str) -> bool:
@@ -210,8 +210,7 @@ class Session:
         """
         if state_id == BASE_STATE:  # every spec has its own base, so its snapshot gets an id of its own
             return self._states.take_snapshot(self.enter_state(BASE_STATE), create_state_id())
-        snapshot = self._states.find(state_id)
-        if snapshot is not None:
+        if (snapshot := self._states.find(state_id)) is not None:
             return snapshot
         return self._states.take_snapshot(self.enter_state(state_id), state_id)
 

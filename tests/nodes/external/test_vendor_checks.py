@@ -24,10 +24,10 @@ def parse(api: Api, **fields: Any) -> ModelRequest:
     return parse_request(api, json.dumps(body).encode(), accept_images=True)
 
 
-def describe(api: Api, model: str | None = "m", **fields: Any) -> str:
+def describe(api: Api, main_model: str | None = "m", **fields: Any) -> str:
     """Return the reason of a refusal; empty for an accepted request."""
     try:
-        check_vendor_request(parse(api, **fields), model)
+        check_vendor_request(parse(api, **fields), main_model)
     except RequestError as error:
         return f"{error.status} {error}"
     return ""
@@ -97,5 +97,5 @@ def test_references_to_stored_items_are_refused() -> None:
 
 
 def test_the_first_request_names_the_model() -> None:
-    assert describe("chat", model=None) == ""
-    assert "another model" in describe("chat", model="other")
+    assert describe("chat", main_model=None) == ""
+    assert "another model" in describe("chat", main_model="other")
