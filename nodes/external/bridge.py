@@ -7,6 +7,7 @@ at once. Every process in the sandbox can send requests, so that all of them are
 from __future__ import annotations
 
 import json
+import math
 import socket
 import threading
 import time
@@ -186,8 +187,10 @@ class Bridge:
             self._bug = self._bug or error
             self._changed.notify_all()
 
-    def _wait(self, seconds: float) -> None:
-        """Let a request wait for its turn."""
+    def _wait(self, seconds: float | None) -> None:
+        """Let a request wait for its turn. Raises HttpRefusalError if it has none."""
+        if seconds is None:
+            raise HttpRefusalError(429, "body rate", "too many bytes per second")
         if self._server.closed.wait(seconds):
             raise PeerLostError("the bridge is closed")
 
@@ -236,7 +239,8 @@ class Bridge:
         may_be_expected = self._may_be_expected(body)
         if not may_be_expected:
             self._check_side_size(body)
-        self._wait(self._byte_rates[may_be_expected].take(len(body)))
+        longest_s = math.inf if may_be_expected else self._limits.side_wait_s
+        self._wait(self._byte_rates[may_be_expected].take(len(body), max_wait_s=longest_s))
         try:
             # One at a time: parsing needs several times the memory of the body.
             with self._parsing:

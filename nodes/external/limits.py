@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -22,10 +23,12 @@ class BridgeLimits(NamedTuple):
     and twice the last main request."""
     small_body_bytes: int = 1 * MIB
     """Bodies do not wait for memory up to this size."""
-    large_body_bytes: int = 48 * MIB
+    large_body_bytes: int = 32 * MIB
     """Size of all larger bodies in memory at the same time; further ones wait."""
     body_bytes_per_s: int = 16 * MIB
     """Rate of body bytes, after a burst of one body: each byte is parsed. Further ones wait."""
+    side_wait_s: float = 1.0
+    """Longest wait for that rate, except for requests that may be of the main conversation."""
     header_bytes: int = 32 * 1024
     header_count: int = 100
     connections: int = 16
@@ -52,13 +55,20 @@ class TokenBucket:
         self._units, self._filled_at = burst, time.monotonic()
         self._lock = threading.Lock()
 
-    def take(self, units: float = 1.0) -> float:
-        """Take units, and return the seconds until they are available: callers are served in order."""
+    def take(self, units: float = 1.0, *, max_wait_s: float = math.inf) -> float | None:
+        """Take units, and return the seconds until they are available: callers are served in order.
+
+        None, and nothing is taken, if that is longer than `max_wait_s`.
+        """
         with self._lock:
             now = time.monotonic()
             filled = self._units + (now - self._filled_at) * self._per_s
-            self._units, self._filled_at = min(self._burst, filled) - units, now
-            return max(-self._units / self._per_s, 0.0)
+            self._units, self._filled_at = min(self._burst, filled), now
+            wait_s = max((units - self._units) / self._per_s, 0.0)
+            if wait_s > max_wait_s:
+                return None
+            self._units -= units
+            return wait_s
 
 
 class ByteBudget:

@@ -46,8 +46,7 @@ _FILES = ".takeover"
 _FILE_NAMES = ("in", "out", "err", "start", "exit_code")
 _POLL_S, _SLICE_S = 0.3, 0.1
 _COMMAND_TIMEOUT_S = 30.0
-_PLAIN_ID = re.compile(r"[\w.:-]{1,200}", re.ASCII)
-"""An id that JSON writes as it is."""
+_PLAIN_ID = re.compile(r"[\w.:-]{1,200}", re.ASCII)  # JSON writes it as it is.
 _SIDE_S = 120.0
 _NO_SIDE_WORK = SideWork()
 _END_S = 1.0
@@ -82,7 +81,7 @@ class ExternalProcess:
         """Side work of a process before this one, which no turn has counted."""
         self._side_requests = side_requests + len(earlier.usages)
         self._taken: tuple[Usage, ...] = ()
-        """Side usages that the budget does not include yet."""
+        """What the budget does not include yet."""
         self._expected: tuple[str, ...] = ()
         """Ids of the calls of the last reply."""
         self._answered: frozenset[str] = frozenset()
