@@ -78,7 +78,7 @@ class ExternalSession(Frozen):
     refused_requests: Mapping[str, int] = {}
     """Requests to the bridge that were refused, by reason."""
     side_requests: int = Field(default=0, ge=0)
-    """Answered requests beside the main conversation: of subagents and side tasks."""
+    """Requests beside the main conversation that reached the model: of subagents and side tasks."""
 
 
 class Claim(Frozen):

@@ -16,13 +16,16 @@ from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, HandoffPoint
 from langgraph_takeover.nodes.context.external_agent import ExternalAgentError
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import (
-    add_usage,
     build_action_event,
     last_action,
     record_observation,
     report_progress,
 )
-from langgraph_takeover.nodes.external.conversation import require_process
+from langgraph_takeover.nodes.external.conversation import (
+    count_side_work,
+    is_lost,
+    require_process,
+)
 from langgraph_takeover.nodes.model.calls import find_api_keys
 from langgraph_takeover.nodes.session.external_turn import CallResult, ExternalTurn
 from langgraph_takeover.nodes.session.observation import Observation
@@ -48,6 +51,10 @@ def agent(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     remaining_s = max(context.max_seconds - state["spent"]["seconds"], 1.0)
     summary = " ".join(action.arguments.get(name, "") for name in ("command", "path"))
     report_progress(runtime, "acting", state, tool=action.tool, text=summary)
+
+    if is_lost(state, context):
+        report_progress(runtime, "starting", state, text=state["external"]["agent"])
+        require_process(state, context)
 
     def take_turn(sandbox: Sandbox) -> Observation:
         process = require_process(state, context, sandbox)
@@ -84,13 +91,18 @@ def _record_turn(state: AgentState, context: AgentContext, observation: Observat
     if is_lost and "requested" in context.points:
         points.append(HandoffPoint(kind="requested", event_index=0, detail=_describe_end(turn)))
     spent: Spending = {**state["spent"], "seconds": state["spent"]["seconds"] + observation.seconds}
-    for usage in turn.side_usages:
-        spent = add_usage(spent, usage, context, 0.0, int(usage.estimated))
+    before = ExternalSession.model_validate(state["external"])
+    session = before.model_copy(
+        update={
+            "session_id": turn.session_id or before.session_id,
+            "running": turn.running,
+            "account": turn.account or before.account,
+        }
+    )
     update = AgentState(
         messages=_build_messages(turn, results),
         events=events,
-        spent=spent,
-        external=_update_session(state, turn).model_dump(mode="json"),
+        **count_side_work(spent, session, turn.side, context),
     )
     if is_lost:
         update["stop_reason"] = "agent_ended"
@@ -174,19 +186,3 @@ def _build_messages(turn: ExternalTurn, results: tuple[CallResult, ...]) -> list
         ToolMessage(each.text, tool_call_id=each.call_id) for each in results if each.call_id
     ]
     return [*shown, *(HumanMessage(text) for text in turn.messages)]
-
-
-def _update_session(state: AgentState, turn: ExternalTurn) -> ExternalSession:
-    before = ExternalSession.model_validate(state["external"])
-    refused = dict(before.refused_requests)
-    for reason, number in turn.refused_requests.items():
-        refused[reason] = refused.get(reason, 0) + number
-    return before.model_copy(
-        update={
-            "session_id": turn.session_id or before.session_id,
-            "running": turn.running,
-            "account": turn.account or before.account,
-            "refused_requests": refused,
-            "side_requests": before.side_requests + len(turn.side_usages),
-        }
-    )

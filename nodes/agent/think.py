@@ -29,6 +29,7 @@ from langgraph_takeover.nodes.events import (
 )
 from langgraph_takeover.nodes.external.conversation import (
     bind_request,
+    count_late_side_work,
     is_external,
     is_waiting,
     parse_first_action,
@@ -52,6 +53,13 @@ from langgraph_takeover.nodes.tools.execution import refuse_action
 
 def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     """Return the model's next action; if a budget is spent, end the run with a handoff point."""
+    context = get_agent_context(runtime)
+    late = count_late_side_work(state, context)
+    update = _think(AgentState(**{**state, **late}), runtime)
+    return late | update
+
+
+def _think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     context = get_agent_context(runtime)
     reason = find_spent_budget(state, context)
     if reason is not None:

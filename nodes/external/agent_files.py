@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter, Launch
 from langgraph_takeover.sandbox.interface import Sandbox
 
 _START_SCRIPT = """\
 cd {workspace} || exit 1
+export HOME={home}
+unset CODEX_HOME CLAUDE_CONFIG_DIR XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME XDG_STATE_HOME
 {exports}
 {argv} <{files}/in >{files}/out 2>{files}/err
 echo $? >{files}/exit_code
 """
 _TIMEOUT_S = 5
+_REMOVAL_S = 60
+_SETTLE_S, _SETTLE_POLL_S = 5.0, 0.02
+_BATCH = 200
+"""Files that one command removes."""
 _MAX_SESSION_BYTES = 20_000_000
 _SAFE_ID = re.compile(r"[\w.-]{1,200}")
 _IS_FILE = '[ -f "$file" ] && [ ! -L "$file" ]'
@@ -26,12 +34,37 @@ def build_start_files(adapter: AgentAdapter, launch: Launch, directory: str) -> 
     setup, command = adapter.setup(launch), adapter.command(launch)
     script = _START_SCRIPT.format(
         workspace=shlex.quote(launch.workspace),
+        home=shlex.quote(launch.home),
         exports="\n".join(f"export {name}={shlex.quote(value)}" for name, value in setup.environment.items()),
         argv=shlex.join(command.argv),
         files=shlex.quote(directory),
     )
     files = {f"{launch.home}/{path}": text for path, text in setup.files.items()}
     return files | {f"{directory}/in": command.stdin, f"{directory}/start": script, f"{directory}/out": ""}
+
+
+def write_files(sandbox: Sandbox, home: str, files: Mapping[str, str]) -> None:
+    """Write files below a home directory, in the place of whatever a command has put there. Raises FileAccessError."""
+    directories = {
+        each for path in files for each in PurePosixPath(path).parents if each.is_relative_to(home)
+    }
+    steps = [f"[ -d {shlex.quote(home)} ] || {_build_removal([home])}"]
+    for path in map(str, sorted(directories - {PurePosixPath(home)})):
+        quoted = shlex.quote(path)
+        # A link to a directory could lead into the repository.
+        is_usable = f"[ -d {quoted} ] && [ ! -L {quoted} ] && chmod u+rwx {quoted}"
+        steps.append(f"{{ {is_usable}; }} || {_build_removal([path])}")
+    sandbox.inspect("\n".join(steps))
+    for start in range(0, len(files), _BATCH):
+        sandbox.inspect(_build_removal(list(files)[start : start + _BATCH]))
+    for path, text in files.items():
+        sandbox.write_file(path, text.encode())
+
+
+def _build_removal(paths: Sequence[str]) -> str:
+    """Return a command that removes files and directories, also those that were made read-only."""
+    remove, quoted = f"timeout {_REMOVAL_S} rm -rf --", shlex.join(paths)
+    return f"{{ {remove} {quoted} || {{ chmod -R u+rwX -- {quoted}; {remove} {quoted}; }}; }} 2>/dev/null"
 
 
 def prepare_directory(sandbox: Sandbox, path: str, names: Sequence[str]) -> None:
@@ -50,7 +83,14 @@ def read_ends(sandbox: Sandbox, path: str, size: int) -> str:
     return _inspect(sandbox, f"file={shlex.quote(path)}; {_IS_FILE} && {ends}")
 
 
-def has_result(sandbox: Sandbox, home: str, pattern: str, call_id: str) -> bool:
+def wait_for_result(sandbox: Sandbox, home: str, pattern: str, call_id: str) -> None:
+    """Wait a few seconds for the result of a call in the session file, which may lag behind the agent's request."""
+    deadline = time.monotonic() + _SETTLE_S
+    while time.monotonic() < deadline and not _has_result(sandbox, home, pattern, call_id):
+        time.sleep(_SETTLE_POLL_S)
+
+
+def _has_result(sandbox: Sandbox, home: str, pattern: str, call_id: str) -> bool:
     """Return whether the session file contains the result of a call. `pattern` is relative to the agent's home.
 
     An id that cannot be searched counts as found.

@@ -6,8 +6,8 @@ at once. Every process in the sandbox can send requests, so that all of them are
 
 from __future__ import annotations
 
-import contextlib
 import json
+import math
 import socket
 import threading
 import time
@@ -18,6 +18,7 @@ from typing import Literal
 
 from langchain_core.messages import AIMessage
 
+from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.external.apis import (
     MODEL_PATHS,
     Api,
@@ -25,6 +26,7 @@ from langgraph_takeover.nodes.external.apis import (
     ModelRequest,
     RequestError,
     WireRequest,
+    check_vendor_request,
     estimate_request_tokens,
     parse_request,
     write_error,
@@ -36,8 +38,11 @@ from langgraph_takeover.nodes.external.http_connection import (
     PeerLostError,
     RequestHead,
 )
-from langgraph_takeover.nodes.external.limits import BridgeLimits, ByteBudget, TokenBucket
-from langgraph_takeover.nodes.external.side_requests import SideAnswer, SideRequests
+from langgraph_takeover.nodes.external.http_server import HttpServer
+from langgraph_takeover.nodes.external.limits import BridgeLimits, TokenBucket
+from langgraph_takeover.nodes.external.side_requests import SideRequests
+from langgraph_takeover.nodes.model.calls import CallCount
+from langgraph_takeover.nodes.session.external_turn import SideWork
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 RequestKind = Literal["main", "child", "aside"]
@@ -47,8 +52,6 @@ _JSON_TYPE = "application/json"
 _POLL_S = 0.25
 _REFUSAL_PAUSE_S = 0.1
 """A refused connection keeps its slot that long, so that a flood cannot keep a core busy."""
-_OVERLOAD_PAUSE_S = 0.005
-_CLOSE_S = 2.0
 
 
 class Bridge:
@@ -57,10 +60,12 @@ class Bridge:
     Args:
         classify: whose request it is, from the request and its headers.
         is_expected: whether a main request continues the conversation as the runtime knows it.
+        may_be_expected: whether the body of a request may be such a one, before it is parsed.
         answer_side: the reply to a child or aside request; called in threads of the bridge.
-        has_budget: whether the budget allows another one, after the answers that `take_side_usage` has not returned yet.
+        has_budget: whether the budget allows another one, after those that `take_side_work` has not returned yet.
+        side_requests: number of earlier side requests of the run.
         model_name: the one model that the bridge lists.
-        accept_images: replace images by a marker, because requests are passed on unchanged.
+        passes_on: whether requests are passed on unchanged to the vendor, so that they may ask nothing else of it.
     """
 
     def __init__(
@@ -70,31 +75,31 @@ class Bridge:
         api: Api,
         classify: Callable[[ModelRequest, Mapping[str, str]], RequestKind],
         is_expected: Callable[[ModelRequest], bool],
-        answer_side: Callable[[ModelRequest], AIMessage],
-        has_budget: Callable[[Sequence[SideAnswer]], bool] = lambda answers: True,
+        answer_side: Callable[[ModelRequest, CallCount], AIMessage],
+        may_be_expected: Callable[[bytes], bool] = lambda body: True,
+        has_budget: Callable[[Sequence[Usage]], bool] = lambda usages: True,
+        side_requests: int = 0,
         model_name: str = "model",
-        accept_images: bool = False,
+        passes_on: bool = False,
         limits: BridgeLimits | None = None,
     ) -> None:
         self.refused: Counter[str] = Counter()
         """Refused requests by reason."""
-        self._listener, self._api, self._limits = listener, api, limits or BridgeLimits()
-        self._classify, self._is_expected = classify, is_expected
-        self._side = SideRequests(answer_side, self._limits, has_budget)
-        self._model_name, self._accept_images = model_name, accept_images
+        self._api, self._limits = api, limits or BridgeLimits()
+        self._classify, self._is_expected, self._may_be_expected = classify, is_expected, may_be_expected
+        self._side = SideRequests(answer_side, self._limits, has_budget, side_requests)
+        self._model_name, self._passes_on = model_name, passes_on
         self._changed = threading.Condition()
         self._held: HeldRequest | None = None
-        self._requests = 0
+        self._main_model: str | None = None
+        self._body_limit = self._limits.body_bytes
         self._bug: Exception | None = None
-        self._connections: dict[HttpConnection, threading.Thread] = {}
-        self._is_closed = False
         self._parsing = threading.Lock()
-        self._budget = ByteBudget(self._limits.shared_body_bytes)
         self._rate = TokenBucket(self._limits.requests_per_s, self._limits.requests_per_s)
-        self._byte_rate = TokenBucket(self._limits.body_bytes_per_s, self._limits.shared_body_bytes)
-        listener.settimeout(_POLL_S)
-        self._acceptor = threading.Thread(target=self._accept, name="bridge", daemon=True)
-        self._acceptor.start()
+        rate, burst = self._limits.body_bytes_per_s, self._limits.body_bytes
+        self._byte_rates = {is_expected: TokenBucket(rate, burst) for is_expected in (False, True)}
+        self._server = HttpServer(listener, self._limits, self._serve)
+        self._server.start()
 
     def __enter__(self) -> Bridge:
         return self
@@ -109,7 +114,7 @@ class Bridge:
         """
         ends_at = time.monotonic() + timeout_s
         with self._changed:
-            while not self._is_closed:
+            while not self._server.closed.is_set():
                 if self._bug is not None:
                     raise self._bug
                 if self._held is not None and self._held.is_open:
@@ -125,59 +130,26 @@ class Bridge:
         """Number of child and aside requests that are being answered."""
         return self._side.open_count
 
-    def take_side_usage(self) -> list[SideAnswer]:
-        """Return the child and aside requests that were answered since the last call."""
-        return self._side.take_answers()
+    def take_side_work(self, *, is_final: bool = False) -> SideWork:
+        """Return the side requests since the last call; finally, with an estimate of those that are being answered."""
+        answers = self._side.take_answers(include_pending=is_final)
+        with self._changed:
+            refused, self.refused = self.refused, Counter()
+        return SideWork(
+            usages=tuple(each.usage for each in answers),
+            uncounted_calls=sum(each.uncounted_calls for each in answers),
+            refused=refused,
+        )
 
     def close(self) -> None:
         """End all connections and threads; a side request in the middle of its model call ends with that call."""
         with self._changed:
-            self._is_closed = True
-            connections, held = dict(self._connections), self._held
-            self._changed.notify_all()
+            held = self._held
         if held is not None:
             held.drop()
-        for connection in connections:
-            connection.abort()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        ends_at = time.monotonic() + _CLOSE_S
-        for thread in (self._acceptor, *connections.values()):
-            if thread is not threading.current_thread():
-                thread.join(max(ends_at - time.monotonic(), 0.0))
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while not self._is_closed:
-            try:
-                peer, _ = self._listener.accept()
-            except TimeoutError:
-                continue
-            except OSError:
-                if self._listener.fileno() < 0 or self._is_closed:
-                    return
-                time.sleep(_POLL_S)  # such as no free descriptor
-                continue
-            self._start(peer)
-
-    def _start(self, peer: socket.socket) -> None:
-        """Serve a connection in a thread of its own, or close it."""
-        connection = HttpConnection(peer, self._limits, self._budget)
-        thread = threading.Thread(target=self._serve, args=(connection,), name="bridge-request", daemon=True)
+        self._server.close()
         with self._changed:
-            is_refused = self._is_closed or len(self._connections) >= self._limits.connections
-            if not is_refused:
-                self._connections[connection] = thread
-        if is_refused:
-            connection.close()
-            self._count_refusal("connections")
-            time.sleep(_OVERLOAD_PAUSE_S)
-            return
-        try:
-            thread.start()
-        except RuntimeError:  # no further thread
-            self._count_refusal("threads")
-            self._end(connection)
+            self._changed.notify_all()
 
     def _serve(self, connection: HttpConnection) -> None:
         is_refused = False
@@ -199,11 +171,11 @@ class Bridge:
             if answer is not None:
                 connection.send_reply(answer, has_body=head is None or head.method != "HEAD")
         except PeerLostError:
-            is_refused = self._count_refusal("lost connections")
+            reason = "slow connections" if connection.is_aborted else "lost connections"
+            is_refused = self._count_refusal(reason) and not connection.is_aborted
         finally:
             if is_refused:
                 time.sleep(_REFUSAL_PAUSE_S)
-            self._end(connection)
 
     def _count_refusal(self, reason: str) -> bool:
         with self._changed:
@@ -215,15 +187,16 @@ class Bridge:
             self._bug = self._bug or error
             self._changed.notify_all()
 
-    def _end(self, connection: HttpConnection) -> None:
-        connection.close()
-        with self._changed:
-            self._connections.pop(connection, None)
+    def _wait(self, seconds: float | None) -> None:
+        """Let a request wait for its turn. Raises HttpRefusalError if it has none."""
+        if seconds is None:
+            raise HttpRefusalError(429, "body rate", "too many bytes per second")
+        if self._server.closed.wait(seconds):
+            raise PeerLostError("the bridge is closed")
 
     def _answer(self, head: RequestHead, connection: HttpConnection) -> HttpReply | None:
         """Return the reply to a request, None if there is none to send. Raises HttpRefusalError."""
-        if not self._rate.take_within(self._limits.wait_s):
-            raise HttpRefusalError(429, "request rate", "too many requests per second")
+        self._wait(self._rate.take())
         if head.path in ("/", "/v1/models"):
             if head.method not in ("GET", "HEAD"):
                 raise HttpRefusalError(405, "method", "this path has GET and HEAD only")
@@ -233,24 +206,29 @@ class Bridge:
             raise HttpRefusalError(404, "path", f"unknown path (requests go to {MODEL_PATHS[self._api]})")
         if head.method != "POST":
             raise HttpRefusalError(405, "method", "this path has POST only")
-        with self._changed:
-            self._requests += 1
-            if self._requests > self._limits.requests:
-                raise HttpRefusalError(429, "requests", f"more than {self._limits.requests:,} requests")
-        body = connection.read_body(head)
+        body = connection.read_body(head, self._body_limit)
         request = replace(self._parse(body), wire=WireRequest(head.target, head.headers, body))
         if is_count:
             count = {"input_tokens": estimate_request_tokens(request)}
             return HttpReply(_JSON_TYPE, json.dumps(count).encode())
         kind = self._classify(request, head.headers)
         if kind == "main":
-            return self._hold(HeldRequest(request, connection.is_peer_waiting))
-        if len(body) > self._limits.side_body_bytes:
-            limit = self._limits.side_body_bytes
+            answer = self._hold(HeldRequest(request, connection.is_peer_waiting))
+            connection.is_main = True
+            return answer
+        self._check_side_size(body)
+        return self._side.answer(kind, request, connection.is_peer_waiting)
+
+    def _check_side_size(self, body: bytes) -> None:
+        limit = self._limits.side_body_bytes
+        if len(body) > limit:
             raise HttpRefusalError(
                 413, "body size", f"the body of a side request is larger than {limit:,} bytes"
             )
-        return self._side.answer(kind, request, connection.is_peer_waiting)
+
+    def _compute_body_limit(self, main_bytes: int) -> int:
+        """Return the limit after a main request: no tool's output doubles a conversation of several megabytes."""
+        return min(self._limits.body_bytes, self._limits.side_body_bytes + 2 * main_bytes)
 
     def _list_models(self) -> HttpReply:
         model = {"id": self._model_name, "object": "model", "type": "model", "display_name": self._model_name}
@@ -258,14 +236,20 @@ class Bridge:
         return HttpReply(_JSON_TYPE, json.dumps(listing).encode())
 
     def _parse(self, body: bytes) -> ModelRequest:
-        if not self._byte_rate.take(len(body)):
-            raise HttpRefusalError(429, "body rate", "too many bytes per second")
+        may_be_expected = self._may_be_expected(body)
+        if not may_be_expected:
+            self._check_side_size(body)
+        longest_s = math.inf if may_be_expected else self._limits.side_wait_s
+        self._wait(self._byte_rates[may_be_expected].take(len(body), max_wait_s=longest_s))
         try:
             # One at a time: parsing needs several times the memory of the body.
             with self._parsing:
-                return parse_request(self._api, body, accept_images=self._accept_images)
+                request = parse_request(self._api, body, accept_images=self._passes_on)
+            if self._passes_on:
+                check_vendor_request(request, self._main_model)
         except RequestError as error:
             raise HttpRefusalError(error.status, "unreadable request", str(error)) from None
+        return request
 
     def _hold(self, held: HeldRequest) -> HttpReply | None:
         if not self._is_expected(held.request):
@@ -273,11 +257,14 @@ class Bridge:
                 409, "unexpected request", "the request does not continue the conversation"
             )
         with self._changed:
-            if self._is_closed:
+            if self._server.closed.is_set():
                 return None
             if self._held is not None and self._held.is_open:
                 raise HttpRefusalError(409, "second request", "another request is being answered")
             self._held = held
+            self._main_model = self._main_model or held.request.model
+            if held.request.wire is not None:
+                self._body_limit = self._compute_body_limit(len(held.request.wire.body))
             self._changed.notify_all()
         try:
             return held.wait_for_answer()

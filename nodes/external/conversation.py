@@ -31,8 +31,9 @@ from langgraph_takeover.nodes.events import add_usage, find_spent_limit
 from langgraph_takeover.nodes.external.apis import ModelRequest
 from langgraph_takeover.nodes.external.pass_through import VendorModel
 from langgraph_takeover.nodes.external.process import ExternalProcess
-from langgraph_takeover.nodes.model.calls import ask_model
-from langgraph_takeover.nodes.state import AgentState, get_task
+from langgraph_takeover.nodes.model.calls import CallCount, ask_model
+from langgraph_takeover.nodes.session.external_turn import SideWork
+from langgraph_takeover.nodes.state import AgentState, Spending, get_task
 from langgraph_takeover.sandbox.interface import Sandbox
 
 _START_TIMEOUT_S = 300.0
@@ -107,14 +108,43 @@ def require_external_agent(state: AgentState, context: AgentContext) -> External
 
 def is_waiting(state: AgentState, context: AgentContext) -> bool:
     """Whether the agent's process waits at its pending request in the state's sandbox."""
-    session = context.session
-    process = session.companion
+    process = context.session.companion
     return (
         isinstance(process, ExternalProcess)
-        and process.held is not None
-        and process.held.is_open
-        and session.is_in_state(state["sandbox_state"])
+        and process.is_waiting
+        and context.session.is_in_state(state["sandbox_state"])
     )
+
+
+def is_lost(state: AgentState, context: AgentContext) -> bool:
+    """Whether the agent of the state's sandbox no longer waits, such as one that was killed while its model was asked."""
+    session = context.session
+    return isinstance(session.companion, ExternalProcess) and (
+        session.is_in_state(state["sandbox_state"]) and not session.companion.is_waiting
+    )
+
+
+def count_side_work(
+    spent: Spending, session: ExternalSession, work: SideWork, context: AgentContext
+) -> AgentState:
+    """Return the update for side requests: what they cost, and their number."""
+    for usage in work.usages:
+        spent = add_usage(spent, usage, context, 0.0, 0)
+    refused = Counter(session.refused_requests) + Counter(work.refused)
+    counts = {"refused_requests": dict(refused), "side_requests": session.side_requests + len(work.usages)}
+    return AgentState(
+        spent={**spent, "uncounted_calls": spent.get("uncounted_calls", 0) + work.uncounted_calls},
+        external=session.model_copy(update=counts).model_dump(mode="json"),
+    )
+
+
+def count_late_side_work(state: AgentState, context: AgentContext) -> AgentState:
+    """Return the update for side requests since the last turn."""
+    process = context.session.companion
+    if not isinstance(process, ExternalProcess) or not context.session.is_in_state(state["sandbox_state"]):
+        return AgentState()
+    session = ExternalSession.model_validate(state["external"])
+    return count_side_work(state["spent"], session, process.take_side_work(), context)
 
 
 def require_process(
@@ -122,47 +152,56 @@ def require_process(
 ) -> ExternalProcess:
     """Return the agent's process, waiting at its pending request, in the sandbox of the state.
 
-    If no process of this sandbox waits there, as after a crash, the agent starts, or resumes its session.
+    If no process waits there, as after a crash, the agent starts, or resumes its session. One that was killed at its
+    request resumes in a restored sandbox, too, without the processes that killed it or worked beside it.
     Raises SettingsError and ExternalAgentError.
     """
     agent = require_external_agent(state, context)
     session = context.session
+    budget = partial(_has_budget, state, context)
+    process = session.companion if isinstance(session.companion, ExternalProcess) else None
+    is_action = sandbox is not None
     if sandbox is None:
+        if is_lost(state, context) and session.can_restore_state(state["sandbox_state"]):
+            session.close_sandbox()
         sandbox = session.enter_state(state["sandbox_state"], get_task(state))
-    process = session.companion
-    if (
-        isinstance(process, ExternalProcess)
-        and process.sandbox is sandbox
-        and process.held is not None
-        and process.held.is_open
-    ):
-        process.has_budget = partial(_has_budget, state, context)
+    # An action cannot restore its own sandbox: an agent that was killed this late has ended.
+    is_usable = process is not None and process.held is not None and (is_action or process.is_waiting)
+    if process is not None and process.sandbox is sandbox and is_usable:
+        process.use_budget(budget)
         return process
+    earlier = process.take_side_work(is_final=True) if process else SideWork()
+    if session.companion is not None:
+        session.companion.close()
     process = ExternalProcess(
         sandbox,
         agent,
-        lambda request: _answer_side(context, request),
+        partial(_answer_side, context),
         passes_on=isinstance(context.model, VendorModel),
+        side_requests=state["external"]["side_requests"],
+        earlier=earlier,
     )
-    process.has_budget = partial(_has_budget, state, context)
-    if session.companion is not None:
-        session.companion.close()
+    process.use_budget(budget)
     session.companion = process
+    _start(process, state, context)
+    return process
+
+
+def _start(process: ExternalProcess, state: AgentState, context: AgentContext) -> None:
+    """Start the agent with its task or view, or let it resume its session."""
     # Until its first turn is complete, the state before it has no session.
     session_id = state["external"]["session_id"]
     if session_id and (state["steps"] or state.get("view") == CONTINUATION):
         launch = process.make_launch(RESUME_MESSAGE, session_id)
         process.start(launch, None, timeout_s=_START_TIMEOUT_S)
         process.require_results(_list_own_results(state))
-        return process
+        return
     opening = build_opening(state, context, process.make_launch())
-    for path, text in opening.event_files.items():
-        sandbox.write_file(path, text.encode())
+    process.write_files(opening.event_files)
     launch = process.make_launch(opening.message, opening.session.session_id if opening.session else None)
     process.start(launch, opening.session, timeout_s=_START_TIMEOUT_S)
     process.require_results(opening.call_ids | _list_own_results(state))
     process.account = opening.account
-    return process
 
 
 def build_opening(state: AgentState, context: AgentContext, launch: Launch) -> Opening:
@@ -240,10 +279,10 @@ def _bind(context: AgentContext, request: ModelRequest) -> Runnable[Any, Any]:
     return context.model.bind_tools(list(request.tools)) if request.tools else context.model
 
 
-def _answer_side(context: AgentContext, request: ModelRequest) -> AIMessage:
+def _answer_side(context: AgentContext, request: ModelRequest, count: CallCount) -> AIMessage:
     """Ask the model for a subagent or a side task."""
     model = _bind(context, request)
-    return ask_model(model, list(request.messages), timeout_s=context.model_timeout_s)
+    return ask_model(model, list(request.messages), timeout_s=context.model_timeout_s, count=count)
 
 
 def _has_budget(state: AgentState, context: AgentContext, usages: Sequence[Usage]) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import select
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -56,10 +56,30 @@ class HttpConnection:
         self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
         self._ends_at = time.monotonic() + limits.request_s
         self._reserved = 0
+        self._peer_since: float | None = time.monotonic()
+        """Since when the peer keeps us waiting; None while it waits for us."""
+        self.is_main = False
+        """Whether the request is of the main conversation, whose reply has its full time."""
+        self.is_aborted = False
+
+    @property
+    def peer_s(self) -> float:
+        """Time in seconds that the peer has kept us waiting."""
+        since = self._peer_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    @contextlib.contextmanager
+    def _wait_for_peer(self) -> Iterator[None]:
+        self._peer_since = None if self.is_main else time.monotonic()
+        try:
+            yield
+        finally:
+            self._peer_since = None
 
     def read_head(self) -> RequestHead:
         """Receive the head of the request. Raises HttpRefusalError or PeerLostError."""
-        event = self._next_event()
+        with self._wait_for_peer():
+            event = self._next_event()
         if not isinstance(event, h11.Request):
             raise PeerLostError("the connection ended before a request")
         if len(event.headers) > self._limits.header_count:
@@ -70,32 +90,40 @@ class HttpConnection:
         }
         return RequestHead(event.method.decode("latin-1"), event.target.decode("latin-1"), shown)
 
-    def read_body(self, head: RequestHead) -> bytes:
-        """Receive the body, within the limits. Raises HttpRefusalError or PeerLostError."""
-        limit = self._limits.body_bytes
+    def read_body(self, head: RequestHead, limit: int) -> bytes:
+        """Receive a body of at most `limit` bytes. Raises HttpRefusalError or PeerLostError."""
         too_large = HttpRefusalError(413, "body size", f"the body is larger than {limit:,} bytes")
         if head.headers.get("content-encoding", "identity").lower() != "identity":
             raise HttpRefusalError(
                 415, "compression", "compressed bodies are not accepted (switch off request compression)"
             )
         # h11 has checked that the length is a number of at most 20 digits.
-        if int(head.headers.get("content-length", "0")) > limit:
+        length = (
+            limit if "transfer-encoding" in head.headers else int(head.headers.get("content-length", "0"))
+        )
+        if length > limit:
             raise too_large
         body, pieces = bytearray(), 0
-        while not isinstance(event := self._next_event(), h11.EndOfMessage):
-            if not isinstance(event, h11.Data):
-                raise PeerLostError("the connection ended within a request")
-            pieces += 1
-            if len(body) + len(event.data) > limit or pieces > _MAX_PIECES:
-                raise too_large
-            self._reserve(len(event.data))
-            body += event.data
+        with self._wait_for_peer():
+            while not isinstance(event := self._next_event(), h11.EndOfMessage):
+                if not isinstance(event, h11.Data):
+                    raise PeerLostError("the connection ended within a request")
+                pieces += 1
+                if len(body) + len(event.data) > limit or pieces > _MAX_PIECES:
+                    raise too_large
+                if len(body) + len(event.data) > self._limits.small_body_bytes and not self._reserved:
+                    self._reserve(length)
+                body += event.data
         return bytes(body)
 
     def _reserve(self, count: int) -> None:
-        if not self._budget.reserve(count):
-            raise HttpRefusalError(503, "body memory", "too many requests with large bodies at the same time")
-        self._reserved += count
+        """Wait for memory, which is no time of the peer."""
+        started, self._peer_since = time.monotonic(), None
+        if not self._budget.reserve(count, self.is_peer_waiting):
+            raise PeerLostError("the peer left while it waited for memory")
+        self._reserved = count
+        self._peer_since = time.monotonic()
+        self._ends_at += self._peer_since - started
 
     def _next_event(self) -> object:
         try:
@@ -114,12 +142,15 @@ class HttpConnection:
             if remaining_s <= 0:
                 raise TimeoutError
             self._peer.settimeout(remaining_s)
-            return self._peer.recv(_CHUNK_BYTES)
+            data = self._peer.recv(_CHUNK_BYTES)
         except TimeoutError:
             seconds = f"{self._limits.request_s:g} s"
             raise HttpRefusalError(408, "slow request", f"no complete request within {seconds}") from None
         except OSError as error:
             raise PeerLostError("the connection broke") from error
+        if self.is_aborted:
+            raise PeerLostError("the connection was ended")
+        return data
 
     def send_reply(self, reply: HttpReply, *, has_body: bool = True) -> None:
         """Send the reply and end the connection. Raises PeerLostError."""
@@ -132,10 +163,11 @@ class HttpConnection:
         # Written by hand: h11 writes no reply after an error of the peer.
         head = f"HTTP/1.1 {reply.status} {_get_phrase(reply.status)}\r\n"
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
-        self._send(f"{head}{lines}\r\n".encode("latin-1") + (reply.body if has_body else b""))
-        with contextlib.suppress(OSError):
-            self._peer.shutdown(socket.SHUT_WR)
-            self._drain()
+        with self._wait_for_peer():
+            self._send(f"{head}{lines}\r\n".encode("latin-1") + (reply.body if has_body else b""))
+            with contextlib.suppress(OSError):
+                self._peer.shutdown(socket.SHUT_WR)
+                self._drain()
 
     def _send(self, data: bytes | None) -> None:
         ends_at = time.monotonic() + self._limits.reply_s
@@ -165,6 +197,7 @@ class HttpConnection:
 
     def abort(self) -> None:
         """End the connection, also while another thread uses it."""
+        self.is_aborted = True
         with contextlib.suppress(OSError):
             self._peer.shutdown(socket.SHUT_RDWR)
 

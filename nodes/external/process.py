@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from langgraph_takeover.handoff.agents.adapter import (
     MAX_OUTPUT_BYTES,
@@ -16,45 +17,54 @@ from langgraph_takeover.handoff.agents.adapter import (
     NativeSession,
     is_session_id,
 )
-from langgraph_takeover.handoff.readers.external.sessions import ToolResult
-from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.nodes.context.external_agent import ExternalAgent, ExternalAgentError
 from langgraph_takeover.nodes.external.agent_files import (
     build_start_files,
-    has_result,
     prepare_directory,
     read_ends,
+    wait_for_result,
+    write_files,
 )
 from langgraph_takeover.nodes.external.apis import write_reply
 from langgraph_takeover.nodes.external.apis.checks import limit_usage, list_results
 from langgraph_takeover.nodes.external.bridge import Bridge
+from langgraph_takeover.nodes.external.call_results import CallResults
 from langgraph_takeover.nodes.external.error_output import find_error_line
 from langgraph_takeover.nodes.external.held_request import HeldRequest
-from langgraph_takeover.nodes.session.external_turn import CallResult, ExternalTurn
-from langgraph_takeover.sandbox.interface import Sandbox
+from langgraph_takeover.nodes.session.external_turn import ExternalTurn, SideWork
+from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.trace.events import Usage
     from langgraph_takeover.nodes.external.apis import ModelRequest
+    from langgraph_takeover.nodes.model.calls import CallCount
 
-AnswerSide = Callable[["ModelRequest"], AIMessage]
+AnswerSide = Callable[["ModelRequest", "CallCount"], AIMessage]
 _PORT = 8377
 _FILES = ".takeover"
 """Directory below the agent's home with its standard streams."""
 _FILE_NAMES = ("in", "out", "err", "start", "exit_code")
 _POLL_S, _SLICE_S = 0.3, 0.1
 _COMMAND_TIMEOUT_S = 30.0
-_SETTLE_S, _SIDE_S = 5.0, 120.0
+_PLAIN_ID = re.compile(r"[\w.:-]{1,200}", re.ASCII)  # JSON writes it as it is.
+_SIDE_S = 120.0
+_NO_SIDE_WORK = SideWork()
 _END_S = 1.0
 """Time to end after a reply without calls. An agent rarely asks again then, but another process may in its place."""
-_MAX_COMMAND_CHARS = 500
 
 
 class ExternalProcess:
     """One agent process. Between two calls it waits for the reply to its pending request, `held`."""
 
     def __init__(
-        self, sandbox: Sandbox, agent: ExternalAgent, answer_side: AnswerSide, *, passes_on: bool = False
+        self,
+        sandbox: Sandbox,
+        agent: ExternalAgent,
+        answer_side: AnswerSide,
+        *,
+        passes_on: bool = False,
+        side_requests: int = 0,
+        earlier: SideWork = _NO_SIDE_WORK,
     ) -> None:
         self.sandbox = sandbox
         self.agent = agent
@@ -62,14 +72,16 @@ class ExternalProcess:
         self.session_id = ""
         self.is_ended = False
         self.last_turn_s = 0.0
-        """Duration of the last turn in seconds."""
         self.account: Mapping[str, int] = {}
         """What became of the events of a history that was written as the agent's session."""
-        self.has_budget: Callable[[Sequence[Usage]], bool] = lambda usages: True
-        """Whether subagents and side tasks may ask the model, after these uses since the last turn."""
+        self._budget: Callable[[Sequence[Usage]], bool] = lambda usages: True
         self._answer_side = answer_side
-        self._passes_on = passes_on
-        """Whether requests go to the vendor's own endpoint unchanged."""
+        self._passes_on = passes_on  # to the vendor's own endpoint, unchanged
+        self._earlier = earlier
+        """Side work of a process before this one, which no turn has counted."""
+        self._side_requests = side_requests + len(earlier.usages)
+        self._taken: tuple[Usage, ...] = ()
+        """What the budget does not include yet."""
         self._expected: tuple[str, ...] = ()
         """Ids of the calls of the last reply."""
         self._answered: frozenset[str] = frozenset()
@@ -77,10 +89,14 @@ class ExternalProcess:
         self._bridge: Bridge | None = None
         self._has_asked = False
         self._pid = 0
-        self._running: dict[str, str] = {}
-        """Commands in the background, by the agent's names for them."""
+        self._results = CallResults(agent.adapter)
         self._home = sandbox.inspect('printf %s "$HOME"').output.strip() or "/root"
         prepare_directory(sandbox, f"{self._home}/{_FILES}", _FILE_NAMES)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the agent waits for the reply to its pending request."""
+        return self.held is not None and self.held.is_open
 
     def make_launch(self, message: str = "", session_id: str | None = None) -> Launch:
         """Return the description of a start in this sandbox."""
@@ -99,22 +115,10 @@ class ExternalProcess:
 
         Raises ExternalAgentError if the agent ends before, or does not ask in time.
         """
-        adapter = self.agent.adapter
         files = f"{self._home}/{_FILES}"
-        written = build_start_files(adapter, launch, files)
-        written |= {f"{self._home}/{path}": text for path, text in (session.files if session else {}).items()}
-        for path, text in written.items():
-            self.sandbox.write_file(path, text.encode())
-        self._bridge = Bridge(
-            self.sandbox.listen(_PORT),
-            api=adapter.api,
-            classify=lambda request, headers: adapter.classify(request.body, headers),
-            is_expected=self._is_expected,
-            answer_side=self._answer_side,
-            has_budget=lambda answers: self.has_budget([each.usage for each in answers]),
-            model_name=self.agent.model_name,
-            accept_images=self._passes_on,
-        )
+        own = {f"{self._home}/{path}": text for path, text in (session.files if session else {}).items()}
+        self.write_files({**build_start_files(self.agent.adapter, launch, files), **own})
+        self._bridge = self._open_bridge()
         quoted = shlex.quote(files)
         result = self.sandbox.run(
             f"(setsid sh {quoted}/start </dev/null >/dev/null 2>&1 & echo $!)",
@@ -126,15 +130,39 @@ class ExternalProcess:
             )
         self._pid = int(result.output)
         self._wait(timeout_s)
+        output = self._read_output()
         if self.held is None:
-            output = self._read_output()
             self.close()
             reason = "ended" if self.is_ended else f"did not ask its model within {timeout_s:.0f} s"
             detail = find_error_line(output.message) or find_error_line(self._read_file("err"))
             raise ExternalAgentError(
                 f"{self.agent.name} {self.agent.program.version} {reason}: {detail or 'no output'}"
             )
-        self.session_id = self._read_output().session_id or launch.session_id or ""
+        self.session_id = output.session_id or launch.session_id or ""
+
+    def write_files(self, files: Mapping[str, str]) -> None:
+        """Write files below the agent's home, in the place of whatever lies there. Raises ExternalAgentError."""
+        try:
+            write_files(self.sandbox, self._home, files)
+        except FileAccessError as error:
+            raise ExternalAgentError(
+                f"{self.agent.name}: its files cannot be written in the sandbox: {error} (make its home writable)"
+            ) from error
+
+    def _open_bridge(self) -> Bridge:
+        adapter = self.agent.adapter
+        return Bridge(
+            self.sandbox.listen(_PORT),
+            api=adapter.api,
+            classify=lambda request, headers: adapter.classify(request.body, headers),
+            is_expected=self._is_expected,
+            may_be_expected=self._may_be_expected,
+            answer_side=self._answer_side,
+            has_budget=lambda usages: self._budget([*self._taken, *self._earlier.usages, *usages]),
+            side_requests=self._side_requests,
+            model_name=self.agent.model_name,
+            passes_on=self._passes_on,
+        )
 
     def list_messages(self) -> list[BaseMessage]:
         """Return the conversation of the pending request, without what the agent adds when it resumes."""
@@ -160,35 +188,43 @@ class ExternalProcess:
         has_timed_out = self.held is None and not self.is_ended
         if has_timed_out:
             self.end()
-        usages = tuple(each.usage for each in self._bridge.take_side_usage())
-        refused = dict(self._bridge.refused)
-        self._bridge.refused.clear()
+        side = self.take_side_work(is_final=self.held is None)
         if self.held is None:
             output = self._read_output()
             self.close()
             message = f"[stopped after {timeout_s:.0f} s]" if has_timed_out else output.message
             return ExternalTurn(
-                results=self._read_results(reply, []) if has_timed_out else (),
+                results=self._results.read(reply, []) if has_timed_out else (),
                 is_ended=True,
                 is_complete=output.is_complete and not has_timed_out,
                 end_message=message,
                 session_id=self.session_id,
-                side_usages=usages,
-                refused_requests=refused,
+                side=side,
             )
         messages = self.list_messages()
         self.session_id = self.session_id or self._read_output().session_id or ""
         added = [each.text for each in messages[known + 1 :] if isinstance(each, HumanMessage)]
-        results = self._read_results(reply, messages)
+        results = self._results.read(reply, messages)
         return ExternalTurn(
             results=results,
             messages=tuple(added),
             session_id=self.session_id,
-            running=tuple(self._running.values()),
+            running=self._results.running,
             account=self.account,
-            side_usages=usages,
-            refused_requests=refused,
+            side=side,
         )
+
+    def use_budget(self, budget: Callable[[Sequence[Usage]], bool]) -> None:
+        """Set what decides whether side requests may ask the model, after these uses since the last turn."""
+        self._budget, self._taken = budget, ()
+
+    def take_side_work(self, *, is_final: bool = False) -> SideWork:
+        """Return the side requests since the last call; finally, also those without an answer."""
+        work, self._earlier = self._earlier, _NO_SIDE_WORK
+        if self._bridge is not None:
+            work += self._bridge.take_side_work(is_final=is_final)
+        self._taken += work.usages
+        return work
 
     def end(self) -> None:
         """Kill the agent and everything that it started."""
@@ -212,6 +248,10 @@ class ExternalProcess:
 
     def _is_expected(self, request: ModelRequest) -> bool:
         return list_results(request) >= self._answered
+
+    def _may_be_expected(self, body: bytes) -> bool:
+        """Whether a body contains the ids of the last calls, as the next request does."""
+        return all(each.encode() in body for each in self._expected if _PLAIN_ID.fullmatch(each))
 
     def _wait(self, timeout_s: float) -> None:
         """Wait until the agent asks or ends, or the time is over. Limits of the sandbox hold meanwhile."""
@@ -248,50 +288,12 @@ class ExternalProcess:
         if not self._expected or not is_session_id(self.session_id):
             return
         pattern = self.agent.adapter.session_glob(self.session_id, self.sandbox.workspace)
-        deadline = time.monotonic() + _SETTLE_S
-        while pattern and time.monotonic() < deadline:
-            if has_result(self.sandbox, self._home, pattern, self._expected[-1]):
-                return
-            time.sleep(0.02)
-
-    def _read_results(self, reply: AIMessage, messages: list[BaseMessage]) -> tuple[CallResult, ...]:
-        shown = {each.tool_call_id: each for each in messages if isinstance(each, ToolMessage)}
-        results: list[CallResult] = []
-        for call in (*reply.tool_calls, *reply.invalid_tool_calls):
-            arguments = call["args"] if isinstance(call["args"], dict) else {"arguments": str(call["args"])}
-            tool, normalized = normalize_call(str(call["name"]), arguments)
-            message = shown.get(str(call["id"]))
-            text = message.text if message else ""
-            is_error = message is not None and message.status == "error"
-            read = self.agent.adapter.read_result(str(call["name"]), arguments, text, is_error=is_error)
-            self._note_running(arguments, normalized.get("command", ""), read)
-            results.append(
-                CallResult(
-                    call_id=str(call["id"]),
-                    tool=tool,
-                    arguments=normalized,
-                    text=text,
-                    exit_code=read.exit_code,
-                    refused=read.refused,
-                    timed_out=read.timed_out,
-                )
-            )
-        return tuple(results)
-
-    def _note_running(self, arguments: Mapping[str, Any], command: str, result: ToolResult) -> None:
-        """Remember a command that still runs, and forget it once the agent has seen its end."""
-        polled = [str(value) for value in arguments.values() if str(value) in self._running]
-        if result.process_id is None:
-            for each in polled:
-                del self._running[each]
-        elif not polled:
-            self._running[result.process_id] = command[:_MAX_COMMAND_CHARS]
+        if pattern:
+            wait_for_result(self.sandbox, self._home, pattern, self._expected[-1])
 
     def _read_output(self) -> AgentOutput:
         code = self._read_file("exit_code").strip()
-        exit_code = int(code) if code.isdigit() else None
-        if exit_code is None and self.is_ended:
-            exit_code = 137
+        exit_code = int(code) if code.isdigit() else 137 if self.is_ended else None
         output: AgentOutput = self.agent.adapter.read_output(self._read_file("out"), exit_code)
         return output
 

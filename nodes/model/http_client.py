@@ -14,6 +14,8 @@ import httpx2
 MIB = 1024**2
 _CHUNK_BYTES = 16_384
 """Size of the chunks that are passed on: a client's cost per chunk may grow with its square."""
+_ENCODINGS = ("identity", "gzip", "deflate")
+"""Of these, a chunk grows a thousandfold at most when it is decompressed; of others, without any limit."""
 _DROPPED_HEADERS = ("content-encoding", "content-length", "transfer-encoding")
 
 
@@ -49,7 +51,11 @@ class EndpointClient(httpx2.Client):
     """The HTTP client of one thread. It has one connection, which another thread can end."""
 
     def __init__(self) -> None:
-        super().__init__(verify=_create_ssl_context(), limits=httpx2.Limits(max_connections=1))
+        super().__init__(
+            verify=_create_ssl_context(),
+            limits=httpx2.Limits(max_connections=1),
+            headers={"Accept-Encoding": ", ".join(_ENCODINGS[1:])},
+        )
         self.exchange: CallState | None = None
         self._connection: Any = None
 
@@ -115,8 +121,8 @@ class _BoundedStream(httpx2.SyncByteStream):
     def __iter__(self) -> Iterator[bytes]:
         content_bytes = structure_count = line_bytes = 0
         last = b""
-        if "," in self._response.headers.get("content-encoding", ""):
-            self._refuse("its content is compressed more than once")
+        if self._response.headers.get("content-encoding", "identity").strip().lower() not in _ENCODINGS:
+            self._refuse(f"its content is compressed in another way than {' or '.join(_ENCODINGS[1:])}")
         for decoded in self._response.iter_bytes():
             for start in range(0, len(decoded), _CHUNK_BYTES):
                 chunk = decoded[start : start + _CHUNK_BYTES]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from langgraph_takeover.handoff.trace.events import Usage
@@ -20,6 +21,24 @@ class CallResult(Frozen):
     timed_out: bool = False
 
 
+class SideWork(Frozen):
+    """Requests beside the main conversation: of subagents, for side tasks, and refused ones."""
+
+    usages: tuple[Usage, ...] = ()
+    """Of each request that reached the model; an estimate if its answer came too late to be counted."""
+    uncounted_calls: int = 0
+    """Requests to the endpoint that it may have billed, with unknown tokens."""
+    refused: Mapping[str, int] = {}
+    """Requests that the bridge refused, by reason."""
+
+    def __add__(self, other: SideWork) -> SideWork:
+        return SideWork(
+            usages=self.usages + other.usages,
+            uncounted_calls=self.uncounted_calls + other.uncounted_calls,
+            refused=dict(Counter(self.refused) + Counter(other.refused)),
+        )
+
+
 class ExternalTurn(Frozen):
     """The results of a reply's calls, and the agent's next step: another request, or its end."""
 
@@ -34,9 +53,7 @@ class ExternalTurn(Frozen):
     session_id: str = ""
     running: tuple[str, ...] = ()
     """Commands that still run in the background, as the agent reported them."""
-    side_usages: tuple[Usage, ...] = ()
-    """Token usage of subagents and side tasks meanwhile."""
+    side: SideWork = SideWork()
+    """Side requests meanwhile."""
     account: Mapping[str, int] = {}
     """How many events of the earlier work became what in the agent's session, if one was written."""
-    refused_requests: Mapping[str, int] = {}
-    """Requests that the bridge refused meanwhile, by reason."""

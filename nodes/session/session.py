@@ -75,8 +75,12 @@ class Session:
         self._states.take_snapshot(sandbox, self._state_id)
         return self._state_id
 
+    def can_restore_state(self, state_id: str) -> bool:
+        """Whether a new sandbox can enter that state."""
+        return state_id == BASE_STATE or self._states.find(state_id) is not None
+
     def can_enter_state(self, state_id: str) -> bool:
-        return state_id in (BASE_STATE, self._state_id) or self._states.find(state_id) is not None
+        return state_id == self._state_id or self.can_restore_state(state_id)
 
     def is_in_state(self, state_id: str) -> bool:
         """Whether the sandbox is in that state already."""
@@ -89,10 +93,10 @@ class Session:
         """
         if state_id == self._state_id:
             return self._sandbox_manager.sandbox()
-        self._close_sandbox()
+        self.close_sandbox()
         sandbox = self._start_base(task) if state_id == BASE_STATE else self._restore_state(state_id)
         if self.is_closed:  # meanwhile: the caller left the stream, and this node ran on in its thread
-            self._close_sandbox()
+            self.close_sandbox()
             raise SandboxUnavailableError(f"thread {self.thread!r}: its run was closed; resume it")
         self._state_id = state_id
         return sandbox
@@ -118,7 +122,8 @@ class Session:
         snapshot = self._states.load(state_id)
         return self._sandbox_manager.restore(snapshot, self._states.snapshot_directory(snapshot))
 
-    def _close_sandbox(self) -> None:
+    def close_sandbox(self) -> None:
+        """Close the sandbox, so that a state is restored when it is entered."""
         self._state_id = None
         if self.companion is not None:
             self.companion.close()
@@ -168,7 +173,7 @@ class Session:
         if recorded is not None:
             if (result := self._load_result(recorded)) is not None:
                 return result
-            self._close_sandbox()
+            self.close_sandbox()
             observation = None
         sandbox = self._sandbox_manager.sandbox() if observation else self.enter_state(state_id, task)
         self._state_id = None
@@ -205,8 +210,7 @@ class Session:
         """
         if state_id == BASE_STATE:  # every spec has its own base, so its snapshot gets an id of its own
             return self._states.take_snapshot(self.enter_state(BASE_STATE), create_state_id())
-        snapshot = self._states.find(state_id)
-        if snapshot is not None:
+        if (snapshot := self._states.find(state_id)) is not None:
             return snapshot
         return self._states.take_snapshot(self.enter_state(state_id), state_id)
 
@@ -285,7 +289,7 @@ class Session:
         # First of all: a node that still runs in another thread must not use a half-removed sandbox.
         self._lease.end()
         try:
-            self._close_sandbox()
+            self.close_sandbox()
             # A process that took the thread over has a sandbox under the same owner name.
             if not self._is_lease_lost():
                 spec = self._sandbox_manager.spec

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from langchain_core.messages import AIMessage
 
 from langgraph_takeover import RunStatus
 from langgraph_takeover.agents import ExternalAgent, ExternalAgentError, prepare_continuation
-from langgraph_takeover.nodes.external.process import ExternalProcess
+from langgraph_takeover.nodes.external.call_results import CallResults
 from langgraph_takeover.sandbox.interface import BackendName
 
-from .conftest import RunHarness, scripted_model
+from .conftest import DONE, EDIT, RunHarness, Scripted, parse_events, scripted_model
 from .small_agent_adapter import build_small_agent
 from .test_external_agents import ALL_POINTS, call, finish, get_commands
 
@@ -115,12 +118,12 @@ def test_run_resumes_after_a_crash_in_its_first_turn(
 ) -> None:
     replies = [call("echo 0 >> notes.txt; cat notes.txt"), finish()]
 
-    def crash(self: ExternalProcess, *args: Any, **kwargs: Any) -> None:
+    def crash(self: CallResults, *args: Any, **kwargs: Any) -> None:
         os.kill(os.getpid(), 9)
 
     child = os.fork()
     if child == 0:
-        monkeypatch.setattr(ExternalProcess, "_read_results", crash)
+        monkeypatch.setattr(CallResults, "read", crash)
         bench.run(scripted_model(*replies), agent=agent)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 9
@@ -159,3 +162,130 @@ def test_a_checkout_writes_through_no_link(bench: RunHarness, agent: ExternalAge
     )
     assert (done.directory / ".git").is_symlink()
     assert list(victim.rglob("*")) == [kept.parent, kept]
+
+
+class KilledAgentModel(Scripted):
+    """A model in whose answer time something in the sandbox kills the agent."""
+
+    step: int
+
+    def _generate(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+        if sum(isinstance(each, AIMessage) for each in messages) == self.step:
+            time.sleep(3)
+        return super()._generate(messages, *args, **kwargs)
+
+
+KILL_LATER = (
+    "echo {} >> notes.txt; "
+    'setsid sh -c "sleep 1; kill -9 $PPID; echo lost >> notes.txt; sleep 1000" >/dev/null 2>&1 &'
+)
+
+
+@pytest.mark.parametrize("snapshots", ["step", pytest.param("never", marks=pytest.mark.slow)])
+def test_an_agent_that_is_killed_at_its_request_resumes_as_after_a_crash(
+    bench: RunHarness, agent: ExternalAgent, snapshots: Any
+) -> None:
+    replies = [
+        call("echo 0 >> notes.txt"),
+        call(KILL_LATER.format(1)),
+        call("echo 2 >> notes.txt; cat notes.txt; pgrep -c sleep"),
+        finish(),
+    ]
+    model = KilledAgentModel(replies=replies, seen=[], tools=[], step=2)
+    outcome = bench.run_to_outcome(model, agent=agent, snapshot_every=snapshots)
+    assert outcome.status is RunStatus.FINISHED
+    assert len(model.seen) == len(replies)
+    lines = outcome.events[5].text.split()
+    # Without a snapshot, what the killer did stays.
+    assert lines[2:] == (["0", "1", "2", "0"] if snapshots == "step" else ["0", "1", "lost", "2", "1"])
+
+
+@pytest.mark.parametrize(
+    "obstacle",
+    [
+        "touch ~/.small",
+        "mkfifo ~/.small",
+        "ln -s /testbed ~/.small",
+        "ln -s /nowhere ~/.small",
+        "mkdir ~/.small; touch ~/.small/x; chmod 0 ~/.small",
+    ],
+)
+def test_nothing_stands_in_the_way_of_a_successor(
+    bench: RunHarness, agent: ExternalAgent, obstacle: str
+) -> None:
+    bench.run(scripted_model(f"```bash\n{obstacle}\n```", EDIT, DONE), points=ALL_POINTS)
+    look = call("cat pkg/core.py; git status --short")
+    state = bench.take_over(scripted_model(None, None, look, finish()), "transcript", agent=agent)
+    assert parse_events(state)[1].text.endswith("return n * 3\n M pkg/core.py\n")
+
+
+def test_home_of_the_shell_before_does_not_mislead_a_successor(
+    bench: RunHarness, agent: ExternalAgent
+) -> None:
+    variables = "export HOME=/tmp/other XDG_CONFIG_HOME=/tmp/other CODEX_HOME=/tmp/other"
+    bench.run(scripted_model(f"```bash\n{variables}\n```", EDIT, DONE), points=ALL_POINTS)
+    look = call("echo $HOME$XDG_CONFIG_HOME$CODEX_HOME; ls -d ~/.small")
+    state = bench.take_over(scripted_model(None, None, look, finish()), "transcript", agent=agent)
+    home, session = parse_events(state)[1].text.splitlines()[1:]
+    assert "/tmp" not in home
+    assert session == f"{home}/.small"
+
+
+FLOOD = r"""cat > /tmp/flood.py <<'E'
+import socket, sys, time
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 7000000\r\n\r\n"
+peers, ends = [], time.time() + 60
+while time.time() < ends:
+    while len(peers) < 60:
+        peer = socket.socket()
+        peer.setblocking(False)
+        peer.connect_ex(("127.0.0.1", 8377))
+        peers.append([peer, {"idle": b"", "slow": HEAD, "big": HEAD}[sys.argv[1]]])
+    for each in list(peers):
+        peer, rest = each
+        try:
+            if rest:
+                each[1] = rest[peer.send(rest):]
+            elif sys.argv[1] != "idle":
+                peer.send(b"{" * (1 if sys.argv[1] == "slow" else 100_000))
+            if peer.recv(1000) == b"":
+                raise ConnectionResetError
+        except BlockingIOError:
+            pass
+        except OSError:
+            peer.close()
+            peers.remove(each)
+    time.sleep(0.02)
+E
+setsid python3 /tmp/flood.py %s >/dev/null 2>&1 &
+sleep 2"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["idle", "slow", "big"])
+def test_a_flood_delays_the_agent_but_does_not_end_it(
+    bench: RunHarness, agent: ExternalAgent, kind: str
+) -> None:
+    process = psutil.Process()
+    before = process.memory_info().rss
+    peak: list[tuple[int, int, int]] = []
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.02):
+            peak.append((process.memory_info().rss, process.num_threads(), process.num_fds()))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        model = scripted_model(call(FLOOD % kind), call("echo a"), call("echo b"), finish())
+        outcome = bench.run_to_outcome(model, agent=agent)
+    finally:
+        stop.set()
+        watcher.join()
+    assert (outcome.status, outcome.steps) == (RunStatus.FINISHED, 4)
+    memory, threads, files = map(max, zip(*peak, strict=True))
+    print(f"{kind}: {(memory - before) / 1e6:.0f} MB, {threads} threads, {files} descriptors")
+    assert memory - before < 300 * 1024**2
+    assert threads < 50
+    assert files < 200

@@ -16,6 +16,7 @@ from langgraph_takeover.nodes.external.apis.translation import (
     write_error,
     write_reply,
 )
+from langgraph_takeover.nodes.external.apis.vendor_checks import check_vendor_request
 
 __all__ = [
     "MODEL_PATHS",
@@ -25,6 +26,7 @@ __all__ = [
     "ModelRequest",
     "RequestError",
     "WireRequest",
+    "check_vendor_request",
     "estimate_request_tokens",
     "parse_reply",
     "parse_request",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from langgraph_takeover.nodes.external.apis.model_request import CUSTOM_ARGUMENT, RequestError, check_numbers
+from langgraph_takeover.nodes.external.apis.vendor_checks import check_inline
 from langgraph_takeover.nodes.model.encoding import make_storable
 
 _TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "refusal")
@@ -98,6 +99,7 @@ class Conversation:
         if kind in (*_IMAGE_PARTS, *_FILE_PARTS):
             article, name = ("an", "image") if kind in _IMAGE_PARTS else ("a", "file")
             if self._accept_images:
+                check_inline(part)
                 return f"[{name}]"
             raise RequestError(
                 f"the request has {article} {name}, which the runtime does not translate"

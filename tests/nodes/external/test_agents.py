@@ -47,7 +47,7 @@ def classify(request: ModelRequest, headers: Mapping[str, str]) -> RequestKind:
     return "main" if request.tools else "aside"
 
 
-def run_agent(agent: ExternalAgent, path: Path, answers: list[Answer]) -> Run:
+def run_agent(agent: ExternalAgent, path: Path, answers: list[Answer], *, passes_on: bool = False) -> Run:
     """Run an agent to its end, with a reply for each of its requests."""
     home, work = path / "home", path / "work"
     home.mkdir()
@@ -60,7 +60,8 @@ def run_agent(agent: ExternalAgent, path: Path, answers: list[Answer]) -> Run:
         api=agent.api,
         classify=classify,
         is_expected=lambda request: True,
-        answer_side=lambda request: AIMessage("A title"),
+        answer_side=lambda request, count: AIMessage("A title"),
+        passes_on=passes_on,
     )
     with bridge:
         process = start_agent(agent, url, home, work)
@@ -156,7 +157,7 @@ def test_an_agent_works_through_its_vendors_endpoint(name: str, tmp_path: Path) 
         api=agent.api,
         classify=lambda request, headers: "main",
         is_expected=lambda request: True,
-        answer_side=lambda request: AIMessage("unused"),
+        answer_side=lambda request, count: AIMessage("unused"),
     )
     model = VendorModel(
         api=agent.api,
@@ -189,10 +190,12 @@ def test_an_agent_works_through_its_vendors_endpoint(name: str, tmp_path: Path) 
 
     answers = [reply("I create the file.", call(agent, 1, "echo alpha > a.txt")), finish(agent)]
     with vendor:
-        run = run_agent(agent, tmp_path, [partial(pass_on, answer=answer) for answer in answers])
+        passing = [partial(pass_on, answer=answer) for answer in answers]
+        run = run_agent(agent, tmp_path, passing, passes_on=True)
     assert run.code == 0, run.output
     assert (tmp_path / "work/a.txt").read_text() == "alpha\n"
     assert vendor.refused == {}
+    assert run.bridge.refused == {}
 
 
 def test_codex_applies_a_custom_call(tmp_path: Path) -> None:

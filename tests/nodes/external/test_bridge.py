@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -17,11 +17,14 @@ import psutil
 import pytest
 from langchain_core.messages import AIMessage
 
+from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.external.apis import HttpReply, ModelRequest, write_error, write_reply
 from langgraph_takeover.nodes.external.bridge import Bridge, RequestKind
 from langgraph_takeover.nodes.external.held_request import HeldRequest
-from langgraph_takeover.nodes.external.limits import BridgeLimits, TokenBucket
+from langgraph_takeover.nodes.external.limits import BridgeLimits, ByteBudget, TokenBucket
+from langgraph_takeover.nodes.model.calls import CallCount
 from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError
+from langgraph_takeover.nodes.session.external_turn import SideWork
 
 LIMITS = BridgeLimits(requests_per_s=1_000)
 _SECRETS = {"Authorization": "Bearer k", "Cookie": "c", "X-Api-Key": "k", "Proxy-Authorization": "p"}
@@ -88,7 +91,7 @@ def serve() -> Iterator[ServeBridge]:
                 "api": "chat",
                 "classify": classify,
                 "is_expected": lambda request: "forged" not in request.messages[0].text,
-                "answer_side": lambda request: AIMessage("aside: " + request.messages[0].text),
+                "answer_side": lambda request, count: AIMessage("aside: " + request.messages[0].text),
             }
             bridge = stack.enter_context(Bridge(listener, limits=limits, **{**defaults, **settings}))
             return Client(bridge, address, pool)
@@ -177,7 +180,7 @@ def test_side_requests_are_answered_beside_the_held_one(serve: ServeBridge) -> N
     release = threading.Event()
     running: list[str] = []
 
-    def answer(request: ModelRequest) -> AIMessage:
+    def answer(request: ModelRequest, count: CallCount) -> AIMessage:
         running.append(request.messages[0].text)
         assert release.wait(20)
         return AIMessage("done", usage_metadata={"input_tokens": 9, "output_tokens": 3, "total_tokens": 12})
@@ -194,13 +197,13 @@ def test_side_requests_are_answered_beside_the_held_one(serve: ServeBridge) -> N
     assert [future.result(20)[0] for future in sides] == [200] * 4
     assert held.is_open
     wait_until(lambda: client.bridge.open_side_requests == 0)
-    answers = client.bridge.take_side_usage()
-    assert sorted(each.kind for each in answers) == ["aside", "child", "child", "child"]
-    assert [(each.usage.prompt_tokens, each.usage.completion_tokens) for each in answers] == [(9, 3)] * 4
-    assert client.bridge.take_side_usage() == []
+    work = client.bridge.take_side_work()
+    assert [(each.prompt_tokens, each.completion_tokens) for each in work.usages] == [(9, 3)] * 4
+    assert (work.uncounted_calls, work.refused) == (0, {"parallel side requests": 1})
+    assert client.bridge.take_side_work() == SideWork()
     assert client.send(body("fifth"), X_Kind="child")[0] == 200
     assert error_text(client.send(body("sixth"), X_Kind="child"))[0] == 429
-    assert client.bridge.refused == {"parallel side requests": 1, "side requests": 1}
+    assert client.bridge.refused == {"side requests": 1}
     held.reply(write_error("chat", 400, "end"))
     assert main.result(10)[0] == 400
 
@@ -208,7 +211,7 @@ def test_side_requests_are_answered_beside_the_held_one(serve: ServeBridge) -> N
 def test_failures_of_side_requests_show_nothing_of_this_host(serve: ServeBridge) -> None:
     errors = [PermanentModelError("wrong key sk-123 in /etc/keys"), ContextWindowError("131072 > 4096")]
 
-    def answer(request: ModelRequest) -> AIMessage:
+    def answer(request: ModelRequest, count: CallCount) -> AIMessage:
         raise errors.pop(0)
 
     client = serve(answer_side=answer)
@@ -257,7 +260,7 @@ def test_a_unix_socket_serves_too(serve: ServeBridge, tmp_path: Any) -> None:
     listener.listen()
     settings: dict[str, Any] = {"classify": classify, "is_expected": lambda request: True}
     with (
-        Bridge(listener, api="chat", answer_side=lambda request: AIMessage(""), **settings) as bridge,
+        Bridge(listener, api="chat", answer_side=lambda request, count: AIMessage(""), **settings) as bridge,
         socket.socket(socket.AF_UNIX) as peer,
     ):
         peer.connect(path)
@@ -340,34 +343,72 @@ def test_slow_requests_end_and_do_not_stop_others(serve: ServeBridge) -> None:
         peer.close()
 
 
-def test_connections_beyond_the_limit_are_closed_at_once(serve: ServeBridge) -> None:
-    client = serve(LIMITS._replace(connections=3))
+def test_connections_beyond_the_limit_wait(serve: ServeBridge) -> None:
+    client = serve(LIMITS._replace(connections=3, contended_s=0.3))
     threads = threading.active_count()
     future = client.start(body())
     held = hold(client)
-    idle = [client.connect() for _ in range(2)]
-    further = [client.connect() for _ in range(20)]
-    for peer in further:
-        with contextlib.suppress(ConnectionError):
-            assert peer.recv(1) == b""
-    assert threading.active_count() <= threads + 4
+    idle = [client.connect() for _ in range(20)]
+    asides = [client.start(body(f"{n}"), X_Kind="aside") for n in range(3)]
+    # The slots of the idle ones become free one after another; the held request stays.
+    assert [each.result(60)[0] for each in asides] == [200] * 3
+    assert threading.active_count() <= threads + 3 + 3 + 3
     assert held.is_open
-    for peer in (*idle, *further):
+    assert client.bridge.refused["slow connections"] >= 15
+    for peer in idle:
         peer.close()
-    wait_until(lambda: client.bridge.refused["connections"] == 20)
     held.reply(write_error("chat", 400, "end"))
     assert future.result(10)[0] == 400
 
 
-def test_bodies_share_one_budget(serve: ServeBridge) -> None:
-    client = serve(LIMITS._replace(body_bytes=1_000_000, shared_body_bytes=1_500_000))
+def test_an_idle_connection_stays_while_nobody_waits(serve: ServeBridge) -> None:
+    client = serve(LIMITS._replace(contended_s=0.1))
+    with client.connect() as idle:
+        assert client.send(body(), X_Kind="aside")[0] == 200
+        time.sleep(0.5)
+        raw = body()
+        idle.sendall(POST + b"X-Kind: aside\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw)
+        assert idle.recv(1_000).startswith(b"HTTP/1.1 200 ")
+
+
+def test_large_bodies_wait_for_memory(serve: ServeBridge) -> None:
+    client = serve(
+        LIMITS._replace(
+            body_bytes=1_000_000, small_body_bytes=1_000, large_body_bytes=1_500_000, contended_s=0.5
+        )
+    )
     head = POST + b"Content-Length: 1000000\r\n\r\n"
-    with client.connect() as first:
-        first.sendall(head + b"a" * 999_000)
-        wait_until(lambda: client.bridge._budget._free < 600_000)
-        assert client.converse(head + b"a" * 1_000_000).startswith(b"HTTP/1.1 503 ")
-    wait_until(lambda: client.bridge._budget._free == 1_500_000)
-    assert client.send(body("x" * 900_000), X_Kind="aside")[0] == 200
+    with client.connect() as slow:
+        slow.sendall(head + b"a" * 999_000)
+        # It has its time, until another one needs the memory; a small one never does.
+        time.sleep(1.0)
+        assert client.send(body(), X_Kind="aside")[0] == 200
+        assert client.bridge.refused == {}
+        assert client.send(body("x" * 900_000), X_Kind="aside")[0] == 200
+    assert client.bridge.refused == {"slow connections": 1}
+
+
+def test_a_byte_budget_serves_in_order() -> None:
+    budget = ByteBudget(10)
+    assert budget.reserve(8, lambda: True)
+    order: list[int] = []
+
+    def reserve(count: int) -> None:
+        assert budget.reserve(count, lambda: True)
+        order.append(count)
+
+    with ThreadPoolExecutor(3) as pool:
+        waiting = pool.submit(reserve, 9)
+        wait_until(lambda: budget.is_contended)
+        later = pool.submit(reserve, 1)
+        time.sleep(0.3)
+        assert not budget.reserve(1, lambda: False)
+        assert order == []
+        budget.release(8)
+        waiting.result(10)
+        later.result(10)
+    assert sorted(order) == [1, 9]
+    assert not budget.is_contended
 
 
 def test_side_requests_have_smaller_bodies(serve: ServeBridge) -> None:
@@ -376,30 +417,49 @@ def test_side_requests_have_smaller_bodies(serve: ServeBridge) -> None:
     assert client.bridge.refused == {"body size": 1}
 
 
-def test_a_request_waits_for_its_turn(serve: ServeBridge) -> None:
+def test_requests_beyond_the_rates_wait(serve: ServeBridge) -> None:
     client = serve(BridgeLimits(requests_per_s=20))
+    started = time.monotonic()
     assert {client.send(body(), X_Kind="aside")[0] for _ in range(30)} == {200}
-    client = serve(BridgeLimits(requests_per_s=1, wait_s=0.1))
-    assert [client.send(body(), X_Kind="aside")[0] for _ in range(2)] == [200, 429]
+    assert time.monotonic() - started > 0.4
+    client = serve(LIMITS._replace(body_bytes_per_s=1_000, body_bytes=1_000))
+    started = time.monotonic()
+    assert [client.send(body("x" * 700), X_Kind="aside")[0] for _ in range(2)] == [200, 200]
+    assert time.monotonic() - started > 0.4
+    assert client.bridge.refused == {}
 
 
-def test_the_rates_are_limited(serve: ServeBridge) -> None:
-    client = serve(BridgeLimits(requests_per_s=5, requests=8))
-    statuses = [client.send(body(), X_Kind="aside")[0] for _ in range(12)]
-    assert statuses[:5] == [200] * 5
-    assert 429 in statuses
-    client = serve(LIMITS._replace(requests=2))
-    assert [client.send(body(), X_Kind="aside")[0] for _ in range(3)] == [200, 200, 429]
-    client = serve(LIMITS._replace(body_bytes_per_s=1, shared_body_bytes=1_000))
-    statuses = [client.send(body("x" * 600), X_Kind="aside")[0] for _ in range(2)]
-    assert statuses == [200, 429]
-    assert client.bridge.refused == {"body rate": 1}
+def test_the_main_request_does_not_wait_for_the_bytes_of_others(serve: ServeBridge) -> None:
+    client = serve(
+        LIMITS._replace(body_bytes_per_s=10, body_bytes=2_000, side_wait_s=200),
+        may_be_expected=lambda raw: b"call_1" in raw,
+    )
+    assert client.send(body("x" * 1_500), X_Kind="aside")[0] == 200
+    slow = client.start(body("x" * 1_500), X_Kind="aside")
+    future = client.start(body("after call_1"))
+    held = hold(client)
+    wait_until(lambda: client.bridge._byte_rates[False]._units < 0)
+    assert not slow.done()
+    client.bridge._limits = client.bridge._limits._replace(side_wait_s=1.0)
+    assert error_text(client.send(body("x"), X_Kind="aside")) == (429, "too many bytes per second")
+    held.reply(write_error("chat", 400, "end"))
+    assert future.result(10)[0] == 400
+
+
+def test_a_large_body_that_is_not_expected_is_not_parsed(serve: ServeBridge) -> None:
+    client = serve(
+        LIMITS._replace(side_body_bytes=1_000), may_be_expected=lambda raw: b"call_1" in raw, classify=None
+    )
+    assert error_text(client.send(b"{" * 1_001))[0] == 413
 
 
 def test_a_token_bucket_refills() -> None:
     bucket = TokenBucket(per_s=1_000, burst=2)
-    assert [bucket.take(), bucket.take(5)] == [True, False]
-    wait_until(lambda: bucket.take(2))
+    assert bucket.take(2) == 0
+    assert bucket.take(5, max_wait_s=0.001) is None
+    assert 0 < (bucket.take(5) or 0) <= 0.005
+    assert (bucket.take() or 0) > 0.003
+    wait_until(lambda: bucket.take(0) == 0)
 
 
 def test_a_slow_reader_does_not_block_the_runtime(serve: ServeBridge) -> None:
@@ -422,7 +482,7 @@ def test_a_slow_reader_does_not_block_the_runtime(serve: ServeBridge) -> None:
 
 
 def test_a_flood_leaves_the_held_request_and_the_process_alone(serve: ServeBridge) -> None:
-    client = serve(BridgeLimits(body_bytes=4_000_000, shared_body_bytes=8_000_000, request_s=1.0))
+    client = serve(BridgeLimits(body_bytes=4_000_000, large_body_bytes=8_000_000, request_s=1.0))
     process = psutil.Process()
     future = client.start(body())
     held = hold(client)
@@ -489,3 +549,58 @@ def test_a_hold_outlasts_every_time_limit_of_the_server(serve: ServeBridge) -> N
     assert held.is_open
     assert held.reply(write_reply(held.request, AIMessage("late")))
     assert future.result(10)[0] == 200
+
+
+def test_side_requests_count_all_that_reached_the_model(serve: ServeBridge) -> None:
+    release, started = threading.Event(), threading.Event()
+
+    def answer(request: ModelRequest, count: CallCount) -> AIMessage:
+        text = request.messages[0].text
+        if text == "fails":
+            count.billable = 3
+            raise PermanentModelError("no")
+        if text == "late":
+            started.set()
+            assert release.wait(20)
+        return AIMessage("x" * 40)
+
+    client = serve(answer_side=answer, side_requests=47)
+    assert [client.send(body(text), X_Kind="aside")[0] for text in ("hello", "fails")] == [200, 502]
+    late = client.start(body("late"), X_Kind="aside")
+    assert started.wait(10)
+    work = client.bridge.take_side_work(is_final=True)
+    # An estimate of tokens, requests that failed, and one that has no answer yet.
+    assert [(each.prompt_tokens, each.completion_tokens) for each in work.usages] == [(2, 10), (0, 0), (1, 0)]
+    assert work.uncounted_calls == 1 + 3 + 1
+    release.set()
+    assert late.result(10)[0] == 200
+    assert client.bridge.take_side_work().usages == ()
+    # The 47 of earlier processes count for the run.
+    assert error_text(client.send(body(), X_Kind="aside")) == (
+        429,
+        "too many requests of subagents in this run",
+    )
+
+
+def test_parallel_side_requests_share_the_budget(serve: ServeBridge) -> None:
+    release = threading.Event()
+
+    def answer(request: ModelRequest, count: CallCount) -> AIMessage:
+        assert release.wait(20)
+        return AIMessage("")
+
+    def has_budget(usages: Sequence[Usage]) -> bool:
+        return sum(each.prompt_tokens or 0 for each in usages) < 1_500
+
+    client = serve(answer_side=answer, has_budget=has_budget)
+    first = client.start(body("x" * 4_000), X_Kind="aside")
+    wait_until(lambda: client.bridge.open_side_requests == 1)
+    assert error_text(client.send(body("x" * 4_000), X_Kind="child")) == (
+        429,
+        "the budget of the run is spent",
+    )
+    # A request that is larger than the budget is not asked at all.
+    assert error_text(client.send(body("x" * 8_000), X_Kind="child"))[0] == 429
+    release.set()
+    assert first.result(10)[0] == 200
+    assert client.bridge.refused == {"spent budget": 2}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, get_args
 
+import psutil
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import SecretStr
@@ -247,3 +250,63 @@ def test_an_endpoint_that_cannot_be_reached() -> None:
     with pytest.raises(ModelError, match="could not be reached") as caught:
         ask_model(bound, MESSAGES, timeout_s=10)
     assert caught.value.is_transient
+
+
+HOSTILE_REPLIES: dict[str, tuple[dict[str, str], bytes, type[Exception]]] = {
+    "a gzip bomb": (
+        {"Content-Type": "application/json", "Content-Encoding": "gzip"},
+        gzip.compress(b" " * 100_000_000, 1),
+        ReplyTooLargeError,
+    ),
+    "a bomb of a stream": (
+        {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"},
+        gzip.compress(b"data: {}\n\n" * 10_000_000, 1),
+        ReplyTooLargeError,
+    ),
+    "compressed twice": (
+        {"Content-Type": "application/json", "Content-Encoding": "gzip, gzip"},
+        gzip.compress(gzip.compress(b"{}")),
+        ReplyTooLargeError,
+    ),
+    "compressed without a limit": (
+        {"Content-Type": "application/json", "Content-Encoding": "zstd"},
+        b"\x28\xb5\x2f\xfd",
+        ReplyTooLargeError,
+    ),
+    "huge headers": ({"Content-Type": "application/json", "X-A": "a" * 2_000_000}, b"{}", ModelError),
+    "a wrong type": ({"Content-Type": "text/html"}, b"<html>", ModelError),
+    "a stream of another type": ({"Content-Type": "text/event-stream"}, b"{}", ModelError),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_REPLIES)
+def test_hostile_replies_of_a_vendor(vendor: Vendor, name: str) -> None:
+    fields, content, error = HOSTILE_REPLIES[name]
+    vendor.answers = [(200, {**fields, "Content-Length": str(len(content))}, content)]
+    process = psutil.Process()
+    before = process.memory_info().rss
+    with pytest.raises(error) as caught:
+        ask("chat", vendor, WireRequest(MODEL_PATHS["chat"], {}, build_request("chat", False)[1]))
+    assert "\n" not in str(caught.value)
+    # The endpoint is a thread of this process.
+    assert process.memory_info().rss - before < 200 * 1024**2
+
+
+def test_a_reply_that_drips_ends_with_the_time_of_the_call(vendor: Vendor) -> None:
+    outer = vendor.server.RequestHandlerClass
+
+    def drip(self: Any) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b": wait\n\n")
+                time.sleep(0.05)
+
+    outer.do_POST = drip  # type: ignore[attr-defined]
+    started = time.monotonic()
+    with pytest.raises(ReplyTimeoutError):
+        ask("chat", vendor, WireRequest(MODEL_PATHS["chat"], {}, b"{}"), timeout_s=1)
+    assert time.monotonic() - started < 15
