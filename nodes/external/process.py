@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from langgraph_takeover.handoff.agents.adapter import (
     MAX_OUTPUT_BYTES,
@@ -16,8 +16,6 @@ from langgraph_takeover.handoff.agents.adapter import (
     NativeSession,
     is_session_id,
 )
-from langgraph_takeover.handoff.readers.external.sessions import ToolResult
-from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.nodes.context.external_agent import ExternalAgent, ExternalAgentError
 from langgraph_takeover.nodes.external.agent_files import (
     build_start_files,
@@ -28,9 +26,10 @@ from langgraph_takeover.nodes.external.agent_files import (
 from langgraph_takeover.nodes.external.apis import write_reply
 from langgraph_takeover.nodes.external.apis.checks import limit_usage, list_results
 from langgraph_takeover.nodes.external.bridge import Bridge
+from langgraph_takeover.nodes.external.call_results import CallReader
 from langgraph_takeover.nodes.external.error_output import find_error_line
 from langgraph_takeover.nodes.external.held_request import HeldRequest
-from langgraph_takeover.nodes.session.external_turn import CallResult, ExternalTurn
+from langgraph_takeover.nodes.session.external_turn import ExternalTurn
 from langgraph_takeover.sandbox.interface import Sandbox
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ _COMMAND_TIMEOUT_S = 30.0
 _SETTLE_S, _SIDE_S = 5.0, 120.0
 _END_S = 1.0
 """Time to end after a reply without calls. An agent rarely asks again then, but another process may in its place."""
-_MAX_COMMAND_CHARS = 500
 
 
 class ExternalProcess:
@@ -77,8 +75,7 @@ class ExternalProcess:
         self._bridge: Bridge | None = None
         self._has_asked = False
         self._pid = 0
-        self._running: dict[str, str] = {}
-        """Commands in the background, by the agent's names for them."""
+        self._calls = CallReader(agent.adapter, lambda: self._read_output().call_exit_codes)
         self._home = sandbox.inspect('printf %s "$HOME"').output.strip() or "/root"
         prepare_directory(sandbox, f"{self._home}/{_FILES}", _FILE_NAMES)
 
@@ -167,7 +164,7 @@ class ExternalProcess:
             self.close()
             message = f"[stopped after {timeout_s:.0f} s]" if has_timed_out else output.message
             return ExternalTurn(
-                results=self._read_results(reply, []) if has_timed_out else (),
+                results=self._calls.read(reply, []) if has_timed_out else (),
                 is_ended=True,
                 is_complete=output.is_complete and not has_timed_out,
                 end_message=message,
@@ -178,12 +175,11 @@ class ExternalProcess:
         messages = self.list_messages()
         self.session_id = self.session_id or self._read_output().session_id or ""
         added = [each.text for each in messages[known + 1 :] if isinstance(each, HumanMessage)]
-        results = self._read_results(reply, messages)
         return ExternalTurn(
-            results=results,
+            results=self._calls.read(reply, messages),
             messages=tuple(added),
             session_id=self.session_id,
-            running=tuple(self._running.values()),
+            running=self._calls.running,
             account=self.account,
             side_usages=usages,
             refused_requests=refused,
@@ -252,39 +248,6 @@ class ExternalProcess:
             if has_result(self.sandbox, self._home, pattern, self._expected[-1]):
                 return
             time.sleep(0.02)
-
-    def _read_results(self, reply: AIMessage, messages: list[BaseMessage]) -> tuple[CallResult, ...]:
-        shown = {each.tool_call_id: each for each in messages if isinstance(each, ToolMessage)}
-        results: list[CallResult] = []
-        for call in (*reply.tool_calls, *reply.invalid_tool_calls):
-            arguments = call["args"] if isinstance(call["args"], dict) else {"arguments": str(call["args"])}
-            tool, normalized = normalize_call(str(call["name"]), arguments)
-            message = shown.get(str(call["id"]))
-            text = message.text if message else ""
-            is_error = message is not None and message.status == "error"
-            read = self.agent.adapter.read_result(str(call["name"]), arguments, text, is_error=is_error)
-            self._note_running(arguments, normalized.get("command", ""), read)
-            results.append(
-                CallResult(
-                    call_id=str(call["id"]),
-                    tool=tool,
-                    arguments=normalized,
-                    text=text,
-                    exit_code=read.exit_code,
-                    refused=read.refused,
-                    timed_out=read.timed_out,
-                )
-            )
-        return tuple(results)
-
-    def _note_running(self, arguments: Mapping[str, Any], command: str, result: ToolResult) -> None:
-        """Remember a command that still runs, and forget it once the agent has seen its end."""
-        polled = [str(value) for value in arguments.values() if str(value) in self._running]
-        if result.process_id is None:
-            for each in polled:
-                del self._running[each]
-        elif not polled:
-            self._running[result.process_id] = command[:_MAX_COMMAND_CHARS]
 
     def _read_output(self) -> AgentOutput:
         code = self._read_file("exit_code").strip()
