@@ -42,6 +42,8 @@ _ENVIRONMENT = {
     "ANTHROPIC_API_KEY": "none",
     "API_FORCE_IDLE_TIMEOUT": "0",
     "API_TIMEOUT_MS": "86400000",
+    # With `--add-dir`, it reads the repository's CLAUDE.md, but not its settings.
+    "CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD": "1",
     "CLAUDE_CODE_DISABLE_ATTACHMENTS": "1",
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -87,7 +89,7 @@ class ClaudeCode:
         session = ("--session-id", derive_uuid(launch))
         if launch.session_id is not None:
             session = ("--resume", launch.session_id)
-        argv = (*launch.program, *_OPTIONS, "--model", launch.model, *session)
+        argv = (*launch.program, *_OPTIONS, "--add-dir", launch.workspace, "--model", launch.model, *session)
         return AgentCommand(argv=argv, stdin=escape_slash_command(launch.message))
 
     def classify(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asker:

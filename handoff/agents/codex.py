@@ -49,7 +49,6 @@ check_for_update_on_startup = false
 web_search = "disabled"
 agents.enabled = false
 analytics.enabled = false
-projects.{workspace}.trust_level = "untrusted"
 features = {{ plugins = false, remote_plugin = false, apps = false, goals = false, enable_request_compression = false }}
 [model_providers.bridge]
 name = "bridge"
@@ -79,8 +78,7 @@ class Codex:
     )
 
     def setup(self, launch: Launch) -> Setup:
-        model, workspace = (json.dumps(each, ensure_ascii=False) for each in (launch.model, launch.workspace))
-        config = _CONFIG.format(model=model, workspace=workspace, port=launch.port)
+        config = _CONFIG.format(model=json.dumps(launch.model, ensure_ascii=False), port=launch.port)
         return Setup(files={".codex/config.toml": config})
 
     def command(self, launch: Launch) -> AgentCommand:

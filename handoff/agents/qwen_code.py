@@ -103,7 +103,8 @@ class QwenCode:
         if launch.session_id is not None:
             session = ("--resume", launch.session_id)
         options = (
-            "--yolo", "--model", launch.model, "--auth-type", "openai", "--output-format", "stream-json", "--allowed-mcp-server-names", "",
+            "--yolo", "--model", launch.model, "--auth-type", "openai", "--output-format", "stream-json",
+            "--allowed-mcp-server-names", "",
         )  # fmt: skip
         return AgentCommand(
             argv=(*launch.program, *options, *session), stdin=escape_slash_command(launch.message)
