@@ -56,7 +56,7 @@ class CallReader:
             tool=tool,
             arguments=normalized,
             text=text,
-            exit_code=read.exit_code,
+            exit_code=read.exit_code if message else None,
             refused=read.refused,
             timed_out=read.timed_out,
         )
