@@ -11,6 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from langgraph_takeover.evals.cli.runner import USAGE
+from langgraph_takeover.evals.cli.trace_files import (
+    SessionAgentOption,
+    SessionOption,
+    UnknownTraceError,
+    make_printable,
+    read_traces,
+    report_full_disk,
+    select_trace_files,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,20 +69,8 @@ def command(
             "langchain, takeover.",
         ),
     ] = "auto",
-    session: Annotated[
-        str | None,
-        typer.Option(
-            help="Session of an external agent in your home directory: its id, the beginning of the id, or 'latest'.",
-            show_default=False,
-        ),
-    ] = None,
-    agent: Annotated[
-        str | None,
-        typer.Option(
-            help="Agent of --session: codex, claude-code, qwen-code or opencode. Default: all.",
-            show_default=False,
-        ),
-    ] = None,
+    session: SessionOption = None,
+    agent: SessionAgentOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per trace, one per line.")
     ] = False,
@@ -86,7 +83,6 @@ def command(
     """Detect the handoff points of recorded runs of any coding agent."""
     from rich.console import Console
 
-    from langgraph_takeover.evals.cli.trace_files import UnknownTraceError, read_traces, select_trace_files
     from langgraph_takeover.evals.reports.detector_labels import LabelError, read_labels, select_labels
 
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
@@ -169,7 +165,6 @@ def _print_timeline(console: Console, name: str, trace: Trace) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from langgraph_takeover.evals.cli.trace_files import make_printable
     from langgraph_takeover.handoff.points.annotations import annotate_steps, explain_point
 
     table = Table(
@@ -284,8 +279,6 @@ def _exit_with_usage_error(text: str) -> NoReturn:
 
 def main() -> None:
     """Run the command line."""
-    from langgraph_takeover.evals.cli.trace_files import report_full_disk
-
     with report_full_disk("standard output"):
         app()
 

@@ -14,6 +14,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from langgraph_takeover.evals.cli.runner import USAGE
+from langgraph_takeover.evals.cli.trace_files import (
+    SessionAgentOption,
+    SessionOption,
+    UnknownTraceError,
+    read_traces,
+    report_full_disk,
+    select_trace_files,
+)
 from langgraph_takeover.handoff.text.files import describe_error
 
 if TYPE_CHECKING:
@@ -46,27 +54,14 @@ def command(
     trace_format: Annotated[
         str, typer.Option("--format", help="Format of the files; 'auto' detects it.")
     ] = "auto",
-    session: Annotated[
-        str | None,
-        typer.Option(
-            help="Session of an external agent in your home directory: its id, the beginning of the id, or 'latest'.",
-            show_default=False,
-        ),
-    ] = None,
-    agent: Annotated[
-        str | None,
-        typer.Option(
-            help="Agent of --session: codex, claude-code, qwen-code or opencode. Default: all.",
-            show_default=False,
-        ),
-    ] = None,
+    session: SessionOption = None,
+    agent: SessionAgentOption = None,
 ) -> None:
     """Export recorded runs as ATIF, the Agent Trajectory Interchange Format.
 
     Runs of one call are linked: a predecessor's document names the documents of its takeovers. The name of a document
     consists of its run and the recorded format. An existing document of that name is replaced.
     """
-    from langgraph_takeover.evals.cli.trace_files import UnknownTraceError, read_traces, select_trace_files
 
     try:
         if not traces and session is None:
@@ -128,8 +123,6 @@ def _find_session(trace: Trace, traces: Sequence[Trace]) -> str:
 
 def main() -> None:
     """Run the command line."""
-    from langgraph_takeover.evals.cli.trace_files import report_full_disk
-
     with report_full_disk("--out"):
         app()
 

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from glob import glob
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.interface import TakeoverError
@@ -21,6 +23,20 @@ if TYPE_CHECKING:
 _RECORD_SIDECARS = ("notes.json", "review.json")
 _SUFFIXES = (".json", ".jsonl", ".traj")
 DISK_FULL = 4
+SessionOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Session of an external agent in your home directory: its id, the beginning of the id, or 'latest'.",
+        show_default=False,
+    ),
+]
+SessionAgentOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Agent of --session: codex, claude-code, qwen-code or opencode. Default: all.",
+        show_default=False,
+    ),
+]
 
 
 class UnknownTraceError(TakeoverError, ValueError):

@@ -86,7 +86,8 @@ class AgentToolsModel(BaseChatModel):
             elif isinstance(each, ToolMessage) and (made := calls.get(each.tool_call_id)):
                 is_error = each.status == "error"
                 result = self.adapter.read_result(made["name"], made["args"], each.text, is_error=is_error)
-                heading = "" if result.exit_code is None else f"[exit code {result.exit_code}]\n"
+                code = each.artifact if result.exit_code is None else result.exit_code
+                heading = "" if code is None else f"[exit code {code}]\n"
                 each = ToolMessage(f"{heading}{result.output}", tool_call_id=each.tool_call_id)
             shown.append(each)
         return shown

@@ -131,12 +131,29 @@ class AgentOutput(Frozen):
     """Whether the agent ended its turn by itself and without an error."""
     message: str = ""
     """Its last message, or the error."""
+    call_exit_codes: Mapping[str, int] = {}
+    """Exit codes of shell commands by the ids of their calls, of an agent that does not show them to its model."""
 
     @classmethod
-    def from_untrusted(cls, session_id: object, message: str, *, is_complete: bool) -> AgentOutput:
-        """Build an output from values that the agent wrote: an invalid session id is dropped, a long message shortened."""
-        valid_id = session_id if isinstance(session_id, str) and is_session_id(session_id) else None
-        return cls(session_id=valid_id, is_complete=is_complete, message=message[:_MAX_MESSAGE_CHARS])
+    def from_untrusted(
+        cls,
+        session_id: object,
+        message: str,
+        *,
+        is_complete: bool,
+        exit_code: int | None = None,
+        call_exit_codes: Mapping[str, int] | None = None,
+    ) -> AgentOutput:
+        """Build an output from values that the agent wrote: an invalid session id is dropped, a long message shortened.
+
+        A run that ended with another `exit_code` than 0 is not complete.
+        """
+        return cls(
+            session_id=session_id if isinstance(session_id, str) and is_session_id(session_id) else None,
+            is_complete=is_complete and exit_code in (0, None),
+            message=message[:_MAX_MESSAGE_CHARS],
+            call_exit_codes=call_exit_codes or {},
+        )
 
 
 class AgentAdapter(Protocol):
@@ -182,7 +199,7 @@ class AgentAdapter(Protocol):
         """Read the standard output of a run; `exit_code` is None while it runs.
 
         Of a long output, the middle is missing: see `MAX_OUTPUT_BYTES`. The session id must be known at the first
-        model request, or no crash can be resumed.
+        model request, or no crash can be resumed. `call_exit_codes` are read after each turn whose commands show none.
         """
 
 

@@ -21,7 +21,6 @@ from langgraph_takeover.handoff.agents.adapter import (
     Setup,
     escape_slash_command,
     is_session_id,
-    resolve_path,
 )
 from langgraph_takeover.handoff.agents.resume_markers import strip_resume_markers
 from langgraph_takeover.handoff.agents.session_files import (
@@ -33,7 +32,7 @@ from langgraph_takeover.handoff.agents.session_files import (
     write_json_lines,
 )
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
-from langgraph_takeover.handoff.agents.shell_calls import read_view_range, write_shell_command
+from langgraph_takeover.handoff.agents.shell_calls import write_shell_command, write_view_arguments
 from langgraph_takeover.handoff.readers.external.claude_code import parse_result
 from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
@@ -43,6 +42,8 @@ _ENVIRONMENT = {
     "ANTHROPIC_API_KEY": "none",
     "API_FORCE_IDLE_TIMEOUT": "0",
     "API_TIMEOUT_MS": "86400000",
+    # With `--add-dir`, it reads the repository's CLAUDE.md, but not its settings.
+    "CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD": "1",
     "CLAUDE_CODE_DISABLE_ATTACHMENTS": "1",
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -55,7 +56,7 @@ _ENVIRONMENT = {
 }
 _OPTIONS = (
     "-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions", "--disable-slash-commands",
-    "--tools", "Bash,Edit,Read,Write", "--setting-sources", "",
+    "--tools", "Bash,Edit,Read,Write", "--setting-sources", "", "--strict-mcp-config",
 )  # fmt: skip
 _INTERRUPTED_REPLY = "No response requested."
 """Claude Code writes this reply itself where a resumed history ends with a user's message or a result."""
@@ -88,7 +89,7 @@ class ClaudeCode:
         session = ("--session-id", derive_uuid(launch))
         if launch.session_id is not None:
             session = ("--resume", launch.session_id)
-        argv = (*launch.program, *_OPTIONS, "--model", launch.model, *session)
+        argv = (*launch.program, *_OPTIONS, "--add-dir", launch.workspace, "--model", launch.model, *session)
         return AgentCommand(argv=argv, stdin=escape_slash_command(launch.message))
 
     def classify(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asker:
@@ -105,10 +106,8 @@ class ClaudeCode:
     def write_call(self, action: Action, workspace: str) -> NativeCall | None:
         if action.tool == "finish":
             return None
-        if view := read_view_range(action):
-            path, start, end = view
-            lines = {} if start is None else {"offset": start, **({"limit": end - start + 1} if end else {})}
-            return NativeCall(name="Read", arguments={"file_path": resolve_path(workspace, path), **lines})
+        if view := write_view_arguments(action, workspace):
+            return NativeCall(name="Read", arguments=view)
         return NativeCall(name="Bash", arguments={"command": write_shell_command(action)})
 
     def write_session(self, history: History, launch: Launch) -> NativeSession:

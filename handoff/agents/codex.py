@@ -32,6 +32,7 @@ from langgraph_takeover.handoff.agents.session_steps import list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import write_shell_command
 from langgraph_takeover.handoff.readers.external.codex import parse_result
 from langgraph_takeover.handoff.readers.external.sessions import ToolResult
+from langgraph_takeover.handoff.readers.recorded_run import to_mapping
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
@@ -46,6 +47,9 @@ sandbox_mode = "danger-full-access"
 approval_policy = "never"
 check_for_update_on_startup = false
 web_search = "disabled"
+agents.enabled = false
+analytics.enabled = false
+features = {{ plugins = false, remote_plugin = false, apps = false, goals = false, enable_request_compression = false }}
 [model_providers.bridge]
 name = "bridge"
 base_url = "http://127.0.0.1:{port}/v1"
@@ -53,16 +57,6 @@ wire_api = "responses"
 request_max_retries = 0
 stream_max_retries = 0
 stream_idle_timeout_ms = 86400000
-[analytics]
-enabled = false
-[agents]
-enabled = false
-[features]
-plugins = false
-remote_plugin = false
-apps = false
-goals = false
-enable_request_compression = false
 """
 
 
@@ -84,14 +78,12 @@ class Codex:
     )
 
     def setup(self, launch: Launch) -> Setup:
-        config = _CONFIG.format(model=json.dumps(launch.model), port=launch.port)
+        config = _CONFIG.format(model=json.dumps(launch.model, ensure_ascii=False), port=launch.port)
         return Setup(files={".codex/config.toml": config})
 
     def command(self, launch: Launch) -> AgentCommand:
-        options = ("--json", "--skip-git-repo-check")
-        if launch.session_id is None:
-            return AgentCommand(argv=(*launch.program, "exec", *options, "-"), stdin=launch.message)
-        argv = (*launch.program, "exec", "resume", launch.session_id, *options, "-")
+        resume = () if launch.session_id is None else ("resume", launch.session_id)
+        argv = (*launch.program, "exec", *resume, "--json", "--skip-git-repo-check", "-")
         return AgentCommand(argv=argv, stdin=launch.message)
 
     def classify(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asker:
@@ -152,20 +144,15 @@ class Codex:
     def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
         session_id, message, is_complete = None, "", False
         for line in read_json_lines(stdout):
-            kind = line.get("type")
+            kind, item, error = line.get("type"), to_mapping(line.get("item")), line.get("error")
             if kind == "thread.started":
                 session_id = line.get("thread_id")
-            elif kind == "item.completed" and isinstance(item := line.get("item"), dict):
-                if item.get("type") in ("agent_message", "error"):
-                    message = str(item.get("text") or item.get("message"))
+            elif kind == "item.completed" and item.get("type") in ("agent_message", "error"):
+                message = str(item.get("text") or item.get("message"))
             elif kind in ("turn.failed", "error"):
-                error = line.get("error")
-                message = str(
-                    (error.get("message") if isinstance(error, dict) else error) or line.get("message")
-                )
+                message = str(to_mapping(error).get("message") or error or line.get("message"))
             is_complete = kind == "turn.completed"
-        is_complete = is_complete and exit_code in (0, None)
-        return AgentOutput.from_untrusted(session_id, message, is_complete=is_complete)
+        return AgentOutput.from_untrusted(session_id, message, is_complete=is_complete, exit_code=exit_code)
 
 
 def _message(role: str, text: str) -> dict[str, Any]:
@@ -173,9 +160,8 @@ def _message(role: str, text: str) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
 
 
-def _read_metadata(headers: Mapping[str, str]) -> dict[str, Any]:
+def _read_metadata(headers: Mapping[str, str]) -> Mapping[str, Any]:
     try:
-        metadata = parse_json(headers.get("x-codex-turn-metadata", "").encode())
+        return to_mapping(parse_json(headers.get("x-codex-turn-metadata", "").encode()))
     except ValueError:
         return {}
-    return metadata if isinstance(metadata, dict) else {}

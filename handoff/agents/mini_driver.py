@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from minisweagent.agents.default import DefaultAgent
-from minisweagent.config import get_config_from_spec
+from minisweagent.config import builtin_config_dir, get_config_from_spec
 from minisweagent.environments import get_environment
 from minisweagent.models import get_model
 
@@ -37,7 +37,8 @@ class ResumableAgent(DefaultAgent):  # type: ignore[misc]
 def main(model_name: str, path: Path, message: str) -> None:
     """Run the agent until it submits. Without MESSAGE, a session resumes at its pending request."""
     history = json.loads(path.read_text())["messages"] if path.exists() else []
-    config = get_config_from_spec("mini.yaml")
+    # By its name alone, a file of the repository would be found first.
+    config = get_config_from_spec(builtin_config_dir / "mini.yaml")
     options = config["model"].get("model_kwargs", {}) | {"timeout": _SECONDS_OF_A_DAY, "max_retries": 0}
     model = get_model(config=config["model"] | {"model_name": model_name, "model_kwargs": options})
     environment = get_environment(config["environment"], default_type="local")

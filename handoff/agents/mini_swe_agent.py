@@ -115,5 +115,5 @@ class MiniSweAgent:
                 session_id = line.get("session_id")
             elif line.get("type") == "result":
                 status, message = str(line.get("status")), str(line.get("message") or line.get("status"))
-        is_complete = status == "Submitted" and exit_code in (0, None)
-        return AgentOutput.from_untrusted(session_id, message, is_complete=is_complete)
+        is_complete = status == "Submitted"
+        return AgentOutput.from_untrusted(session_id, message, is_complete=is_complete, exit_code=exit_code)

@@ -19,15 +19,15 @@ from langgraph_takeover.handoff.agents.adapter import (
     PackagedProgram,
     ProgramFiles,
     Setup,
-    resolve_path,
 )
 from langgraph_takeover.handoff.agents.opencode_session import OpenCodeSession
 from langgraph_takeover.handoff.agents.resume_markers import strip_resume_markers
 from langgraph_takeover.handoff.agents.session_files import dump_json, read_json_lines
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
-from langgraph_takeover.handoff.agents.shell_calls import read_view_range, write_shell_command
+from langgraph_takeover.handoff.agents.shell_calls import write_shell_command, write_view_arguments
 from langgraph_takeover.handoff.readers.external.opencode import parse_result
-from langgraph_takeover.handoff.readers.external.sessions import ToolResult
+from langgraph_takeover.handoff.readers.external.sessions import ToolResult, parse_exit_code
+from langgraph_takeover.handoff.readers.recorded_run import to_mapping
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
 
@@ -45,12 +45,18 @@ _ENVIRONMENT = {
     "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
     "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
     "OPENCODE_DISABLE_MODELS_FETCH": "1",
+    "OPENCODE_DISABLE_PROJECT_CONFIG": "1",
     "OPENCODE_DISABLE_PRUNE": "1",
+    "OPENCODE_PURE": "1",
 }
 
 
 class OpenCode:
-    """Implements `AgentAdapter`. It keeps sessions in a database; a written session is imported before its start."""
+    """Implements `AgentAdapter`. It keeps sessions in a database; a written session is imported before its start.
+
+    Its model does not see exit codes, but its output has them. It imports `.opencode/plugin/*.js` of the repository whatever
+    its settings say.
+    """
 
     name = "opencode"
     api: Api = "chat"
@@ -83,6 +89,8 @@ class OpenCode:
             "lsp": False,
             "formatter": False,
             "agent": {"title": {"disable": True}},
+            # Without settings of the repository, it does not look for this file.
+            "instructions": [f"{launch.workspace}/AGENTS.md"],
             "tools": {"task": False, "webfetch": False},
         }
         files = {**_NO_INSTALLATION, "opencode.json": dump_json(config)}
@@ -114,10 +122,8 @@ class OpenCode:
     def write_call(self, action: Action, workspace: str) -> NativeCall | None:
         if action.tool == "finish":
             return None
-        if view := read_view_range(action):
-            path, start, end = view
-            lines = {} if start is None else {"offset": start, **({"limit": end - start + 1} if end else {})}
-            return NativeCall(name="read", arguments={"filePath": resolve_path(workspace, path), **lines})
+        if view := write_view_arguments(action, workspace, path_name="filePath"):
+            return NativeCall(name="read", arguments=view)
         arguments = {"command": write_shell_command(action), "description": action.tool}
         return NativeCall(name="bash", arguments=arguments)
 
@@ -141,14 +147,18 @@ class OpenCode:
 
     def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
         session_id, message, is_complete = None, "", False
+        exit_codes: dict[str, int] = {}
         for line in read_json_lines(stdout):
             session_id = line.get("sessionID") or session_id
-            part, error = line.get("part"), line.get("error")
-            is_complete = isinstance(part, dict) and part.get("reason") == "stop"
-            if line.get("type") == "text" and isinstance(part, dict):
+            part, error = to_mapping(line.get("part")), line.get("error")
+            is_complete = part.get("reason") == "stop"
+            if line.get("type") == "text":
                 message = str(part.get("text"))
+            elif line.get("type") == "tool_use":
+                code = parse_exit_code(to_mapping(to_mapping(part.get("state")).get("metadata")).get("exit"))
+                exit_codes |= {} if code is None else {str(part.get("callID")): code}
             elif line.get("type") == "error":
-                data = error.get("data") if isinstance(error, dict) else None
-                message = str(data.get("message") if isinstance(data, dict) else error)
-        is_complete = is_complete and exit_code in (0, None)
-        return AgentOutput.from_untrusted(session_id, message, is_complete=is_complete)
+                message = str(to_mapping(to_mapping(error).get("data")).get("message") or error)
+        return AgentOutput.from_untrusted(
+            session_id, message, is_complete=is_complete, exit_code=exit_code, call_exit_codes=exit_codes
+        )

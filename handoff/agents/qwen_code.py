@@ -20,7 +20,6 @@ from langgraph_takeover.handoff.agents.adapter import (
     Setup,
     escape_slash_command,
     is_session_id,
-    resolve_path,
 )
 from langgraph_takeover.handoff.agents.resume_markers import strip_resume_markers
 from langgraph_takeover.handoff.agents.session_files import (
@@ -32,24 +31,40 @@ from langgraph_takeover.handoff.agents.session_files import (
     write_json_lines,
 )
 from langgraph_takeover.handoff.agents.session_steps import list_session_steps
-from langgraph_takeover.handoff.agents.shell_calls import read_view_range, write_shell_command
+from langgraph_takeover.handoff.agents.shell_calls import write_shell_command, write_view_arguments
 from langgraph_takeover.handoff.readers.external.qwen_code import parse_result
 from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
 
+_SETTINGS_FILE = ".qwen/system-settings.json"
+"""Read as the settings of the system, which a repository cannot override."""
 _SETTINGS = {
     "$version": 4,
+    "disableAllHooks": True,
     "general": {"enableAutoUpdate": False, "gitCoAuthor": {"commit": False, "pr": False}},
+    "mcp": {"serverCommand": ""},
     "memory": {"enableManagedAutoMemory": False},
     "model": {
+        "maxSessionTurns": -1,
+        "sessionTokenLimit": -1,
+        "skipLoopDetection": True,
         "chatCompression": {"contextPercentageThreshold": 0},
         "generationConfig": {"contextWindowSize": 100_000_000, "maxRetries": 0, "timeout": 86_400_000},
     },
+    "modelProviders": {"openai": []},
     "privacy": {"usageStatisticsEnabled": False},
+    "proxy": "",
     "telemetry": {"enabled": False},
-    "tools": {"exclude": ["agent", "monitor", "send_message", "task_stop", "web_fetch"]},
+    "tools": {
+        "callCommand": "",
+        "discoveryCommand": "",
+        "exclude": ["agent", "monitor", "send_message", "task_stop", "web_fetch"],
+        "sandbox": False,
+    },
 }
+_NO_PROXY = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "")
+"""A file `.env` of the repository sets only variables that are not there."""
 
 _API_ERROR = "[API Error: "
 """Start of the result of a run that ended because of a failed request; its mark says success."""
@@ -77,15 +92,20 @@ class QwenCode:
             "OPENAI_MODEL": launch.model,
             "QWEN_CODE_API_TIMEOUT_MS": "86400000",
             "QWEN_CODE_NO_RELAUNCH": "1",
+            "QWEN_CODE_SYSTEM_SETTINGS_PATH": f"{launch.home}/{_SETTINGS_FILE}",
             "QWEN_DEBUG_LOG_FILE": "0",
+            **_NO_PROXY,
         }
-        return Setup(files={".qwen/settings.json": dump_json(_SETTINGS)}, environment=environment)
+        return Setup(files={_SETTINGS_FILE: dump_json(_SETTINGS)}, environment=environment)
 
     def command(self, launch: Launch) -> AgentCommand:
         session = ("--session-id", derive_uuid(launch))
         if launch.session_id is not None:
             session = ("--resume", launch.session_id)
-        options = ("--yolo", "--auth-type", "openai", "--output-format", "stream-json")
+        options = (
+            "--yolo", "--model", launch.model, "--auth-type", "openai", "--output-format", "stream-json",
+            "--allowed-mcp-server-names", "",
+        )  # fmt: skip
         return AgentCommand(
             argv=(*launch.program, *options, *session), stdin=escape_slash_command(launch.message)
         )
@@ -102,14 +122,8 @@ class QwenCode:
     def write_call(self, action: Action, workspace: str) -> NativeCall | None:
         if action.tool == "finish":
             return None
-        if view := read_view_range(action):
-            path, start, end = view
-            lines = (
-                {} if start is None else {"offset": start - 1, **({"limit": end - start + 1} if end else {})}
-            )
-            return NativeCall(
-                name="read_file", arguments={"file_path": resolve_path(workspace, path), **lines}
-            )
+        if view := write_view_arguments(action, workspace, first_line=0):
+            return NativeCall(name="read_file", arguments=view)
         arguments = {"command": write_shell_command(action), "is_background": False}
         return NativeCall(name="run_shell_command", arguments=arguments)
 

@@ -51,8 +51,7 @@ def read_result_lines(stdout: str, exit_code: int | None) -> AgentOutput:
             error = line.get("error")
             text = error.get("message") if isinstance(error, dict) else error
             message = str(line.get("result") or text or line.get("subtype"))
-    is_complete = is_complete and exit_code in (0, None)
-    return AgentOutput.from_untrusted(session_id, message, is_complete=is_complete)
+    return AgentOutput.from_untrusted(session_id, message, is_complete=is_complete, exit_code=exit_code)
 
 
 def derive_uuid(launch: Launch, *parts: object) -> str:

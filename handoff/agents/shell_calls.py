@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from langgraph_takeover.handoff.agents.adapter import resolve_path
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
@@ -40,7 +41,7 @@ def write_shell_command(action: Action) -> str:
         return arguments.get("command", "")
     if not has_shell_command(action):
         return f"# {action.tool}: {' '.join(' '.join(arguments.values()).split())}"[:2000]
-    if view := read_view_range(action):
+    if view := _read_view_range(action):
         return _write_view(*view)
     path, command = arguments.get("path", ""), arguments.get("command", "view")
     if command == "undo":
@@ -87,7 +88,28 @@ def _read_replacements(edits: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def read_view_range(action: Action) -> tuple[str, int | None, int | None] | None:
+def write_view_arguments(
+    action: Action, workspace: str, *, path_name: str = "file_path", first_line: int = 1
+) -> dict[str, str | int] | None:
+    """Return a view as the arguments of a tool that reads a file; None for other actions.
+
+    Args:
+        path_name: the tool's name of the path; those of the range are `offset` and `limit`.
+        first_line: the offset of the file's first line.
+    """
+    view = _read_view_range(action)
+    if view is None:
+        return None
+    path, start, end = view
+    arguments: dict[str, str | int] = {path_name: resolve_path(workspace, path)}
+    if start is not None:
+        arguments["offset"] = start - 1 + first_line
+    if start is not None and end is not None:
+        arguments["limit"] = end - start + 1
+    return arguments
+
+
+def _read_view_range(action: Action) -> tuple[str, int | None, int | None] | None:
     """Return path, first and last line of a view (None: from the start, to the end); None for other actions."""
     arguments = action.arguments
     if action.tool != "editor" or arguments.get("command", "view") != "view":

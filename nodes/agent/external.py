@@ -183,6 +183,8 @@ def _assign_changes(
 
 def _build_messages(turn: ExternalTurn, results: tuple[CallResult, ...]) -> list[AnyMessage]:
     shown: list[AnyMessage] = [
-        ToolMessage(each.text, tool_call_id=each.call_id) for each in results if each.call_id
+        ToolMessage(each.text, tool_call_id=each.call_id, artifact=each.exit_code)
+        for each in results
+        if each.call_id
     ]
     return [*shown, *(HumanMessage(text) for text in turn.messages)]

@@ -28,6 +28,7 @@ from langgraph_takeover.nodes.events import (
     report_progress,
 )
 from langgraph_takeover.nodes.external.conversation import (
+    add_exit_codes,
     bind_request,
     count_late_side_work,
     is_external,
@@ -99,7 +100,7 @@ def _build_request(state: AgentState, context: AgentContext) -> Request:
     An external agent builds its requests itself.
     """
     if is_external(state, context):
-        return Request(require_process(state, context).list_messages(), 0, False)
+        return Request(add_exit_codes(require_process(state, context).list_messages(), state), 0, False)
     has_window = context.member is None and getattr(context.model, "is_llm", True)
     return build_request(
         state["messages"],

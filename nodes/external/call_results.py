@@ -1,58 +1,65 @@
-"""The results of a reply's calls, as an agent reports them to its model."""
+"""Results of an agent's tool calls, read from its next request."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
+from langgraph_takeover.handoff.agents.adapter import AgentAdapter
 from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.nodes.session.external_turn import CallResult
 
-if TYPE_CHECKING:
-    from langgraph_takeover.handoff.agents.adapter import AgentAdapter
-
 _MAX_COMMAND_CHARS = 500
 
 
-class CallResults:
-    """Reads results, and remembers the commands that still run."""
+class CallReader:
+    """Reads the results of calls, and remembers commands that still run in the background."""
 
-    def __init__(self, adapter: AgentAdapter) -> None:
+    def __init__(self, adapter: AgentAdapter, read_exit_codes: Callable[[], Mapping[str, int]]) -> None:
         self._adapter = adapter
+        self._read_exit_codes = read_exit_codes
+        """Returns the exit codes that the agent prints but does not show to its model."""
         self._running: dict[str, str] = {}
         """Commands in the background, by the agent's names for them."""
 
     @property
     def running(self) -> tuple[str, ...]:
+        """Commands that still run."""
         return tuple(self._running.values())
 
     def read(self, reply: AIMessage, messages: Sequence[BaseMessage]) -> tuple[CallResult, ...]:
-        """Return the results of a reply's calls in a conversation; a missing one has no text."""
+        """Return a result for each call of a reply, from the conversation that follows it."""
         shown = {each.tool_call_id: each for each in messages if isinstance(each, ToolMessage)}
-        results: list[CallResult] = []
-        for call in (*reply.tool_calls, *reply.invalid_tool_calls):
-            arguments = call["args"] if isinstance(call["args"], dict) else {"arguments": str(call["args"])}
-            tool, normalized = normalize_call(str(call["name"]), arguments)
-            message = shown.get(str(call["id"]))
-            text = message.text if message else ""
-            is_error = message is not None and message.status == "error"
-            read = self._adapter.read_result(str(call["name"]), arguments, text, is_error=is_error)
-            self._note_running(arguments, normalized.get("command", ""), read)
-            results.append(
-                CallResult(
-                    call_id=str(call["id"]),
-                    tool=tool,
-                    arguments=normalized,
-                    text=text,
-                    exit_code=read.exit_code,
-                    refused=read.refused,
-                    timed_out=read.timed_out,
-                )
-            )
-        return tuple(results)
+        calls = (*reply.tool_calls, *reply.invalid_tool_calls)
+        results = [self._read_call(call, shown.get(str(call["id"]))) for call in calls]
+        hidden = {each.call_id for each in results if each.tool == "shell" and each.exit_code is None}
+        codes = self._read_exit_codes() if hidden & shown.keys() else {}
+        return tuple(
+            each.model_copy(update={"exit_code": codes[each.call_id]})
+            if each.call_id in hidden and each.call_id in codes and not each.timed_out
+            else each
+            for each in results
+        )
+
+    def _read_call(self, call: Mapping[str, Any], message: ToolMessage | None) -> CallResult:
+        arguments = call["args"] if isinstance(call["args"], dict) else {"arguments": str(call["args"])}
+        tool, normalized = normalize_call(str(call["name"]), arguments)
+        text = message.text if message else ""
+        is_error = message is not None and message.status == "error"
+        read = self._adapter.read_result(str(call["name"]), arguments, text, is_error=is_error)
+        self._note_running(arguments, normalized.get("command", ""), read)
+        return CallResult(
+            call_id=str(call["id"]),
+            tool=tool,
+            arguments=normalized,
+            text=text,
+            exit_code=read.exit_code if message else None,
+            refused=read.refused,
+            timed_out=read.timed_out,
+        )
 
     def _note_running(self, arguments: Mapping[str, Any], command: str, result: ToolResult) -> None:
         """Remember a command that still runs, and forget it once the agent has seen its end."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.runnables import Runnable
 
 from langgraph_takeover.handoff import views
@@ -251,6 +251,24 @@ def build_record_opening(
     return Opening(
         message.replace(EVENT_FILES, event_directory) if event_directory else message, event_files=files
     )
+
+
+def add_exit_codes(messages: Sequence[BaseMessage], state: AgentState) -> list[BaseMessage]:
+    """Return a conversation with the recorded exit codes of its calls as artifacts, which no LLM sees.
+
+    Models without an LLM need them where the agent hides them.
+    """
+    codes = {
+        each.tool_call_id: each.artifact
+        for each in state["messages"]
+        if isinstance(each, ToolMessage) and each.artifact is not None
+    }
+    return [
+        each.model_copy(update={"artifact": codes[each.tool_call_id]})
+        if isinstance(each, ToolMessage) and each.tool_call_id in codes
+        else each
+        for each in messages
+    ]
 
 
 def bind_request(context: AgentContext, process: ExternalProcess) -> Runnable[Any, Any]:

@@ -28,7 +28,7 @@ from langgraph_takeover.nodes.external.agent_files import (
 from langgraph_takeover.nodes.external.apis import write_reply
 from langgraph_takeover.nodes.external.apis.checks import limit_usage, list_results
 from langgraph_takeover.nodes.external.bridge import Bridge
-from langgraph_takeover.nodes.external.call_results import CallResults
+from langgraph_takeover.nodes.external.call_results import CallReader
 from langgraph_takeover.nodes.external.error_output import find_error_line
 from langgraph_takeover.nodes.external.held_request import HeldRequest
 from langgraph_takeover.nodes.session.external_turn import ExternalTurn, SideWork
@@ -89,7 +89,7 @@ class ExternalProcess:
         self._bridge: Bridge | None = None
         self._has_asked = False
         self._pid = 0
-        self._results = CallResults(agent.adapter)
+        self._calls = CallReader(agent.adapter, lambda: self._read_output().call_exit_codes)
         self._home = sandbox.inspect('printf %s "$HOME"').output.strip() or "/root"
         prepare_directory(sandbox, f"{self._home}/{_FILES}", _FILE_NAMES)
 
@@ -194,7 +194,7 @@ class ExternalProcess:
             self.close()
             message = f"[stopped after {timeout_s:.0f} s]" if has_timed_out else output.message
             return ExternalTurn(
-                results=self._results.read(reply, []) if has_timed_out else (),
+                results=self._calls.read(reply, []) if has_timed_out else (),
                 is_ended=True,
                 is_complete=output.is_complete and not has_timed_out,
                 end_message=message,
@@ -204,12 +204,11 @@ class ExternalProcess:
         messages = self.list_messages()
         self.session_id = self.session_id or self._read_output().session_id or ""
         added = [each.text for each in messages[known + 1 :] if isinstance(each, HumanMessage)]
-        results = self._results.read(reply, messages)
         return ExternalTurn(
-            results=results,
+            results=self._calls.read(reply, messages),
             messages=tuple(added),
             session_id=self.session_id,
-            running=self._results.running,
+            running=self._calls.running,
             account=self.account,
             side=side,
         )

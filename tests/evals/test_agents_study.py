@@ -1,36 +1,25 @@
-"""The study `agents` with a real Codex and the built-in agent: every pair, and continuations as the baseline."""
+"""Runs with real agents: the study `agents`, and the built-in model inside agents with a shell of their own."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
 
+from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.trace.events import Trace
 
-from ..conftest import skip_missing
+from ..agent_programs import find_test_command
 from .conftest import RunCommand, isolated_sandbox_options, read_rows
 
 CODEX, BUILT_IN = "codex:builtin:oracle", "builtin:oracle"
 
 
-def find_codex() -> str:
-    directories = os.pathsep.join(
-        filter(None, (os.environ.get("TAKEOVER_TEST_AGENTS"), os.environ.get("PATH")))
-    )
-    program = shutil.which("codex", path=directories)
-    if program is None:
-        skip_missing("codex not found (npm install -g @openai/codex, or set TAKEOVER_TEST_AGENTS)")
-    return program
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_each_agent_takes_over_from_each(takeover: RunCommand, tmp_path: Path) -> None:
-    sandbox, program = isolated_sandbox_options(), f"codex={find_codex()}"
+    sandbox, program = isolated_sandbox_options(), f"codex={find_test_command(ADAPTERS['codex'])}"
     done = takeover(
         *("--study", "agents", "--predecessor", CODEX, "--successor", BUILT_IN, "--agent-program", program),
         *("--task-ids", "ledger__ledger-12", "--points", "first_source_edit", "--view", "transcript"),
@@ -65,3 +54,25 @@ def test_each_agent_takes_over_from_each(takeover: RunCommand, tmp_path: Path) -
     page = (tmp_path / "report.html").read_text()
     assert "Cost of a switch by predecessor, successor and view" in page
     assert "Extra events of a takeover" in page
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["qwen-code", "opencode"])
+def test_built_in_model_solves_a_task_inside(name: str, takeover: RunCommand, tmp_path: Path) -> None:
+    """opencode does not show exit codes to its model: the runtime reads them from its output."""
+    program = f"{name}={find_test_command(ADAPTERS[name])}"
+    done = takeover(
+        *("--predecessor", f"{name}:builtin:oracle", "--agent-program", program, "--stages", "predecessors"),
+        *("--task-ids", "ledger__ledger-12", *isolated_sandbox_options(), "--out", tmp_path),
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    (row,) = read_rows(tmp_path, "predecessors")
+    assert row["resolved"]
+    (trace,) = read_traces(next((tmp_path / "traces").iterdir()))
+    assert isinstance(trace, Trace)
+    observations = [event for event in trace.events if event.kind == "observation" and event.tool == "shell"]
+    codes = [event.exit_code for event in observations]
+    assert codes[-1] == 0
+    assert None not in codes
+    assert set(codes) != {0}, "the reproduction failed before the fix"

@@ -112,7 +112,7 @@ class AgentRun:
 
     def kill(self) -> None:
         """Kill the agent and its process group."""
-        if self._process.poll() is None:
+        if self.is_running:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
@@ -124,6 +124,11 @@ class AgentRun:
             raise TimeoutError(
                 f"the agent runs longer than {timeout_s:.0f} s: {self.stdout[-2000:]}\n{self.stderr[-2000:]}"
             ) from None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the agent still runs."""
+        return self._process.poll() is None
 
     @property
     def stdout(self) -> str:

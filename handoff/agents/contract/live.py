@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from langgraph_takeover.handoff.agents.adapter import RESUME_MESSAGE, AgentAdapt
 from langgraph_takeover.handoff.agents.contract.endpoint import ReceivedRequest, ScriptedEndpoint
 from langgraph_takeover.handoff.agents.contract.histories import CLOSING, HISTORIES, OPENING, ORDINARY
 from langgraph_takeover.handoff.agents.contract.kit import AgentKit
+from langgraph_takeover.handoff.agents.contract.repository_settings import MARK, REPOSITORY_SETTINGS
 from langgraph_takeover.handoff.agents.contract.wire import (
     ScriptedReply,
     SeenCall,
@@ -30,6 +32,12 @@ START_S = 90.0
 def kit(adapter: AgentAdapter, program: tuple[str, ...], tmp_path: Path) -> AgentKit:
     """The agent in directories of its own."""
     return AgentKit(adapter, program, tmp_path / "agent")
+
+
+@pytest.fixture
+def repository_settings() -> Mapping[str, str]:
+    """Settings files of the repository, by path; override it with those that your agent reads."""
+    return REPOSITORY_SETTINGS
 
 
 def reply(kit: AgentKit, text: str = "", /, **actions: Action) -> ScriptedReply:
@@ -206,8 +214,13 @@ def test_calls_work(kit: AgentKit) -> None:
 def test_exit_codes_are_read(kit: AgentKit) -> None:
     codes = {"echo fine": 0, "echo wrong; exit 3": 3, "true": 0, "echo 'exit code: 7'": 0}
     replies = [reply(kit, **{f"call_{number}": shell(command)}) for number, command in enumerate(codes)]
-    last = run_to_end(kit, kit.launch(0, OPENING), [*replies, finish(kit)])[-1]
-    messages = read_messages(kit.adapter.api, last.body)
+    with (
+        ScriptedEndpoint(kit.adapter, [*replies, finish(kit)]) as endpoint,
+        kit.start(kit.launch(endpoint.port, OPENING)) as run,
+    ):
+        assert run.wait(START_S) == 0, run.stderr[-2000:]
+        printed = run.read_output().call_exit_codes
+    messages = read_messages(kit.adapter.api, endpoint.main_requests[-1].body)
     shown = {each.tool_call_id: each for each in messages if isinstance(each, ToolMessage)}
     calls = [each for message in messages if isinstance(message, AIMessage) for each in message.tool_calls]
     read: list[int | None] = []
@@ -216,8 +229,9 @@ def test_exit_codes_are_read(kit: AgentKit) -> None:
         is_error = message.status == "error"
         result = kit.adapter.read_result(call["name"], call["args"], message.text, is_error=is_error)
         assert not result.timed_out
-        read.append(result.exit_code)
-    # An agent that does not show its model exit codes has none.
+        hidden = printed.get(str(call["id"]))
+        read.append(hidden if result.exit_code is None else result.exit_code)
+    # An agent that neither shows nor prints exit codes has none.
     assert read == list(codes.values()) or set(read) == {None}, [each.text for each in shown.values()]
 
 
@@ -240,3 +254,28 @@ def test_messages_arrive_unchanged(kit: AgentKit) -> None:
     for text in ("/clear the cache in a.py", "--help", "great " * 50_000, "$(x) `y` @nothing #1 \\n"):
         request = run_to_end(kit, kit.launch(0, text), [finish(kit)])[0]
         assert any(text.strip() in each.text for each in read_messages(kit.adapter.api, request.body))
+
+
+@pytest.mark.slow
+def test_settings_of_the_repository_have_no_effect(
+    kit: AgentKit, repository_settings: Mapping[str, str]
+) -> None:
+    """Endpoint, model, permissions and compaction stay those of the start, and nothing of the repository runs."""
+    for name, text in repository_settings.items():
+        path = kit.workspace / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    words = ("one", "two", "three")
+    replies = [reply(kit, **{f"call_{word}": shell(f"echo {word}")}) for word in words]
+    with (
+        ScriptedEndpoint(kit.adapter, [*replies, finish(kit)]) as endpoint,
+        kit.start(kit.launch(endpoint.port, OPENING)) as run,
+    ):
+        exit_code = run.wait(START_S)
+        output = run.read_output()
+    assert (exit_code, output.is_complete) == (0, True), f"{run.stdout[-1000:]}\n{run.stderr[-1000:]}"
+    assert [each.asker for each in endpoint.requests] == ["main"] * 4
+    assert {each.body["model"] for each in endpoint.requests} == {"scripted-model"}
+    results = [call.result or "" for call in calls_of(kit, endpoint.main_requests[-1])]
+    assert [word in result for word, result in zip(words, results, strict=True)] == [True] * 3, results
+    assert not (kit.workspace / MARK).exists(), "a command or a script of the repository ran"

@@ -175,5 +175,5 @@ def parse_arguments(value: Any) -> Mapping[str, Any]:
 
 
 def parse_exit_code(value: Any) -> int | None:
-    """An exit code of a decoded JSON value; None for anything but an integer."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """An exit code of a decoded JSON value; None for anything but an integer of 32 bits."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**32 else None

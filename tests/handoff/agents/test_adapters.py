@@ -84,6 +84,21 @@ def test_ends_of_runs(name: str, stdout: str, exit_code: int, is_complete: bool,
     assert (output.is_complete, output.message) == (is_complete, message)
 
 
+def test_opencode_prints_exit_codes() -> None:
+    lines = [
+        {"type": "tool_use", "part": {"callID": name, "tool": "bash", "state": {"metadata": {"exit": code}}}}
+        for name, code in (
+            ("call_1", 3),
+            ("call_2", 0),
+            ("call_3", None),
+            ("call_4", "0"),
+            ("call_5", 10**30),
+        )
+    ]
+    output = ADAPTERS["opencode"].read_output("\n".join(map(json.dumps, lines)), None)
+    assert output.call_exit_codes == {"call_1": 3, "call_2": 0}
+
+
 def test_codex_reads_its_configuration() -> None:
     launch = make_launch(model='a "quoted" model')
     config = tomllib.loads(ADAPTERS["codex"].setup(launch).files[".codex/config.toml"])

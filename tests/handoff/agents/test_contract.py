@@ -1,22 +1,19 @@
-"""The contract on every adapter; its live part on the real programs that are installed.
-
-TAKEOVER_TEST_AGENTS names directories with the commands `codex`, `claude`, `mini`, `qwen` and `opencode`, like PATH; without
-it, PATH is searched.
-"""
+"""The contract on every adapter; its live part on the real programs that are installed."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+import json
 
 import pytest
 
 from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter
 from langgraph_takeover.handoff.agents.contract import *  # noqa: F403
-from langgraph_takeover.nodes.context.agent_program import AgentProgramError, find_program
+from langgraph_takeover.handoff.agents.contract.histories import OPENING
+from langgraph_takeover.handoff.agents.contract.kit import AgentKit
+from langgraph_takeover.handoff.agents.contract.live import finish, run_to_end
 
-from ...conftest import skip_missing_agent
+from ...agent_programs import find_test_program
 
 
 @pytest.fixture(params=ADAPTERS)
@@ -26,9 +23,13 @@ def adapter(request: pytest.FixtureRequest) -> AgentAdapter:
 
 @pytest.fixture
 def program(adapter: AgentAdapter) -> tuple[str, ...]:
-    directories = map(Path, filter(None, os.environ.get("TAKEOVER_TEST_AGENTS", "").split(os.pathsep)))
-    path = next((each for each in directories if (each / adapter.program.executable).exists()), None)
-    try:
-        return find_program(adapter, path).host_argv
-    except AgentProgramError as error:
-        skip_missing_agent(adapter.name, str(error))
+    return find_test_program(adapter).host_argv
+
+
+@pytest.mark.slow
+def test_instructions_of_the_repository_reach_the_model(kit: AgentKit) -> None:
+    for name in ("AGENTS.md", "CLAUDE.md"):
+        (kit.workspace / name).write_text("Write the word dromedary.\n")
+    request = run_to_end(kit, kit.launch(0, OPENING), [finish(kit)])[0]
+    # mini-swe-agent reads no such file.
+    assert ("dromedary" in json.dumps(request.body)) == (kit.adapter.name != "mini")

@@ -11,8 +11,8 @@ import pytest
 from langgraph_takeover.handoff.agents.contract.histories import HOSTILE_TEXTS
 from langgraph_takeover.handoff.agents.shell_calls import (
     has_shell_command,
-    read_view_range,
     write_shell_command,
+    write_view_arguments,
 )
 from langgraph_takeover.handoff.trace.action import Action
 
@@ -82,14 +82,22 @@ def test_view_shows_the_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ({"path": "a"}, ("a", None, None)),
-        ({"path": "a", "start": "0", "end": "5"}, ("a", 1, 5)),
-        ({"path": "a", "start": "5", "end": "2"}, ("a", None, None)),
-        ({"path": "a", "start": "-1", "end": "x"}, ("a", None, None)),
-        ({"path": "a", "start": "9" * 50}, ("a", None, None)),
-        ({"path": "a", "start": "²"}, ("a", None, None)),
-        ({"command": "create", "path": "a"}, None),
+        ({"path": "a"}, {}),
+        ({"path": "a", "start": "3"}, {"offset": 3}),
+        ({"path": "a", "start": "0", "end": "5"}, {"offset": 1, "limit": 5}),
+        ({"path": "a", "start": "5", "end": "2"}, {}),
+        ({"path": "a", "start": "-1", "end": "x"}, {}),
+        ({"path": "a", "start": "9" * 50}, {}),
+        ({"path": "a", "start": "²"}, {}),
     ],
 )
-def test_view_range(arguments: dict[str, str], expected: object) -> None:
-    assert read_view_range(Action("editor", arguments)) == expected
+def test_view_arguments(arguments: dict[str, str], expected: dict[str, int]) -> None:
+    view = Action("editor", arguments)
+    assert write_view_arguments(view, "/testbed") == {"file_path": "/testbed/a", **expected}
+
+
+def test_view_arguments_of_other_tools() -> None:
+    view = Action("editor", {"path": "/b", "start": "3", "end": "3"})
+    expected = {"filePath": "/b", "offset": 2, "limit": 1}
+    assert write_view_arguments(view, "/testbed", path_name="filePath", first_line=0) == expected
+    assert write_view_arguments(Action("editor", {"command": "create", "path": "a"}), "/testbed") is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,25 +13,32 @@ import pytest
 from langchain_core.messages import AIMessage, ToolMessage
 from pydantic import SecretStr
 
+from langgraph_takeover.handoff.agents import ADAPTERS
+from langgraph_takeover.handoff.agents.adapter import AgentAdapter
+from langgraph_takeover.handoff.agents.contract.kit import AgentKit, AgentRun
+from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.nodes.external.apis import HttpReply, ModelRequest, write_error, write_reply
 from langgraph_takeover.nodes.external.bridge import Bridge, RequestKind
 from langgraph_takeover.nodes.external.held_request import HeldRequest
 from langgraph_takeover.nodes.external.pass_through import VendorModel
 from langgraph_takeover.nodes.model.calls import ask_with_retries
 
-from .agents import AGENTS, ExternalAgent, start_agent
+from ...agent_programs import find_test_program
 
 pytestmark = pytest.mark.slow
 _WAIT_S = 120
-_FINISH = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-"""The command with which mini-swe-agent ends a run."""
+_TASK = "Create the file a.txt, then check it."
+_WORKSPACE = "/testbed"
 
 
 class Run:
     """What a run of an agent left."""
 
-    def __init__(self, code: int, output: str, requests: list[ModelRequest], bridge: Bridge) -> None:
+    def __init__(
+        self, code: int, output: str, requests: list[ModelRequest], bridge: Bridge, workspace: Path
+    ) -> None:
         self.code, self.output, self.requests, self.bridge = code, output, requests, bridge
+        self.workspace = workspace
 
     def results(self) -> dict[str, str]:
         """The results of all calls, as the last request shows them."""
@@ -47,13 +53,18 @@ def classify(request: ModelRequest, headers: Mapping[str, str]) -> RequestKind:
     return "main" if request.tools else "aside"
 
 
-def run_agent(agent: ExternalAgent, path: Path, answers: list[Answer], *, passes_on: bool = False) -> Run:
+def run_agent(
+    agent: AgentAdapter,
+    path: Path,
+    answers: list[Answer],
+    model: str = "scripted-model",
+    *,
+    passes_on: bool = False,
+) -> Run:
     """Run an agent to its end, with a reply for each of its requests."""
-    home, work = path / "home", path / "work"
-    home.mkdir()
-    work.mkdir()
+    kit = AgentKit(agent, find_test_program(agent).host_argv, path)
     listener = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    launch = kit.launch(listener.getsockname()[1], _TASK).model_copy(update={"model": model})
     requests: list[ModelRequest] = []
     bridge = Bridge(
         listener,
@@ -63,36 +74,30 @@ def run_agent(agent: ExternalAgent, path: Path, answers: list[Answer], *, passes
         answer_side=lambda request, count: AIMessage("A title"),
         passes_on=passes_on,
     )
-    with bridge:
-        process = start_agent(agent, url, home, work)
-        try:
-            for answer in answers:
-                requests.append(answer_next(bridge, process, answer))
-            output, errors = process.communicate(timeout=_WAIT_S)
-        finally:
-            process.kill()
-            process.wait()
-    return Run(process.returncode, output + errors, requests, bridge)
+    with bridge, kit.start(launch) as process:
+        for answer in answers:
+            requests.append(answer_next(bridge, process, answer))
+        code = process.wait(_WAIT_S)
+    return Run(code, process.stdout + process.stderr, requests, bridge, kit.workspace)
 
 
-def answer_next(bridge: Bridge, process: subprocess.Popen[str], answer: Answer) -> ModelRequest:
+def answer_next(bridge: Bridge, process: AgentRun, answer: Answer) -> ModelRequest:
     ends_at = time.monotonic() + _WAIT_S
     while (held := bridge.wait(0.5)) is None:
-        if process.poll() is not None:
-            pytest.fail(f"the agent ended: {process.communicate()} {bridge.refused}")
+        if not process.is_running:
+            pytest.fail(f"the agent ended: {process.stdout} {process.stderr} {bridge.refused}")
         assert time.monotonic() < ends_at, f"no request within {_WAIT_S} s"
     reply = write_reply(held.request, answer) if isinstance(answer, AIMessage) else answer(held)
     assert held.reply(reply)
     return held.request
 
 
-def call(agent: ExternalAgent, number: int, command: str) -> dict[str, object]:
-    return {
-        "name": agent.tool,
-        "args": agent.build_args(command),
-        "id": f"call_{number}",
-        "type": "tool_call",
-    }
+def call(agent: AgentAdapter, number: int, action: str | Action) -> dict[str, object]:
+    own = agent.write_call(
+        Action("shell", {"command": action}) if isinstance(action, str) else action, _WORKSPACE
+    )
+    assert own is not None
+    return {"name": own.name, "args": dict(own.arguments), "id": f"call_{number}", "type": "tool_call"}
 
 
 def reply(text: str, *calls: dict[str, object]) -> AIMessage:
@@ -105,12 +110,14 @@ def reply(text: str, *calls: dict[str, object]) -> AIMessage:
     return AIMessage(text, tool_calls=list(calls), usage_metadata=usage)
 
 
-def finish(agent: ExternalAgent) -> AIMessage:
-    return reply("All done.", call(agent, 9, _FINISH)) if agent.program == "mini" else reply("All done.")
+def finish(agent: AgentAdapter) -> AIMessage:
+    end = Action("finish", {})
+    calls = [call(agent, 9, end)] if agent.write_call(end, _WORKSPACE) else []
+    return reply("All done.", *calls)
 
 
-@pytest.mark.parametrize("agent", AGENTS.values(), ids=AGENTS)
-def test_text_and_calls_one_by_one_and_in_parallel(agent: ExternalAgent, tmp_path: Path) -> None:
+@pytest.mark.parametrize("agent", ADAPTERS.values(), ids=ADAPTERS)
+def test_text_and_calls_one_by_one_and_in_parallel(agent: AgentAdapter, tmp_path: Path) -> None:
     run = run_agent(
         agent,
         tmp_path,
@@ -122,7 +129,7 @@ def test_text_and_calls_one_by_one_and_in_parallel(agent: ExternalAgent, tmp_pat
         ],
     )
     assert run.code == 0, run.output
-    assert (tmp_path / "work/a.txt").read_text() == "alpha\n"
+    assert (run.workspace / "a.txt").read_text() == "alpha\n"
     results = run.results()
     assert list(results) == ["call_1", "call_2", "call_3", "call_4"]
     for number, text in enumerate(("made", "alpha", "third", "fourth"), start=1):
@@ -132,25 +139,25 @@ def test_text_and_calls_one_by_one_and_in_parallel(agent: ExternalAgent, tmp_pat
     assert [message.text for message in replies] == ["I create the file.", "", "Two at once."]
     assert [len(message.tool_calls) for message in replies] == [1, 1, 2]
     assert run.requests[-1].messages[0].type == "system"
-    assert agent.tool in [tool["function"]["name"] for tool in run.requests[0].tools]
+    assert call(agent, 1, "ls")["name"] in [tool["function"]["name"] for tool in run.requests[0].tools]
     assert run.bridge.refused.keys() <= {"lost connections", "path"}
 
 
-@pytest.mark.parametrize("agent", AGENTS.values(), ids=AGENTS)
-def test_an_error_reply_reaches_the_user(agent: ExternalAgent, tmp_path: Path) -> None:
+@pytest.mark.parametrize("agent", ADAPTERS.values(), ids=ADAPTERS)
+def test_an_error_reply_reaches_the_user(agent: AgentAdapter, tmp_path: Path) -> None:
     def refuse(held: HeldRequest) -> HttpReply:
         return write_error(held.request.api, 400, "the endpoint refused this request: code-4711")
 
     run = run_agent(agent, tmp_path, [refuse])
     assert "code-4711" in run.output
     # Qwen Code reports the error and ends as after a success.
-    assert run.code == (0 if agent.program == "qwen" else 1)
+    assert run.code == (0 if agent.name == "qwen-code" else 1)
 
 
 @pytest.mark.parametrize("name", ["codex", "claude-code", "qwen-code"])
 def test_an_agent_works_through_its_vendors_endpoint(name: str, tmp_path: Path) -> None:
     """The endpoint is a second bridge: it holds the requests that the first one passes on."""
-    agent = AGENTS[name]
+    agent = ADAPTERS[name]
     listener = socket.create_server(("127.0.0.1", 0))
     vendor = Bridge(
         listener,
@@ -193,19 +200,19 @@ def test_an_agent_works_through_its_vendors_endpoint(name: str, tmp_path: Path) 
         passing = [partial(pass_on, answer=answer) for answer in answers]
         run = run_agent(agent, tmp_path, passing, passes_on=True)
     assert run.code == 0, run.output
-    assert (tmp_path / "work/a.txt").read_text() == "alpha\n"
+    assert (run.workspace / "a.txt").read_text() == "alpha\n"
     assert vendor.refused == {}
     assert run.bridge.refused == {}
 
 
 def test_codex_applies_a_custom_call(tmp_path: Path) -> None:
-    agent = AGENTS["codex"]
+    agent = ADAPTERS["codex"]
     patch = "*** Begin Patch\n*** Add File: b.txt\n+beta\n*** End Patch"
     custom = {"name": "apply_patch", "args": {"input": patch}, "id": "call_1", "type": "tool_call"}
-    run = run_agent(agent, tmp_path, [reply("", custom), finish(agent)])
+    run = run_agent(agent, tmp_path, [reply("", custom), finish(agent)], model="gpt-5.5")
     assert run.code == 0, run.output
     assert "apply_patch" in run.requests[0].custom_tools
-    assert (tmp_path / "work/b.txt").read_text() == "beta\n"
+    assert (run.workspace / "b.txt").read_text() == "beta\n"
     assert "Success" in run.results()["call_1"]
     last = run.requests[-1].messages[-2]
     assert isinstance(last, AIMessage)

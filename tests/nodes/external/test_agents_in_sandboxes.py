@@ -15,11 +15,9 @@ from langgraph_takeover.handoff.agents.adapter import Launch
 from langgraph_takeover.handoff.agents.contract.endpoint import ScriptedEndpoint
 from langgraph_takeover.handoff.agents.contract.wire import ScriptedReply, list_calls, read_messages
 from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.nodes.context.agent_program import AgentProgramError, find_program
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
-from ...conftest import skip_missing_agent
-from .test_program import search_agents
+from ...agent_programs import find_test_program
 
 
 @pytest.mark.slow
@@ -27,10 +25,7 @@ from .test_program import search_agents
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_agent_works_with_mounted_program(name: str, tmp_path: Path) -> None:
     adapter = ADAPTERS[name]
-    try:
-        program = find_program(adapter, search_agents(adapter))
-    except AgentProgramError as error:
-        skip_missing_agent(name, str(error))
+    program = find_test_program(adapter)
     repository = tmp_path / "repository"
     repository.mkdir()
     (repository / "a.py").write_text("x = 1\n")

@@ -21,7 +21,8 @@ from langgraph_takeover.nodes.context.external_agent import ExternalAgent
 from langgraph_takeover.sandbox.backends import host
 from langgraph_takeover.sandbox.interface import ProgramMount, SandboxSpec
 
-from ...conftest import skip_missing, skip_missing_agent
+from ...agent_programs import find_test_program
+from ...conftest import skip_missing
 
 BASH = Path(shutil.which("bash") or "/bin/bash").resolve()
 """A native program that prints its version, in the place of an agent's."""
@@ -209,21 +210,12 @@ def test_python_program_needs_an_environment(tmp_path: Path) -> None:
         find_program(ADAPTERS["mini"], tmp_path)
 
 
-def search_agents(adapter: AgentAdapter) -> Path | None:
-    """Return the directory in TAKEOVER_TEST_AGENTS that holds the agent's command; None: search on PATH."""
-    directories = map(Path, filter(None, os.environ.get("TAKEOVER_TEST_AGENTS", "").split(os.pathsep)))
-    return next((each for each in directories if (each / adapter.program.executable).exists()), None)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_real_program_runs_in_a_sandbox(name: str, tmp_path: Path) -> None:
     """The mounted program prints the version that it has on the host."""
-    try:
-        found = find_program(ADAPTERS[name], search_agents(ADAPTERS[name]))
-    except AgentProgramError as error:
-        skip_missing_agent(name, str(error))
+    found = find_test_program(ADAPTERS[name])
     repository = tmp_path / "repository"
     repository.mkdir()
     subprocess.run(["git", "init", "-q"], cwd=repository, check=True)

@@ -31,6 +31,7 @@ from langgraph_takeover.sandbox.storage.removal import remove_tree
 
 from ...conftest import skip_missing
 from ..conftest import open_kit
+from .ordinary_user import make_user_directory, run_python_as_user
 
 ROOT = Path(__file__).parents[3]
 
@@ -438,32 +439,11 @@ print(json.dumps({"told": told.output, "changes": changes, "outputs": outputs, "
 """
 
 
-def test_as_an_ordinary_user(repository: Path, tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("not started by root: every other test here is an ordinary user's already")
-    uid = 54_321
-    directory = Path(tempfile.mkdtemp(prefix="takeover-user-", dir="/var/tmp"))
-    try:
+def test_as_an_ordinary_user(repository: Path) -> None:
+    with make_user_directory() as directory:
         subprocess.run(["cp", "-a", repository, directory / "testbed"], check=True)
-        subprocess.run(["chown", "-R", f"{uid}:{uid}", directory], check=True)
-        done = subprocess.run(
-            [
-                *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"),
-                *(sys.executable, "-c", _AS_ANYBODY, str(directory / "testbed"), str(directory / "store")),
-            ],
-            env={
-                "PATH": os.defpath,
-                "HOME": str(directory),
-                host_directories.ROOT_VARIABLE: str(directory / "home"),
-            },
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-        )
-    finally:
-        remove_tree(directory)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+        names = (directory / "testbed", directory / "store")
+        found = json.loads(run_python_as_user(directory, "-c", _AS_ANYBODY, *names))
     assert found["told"].startswith("0\n")
     assert "Permission denied" in found["told"] or "No such file" in found["told"]
     assert found["changes"] == ["README.txt", "new", "pkg/mod.py"]
@@ -474,40 +454,7 @@ def test_as_an_ordinary_user(repository: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_contract_holds_for_an_ordinary_user() -> None:
     """Without root there is no control group: processes are stopped by signals."""
-    if os.geteuid() != 0:
-        pytest.skip("not started by root: the contract runs as an ordinary user already")
-    uid = 54_321
-    directory = Path(tempfile.mkdtemp(prefix="takeover-user-", dir="/var/tmp"))
-    directory.chmod(0o711)
-    os.chown(directory, uid, uid)
-    try:
-        done = subprocess.run(
-            [
-                *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"),
-                *(
-                    sys.executable,
-                    "-m",
-                    "pytest",
-                    "-q",
-                    "-p",
-                    "no:cacheprovider",
-                    "-k",
-                    "host and not docker",
-                ),
-                "tests/sandbox/test_contract.py",
-            ],
-            env={
-                "PATH": os.defpath,
-                "HOME": str(directory),
-                "TMPDIR": str(directory),
-                "PYTHONDONTWRITEBYTECODE": "1",
-                host_directories.ROOT_VARIABLE: str(directory / "home"),
-            },
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-        )
-    finally:
-        remove_tree(directory)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert done.stdout.partition("\n\n")[0].count(".") > 100, "most were skipped"
+    options = ("-q", "-p", "no:cacheprovider", "-k", "host and not docker")
+    with make_user_directory() as directory:
+        output = run_python_as_user(directory, "-m", "pytest", *options, "tests/sandbox/test_contract.py")
+    assert output.partition("\n\n")[0].count(".") > 100, "most were skipped"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,13 +16,10 @@ from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.backends import overlay
 from langgraph_takeover.sandbox.contract import PROGRAM, Kit, check_output, greet, make_program, run
 from langgraph_takeover.sandbox.interface import ProgramMount, SandboxSpec, SandboxUnavailableError
-from langgraph_takeover.sandbox.storage import host_directories
-from langgraph_takeover.sandbox.storage.removal import remove_tree
 
 from ...conftest import skip_missing
 from ..conftest import disable_overlays, open_kit
-
-ROOT = Path(__file__).parents[3]
+from .ordinary_user import make_user_directory, run_python_as_user
 
 
 @pytest.fixture(scope="module")
@@ -242,34 +237,12 @@ print(json.dumps({{"outputs": outputs, "heard": heard}}))
 
 
 def test_as_an_ordinary_user(repository: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("not started by root: every other test here is an ordinary user's already")
-    uid = 54_321
-    directory = Path(tempfile.mkdtemp(prefix="takeover-user-", dir="/var/tmp"))
-    try:
+    with make_user_directory() as directory:
         subprocess.run(["cp", "-a", repository, directory / "testbed"], check=True)
         make_program(directory / "greeter", "another user")
         (directory / "greeter").chmod(0o700)
-        subprocess.run(["chown", "-R", f"{uid}:{uid}", directory], check=True)
-        done = subprocess.run(
-            [
-                *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"),
-                *(sys.executable, "-c", _AS_ANYBODY),
-                *(directory / "testbed", directory / "greeter", directory / "store"),
-            ],
-            env={
-                "PATH": os.defpath,
-                "HOME": str(directory),
-                host_directories.ROOT_VARIABLE: str(directory / "home"),
-            },
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-        )
-    finally:
-        remove_tree(directory)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+        names = (directory / name for name in ("testbed", "greeter", "store"))
+        found = json.loads(run_python_as_user(directory, "-c", _AS_ANYBODY, *names))
     assert found["heard"] == "ping\n"
     assert found["outputs"][0].startswith("hello from another user\n")
     assert "Read-only file system" in found["outputs"][0]

@@ -1,0 +1,41 @@
+"""Results of an agent's calls; exit codes that only its output has."""
+
+from __future__ import annotations
+
+import pytest
+from langchain_core.messages import AIMessage, ToolMessage
+
+from langgraph_takeover.handoff.agents import ADAPTERS
+from langgraph_takeover.nodes.external.call_results import CallReader
+
+_CALLS = {"call_1": "false", "call_2": "true", "call_3": "cat a"}
+_SHOWN = [ToolMessage("", tool_call_id="call_1"), ToolMessage("text", tool_call_id="call_2")]
+
+
+def make_reply(tool: str) -> AIMessage:
+    calls = [{"name": tool, "args": {"command": command}, "id": name} for name, command in _CALLS.items()]
+    return AIMessage("", tool_calls=calls)
+
+
+def test_printed_exit_codes_complete_the_results() -> None:
+    reader = CallReader(ADAPTERS["opencode"], lambda: {"call_1": 1, "call_2": 0, "call_9": 7})
+    results = reader.read(make_reply("bash"), _SHOWN)
+    assert [(each.call_id, each.exit_code) for each in results] == [
+        ("call_1", 1), ("call_2", 0), ("call_3", None),
+    ]  # fmt: skip
+    assert [each.arguments["command"] for each in results] == list(_CALLS.values())
+
+
+def test_shown_exit_codes_are_kept() -> None:
+    def fail() -> dict[str, int]:
+        pytest.fail("the output is read although the results show exit codes")
+
+    shown = [ToolMessage("Exit code 3\nno", tool_call_id="call_1", status="error"), *_SHOWN[1:]]
+    results = CallReader(ADAPTERS["claude-code"], fail).read(make_reply("Bash"), shown)
+    assert [each.exit_code for each in results] == [3, 0, None]
+
+
+def test_output_is_not_read_for_other_tools() -> None:
+    reader = CallReader(ADAPTERS["opencode"], lambda: dict.fromkeys(_CALLS, 7))
+    results = reader.read(make_reply("glob"), _SHOWN)
+    assert {each.exit_code for each in results} == {None}
