@@ -40,7 +40,7 @@ def find_repository_session(agent: str, session_id: str, repository: Path, user_
 
     Raises SessionError.
     """
-    sessions = list_sessions(agent, user_home)
+    sessions = list_sessions(agent, user_home, repository)
     if session_id != LATEST:
         return _select_by_id(agent, session_id, sessions)
     others: dict[str, None] = {}
@@ -127,6 +127,7 @@ def move_session(trace: Trace, repository: Path, workspace: str) -> Trace:
         update={
             "events": tuple(_move_event(event, replace, move_path, move_cwd) for event in trace.events),
             "task": replace(trace.task),
+            "running": tuple(map(replace, trace.running)),
             "workspace": workspace,
         }
     )

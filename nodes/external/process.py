@@ -16,7 +16,7 @@ from langgraph_takeover.handoff.agents.adapter import (
     NativeSession,
     is_session_id,
 )
-from langgraph_takeover.handoff.readers.external.sessions import ToolResult
+from langgraph_takeover.handoff.readers.external.background import BackgroundCommands, CommandResult
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.nodes.context.external_agent import ExternalAgent, ExternalAgentError
 from langgraph_takeover.nodes.external.agent_files import (
@@ -47,7 +47,6 @@ _COMMAND_TIMEOUT_S = 30.0
 _SETTLE_S, _SIDE_S = 5.0, 120.0
 _END_S = 1.0
 """Time to end after a reply without calls. An agent rarely asks again then, but another process may in its place."""
-_MAX_COMMAND_CHARS = 500
 
 
 class ExternalProcess:
@@ -77,8 +76,7 @@ class ExternalProcess:
         self._bridge: Bridge | None = None
         self._has_asked = False
         self._pid = 0
-        self._running: dict[str, str] = {}
-        """Commands in the background, by the agent's names for them."""
+        self._background = BackgroundCommands()
         self._home = sandbox.inspect('printf %s "$HOME"').output.strip() or "/root"
         prepare_directory(sandbox, f"{self._home}/{_FILES}", _FILE_NAMES)
 
@@ -183,7 +181,7 @@ class ExternalProcess:
             results=results,
             messages=tuple(added),
             session_id=self.session_id,
-            running=tuple(self._running.values()),
+            running=tuple(self._background),
             account=self.account,
             side_usages=usages,
             refused_requests=refused,
@@ -263,7 +261,10 @@ class ExternalProcess:
             text = message.text if message else ""
             is_error = message is not None and message.status == "error"
             read = self.agent.adapter.read_result(str(call["name"]), arguments, text, is_error=is_error)
-            self._note_running(arguments, normalized.get("command", ""), read)
+            command = (
+                normalized.get("command", "") if tool == "shell" and "is_input" not in normalized else ""
+            )
+            self._background.add_result(arguments, CommandResult(command, read.process_id, read.refused))
             results.append(
                 CallResult(
                     call_id=str(call["id"]),
@@ -276,15 +277,6 @@ class ExternalProcess:
                 )
             )
         return tuple(results)
-
-    def _note_running(self, arguments: Mapping[str, Any], command: str, result: ToolResult) -> None:
-        """Remember a command that still runs, and forget it once the agent has seen its end."""
-        polled = [str(value) for value in arguments.values() if str(value) in self._running]
-        if result.process_id is None:
-            for each in polled:
-                del self._running[each]
-        elif not polled:
-            self._running[result.process_id] = command[:_MAX_COMMAND_CHARS]
 
     def _read_output(self) -> AgentOutput:
         code = self._read_file("exit_code").strip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,3 +113,37 @@ def test_a_damaged_archive_writes_nothing(repository: Path, tmp_path: Path) -> N
     with pytest.raises(SnapshotCorruptError):
         checkouts.write_checkout(snapshot, tmp_path, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize("backend", ["host", "docker"])
+def test_a_snapshot_moves_to_an_image(
+    repository: Path, tmp_path: Path, testbed_image: Any, backend: BackendName
+) -> None:
+    """The image has other files at the repository's place: these are hidden."""
+    if backend == "host" and (reason := host.unavailable_reason()):
+        skip_missing(reason)
+    stores = tmp_path / "store", tmp_path / "rebased"
+    for store in stores:
+        store.mkdir()
+    first = checkouts.snapshot_directory(repository, stores[0], backend="process", owner="test")
+    with testbed_image() as image:
+        moved = checkouts.rebase_snapshot(first, stores[0], image, stores[1])
+        sandbox = restore(moved, stores[1], make_restore_spec(moved, backend))
+        try:
+            assert sandbox.workspace == "/testbed"
+            shown = sandbox.run(
+                "git status --short shop; stat -c '%u %a' notes.txt; ls -A", timeout_s=60
+            ).output
+            assert shown.startswith(" M shop/price.py\n?? shop/link\n0 600\n")
+            assert set(shown.splitlines()[3:]) >= {".env", ".git", "shop", "second"}
+            inside = sandbox.run("find . -path ./.git -prune -o -type f -print | wc -l", timeout_s=60).output
+            here = [
+                path
+                for path in repository.rglob("*")
+                if ".git" not in path.parts and path.is_file() and not path.is_symlink()
+            ]
+            assert int(inside) in (len(here), len(here) + 1)  # a name with a line break
+        finally:
+            sandbox.close()
+        checkouts.write_checkout(moved, stores[1], tmp_path / "copy")
+    assert describe_tree(tmp_path / "copy") == describe_tree(repository)
