@@ -20,8 +20,8 @@ from langgraph_takeover.sandbox.storage.removal import walk
 
 _MAX_FILE_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 20
-_CHANGED_BY_READING = (".git/index",)
-"""`git status` alone rewrites it."""
+_CHANGED_BY_READING = (".git/index", ".git/opencode")
+"""`git status` alone rewrites the first; opencode notes there which project it is in."""
 _Kind = TypeVar("_Kind", bound=Frozen)
 
 
@@ -151,7 +151,7 @@ def hash_file(path: Path) -> str | None:
 
 
 def hash_tree(root: Path) -> str:
-    """Return a digest of a directory's files: names, modes, link targets and contents, git's index excepted."""
+    """Return a digest of a directory's files: names, modes, link targets and contents, without what reading changes."""
     digest = hashlib.sha256()
     for path, info in sorted(walk(root)):
         if path in _CHANGED_BY_READING:

@@ -45,9 +45,7 @@ def find_repository_session(agent: str, session_id: str, repository: Path, user_
         return _select_by_id(agent, session_id, sessions)
     others: dict[str, None] = {}
     for session in sessions[:_MAX_LOOKED_AT]:
-        if session.path is None:
-            return session  # the agent's program lists the sessions of one project
-        cwd = read_session_directory(session.path)
+        cwd = read_session_directory(session.path) if session.path is not None else session.directory
         if cwd and is_inside(cwd, repository):
             return session
         if cwd:

@@ -38,6 +38,8 @@ class SessionFile(NamedTuple):
     """Its file; None if the agent's program must export it."""
     modified: float
     """Seconds since 1970."""
+    directory: str = ""
+    """Where it ran, if that is not in its file."""
 
 
 class _Storage(NamedTuple):
@@ -93,7 +95,7 @@ def open_session_file(found: SessionFile, home: Path) -> Iterator[Path]:
 def list_sessions(agent: str, home: Path, directory: Path | None = None) -> list[SessionFile]:
     """The sessions of an agent, the newest first; empty if it has none. Raises SessionError for an unknown agent.
 
-    opencode lists the sessions of one project: that of `directory`, by default the current one.
+    opencode lists the sessions of one project, all its clones included: that of `directory`, by default the current one.
     """
     if agent == _OPENCODE:
         return _list_opencode_sessions(home, directory)
@@ -153,7 +155,9 @@ def _list_opencode_sessions(home: Path, directory: Path | None) -> list[SessionF
     try:
         rows = json.loads(_run_opencode(home, "session", "list", "--format", "json", directory=directory))
         return [
-            SessionFile(_OPENCODE, str(row["id"]), None, float(row["updated"]) / 1000)
+            SessionFile(
+                _OPENCODE, str(row["id"]), None, float(row["updated"]) / 1000, str(row.get("directory") or "")
+            )
             for row in rows
             if _OPENCODE_ID.fullmatch(str(row["id"]))
         ]

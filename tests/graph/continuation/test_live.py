@@ -37,10 +37,10 @@ TOOLS: dict[str, tuple[str, str, dict[str, object]]] = {
     "opencode": ("bash", "command", {"description": "Work"}),
 }
 STARTS = {
-    "codex": "codex exec --json",
-    "claude-code": "claude -p --dangerously-skip-permissions",
-    "qwen-code": "qwen --yolo --auth-type openai -p",
-    "opencode": "opencode run --format json",
+    "codex": "codex exec --json {}",
+    "claude-code": "claude -p --dangerously-skip-permissions {}",
+    "qwen-code": "qwen --yolo --auth-type openai -p {}",
+    "opencode": "printf %s {} | opencode run --format json",
 }
 """How a script starts an agent with a message, without its terminal."""
 UNATTENDED = {
@@ -102,7 +102,7 @@ class LiveUser:
 
     def run_first(self, agent: str, *more: str) -> None:
         """Run an agent with the task: it reads, edits and tests, and executes further commands."""
-        self.run_agent(agent, f"{STARTS[agent]} {shlex.quote(TASK)}", [*COMMANDS, *more], self.repository)
+        self.run_agent(agent, STARTS[agent].format(shlex.quote(TASK)), [*COMMANDS, *more], self.repository)
 
 
 def script_replies(agent: str, commands: Sequence[str]) -> list[ScriptedReply]:
