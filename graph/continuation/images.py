@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 from langgraph_takeover.graph.continuation.files import load_origin, save_origin
@@ -12,6 +13,7 @@ from langgraph_takeover.sandbox.backends.checkouts import CHECKOUT_WORKSPACE, re
 from langgraph_takeover.sandbox.snapshots.bases import COPY_PREFIX, EMPTY_DIGEST
 
 _IMAGE_SEPARATOR = "-on-"
+_MAX_ID_CHARS = 180
 
 
 def is_captured(record: HandoffRecord) -> bool:
@@ -32,7 +34,9 @@ def rebase_record(home: Path, record_id: str, image: str) -> HandoffRecord:
     if not is_captured(record):
         raise ContinuationError(f"--image: record {record_id} has an environment of its own (omit --image)")
     image_id = str(require_image(image).id)
-    new_id = f"{record_id[:180]}{_IMAGE_SEPARATOR}{hashlib.sha256(image_id.encode()).hexdigest()[:8]}"
+    new_id = (
+        f"{record_id[:_MAX_ID_CHARS]}{_IMAGE_SEPARATOR}{hashlib.sha256(image_id.encode()).hexdigest()[:8]}"
+    )
     if new_id in store.list_ids():
         return store.load(new_id)
     if (origin := load_origin(home, record_id)) is not None:
@@ -48,8 +52,5 @@ def rebase_record(home: Path, record_id: str, image: str) -> HandoffRecord:
 
 def list_rebased(home: Path, record_id: str) -> list[str]:
     """List the records that `rebase_record` made of a record."""
-    return [
-        each
-        for each in RecordStore(home / "records").list_ids()
-        if each.startswith(f"{record_id}{_IMAGE_SEPARATOR}")
-    ]
+    own = re.compile(rf"{re.escape(record_id[:_MAX_ID_CHARS])}{_IMAGE_SEPARATOR}[0-9a-f]{{8}}")
+    return [each for each in RecordStore(home / "records").list_ids() if own.fullmatch(each)]

@@ -68,7 +68,7 @@ class LiveUser:
         }  # fmt: skip
 
     def run_agent(
-        self, agent: str, command: str, commands: Sequence[str], directory: Path
+        self, agent: str, command: str, commands: Sequence[str | ScriptedReply], directory: Path
     ) -> list[list[BaseMessage]]:
         """Run an agent that executes `commands`; return the conversations of its model requests."""
         adapter = find_adapter(agent)
@@ -105,10 +105,14 @@ class LiveUser:
         self.run_agent(agent, STARTS[agent].format(shlex.quote(TASK)), [*COMMANDS, *more], self.repository)
 
 
-def script_replies(agent: str, commands: Sequence[str]) -> list[ScriptedReply]:
+def script_replies(agent: str, commands: Sequence[str | ScriptedReply]) -> list[ScriptedReply]:
     tool, argument, more = TOOLS[agent]
     calls = [
-        ScriptedReply("", {f"call_{number}": NativeCall(name=tool, arguments={argument: command, **more})})
+        command
+        if isinstance(command, ScriptedReply)
+        else ScriptedReply(
+            "", {f"call_{number}": NativeCall(name=tool, arguments={argument: command, **more})}
+        )
         for number, command in enumerate(commands)
     ]
     return [*calls, ScriptedReply("Done.")]
@@ -265,7 +269,11 @@ def test_in_an_image(user: LiveUser, base_image: str, sandbox: str) -> None:
     (patch,) = (user.home / ".takeover/continuations" / record).glob("*.patch")
     assert "+    return sum(prices)\n" in patch.read_text()
     removed = user.handoff("discard", record)
-    assert removed.count("removed") == 2
+    assert removed.splitlines() == [
+        f"removed   {user.home}/.takeover/records/{record}",
+        f"removed   {user.home}/.takeover/records/{shown.split()[1]}",
+    ]
+    assert RecordStore(user.home / ".takeover/records").list_ids()  # those of the continuation
 
 
 def test_the_vendors_own_model_in_a_sandbox(user: LiveUser) -> None:
@@ -283,3 +291,23 @@ def test_the_vendors_own_model_in_a_sandbox(user: LiveUser) -> None:
     assert "reasoning" in vendor.main_requests[0].body
     (patch,) = (user.home / ".takeover/continuations" / record).glob("*.patch")
     assert "+    return sum(prices)\n" in patch.read_text()
+
+
+def test_a_command_in_the_background(user: LiveUser) -> None:
+    """Claude Code leaves a server running: the record and the next agent's prompt name it."""
+    server = "sleep 30; echo served"
+    tool, argument, _ = TOOLS["claude-code"]
+    start = NativeCall(name=tool, arguments={argument: server, "run_in_background": True})
+    replies = [ScriptedReply("", {"call_0": start}), ScriptedReply("Started."), *[ScriptedReply("Seen.")] * 3]
+    user.run_agent(
+        "claude-code",
+        f"unset CLAUDE_CODE_DISABLE_BACKGROUND_TASKS; {STARTS['claude-code'].format('Serve')}",
+        replies,
+        user.repository,
+    )
+    captured = user.handoff("capture", "--agent", "claude-code")
+    assert f"Left running in the background: {server}\n" in captured
+    user.handoff("continue", captured.split()[1], "--agent", "codex", "--print")
+    prompt = (user.root / "shop-continued/.git/takeover/prompt.md").read_text()
+    assert "They do not run here." in prompt
+    assert f"- `{server}`" in prompt

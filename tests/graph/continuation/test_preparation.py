@@ -22,6 +22,7 @@ from langgraph_takeover.agents import (
 )
 from langgraph_takeover.graph.continuation import preparation, undo
 from langgraph_takeover.graph.continuation.files import list_manifests, load_manifest
+from langgraph_takeover.graph.continuation.images import list_rebased
 from langgraph_takeover.graph.continuation.interactive import INTERACTIVE_COMMANDS
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.records.archive import export_record, import_record
@@ -30,7 +31,14 @@ from langgraph_takeover.handoff.trace.events import Trace
 from langgraph_takeover.handoff.views import UnknownViewError
 from langgraph_takeover.sandbox import OutOfDiskError
 
-from ...agent_sessions import SECRET, TASK, describe_tree, run_git, write_claude_session
+from ...agent_sessions import (
+    SECRET,
+    TASK,
+    describe_tree,
+    make_repository,
+    run_git,
+    write_claude_session,
+)
 from ...conftest import mount_small_disk
 from .conftest import Workplace
 
@@ -366,3 +374,33 @@ def test_undo_after_a_killed_undo(
     assert workplace.list_everything() != before
     assert undo_continuations(workplace.home, done.record).left == ()
     assert workplace.list_everything() == before
+
+
+def test_undo_after_looking_into_a_submodule(workplace: Workplace, prepare: Prepare) -> None:
+    library = make_repository(workplace.root / "library")
+    run_git(
+        workplace.repository,
+        "-c",
+        "protocol.file.allow=always",
+        "submodule",
+        "add",
+        "-q",
+        str(library),
+        "lib",
+    )
+    done = prepare(record_id=workplace.capture().record.id)
+    assert "lib" in run_git(done.directory, "submodule", "status")
+    os.utime(done.directory / "lib/test_price.py")
+    run_git(done.directory / "lib", "status", "--short")
+    assert undo_continuations(workplace.home, done.record).left == ()
+    assert not done.directory.exists()
+
+
+def test_only_records_in_an_image_belong_to_their_origin(workplace: Workplace, record: str) -> None:
+    """A record of a continuation in that image is work of its own."""
+    store = workplace.home / "records"
+    names = [f"{record}-on-0123abcd", f"{record}-on-0123abcd.codex-11.first_source_edit", f"{record}-on-x"]
+    for name in names:
+        (store / name).mkdir()
+        (store / name / "record.json").write_text("{}")
+    assert list_rebased(workplace.home, record) == names[:1]

@@ -92,13 +92,17 @@ NOTIFICATION = (
 )
 
 
+def poll(tool: str, text: str, **arguments: str) -> list[Any]:
+    return [claude_call(2, tool, **arguments), claude_result(2, text)]
+
+
 @pytest.mark.parametrize(
     ("later", "running"),
     [
         ([], (SERVER,)),
-        ([claude_call(2, "TaskOutput", task_id="b1"), claude_result(2, "<task_id>b1</task_id>\n<status>running</status>")], (SERVER,)),
-        ([claude_call(2, "TaskOutput", task_id="b1"), claude_result(2, "<task_id>b1</task_id>\n<status>completed</status>")], ()),
-        ([claude_call(2, "KillShell", shell_id="b1"), claude_result(2, "Successfully killed shell: b1")], ()),
+        (poll("TaskOutput", "<task_id>b1</task_id>\n<status>running</status>", task_id="b1"), (SERVER,)),
+        (poll("TaskOutput", "<task_id>b1</task_id>\n<status>completed</status>", task_id="b1"), ()),
+        (poll("KillShell", "Successfully killed shell: b1", shell_id="b1"), ()),
         ([NOTIFICATION.format("completed")], ()),
         ([NOTIFICATION.format("running")], (SERVER,)),
     ],
