@@ -76,8 +76,10 @@ def build_vendor_model(agent: str, name: str) -> BaseChatModel:
 
     Example:
         >>> import os
-        >>> os.environ["OPENAI_API_KEY"] = "key-of-the-runtime"
-        >>> build_vendor_model("codex", "gpt-5.5").model_name
+        >>> from unittest.mock import patch
+        >>> from langgraph_takeover.models import build_vendor_model
+        >>> with patch.dict(os.environ, OPENAI_API_KEY="key-of-the-runtime"):
+        ...     build_vendor_model("codex", "gpt-5.5").model_name
         'gpt-5.5'
     """
     full_name = f"{agent}:{NATIVE}:{name}"
