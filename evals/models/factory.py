@@ -69,6 +69,25 @@ def _fit_to_agent(script: ScriptedModel, model: ModelName, workspace: str) -> Ba
     return AgentToolsModel(script=script, adapter=find_adapter(model.agent), workspace=workspace)
 
 
+def build_vendor_model(agent: str, name: str) -> BaseChatModel:
+    """The endpoint of an external agent's own vendor, which gets the agent's requests byte for byte.
+
+    The usual variables name the key and another server. Raises ModelNameError if the key is not set.
+
+    Example:
+        >>> import os
+        >>> from unittest.mock import patch
+        >>> from langgraph_takeover.models import build_vendor_model
+        >>> with patch.dict(os.environ, OPENAI_API_KEY="key-of-the-runtime"):
+        ...     build_vendor_model("codex", "gpt-5.5").model_name
+        'gpt-5.5'
+    """
+    full_name = f"{agent}:{NATIVE}:{name}"
+    endpoint = find_endpoint(full_name, {}, None)
+    check_key(full_name, endpoint)
+    return _build_vendor_model(parse_model_name(full_name), endpoint)
+
+
 def _build_vendor_model(model: ModelName, endpoint: Endpoint) -> BaseChatModel:
     from pydantic import SecretStr
 

@@ -8,7 +8,7 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
 from typer import Option
 
@@ -26,6 +26,8 @@ from langgraph_takeover.graph.cli.options import UsageError, print_safely
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+
     from langgraph_takeover.graph.continuation.preparation import PreparedContinuation
     from langgraph_takeover.sandbox.interface import BackendName
 
@@ -38,7 +40,9 @@ Examples:
 
   handoff continue RECORD --agent codex --in ../shop-2 --print
 
-  handoff continue RECORD --agent codex --sandbox host --model openai:gpt-5.5
+  handoff continue RECORD --agent codex --sandbox host --model native:gpt-5.5
+
+  handoff continue RECORD --agent codex --sandbox docker --image my-tools --model openai:NAME@URL
 
   handoff continue RECORD --undo
 
@@ -79,7 +83,17 @@ def continue_(
     ] = None,
     model: Annotated[
         str | None,
-        Option(help="With --sandbox: model, as openai:NAME or openai:NAME@URL.", show_default=False),
+        Option(
+            help="With --sandbox: model, as openai:NAME, openai:NAME@URL, or native:NAME at the agent's own vendor.",
+            show_default=False,
+        ),
+    ] = None,
+    image: Annotated[
+        str | None,
+        Option(
+            help="With --sandbox: Docker image with the tools of the work; it needs bash and git.",
+            show_default="this host's system; docker needs an image",
+        ),
     ] = None,
     home: AgentHomeOption = DEFAULT_HOME,
     allow_unisolated: Annotated[
@@ -101,12 +115,14 @@ def continue_(
         if agent is None:
             raise UsageError("--agent: name the agent that continues, such as --agent codex (or pass --undo)")
         if sandbox is not None:
-            _continue_in_sandbox(home, record_id, agent, view, program, sandbox, model)
+            request = _SandboxRequest(home, record_id, agent, view, program, sandbox, model, image)
+            _continue_in_sandbox(request)
             return
-        if model is not None:
-            raise UsageError(
-                "--model: only with --sandbox; in a plain checkout the agent uses your own settings"
-            )
+        for option, value in (("--model", model), ("--image", image)):
+            if value is not None:
+                raise UsageError(
+                    f"{option}: only with --sandbox; in a plain checkout the agent uses your own settings and system"
+                )
         from langgraph_takeover.graph.continuation.preparation import prepare_continuation, start_continuation
 
         with show_status("writing the checkout"):
@@ -120,34 +136,48 @@ def continue_(
         print(f"cd {shlex.quote(str(prepared.directory))} && {shlex.join(prepared.command)}", flush=True)
 
 
-def _continue_in_sandbox(
-    home: Path, record_id: str, agent: str, view: str, program: Path | None, sandbox: str, model: str | None
-) -> None:
+class _SandboxRequest(NamedTuple):
+    """The options of a continuation in a sandbox."""
+
+    home: Path
+    record: str
+    agent: str
+    view: str
+    program: Path | None
+    sandbox: str
+    model: str | None
+    image: str | None
+
+
+def _continue_in_sandbox(request: _SandboxRequest) -> None:
     from langgraph_takeover.graph.continuation.sandboxed import continue_in_sandbox
+    from langgraph_takeover.handoff import views
 
-    if sandbox not in ("host", "docker"):
-        raise UsageError(f"--sandbox: unknown back end {sandbox!r:.40} (use host or docker)")
-    if model is None:
-        raise UsageError("--sandbox: name the model that works for the agent (--model openai:NAME@URL)")
-    from langgraph_takeover.models import ModelEntry, build_chat_model
-
-    name, url = _parse_model(model)
-    key = _KEY if url and os.environ.get(_KEY) else None
-    try:
-        chat_model = build_chat_model(ModelEntry(model=name, base_url=url, api_key_env=key))
-    except TakeoverError as error:
-        raise UsageError(f"--model: {error}") from error
+    if request.sandbox == "process":
+        raise UsageError(
+            "--sandbox process: cannot keep an agent from your files and your network (use host or docker, or omit "
+            "--sandbox for a plain checkout)"
+        )
+    if request.sandbox not in ("host", "docker"):
+        raise UsageError(f"--sandbox: unknown back end {request.sandbox!r:.40} (use host or docker)")
+    if request.model is None:
+        raise UsageError(
+            "--sandbox: name the model that works for the agent (--model openai:NAME@URL or native:NAME)"
+        )
+    views.find_view(request.view)
+    model, name = _build_model(request.agent, request.model)
     outcome = continue_in_sandbox(
-        home,
-        record_id,
-        agent=agent,
-        model=chat_model,
-        view=view,
-        program=program,
-        backend=cast("BackendName", sandbox),
+        request.home,
+        _choose_record(request),
+        agent=request.agent,
+        model=model,
+        model_name=name,
+        view=request.view,
+        program=request.program,
+        backend=cast("BackendName", request.sandbox),
         show=print_safely,
     )
-    patch = home / "continuations" / record_id / f"{outcome.thread}.patch"
+    patch = request.home / "continuations" / request.record / f"{outcome.thread}.patch"
     patch.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     patch.write_text(outcome.patch, encoding="utf-8", errors="surrogateescape")
     print_safely(
@@ -156,11 +186,41 @@ def _continue_in_sandbox(
     print_safely(f"patch against the record's commit: {patch} ({len(outcome.patch):,} characters)")
 
 
-def _parse_model(text: str) -> tuple[str, str | None]:
-    found = re.fullmatch(r"openai:(.+?)(?:@(https?://.+))?", text)
+def _choose_record(request: _SandboxRequest) -> str:
+    """Return the record to restore: with `--image`, one that has the repository in that image."""
+    from langgraph_takeover.graph.continuation.images import is_captured, rebase_record
+    from langgraph_takeover.handoff.records.record import RecordStore
+
+    if request.image is not None:
+        with show_status(f"adding the repository to image {request.image}"):
+            rebased = rebase_record(request.home, request.record, request.image)
+        print_safely(f"record    {rebased.id}, the same work in image {request.image}")
+        return rebased.id
+    record = RecordStore(request.home / "records").load(request.record)
+    if request.sandbox == "docker" and is_captured(record):
+        raise UsageError(
+            "--sandbox docker: a captured repository has no image (name one with bash, git and your tools: --image NAME)"
+        )
+    return request.record
+
+
+def _build_model(agent: str, text: str) -> tuple[BaseChatModel, str]:
+    """Return the model of a name, and the name that the agent sends with its requests."""
+    from langgraph_takeover.handoff.agents import find_adapter
+    from langgraph_takeover.models import ModelEntry, build_chat_model, build_vendor_model
+
+    find_adapter(agent)
+    found = re.fullmatch(r"native:([^:].*)|openai:(.+?)(?:@(https?://.+))?", text)
     if found is None:
-        raise UsageError(f"--model: {text!r:.80} (use openai:NAME or openai:NAME@URL)")
-    return found[1], found[2]
+        raise UsageError(f"--model: {text!r:.80} (use openai:NAME, openai:NAME@URL or native:NAME)")
+    native, name, url = found.groups()
+    try:
+        if native is not None:
+            return build_vendor_model(agent, native), native
+        key = _KEY if url and os.environ.get(_KEY) else None
+        return build_chat_model(ModelEntry(model=name, base_url=url, api_key_env=key)), name
+    except TakeoverError as error:
+        raise UsageError(f"--model: {error}") from error
 
 
 def _print_continuation(done: PreparedContinuation, home: Path, verbose: bool) -> None:

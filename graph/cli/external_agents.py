@@ -79,7 +79,9 @@ def capture(
     from langgraph_takeover.graph.continuation.capture import capture_session
 
     if sandbox not in (None, "host", "process"):
-        raise UsageError(f"--sandbox: unknown back end {sandbox!r:.40} (use host or process)")
+        problem = "cannot capture" if sandbox == "docker" else "unknown back end"
+        cure = "; continue has --sandbox docker --image NAME" if sandbox == "docker" else ""
+        raise UsageError(f"--sandbox: {problem} {sandbox!r:.40} (use host or process{cure})")
     if sandbox == "process" and not allow_unisolated:
         raise UsageError(
             "--sandbox process would run git on the repository as you, with your files and your network (use host, or "
@@ -118,6 +120,8 @@ def _print_capture(done: Capture, home: Path) -> None:
          for each in _with_chosen(done)],
     )  # fmt: skip
     print_safely("* the record is at this point\n")
+    for command in record.external.running[:_MAX_SHOWN_FILES]:
+        print_safely(f"Left running in the background: {' '.join(command.split())[:160]}")
     if done.later_files:
         print_safely(f"Changed outside the session: {_list_files(done.later_files)}.")
     if done.secret_files:

@@ -32,7 +32,7 @@ from langgraph_takeover.handoff.readers.external.session_files import (
     AGENTS,
     LATEST,
     SessionFile,
-    open_session,
+    open_session_file,
 )
 from langgraph_takeover.handoff.records.record import (
     ExternalSession,
@@ -108,7 +108,7 @@ def capture_session(
     found = find_repository(repository)
     _require_outside(home, found)
     source = find_repository_session(agent, session, found.root, user_home or Path.home())
-    with open_session(source.id, user_home or Path.home(), (agent,)) as path:
+    with open_session_file(source, user_home or Path.home()) as path:
         before = _identify(path)
         trace = read_session(path, agent)
         if trace.workspace and not is_inside(trace.workspace, found.root):
@@ -237,6 +237,7 @@ class _CaptureBuilder:
             version=trace.agent_version[:60],
             session_id=self._source.id,
             workspace=self._started_in,
+            running=trace.running,
         )
 
     def _compute_patch(self, sandbox: Sandbox) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import stat
 from pathlib import Path
 from typing import TypeVar
@@ -20,8 +21,8 @@ from langgraph_takeover.sandbox.storage.removal import walk
 
 _MAX_FILE_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 20
-_CHANGED_BY_READING = (".git/index",)
-"""`git status` alone rewrites it."""
+_CHANGED_BY_READING = re.compile(r"\.git/(?:opencode|index|modules/.+/index)")
+"""`git status` alone rewrites an index; opencode notes in a file of its own which project it is in."""
 _Kind = TypeVar("_Kind", bound=Frozen)
 
 
@@ -151,10 +152,10 @@ def hash_file(path: Path) -> str | None:
 
 
 def hash_tree(root: Path) -> str:
-    """Return a digest of a directory's files: names, modes, link targets and contents, git's index excepted."""
+    """Return a digest of a directory's files: names, modes, link targets and contents, without what reading changes."""
     digest = hashlib.sha256()
     for path, info in sorted(walk(root)):
-        if path in _CHANGED_BY_READING:
+        if _CHANGED_BY_READING.fullmatch(path):
             continue
         mode = info.st_mode
         content = ""

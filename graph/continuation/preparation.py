@@ -262,7 +262,12 @@ def _move_record(record: HandoffRecord, target: Path) -> HandoffRecord:
     """Return a record whose texts name the checkout instead of the sandbox's workspace."""
     replace = make_replacement({record.task.workspace: str(target)}) if record.task.workspace else str
     task = record.task.model_copy(update={"prompt": replace(record.task.prompt), "workspace": str(target)})
-    return record.model_copy(update={"trace": move_texts(record.trace, replace), "task": task})
+    external = record.external and record.external.model_copy(
+        update={"running": tuple(map(replace, record.external.running))}
+    )
+    return record.model_copy(
+        update={"trace": move_texts(record.trace, replace), "task": task, "external": external}
+    )
 
 
 def _write_prompt(staging: Path, target: Path, notes: str, opening: Opening) -> str:

@@ -25,6 +25,7 @@ class Repository(Frozen):
 
 def find_repository(directory: Path) -> Repository:
     """Return the repository that holds a directory. Raises CaptureError, with the cure, if it cannot be captured."""
+    directory = directory.absolute()
     if not directory.is_dir():
         raise CaptureError(f"{directory}: not a directory (pass --repository DIR)")
     root = Path(_run_git(directory, "rev-parse", "--show-toplevel"))

@@ -25,6 +25,7 @@ def continue_in_sandbox(
     *,
     agent: str,
     model: BaseChatModel,
+    model_name: str,
     view: str = "structured",
     program: Path | None = None,
     backend: BackendName = "host",
@@ -32,9 +33,10 @@ def continue_in_sandbox(
 ) -> Outcome:
     """Let an external agent continue a record in a sandbox of this host; `show` gets one line for each step.
 
-    Raises what `take_over` raises, UnknownAgentProgramError and AgentProgramError.
+    `model_name` is the name of the model in the agent's requests. Raises what `take_over` raises,
+    UnknownAgentProgramError and AgentProgramError.
     """
-    chosen = external_agent(agent, program=program)
+    chosen = external_agent(agent, program=program, model_name=model_name)
     with open_home(home) as opened:
         spec = sandbox_spec_for(opened.records.load(record_id), backend)
         return take_over(

@@ -15,6 +15,7 @@ from langgraph_takeover.graph.continuation.files import (
     remove_origin,
     save_manifest,
 )
+from langgraph_takeover.graph.continuation.images import list_rebased
 from langgraph_takeover.graph.errors import ContinuationError
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.sandbox.interface import Frozen
@@ -84,7 +85,8 @@ def _undo_checkout(manifest: Manifest, removed: list[str], left: list[str]) -> N
         if not (manifest.checkout_existed and is_directory(checkout) and not any(checkout.iterdir())):
             left.append(f"{checkout} (changed since; to remove it: rm -rf {checkout})")
         return
-    remove_tree(set_aside(checkout))
+    checkout.rename(manifest.staging)  # a name from which a later undo removes it if this one is killed
+    _remove_staging(manifest)
     if manifest.checkout_existed:
         checkout.mkdir()
     removed.append(str(checkout))
@@ -103,17 +105,21 @@ def _undo_file(name: str, sha256: str, removed: list[str], left: list[str]) -> b
 
 
 def discard_record(home: Path, record_id: str) -> Removal:
-    """Remove a captured record with its snapshot. Raises RecordError, and ContinuationError if it was continued."""
+    """Remove a captured record with its snapshot, and what `--image` made of it.
+
+    Raises RecordError, and ContinuationError if it was continued.
+    """
     if list_manifests(home, record_id):
         raise ContinuationError(
             f"record {record_id}: it was continued (first: handoff continue {record_id} --undo --home {home})"
         )
     store = RecordStore(home / "records")
     store.load(record_id)
-    directory = store.directory(record_id)
-    remove_tree(set_aside(directory))
-    remove_origin(home, record_id)
+    removed = [store.directory(each) for each in (record_id, *list_rebased(home, record_id))]
+    for directory in removed:
+        remove_tree(set_aside(directory))
+        remove_origin(home, directory.name)
     for empty in (home / "records", home / "captures", home):
         with contextlib.suppress(OSError):
             empty.rmdir()
-    return Removal(removed=(str(directory),))
+    return Removal(removed=tuple(map(str, removed)))

@@ -44,10 +44,8 @@ def find_repository_session(agent: str, session_id: str, repository: Path, user_
     if session_id != LATEST:
         return select_session(session_id, user_home, (agent,))
     others: dict[str, None] = {}
-    for session in list_sessions(agent, user_home)[:_MAX_LOOKED_AT]:
-        if session.path is None:
-            return session  # the agent's program lists the sessions of one project
-        cwd = read_session_directory(session.path)
+    for session in list_sessions(agent, user_home, repository)[:_MAX_LOOKED_AT]:
+        cwd = read_session_directory(session.path) if session.path is not None else session.directory
         if cwd and is_inside(cwd, repository):
             return session
         if cwd:
@@ -116,6 +114,7 @@ def move_session(trace: Trace, repository: Path, workspace: str) -> Trace:
         update={
             "events": tuple(_move_event(event, replace, move_path, move_cwd) for event in trace.events),
             "task": replace(trace.task),
+            "running": tuple(map(replace, trace.running)),
             "workspace": workspace,
         }
     )

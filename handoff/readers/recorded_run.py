@@ -60,6 +60,8 @@ class RecordedRun(NamedTuple):
     """Absolute path of the repository, if recorded."""
     keeps_directory: bool = True
     """One shell ran all commands, so `cd` affects later commands."""
+    running: tuple[str, ...] = ()
+    """Commands that still ran in the background at the end."""
 
 
 def build_trace(run: RecordedRun) -> Trace:
@@ -90,6 +92,7 @@ def build_trace(run: RecordedRun) -> Trace:
         agent=_escape_text(run.agent),
         agent_version=_escape_text(run.agent_version),
         keeps_shell=run.keeps_directory,
+        running=tuple(map(_escape_text, run.running)),
     )
 
 

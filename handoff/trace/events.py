@@ -135,6 +135,8 @@ class Trace(Frozen):
     agent_version: str = ""
     keeps_shell: bool = True
     """One shell ran all commands, so its directory and variables persist between commands."""
+    running: tuple[str, ...] = ()
+    """Commands that still ran in the background at the end, as far as the recording shows."""
     continues: Continuation | None = None
 
 

@@ -37,7 +37,7 @@ class Recipient(Frozen):
 
 
 DEFAULT_RECIPIENT = Recipient()
-_LOST_PROCESSES = "The earlier agent had these commands running in the background. They no longer run."
+_LOST_PROCESSES = "The earlier agent had these commands running in the background. They do not run here."
 
 
 def build_message(record: HandoffRecord, earlier_work: str = "") -> list[BaseMessage]:

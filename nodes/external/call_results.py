@@ -8,11 +8,9 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter
-from langgraph_takeover.handoff.readers.external.sessions import ToolResult
+from langgraph_takeover.handoff.readers.external.background import BackgroundCommands, CommandResult
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.nodes.session.external_turn import CallResult
-
-_MAX_COMMAND_CHARS = 500
 
 
 class CallReader:
@@ -22,13 +20,12 @@ class CallReader:
         self._adapter = adapter
         self._read_exit_codes = read_exit_codes
         """Returns the exit codes that the agent prints but does not show to its model."""
-        self._running: dict[str, str] = {}
-        """Commands in the background, by the agent's names for them."""
+        self._background = BackgroundCommands()
 
     @property
     def running(self) -> tuple[str, ...]:
         """Commands that still run."""
-        return tuple(self._running.values())
+        return tuple(self._background)
 
     def read(self, reply: AIMessage, messages: Sequence[BaseMessage]) -> tuple[CallResult, ...]:
         """Return a result for each call of a reply, from the conversation that follows it."""
@@ -50,7 +47,8 @@ class CallReader:
         text = message.text if message else ""
         is_error = message is not None and message.status == "error"
         read = self._adapter.read_result(str(call["name"]), arguments, text, is_error=is_error)
-        self._note_running(arguments, normalized.get("command", ""), read)
+        command = normalized.get("command", "") if tool == "shell" and "is_input" not in normalized else ""
+        self._background.add_result(arguments, CommandResult(command, read.process_id, read.refused))
         return CallResult(
             call_id=str(call["id"]),
             tool=tool,
@@ -60,12 +58,3 @@ class CallReader:
             refused=read.refused,
             timed_out=read.timed_out,
         )
-
-    def _note_running(self, arguments: Mapping[str, Any], command: str, result: ToolResult) -> None:
-        """Remember a command that still runs, and forget it once the agent has seen its end."""
-        polled = [str(value) for value in arguments.values() if str(value) in self._running]
-        if result.process_id is None:
-            for each in polled:
-                del self._running[each]
-        elif not polled:
-            self._running[result.process_id] = command[:_MAX_COMMAND_CHARS]

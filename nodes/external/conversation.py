@@ -18,7 +18,7 @@ from langgraph_takeover.handoff.agents.adapter import (
     NativeSession,
     is_session_id,
 )
-from langgraph_takeover.handoff.agents.session_steps import list_session_steps
+from langgraph_takeover.handoff.agents.session_steps import HISTORY_CALL_PREFIX, list_session_steps
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.handoff.records.record import ExternalSession, HandoffRecord
 from langgraph_takeover.handoff.trace.action import Action
@@ -312,4 +312,16 @@ def _has_budget(state: AgentState, context: AgentContext, usages: Sequence[Usage
 
 
 def _list_own_results(state: AgentState) -> frozenset[str]:
-    return frozenset(each.tool_call_id for each in state["messages"] if isinstance(each, ToolMessage))
+    """List the results that the agent's session must have: not that of a `finish` in the history, which is only a message."""
+    messages = state["messages"]
+    calls = [call for each in messages if isinstance(each, AIMessage) for call in each.tool_calls]
+    without_result = {
+        call["id"]
+        for call in calls
+        if call["name"] == "finish" and str(call["id"]).startswith(HISTORY_CALL_PREFIX)
+    }
+    return frozenset(
+        each.tool_call_id
+        for each in messages
+        if isinstance(each, ToolMessage) and each.tool_call_id not in without_result
+    )

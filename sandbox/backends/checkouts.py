@@ -92,6 +92,41 @@ def write_checkout(snapshot: Snapshot, store: Path, target: Path) -> None:
         target.chmod(stat.S_IMODE(found.info.st_mode) & 0o777 | stat.S_IRWXU)
 
 
+def rebase_snapshot(snapshot: Snapshot, store: Path, image: str, target_store: Path) -> Snapshot:
+    """Save a snapshot's repository again as a change to a Docker image, which has it at `/testbed`.
+
+    Sandboxes of `docker` and `host` restore the result. Only the repository is kept, as files of the sandbox's root. Raises
+    what `write_checkout` raises, and SandboxUnavailableError if the daemon does not have the image.
+    """
+    from langgraph_takeover.sandbox.docker.client import require_image
+    from langgraph_takeover.sandbox.snapshots import docker_images
+
+    found = require_image(image).attrs
+    top = CHECKOUT_WORKSPACE.strip("/")
+    with (
+        host_directories.translate_disk_errors(),
+        _create_scratch_directory("rebase") as scratch,
+        docker_images.open_image(found, found) as below,
+    ):
+        layer = scratch / "layer"
+        layer.mkdir(mode=0o755)
+        write_checkout(snapshot, store, layer / top)
+        (layer / top).chmod(0o755)
+        if below.base.find(top) is not None:
+            os.setxattr(layer / top, below.base.opaque_attribute, b"y")
+        digest = archive_writer.write(
+            (layer,), below.base, target_store / ARCHIVE_NAME, base_digest=found["Id"], root_uid=os.geteuid()
+        )
+    return Snapshot(
+        backend="docker",
+        base=found["Id"],
+        location=ARCHIVE_NAME,
+        digest=digest,
+        workspace=CHECKOUT_WORKSPACE,
+        shell_state=ShellState(directory=CHECKOUT_WORKSPACE).to_json(),
+    )
+
+
 @contextlib.contextmanager
 def _create_scratch_directory(owner: str) -> Iterator[Path]:
     """A directory that garbage collection removes if this process is killed."""

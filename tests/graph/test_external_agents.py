@@ -191,7 +191,7 @@ def test_commands_in_the_background_are_recorded_and_told(bench: RunHarness, age
     assert record.external.running == (server,)
     for view in ("structured", "transcript", "repository"):
         text = find_view(view)(record)[-1].text
-        assert "They no longer run." in text
+        assert "They do not run here." in text
         assert "http.server" in text
 
 

@@ -149,7 +149,10 @@ def _stream_response(reply: ScriptedReply) -> Iterator[str]:
         yield _event({"type": "response.output_item.done", "output_index": index, "item": item})
     usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
     yield _event(
-        {"type": "response.completed", "response": {"id": "resp_1", "output": items, "usage": usage}}
+        {
+            "type": "response.completed",
+            "response": {"id": "resp_1", "status": "completed", "output": items, "usage": usage},
+        }
     )
 
 

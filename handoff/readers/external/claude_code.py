@@ -31,6 +31,7 @@ _REJECTED = re.compile(
 _TIMEOUT = re.compile(r"Command timed out after |\s*<error>Command was aborted")
 _BACKGROUND = re.compile(r"Command (?:running|was manually backgrounded)[^:]{0,60} with ID: (\w{1,40})")
 _TASK_EXIT_CODE = re.compile(r"<exit_code>(-?\d{1,9})</exit_code>")
+_STILL_RUNS = re.compile(r"<status>running</status>")
 _TASK_OUTPUT = re.compile(r".*/tasks/\w+\.output")
 _ARROW_LINE = re.compile(r"^( *\d+)→", re.M)
 _LINES_CHARS = 2_000_000
@@ -70,7 +71,7 @@ def read(rows: Sequence[Any], name: str) -> RecordedRun:
             session.name = str(row.get("sessionId") or name)
         queued = _find_queued_prompt(row)
         if queued:
-            session.add_prompt(queued)
+            _read_prompt(session, queued)
         elif row["type"] == "assistant":
             _read_reply(session, row)
         else:
@@ -104,12 +105,9 @@ def _read_reply(session: SessionBuilder, row: Mapping[str, Any]) -> None:
 
 
 def _find_queued_prompt(row: Mapping[str, Any]) -> str:
-    """A request that the user typed while the agent worked; empty if the row has none."""
+    """A text that came while the agent worked, from the user or about a task; empty if the row has none."""
     attachment = to_mapping(row.get("attachment"))
-    if attachment.get("type") != "queued_command":
-        return ""
-    prompt = extract_text(attachment.get("prompt"))
-    return "" if _NOT_A_REQUEST.match(prompt) else prompt
+    return extract_text(attachment.get("prompt")) if attachment.get("type") == "queued_command" else ""
 
 
 def _to_directory(value: Any) -> str | None:
@@ -125,7 +123,13 @@ def _read_user_row(session: SessionBuilder, row: Mapping[str, Any]) -> None:
     if results or row.get("isMeta") is True or row.get("isCompactSummary") is True:
         return
     text = extract_text([part for part in parts if part.get("type") == "text"] if parts else content)
-    if not _NOT_A_REQUEST.match(text):
+    _read_prompt(session, text)
+
+
+def _read_prompt(session: SessionBuilder, text: str) -> None:
+    if _NOT_A_REQUEST.match(text):
+        session.background.add_notification(text)
+    else:
         session.add_prompt(text)
 
 
@@ -151,7 +155,10 @@ def parse_result(name: str, arguments: Mapping[str, Any], content: Any, details:
     result = to_mapping(to_mapping(details).get("result"))
     if arguments.get("is_input") == "true":
         code = _TASK_EXIT_CODE.search(text[:_NOTICE_CHARS])
-        return ToolResult(text, None if code is None else int(code[1]), refused=is_error)
+        process_id = "task" if _STILL_RUNS.search(text[:_NOTICE_CHARS]) else None
+        return ToolResult(
+            text, None if code is None else int(code[1]), refused=is_error, process_id=process_id
+        )
     if name.lower() != _SHELL_TOOL:
         return ToolResult(_number_lines(text), refused=is_error or text.startswith("<tool_use_error>"))
     background = _BACKGROUND.match(text)

@@ -64,7 +64,9 @@ def read(rows: Sequence[Any], name: str) -> RecordedRun:
                 _read_result(session, part, row.get("toolCallResult"))
         else:
             text = "\n".join(extract_text(part.get("text")) for part in parts if "text" in part)
-            if not _NOT_A_REQUEST.match(text):
+            if _NOT_A_REQUEST.match(text):
+                session.background.add_notification(text)
+            else:
                 session.add_prompt(text)
     return session.build()
 

@@ -38,6 +38,8 @@ class SessionFile(NamedTuple):
     """Its file; None if the agent's program must export it."""
     modified: float
     """Seconds since 1970."""
+    directory: str = ""
+    """Where it ran, if that is not in its file."""
 
 
 class _Storage(NamedTuple):
@@ -61,20 +63,29 @@ AGENTS = (*_STORAGES, _OPENCODE)
 @contextmanager
 def open_session(session_id: str, home: Path, agents: Sequence[str] = AGENTS) -> Iterator[Path]:
     """Provide the file of a session; that of opencode is exported and exists until the end. Raises SessionError."""
-    found = select_session(session_id, home, agents)
+    with open_session_file(select_session(session_id, home, agents), home) as path:
+        yield path
+
+
+@contextmanager
+def open_session_file(found: SessionFile, home: Path) -> Iterator[Path]:
+    """Provide the file of a listed session; that of opencode is exported and exists until the end. Raises SessionError."""
     if found.path is not None:
         yield found.path
         return
     with tempfile.TemporaryDirectory(prefix="takeover-session-") as directory:
         path = Path(directory, f"{found.id}.json")
-        _export_session(found.id, path)
+        _export_session(found.id, home, path)
         yield path
 
 
-def list_sessions(agent: str, home: Path) -> list[SessionFile]:
-    """The sessions of an agent, the newest first; empty if it has none. Raises SessionError for an unknown agent."""
+def list_sessions(agent: str, home: Path, directory: Path | None = None) -> list[SessionFile]:
+    """The sessions of an agent, the newest first; empty if it has none. Raises SessionError for an unknown agent.
+
+    opencode lists the sessions of one project, all its clones included: that of `directory`, by default the current one.
+    """
     if agent == _OPENCODE:
-        return _list_opencode_sessions()
+        return _list_opencode_sessions(home, directory)
     if agent not in _STORAGES:
         raise SessionError(f"unknown agent {agent!r:.80} (use {', '.join(AGENTS)})")
     found = []
@@ -98,9 +109,14 @@ def _find_root(agent: str, home: Path) -> Path:
     return Path(replaced) if replaced else home / storage.directory
 
 
-def select_session(session_id: str, home: Path, agents: Sequence[str]) -> SessionFile:
-    """Return the session with that id or unique beginning of an id; `latest` is the newest one. Raises SessionError."""
-    sessions = [session for agent in agents for session in list_sessions(agent, home)]
+def select_session(
+    session_id: str, home: Path, agents: Sequence[str], directory: Path | None = None
+) -> SessionFile:
+    """Return the session with that id or unique beginning of an id; `latest` is the newest one.
+
+    `directory` is that of `list_sessions`. Raises SessionError.
+    """
+    sessions = [session for agent in agents for session in list_sessions(agent, home, directory)]
     sessions.sort(key=lambda session: -session.modified)
     if session_id == LATEST:
         if sessions:
@@ -125,13 +141,15 @@ def _describe_places(home: Path, agents: Sequence[str]) -> str:
     return f"looked in {', '.join(places)}"
 
 
-def _list_opencode_sessions() -> list[SessionFile]:
+def _list_opencode_sessions(home: Path, directory: Path | None) -> list[SessionFile]:
     if shutil.which(_OPENCODE) is None:
         return []
     try:
-        rows = json.loads(_run_opencode("session", "list", "--format", "json"))
+        rows = json.loads(_run_opencode(home, "session", "list", "--format", "json", directory=directory))
         return [
-            SessionFile(_OPENCODE, str(row["id"]), None, float(row["updated"]) / 1000)
+            SessionFile(
+                _OPENCODE, str(row["id"]), None, float(row["updated"]) / 1000, str(row.get("directory") or "")
+            )
             for row in rows
             if _OPENCODE_ID.fullmatch(str(row["id"]))
         ]
@@ -140,20 +158,28 @@ def _list_opencode_sessions() -> list[SessionFile]:
         return []
 
 
-def _export_session(session_id: str, path: Path) -> None:
+def _export_session(session_id: str, home: Path, path: Path) -> None:
     with path.open("wb") as file:
-        _run_opencode("export", session_id, stdout=file.fileno())
+        _run_opencode(home, "export", session_id, stdout=file.fileno())
     if path.stat().st_size == 0:
         raise SessionError(
             f"session {session_id}: opencode exported nothing (try: opencode export {session_id})"
         )
 
 
-def _run_opencode(*arguments: str, stdout: int = subprocess.PIPE) -> str:
+def _run_opencode(
+    home: Path, *arguments: str, directory: Path | None = None, stdout: int = subprocess.PIPE
+) -> str:
     command = [_OPENCODE, *arguments]
+    environment = dict(os.environ)
+    if home != Path.home():
+        environment = {name: value for name, value in environment.items() if not name.startswith("XDG_")}
+        environment["HOME"] = str(home)
     try:
         done = subprocess.run(
             command,
+            cwd=directory,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=subprocess.PIPE,

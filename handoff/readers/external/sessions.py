@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from langgraph_takeover.handoff.readers import tool_names
+from langgraph_takeover.handoff.readers.external.background import BackgroundCommands, CommandResult
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
@@ -57,6 +58,8 @@ class SessionBuilder:
         """Position of the first call of the current reply."""
         self._reply_id = ""
         self._directories: dict[int, str] = {}
+        self._raw_arguments: dict[str, Mapping[str, Any]] = {}
+        self.background = BackgroundCommands()
 
     def add_prompt(self, text: str) -> None:
         """Add a request of the user, without the reminders that the agent put into it."""
@@ -88,6 +91,7 @@ class SessionBuilder:
         if tool_names.is_thought(name):
             self.add_thought(str(arguments.get("thought") or arguments.get("text") or ""))
             return
+        raw_arguments = arguments
         directory = arguments.get("workdir", arguments.get("directory"))
         if isinstance(directory, str) and directory.rstrip("/") == self.workspace.rstrip("/"):
             arguments = {key: arguments[key] for key in arguments if key not in ("workdir", "directory")}
@@ -96,6 +100,7 @@ class SessionBuilder:
         self._thoughts.clear()
         self._has_message = False
         self._open_calls[call_id] = len(self._calls)
+        self._raw_arguments[call_id] = raw_arguments
         if self._reply_start is None:
             self._reply_start = len(self._calls)
         if cwd is not None:
@@ -120,7 +125,14 @@ class SessionBuilder:
             cwd=self._directories.get(position),
             output=result.output,
         )
-        self._calls[position] = self._calls[position]._replace(result=recorded)
+        call = self._calls[position]
+        self._calls[position] = call._replace(result=recorded)
+        command = call.arguments.get("command", "") if call.tool == "shell" else ""
+        is_input = call.arguments.get("is_input") == "true"
+        self.background.add_result(
+            self._raw_arguments.pop(call_id, {}),
+            CommandResult("" if is_input else command, result.process_id, result.refused),
+        )
 
     def start_reply(self, reply_id: str = "") -> None:
         """Begin a reply, unless its id is that of the current one; the next usage belongs to its first call."""
@@ -150,6 +162,7 @@ class SessionBuilder:
             agent_version=self.agent_version,
             workspace=self.workspace if self.workspace.startswith("/") else None,
             keeps_directory=self.keeps_directory,
+            running=tuple(self.background),
         )
 
 

@@ -28,12 +28,35 @@ from ...conftest import skip_missing, skip_missing_agent
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
-PROGRAMS = {"codex": "codex", "claude-code": "claude"}
-TOOLS = {"codex": ("exec_command", "cmd"), "claude-code": ("Bash", "command"), "mini": ("Bash", "command")}
+PROGRAMS = {"codex": "codex", "claude-code": "claude", "qwen-code": "qwen", "opencode": "opencode"}
+TOOLS: dict[str, tuple[str, str, dict[str, object]]] = {
+    "codex": ("exec_command", "cmd", {}),
+    "claude-code": ("Bash", "command", {}),
+    "mini": ("Bash", "command", {}),
+    "qwen-code": ("run_shell_command", "command", {"is_background": False}),
+    "opencode": ("bash", "command", {"description": "Work"}),
+}
+STARTS = {
+    "codex": "codex exec --json {}",
+    "claude-code": "claude -p --dangerously-skip-permissions {}",
+    "qwen-code": "qwen --yolo --auth-type openai -p {}",
+    "opencode": "printf %s {} | opencode run --format json",
+}
+"""How a script starts an agent with a message, without its terminal."""
+UNATTENDED = {
+    "codex": (" resume ", " exec resume "),
+    "claude-code": (" --resume", " -p --dangerously-skip-permissions --resume"),
+    "qwen-code": (" -i ", " --yolo --auth-type openai -p "),
+    "opencode": (" --prompt ", " run "),
+}
+"""What makes an interactive command one without a terminal."""
+
+
+COMMANDS = ("cat shop/price.py .env", "sed -i 's/ + 1/ - 1/' shop/price.py", "python3 -m unittest -q")
 
 
 class LiveUser:
-    """A home directory in which both agents are set up for a scripted model, and a repository."""
+    """A home directory in which every agent is set up for a scripted model, and a repository."""
 
     def __init__(self, root: Path, programs: str) -> None:
         self.root, self.home, self.repository = root, root / "user", make_repository(root / "shop")
@@ -45,7 +68,7 @@ class LiveUser:
         }  # fmt: skip
 
     def run_agent(
-        self, agent: str, command: str, commands: Sequence[str], directory: Path
+        self, agent: str, command: str, commands: Sequence[str | ScriptedReply], directory: Path
     ) -> list[list[BaseMessage]]:
         """Run an agent that executes `commands`; return the conversations of its model requests."""
         adapter = find_adapter(agent)
@@ -65,24 +88,31 @@ class LiveUser:
             assert done.returncode == 0, done.stdout + done.stderr
             return [read_messages(adapter.api, each.body) for each in model.main_requests]
 
-    def handoff(self, *words: str | Path, **variables: str) -> str:
+    def handoff(self, *words: str | Path, code: int = 0, **variables: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "handoff", *map(str, words)], cwd=self.repository,
             env=self.environment | variables, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
             check=False,
         )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 
     def run_codex(self) -> None:
-        commands = ["cat shop/price.py .env", "sed -i 's/ + 1/ - 1/' shop/price.py", "python3 -m unittest -q"]
-        self.run_agent("codex", f"codex exec --json {shlex.quote(TASK)}", commands, self.repository)
+        self.run_first("codex")
+
+    def run_first(self, agent: str, *more: str) -> None:
+        """Run an agent with the task: it reads, edits and tests, and executes further commands."""
+        self.run_agent(agent, STARTS[agent].format(shlex.quote(TASK)), [*COMMANDS, *more], self.repository)
 
 
-def script_replies(agent: str, commands: Sequence[str]) -> list[ScriptedReply]:
-    tool, argument = TOOLS[agent]
+def script_replies(agent: str, commands: Sequence[str | ScriptedReply]) -> list[ScriptedReply]:
+    tool, argument, more = TOOLS[agent]
     calls = [
-        ScriptedReply("", {f"call_{number}": NativeCall(name=tool, arguments={argument: command})})
+        command
+        if isinstance(command, ScriptedReply)
+        else ScriptedReply(
+            "", {f"call_{number}": NativeCall(name=tool, arguments={argument: command, **more})}
+        )
         for number, command in enumerate(commands)
     ]
     return [*calls, ScriptedReply("Done.")]
@@ -124,7 +154,7 @@ def test_there_and_back(user: LiveUser) -> None:
     fix = "sed -i 's/ - 1//' shop/price.py; python3 -m unittest -q"
     conversations = user.run_agent(
         "claude-code",
-        command.replace(" --resume", " -p --dangerously-skip-permissions --resume"),
+        command.replace(*UNATTENDED["claude-code"]),
         [fix],
         checkout,
     )
@@ -147,7 +177,7 @@ def test_there_and_back(user: LiveUser) -> None:
         "continue", second, "--agent", "codex", "--view", "transcript", "--in", user.root / "back", "--print"
     ).splitlines()[-1]
     conversations = user.run_agent(
-        "codex", command.replace(" resume ", " exec resume "), ["git diff --stat"], user.root / "back"
+        "codex", command.replace(*UNATTENDED["codex"]), ["git diff --stat"], user.root / "back"
     )
     assert list_commands(conversations[0])[-1] == fix
     assert len(conversations) == 2
@@ -182,3 +212,102 @@ def test_in_a_sandbox(user: LiveUser) -> None:
     (patch,) = (user.home / ".takeover/continuations" / record).glob("*.patch")
     assert "+    return sum(prices)\n" in patch.read_text()
     assert describe_tree(user.repository) == before
+
+
+@pytest.mark.parametrize("agent", ["codex", "qwen-code", "opencode"])
+def test_capture_and_continue_elsewhere(user: LiveUser, agent: str) -> None:
+    """A session continues in every agent, and undo removes what nobody has changed."""
+    user.run_first(agent)
+    before = describe_tree(user.repository)
+    captured = user.handoff("capture", "--agent", agent)
+    record = captured.split()[1]
+    kept = RecordStore(user.home / ".takeover/records").load(record)
+    assert kept.task.prompt == TASK
+    assert [
+        each.arguments["command"] for each in kept.trace if each.tool == "shell" and each.kind == "action"
+    ] == [*COMMANDS]
+    assert [each.exit_code for each in kept.trace if each.kind == "observation"] == [0, 0, 1]
+    assert SECRET not in (user.home / ".takeover/records" / record / "record.json").read_text()
+    assert describe_tree(user.repository) == before
+    for other in PROGRAMS:
+        has_session = other != "opencode"
+        view = "transcript" if has_session else "structured"
+        checkout = user.root / other
+        shown = user.handoff(
+            "continue", record, "--agent", other, "--view", view, "--in", checkout, "--print"
+        )
+        command = shown.splitlines()[-1].replace(*UNATTENDED[other])
+        conversations = user.run_agent(other, command, ["git status --short"], checkout)
+        if has_session:
+            assert list_commands(conversations[0])[:3] == [*COMMANDS]
+        assert ".git/takeover/prompt.md" in conversations[0][-1].text
+        assert "M shop/price.py" in list_calls(conversations[1])[-1].result
+    left = user.handoff("continue", record, "--undo", code=3)
+    assert left.count("(changed since: the agent has continued the session)") == 3
+    assert not any((user.root / other).exists() for other in PROGRAMS)
+    assert describe_tree(user.repository) == before
+
+
+@pytest.mark.parametrize("sandbox", ["host", "docker"])
+def test_in_an_image(user: LiveUser, base_image: str, sandbox: str) -> None:
+    """A captured repository comes up in an image of the user."""
+    user.run_codex()
+    record = user.handoff("capture", "--agent", "codex").split()[1]
+    assert record.startswith("codex-")
+    look = "cat /testbed/notes.txt .env; git log --format=%s; ls -ld /testbed/shop; sed -i 's/ - 1//' shop/price.py"
+    with ScriptedEndpoint(find_adapter("mini"), script_replies("mini", [look])) as model:
+        shown = user.handoff(
+            "continue", record, "--agent", "claude-code", "--view", "transcript", "--sandbox", sandbox, "--image", base_image,
+            "--model", f"openai:scripted@http://127.0.0.1:{model.port}/v1", OPENAI_API_KEY="none",
+        )  # fmt: skip
+        second = read_messages("chat", model.main_requests[1].body)
+    result = list_calls(second)[-1].result or ""
+    assert "mine\n" in result
+    assert f"{SECRET}\nStart\n" in result
+    assert "root root" in result
+    assert "finished: finished, 2 replies" in shown
+    (patch,) = (user.home / ".takeover/continuations" / record).glob("*.patch")
+    assert "+    return sum(prices)\n" in patch.read_text()
+    removed = user.handoff("discard", record)
+    assert removed.splitlines() == [
+        f"removed   {user.home}/.takeover/records/{record}",
+        f"removed   {user.home}/.takeover/records/{shown.split()[1]}",
+    ]
+    assert RecordStore(user.home / ".takeover/records").list_ids()  # those of the continuation
+
+
+def test_the_vendors_own_model_in_a_sandbox(user: LiveUser) -> None:
+    user.run_codex()
+    record = user.handoff("capture", "--agent", "codex").split()[1]
+    fix = script_replies("codex", ["sed -i 's/ - 1//' shop/price.py"])
+    with ScriptedEndpoint(find_adapter("codex"), fix) as vendor:
+        shown = user.handoff(
+            "continue", record, "--agent", "codex", "--sandbox", "host", "--model", "native:gpt-5.5",
+            OPENAI_API_KEY="sk-own-key", OPENAI_BASE_URL=f"http://127.0.0.1:{vendor.port}/v1",
+        )  # fmt: skip
+    assert "finished: finished, 2 replies" in shown
+    assert {each.headers["authorization"] for each in vendor.main_requests} == {"Bearer sk-own-key"}
+    assert {each.body["model"] for each in vendor.main_requests} == {"gpt-5.5"}
+    assert "reasoning" in vendor.main_requests[0].body
+    (patch,) = (user.home / ".takeover/continuations" / record).glob("*.patch")
+    assert "+    return sum(prices)\n" in patch.read_text()
+
+
+def test_a_command_in_the_background(user: LiveUser) -> None:
+    """Claude Code leaves a server running: the record and the next agent's prompt name it."""
+    server = "sleep 30; echo served"
+    tool, argument, _ = TOOLS["claude-code"]
+    start = NativeCall(name=tool, arguments={argument: server, "run_in_background": True})
+    replies = [ScriptedReply("", {"call_0": start}), ScriptedReply("Started."), *[ScriptedReply("Seen.")] * 3]
+    user.run_agent(
+        "claude-code",
+        f"unset CLAUDE_CODE_DISABLE_BACKGROUND_TASKS; {STARTS['claude-code'].format('Serve')}",
+        replies,
+        user.repository,
+    )
+    captured = user.handoff("capture", "--agent", "claude-code")
+    assert f"Left running in the background: {server}\n" in captured
+    user.handoff("continue", captured.split()[1], "--agent", "codex", "--print")
+    prompt = (user.root / "shop-continued/.git/takeover/prompt.md").read_text()
+    assert "They do not run here." in prompt
+    assert f"- `{server}`" in prompt

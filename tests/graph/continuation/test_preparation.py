@@ -20,8 +20,9 @@ from langgraph_takeover.agents import (
     prepare_continuation,
     undo_continuations,
 )
-from langgraph_takeover.graph.continuation import preparation
+from langgraph_takeover.graph.continuation import preparation, undo
 from langgraph_takeover.graph.continuation.files import list_manifests, load_manifest
+from langgraph_takeover.graph.continuation.images import list_rebased
 from langgraph_takeover.graph.continuation.interactive import INTERACTIVE_COMMANDS
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.records.archive import export_record, import_record
@@ -30,7 +31,14 @@ from langgraph_takeover.handoff.trace.events import Trace
 from langgraph_takeover.handoff.views import UnknownViewError
 from langgraph_takeover.sandbox import OutOfDiskError
 
-from ...agent_sessions import SECRET, TASK, describe_tree, run_git, write_claude_session
+from ...agent_sessions import (
+    SECRET,
+    TASK,
+    describe_tree,
+    make_repository,
+    run_git,
+    write_claude_session,
+)
 from ...conftest import mount_small_disk
 from .conftest import Workplace
 
@@ -256,7 +264,7 @@ def test_undo_after_a_kill(workplace: Workplace, record: str, program: Path, sto
     script = f"""
 import os, signal
 from pathlib import Path
-from langgraph_takeover.graph.continuation import preparation
+from langgraph_takeover.graph.continuation import preparation, undo
 work = preparation.{stop}
 def kill(*arguments):
     work(*arguments)
@@ -331,3 +339,68 @@ def test_discard_removes_a_record(workplace: Workplace, prepare: Prepare, record
     undo_continuations(workplace.home, record)
     discard_record(workplace.home, record)
     assert not workplace.home.exists()
+
+
+def test_the_prompt_names_what_ran_in_the_background(workplace: Workplace, prepare: Prepare) -> None:
+    server = f"python3 {workplace.repository}/serve.py --token={SECRET} &"
+    steps = [(server, "", 0), ("cat .env", f"SHOP_API_TOKEN={SECRET}\n", 0)]
+    write_claude_session(workplace.user_home, str(workplace.repository), steps)
+    captured = workplace.capture("claude-code").record
+    assert captured.external is not None
+    assert captured.external.running == ("python3 /testbed/serve.py --token=[redacted] &",)
+    for view in ("structured", "transcript"):
+        done = prepare("codex", record_id=captured.id, view=view, directory=workplace.root / view)
+        assert "They do not run here." in done.prompt
+        assert f"python3 {done.directory}/serve.py --token=[redacted] &" in done.prompt
+
+
+@pytest.mark.parametrize("stop", ["_remove_staging", "_undo_file"])
+def test_undo_after_a_killed_undo(
+    workplace: Workplace, prepare: Prepare, monkeypatch: pytest.MonkeyPatch, stop: str
+) -> None:
+    before = workplace.list_everything()
+    done = prepare(view="transcript")
+
+    def kill(*arguments: Any) -> bool:
+        if stop == "_undo_file" or not done.directory.exists():
+            raise KeyboardInterrupt
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(undo, stop, kill)
+        with pytest.raises(KeyboardInterrupt):
+            undo_continuations(workplace.home, done.record)
+    assert not done.directory.exists()
+    assert workplace.list_everything() != before
+    assert undo_continuations(workplace.home, done.record).left == ()
+    assert workplace.list_everything() == before
+
+
+def test_undo_after_looking_into_a_submodule(workplace: Workplace, prepare: Prepare) -> None:
+    library = make_repository(workplace.root / "library")
+    run_git(
+        workplace.repository,
+        "-c",
+        "protocol.file.allow=always",
+        "submodule",
+        "add",
+        "-q",
+        str(library),
+        "lib",
+    )
+    done = prepare(record_id=workplace.capture().record.id)
+    assert "lib" in run_git(done.directory, "submodule", "status")
+    os.utime(done.directory / "lib/test_price.py")
+    run_git(done.directory / "lib", "status", "--short")
+    assert undo_continuations(workplace.home, done.record).left == ()
+    assert not done.directory.exists()
+
+
+def test_only_records_in_an_image_belong_to_their_origin(workplace: Workplace, record: str) -> None:
+    """A record of a continuation in that image is work of its own."""
+    store = workplace.home / "records"
+    names = [f"{record}-on-0123abcd", f"{record}-on-0123abcd.codex-11.first_source_edit", f"{record}-on-x"]
+    for name in names:
+        (store / name).mkdir()
+        (store / name / "record.json").write_text("{}")
+    assert list_rebased(workplace.home, record) == names[:1]
