@@ -119,7 +119,7 @@ def test_an_unknown_command_is_detected() -> None:
 
     assert of("takeover --view all \\\n    --veiw all  # --no") == ["--veiw"]
     assert of("handoff sho runs/X/records/ID [--view trace]") == [
-        "python -m langgraph_takeover.graph.cli.main sho"
+        "python -m langgraph_takeover.handoff.__main__ sho"
     ]
     assert of("handoff show RECORD [--view trace] [--veiw trace]") == ["--veiw"]
     assert of("python examples/offline_images.py instance ID --tasks PARQUET --taks X") == ["--taks"]

@@ -30,6 +30,8 @@ HOMES = {
     "confusable_homoglyphs": {"handoff"},
     "tenacity": {"handoff", "nodes", "evals"},
 }
+PUBLIC_MODULES = {path.stem for path in (ROOT / PACKAGE).glob("[a-z]*.py")}
+"""They join names of all layers."""
 MODULES = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py") if "suite" not in path.parts]
 NAMES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in MODULES}
 
@@ -62,6 +64,7 @@ def test_imports_point_left(path: Path) -> None:
         top = name.split(".")[0]
         assert top not in LAYERS or top in allowed, f"{path.name} imports {name} from the right"
         assert layer in HOMES.get(top, {layer}), f"{path.name} imports {name}, whose home is elsewhere"
+        assert layer == LAYERS[-1] or top not in PUBLIC_MODULES, f"{path.name} imports {name} from all layers"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=_name)

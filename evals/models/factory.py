@@ -16,6 +16,7 @@ from langgraph_takeover.evals.models.facts import read_facts
 from langgraph_takeover.evals.models.names import (
     NATIVE,
     ModelName,
+    ModelNameError,
     builtin_latency_s,
     parse_model_name,
     split_agent,
@@ -100,6 +101,21 @@ def _build_vendor_model(model: ModelName, endpoint: Endpoint) -> BaseChatModel:
         api_key=SecretStr(endpoint.api_key),
         model_name=model.rest,
     )
+
+
+def build_agent_model(agent: str, name: str) -> tuple[BaseChatModel, str]:
+    """The LLM of that name for an external agent, and the model name that the agent sends with its requests.
+
+    `name` is openai:NAME, openai:NAME@URL, or native:NAME at the agent's own vendor. Raises ModelNameError.
+    """
+    model = parse_model_name(full_name) if split_agent(full_name := f"{agent}:{name}")[0] else None
+    if model is None or model.kind not in ("openai", NATIVE):
+        raise ModelNameError(f"{name!r:.80} (use openai:NAME, openai:NAME@URL or native:NAME)")
+    if model.kind == NATIVE:
+        return build_vendor_model(agent, model.rest), model.wire_name
+    endpoint = find_endpoint(full_name, {}, os.environ.get("OPENAI_BASE_URL"))
+    check_key(full_name, endpoint)
+    return _build_client(endpoint, None, None), model.wire_name
 
 
 def build_notes_model(

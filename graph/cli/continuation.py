@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
+import typer
 from typer import Option
 
 from langgraph_takeover.graph.cli.external_options import (
@@ -28,6 +27,7 @@ from langgraph_takeover.sandbox.interface import TakeoverError
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
+    from langgraph_takeover.graph.cli.external_options import ModelBuilder
     from langgraph_takeover.graph.continuation.preparation import PreparedContinuation
     from langgraph_takeover.sandbox.interface import BackendName
 
@@ -51,13 +51,13 @@ Under the views transcript and payload it resumes a session of its own kind; und
 
 Exit codes: 0 done, 2 usage, 3 record, sandbox or snapshot failed, 4 disk full, 130 interrupted.
 """
-_KEY = "OPENAI_API_KEY"
 ProgramOption = Annotated[
     Path | None, Option("--program", help="Program of the agent.", show_default="the one on PATH")
 ]
 
 
 def continue_(
+    context: typer.Context,
     record: RecordArgument,
     agent: Annotated[
         str | None,
@@ -115,7 +115,9 @@ def continue_(
         if agent is None:
             raise UsageError("--agent: name the agent that continues, such as --agent codex (or pass --undo)")
         if sandbox is not None:
-            request = _SandboxRequest(home, record_id, agent, view, program, sandbox, model, image)
+            request = _SandboxRequest(
+                context.obj, home, record_id, agent, view, program, sandbox, model, image
+            )
             _continue_in_sandbox(request)
             return
         for option, value in (("--model", model), ("--image", image)):
@@ -139,6 +141,7 @@ def continue_(
 class _SandboxRequest(NamedTuple):
     """The options of a continuation in a sandbox."""
 
+    build_model: ModelBuilder
     home: Path
     record: str
     agent: str
@@ -165,7 +168,7 @@ def _continue_in_sandbox(request: _SandboxRequest) -> None:
             "--sandbox: name the model that works for the agent (--model openai:NAME@URL or native:NAME)"
         )
     views.find_view(request.view)
-    model, name = _build_model(request.agent, request.model)
+    model, name = _build_model(request, request.model)
     outcome = continue_in_sandbox(
         request.home,
         _choose_record(request),
@@ -204,21 +207,12 @@ def _choose_record(request: _SandboxRequest) -> str:
     return request.record
 
 
-def _build_model(agent: str, text: str) -> tuple[BaseChatModel, str]:
-    """Return the model of a name, and the name that the agent sends with its requests."""
+def _build_model(request: _SandboxRequest, name: str) -> tuple[BaseChatModel, str]:
     from langgraph_takeover.handoff.agents import find_adapter
-    from langgraph_takeover.models import ModelEntry, build_chat_model, build_vendor_model
 
-    find_adapter(agent)
-    found = re.fullmatch(r"native:([^:].*)|openai:(.+?)(?:@(https?://.+))?", text)
-    if found is None:
-        raise UsageError(f"--model: {text!r:.80} (use openai:NAME, openai:NAME@URL or native:NAME)")
-    native, name, url = found.groups()
+    find_adapter(request.agent)
     try:
-        if native is not None:
-            return build_vendor_model(agent, native), native
-        key = _KEY if url and os.environ.get(_KEY) else None
-        return build_chat_model(ModelEntry(model=name, base_url=url, api_key_env=key)), name
+        return request.build_model(request.agent, name)
     except TakeoverError as error:
         raise UsageError(f"--model: {error}") from error
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 from typer import Argument, Option
@@ -15,8 +15,12 @@ from typer import Argument, Option
 from langgraph_takeover.graph.cli.options import UsageError, print_safely
 
 if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+
     from langgraph_takeover.graph.continuation.undo import Removal
 
+ModelBuilder: TypeAlias = "Callable[[str, str], tuple[BaseChatModel, str]]"
+"""Builds the model of a name for an external agent; also returns the model name that the agent sends."""
 DEFAULT_HOME = Path("~/.takeover")
 AgentHomeOption = Annotated[
     Path,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
+    from langgraph_takeover.graph.cli.external_options import ModelBuilder
     from langgraph_takeover.handoff.ledger.handoffs import Handoff
     from langgraph_takeover.handoff.records.record import HandoffRecord
     from langgraph_takeover.handoff.records.verification import Verification
@@ -366,13 +367,10 @@ def _make_console() -> Console:
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
-def main() -> None:
+def main(build_model: ModelBuilder) -> None:
+    """Run the command line. `build_model` builds the model that works for an external agent in a sandbox."""
     # The layer test allows these imports here, because nothing imports this module.
     from langgraph_takeover.graph.cli.handoffs import add_commands
 
     add_commands(app, _report_errors)
-    app(prog_name=program_name("handoff", "handoff"))
-
-
-if __name__ == "__main__":
-    main()
+    app(prog_name=program_name("handoff", "handoff"), obj=build_model)

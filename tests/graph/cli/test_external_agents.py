@@ -140,6 +140,7 @@ def test_wrong_requests_are_one_line(
     """In this process, because each start of the program takes a second."""
     from typer.testing import CliRunner
 
+    from langgraph_takeover.evals.models.factory import build_agent_model
     from langgraph_takeover.graph.cli.handoffs import add_commands
     from langgraph_takeover.graph.cli.main import _report_errors, app
 
@@ -149,7 +150,7 @@ def test_wrong_requests_are_one_line(
     before = describe_tree(terminal.root)
     if not any(each.name == "capture" for each in app.registered_commands):
         add_commands(app, _report_errors)
-    done = CliRunner().invoke(app, words)
+    done = CliRunner().invoke(app, words, obj=build_agent_model)
     assert done.exit_code == code, done.output
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
