@@ -95,6 +95,7 @@ def test_a_failing_endpoint_is_an_outcome_and_can_be_resumed(
     assert [(row["outcome"], row["stop_reason"]) for row in read_rows(out)] == [("graded", "finished")] * 2
 
 
+@pytest.mark.slow
 def test_no_endpoint_at_all(run_main: RunCommand, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -204,6 +204,7 @@ def test_a_damaged_checkpoint_fails_its_takeover_once_and_never_silently(
     assert comparable_rows(out) == whole
 
 
+@pytest.mark.slow
 def test_a_tampered_record_fails_its_takeovers_and_nothing_else(run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run_main("--task-ids", "galley__galley-31", "--view", "repository", "--out", out).returncode == 0

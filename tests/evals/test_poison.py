@@ -229,6 +229,7 @@ def test_kill_and_resume(base: Path, oracle_run: Path, poison: RunCommand, tmp_p
     assert_refused(poison(base, "--out", out), "already contains a run")
 
 
+@pytest.mark.slow
 def test_usage_errors(base: Path, poison: RunCommand, run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert_refused(poison(tmp_path, "--out", out), "is not the directory of a takeover run")
@@ -261,6 +262,7 @@ def record(base: Path) -> HandoffRecord:
     return RecordStore(base / "records").load(RECORD)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("name", load_injections())
 def test_views_show_their_injections(record: HandoffRecord, name: str, view: str) -> None:

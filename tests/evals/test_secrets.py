@@ -126,8 +126,8 @@ def _values(path: Path) -> Iterator[tuple[str, bytes]]:
 @pytest.mark.parametrize(
     ("sandbox", "protocol", "views"),
     [
-        ("process", "text", tuple(VIEWS)),
-        pytest.param("process", "native", ("repository", "cited", "transcript"), marks=pytest.mark.slow),
+        pytest.param("process", "text", tuple(VIEWS), marks=pytest.mark.slow),
+        ("process", "native", ("repository", "cited", "transcript")),
         pytest.param("docker", "text", ("repository", "trace", "structured"), marks=pytest.mark.slow),
     ],
 )

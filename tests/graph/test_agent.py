@@ -154,12 +154,14 @@ def test_the_cap_on_tokens(bench: RunHarness) -> None:
     assert (state["spent"]["prompt_tokens"], state["spent"]["completion_tokens"]) == (300, 3)
 
 
+@pytest.mark.slow
 def test_the_cap_on_seconds(bench: RunHarness) -> None:
     state = bench.run(scripted_model(*["```bash\nsleep 0.4\n```"] * 9), max_seconds=1)
     assert state["stop_reason"] == "max_seconds"
     assert 1 <= state["steps"] <= 3
 
 
+@pytest.mark.slow
 def test_the_cap_on_seconds_holds_while_the_model_thinks(bench: RunHarness) -> None:
     state = bench.run(scripted_model("```bash\nls\n```", delay_s=3), max_seconds=1)
     assert state["stop_reason"] == "max_seconds"

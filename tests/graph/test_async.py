@@ -158,6 +158,7 @@ def test_a_held_thread_names_its_holder(bench: RunHarness) -> None:
     asyncio.run(both())
 
 
+@pytest.mark.slow
 def test_runs_in_threads_of_one_process(bench: RunHarness) -> None:
     together = threading.Barrier(4)
 

@@ -130,6 +130,7 @@ def test_run_resumes_after_a_crash(bench: RunHarness, agent: ExternalAgent, step
     assert not any("Continue from where" in each.text for each in model.seen[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "view",
     [

@@ -203,10 +203,11 @@ def test_an_agent_that_is_killed_at_its_request_resumes_as_after_a_crash(
 @pytest.mark.parametrize(
     "obstacle",
     [
-        "touch ~/.small",
-        "mkfifo ~/.small",
         "ln -s /testbed ~/.small",
-        "ln -s /nowhere ~/.small",
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ("touch ~/.small", "mkfifo ~/.small", "ln -s /nowhere ~/.small")
+        ),
         "mkdir ~/.small; touch ~/.small/x; chmod 0 ~/.small",
     ],
 )

@@ -127,6 +127,7 @@ def test_every_reply_with_a_result_is_a_step(bench: RunHarness) -> None:
     assert outcome.periodic_records == ("run.periodic-1", "run.periodic-3")
 
 
+@pytest.mark.slow
 def test_the_detectors_points_are_the_same(bench: RunHarness) -> None:
     replies = (EDIT, TEST, FIX, TEST, DONE)
     without = bench.run_to_outcome(scripted_model(*replies), points=ALL_POINTS)

@@ -101,6 +101,7 @@ def test_partial_snapshots_are_removed_only_in_exclusive_mode(bench: RunHarness)
     assert set(bench.home.snapshot_directory.iterdir()) == kept
 
 
+@pytest.mark.slow
 def test_inspecting_the_sandbox_of_a_checkpoint_leaves_it_unchanged(bench: RunHarness) -> None:
     replies = (NOTE.format(1), NOTE.format(2), SHOW, DONE)
     bench.run(scripted_model(*replies), max_steps=2)

@@ -246,6 +246,7 @@ def thinking(word: str) -> str:
     return f"I think of {word}.\n\n{NOTE.format(word)}"
 
 
+@pytest.mark.slow
 def test_a_handoff_shows_in_full_what_was_shared_as_results(team: TeamBench) -> None:
     private = {"share_only_tool_results": True, "max_consecutive_turns": 1}
     writer = agent("writer", thinking("apples"), thinking("pears"), **private)
@@ -449,6 +450,7 @@ def _kill_at(node: str, moment: str, at: int) -> Callable[..., Any]:
     return dying
 
 
+@pytest.mark.slow
 def test_a_person_who_refuses_a_pass_leaves_the_turn(team: TeamBench) -> None:
     agents = (
         agent("writer", NOTE.format(1), NOTE.format(2)),

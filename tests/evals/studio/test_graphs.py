@@ -372,6 +372,7 @@ def test_another_bundled_task_can_be_selected(studio: Studio) -> None:
     assert values["stop_reason"] == "point"
 
 
+@pytest.mark.slow
 def test_resuming_from_a_checkpoint_restores_its_sandbox_state(studio: Studio) -> None:
     thread = studio.thread()
     assert observations(studio.run(thread, context=choices("notes")))[-1] == "one\ntwo"

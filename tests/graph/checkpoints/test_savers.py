@@ -64,7 +64,7 @@ class Everywhere(BaseCheckpointSaver[str]):
         return self._leases[thread]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     if request.param == "sqlite":
         found = Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")

@@ -110,6 +110,7 @@ def test_a_supervisor_is_asked_if_the_source_cannot(bench: RunHarness, lacks: st
         lease.release()
 
 
+@pytest.mark.slow
 def test_an_application_sends_the_record_again(bench: RunHarness) -> None:
     found, asked = offer_first_record(bench), list[Handoff]()
     whole = (bench.home.records.directory(RECORD) / RECORD_FILE).read_bytes()

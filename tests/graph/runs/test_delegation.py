@@ -185,6 +185,7 @@ def test_a_child_that_changes_nothing(bench: RunHarness) -> None:
     assert seen.changes == ()
 
 
+@pytest.mark.slow
 def test_the_look_mode_leaves_no_changes(bench: RunHarness) -> None:
     model = agents(
         [calling(goal="GOAL", mode="look"), "```bash\nls; cat pkg/core.py\n```", DONE],
@@ -205,6 +206,7 @@ def several(*tasks: dict[str, Any]) -> str:
     return calling(tasks=list(tasks))
 
 
+@pytest.mark.slow
 def test_several_children_at_once(bench: RunHarness) -> None:
     both = threading.Barrier(2, timeout=60)
 
@@ -275,6 +277,7 @@ def test_costs_of_children_count_once_for_their_parent(bench: RunHarness) -> Non
     assert 0 < seen.seconds <= state["spent"]["seconds"]
 
 
+@pytest.mark.slow
 def test_children_share_the_remaining_budget(bench: RunHarness) -> None:
     # 110 of 200 tokens are left after one step, 45 for each child: four calls of eleven exhaust them.
     steps = ["```bash\ntrue\n```"] * 9

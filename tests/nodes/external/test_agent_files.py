@@ -38,7 +38,9 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     sandbox.close()
 
 
-@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize(
+    "name", [each if each == "codex" else pytest.param(each, marks=pytest.mark.slow) for each in ADAPTERS]
+)
 def test_nothing_stands_in_the_way_of_an_agents_files(sandbox: Sandbox, name: str) -> None:
     launch = Launch(
         program=("agent",), home=HOME, workspace=sandbox.workspace, port=8377, model="m", message="Work."

@@ -143,6 +143,7 @@ def test_merged_shards_equal_the_whole(run_main: RunCommand, tmp_path: Path) -> 
     assert ids == [{"galley__galley-31"}, {"harbor__harbor-5"}]
 
 
+@pytest.mark.slow
 def test_stages_run_one_by_one(run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     one = (
