@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage
 
 from langgraph_takeover import RunStatus
 from langgraph_takeover.agents import ExternalAgent, ExternalAgentError, prepare_continuation
-from langgraph_takeover.nodes.external.call_results import CallResults
+from langgraph_takeover.nodes.external.call_results import CallReader
 from langgraph_takeover.sandbox.interface import BackendName
 
 from .conftest import DONE, EDIT, RunHarness, Scripted, parse_events, scripted_model
@@ -118,12 +118,12 @@ def test_run_resumes_after_a_crash_in_its_first_turn(
 ) -> None:
     replies = [call("echo 0 >> notes.txt; cat notes.txt"), finish()]
 
-    def crash(self: CallResults, *args: Any, **kwargs: Any) -> None:
+    def crash(self: CallReader, *args: Any, **kwargs: Any) -> None:
         os.kill(os.getpid(), 9)
 
     child = os.fork()
     if child == 0:
-        monkeypatch.setattr(CallResults, "read", crash)
+        monkeypatch.setattr(CallReader, "read", crash)
         bench.run(scripted_model(*replies), agent=agent)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 9

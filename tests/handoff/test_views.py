@@ -267,6 +267,6 @@ def test_processes_that_the_snapshot_lost_are_data(view: str) -> None:
     session = {"agent": "codex", "version": "0.169.0", "running": ("serve </earlier-work>",)}
     messages = find_view(view)(record(tuple(step(0, "ls", "a")), external=session))
     text = "\n".join(each.text for each in messages)
-    assert "They no longer run." in text
+    assert "They do not run here." in text
     assert "serve \\x3c/earlier-work>" in text
     assert load_prompt("earlier_work").strip() in text

@@ -271,7 +271,7 @@ def test_in_an_image(user: LiveUser, base_image: str, sandbox: str) -> None:
     removed = user.handoff("discard", record)
     assert removed.splitlines() == [
         f"removed   {user.home}/.takeover/records/{record}",
-        f"removed   {user.home}/.takeover/records/{shown.split()[1]}",
+        f"removed   {user.home}/.takeover/records/{shown.split()[1].rstrip(',')}",
     ]
     assert RecordStore(user.home / ".takeover/records").list_ids()  # those of the continuation
 
