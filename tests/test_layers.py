@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import graphlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,7 @@ MODULES = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py") if 
 NAMES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in MODULES}
 
 
-def imports(path: Path) -> Iterator[str]:
-    """The names that a module imports; our own without `langgraph_takeover.` before them."""
+def _read_imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found = [alias.name for alias in node.names]
@@ -50,6 +50,12 @@ def imports(path: Path) -> Iterator[str]:
             top = name.split(".")[0]
             assert top not in LAYERS, f"{path}: import {PACKAGE}.{name}, so that no module is loaded twice"
             yield name.removeprefix(f"{PACKAGE}.")
+
+
+@cache
+def imports(path: Path) -> tuple[str, ...]:
+    """The names that a module imports; our own without `langgraph_takeover.` before them."""
+    return tuple(_read_imports(path))
 
 
 def _name(path: Path) -> str:
