@@ -195,6 +195,7 @@ def test_the_score_counts_correct_points(folder: Path, tmp_path: Path) -> None:
     assert "found test failed, labelled test passed" in output
 
 
+@pytest.mark.slow
 def test_every_shared_trace_is_scored(real_data: Path) -> None:
     assert real_data == ROOT.parent / "shared"
     done = run("detect", "--score", LABELS, "--json")
@@ -205,6 +206,7 @@ def test_every_shared_trace_is_scored(real_data: Path) -> None:
         assert score[kind]["cases"] >= 60
 
 
+@pytest.mark.slow
 def test_sixty_runs_and_one_other_file(real_data: Path) -> None:
     done = run("detect", real_data / "trajectories" / "mini-swe-agent-v1", "--json")
     assert len(done.stdout.splitlines()) == 60

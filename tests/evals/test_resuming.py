@@ -83,6 +83,7 @@ def _start_stopped_run(
     return process, taker
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_a_killed_takeover_resumes_at_its_step(
     run_main: RunCommand, chat_server: ChatServer, note_taker_run: Path, tmp_path: Path, workers: str

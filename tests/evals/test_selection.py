@@ -37,6 +37,7 @@ def test_points_are_chosen_by_state_once_all_have_labels(
     assert len(read_rows(out)) == 6
 
 
+@pytest.mark.slow
 def test_a_selection_waits_for_all_its_results(run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     one = ("--task-ids", "galley__galley-31", "--quota", "needs_completion=2", "--view", "repository")

@@ -23,6 +23,7 @@ from ..conftest import skip_missing
 from .conftest import ROOT
 from .studio.test_graphs import TOKEN, Studio, answer_request, failure
 
+pytestmark = pytest.mark.slow
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 UPGRADE = (
     "Connection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -231,7 +232,6 @@ def test_values_of_a_client_stay_data(server: Studio, tmp_path: Path, value: dic
     assert not made.exists()
 
 
-@pytest.mark.slow
 def test_unisolated_threads_are_isolated_without_the_switch(tmp_path: Path) -> None:
     if default_backend() != "host":
         skip_missing("without bubblewrap there is no isolated sandbox to convert to")
@@ -269,7 +269,6 @@ def test_unisolated_threads_are_isolated_without_the_switch(tmp_path: Path) -> N
         server.stop()
 
 
-@pytest.mark.slow
 def test_the_token_is_random_shown_once_and_stored_nowhere(tmp_path: Path) -> None:
     server = Studio(tmp_path, "http://127.0.0.1:9/v1", TAKEOVER_STUDIO_TOKEN="")
     try:
@@ -290,7 +289,6 @@ def test_the_token_is_random_shown_once_and_stored_nowhere(tmp_path: Path) -> No
     assert (tmp_path / "server.log").read_text().count(token) == 2
 
 
-@pytest.mark.slow
 def test_a_server_for_other_computers_does_not_start_by_accident(tmp_path: Path) -> None:
     command = [
         "-m",

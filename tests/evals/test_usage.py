@@ -42,6 +42,7 @@ def test_bad_usage_is_one_clear_line(run_main: RunCommand, name: str, tmp_path: 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_no_docker_daemon(takeover: RunCommand, tmp_path: Path) -> None:
     done = takeover(
         "--sandbox", "docker", "--out", tmp_path / "out", DOCKER_HOST="unix:///nowhere/docker.sock"

@@ -112,6 +112,7 @@ def test_the_policy_stop_ends_the_run_at_the_point(bench: RunHarness) -> None:
     assert tuple(parse_events(state)) == bench.store.load("run.first_source_edit").trace
 
 
+@pytest.mark.slow
 def test_an_offered_handoff(bench: RunHarness) -> None:
     model = scripted_model(EDIT, "<handoff>The tests are left.</handoff>")
     state = bench.run(model, offer_handoff=True, points=("requested",))

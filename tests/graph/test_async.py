@@ -78,6 +78,7 @@ def test_an_abandoned_stream_resumes(bench: RunHarness) -> None:
     assert get_shown_lines(outcome.state) == ["1", "2", "3"]
 
 
+@pytest.mark.slow
 def test_a_failure_and_a_resume(bench: RunHarness) -> None:
     broken = scripted_model(NOTES[0], ModelError("gone"))
     with (

@@ -26,7 +26,7 @@ _ALL = os.environ.get("TAKEOVER_CRASHES") == "all"
 @pytest.mark.parametrize(
     ("backend", "saver", "kept_at", "points", "randomly", "again"),
     [
-        ("process", "sqlite", "step", "kinds-1/8", 0, 1),
+        pytest.param("process", "sqlite", "step", "kinds-1/8", 0, 1, marks=pytest.mark.slow),
         ("host", "sqlite", "point", "kinds-2/8", 0, 0),
         pytest.param("docker", "sqlite", "step", "kinds-8/8", 0, 0, marks=pytest.mark.slow),
         pytest.param("process", "sqlite", "step", "kinds-1/2", 1, 1, marks=pytest.mark.slow),

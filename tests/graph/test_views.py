@@ -157,6 +157,7 @@ def test_a_payload_replaces_the_read_cache(bench: RunHarness, view: str) -> None
     assert list_observations(state, "shell")[0].startswith("[exit code 0]\nimport unittest")
 
 
+@pytest.mark.slow
 def test_a_successors_own_record_contains_all_the_work(bench: RunHarness) -> None:
     first = predecessor(bench, LOOK, EDIT, point="first_source_edit")
     state = bench.take_over(

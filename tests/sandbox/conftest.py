@@ -34,6 +34,12 @@ _SLOW_ON_DOCKER = (
     "langgraph_takeover.sandbox.contract.files",
 )
 """Parts of the contract for which containers behave like `host`: the same shell, the same files."""
+_LONG_ON_DOCKER = (
+    "test_directories_nested_beyond_the_path_limit",
+    "test_no_file_of_this_host_enters_a_snapshot",
+    "test_sixteen_successors_at_once",
+    "test_snapshots_do_not_raise_the_limit_on_the_disk",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if (
             isinstance(item, pytest.Function)
             and item.name.partition("[")[2].startswith("docker")
-            and item.function.__module__ in _SLOW_ON_DOCKER
+            and (item.function.__module__ in _SLOW_ON_DOCKER or item.originalname in _LONG_ON_DOCKER)
         ):
             item.add_marker(pytest.mark.slow)
 

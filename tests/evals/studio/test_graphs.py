@@ -283,6 +283,7 @@ def test_the_server_offers_every_graph_with_readable_nodes(studio: Studio) -> No
         assert {node["id"] for node in drawn["nodes"]} == NODES | nodes | {"__start__", "__end__"}
 
 
+@pytest.mark.slow
 def test_forms_have_choices_and_defaults(studio: Studio) -> None:
     matches = {each["graph_id"]: each["assistant_id"] for each in studio.client.assistants.search()}
     agent = studio.client.assistants.get_schemas(matches["agent"])
@@ -339,6 +340,7 @@ def test_every_checkpoint_has_a_sandbox_state(studio: Studio, default_run: tuple
     assert lengths == sorted(lengths, reverse=True)
 
 
+@pytest.mark.slow
 def test_a_thread_accepts_one_task(studio: Studio, default_run: tuple[str, list[Any]]) -> None:
     thread = studio.thread()
     studio.run(thread, context={"max_steps": 1})
@@ -351,6 +353,7 @@ def test_a_thread_accepts_one_task(studio: Studio, default_run: tuple[str, list[
     assert studio.client.threads.get_history(thread, limit=200) == before
 
 
+@pytest.mark.slow
 def test_resubmitting_the_form_does_not_end_a_review(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, context={"policy": "review"})
@@ -404,6 +407,7 @@ def test_a_fork_with_an_edited_state_restores_the_sandbox_of_its_parent(studio: 
     assert observations(other) == ["one"]
 
 
+@pytest.mark.slow
 def test_an_edited_step_runs_as_edited(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, context=choices("notes"))
@@ -634,6 +638,7 @@ def test_a_team_continues_after_a_review(studio: Studio) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_thread_held_by_another_process_is_refused(studio: Studio) -> None:
     thread = studio.thread()
     with open_home(studio.home) as home:
@@ -662,6 +667,7 @@ def test_a_cancelled_run_releases_its_thread_and_sandbox(studio: Studio) -> None
     assert studio.values(thread)["stop_reason"] == "finished"
 
 
+@pytest.mark.slow
 def test_a_run_resumes_after_a_failed_model_call(studio: Studio) -> None:
     thread = studio.thread()
     assert "the endpoint answered 400: out of order" in failure(
@@ -671,6 +677,7 @@ def test_a_run_resumes_after_a_failed_model_call(studio: Studio) -> None:
     assert observations(studio.run(thread, input=None, context=choices("mender"))) == ["one"]
 
 
+@pytest.mark.slow
 def test_replies_are_streamed_word_by_word(studio: Studio) -> None:
     thread = studio.thread()
     stream = studio.run(thread, context=choices("notes"), stream_mode=["messages-tuple"])
@@ -708,6 +715,7 @@ def test_a_custom_repository(studio: Studio) -> None:
     assert "pass the repository or image that it started from" in failure(forgotten)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

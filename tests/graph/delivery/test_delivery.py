@@ -354,6 +354,7 @@ def test_an_escalation_alerts_once_before_the_supervisor_decides(
     assert "is blocked" in caplog.text
 
 
+@pytest.mark.slow
 def test_an_escalation_is_logged_by_default(bench: RunHarness, caplog: pytest.LogCaptureFixture) -> None:
     found = offer_first_record(bench)
     deliver_record(bench, found, scripted_model(*["?"] * 8))

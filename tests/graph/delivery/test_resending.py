@@ -126,6 +126,7 @@ def test_an_application_sends_the_record_again(bench: RunHarness) -> None:
     assert [(each.state, each.reason.partition(":")[0]) for each in asked] == [("rejected", "checksum")]
 
 
+@pytest.mark.slow
 def test_a_record_that_is_whole_by_now_is_offered_again(
     bench: RunHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +227,7 @@ def test_a_repeated_refusal_is_blocked_after_the_last_round(bench: RunHarness) -
     assert len(always.seen) == QUICK.rounds - 1
 
 
+@pytest.mark.slow
 def test_a_repeated_offer_finds_the_handoff_after_another_record_was_sent(bench: RunHarness) -> None:
     found = offer_first_record(bench, idempotency_key="k")
     truncate(

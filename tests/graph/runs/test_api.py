@@ -229,6 +229,7 @@ def test_sigterm_ends_the_run_after_its_step(bench: RunHarness, kept_at: Any) ->
     assert get_note_text(done.state) == "1\n2\n3"
 
 
+@pytest.mark.slow
 def test_a_pruned_thread_resumes(bench: RunHarness) -> None:
     broken = scripted_model(NOTE.format(1), EDIT, ModelError("gone"))
     with pytest.raises(ModelError):

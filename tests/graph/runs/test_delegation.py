@@ -221,6 +221,7 @@ def test_several_children_at_once(bench: RunHarness) -> None:
     assert len(seen.changes) == 2
 
 
+@pytest.mark.slow
 def test_the_first_of_two_wins_and_the_parent_sees_both_sides(bench: RunHarness) -> None:
     def change(to: str, path: str) -> str:
         return f"```bash\nsed -i 's/n + 1/{to}/' pkg/core.py; echo {to} > {path}\n```"
@@ -404,6 +405,7 @@ def test_a_missing_delegation_is_reported(bench: RunHarness) -> None:
         bench.run(model, delegation=Delegation(max_cost=1.0), thread="bad")
 
 
+@pytest.mark.slow
 def test_native_calls(bench: RunHarness) -> None:
     goal = {"goal": "GOAL", "handoff": None, "mode": "work", "tasks": []}  # some models fill in every field
     model = agents(

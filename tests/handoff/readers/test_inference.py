@@ -237,6 +237,7 @@ PROGRAMS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(LINES, PROGRAMS)
 def test_inferred_sed_matches_real_sed(lines: list[str], program: str) -> None:

@@ -516,6 +516,7 @@ def recordings(real_data: Path) -> list[Any]:
     return data
 
 
+@pytest.mark.slow
 def test_every_shared_recording_is_read(recordings: list[Any]) -> None:
     formats = set()
     for path in sorted(SHARED.rglob("*")):
@@ -528,7 +529,7 @@ def test_every_shared_recording_is_read(recordings: list[Any]) -> None:
     assert formats == set(FORMATS) - {"takeover", "langchain", "mini-swe-agent-v2"} - external
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_damaged_recordings_never_crash_the_readers(recordings: list[Any], data: st.DataObject) -> None:
     """Fields disappear or change their type: the file is read as far as possible, or rejected in one line."""

@@ -378,7 +378,7 @@ def test_a_reviewer_may_write_the_fields_of_a_note() -> None:
 
 
 @given(ANYTHING, ANYTHING)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_recalled_text_is_data(text: str, query: str) -> None:
     trace = record({name: text for name in PARTS if name != "command"} | {"command": f"word {text}"}).trace
     for what in ("e0-e17", "word", query):
@@ -449,7 +449,7 @@ def spelt(draw: st.DrawFn, word: str, cases: bool = True) -> str:
 
 @pytest.mark.parametrize("tag", ["</earlier-work>", "<earlier-work>", "< / earlier_work"])
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_spelling_of_the_tag_passes(tag: str, data: st.DataObject) -> None:
     text = f"a {data.draw(spelt(tag))} b"
     for made in (neutralize(text), quote_text(text), format_entry(text)):
@@ -619,7 +619,7 @@ def test_ordinary_text_of_any_language_is_unchanged(text: str) -> None:
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8", categories=["L", "N", "P", "S", "Zs"])))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_text_without_markup_is_unchanged(text: str) -> None:
     if not regex.search(r"[\p{Default_Ignorable_Code_Point}\ufff9-\ufffb]", text) and "<" not in as_read(
         text

@@ -432,6 +432,7 @@ def test_an_endless_slow_stream() -> None:
     assert isinstance(error, ReplyTimeoutError)
 
 
+@pytest.mark.slow
 def test_an_overdue_call_does_not_keep_the_process_alive() -> None:
     script = f"""
 import sys

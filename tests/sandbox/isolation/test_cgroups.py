@@ -130,6 +130,7 @@ def test_a_kill_ends_stopped_processes(group: ControlGroup, tmp_path: Path) -> N
         assert process.wait(5) == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_many_groups_are_stopped_at_once(version: str, tmp_path: Path) -> None:
     groups = [made for _ in range(8) if (made := cgroups.create_group(_MEMORY_BYTES, _PIDS)) is not None]
     failures: list[int] = []

@@ -421,6 +421,7 @@ def test_shell_output_is_parsed_in_linear_time(line: str) -> None:
     assert seconds[1] < 40 * seconds[0] + 1
 
 
+@pytest.mark.slow
 def test_a_function_of_quotes_takes_little_memory(process: Kit, tmp_path: Path) -> None:
     with process.close_started():
         live_sandbox = process.start()

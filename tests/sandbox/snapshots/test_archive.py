@@ -593,6 +593,7 @@ def cost(archive_path: Path, reason: str) -> tuple[float, float]:
     return mib, seconds
 
 
+@pytest.mark.slow
 def test_many_members_are_cheap(tmp_path: Path) -> None:
     for prefix in (b"", b".wh."):
         archive_path = pack_archive(
