@@ -153,6 +153,7 @@ def test_a_full_disk_is_one_line(folder: Path) -> None:
     assert done.stderr == "error: standard output: no space left\n"
 
 
+@pytest.mark.slow
 def test_an_unreadable_directory_does_not_affect_the_rest(folder: Path) -> None:
     (folder / "loop").symlink_to(folder)
     (folder / "gone.json").symlink_to("nowhere")
@@ -175,6 +176,7 @@ def test_a_records_trace_is_read(folder: Path) -> None:
     assert json.loads(done.stdout)["trace"].endswith("record.json")
 
 
+@pytest.mark.slow
 def test_the_score_counts_correct_points(folder: Path, tmp_path: Path) -> None:
     label = {
         "trace": "one.traj.json",

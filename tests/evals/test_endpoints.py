@@ -75,6 +75,7 @@ def _run(server: ChatServer, view: str, out: Path, *more: str) -> tuple[str | Pa
     return (*arguments, *ONE_POINT, *isolated_sandbox_options(), *more)
 
 
+@pytest.mark.slow
 def test_a_failing_endpoint_is_an_outcome_and_can_be_resumed(
     run_main: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:
@@ -192,6 +193,7 @@ def _content(path: Path) -> bytes:
         return zstandard.ZstdDecompressor().stream_reader(file).read()
 
 
+@pytest.mark.slow
 def test_failed_notes_fail_their_views_until_they_are_written(
     run_main: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:

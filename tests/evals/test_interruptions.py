@@ -109,6 +109,7 @@ def test_terminate_and_resume(small: Path, run_main: RunCommand, tmp_path: Path)
     assert list((out / "snapshots").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_row_files_are_exported_from_the_journal(run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run_main(*ONE_POINT, "--view", "trace", "--out", out).returncode == 0

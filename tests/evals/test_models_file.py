@@ -68,6 +68,7 @@ def study(run_main: RunCommand, server: ChatServer, tmp_path_factory: pytest.Tem
     return directory
 
 
+@pytest.mark.slow
 def test_every_request_has_the_settings_of_its_entry(study: Path, server: ChatServer) -> None:
     by_model = {
         name: [request for request in server.requests if request["model"] == name]

@@ -104,6 +104,7 @@ def oracle_run(base: Path, poison: RunCommand, tmp_path_factory: pytest.TempPath
     return out
 
 
+@pytest.mark.slow
 def test_a_successor_may_be_an_entry_of_a_models_file(
     base: Path, poison: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:

@@ -94,6 +94,7 @@ def test_merged_shards_equal_the_whole(published_rows: Path, tmp_path: Path, run
     assert summary["views"]["trace"]["runs"] == 13
 
 
+@pytest.mark.slow
 def test_infrastructure_failures_are_reported_and_set_the_exit_code(
     published_rows: Path, run_report: RunCommand
 ) -> None:
@@ -107,6 +108,7 @@ def test_infrastructure_failures_are_reported_and_set_the_exit_code(
     assert "no plot of tokens: no trace has token counts" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_torn_last_line_causes_a_warning_and_is_kept(published_rows: Path, run_report: RunCommand) -> None:
     path = published_rows / "takeovers.jsonl"
     path.write_text(path.read_text()[:-9])

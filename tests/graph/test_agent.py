@@ -71,6 +71,7 @@ def test_each_kind_of_point_is_recorded_once_at_its_step(bench: RunHarness) -> N
     assert "n * 2" in bench.store.load("run.first_post_failure_edit").patch
 
 
+@pytest.mark.slow
 def test_a_record_names_its_checkpoint(bench: RunHarness) -> None:
     bench.run(scripted_model("```bash\nls\n```", EDIT, TEST, DONE), points=("first_source_edit",))
     record = bench.store.load("run.first_source_edit")
@@ -91,6 +92,7 @@ def test_the_saved_state_is_readable(bench: RunHarness) -> None:
     json.dumps(saved.values["events"])
 
 
+@pytest.mark.slow
 def test_two_points_of_one_action(bench: RunHarness) -> None:
     both = "```bash\nsed -i 's/n + 1/n * 3/' pkg/core.py; python3 -m unittest -q\n```"
     state = bench.run(scripted_model(both, DONE), points=POINTS)
@@ -104,6 +106,7 @@ def test_only_requested_points_interrupt(bench: RunHarness) -> None:
     assert state["records"] == ["run.first_validation"]
 
 
+@pytest.mark.slow
 def test_the_policy_stop_ends_the_run_at_the_point(bench: RunHarness) -> None:
     model = scripted_model("```bash\nls\n```", EDIT, TEST, DONE)
     state = bench.run(model, points=("first_source_edit",), policy="stop")
@@ -141,6 +144,7 @@ def test_native_tools_offer_the_handoff_only_on_request(bench: RunHarness) -> No
         assert ("handoff" in {tool["function"]["name"] for tool in model.tools}) is offer
 
 
+@pytest.mark.slow
 def test_the_cap_on_steps(bench: RunHarness) -> None:
     model = scripted_model(*["```bash\nls\n```"] * 9)
     state = bench.run(model, max_steps=3)
@@ -232,6 +236,7 @@ def test_native_actions_are_answered(bench: RunHarness) -> None:
     assert bench.store.load("run.requested").point.detail == "On."
 
 
+@pytest.mark.slow
 def test_a_command_timeout(bench: RunHarness) -> None:
     state = bench.run(scripted_model("```bash\necho begun; sleep 60\n```", EDIT, DONE), command_timeout_s=2)
     first, second = [event for event in parse_events(state) if event.kind == "observation"]

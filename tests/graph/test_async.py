@@ -62,6 +62,7 @@ def test_astream(bench: RunHarness) -> None:
     assert asyncio.run(watch_run()) == [(0, "started"), (0, "thinking"), *steps]
 
 
+@pytest.mark.slow
 def test_an_abandoned_stream_resumes(bench: RunHarness) -> None:
     async def leave_early() -> None:
         with open_run(
@@ -93,6 +94,7 @@ def test_a_failure_and_a_resume(bench: RunHarness) -> None:
     assert get_shown_lines(state) == ["1", "2", "3"]
 
 
+@pytest.mark.slow
 def test_a_review(bench: RunHarness) -> None:
     async def review_run() -> Outcome:
         settings: Any = {"policy": "review", "points": ("first_source_edit",)}
@@ -114,6 +116,7 @@ def test_a_review(bench: RunHarness) -> None:
     assert (review.view, review.note) == ("trace", "Mind it.")
 
 
+@pytest.mark.slow
 def test_a_failed_takeover_is_resumed_as_a_takeover(bench: RunHarness) -> None:
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
     state: Any = {"record": "run.first_source_edit", "view": "trace"}
@@ -128,6 +131,7 @@ def test_a_failed_takeover_is_resumed_as_a_takeover(bench: RunHarness) -> None:
     assert "n * 3" in done.patch
 
 
+@pytest.mark.slow
 def test_tasks_on_different_threads_at_once(bench: RunHarness) -> None:
     together = asyncio.Barrier(3)
 
@@ -183,6 +187,7 @@ def test_runs_in_threads_of_one_process(bench: RunHarness) -> None:
     assert bench.home.threads() == ("a", "b", "c", "d")
 
 
+@pytest.mark.slow
 def test_a_lost_lease_stops_an_asynchronous_run(
     bench: RunHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def client(url: str) -> ChatOpenAI:
     return ChatOpenAI(model="m", base_url=url, api_key=SecretStr("k"), max_retries=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["text", pytest.param("native", marks=pytest.mark.slow)])
 def test_a_long_run_is_condensed_and_a_resumed_one_sends_the_same(
     bench: RunHarness, chat_server: ChatServer, protocol: Any

@@ -249,6 +249,7 @@ except SandboxUnavailableError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_home_below_a_closed_directory_is_named(tmp_path: Path) -> None:
     if os.geteuid() != 0 or (reason := host.unavailable_reason()):
         skip_missing(reason if os.geteuid() == 0 else "another user's sandboxes run as that user")

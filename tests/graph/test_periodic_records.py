@@ -55,6 +55,7 @@ def test_a_successor_continues_from_a_periodic_record(bench: RunHarness) -> None
     assert len(bench.store.load(name).trace) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"record_every_steps": 3}, {"points": ("first_source_edit",)}])
 def test_a_record_loads_that_of_the_predecessor_once(
     bench: RunHarness, monkeypatch: pytest.MonkeyPatch, settings: Any

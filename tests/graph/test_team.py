@@ -162,6 +162,7 @@ def test_full_turns_are_shown_whole_and_fenced(team: TeamBench) -> None:
     assert "Your task in the team: You write.\nIn haste." in get_system_prompt(writer)
 
 
+@pytest.mark.slow
 def test_sharing_only_results_hides_messages(team: TeamBench) -> None:
     writer = agent("writer", f"A secret thought.\n\n{EDIT}", "No action.", share_only_tool_results=True)
     tester = agent("tester", DONE)
@@ -200,6 +201,7 @@ def test_native_history_is_valid_in_a_team(team: TeamBench) -> None:
     assert names == ["shell", "editor", "finish"]
 
 
+@pytest.mark.slow
 def test_every_agent_sees_a_persons_message(team: TeamBench) -> None:
     agents = agent("writer", SHOW, SHOW, DONE), agent("tester", DONE)
     team.run(*agents, max_steps=1, max_consecutive_turns=2)
@@ -210,6 +212,7 @@ def test_every_agent_sees_a_persons_message(team: TeamBench) -> None:
     assert "\n\nMind the gap.\n\n[It is your turn, tester" in get_sent_messages(agents[1])[0].text
 
 
+@pytest.mark.slow
 def test_every_agent_has_its_own_tools(team: TeamBench) -> None:
     @tool
     def weigh(what: str) -> str:
@@ -475,6 +478,7 @@ def test_a_person_who_refuses_a_pass_leaves_the_turn(team: TeamBench) -> None:
     assert done["agent"] == "tester"
 
 
+@pytest.mark.slow
 def test_a_handoff_that_is_refused_leaves_the_turns(team: TeamBench) -> None:
     agents = agent("writer", TO_TESTER, NOTE.format(1), SHOW, DONE), agent("tester", DONE)
     settings: dict[str, Any] = {"policy": "review", "max_consecutive_turns": 3, "enable_handoff_tool": True}
@@ -484,6 +488,7 @@ def test_a_handoff_that_is_refused_leaves_the_turns(team: TeamBench) -> None:
     assert state["stop_reason"] == "finished"
 
 
+@pytest.mark.slow
 def test_a_run_that_stops_at_a_pass_continues_with_it(team: TeamBench) -> None:
     agents = agent("writer", EDIT), agent("tester", SHOW, DONE, max_consecutive_turns=3)
     settings: dict[str, Any] = {
@@ -636,6 +641,7 @@ def test_invalid_tools(team: TeamBench) -> None:
         build_team([agent("a", tools=(shell,))])
 
 
+@pytest.mark.slow
 def test_a_teams_thread_needs_its_agents(team: TeamBench) -> None:
     agents = agent("writer", SHOW, DONE), agent("tester", DONE)
     team.run(*agents, max_steps=1)

@@ -129,6 +129,7 @@ def test_the_read_cache_serves_files_that_are_as_the_predecessor_left_them(bench
     assert reads == ["test_core.py", "test_core.py", "pkg/core.py", "pkg/core.py"]
 
 
+@pytest.mark.slow
 def test_the_editor_reads_from_the_cache_too(bench: RunHarness) -> None:
     record = predecessor(bench, VIEW, READ_TEST, TEST, point="requested", max_steps=3)
     part = '<editor command="view" path="pkg/core.py" start="2" end="2"/>'

@@ -114,6 +114,7 @@ def test_unknown_models_are_refused(name: str) -> None:
         parse_model_name(name)
 
 
+@pytest.mark.slow
 def test_every_real_trajectory_can_be_read(real_data: Path) -> None:
     files = sorted((real_data / "trajectories" / "mini-swe-agent-v1").glob("*.traj.json"))
     assert len(files) == 60

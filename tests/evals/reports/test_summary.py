@@ -28,6 +28,7 @@ def test_deltas_are_those_of_table_2(published_rows: Path) -> None:
             assert row[column] == (None if delta is None else pytest.approx(100 * delta))
 
 
+@pytest.mark.slow
 def test_deltas_of_several_successors_are_over_all_pairs(
     published_rows: Path, run_report: RunCommand
 ) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.sandbox.backends import host
 
+from ...agent_programs import find_test_command
 from ...chat_server import ChatServer
 from ...conftest import skip_missing
-from ..test_agents_study import find_codex
 from .test_graphs import Studio, answer_request, progress_events
 
 CONTEXT = {"model": "codex:builtin:oracle", "sandbox": "host"}
@@ -22,7 +23,7 @@ CONTEXT = {"model": "codex:builtin:oracle", "sandbox": "host"}
 def codex_studio(tmp_path: Path) -> Iterator[Studio]:
     if reason := host.unavailable_reason():
         skip_missing(reason)
-    path = f"{Path(find_codex()).parent}{os.pathsep}{os.environ['PATH']}"
+    path = f"{find_test_command(ADAPTERS['codex']).parent}{os.pathsep}{os.environ['PATH']}"
     chat = ChatServer()
     chat.answer = answer_request
     started = Studio(tmp_path, chat.url, PATH=path)

@@ -651,6 +651,7 @@ def test_a_thread_held_by_another_process_is_refused(studio: Studio) -> None:
     assert studio.values(thread)["stop_reason"] == "max_steps"
 
 
+@pytest.mark.slow
 def test_a_cancelled_run_releases_its_thread_and_sandbox(studio: Studio) -> None:
     thread, run_id = studio.thread(), ""
     for each in studio.client.runs.stream(

@@ -51,6 +51,7 @@ def answer_after(seconds: Callable[[int], float]) -> Callable[[dict[str, Any]], 
     return answer
 
 
+@pytest.mark.slow
 def test_a_slow_endpoint_is_abandoned_at_the_deadline(
     bench: RunHarness, chat_server: ChatServer, model: ChatOpenAI
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_slow_endpoint_is_abandoned_at_the_deadline(
     assert bench.resume(scripted_model("", DONE)).stop_reason == "finished", "the source still has its work"
 
 
+@pytest.mark.slow
 def test_the_next_attempt_can_be_fast_enough(
     bench: RunHarness, chat_server: ChatServer, model: ChatOpenAI
 ) -> None:

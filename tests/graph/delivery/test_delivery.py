@@ -244,6 +244,7 @@ def test_a_failed_rollback_changes_nothing(bench: RunHarness) -> None:
     assert handoffs.load(bench.home.ledger, found.id).state == "completed"
 
 
+@pytest.mark.slow
 def test_a_chain_is_rolled_back_in_reverse(bench: RunHarness) -> None:
     first = offer_first_record(bench)
     passed = deliver_record(
@@ -341,6 +342,7 @@ def test_a_record_of_other_work_is_refused(bench: RunHarness, wrong: str) -> Non
     assert model.seen == []
 
 
+@pytest.mark.slow
 def test_an_escalation_alerts_once_before_the_supervisor_decides(
     bench: RunHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -505,6 +507,7 @@ def test_a_clock_jump_changes_only_reported_times(
     assert states(bench.home, found)[-3:] == ["accepted", "active", "completed"]
 
 
+@pytest.mark.slow
 def test_one_process_delivers_at_a_time(bench: RunHarness) -> None:
     found = offer_first_record(bench)
     lease = acquire(bench.home.ledger, f"delivery.{found.id}")

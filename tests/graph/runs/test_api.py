@@ -107,6 +107,7 @@ def test_snapshots_of_records_only(bench: RunHarness) -> None:
     assert get_note_text(done.state) == "1\n2"
 
 
+@pytest.mark.slow
 def test_a_run_stopped_by_its_budget_resumes_with_more(bench: RunHarness) -> None:
     model = scripted_model(NOTE.format(1), NOTE.format(2), NOTE.format(3), SHOW, DONE)
     state = bench.run(model, max_steps=2)
@@ -135,6 +136,7 @@ def test_a_person_reviews(bench: RunHarness) -> None:
         bench.resume(model, {"decision": "approve"}, policy="review")
 
 
+@pytest.mark.slow
 def test_a_reviewed_handoff_shows_the_persons_note(bench: RunHarness) -> None:
     model = scripted_model(EDIT, DONE)
     bench.run(model, policy="review", points=("first_source_edit",))

@@ -114,6 +114,7 @@ def test_a_child_works_and_its_changes_come_back(bench: RunHarness) -> None:
         assert "+    return n * 2" in agent_run.outcome().patch
 
 
+@pytest.mark.slow
 def test_a_child_starts_with_its_parents_trace(bench: RunHarness) -> None:
     model = agents([LOOK, FAILING, calling(goal="Make GOAL true."), DONE], GOAL=[MEND, make_reply("ok")])
     run(bench, model)
@@ -131,6 +132,7 @@ def test_a_child_starts_with_its_parents_trace(bench: RunHarness) -> None:
     assert [event.tool for event in record.trace][-1] == "delegate_task"
 
 
+@pytest.mark.slow
 def test_a_payload_reaches_the_child_and_is_checked_against_the_trace(bench: RunHarness) -> None:
     handoff = {
         "read_files": ["pkg/core.py", {"path": "./test_core.py"}],
@@ -165,6 +167,7 @@ def test_a_payload_reaches_the_child_and_is_checked_against_the_trace(bench: Run
     )
 
 
+@pytest.mark.slow
 def test_a_child_starts_from_its_parents_uncommitted_changes(bench: RunHarness) -> None:
     parent = ["```bash\necho mine > mine.txt; cd pkg\n```", calling(goal="GOAL"), DONE]
     model = agents(
@@ -268,6 +271,7 @@ def test_children_delegate_up_to_the_maximum_depth(bench: RunHarness) -> None:
     assert set(bench.home.threads()) == {"thread", "thread.0.0", "thread.0.0.0.0"}
 
 
+@pytest.mark.slow
 def test_costs_of_children_count_once_for_their_parent(bench: RunHarness) -> None:
     model = agents([several({"goal": "ONE"}, {"goal": "TWO"}), DONE], ONE=[MEND, DONE], TWO=[DONE])
     state = run(bench, model, prices=Prices(prompt=1_000_000, completion=1_000_000))
@@ -389,6 +393,7 @@ def test_hostile_text_stays_data(bench: RunHarness) -> None:
     assert "\x1b" not in seen.text
 
 
+@pytest.mark.slow
 def test_a_missing_delegation_is_reported(bench: RunHarness) -> None:
     model = agents([calling(goal="GOAL"), DONE], GOAL=[ModelError("away"), DONE])
     assert "You have no tool 'delegate_task'" in parse_events(bench.run(model, thread="without"))[1].text
@@ -424,6 +429,7 @@ def test_native_calls(bench: RunHarness) -> None:
     assert "You can delegate" in model.of("GOAL")[0][0].text
 
 
+@pytest.mark.slow
 def test_progress_reports_children(bench: RunHarness) -> None:
     moments: list[dict[str, Any]] = []
     run(bench, agents([calling(goal="Reach GOAL"), DONE], GOAL=[MEND, DONE]), on_progress=moments.append)
@@ -469,6 +475,7 @@ def test_children_resume_after_a_failure_and_do_not_restart(bench: RunHarness, k
     assert set(bench.home.threads()) == {"thread", "thread.2.0", "thread.2.1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["merge", "end"])
 def test_an_interrupted_merge_is_done_once(
     bench: RunHarness, monkeypatch: pytest.MonkeyPatch, at: str
@@ -571,6 +578,7 @@ def test_a_childs_thread_that_exists_already(bench: RunHarness) -> None:
         run(bench, agents([calling(goal="GOAL"), DONE], GOAL=[DONE]))
 
 
+@pytest.mark.slow
 def test_a_long_thread_name(bench: RunHarness) -> None:
     thread = "é" * 255
     seen = result(bench, agents([calling(goal="GOAL"), DONE], GOAL=[MEND, DONE]), thread=thread)
@@ -600,6 +608,7 @@ def test_a_child_without_its_repository(bench: RunHarness) -> None:
     assert (seen.changes, parse_events(state)[-2].text) == ((), "[exit code 0]\n")
 
 
+@pytest.mark.slow
 def test_another_model_for_children(bench: RunHarness) -> None:
     child = agents([], GOAL=[MEND, DONE])
     state = bench.run(agents([calling(goal="GOAL"), DONE]), delegation=Delegation(model=child))

@@ -240,6 +240,7 @@ def test_kinds_differ_in_color_and_shape(browser: Browser, page_file: Path) -> N
     assert len(styles) == len(set(styles)) == len(shapes) == 5
 
 
+@pytest.mark.slow
 def test_a_click_opens_an_event(browser: Browser, page_file: Path, results: Results) -> None:
     number = next(
         n
@@ -263,6 +264,7 @@ def test_a_click_opens_an_event(browser: Browser, page_file: Path, results: Resu
         assert page.locator("[aria-selected='true'].mark").get_attribute("data-event") == "9"
 
 
+@pytest.mark.slow
 def test_a_takeover_shows_the_messages_of_its_view(
     browser: Browser, page_file: Path, results: Results
 ) -> None:

@@ -159,6 +159,7 @@ def test_runs_of_different_studies_are_not_compared(published_rows: Path, tmp_pa
     assert any("different studies (main, repeats)" in line for line in list_result_caveats(results))
 
 
+@pytest.mark.slow
 def test_the_comparison_is_in_files_page_and_console(published_rows: Path, run_report: RunCommand) -> None:
     done = run_report(make_study(published_rows, "main"))
     text = " ".join(done.stdout.split())
@@ -176,6 +177,7 @@ def test_the_comparison_is_in_files_page_and_console(published_rows: Path, run_r
     assert "table-paper" in (published_rows / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_model_s_name_is_no_markup(published_rows: Path, run_report: RunCommand) -> None:
     out = make_study(published_rows, "main", **{"openai:alpha": "openai:qwen[/b][bold]"})
     done = run_report(out)

@@ -56,6 +56,7 @@ def test_a_study_without_an_external_agent_is_refused(
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.slow
 def test_a_continuation_that_cannot_exist_is_refused(run_main: RunCommand, tmp_path: Path) -> None:
     models = ("--predecessor", BUILT_IN[0], "--successor", BUILT_IN[1])
     one = ("--task-ids", "galley__galley-31", "--view", "continuation")
