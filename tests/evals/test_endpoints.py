@@ -109,6 +109,7 @@ def test_no_endpoint_at_all(run_main: RunCommand, tmp_path: Path) -> None:
     assert "could not be reached" in read_rows(out, "predecessors")[0]["detail"]
 
 
+@pytest.mark.slow
 def test_a_retried_takeover_resumes_and_counts_earlier_seconds(
     snapshot_case: Frozen, chat_server: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

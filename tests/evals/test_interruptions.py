@@ -121,6 +121,7 @@ def test_row_files_are_exported_from_the_journal(run_main: RunCommand, tmp_path:
     assert [json.loads(line) for line in whole.splitlines()] == read_rows(out)
 
 
+@pytest.mark.slow
 def test_one_run_at_a_time_in_a_directory(run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = start_takeover(*SMALL, "--out", out)
@@ -183,6 +184,7 @@ def test_a_lost_database_is_no_usage_error(run_main: RunCommand, tmp_path: Path)
     assert read_rows(out) == done
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_fails_its_takeover_once_and_never_silently(
     run_main: RunCommand, tmp_path: Path
 ) -> None:

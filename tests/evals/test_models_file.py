@@ -82,6 +82,7 @@ def test_every_request_has_the_settings_of_its_entry(study: Path, server: ChatSe
     assert keys == {"served-worker": KEY, "served-writer": "none"}
 
 
+@pytest.mark.slow
 def test_rows_have_costs_and_the_window_of_the_entry(study: Path) -> None:
     rows = {row["view"]: row for row in read_rows(study / "out")}
     for row in rows.values():

@@ -69,12 +69,14 @@ def test_base_stops_at_once_and_is_small(daemon: docker.DockerClient, base: str)
     assert image.attrs["Size"] < 200_000_000
 
 
+@pytest.mark.slow
 def test_an_existing_base_is_kept(daemon: docker.DockerClient, images: ModuleType, base: str) -> None:
     before = daemon.images.get(base).id
     assert images.build_base(base) == base
     assert daemon.images.get(base).id == before
 
 
+@pytest.mark.slow
 def test_suite_images_are_named_by_their_tasks(
     daemon: docker.DockerClient, images: ModuleType, base: str, tmp_path: Path
 ) -> None:

@@ -127,7 +127,7 @@ def _values(path: Path) -> Iterator[tuple[str, bytes]]:
     ("sandbox", "protocol", "views"),
     [
         pytest.param("process", "text", tuple(VIEWS), marks=pytest.mark.slow),
-        ("process", "native", ("repository", "cited", "transcript")),
+        pytest.param("process", "native", ("repository", "cited", "transcript"), marks=pytest.mark.slow),
         pytest.param("docker", "text", ("repository", "trace", "structured"), marks=pytest.mark.slow),
     ],
 )

@@ -46,6 +46,7 @@ def test_the_sandbox_is_that_of_the_record(bench: RunHarness) -> None:
     assert "return n * 3" in parse_events(state)[1].text
 
 
+@pytest.mark.slow
 def test_an_interrupted_continuation_resumes(bench: RunHarness) -> None:
     bench.run(scripted_model(EDIT, TEST, DONE), points=("first_source_edit",))
     state = bench.take_over(scripted_model(EDIT, TEST, DONE), "continuation", RECORD, max_steps=1)
@@ -56,6 +57,7 @@ def test_an_interrupted_continuation_resumes(bench: RunHarness) -> None:
     assert [each.text for each in model.seen[-1]][1] == PROMPT
 
 
+@pytest.mark.slow
 def test_undo_reaches_the_work_before_the_record(bench: RunHarness) -> None:
     def call(**arguments: str) -> str:
         return write_action(Action("editor", {"path": "pkg/core.py", **arguments}))

@@ -170,6 +170,7 @@ def test_built_in_agent_takes_over_from_an_external_one(bench: RunHarness, agent
     assert "n * 3" in parse_events(state)[1].text
 
 
+@pytest.mark.slow
 def test_an_agent_that_ends_early_leaves_a_record(bench: RunHarness, agent: ExternalAgent) -> None:
     # The command kills its own agent, as `pkill python` would.
     model = scripted_model(call(EDIT), call("echo kept > kept.txt; kill -9 $PPID"), finish())

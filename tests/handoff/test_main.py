@@ -115,6 +115,7 @@ def test_several_messages_are_shown_separately(tmp_path: Path, monkeypatch: pyte
     assert third == {"role": "tool", "content": "a\n", "tool_call_id": "call_1"}
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_all_text_and_a_terminal_no_control_characters(tmp_path: Path) -> None:
     task = RECORD.task.model_copy(update={"prompt": HOSTILE})
     point = RECORD.point.model_copy(update={"detail": HOSTILE})

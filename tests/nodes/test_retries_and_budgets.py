@@ -199,6 +199,7 @@ def test_each_budget_stops_the_run_and_hands_over_if_requested(
     assert bench.resume(client(chat_server.url), **more).stop_reason == "finished"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("usage", [(-99_999_999_999, 0, 10), (10, 10**12, -5), (0, 0, 0)])
 def test_no_reported_usage_defeats_a_budget(
     bench: RunHarness, chat_server: ChatServer, usage: tuple[int, int, int]
@@ -225,6 +226,7 @@ def test_a_run_can_resume_after_its_endpoint_failed(bench: RunHarness, chat_serv
 # Calls that the endpoint did not count
 
 
+@pytest.mark.slow
 def test_failed_attempts_that_may_be_billed_are_counted(bench: RunHarness, chat_server: ChatServer) -> None:
     chat_server.answer = answer_in_turn(
         error_answer(429),  # refused: not billed

@@ -287,6 +287,7 @@ print(ended)
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_starts_during_collection_keeps_its_files(harness: GcHarness, tmp_path: Path) -> None:
     env, end = harness.environment(), tmp_path / "end"
 
@@ -480,6 +481,7 @@ def daemon() -> Any:
         skip_missing(str(error))
 
 
+@pytest.mark.slow
 def test_containers_and_images(harness: GcHarness, image: str) -> None:
     """Remove only this run by name: others use this daemon as well."""
     dead, living = new_owner(), new_owner()

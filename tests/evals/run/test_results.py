@@ -13,6 +13,8 @@ from langgraph_takeover.evals.run.settings.config import RunUsageError
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.trace.events import Trace
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run_files(complete_run: Path, tmp_path: Path) -> Path:
@@ -31,7 +33,6 @@ def rewrite_file(out: Path, name: str, **changes: Any) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-@pytest.mark.slow
 def test_rows_lead_to_records_and_traces(complete_run: Path) -> None:
     results = load_results([complete_run])
     assert (len(results.predecessors), len(results.labels), len(results.notes)) == (2, 5, 5)
@@ -45,7 +46,6 @@ def test_rows_lead_to_records_and_traces(complete_run: Path) -> None:
         assert trace.continues.record == record.id
 
 
-@pytest.mark.slow
 def test_exported_files_equal_the_journal(complete_run: Path, run_files: Path) -> None:
     journal, files = load_results([complete_run]), load_results([run_files])
     for ours, theirs in zip(journal.takeovers, files.takeovers, strict=True):
@@ -62,7 +62,6 @@ def test_a_torn_last_line_is_reported(run_files: Path) -> None:
     assert results.warnings == (f"{path}: its last line is incomplete and ignored",)
 
 
-@pytest.mark.slow
 def test_runs_of_two_successors_are_one_table(complete_run: Path, run_files: Path) -> None:
     rewrite_file(run_files, "takeovers", successor="openai:other")
     results = load_results([complete_run, run_files])
@@ -71,13 +70,11 @@ def test_runs_of_two_successors_are_one_table(complete_run: Path, run_files: Pat
     assert {row["out"] for row in results.takeovers} == {str(complete_run), str(run_files)}
 
 
-@pytest.mark.slow
 def test_overlapping_runs_are_refused(complete_run: Path, run_files: Path) -> None:
     with pytest.raises(RunUsageError, match=r"both contain the takeover .* \(leave one of them out"):
         load_results([complete_run, run_files])
 
 
-@pytest.mark.slow
 def test_different_records_of_the_same_name_are_refused(complete_run: Path, run_files: Path) -> None:
     rewrite_file(run_files, "takeovers", successor="openai:other", digest="sha256:0")
     with pytest.raises(RunUsageError, match=r"different records .*takeover-compare"):
@@ -105,7 +102,6 @@ def test_a_directory_without_rows_is_named(run_files: Path) -> None:
         load_results([run_files])
 
 
-@pytest.mark.slow
 def test_a_torn_trace_is_missing(complete_run: Path, run_files: Path) -> None:
     shutil.copytree(complete_run / "traces", run_files / "traces")
     first, second = load_results([run_files]).takeovers[:2]

@@ -104,6 +104,7 @@ def run_detect(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_detect_finds_a_session(home: Path) -> None:
     done = run_detect(home, "--session", "f8b5", "--json")
     assert '"format": "claude-code"' in done.stdout

@@ -319,6 +319,7 @@ def test_results_of_live_calls() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_replays_agree_with_the_labels_of_their_runs(real_data: Path, tmp_path: Path) -> None:
     labels = read_labels(session_archive.LABELS)
     scores, formats = [], Counter[str]()

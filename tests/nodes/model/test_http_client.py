@@ -88,6 +88,7 @@ def test_an_endless_reply_is_refused() -> None:
         assert "longer than 4 MiB" in refusal(endpoint.url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("item", [b"{}", b"[]", b'{"a":[]}', b"\n0"])
 def test_a_reply_of_many_small_parts_is_refused(item: bytes) -> None:
     with serve(make_list_reply(item, WHOLE_REPLY_LIMITS.structure_count + 1)) as endpoint:

@@ -113,6 +113,7 @@ def test_a_damaged_archive_writes_nothing(shop: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "copy").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["host", "docker"])
 def test_a_snapshot_moves_to_an_image(
     shop: Path, tmp_path: Path, testbed_image: Any, backend: BackendName

@@ -83,6 +83,7 @@ def test_a_snapshot_copies_nothing(host: Kit, tmp_path: Path) -> None:
         assert removal.disk_usage(host_directories.runs_directory() / host.owner) < before + (1 << 20)
 
 
+@pytest.mark.slow
 def test_layers_are_merged_before_the_limit(host: Kit, tmp_path: Path) -> None:
     with host.close_started():
         live_sandbox = host.start()

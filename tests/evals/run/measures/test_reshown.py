@@ -172,6 +172,7 @@ def _mean_error(found: list[LabelledStep]) -> float:
     return mean(step.error for step in found)
 
 
+@pytest.mark.slow
 def test_agreement_with_hand_made_labels_of_live_takeovers() -> None:
     found = list(measure_labelled_steps(None))
     assert len(found) == 40
