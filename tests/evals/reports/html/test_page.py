@@ -235,7 +235,7 @@ def test_kinds_differ_in_color_and_shape(browser: Browser, page_file: Path) -> N
       return [style.backgroundColor, style.backgroundImage, style.clipPath, style.borderRadius, style.width, style.height].join();
     })"""
     with open_page(browser, page_file, "#point=mend-0.first_source_edit") as (page, _, _):
-        styles = page.locator(".legend .is-action:not(.is-refused)").evaluate_all(read_styles)
+        styles = page.locator(".legend .is-action:not(.is-refused, .is-parallel)").evaluate_all(read_styles)
         shapes = {style.partition(")")[2] for style in styles}
     assert len(styles) == len(set(styles)) == len(shapes) == 5
 
