@@ -49,7 +49,7 @@ def skip_missing(reason: str) -> None:
 def skip_missing_agent(name: str, reason: str) -> None:
     """Skip a test that needs an external agent; only the proprietary one may be missing in continuous integration."""
     if name == "claude-code":
-        pytest.skip(f"Claude Code is proprietary, and the user installs it: {reason}")
+        pytest.skip(f"Claude Code is proprietary, so this project cannot install it: {reason}")
     skip_missing(reason)
 
 

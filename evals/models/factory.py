@@ -108,14 +108,15 @@ def build_agent_model(agent: str, name: str) -> tuple[BaseChatModel, str]:
 
     `name` is openai:NAME, openai:NAME@URL, or native:NAME at the agent's own vendor. Raises ModelNameError.
     """
-    model = parse_model_name(full_name) if split_agent(full_name := f"{agent}:{name}")[0] else None
-    if model is None or model.kind not in ("openai", NATIVE):
+    kind, _, rest = name.partition(":")
+    if kind not in ("openai", NATIVE) or not rest:
         raise ModelNameError(f"{name!r:.80} (use openai:NAME, openai:NAME@URL or native:NAME)")
-    if model.kind == NATIVE:
-        return build_vendor_model(agent, model.rest), model.wire_name
+    if kind == NATIVE:
+        return build_vendor_model(agent, rest), rest
+    full_name = f"{agent}:{name}"
     endpoint = find_endpoint(full_name, {}, os.environ.get("OPENAI_BASE_URL"))
     check_key(full_name, endpoint)
-    return _build_client(endpoint, None, None), model.wire_name
+    return _build_client(endpoint, None, None), endpoint.entry.model
 
 
 def build_notes_model(

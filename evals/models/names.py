@@ -18,6 +18,8 @@ ORACLE = "builtin:oracle"
 MODEL_NAME_FORMS = "openai:NAME, replay:FILE or builtin:oracle"
 NATIVE = "native"
 """The kind of a model at the endpoint of an external agent's vendor."""
+_KINDS = ("openai", "replay", "builtin", NATIVE)
+"""Prefixes of models; the last one needs an external agent."""
 ENTRY = "entry"
 """The kind of a name without a prefix, which a models file defines."""
 _SERVER_AND_URL = re.compile(r"(.+?)@(https?://.+)", re.DOTALL)
@@ -113,7 +115,7 @@ def parse_model_name(name: str) -> ModelName:
     if model and ":" not in model and model not in AGENT_NAMES:
         return ModelName(ENTRY, model, agent)
     kind, _, rest = model.partition(":")
-    kinds = ("openai", "replay", "builtin", *((NATIVE,) if agent else ()))
+    kinds = _KINDS if agent else _KINDS[:-1]
     if kind not in kinds or not rest or (kind == "builtin" and not is_builtin(model)):
         raise unknown_model_error(name)
     return ModelName(kind, rest, agent)
@@ -127,9 +129,11 @@ def require_entry(name: str, entries: Collection[str]) -> None:
 
 
 def unknown_model_error(name: str, entries: Collection[str] = ()) -> ModelNameError:
-    agent = name.partition(":")[0]
+    agent, _, model = name.partition(":")
     if agent in AGENT_NAMES and not split_agent(name)[0]:
         return ModelNameError(f"{agent}: name the model that works for it, such as {agent}:openai:NAME")
+    if agent not in (*AGENT_NAMES, *_KINDS) and model.startswith(tuple(f"{kind}:" for kind in _KINDS)):
+        return ModelNameError(f"{name}: unknown agent {agent!r} (use {', '.join(AGENT_NAMES)})")
     known = (
         f"an entry of --models: {', '.join(entries)}" if entries else "an entry of a models file (--models)"
     )

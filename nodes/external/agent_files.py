@@ -44,7 +44,7 @@ def build_start_files(adapter: AgentAdapter, launch: Launch, directory: str) -> 
 
 
 def write_files(sandbox: Sandbox, home: str, files: Mapping[str, str]) -> None:
-    """Write files below a home directory, in the place of whatever a command has put there. Raises FileAccessError."""
+    """Write files below a home directory, and replace links, pipes and files in their way. Raises FileAccessError."""
     directories = {
         each for path in files for each in PurePosixPath(path).parents if each.is_relative_to(home)
     }

@@ -141,7 +141,7 @@ class ExternalProcess:
         self.session_id = output.session_id or launch.session_id or ""
 
     def write_files(self, files: Mapping[str, str]) -> None:
-        """Write files below the agent's home, in the place of whatever lies there. Raises ExternalAgentError."""
+        """Write files below the agent's home, and replace what is in their way. Raises ExternalAgentError."""
         try:
             write_files(self.sandbox, self._home, files)
         except FileAccessError as error:

@@ -12,10 +12,13 @@ _MAX_COMMAND_CHARS = 500
 _COMMAND_START = r"(?:^|[;&|(\n]|\bsudo\b)\s*"
 _WAITS = re.compile(rf"{_COMMAND_START}wait\b")
 _KILLS = re.compile(rf"{_COMMAND_START}(?:kill|pkill|killall|fuser)\b")
-_NOTIFICATION = re.compile(
-    r"<task-notification>.{0,400}?<task-id>([\w-]{1,40})</task-id>.{0,2000}?<status>(\w{1,20})</status>", re.S
-)
-_NOTIFICATION_CHARS = 200_000
+_NOTIFICATION = "<task-notification>"
+_TASK_ID = re.compile(r"<task-id>([\w-]{1,40})</task-id>")
+_STATUS = re.compile(r"<status>(\w{1,20})</status>")
+_NOTIFICATION_CHARS = 2_500
+_MAX_NOTIFICATIONS = 1_000
+_MAX_COMMANDS = 100
+"""Named and unnamed commands that are kept, the newest of each."""
 
 
 class CommandResult(NamedTuple):
@@ -53,12 +56,15 @@ class BackgroundCommands:
 
     def add_notification(self, text: str) -> None:
         """Forget the commands whose end the agent's own notification reports."""
-        for process_id, status in _NOTIFICATION.findall(text[:_NOTIFICATION_CHARS]):
-            if status != "running":
-                self._named.pop(process_id, None)
+        for part in text.split(_NOTIFICATION, _MAX_NOTIFICATIONS)[1:]:
+            task = _TASK_ID.search(part, 0, _NOTIFICATION_CHARS)
+            status = _STATUS.search(part, task.end(), _NOTIFICATION_CHARS) if task else None
+            if task and status and status[1] != "running":
+                self._named.pop(task[1], None)
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*self._named.values(), *self._unnamed))
+        named = list(self._named.values())[-_MAX_COMMANDS:]
+        return iter((*named, *self._unnamed[-_MAX_COMMANDS:]))
 
     def _add_shell_jobs(self, command: str) -> None:
         kills = _KILLS.search(command) is not None

@@ -123,6 +123,7 @@ def test_print_prepares_and_prints_a_command_for_the_shell(terminal: Terminal) -
         (["continue", "x", "--agent", "codex", "--sandbox", "host"], 2, "--model openai:NAME@URL"),
         (["continue", "x", "--agent", "codex", "--sandbox", "tent", "--model", "openai:m"], 2, "unknown back end 'tent'"),
         (["continue", "x", "--agent", "codex", "--sandbox", "host", "--model", "m"], 2, "use openai:NAME"),
+        (["continue", "x", "--agent", "codex", "--sandbox", "host", "--model", "foo:m"], 2, "use openai:NAME, openai:NAME@URL"),
         (["continue", "x", "--agent", "codex", "--sandbox", "host", "--model", "openai:m"], 2, "OPENAI_API_KEY is not set"),
         (["continue", "x", "--agent", "codex", "--sandbox", "host", "--model", "native:m"], 2, "OPENAI_API_KEY is not set"),
         (["continue", "x", "--agent", "codex", "--sandbox", "process", "--model", "m"], 2, "your files and your network"),

@@ -112,3 +112,28 @@ def test_claude_code_in_the_background(later: list[Any], running: tuple[str, ...
     trace = parse_trace(claude_rows("Start it.", start, claude_result(1, STARTED), *later))
     assert trace.running == running
     assert trace.task == "Start it."
+
+
+def test_each_notification_ends_its_own_command() -> None:
+    commands = BackgroundCommands()
+    for process_id in ("a", "b", "c"):
+        commands.add_result({}, CommandResult(f"serve {process_id}", process_id))
+    ends = [("a", "completed"), ("b", "running"), ("c", "failed")]
+    commands.add_notification(
+        "\n".join(
+            f"<task-notification><task-id>{process_id}</task-id><status>{status}</status></task-notification>"
+            for process_id, status in ends
+        )
+    )
+    assert list(commands) == ["serve b"]
+
+
+def test_the_newest_commands_are_kept() -> None:
+    commands = BackgroundCommands()
+    for number in range(500):
+        commands.add_result({}, CommandResult(f"serve {number}", str(number)))
+        commands.add_result({}, CommandResult(f"watch {number} &"))
+    assert list(commands) == [
+        *(f"serve {number}" for number in range(400, 500)),
+        *(f"watch {number} &" for number in range(400, 500)),
+    ]

@@ -1,4 +1,4 @@
-"""An agent's files replace whatever a command has put in their place."""
+"""An agent's files replace the links, pipes and files in their way."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from langgraph_takeover.sandbox.storage.removal import remove_tree
 
 from ...conftest import skip_missing
 from ..conftest import open_kit
-from .ordinary_user import make_user_directory, run_python_as_user
+from ..ordinary_user import make_user_directory, run_python_as_user
 
 ROOT = Path(__file__).parents[3]
 

@@ -19,7 +19,7 @@ from langgraph_takeover.sandbox.interface import ProgramMount, SandboxSpec, Sand
 
 from ...conftest import skip_missing
 from ..conftest import disable_overlays, open_kit
-from .ordinary_user import make_user_directory, run_python_as_user
+from ..ordinary_user import make_user_directory, run_python_as_user
 
 
 @pytest.fixture(scope="module")

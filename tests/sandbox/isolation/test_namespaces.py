@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +17,10 @@ from langgraph_takeover.sandbox.backends.host import HostBackend
 from langgraph_takeover.sandbox.contract import check_output, run
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 from langgraph_takeover.sandbox.isolation import namespaces
-from langgraph_takeover.sandbox.storage import host_directories
-from langgraph_takeover.sandbox.storage.removal import remove_tree
 
 from ...conftest import skip_missing
 from ..conftest import open_kit
+from ..ordinary_user import make_user_directory, run_python_as_user
 
 ROOT = Path(__file__).parents[3]
 RESTLESS = Path(__file__).with_name("restless.py")
@@ -234,35 +231,9 @@ sandbox.remove_stale_resources("host", "anybody")
 
 
 def test_as_an_ordinary_user(repository: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("not started by root: every other test here is an ordinary user's already")
-    uid = 54_321
-    directory = Path(tempfile.mkdtemp(prefix="takeover-user-", dir="/var/tmp"))
-    try:
+    with make_user_directory() as directory:
         subprocess.run(["cp", "-a", repository, RESTLESS, directory], check=True)
-        subprocess.run(["chown", "-R", f"{uid}:{uid}", directory], check=True)
-        done = subprocess.run(
-            [
-                *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"),
-                *(
-                    sys.executable,
-                    "-c",
-                    _AS_ANYBODY,
-                    str(directory / repository.name),
-                    str(directory / RESTLESS.name),
-                ),
-            ],
-            env={
-                "PATH": os.defpath,
-                "HOME": str(directory),
-                host_directories.ROOT_VARIABLE: str(directory / "home"),
-            },
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
+        shown = run_python_as_user(
+            directory, "-c", _AS_ANYBODY, directory / repository.name, directory / RESTLESS.name
         )
-        expected = [f"{kind} True" for kind in ("fork", "vfork", "trace", "threads")]
-        assert done.stdout.splitlines() == expected, done.stderr
-    finally:
-        remove_tree(directory)
+    assert shown.splitlines() == [f"{kind} True" for kind in ("fork", "vfork", "trace", "threads")]

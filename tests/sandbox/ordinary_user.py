@@ -10,20 +10,20 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from langgraph_takeover.sandbox.storage import host_directories
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 
-_ROOT = Path(__file__).parents[3]
+from ..conftest import skip_missing
+
+_ROOT = Path(__file__).parents[2]
 _UID = 54_321
 
 
 @contextlib.contextmanager
 def make_user_directory() -> Iterator[Path]:
-    """Provide a directory for the files of an ordinary user; skips the test unless root runs it."""
+    """Provide a directory for the files of an ordinary user. Without root, skips the test; in CI, fails it."""
     if os.geteuid() != 0:
-        pytest.skip("not started by root: every other test here is an ordinary user's already")
+        skip_missing("requires root, to become an ordinary user (without root, the other tests run as one)")
     directory = Path(tempfile.mkdtemp(prefix="takeover-user-", dir="/var/tmp"))
     directory.chmod(0o711)
     try:
