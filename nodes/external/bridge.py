@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Literal
 
@@ -94,7 +95,9 @@ class Bridge:
         self._main_model: str | None = None
         self._body_limit = self._limits.body_bytes
         self._bug: Exception | None = None
-        self._parsing = threading.Lock()
+        # One thread for all bodies, because glibc keeps up to 64 MiB of freed memory for each thread; parsing one body
+        # needs several times its size.
+        self._parser = ThreadPoolExecutor(1, thread_name_prefix="bridge-parser")
         self._rate = TokenBucket(self._limits.requests_per_s, self._limits.requests_per_s)
         rate, burst = self._limits.body_bytes_per_s, self._limits.body_bytes
         self._byte_rates = {is_expected: TokenBucket(rate, burst) for is_expected in (False, True)}
@@ -148,6 +151,7 @@ class Bridge:
         if held is not None:
             held.drop()
         self._server.close()
+        self._parser.shutdown(wait=False)
         with self._changed:
             self._changed.notify_all()
 
@@ -206,7 +210,7 @@ class Bridge:
             raise HttpRefusalError(404, "path", f"unknown path (requests go to {MODEL_PATHS[self._api]})")
         if head.method != "POST":
             raise HttpRefusalError(405, "method", "this path has POST only")
-        body = connection.read_body(head, self._body_limit)
+        body = self._parser.submit(bytes, connection.read_body(head, self._body_limit)).result()
         request = replace(self._parse(body), wire=WireRequest(head.target, head.headers, body))
         if is_count:
             count = {"input_tokens": estimate_request_tokens(request)}
@@ -242,9 +246,9 @@ class Bridge:
         longest_s = math.inf if may_be_expected else self._limits.side_wait_s
         self._wait(self._byte_rates[may_be_expected].take(len(body), max_wait_s=longest_s))
         try:
-            # One at a time: parsing needs several times the memory of the body.
-            with self._parsing:
-                request = parse_request(self._api, body, accept_images=self._passes_on)
+            request = self._parser.submit(
+                parse_request, self._api, body, accept_images=self._passes_on
+            ).result()
             if self._passes_on:
                 check_vendor_request(request, self._main_model)
         except RequestError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import select
 import socket
 import time
@@ -90,8 +91,11 @@ class HttpConnection:
         }
         return RequestHead(event.method.decode("latin-1"), event.target.decode("latin-1"), shown)
 
-    def read_body(self, head: RequestHead, limit: int) -> bytes:
-        """Receive a body of at most `limit` bytes. Raises HttpRefusalError or PeerLostError."""
+    def read_body(self, head: RequestHead, limit: int) -> memoryview:
+        """Receive a body of at most `limit` bytes. Raises HttpRefusalError or PeerLostError.
+
+        Its memory is mapped, and returns to the system with the last reference to it.
+        """
         too_large = HttpRefusalError(413, "body size", f"the body is larger than {limit:,} bytes")
         if head.headers.get("content-encoding", "identity").lower() != "identity":
             raise HttpRefusalError(
@@ -103,18 +107,19 @@ class HttpConnection:
         )
         if length > limit:
             raise too_large
-        body, pieces = bytearray(), 0
+        body, pieces = mmap.mmap(-1, max(length, 1)), 0
         with self._wait_for_peer():
             while not isinstance(event := self._next_event(), h11.EndOfMessage):
                 if not isinstance(event, h11.Data):
                     raise PeerLostError("the connection ended within a request")
                 pieces += 1
-                if len(body) + len(event.data) > limit or pieces > _MAX_PIECES:
+                received = body.tell() + len(event.data)
+                if received > limit or pieces > _MAX_PIECES:
                     raise too_large
-                if len(body) + len(event.data) > self._limits.small_body_bytes and not self._reserved:
+                if received > self._limits.small_body_bytes and not self._reserved:
                     self._reserve(length)
-                body += event.data
-        return bytes(body)
+                body.write(event.data)
+        return memoryview(body)[: body.tell()]
 
     def _reserve(self, count: int) -> None:
         """Wait for memory, which is no time of the peer."""

@@ -287,6 +287,6 @@ def test_a_flood_delays_the_agent_but_does_not_end_it(
     assert (outcome.status, outcome.steps) == (RunStatus.FINISHED, 4)
     memory, threads, files = map(max, zip(*peak, strict=True))
     print(f"{kind}: {(memory - before) / 1e6:.0f} MB, {threads} threads, {files} descriptors")
-    assert memory - before < 300 * 1024**2
+    assert memory - before < 200 * 1024**2
     assert threads < 50
     assert files < 200
