@@ -27,8 +27,11 @@ def size(bench: RunHarness) -> int:
         with contextlib.closing(sqlite3.connect(file)) as connection:
             assert connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
         return file.stat().st_size
-    engine = create_engine(bench.home.ledger.url.replace("postgresql://", "postgresql+psycopg://"))
+    url = bench.home.ledger.url.replace("postgresql://", "postgresql+psycopg://")
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
+        # Otherwise the size depends on whether the automatic vacuum has run.
+        connection.execute(text("VACUUM FULL"))
         tables = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relkind = 'r' AND relname ~ '^(check|take)'"
         found = int(connection.execute(text(tables)).scalar_one())
     engine.dispose()
