@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import subprocess
 from collections.abc import Sequence
@@ -32,8 +33,16 @@ for path; do
     done
 done
 """
-# Arguments, for each mount: options, the directory, the mount point.
-_MOUNT_SCRIPT = 'while [ $# -gt 0 ]; do mount --bind -o "$1" -- "$2" "$3" || exit; shift 3; done'
+# Arguments, for each mount: options, the directory, the mount point. The kernel refuses to bind a directory without the
+# file systems below it if these were mounted before the namespaces were made.
+_MOUNT_SCRIPT = """
+while [ $# -gt 0 ]; do
+    mount --bind -o "$1" -- "$2" "$3" 2>/dev/null || mount --rbind -o "$1" -- "$2" "$3" || exit
+    shift 3
+done
+"""
+# Arguments: mount points below programs.
+_HIDE_SCRIPT = 'for path; do mount -t tmpfs -o ro,size=4k,mode=755 none "$path" || exit; done'
 
 
 def require_programs(programs: Sequence[ProgramMount]) -> None:
@@ -113,6 +122,15 @@ def _mount(
     )
     for program, target in zip(programs, targets, strict=True):
         _verify(program, target, holder.first_pid)
+    if below := [each for target in targets for each in _list_mounts_below(target, holder.first_pid)]:
+        _run([*entry, "sh", "-c", _HIDE_SCRIPT, "sh", *below], "unmount the file systems below the programs")
+
+
+def _list_mounts_below(directory: Path, first_pid: int) -> list[str]:
+    """List the mount points below a directory, as a process sees them."""
+    points = (line.split()[4] for line in Path(f"/proc/{first_pid}/mountinfo").read_bytes().splitlines())
+    paths = (re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), each) for each in points)
+    return [os.fsdecode(each) for each in paths if each.startswith(os.fsencode(f"{directory}/"))]
 
 
 def program_directory(program: ProgramMount) -> Path:
