@@ -167,6 +167,7 @@ def test_a_run_without_points_is_reported(run_main: RunCommand, tmp_path: Path) 
     assert "Nothing to compare: no predecessor reached a handoff point." in done.stdout
 
 
+@pytest.mark.slow
 def test_the_runtime_s_secrets_reach_no_sandbox_and_no_file(
     takeover: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def small(run_main: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return out
 
 
+@pytest.mark.slow
 def test_kill_and_resume(small: Path, takeover: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start_takeover(*SMALL, "--out", out, "--workers", "2")

@@ -18,6 +18,8 @@ from langgraph_takeover.handoff.views.recall import recall_events
 
 from .conftest import ROOT, RunCommand, read_rows
 
+pytestmark = pytest.mark.slow
+
 TASK = "ledger__ledger-12"
 GOLD, HIDDEN, PATCH = "gold_canary_9c1e", "test_hidden_canary_4b7d", "patch_canary_27fa"
 RECIPIENTS = (Recipient(protocol="text"), Recipient(protocol="native"))

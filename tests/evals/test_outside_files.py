@@ -144,6 +144,7 @@ def _call_command(
     assert is_usage or len(done.stderr.splitlines()) <= 2, (case, done.stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("reader", READERS)
 def test_any_file_is_reported_in_lines(directory: Path, reader: str) -> None:

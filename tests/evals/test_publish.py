@@ -10,6 +10,8 @@ from langgraph_takeover.evals.publish import main
 
 from .conftest import assert_refused, call_main, read_rows
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def dataset(complete_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -20,7 +22,6 @@ def dataset(complete_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return out
 
 
-@pytest.mark.slow
 def test_the_folder_loads_as_a_dataset(dataset: Path, complete_run: Path, tmp_path: Path) -> None:
     from datasets import load_dataset
 
@@ -33,7 +34,6 @@ def test_the_folder_loads_as_a_dataset(dataset: Path, complete_run: Path, tmp_pa
     assert json.loads(loaded[0]["rediscovery"]) == first["rediscovery"]
 
 
-@pytest.mark.slow
 def test_swebench_reads_the_predictions(dataset: Path, complete_run: Path) -> None:
     from swebench.harness.utils import get_predictions_from_file
 
@@ -58,7 +58,6 @@ def test_the_card_names_data_without_an_llm(dataset: Path) -> None:
     assert "No LLM: builtin:oracle" in card
 
 
-@pytest.mark.slow
 def test_usage_errors(complete_run: Path, dataset: Path, tmp_path: Path) -> None:
     assert_refused(call_main(main, complete_run, "--out", dataset), "already exists (use a new directory)")
     assert_refused(

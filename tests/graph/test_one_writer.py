@@ -207,9 +207,8 @@ def test_a_holder_that_lost_its_lease_writes_nothing_any_more(writer_bench: Writ
     assert find_run_processes(host_directories.runs_directory() / writer_bench.directory.parent.name) == {}
 
 
-@pytest.mark.parametrize(
-    "where", ["command", *(pytest.param(each, marks=pytest.mark.slow) for each in ("model-2", "directory"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["command", "model-2", "directory"])
 def test_a_returning_holder_does_not_disturb_the_new_one(writer_bench: WriterBench, where: str) -> None:
     writer_bench.hold(where)
     away = writer_bench.start(lease_s=1.0)

@@ -364,6 +364,7 @@ def test_no_text_anywhere_is_more_than_data(part: str, text: str) -> None:
     check({part: text})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
 def test_no_text_everywhere_is_more_than_data(text: str) -> None:
     check(dict.fromkeys(PARTS, f"a{text}b{text}"))
@@ -470,7 +471,7 @@ def test_no_spelling_of_the_tag_passes(tag: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("token", [*TOKENS, *CASED_TOKENS])
 @given(st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_no_spelling_of_a_chat_templates_token_passes(token: str, data: st.DataObject) -> None:
     text = f"a {data.draw(spelt(token, cases=token not in CASED_TOKENS))} b"
     assert as_read(token) not in as_read(neutralize(text)), ascii(neutralize(text))
@@ -486,7 +487,7 @@ def test_every_chat_templates_token_is_written_out(token: str) -> None:
     "words", [f"\n{END_OF_WORK}", "\n# Task", "\n## Observed\n", "\n**Continuation state:**", "\nTask\n===\n"]
 )
 @given(st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_no_spelling_of_a_heading_passes(words: str, data: st.DataObject) -> None:
     text = f"a{''.join(c if c in chr(10) else data.draw(spelt(c)) for c in words)}\nb"
     assert sections(quote_text(text)) == [], ascii(quote_text(text))
