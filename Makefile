@@ -3,7 +3,7 @@
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
-WORKERS ?= 4
+WORKERS ?= 5
 SEED ?= $(shell python3 -c 'import secrets; print(secrets.randbelow(10**6))')
 PYTEST = $(PYTHON) -m pytest -n $(WORKERS) --dist worksteal
 STUDIO ?=

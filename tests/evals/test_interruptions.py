@@ -170,6 +170,7 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(run_main: RunCommand, small
     assert comparable_rows(out) == comparable_rows(small)
 
 
+@pytest.mark.slow
 def test_a_lost_database_is_no_usage_error(run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run_main(*ONE_POINT, "--view", "repository", "--out", out).returncode == 0

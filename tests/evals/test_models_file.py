@@ -98,6 +98,7 @@ def test_rows_have_costs_and_the_window_of_the_entry(study: Path) -> None:
     assert summary["views"]["structured"]["cost_usd"] == pytest.approx(1.2e-3)
 
 
+@pytest.mark.slow
 def test_the_run_keeps_the_entries_that_it_uses_without_a_key(study: Path) -> None:
     config = load_config(study / "out")
     assert list(config.models) == ["worker", "writer"]
@@ -150,6 +151,7 @@ def test_a_missing_key_is_found_before_work(
     assert len(server.requests) == before
 
 
+@pytest.mark.slow
 def test_a_later_study_has_the_entries_of_the_one_that_it_reuses(
     study: Path, run_main: RunCommand, tmp_path: Path, server: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

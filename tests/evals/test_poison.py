@@ -273,6 +273,7 @@ def test_views_show_their_injections(record: HandoffRecord, name: str, view: str
     assert is_shown(messages, plant, substitutions) == (view in SHOWN[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", load_injections())
 def test_an_injection_leaves_evidence_unchanged(record: HandoffRecord, name: str) -> None:
     plant = load_injections()[name]

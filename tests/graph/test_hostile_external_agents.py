@@ -181,6 +181,7 @@ KILL_LATER = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("snapshots", ["step", pytest.param("never", marks=pytest.mark.slow)])
 def test_an_agent_that_is_killed_at_its_request_resumes_as_after_a_crash(
     bench: RunHarness, agent: ExternalAgent, snapshots: Any

@@ -237,6 +237,7 @@ def test_errors_are_one_line(record: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line(record: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         for arguments in (("show", record), ("show", record, "--view", "trace"), ("verify", record)):

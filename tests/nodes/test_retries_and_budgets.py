@@ -97,6 +97,7 @@ def test_no_pause_outlasts_the_deadline(chat_server: ChatServer) -> None:
     assert 1 < len(chat_server.requests) < 10
 
 
+@pytest.mark.slow
 def test_a_truncated_reply_is_retried(chat_server: ChatServer) -> None:
     truncated, whole = chat_server.reply("ls -", finish_reason=None), chat_server.reply("whole")
     chat_server.answer = answer_in_turn(truncated, truncated, whole)

@@ -188,6 +188,7 @@ def list_embedded_programs() -> list[str]:
     return ["process"] if unavailable_reason() else ["process", "host"]
 
 
+@pytest.mark.slow
 def test_leftovers_of_a_killed_run_are_listed_and_then_removed(harness: GcHarness) -> None:
     dead, living = new_owner(), new_owner()
     doomed, beside = (
@@ -235,6 +236,7 @@ def test_bases_are_removed_only_on_request_and_without_a_live_run(harness: GcHar
     assert answer(harness.run(new_owner(), "process")) == "kept\n"
 
 
+@pytest.mark.slow
 def test_one_owner_by_name_and_the_rest_by_two_collectors_at_once(harness: GcHarness) -> None:
     named, *others = (new_owner() for _ in range(3))
     for owner in (named, *others):

@@ -388,6 +388,7 @@ def test_resuming_from_a_checkpoint_restores_its_sandbox_state(studio: Studio) -
         assert len(observations(stream)) == observation_count
 
 
+@pytest.mark.slow
 def test_a_fork_with_an_edited_state_restores_the_sandbox_of_its_parent(studio: Studio) -> None:
     thread = studio.thread()
     studio.run(thread, context=choices("notes"))

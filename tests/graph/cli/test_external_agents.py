@@ -59,6 +59,7 @@ def terminal(tmp_path: Path) -> Terminal:
     return Terminal(tmp_path)
 
 
+@pytest.mark.slow
 def test_capture_continue_undo_discard(terminal: Terminal) -> None:
     before = describe_tree(terminal.repository), describe_tree(terminal.home)
     captured = terminal.run("capture", "--agent", "codex")

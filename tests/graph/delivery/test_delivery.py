@@ -265,6 +265,7 @@ def test_a_chain_is_rolled_back_in_reverse(bench: RunHarness) -> None:
     assert bench.resume(scripted_model("", FIX, DONE)).stop_reason == "finished"
 
 
+@pytest.mark.slow
 def test_a_handoff_cycle_without_progress_is_refused(bench: RunHarness) -> None:
     found = offer_first_record(bench)
     names = ["writer", "tester"]

@@ -282,6 +282,7 @@ def test_snapshots_are_saved_found_and_removed(ledger: Ledger) -> None:
     other.release()
 
 
+@pytest.mark.slow
 def test_processes_open_a_fresh_database_at_once(url: str) -> None:
     with contextlib.ExitStack() as stack:
         opening = [stack.enter_context(python(_OPENER, url, f"thread {n}")) for n in range(3)]

@@ -553,6 +553,7 @@ def test_damaged_recordings_never_crash_the_readers(recordings: list[Any], data:
         annotate_steps(trace)
 
 
+@pytest.mark.slow
 def test_a_truncated_run_has_the_points_of_its_events(recordings: list[Any]) -> None:
     """The inference of an action never depends on later events."""
     mini_runs = [r for r in recordings if isinstance(r, dict) and "messages" in r][:12]

@@ -28,6 +28,7 @@ def test_records_of_a_run_are_complete(copy_harness: RunHarness) -> None:
         assert verify_record(copy_harness.store.directory(name)) == Verification(())
 
 
+@pytest.mark.slow
 def test_records_of_runs_on_layers_are_complete(layer_harness: RunHarness) -> None:
     for name in layer_harness.store.list_ids():
         assert verify_record(layer_harness.store.directory(name)) == Verification(())

@@ -371,6 +371,7 @@ def test_no_text_everywhere_is_more_than_data(text: str) -> None:
     check(dict.fromkeys(PARTS, text))
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(PARTS), ANYTHING), st.none() | ANYTHING.filter(bool))
 @settings(max_examples=60, deadline=None)
 def test_no_texts_together_are_more_than_data(parts: dict[str, str], note: str | None) -> None:

@@ -211,6 +211,7 @@ def test_replies_of_bound_models_are_limited_too() -> None:
             ask_model(bound, HELLO, timeout_s=20)
 
 
+@pytest.mark.slow
 def test_memory_stays_small_while_a_compression_bomb_is_read() -> None:
     script = """
 import sys

@@ -335,6 +335,7 @@ print(live_sandbox.snapshot(store).result().model_dump_json(), flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_snapshot_is_absent_or_complete(host: Kit, tmp_path: Path) -> None:
     owner = f"test-{secrets.token_hex(4)}"
     spec = host.spec(owner=owner).model_dump_json()

@@ -238,6 +238,7 @@ print(json.dumps({{"outputs": outputs, "heard": heard}}))
 """
 
 
+@pytest.mark.slow
 def test_as_an_ordinary_user(repository: Path) -> None:
     with make_user_directory() as directory:
         subprocess.run(["cp", "-a", repository, directory / "testbed"], check=True)

@@ -230,6 +230,7 @@ sandbox.remove_stale_resources("host", "anybody")
 """
 
 
+@pytest.mark.slow
 def test_as_an_ordinary_user(repository: Path) -> None:
     with make_user_directory() as directory:
         subprocess.run(["cp", "-a", repository, RESTLESS, directory], check=True)
