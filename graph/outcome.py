@@ -44,6 +44,11 @@ _STATUS_OF_REASON: dict[StopReason, RunStatus] = {
 }
 
 
+def get_run_status(stop_reason: StopReason | None) -> RunStatus:
+    """Return the status of a run that does not wait."""
+    return RunStatus.STOPPED if stop_reason is None else _STATUS_OF_REASON.get(stop_reason, RunStatus.STOPPED)
+
+
 class Outcome(Frozen):
     """The result of one call that ran a thread.
 
@@ -90,9 +95,7 @@ class Outcome(Frozen):
         """The status of the run."""
         if self.waiting is not None:
             return RunStatus.WAITING
-        if self.stop_reason is None:
-            return RunStatus.STOPPED
-        return _STATUS_OF_REASON.get(self.stop_reason, RunStatus.STOPPED)
+        return get_run_status(self.stop_reason)
 
     @cached_property
     def events(self) -> tuple[Event, ...]:

@@ -95,7 +95,9 @@ def _run_children(
     node_context = contextvars.copy_context()
     results = runner.run(
         assignments,
-        should_stop=lambda: runtime.drain_requested or session.is_closed,
+        find_stop=lambda: (
+            session.stop_mode or ("step" if runtime.drain_requested or session.is_closed else None)
+        ),
         report=lambda event, **fields: node_context.copy().run(
             report_progress, runtime, event, state, **fields
         ),
