@@ -220,7 +220,7 @@ def _child_result(outcome: Outcome) -> ChildResult:
         thread=outcome.thread,
         stop_reason=outcome.stop_reason,
         message=message,
-        patch=outcome.patch,
+        patch=outcome.diff_from_base,
         problem=outcome.patch_error or "",
         steps=outcome.steps,
         prompt_tokens=outcome.prompt_tokens,

@@ -48,7 +48,7 @@ class ChildResult(Frozen):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     uncounted_calls: int = 0
-    cost: float = 0.0
+    cost: float | None = None
     seconds: float = 0.0
 
 
