@@ -97,7 +97,9 @@ def time_runtime(
 ) -> RunTiming:
     model = kind(command=shell_command, steps=steps, call_times=[])
     directory = make_testbed(work / "base", files=1).directory
-    spec = SandboxSpec(backend=sandbox.default_backend(), directory=directory, owner="benchmark")
+    spec = SandboxSpec(
+        backend=sandbox.default_backend(allow_process=True), directory=directory, owner="benchmark"
+    )
     bytes_before = _measure_database_bytes(work, database)
     with open_home(work / "home", database) as home:
         agent: Any = {"model": model, "sandbox": spec, "points": (), "max_steps": steps + 1}

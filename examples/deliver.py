@@ -51,7 +51,7 @@ def main(directory: str, mode: str = "") -> None:
             assert delivered.outcome is not None
             outcome = delivered.outcome
         run_handoff_cli("history", handoff.id, "--home", directory)
-    print(f"{outcome.thread}: {outcome.stop_reason} after {outcome.steps} steps\n{outcome.patch}")
+    print(f"{outcome.thread}: {outcome.stop_reason} after {outcome.steps} steps\n{outcome.diff_from_base}")
 
 
 if __name__ == "__main__":

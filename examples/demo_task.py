@@ -31,7 +31,7 @@ def sandbox_spec(directory: str | Path) -> SandboxSpec:
     """
     work = Path(directory).absolute() / "checkout"
     TASK.check_out(work)
-    return TASK.build_spec(default_backend(), "examples", work)
+    return TASK.build_spec(default_backend(allow_process=True), "examples", work)
 
 
 def _play_swarm_agent(messages: list[BaseMessage], tools: list[str]) -> AIMessage:

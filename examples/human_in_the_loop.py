@@ -36,7 +36,7 @@ def main(directory: str) -> None:
                 outcome = run.resume(ask_reviewer(outcome.waiting))
         if outcome.stop_reason == "handoff":
             outcome = take_over(home, "successor", record_id=outcome.records[-1], **agent)
-    print(f"{outcome.thread}: {outcome.stop_reason} after {outcome.steps} steps\n{outcome.patch}")
+    print(f"{outcome.thread}: {outcome.stop_reason} after {outcome.steps} steps\n{outcome.diff_from_base}")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def main(directory: str, view: str = "trace") -> None:
     print(
         f"{successor.stop_reason} after {successor.steps} more steps, {successor.prompt_tokens:,} prompt tokens"
     )
-    print(successor.patch)
+    print(successor.diff_from_base)
 
 
 if __name__ == "__main__":

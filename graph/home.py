@@ -7,13 +7,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 from langchain_core.runnables import RunnableConfig
 
+from langgraph_takeover.graph.checkpoints.inspection import is_waiting
 from langgraph_takeover.graph.checkpoints.savers import Saver, open_saver
 from langgraph_takeover.graph.errors import ThreadNotFoundError
-from langgraph_takeover.handoff.ledger import Ledger, LedgerUnavailableError, acquire, leases, snapshots
+from langgraph_takeover.graph.outcome import get_run_status
+from langgraph_takeover.handoff.ledger import (
+    Ledger,
+    LedgerUnavailableError,
+    acquire,
+    leases,
+    snapshots,
+    stops,
+)
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import (
@@ -32,6 +41,10 @@ from langgraph_takeover.sandbox.storage.removal import remove_tree, set_aside
 
 DATABASE_FILE = "takeover.sqlite"
 _MAX_SNAPSHOT_S = 24 * 3600.0
+ThreadStatus = Literal[
+    "empty", "running", "stopping", "stopped", "waiting", "finished", "handed_over", "failed"
+]
+"""What happens on a thread: `RunStatus`, and `running` or `stopping` while a process holds it, and `empty` before that."""
 
 
 class CheckpointInfo(NamedTuple):
@@ -96,7 +109,7 @@ class Home:
                 SandboxUnavailableError
             ):  # a caller that needs a sandbox gets the error later
                 _stop_stale_sandbox(lease.previous_place)
-            with open_saver(self.ledger, lease) as saver, session.explain_fencing():
+            with open_saver(self.ledger, lease) as saver, session.explain_fencing(), session.explain_stop():
                 yield session, saver
         finally:
             session.close()
@@ -138,6 +151,26 @@ class Home:
             raise ThreadNotFoundError(
                 f"thread not found: {thread!r} ({self._describe_other_threads(thread)})"
             )
+
+    def stop(self, thread: str, *, now: bool = False) -> bool:
+        """Stop the run on a thread, in whatever process or thread it is; return whether one is running there.
+
+        It ends after its current step; with `now` at once, and the running command or model call is repeated by
+        `resume`. This returns before the run has ended: `status` reports it. Raises ThreadNotFoundError.
+        """
+        self.require_thread(thread)
+        return stops.request_stop(self.ledger, thread, "now" if now else "step")
+
+    def status(self, thread: str) -> ThreadStatus:
+        """Return the status of a thread. Raises ThreadNotFoundError."""
+        self.require_thread(thread)
+        if leases.is_held(self.ledger, thread):
+            return "stopping" if stops.read_stop(self.ledger, thread) else "running"
+        stored = self.saver.get_tuple(_config(thread))
+        if stored is None:
+            return "empty"
+        values = stored.checkpoint["channel_values"]
+        return "waiting" if is_waiting(stored) else get_run_status(values.get("stop_reason")).value
 
     def remove_unused_snapshots(self, *, is_exclusive: bool = False) -> int:
         """Remove snapshots that no checkpoint and no record uses; return the number of removed directories.

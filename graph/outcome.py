@@ -44,6 +44,11 @@ _STATUS_OF_REASON: dict[StopReason, RunStatus] = {
 }
 
 
+def get_run_status(stop_reason: StopReason | None) -> RunStatus:
+    """Return the status of a run that does not wait."""
+    return RunStatus.STOPPED if stop_reason is None else _STATUS_OF_REASON.get(stop_reason, RunStatus.STOPPED)
+
+
 class Outcome(Frozen):
     """The result of one call that ran a thread.
 
@@ -72,14 +77,18 @@ class Outcome(Frozen):
     completion_tokens: int = 0
     uncounted_calls: int = 0
     """Calls, failed attempts included, whose tokens the endpoint did not report."""
-    cost: float = 0.0
-    """In the currency of `prices`; 0 without prices."""
+    cost: float | None = None
+    """In the currency of `prices`; None without prices, and before the first call."""
     seconds: float = 0.0
     """Time spent in model calls and actions."""
+    answer: str | None = None
+    """The message with which the agent finished; None if it has not finished."""
     patch: str = ""
-    """Difference from the task's base commit."""
+    """What this run changed, as a patch for git: the difference from its start, such as a record's sandbox."""
+    diff_from_base: str = ""
+    """Difference from the task's base commit, with the work of all predecessors."""
     patch_error: str | None = None
-    """The reason for a missing patch."""
+    """The reason for missing patches."""
     predecessor: Outcome | None = None
     """Under the policy `takeover`: the outcome of the run that handed over to this one."""
     state: AgentState = Field(repr=False)
@@ -90,9 +99,7 @@ class Outcome(Frozen):
         """The status of the run."""
         if self.waiting is not None:
             return RunStatus.WAITING
-        if self.stop_reason is None:
-            return RunStatus.STOPPED
-        return _STATUS_OF_REASON.get(self.stop_reason, RunStatus.STOPPED)
+        return get_run_status(self.stop_reason)
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
@@ -103,7 +110,7 @@ class Outcome(Frozen):
 def build_outcome(session: Session, state: AgentState, interrupts: Any = ()) -> Outcome:
     """Save the sandbox and return the outcome of a thread in that state."""
     session.save_current_state()
-    patch, patch_error = _compute_patch(session, state)
+    patch, diff_from_base, patch_error = _compute_patches(session, state)
     return Outcome(
         thread=session.thread,
         stop_reason=state.get("stop_reason"),
@@ -112,17 +119,36 @@ def build_outcome(session: Session, state: AgentState, interrupts: Any = ()) -> 
         periodic_records=tuple(state.get("periodic_records", ())),
         steps=state.get("steps", 0),
         **state.get("spent", NO_SPENDING),
+        answer=_find_answer(state),
         patch=patch,
+        diff_from_base=diff_from_base,
         patch_error=patch_error,
         state=state,
     )
 
 
-def _compute_patch(session: Session, state: AgentState) -> tuple[str, str | None]:
+def _find_answer(state: AgentState) -> str | None:
+    if state.get("stop_reason") != "finished" or not state.get("events"):
+        return None
+    last = Event.model_validate(state["events"][-1])
+    return last.arguments.get("message", last.text)
+
+
+def _compute_patches(session: Session, state: AgentState) -> tuple[str, str, str | None]:
+    """Return the difference from the run's start, that from the base commit, and the reason if there is none."""
     if "sandbox_state" not in state:
-        return "", "no patch: the run has not started"
+        return "", "", "no patch: the run has not started"
     try:
         base = TaskBrief.model_validate(state["task"]).base_commit
-        return patch_since(session.enter_state(state["sandbox_state"]), base), None
+        sandbox = session.enter_state(state["sandbox_state"])
+        whole = patch_since(sandbox, base)
     except (RepositoryError, SnapshotNotFoundError) as error:
-        return "", f"no patch: {error}"
+        return "", "", f"no patch: {error}"
+    before = state.get("start", {}).get("patch", "")
+    if before is None:
+        return "", whole, "no patch: at its start, the repository differed too much from its commit"
+    try:
+        own = "" if whole == before else patch_since(sandbox, base, before) if before else whole
+    except RepositoryError as error:
+        return "", whole, f"no patch: {error}"
+    return own, whole, None

@@ -26,6 +26,7 @@ from langgraph_takeover.handoff.ledger import (
 )
 from langgraph_takeover.handoff.ledger.handoffs import HandoffNotFoundError, IllegalTransitionError
 from langgraph_takeover.handoff.ledger.idempotency import KeyReusedError
+from langgraph_takeover.handoff.ledger.stops import RunStoppedError
 from langgraph_takeover.handoff.readers.external.session_files import SessionError
 from langgraph_takeover.handoff.readers.recorded_run import TraceError
 from langgraph_takeover.handoff.records.archive import RecordExistsError
@@ -75,6 +76,7 @@ __all__ = [
     "RecordNotTakenError",
     "RepositoryError",
     "RollbackError",
+    "RunStoppedError",
     "SandboxUnavailableError",
     "SessionError",
     "SettingsError",

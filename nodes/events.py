@@ -104,10 +104,16 @@ def add_usage(
     return Spending(
         prompt_tokens=spent["prompt_tokens"] + (usage.prompt_tokens or 0),
         completion_tokens=spent["completion_tokens"] + (usage.completion_tokens or 0),
-        cost=spent["cost"] + (context.prices.compute_cost(usage) if context.prices else 0.0),
+        cost=add_costs(spent["cost"], context.prices.compute_cost(usage) if context.prices else None),
         seconds=spent["seconds"] + seconds,
         uncounted_calls=spent.get("uncounted_calls", 0) + uncounted_calls,
     )
+
+
+def add_costs(*costs: float | None) -> float | None:
+    """Return the sum of the known costs; None if none is known."""
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if known else None
 
 
 def find_spent_limit(spent: Spending, context: AgentContext) -> StopReason | None:
@@ -115,7 +121,7 @@ def find_spent_limit(spent: Spending, context: AgentContext) -> StopReason | Non
     tokens = spent["prompt_tokens"] + spent["completion_tokens"]
     if context.max_tokens is not None and tokens >= context.max_tokens:
         return "max_tokens"
-    if context.max_cost is not None and spent["cost"] >= context.max_cost:
+    if context.max_cost is not None and (spent["cost"] or 0.0) >= context.max_cost:
         return "max_cost"
     return "max_seconds" if spent["seconds"] >= context.max_seconds else None
 

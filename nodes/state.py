@@ -12,7 +12,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from langgraph_takeover.handoff.records.record import ExternalSession, TaskBrief
-from langgraph_takeover.handoff.text.redaction import redact_known_secrets
+from langgraph_takeover.handoff.text.redaction import redact, redact_known_secrets
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
 from langgraph_takeover.handoff.views.team import TurnPass
 from langgraph_takeover.nodes.context.settings import shorten_value
@@ -79,15 +79,15 @@ class Spending(TypedDict):
 
     prompt_tokens: int
     completion_tokens: int
-    cost: float
-    """Cost of the model calls, in the currency of the prices; 0 without prices."""
+    cost: float | None
+    """Cost of the model calls, in the currency of the prices; None without prices."""
     seconds: float
     """Time spent in model calls and actions, without the time between a crash and the resume."""
     uncounted_calls: NotRequired[int]
     """Calls, failed attempts included, whose tokens the endpoint did not report; states of older versions lack it."""
 
 
-NO_SPENDING = Spending(prompt_tokens=0, completion_tokens=0, cost=0.0, seconds=0.0, uncounted_calls=0)
+NO_SPENDING = Spending(prompt_tokens=0, completion_tokens=0, cost=None, seconds=0.0, uncounted_calls=0)
 
 
 class ActionEdgeState(TypedDict, total=False):
@@ -123,6 +123,9 @@ class ReplyEdgeState(ThoughtEdgeState, total=False):
     external: Annotated[dict[str, Any], _VALUE_CHANNEL]
 
 
+_MAX_START_PATCH_CHARS = 1_000_000
+
+
 class AgentState(TypedDict, total=False):
     """The state of one run; every value is a message, a number, text, or JSON-like."""
 
@@ -146,6 +149,8 @@ class AgentState(TypedDict, total=False):
     condensed: int
     """Number of the oldest observations that the model no longer sees, under `condense`."""
     stop_reason: StopReason | None
+    start: Annotated[dict[str, Any], _VALUE_CHANNEL]
+    """`patch`: what the repository differed from its commit by at the start, if anything; None if it is too large."""
     record: str
     """Takeovers only: id of the record."""
     view: str
@@ -177,6 +182,7 @@ _FIELD_ADAPTERS: dict[str, TypeAdapter[Any]] = {
     "edits": TypeAdapter(list[dict[str, JsonValue]]),
     "records": TypeAdapter(list[str]),
     "periodic_records": TypeAdapter(list[str]),
+    "start": TypeAdapter(dict[str, str | None]),
     "steps": TypeAdapter(int),
     "condensed": TypeAdapter(Annotated[int, Ge(0)]),
     "spent": TypeAdapter(Spending),
@@ -221,9 +227,11 @@ def _validate_messages(value: Any) -> list[BaseMessage]:
     return [each.model_copy(update={"content": redact_known_secrets(each.content)}) for each in value]
 
 
-def build_initial_state(messages: Sequence[BaseMessage], task: TaskBrief, sandbox_state: str) -> AgentState:
-    """Build the state that a run starts from."""
-    return AgentState(
+def build_initial_state(
+    messages: Sequence[BaseMessage], task: TaskBrief, sandbox_state: str, start_patch: str | None
+) -> AgentState:
+    """Build the state that a run starts from; `start_patch` is None if git cannot make it."""
+    state = AgentState(
         messages=cast(list[AnyMessage], list(messages)),
         task=task.model_dump(mode="json"),
         sandbox_state=sandbox_state,
@@ -231,6 +239,10 @@ def build_initial_state(messages: Sequence[BaseMessage], task: TaskBrief, sandbo
         steps=0,
         spent=NO_SPENDING,
     )
+    if start_patch != "":
+        is_small = start_patch is not None and len(start_patch) <= _MAX_START_PATCH_CHARS
+        state["start"] = {"patch": redact(start_patch or "") if is_small else None}
+    return state
 
 
 def get_task(state: AgentState) -> TaskBrief:

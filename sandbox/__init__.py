@@ -1,11 +1,10 @@
 """Sandboxes: run commands, edit files, list changes, take snapshots and restore them.
 
 Example:
-    >>> from langgraph_takeover.sandbox import SandboxSpec, default_backend, start
-    >>> sandbox = start(SandboxSpec(backend=default_backend(), directory=repository))
-    >>> sandbox.run("echo hi", timeout_s=10).output
+    >>> from langgraph_takeover.sandbox import SandboxSpec, start
+    >>> with start(SandboxSpec(backend="host", directory=repository)) as sandbox:
+    ...     sandbox.run("echo hi", timeout_s=10).output
     'hi\\n'
-    >>> sandbox.close()
 """
 
 from __future__ import annotations
@@ -62,10 +61,9 @@ def start(spec: SandboxSpec) -> Sandbox:
 
     Example:
         >>> from langgraph_takeover.sandbox import start
-        >>> sandbox = start(sandbox_spec)
-        >>> sandbox.run("git status --short", timeout_s=10).output
+        >>> with start(sandbox_spec) as sandbox:
+        ...     sandbox.run("git status --short", timeout_s=10).output
         ''
-        >>> sandbox.close()
     """
     from langgraph_takeover.sandbox.backends.base import BackendSandbox
     from langgraph_takeover.sandbox.storage import host_directories
@@ -83,10 +81,9 @@ def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
 
     Example:
         >>> from langgraph_takeover.sandbox import restore
-        >>> sandbox = restore(record.snapshot, home.records.directory(record.id), sandbox_spec)
-        >>> sandbox.run("git diff --name-only", timeout_s=10).output
+        >>> with restore(record.snapshot, home.records.directory(record.id), sandbox_spec) as sandbox:
+        ...     sandbox.run("git diff --name-only", timeout_s=10).output
         'galley/wrap.py\\n'
-        >>> sandbox.close()
     """
     from langgraph_takeover.sandbox.backends.base import BackendSandbox
     from langgraph_takeover.sandbox.shell.state import parse_state
@@ -104,17 +101,28 @@ def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
         return BackendSandbox(backend, shell_init=spec.shell_init, shell_state=moved)
 
 
-def default_backend() -> BackendName:
-    """Return the best back end of this host without Docker: `host` if bubblewrap works, else `process`.
+def default_backend(*, allow_process: bool = False) -> BackendName:
+    """Return the best back end of this host without Docker: `host` if bubblewrap works.
+
+    Otherwise `process`, which isolates nothing, if you allow it: only for commands that you trust.
+    Raises SandboxUnavailableError.
 
     Example:
         >>> from langgraph_takeover.sandbox import default_backend
-        >>> default_backend() in ("host", "process")
+        >>> default_backend(allow_process=True) in ("host", "process")
         True
     """
     from langgraph_takeover.sandbox.backends.host import unavailable_reason
 
-    return "process" if unavailable_reason() else "host"
+    reason = unavailable_reason()
+    if reason is None:
+        return "host"
+    if not allow_process:
+        raise SandboxUnavailableError(
+            f"no isolated sandbox is available here: {reason} (see sandbox probe; or use Docker; or, for commands that "
+            "you trust, pass allow_process=True)"
+        )
+    return "process"
 
 
 def describe_backend(backend: BackendName) -> str:

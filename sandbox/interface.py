@@ -6,7 +6,7 @@ import socket
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -63,11 +63,10 @@ class FileChange(Frozen):
 
     Example:
         >>> from langgraph_takeover.sandbox import start
-        >>> sandbox = start(sandbox_spec)
-        >>> result = sandbox.run("touch new.txt", timeout_s=10)
-        >>> [(change.path, change.before) for change in sandbox.changes()]
+        >>> with start(sandbox_spec) as sandbox:
+        ...     result = sandbox.run("touch new.txt", timeout_s=10)
+        ...     [(change.path, change.before) for change in sandbox.changes()]
         [('new.txt', None)]
-        >>> sandbox.close()
     """
 
     path: str
@@ -90,11 +89,10 @@ class ExecResult(Frozen):
 
     Example:
         >>> from langgraph_takeover.sandbox import start
-        >>> sandbox = start(sandbox_spec)
-        >>> result = sandbox.run("false", timeout_s=10)
+        >>> with start(sandbox_spec) as sandbox:
+        ...     result = sandbox.run("false", timeout_s=10)
         >>> result.exit_code, result.timed_out
         (1, False)
-        >>> sandbox.close()
     """
 
     output: str
@@ -196,11 +194,11 @@ class Sandbox(Protocol):
 
     Example:
         >>> from langgraph_takeover.sandbox import Sandbox, start
-        >>> sandbox: Sandbox = start(sandbox_spec)
-        >>> result = sandbox.run("x=1", timeout_s=10)
-        >>> sandbox.run("echo $x", timeout_s=10).output
+        >>> sandbox: Sandbox
+        >>> with start(sandbox_spec) as sandbox:
+        ...     result = sandbox.run("x=1", timeout_s=10)
+        ...     sandbox.run("echo $x", timeout_s=10).output
         '1\\n'
-        >>> sandbox.close()
     """
 
     workspace: str
@@ -256,3 +254,8 @@ class Sandbox(Protocol):
 
     def close(self) -> None:
         """End everything that runs in the sandbox and remove it; can be called twice."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None:
+        """Close the sandbox."""

@@ -28,9 +28,10 @@ class SandboxManager:
         return self._sandbox
 
     def close(self) -> None:
-        if self._sandbox is not None:
-            self._sandbox.close()
-            self._sandbox = None
+        """Close the current sandbox. Another thread may call this while the sandbox works."""
+        closed, self._sandbox = self._sandbox, None
+        if closed is not None:
+            closed.close()
 
     def __enter__(self) -> SandboxManager:
         return self

@@ -52,7 +52,7 @@ def test_the_program_hands_over(tmp_path: Path, repository: Path) -> None:
     (program,) = blocks(HANDOFFS)
     output = run_program(
         program.replace('"Make the tests pass."', "demo_task.TASK.prompt").replace(
-            'backend="host"', "backend=demo_task.default_backend()"
+            'backend="host"', "backend=demo_task.default_backend(allow_process=True)"
         ),
         tmp_path,
     )
@@ -66,7 +66,7 @@ def test_every_code_block_runs(tmp_path: Path, repository: Path) -> None:
     # The model of one task uses its statement as the prompt, and works in any sandbox.
     program = "".join(
         block.replace('"Make the tests pass."', "demo_task.TASK.prompt")
-        .replace('backend="host"', "backend=demo_task.default_backend()")
+        .replace('backend="host"', "backend=demo_task.default_backend(allow_process=True)")
         .replace("done =", "outcome =")
         .replace("asyncio.run(main())", "asyncio.run(main())\nwith open_home('work') as home:\n"
                  "    outcome = resume(home, 'async', model=model, sandbox=repository)")

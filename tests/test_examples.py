@@ -183,6 +183,13 @@ def test_team(tmp_path: Path) -> None:
         assert "handoff.requested" in home.records.list_ids()
 
 
+def test_sandbox_alone(tmp_path: Path) -> None:
+    after, directory, name, *rest = run_example("sandbox_alone.py", tmp_path).splitlines()
+    assert after.startswith("after rm: ['CONTRIBUTING.md', ")
+    assert (Path(directory).name, name) == ("tests", "kept")
+    assert {"new.txt", "test_wrap.py", "?? new.txt"} <= set(rest)
+
+
 def test_every_example_is_tested() -> None:
     text = Path(__file__).read_text()
     assert [name for name in EXAMPLES if f'"{name}"' not in text] == []

@@ -26,7 +26,7 @@ from langgraph_takeover import open_home, run
 from langgraph_takeover.sandbox import SandboxSpec
 
 with open_home("work") as home:
-    spec = SandboxSpec(backend=demo_task.default_backend(), directory=Path("repository"))
+    spec = SandboxSpec(backend=demo_task.default_backend(allow_process=True), directory=Path("repository"))
     run(home, "begun", task_id="t", prompt=demo_task.TASK.prompt, model=ChatOpenAI(model="m"), sandbox=spec,
         policy="stop", points=("first_source_edit",))
 """
@@ -64,7 +64,7 @@ def test_every_code_block_runs(directory: Path) -> None:
     # The model of one task uses its statement as the prompt, and works in any sandbox.
     program = BEGUN + "".join(
         block.replace('"Make the tests pass."', "demo_task.TASK.prompt").replace(
-            'backend="host"', "backend=demo_task.default_backend()"
+            'backend="host"', "backend=demo_task.default_backend(allow_process=True)"
         )
         for block in BLOCKS
     )

@@ -88,7 +88,7 @@ def test_the_main_command_runs_from_an_installation(wheel_environment: Path, tmp
     from langgraph_takeover.sandbox import default_backend
 
     point = ("--task-ids", "galley__galley-31", "--points", "first_source_edit", "--view", "structured")
-    how = ("--sandbox", default_backend(), "--workers", "2", "--out", tmp_path / "out")
+    how = ("--sandbox", default_backend(allow_process=True), "--workers", "2", "--out", tmp_path / "out")
     done = run_installed(wheel_environment, tmp_path, "-m", f"{PACKAGE}.evals.takeover", *point, *how)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "out" / "takeovers.jsonl").read_text().splitlines()]

@@ -63,7 +63,7 @@ def task() -> Task:
 def sandbox_spec(task: Task, tmp_path_factory: pytest.TempPathFactory) -> SandboxSpec:
     directory = tmp_path_factory.mktemp("repository")
     task.check_out(directory)
-    return task.build_spec(default_backend(), "public-api", directory)
+    return task.build_spec(default_backend(allow_process=True), "public-api", directory)
 
 
 @pytest.fixture(scope="module")

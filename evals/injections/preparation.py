@@ -113,7 +113,7 @@ def _choose_isolated_backend(previous: BackendName, options: dict[str, Any]) -> 
     """The back end, if the records' run was unisolated and the user selects none."""
     if previous != "process" or options["allow_unisolated"]:
         return {}
-    found = sandbox.default_backend()
+    found = sandbox.default_backend(allow_process=True)
     if found == "process":
         raise RunUsageError(
             f"{CONFIG_FILE}: the records' run was unisolated, and no isolated sandbox is available here (see sandbox "

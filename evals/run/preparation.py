@@ -271,7 +271,11 @@ def _select_explicit(options: dict[str, Any], explicit: set[str]) -> dict[str, A
 def _choose_backend(options: dict[str, Any], tasks: tuple[Task, ...]) -> BackendName:
     if options["sandbox"] != "auto":
         return options["sandbox"]  # type: ignore[no-any-return]
-    found = "docker" if any(task.stream is None for task in tasks) else sandbox.default_backend()
+    found = (
+        "docker"
+        if any(task.stream is None for task in tasks)
+        else sandbox.default_backend(allow_process=True)
+    )
     if found == "process" and options["records_of"]:
         raise RunUsageError(
             f"--sandbox: no isolated sandbox is available, and the records of {options['records_of']} would run as "

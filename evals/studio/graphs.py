@@ -234,7 +234,7 @@ def _choose_backend(choices: Choices, started_backend: BackendName | None) -> Ba
     elif choices.sandbox != "auto":
         backend = choices.sandbox
     else:
-        backend = "docker" if choices.image else sandbox.default_backend()
+        backend = "docker" if choices.image else sandbox.default_backend(allow_process=True)
     # Regardless of the model: a fork can replace the model's command with any other.
     if backend == "process" and not is_unisolated_allowed():
         raise ChoiceError(

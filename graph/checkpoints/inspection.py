@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, cast
 
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.checkpoint.serde.types import RESUME
+from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE
 
@@ -19,6 +19,12 @@ def graph_kind(checkpoint: CheckpointTuple) -> GraphKind:
 def has_answer(checkpoint: CheckpointTuple) -> bool:
     """Whether a person's answer is stored with the checkpoint, even if its node has not used it yet."""
     return any(channel == RESUME for _, channel, _ in checkpoint.pending_writes or ())
+
+
+def is_waiting(checkpoint: CheckpointTuple) -> bool:
+    """Whether the run waits for a person's answer."""
+    has_question = any(channel == INTERRUPT for _, channel, _ in checkpoint.pending_writes or ())
+    return has_question and not has_answer(checkpoint)
 
 
 def resume_state_id(stored: CheckpointTuple, *, is_rerun: bool) -> str:

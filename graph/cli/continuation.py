@@ -182,11 +182,11 @@ def _continue_in_sandbox(request: _SandboxRequest) -> None:
     )
     patch = request.home / "continuations" / request.record / f"{outcome.thread}.patch"
     patch.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    patch.write_text(outcome.patch, encoding="utf-8", errors="surrogateescape")
+    patch.write_text(outcome.diff_from_base, encoding="utf-8", errors="surrogateescape")
     print_safely(
         f"{outcome.status.value}: {outcome.stop_reason}, {outcome.steps} replies, {len(outcome.events)} events"
     )
-    print_safely(f"patch against the record's commit: {patch} ({len(outcome.patch):,} characters)")
+    print_safely(f"patch against the record's commit: {patch} ({len(outcome.diff_from_base):,} characters)")
 
 
 def _choose_record(request: _SandboxRequest) -> str:

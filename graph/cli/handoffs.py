@@ -59,6 +59,17 @@ Restores checkpoint and sandbox of the source together and compares them with th
 
 Exit codes: 0 done, 2 usage, 3 record, snapshot or sandbox failed, 4 disk full.
 """
+_STOP_EPILOG = """
+Examples:
+
+  handoff stop fix-1 --home work          # after its current step
+
+  handoff stop fix-1 --home work --now    # kill the running command; resume() repeats it
+
+Nothing is lost: `resume` continues from the last step.
+
+Exit codes: 0 done, 2 usage, 3 the database failed.
+"""
 HandoffArgument = Annotated[str, Argument(help="Handoff id, as shown by `list`.", metavar="HANDOFF")]
 ReasonOption = Annotated[str, Option("--reason", help="Reason for the history.")]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON.")]
@@ -77,6 +88,8 @@ def add_commands(app: typer.Typer, report_errors: Callable[[], Any]) -> None:
         "retry": (retry, _UPDATE_EPILOG.format("retry")),
         "unblock": (unblock, _UPDATE_EPILOG.format("unblock")),
         "rollback": (roll_back_handoff, _ROLLBACK_EPILOG),
+        "status": (show_status, _QUERY_EPILOG.format("status", "status", "to_entries[]")),
+        "stop": (stop, _STOP_EPILOG),
         "repair": (repair_home, _QUERY_EPILOG.format("repair", "repair", ".[].done")),
         **human_handoff.COMMANDS,
         **external_agents.COMMANDS,
@@ -220,6 +233,34 @@ def roll_back_handoff(
         f"handoff {handoff} is rolled back: thread {done.thread} is at checkpoint {done.checkpoint}, "
         f"after {done.events} events, with its sandbox restored; resume it to continue"
     )
+
+
+def show_status(
+    home: HomeOption = _DEFAULT_HOME, database: DatabaseOption = None, as_json: JsonOption = False
+) -> None:
+    """List the threads of a home with their status."""
+    with open_existing_home(home, database) as found:
+        statuses = {thread: found.status(thread) for thread in found.threads()}
+    if as_json:
+        print(json.dumps(statuses, indent=1))
+        return
+    print_table(("thread", "status"), statuses.items(), empty="no threads")
+
+
+def stop(
+    thread: Annotated[str, Argument(help="Thread, as shown by `status`.", metavar="THREAD")],
+    home: HomeOption = _DEFAULT_HOME,
+    database: DatabaseOption = None,
+    now: Annotated[bool, Option("--now", help="Kill the running command or model call.")] = False,
+) -> None:
+    """Stop the run on a thread, in whatever process it is."""
+    with open_existing_home(home, database) as found:
+        is_running = found.stop(thread, now=now)
+        print_safely(
+            f"thread {thread!r} stops {'now' if now else 'after its current step'}"
+            if is_running
+            else f"thread {thread!r} is not running: {found.status(thread)}"
+        )
 
 
 def repair_home(

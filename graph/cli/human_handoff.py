@@ -161,7 +161,7 @@ def _print_result(home: Home, record_id: str, result: HumanHandoff) -> None:
     else:
         print_safely(
             f"{result.outcome.stop_reason}: {len(result.outcome.events)} events; "
-            f"the patch has {len(result.outcome.patch)} characters"
+            f"the patch has {len(result.outcome.diff_from_base)} characters"
         )
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from langgraph_takeover.graph.errors import ThreadExistsError
 from langgraph_takeover.graph.outcome import Outcome
 from langgraph_takeover.graph.runs.run import Run
+from langgraph_takeover.handoff.ledger.stops import StopMode
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.views import Recipient
@@ -109,7 +110,7 @@ class ChildRunner:
         self,
         assignments: Sequence[Assignment],
         *,
-        should_stop: Callable[[], bool],
+        find_stop: Callable[[], StopMode | None],
         report: Callable[..., Any],
     ) -> tuple[ChildResult, ...]:
         self._is_stopped = False
@@ -117,10 +118,10 @@ class ChildRunner:
             running = [pool.submit(self._run_child, each, report) for each in assignments]
             try:
                 while wait(running, _POLL_S).not_done:
-                    if should_stop():
-                        self._stop_children()
+                    if (mode := find_stop()) is not None:
+                        self._stop_children(mode)
             except BaseException:  # for instance Ctrl-C
-                self._stop_children()
+                self._stop_children("step")
                 raise
         # Raise a child's failure only now: the work of the others is on their threads.
         return tuple(each.result() for each in running)
@@ -159,18 +160,18 @@ class ChildRunner:
         with self._lock:
             self._active_runs.add(run)
             if self._is_stopped:
-                run.drain()
+                run.session.stop("step")
         try:
             yield
         finally:
             with self._lock:
                 self._active_runs.discard(run)
 
-    def _stop_children(self) -> None:
+    def _stop_children(self, mode: StopMode) -> None:
         with self._lock:
             self._is_stopped = True
             for held in self._active_runs:
-                held.drain()
+                held.session.stop(mode)
 
     def _child_progress(self, thread: str) -> ProgressCallback | None:
         listening = self._on_progress
@@ -219,7 +220,7 @@ def _child_result(outcome: Outcome) -> ChildResult:
         thread=outcome.thread,
         stop_reason=outcome.stop_reason,
         message=message,
-        patch=outcome.patch,
+        patch=outcome.diff_from_base,
         problem=outcome.patch_error or "",
         steps=outcome.steps,
         prompt_tokens=outcome.prompt_tokens,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from functools import cache, cached_property
@@ -30,6 +31,7 @@ from langgraph_takeover.graph.runs.validation import (
 )
 from langgraph_takeover.graph.team import build_team_graph
 from langgraph_takeover.handoff.ledger import handoffs
+from langgraph_takeover.handoff.ledger.stops import RunStoppedError
 from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.views.names import CONTINUATION, TakeoverView
@@ -40,7 +42,7 @@ from langgraph_takeover.nodes.model.calls import find_api_keys
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE, SnapshotNotFoundError
 from langgraph_takeover.nodes.state import AgentState, InputError, validate_state_update
-from langgraph_takeover.sandbox.interface import Sandbox
+from langgraph_takeover.sandbox.interface import Sandbox, TakeoverError
 
 # A step has at most three nodes, a team's step six. The run's own limits stop it long before this one.
 _NODES_PER_STEP = 7
@@ -91,6 +93,7 @@ class Run:
         self._on_progress = on_progress
         self._control: RunControl | None = None
         self._is_draining = False
+        session.on_stop = self.drain
 
     @cached_property
     def agent(self) -> Graph:
@@ -121,7 +124,7 @@ class Run:
         return {"config": self.config, "context": self.context, "durability": "sync"}
 
     def drain(self) -> None:
-        """Stop after the current node. Safe to call from another thread; `resume` continues later."""
+        """Stop after the current node. Safe to call from another thread; `home.stop` does it from any process."""
         self._is_draining = True
         if self._control is not None:
             self._control.request_drain("drained")
@@ -149,7 +152,7 @@ class Run:
         self._require_new_thread(f"task {task_id}")
         prompt = redact(prompt, find_api_keys(*self.context.models))  # before a checkpoint stores it
         kind: GraphKind = "team" if self.context.member else "agent"
-        return self._run_graph(kind, {"task": {"id": task_id, "prompt": prompt}}, self.config)
+        return self._start_graph(kind, {"task": {"id": task_id, "prompt": prompt}})
 
     def take_over(self, record_id: str, view: TakeoverView | None = None) -> Outcome:
         """Continue from a record under a view. Default view: the one that a review chose, else `structured`.
@@ -166,7 +169,7 @@ class Run:
         if view == CONTINUATION:
             record = self.home.records.load(record_id)
             graph_input |= load_conversation(self._saver, self._graph, record)
-        return self._run_graph("takeover", graph_input, self.config)
+        return self._start_graph("takeover", graph_input)
 
     def receive(self, handoff_id: str) -> Outcome:
         """Take an offered handoff: validate it, confirm it and work on it, or reject it.
@@ -324,34 +327,56 @@ class Run:
             config["configurable"] |= {"checkpoint_id": checkpoint, "checkpoint_ns": ""}
         return config
 
+    def _start_graph(self, kind: GraphKind, graph_input: dict[str, Any]) -> Outcome:
+        """Run a graph on the new thread, whose name stays free if the sandbox does not start."""
+        try:
+            return self._run_graph(kind, graph_input, self.config)
+        except Exception:
+            with contextlib.suppress(TakeoverError):
+                stored = self._saver.get_tuple(self.config)
+                if stored is not None and "sandbox_state" not in stored.checkpoint["channel_values"]:
+                    self.discard()
+            raise
+
     def _run_graph(self, kind: GraphKind, graph_input: Any, config: RunnableConfig) -> Outcome:
         graph, values = self._graph(kind), None
         control = self._control = RunControl()
         if self._is_draining:
             control.request_drain("drained")
-        # Without a "custom" stream LangGraph runs the nodes in this thread, which takes half the time.
-        modes: list[Any] = ["values", "custom"] if self._on_progress else ["values"]
         with drain_on_sigterm(control), self.session.explain_fencing():
             try:
-                # "sync": a step and its effect on the sandbox are durable before the next step begins.
-                for mode, update in graph.stream(
-                    graph_input,
-                    config,
-                    context=self.context,
-                    stream_mode=modes,
-                    durability="sync",
-                    control=control,
-                ):
-                    if mode == "custom" and self._on_progress is not None:
-                        self._on_progress(cast(Progress, update))
-                    else:
-                        values = cast(dict[str, Any], update)
+                values = self._stream(graph, graph_input, config, control)
             except GraphDrained:
-                values = graph.get_state(self.config).values
+                pass
+            except RunStoppedError:
+                self.session.finish_stop()
             if values is None:
                 values = graph.get_state(self.config).values
             interrupts = values.pop("__interrupt__", ())
             return build_outcome(self.session, cast(AgentState, values), interrupts)
+
+    def _stream(
+        self, graph: Graph, graph_input: Any, config: RunnableConfig, control: RunControl
+    ) -> dict[str, Any] | None:
+        """Run a graph and return its last state, None if no node has run."""
+        values = None
+        # Without a "custom" stream LangGraph runs the nodes in this thread, which takes half the time.
+        modes: list[Any] = ["values", "custom"] if self._on_progress else ["values"]
+        with self.session.explain_stop():
+            # "sync": a step and its effect on the sandbox are durable before the next step begins.
+            for mode, update in graph.stream(
+                graph_input,
+                config,
+                context=self.context,
+                stream_mode=modes,
+                durability="sync",
+                control=control,
+            ):
+                if mode == "custom" and self._on_progress is not None:
+                    self._on_progress(cast(Progress, update))
+                else:
+                    values = cast(dict[str, Any], update)
+        return values
 
     def _require_new_thread(self, request: str) -> None:
         stored = self._saver.get_tuple(self.config)

@@ -6,20 +6,23 @@ import os
 import re
 import socket
 import threading
+import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, text, update
 
 from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError
+from langgraph_takeover.handoff.ledger.stops import StopMode, read_stop
 from langgraph_takeover.handoff.ledger.store import Ledger, closed_threads, leases
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.sandbox.interface import TakeoverError
 from langgraph_takeover.sandbox.storage.ownership import current_process_identity, process_state
 
 TTL_S = 30.0
+_STOP_POLL_S = 0.5
 MAX_ID_LENGTH = 255
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _unreported_releases: set[tuple[str, str, int]] = set()
@@ -102,6 +105,10 @@ class Lease:
         """The sandbox of the previous holder, if it died without releasing the lease."""
         self.handoff_request: str | None = None
         """Reason of an external handoff request, as of the last read; None without a request."""
+        self.stop_mode: StopMode | None = None
+        """The stop that somebody requested of this run, as of the last read."""
+        self.on_stop: Callable[[StopMode], None] | None = None
+        """Called in a thread of the lease when a stop is requested, and again if it becomes urgent."""
         self._ended = threading.Event()
         self._released = False
         renewing = threading.Thread(
@@ -160,6 +167,14 @@ class Lease:
                 .where(leases.c.thread == self.thread, leases.c.token == self.token, leases.c.expires_at > 0)
                 .values(expires_at=self.ledger.now(connection) + ttl_s)
             )
+
+    def read_stop(self) -> None:
+        """Read whether somebody requested a stop, and report it."""
+        mode = read_stop(self.ledger, self.thread, self.token)
+        if mode not in (None, self.stop_mode):
+            self.stop_mode = mode
+            if mode is not None and self.on_stop is not None:
+                self.on_stop(mode)
 
     def end(self) -> None:
         """Write nothing more under it, while others still wait."""
@@ -278,13 +293,15 @@ def answer_request(lease: Lease) -> None:
 
 
 def _renew_periodically(lease: weakref.ref[Lease], ended: threading.Event, ttl_s: float) -> None:
-    while not ended.wait(ttl_s / 3):
+    renews_at = time.monotonic() + ttl_s / 3
+    while not ended.wait(min(_STOP_POLL_S, ttl_s / 3)):
         held = lease()
         if held is None:
             return
         # A database that is briefly away is asked again; the token shows what happened.
-        try:
-            held.renew(ttl_s)
-        except LedgerUnavailableError:
-            continue
+        with suppress(LedgerUnavailableError):
+            held.read_stop()
+            if time.monotonic() >= renews_at:
+                renews_at = time.monotonic() + ttl_s / 3
+                held.renew(ttl_s)
         del held

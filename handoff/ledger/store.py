@@ -107,6 +107,14 @@ closed_threads = Table(
     Column("target", Text, nullable=False),
 )
 """Closed threads: handed over, or given up by their handoff."""
+stops = Table(
+    "takeover_stops",
+    _metadata,
+    Column("thread", Text, primary_key=True),
+    Column("token", Integer, nullable=False),
+    Column("mode", Text, nullable=False),
+)
+"""Requests to stop the holder of the lease with that token."""
 
 
 class Ledger(Database):

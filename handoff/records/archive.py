@@ -27,6 +27,7 @@ from langgraph_takeover.handoff.records.record import (
 )
 from langgraph_takeover.sandbox.interface import TakeoverError
 from langgraph_takeover.sandbox.snapshots import transfer
+from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
 
 _MAGIC = b"takeover record 1\n"
 _LENGTH = struct.Struct(">Q")
@@ -103,7 +104,7 @@ def _make_portable(record: HandoffRecord) -> HandoffRecord:
     snapshot = record.snapshot
     if snapshot is None or not snapshot.location.startswith(_IMAGE_PREFIX):
         return record
-    archived = snapshot.model_copy(update={"location": f"{snapshot.digest}.tar.zst"})
+    archived = snapshot.model_copy(update={"location": archive_name(snapshot.digest)})
     return record.model_copy(update={"snapshot": archived}).seal()
 
 

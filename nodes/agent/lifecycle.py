@@ -16,7 +16,12 @@ from langgraph_takeover.nodes.model.calls import find_api_keys
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE
 from langgraph_takeover.nodes.state import AgentState, InputError, build_initial_state
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxUnavailableError
-from langgraph_takeover.sandbox.repository.patches import RepositoryError, base_directories, head_commit
+from langgraph_takeover.sandbox.repository.patches import (
+    RepositoryError,
+    base_directories,
+    head_commit,
+    patch_since,
+)
 
 
 def begin(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
@@ -28,16 +33,26 @@ def begin(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
             'task: the input must be {"task": {"id": …, "prompt": …}}; id and prompt must be text'
         )
     prompt = redact(task_input["prompt"], find_api_keys(*context.models))
-    task = build_task_brief(task_input["id"], prompt, context.session.enter_state(BASE_STATE))
+    sandbox = context.session.enter_state(BASE_STATE)
+    task = build_task_brief(task_input["id"], prompt, sandbox)
+    start_patch = _compute_start_patch(sandbox, task)
     report_progress(runtime, "started", state, text=task.id)
     if context.agent is not None:
         messages, external = [HumanMessage(task.prompt)], begin_session(context.agent, task.workspace)
-        return build_initial_state(messages, task, context.session.start_run()) | external
+        return build_initial_state(messages, task, context.session.start_run(), start_patch) | external
     return build_initial_state(
         [build_instructions(context, context.tools), HumanMessage(task.prompt)],
         task,
         context.session.start_run(),
+        start_patch,
     )
+
+
+def _compute_start_patch(sandbox: Sandbox, task: TaskBrief) -> str | None:
+    try:
+        return patch_since(sandbox, task.base_commit)
+    except RepositoryError:
+        return None
 
 
 def build_task_brief(task_id: str, prompt: str, sandbox: Sandbox) -> TaskBrief:

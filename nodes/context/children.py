@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pydantic import Field
 
+from langgraph_takeover.handoff.ledger.stops import StopMode
 from langgraph_takeover.handoff.records.payload import Mode
 from langgraph_takeover.sandbox.interface import Frozen
 
@@ -47,7 +48,7 @@ class ChildResult(Frozen):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     uncounted_calls: int = 0
-    cost: float = 0.0
+    cost: float | None = None
     seconds: float = 0.0
 
 
@@ -71,11 +72,11 @@ class DelegationRunner(Protocol):
         self,
         assignments: Sequence[Assignment],
         *,
-        should_stop: Callable[[], bool],
+        find_stop: Callable[[], StopMode | None],
         report: Callable[..., Any],
     ) -> tuple[ChildResult, ...]:
         """Run the children or resume them; the result of a finished child is returned unchanged.
 
-        When `should_stop()` is true they end after their current step; `report(event, **fields)` may be called from any
+        When `find_stop()` returns a mode they stop; `report(event, **fields)` may be called from any
         thread. Raises a child's error once the others have ended.
         """

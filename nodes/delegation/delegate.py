@@ -24,7 +24,7 @@ from langgraph_takeover.nodes.context.children import Assignment, Budget, ChildR
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError, get_agent_context
 from langgraph_takeover.nodes.delegation.report import format_report
 from langgraph_takeover.nodes.delegation.tool import can_delegate
-from langgraph_takeover.nodes.events import last_action, report_progress
+from langgraph_takeover.nodes.events import add_costs, last_action, report_progress
 from langgraph_takeover.nodes.records import (
     build_full_trace,
     build_record_id,
@@ -95,7 +95,9 @@ def _run_children(
     node_context = contextvars.copy_context()
     results = runner.run(
         assignments,
-        should_stop=lambda: runtime.drain_requested or session.is_closed,
+        find_stop=lambda: (
+            session.stop_mode or ("step" if runtime.drain_requested or session.is_closed else None)
+        ),
         report=lambda event, **fields: node_context.copy().run(
             report_progress, runtime, event, state, **fields
         ),
@@ -181,7 +183,9 @@ def _split_budget(state: AgentState, context: AgentContext, runner: DelegationRu
             max_steps=max((context.max_steps - state["steps"]) // count, 1),
             max_events=divide(context.max_events, len(state["events"])),
             max_tokens=divide(context.max_tokens, tokens),
-            max_cost=None if context.max_cost is None else (context.max_cost - spent["cost"]) / count,
+            max_cost=None
+            if context.max_cost is None
+            else (context.max_cost - (spent["cost"] or 0.0)) / count,
             max_seconds=max((context.max_seconds - spent["seconds"]) / rounds, 1.0),
         )
     )
@@ -213,7 +217,7 @@ def _add_child_costs(spent: Spending, results: Sequence[ChildResult]) -> Spendin
     return Spending(
         prompt_tokens=spent["prompt_tokens"] + sum(each.prompt_tokens for each in results),
         completion_tokens=spent["completion_tokens"] + sum(each.completion_tokens for each in results),
-        cost=spent["cost"] + sum(each.cost for each in results),
+        cost=add_costs(spent["cost"], *(each.cost for each in results)),
         seconds=spent["seconds"],
         uncounted_calls=spent.get("uncounted_calls", 0) + sum(each.uncounted_calls for each in results),
     )

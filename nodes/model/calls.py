@@ -28,7 +28,12 @@ from langgraph_takeover.nodes.model.errors import (
     ReplyTooLargeError,
     classify_error,
 )
-from langgraph_takeover.nodes.model.exchange import DeadlineExceededError, Exchange
+from langgraph_takeover.nodes.model.exchange import (
+    CallCancelledError,
+    Cancellation,
+    DeadlineExceededError,
+    Exchange,
+)
 from langgraph_takeover.nodes.model.usage import UNCOUNTED_CALLS, parse_usage
 
 _REPLY_FIELDS = (
@@ -62,14 +67,16 @@ def ask_model(
     *,
     timeout_s: float,
     count: CallCount | None = None,
+    cancellation: Cancellation | None = None,
 ) -> AIMessage:
     """Return the model's complete reply, without known secrets. Raises ModelError or ContextWindowError, on one line.
 
-    `timeout_s` limits the whole call: a client's own limit never ends a reply that arrives byte by byte. The reply's
+    Raises CallCancelledError, too, if another thread cancels it. `timeout_s` limits the whole call: a client's own limit
+    never ends a reply that arrives byte by byte. The reply's
     metadata has `UNCOUNTED_CALLS`, if earlier requests of the call may have been billed.
     """
     count = count or CallCount()
-    exchange, reply = Exchange(timeout_s), None
+    exchange, reply = Exchange(timeout_s, cancellation), None
     try:
         reply = _ask_once(model, messages, exchange, timeout_s)
     finally:
@@ -89,6 +96,8 @@ def _ask_once(
         reply = exchange.run(lambda: exchange.bind_model(model).invoke(messages))
     except DeadlineExceededError:
         raise _timeout_error(timeout_s) from None
+    except CallCancelledError:
+        raise
     except Exception as error:
         failure = classify_error(error, find_api_keys(model))
         if isinstance(failure, ModelError) and exchange.remaining_s <= 0 and not exchange.refusal:
@@ -146,10 +155,13 @@ def ask_with_retries(
     timeout_s: float,
     max_attempts: int,
     count: CallCount | None = None,
+    cancellation: Cancellation | None = None,
 ) -> AIMessage:
     """Call `ask_model`, and retry transient failures after a pause; `timeout_s` limits all attempts together."""
     deadline, counted = time.monotonic() + timeout_s, count or CallCount()
+    cancellation = cancellation or Cancellation()
     retrying = Retrying(
+        sleep=cancellation.sleep,
         retry=retry_if_exception(lambda error: isinstance(error, ModelError) and error.is_transient),
         stop=stop_after_attempt(max_attempts) | stop_before_delay(timeout_s),
         wait=wait_exponential(multiplier=_INITIAL_PAUSE_S, max=_MAX_PAUSE_S)
@@ -159,7 +171,7 @@ def ask_with_retries(
 
     def attempt() -> AIMessage:
         remaining_s = max(deadline - time.monotonic(), 0.01)
-        return ask_model(model, messages, timeout_s=remaining_s, count=counted)
+        return ask_model(model, messages, timeout_s=remaining_s, count=counted, cancellation=cancellation)
 
     return retrying(attempt)
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from langchain_core.runnables import Runnable, RunnableBinding
@@ -30,21 +30,58 @@ class DeadlineExceededError(TakeoverError, TimeoutError):
     """A call did not end before its deadline."""
 
 
+class CallCancelledError(TakeoverError):
+    """Another thread ended the call."""
+
+
+class Cancellation:
+    """Ends calls from another thread: those in progress, and all later ones."""
+
+    def __init__(self) -> None:
+        self._cancelled = threading.Event()
+        self._waiting: set[queue.SimpleQueue[_CallOutcome]] = set()
+        self._lock = threading.Lock()
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._cancelled.set()
+            for outcome in self._waiting:
+                outcome.put((None, CallCancelledError()))
+
+    @contextlib.contextmanager
+    def watch(self, outcome: queue.SimpleQueue[_CallOutcome]) -> Iterator[None]:
+        """Deliver CallCancelledError as the outcome when the calls are cancelled."""
+        with self._lock:
+            self._waiting.add(outcome)
+            if self._cancelled.is_set():
+                outcome.put((None, CallCancelledError()))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting.discard(outcome)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep until the calls are cancelled, at most that long."""
+        self._cancelled.wait(seconds)
+
+
 class _AbandonedCallError(SystemExit):
     """Ends a thread whose result nobody needs."""
 
 
-def call_with_timeout(timeout_s: float, call: Callable[[], Any]) -> Any:
-    """Return what the call returns, or raise what it raises. Raises DeadlineExceededError after `timeout_s`.
+def call_with_timeout(timeout_s: float, call: Callable[[], Any], cancellation: Cancellation) -> Any:
+    """Return what the call returns, or raise what it raises.
 
-    An overdue call ends at its next Python instruction; a wait in the kernel is not interrupted.
+    Raises DeadlineExceededError after `timeout_s`, and CallCancelledError. An overdue or cancelled call ends at its
+    next Python instruction; a wait in the kernel is not interrupted.
     """
     caller = getattr(_thread_state, "caller", None)
     _thread_state.caller = None
     if caller is None or not caller.thread.is_alive():  # a forked process has none of its parent's threads
         caller = _CallThread()
     try:
-        value, error = caller.run_call(call, timeout_s)
+        value, error = caller.run_call(call, timeout_s, cancellation)
     except BaseException:  # Ctrl-C ends the call, too
         caller.stop_when_idle()
         caller.abort_call()
@@ -65,13 +102,17 @@ class _CallThread:
         # Ends the thread after its current call; runs by itself when the thread that owns this object ends.
         self.stop_when_idle = weakref.finalize(self, self._calls.put, None)
 
-    def run_call(self, call: Callable[[], Any], timeout_s: float) -> _CallOutcome:
+    def run_call(self, call: Callable[[], Any], timeout_s: float, cancellation: Cancellation) -> _CallOutcome:
         outcome: queue.SimpleQueue[_CallOutcome] = queue.SimpleQueue()
-        self._calls.put((contextvars.copy_context(), call, outcome))
-        try:
-            return outcome.get(timeout=timeout_s)
-        except queue.Empty:
-            raise DeadlineExceededError from None
+        with cancellation.watch(outcome):
+            self._calls.put((contextvars.copy_context(), call, outcome))
+            try:
+                value, error = outcome.get(timeout=timeout_s)
+            except queue.Empty:
+                raise DeadlineExceededError from None
+        if isinstance(error, CallCancelledError):
+            raise error
+        return value, error
 
     def abort_call(self) -> None:
         """Raise in the thread, which receives no further call."""
@@ -112,7 +153,8 @@ class Exchange:
     billable_requests = 0
     """Requests that the endpoint did not refuse, so that it may have billed them; known for its own HTTP client only."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, cancellation: Cancellation | None = None) -> None:
+        self._cancellation = cancellation or Cancellation()
         self._ends_at = time.monotonic() + timeout_s
         self._client: EndpointClient | None = None
 
@@ -127,13 +169,13 @@ class Exchange:
     def run(self, call: Callable[[], _ReturnT]) -> _ReturnT:
         """Return what the call returns, or raise what it raises.
 
-        Raises DeadlineExceededError, and disconnects, when the time is over.
+        Raises DeadlineExceededError when the time is over, or CallCancelledError, and disconnects.
         """
         try:
             value: _ReturnT = call_with_timeout(
-                max(self.remaining_s, 0.0), lambda: _discard_client_on_error(call)
+                max(self.remaining_s, 0.0), lambda: _discard_client_on_error(call), self._cancellation
             )
-        except DeadlineExceededError:
+        except (DeadlineExceededError, CallCancelledError):
             if self._client is not None:
                 self._client.disconnect()
             raise

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError, effects
+from langgraph_takeover.handoff.ledger import FencedError, Lease, Ledger, LedgerUnavailableError, effects
 from langgraph_takeover.handoff.ledger.effects import Effect, EffectKey
 from langgraph_takeover.handoff.ledger.leases import answer_request
+from langgraph_takeover.handoff.ledger.stops import RunStoppedError, StopMode
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore, TaskBrief
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.trace.events import compute_differences
+from langgraph_takeover.nodes.model.exchange import Cancellation
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.session.snapshots import (
     BASE_STATE,
@@ -63,6 +66,12 @@ class Session:
         self._state_id: str | None = None
         """The state that the sandbox is in; None if unknown."""
         self._trace_state: TraceState | None = None
+        self.cancellation = Cancellation()
+        """Ends model calls when the run must stop at once."""
+        self.on_stop: Callable[[], None] | None = None
+        """Called in another thread when a stop of the run is requested."""
+        self._stopping_now = threading.Event()
+        lease.on_stop = self._begin_stop
 
     # The sandbox
 
@@ -98,6 +107,9 @@ class Session:
         if self.is_closed:  # meanwhile: the caller left the stream, and this node ran on in its thread
             self.close_sandbox()
             raise SandboxUnavailableError(f"thread {self.thread!r}: its run was closed; resume it")
+        if self._stopping_now.is_set():
+            self.close_sandbox()
+        self._require_not_stopped_now()
         self._state_id = state_id
         return sandbox
 
@@ -178,6 +190,7 @@ class Session:
         sandbox = self._sandbox_manager.sandbox() if observation else self.enter_state(state_id, task)
         self._state_id = None
         observation = observation or self._run_operation(operation, sandbox)
+        self._require_not_stopped_now()  # the command's end may be that of its sandbox
         after = self._states.save_state_after(
             sandbox, state_id, effect, has_changes=bool(observation.changes)
         )
@@ -234,6 +247,58 @@ class Session:
     def adopt_snapshot(self, record: HandoffRecord) -> str:
         """Add a record's snapshot to the thread's states, and return the state's id."""
         return self._states.adopt_snapshot(record, self.records)
+
+    # Stop
+
+    @property
+    def stop_mode(self) -> StopMode | None:
+        """The requested stop, if any."""
+        return self._lease.stop_mode
+
+    def stop(self, mode: StopMode) -> None:
+        """Stop the run from another thread of this process. Idempotent."""
+        if self.stop_mode not in (mode, "now"):
+            self._lease.stop_mode = mode
+            self._begin_stop(mode)
+
+    def require_running(self) -> None:
+        """Raise RunStoppedError if a stop was requested: nodes that begin a step call this."""
+        if self.stop_mode is not None:
+            raise self._stopped_error()
+
+    @contextlib.contextmanager
+    def explain_stop(self) -> Iterator[None]:
+        """Turn every error into RunStoppedError if the run was stopped at once."""
+        try:
+            yield
+        except FencedError:
+            raise
+        except Exception as error:
+            if self._stopping_now.is_set():
+                raise self._stopped_error() from error
+            raise
+
+    def finish_stop(self) -> None:
+        """Allow a sandbox again, to show what the stopped run left."""
+        if self._stopping_now.is_set():
+            self.close_sandbox()
+            self._stopping_now.clear()
+
+    def _begin_stop(self, mode: StopMode) -> None:
+        """End what runs, if the stop cannot wait for the step. Called in another thread than the run's."""
+        if self.on_stop is not None:
+            self.on_stop()
+        if mode == "now":
+            self._stopping_now.set()
+            self.cancellation.cancel()
+            self.close_sandbox()
+
+    def _require_not_stopped_now(self) -> None:
+        if self._stopping_now.is_set():
+            raise self._stopped_error()
+
+    def _stopped_error(self) -> RunStoppedError:
+        return RunStoppedError(f"thread {self.thread!r}: a stop was requested (resume it)")
 
     # Lease
 

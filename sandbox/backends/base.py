@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from langgraph_takeover.sandbox.changes.files import SandboxFiles, ScanChangeTracker
 from langgraph_takeover.sandbox.changes.layers import LayerStack
@@ -226,6 +226,12 @@ class BackendSandbox:
         self._agent_shell.close()
         self._runtime_shell.close()
         self._backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _make_change_tracker(self) -> LayerChangeTracker | ScanChangeTracker:
         stack = self._backend.layers()

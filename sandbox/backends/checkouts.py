@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from langgraph_takeover.sandbox.backends import overlay
-from langgraph_takeover.sandbox.backends.file_trees import ARCHIVE_NAME
 from langgraph_takeover.sandbox.backends.selection import make_restore_spec
 from langgraph_takeover.sandbox.changes.layers import LayerEntry, LayerStack
 from langgraph_takeover.sandbox.interface import (
@@ -24,6 +23,7 @@ from langgraph_takeover.sandbox.interface import (
 )
 from langgraph_takeover.sandbox.shell.state import ShellState
 from langgraph_takeover.sandbox.snapshots import archive_reader, archive_writer, transfer
+from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
 from langgraph_takeover.sandbox.snapshots.bases import (
     COPY_PREFIX,
     WRITABLE_DIRECTORIES,
@@ -52,17 +52,13 @@ def snapshot_directory(directory: Path, store: Path, *, backend: BackendName, ow
         with _create_scratch_directory(owner) as scratch:
             files = scratch / "diff"
             _copy_repository(directory, files)
-            digest = archive_writer.write(
-                (files,),
-                LayerStack(base.tree) if is_layered else LayerStack(),
-                store / ARCHIVE_NAME,
-                base_digest=base_digest,
-            )
+            below = LayerStack(base.tree) if is_layered else LayerStack()
+            digest = archive_writer.write_to_store((files,), below, store, base_digest=base_digest)
     workspace = CHECKOUT_WORKSPACE if backend == "host" else f"{CHECKOUT_WORKSPACE}/{WRITABLE_DIRECTORIES[0]}"
     return Snapshot(
         backend=backend,
         base=base_digest,
-        location=ARCHIVE_NAME,
+        location=archive_name(digest),
         digest=digest,
         workspace=workspace,
         shell_state=ShellState(directory=workspace).to_json(),
@@ -114,13 +110,13 @@ def rebase_snapshot(snapshot: Snapshot, store: Path, image: str, target_store: P
         (layer / top).chmod(0o755)
         if below.base.find(top) is not None:
             os.setxattr(layer / top, below.base.opaque_attribute, b"y")
-        digest = archive_writer.write(
-            (layer,), below.base, target_store / ARCHIVE_NAME, base_digest=found["Id"], root_uid=os.geteuid()
+        digest = archive_writer.write_to_store(
+            (layer,), below.base, target_store, base_digest=found["Id"], root_uid=os.geteuid()
         )
     return Snapshot(
         backend="docker",
         base=found["Id"],
-        location=ARCHIVE_NAME,
+        location=archive_name(digest),
         digest=digest,
         workspace=CHECKOUT_WORKSPACE,
         shell_state=ShellState(directory=CHECKOUT_WORKSPACE).to_json(),

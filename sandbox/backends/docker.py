@@ -36,8 +36,8 @@ from langgraph_takeover.sandbox.isolation.cgroup_freezer import list_container_p
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch, bytes_unlinked, bytes_used
 from langgraph_takeover.sandbox.shell.session import EXIT_SIGNAL, RuntimeShell, Shell, ShellNotStartedError
 from langgraph_takeover.sandbox.snapshots import archive_writer, docker_images, tarballs
+from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
 from langgraph_takeover.sandbox.storage import ownership
-from langgraph_takeover.sandbox.storage.durability import sync_directory
 from langgraph_takeover.sandbox.storage.ownership import OWNER_LABEL
 from langgraph_takeover.sandbox.storage.removal import remove_on_failure, remove_tree
 
@@ -187,18 +187,14 @@ class DockerBackend:
                 tarballs.unpack(raw, layer)
                 raw.unlink()
                 _reject_reserved_names(layer)
-                part = work_directory / "archive"
-                digest = archive_writer.write(
+                digest = archive_writer.write_to_store(
                     (layer, *below.layers),
                     below.base,
-                    part,
+                    store,
                     base_digest=self._base["Id"],
                     root_uid=below.root_uid,
                 )
-                name = archive_name(digest)
-                part.replace(store / name)
-                sync_directory(store)
-            return name, digest
+            return archive_name(digest), digest
 
         return finish
 
@@ -230,10 +226,6 @@ class DockerBackend:
         with translate_errors(f"size of container {self._id[:12]}"):
             found = client().api.containers(all=True, size=True, filters={"id": self._id})
         return int(found[0].get("SizeRw", 0)) if found else 0
-
-
-def archive_name(digest: str) -> str:
-    return f"{digest}.tar.zst"
 
 
 def start(spec: SandboxSpec) -> DockerBackend:

@@ -27,11 +27,11 @@ from langgraph_takeover.sandbox.snapshots import (
     bases,
     tarballs,
 )
+from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
 from langgraph_takeover.sandbox.snapshots.bases import COPY_PREFIX, Base
 from langgraph_takeover.sandbox.storage import host_directories, ownership
 from langgraph_takeover.sandbox.storage.removal import remove_on_failure, remove_tree
 
-ARCHIVE_NAME = "snapshot.tar.zst"
 _DIFF_DIRECTORY = "diff"
 _DIFF_TARBALL = "diff.tar"
 
@@ -121,7 +121,7 @@ class OverlayTree:
         # An archive holds the merged layers, so it is the only layer to continue with.
         with pause():  # the shell's own traps may start programs that still write
             kept = self._save(layers, store)
-        merged = _unpack_archive(store / ARCHIVE_NAME, *kept, self._owner)
+        merged = _unpack_archive(store / archive_name(kept[1]), *kept, self._owner)
         self._mount((merged,))
         self._own_lowers = (merged,)
         self._old_namespaces.append(keeper)
@@ -149,10 +149,14 @@ class OverlayTree:
         if old_namespaces is not None:
             old_namespaces.close_later()
             self._old_namespaces.remove(old_namespaces)
-        digest = _write_archive(
-            layers, LayerStack(self.base.tree), store, self.base.digest, root_uid=host_directories.owner_uid()
+        digest = archive_writer.write_to_store(
+            layers,
+            LayerStack(self.base.tree),
+            store,
+            base_digest=self.base.digest,
+            root_uid=host_directories.owner_uid() or 0,
         )
-        _cache_layers(self._owner, digest, store / ARCHIVE_NAME, layers)
+        _cache_layers(self._owner, digest, store / archive_name(digest), layers)
         return self.base.digest, digest
 
 
@@ -196,7 +200,9 @@ class CopiedTree:
         base = COPY_PREFIX + self.base.digest
         try:
             root_uid = host_directories.owner_uid() if self.namespaces is not None else None
-            digest = _write_archive((copy,), LayerStack(), store, base, root_uid=root_uid)
+            digest = archive_writer.write_to_store(
+                (copy,), LayerStack(), store, base_digest=base, root_uid=root_uid or 0
+            )
         finally:
             remove_tree(copy.parent)
         return base, digest
@@ -249,25 +255,13 @@ def make_snapshot_builder(
         return Snapshot(
             backend=backend,
             base=base,
-            location=ARCHIVE_NAME,
+            location=archive_name(digest),
             digest=digest,
             workspace=workspace,
             shell_state=shell_state,
         )
 
     return snapshot
-
-
-def _write_archive(
-    layers: tuple[Path, ...], base: LayerStack, store: Path, base_digest: str, *, root_uid: int | None
-) -> str:
-    try:
-        store.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SandboxUnavailableError(f"{store}: {error.strerror}") from error
-    return archive_writer.write(
-        layers, base, store / ARCHIVE_NAME, base_digest=base_digest, root_uid=root_uid or 0
-    )
 
 
 def _unpack_archive(

@@ -158,7 +158,7 @@ def _shorten_docker_error(message: str) -> str:
 
 
 def _probe_process() -> list[HostCapability]:
-    default = default_backend()
+    default = default_backend(allow_process=True)
     description = "bubblewrap" if default == "host" else "plain processes, without isolation"
     cure = None if default == "host" else "install what the host back end lacks, above"
     return [

@@ -59,6 +59,15 @@ def test_the_shell_state_is_restored(kit: Kit, fresh_sandbox: Sandbox, store: Pa
     ]
 
 
+def test_snapshots_in_one_directory_stay_apart(kit: Kit, fresh_sandbox: Sandbox, store: Path) -> None:
+    snapshots = []
+    for text in ("first", "second", "second"):
+        run(fresh_sandbox, f"echo {text} > note")
+        snapshots.append(fresh_sandbox.snapshot(store).result())
+    for snapshot, text in zip(snapshots, ("first", "second", "second"), strict=True):
+        assert check_output(kit.restore(snapshot, store), "cat note") == f"{text}\n"
+
+
 def test_the_reported_shell_state_equals_the_snapshots(fresh_sandbox: Sandbox, store: Path) -> None:
     assert fresh_sandbox.run("cd /tmp; SAID='one two'", timeout_s=20).exit_code == 0
     first, kept = fresh_sandbox.shell_state(), fresh_sandbox.snapshot(store).result().shell_state

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
+from collections.abc import Iterator
 
 from langgraph_takeover.sandbox.interface import Sandbox, TakeoverError
 
@@ -41,8 +43,16 @@ _CLEAN_UP_COMMAND = 'rm -rf -- "${TMPDIR:-/tmp}"/takeover-git.*'
 _PATCH_SCRIPT = (
     INDEX_SCRIPT
     + """
-echo '{attributes}' >"$GIT_DIR/info/attributes" && export GIT_ALTERNATE_OBJECT_DIRECTORIES="$objects" &&
-git -c core.quotePath={quoted} diff --cached --binary --no-color "$base" -- >"$aside/patch" &&
+export GIT_ALTERNATE_OBJECT_DIRECTORIES="$objects" && start="$base" && earlier={earlier} &&
+if [ -n "$earlier" ]; then
+  start="$(
+    export GIT_INDEX_FILE="$GIT_DIR/start" && git read-tree "$base" &&
+    git apply --cached --whitespace=nowarn "$earlier" &&
+    env -u GIT_ALTERNATE_OBJECT_DIRECTORIES git write-tree --missing-ok
+  )"
+fi &&
+echo '{attributes}' >"$GIT_DIR/info/attributes" &&
+git -c core.quotePath={quoted} diff --cached --binary --no-color "$start" -- >"$aside/patch" &&
 {{ [ "$(stat -c %s "$aside/patch")" -le {largest} ] || {{ echo 'the patch is too large'; false; }}; }} &&
 cat "$aside/patch" >&3 || {{ cat "$aside/told" >&3; exit 1; }}
 """
@@ -71,27 +81,46 @@ def list_files(sandbox: Sandbox) -> tuple[str, ...] | None:
     return tuple(sorted(name.removeprefix("./") for name in names)) if whole else None
 
 
-def patch_since(sandbox: Sandbox, base_commit: str) -> str:
+def patch_since(sandbox: Sandbox, base_commit: str, earlier_patch: str = "") -> str:
     """Return everything that differs from `base_commit`, including new files, as a patch for git.
 
-    Empty if nothing differs. Raises RepositoryError.
+    With `earlier_patch`, an earlier result, the patch starts where that one ends. Empty if nothing differs. Raises
+    RepositoryError.
     """
-    patch = _diff(sandbox, base_commit, as_text=True)
-    if _is_unicode(patch):
-        return patch
-    # What is not UTF-8 uses git's binary form, so that the patch stays text.
-    parts = zip(split_by_file(patch), split_by_file(_diff(sandbox, base_commit, as_text=False)), strict=True)
+    with _store_patch(sandbox, earlier_patch) as earlier:
+        patch = _diff(sandbox, base_commit, earlier, as_text=True)
+        if _is_unicode(patch):
+            return patch
+        # What is not UTF-8 uses git's binary form, so that the patch stays text.
+        binary_patch = _diff(sandbox, base_commit, earlier, as_text=False)
+    parts = zip(split_by_file(patch), split_by_file(binary_patch), strict=True)
     return "".join(text if _is_unicode(text) else binary for text, binary in parts)
 
 
-def _diff(sandbox: Sandbox, base_commit: str, *, as_text: bool) -> str:
+@contextlib.contextmanager
+def _store_patch(sandbox: Sandbox, patch: str) -> Iterator[str]:
+    """Provide the path of a file in the sandbox with that patch; empty for an empty patch."""
+    if not patch:
+        yield ""
+        return
+    path = run_git(sandbox, "mktemp -t takeover-git.XXXXXXXXXX").strip()
+    try:
+        sandbox.write_file(path, patch.encode())
+        yield path
+    finally:
+        sandbox.inspect(f"rm -f -- {shlex.quote(path)}")
+
+
+def _diff(sandbox: Sandbox, base_commit: str, earlier: str, *, as_text: bool) -> str:
     attributes, quoted = ("", "false") if as_text else ("* -diff", "true")
-    return run_git(
-        sandbox,
-        _PATCH_SCRIPT.format(
-            base=shlex.quote(base_commit), attributes=attributes, quoted=quoted, largest=MAX_PATCH_BYTES
-        ).strip(),
+    script = _PATCH_SCRIPT.format(
+        base=shlex.quote(base_commit),
+        earlier=shlex.quote(earlier),
+        attributes=attributes,
+        quoted=quoted,
+        largest=MAX_PATCH_BYTES,
     )
+    return run_git(sandbox, script.strip())
 
 
 def split_by_file(patch: str) -> list[str]:

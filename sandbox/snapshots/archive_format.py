@@ -20,3 +20,8 @@ ROOT_NAME = "."
 BLOCK_BYTES = 256 * 1024
 """Bytes that are read or written at once."""
 ZEROS = bytes(BLOCK_BYTES)
+
+
+def archive_name(digest: str) -> str:
+    """Return the file name of a snapshot's archive in its directory, from the digest of its content."""
+    return f"{digest}.tar.zst"

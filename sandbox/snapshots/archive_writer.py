@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import stat
 import tarfile
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from langgraph_takeover.sandbox.snapshots.archive_format import (
     OPAQUE_MARK,
     ROOT_NAME,
     WHITEOUT_PREFIX,
+    archive_name,
 )
 from langgraph_takeover.sandbox.snapshots.content_digests import ContentDigest, HashedFile
 from langgraph_takeover.sandbox.storage.durability import sync_directory
@@ -30,6 +32,24 @@ _XATTR = "SCHILY.xattr."
 _BASE = "TAKEOVER.base"
 _LITERAL = "TAKEOVER.literal"
 _LEVEL = 3
+
+
+def write_to_store(
+    layers: tuple[Path, ...], base: LayerStack, store: Path, *, base_digest: str, root_uid: int = 0
+) -> str:
+    """Write a snapshot's archive into a directory, as `archive_name(digest)`; return the content's digest.
+
+    Archives of other snapshots there stay as they are. Arguments and errors: `write`.
+    """
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SandboxUnavailableError(f"{store}: {error.strerror}") from error
+    partial = store / f".{secrets.token_hex(8)}"
+    digest = write(layers, base, partial, base_digest=base_digest, root_uid=root_uid)
+    partial.replace(store / archive_name(digest))
+    sync_directory(store)
+    return digest
 
 
 def write(
@@ -60,7 +80,7 @@ def write(
         sync_directory(archive.parent)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OutOfDiskError(f"{archive}: the disk is full; the snapshot was not taken") from error
+            raise OutOfDiskError(f"{archive.parent}: the disk is full; the snapshot was not taken") from error
         raise
     finally:
         partial.unlink(missing_ok=True)

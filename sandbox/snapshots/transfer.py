@@ -28,6 +28,7 @@ from langgraph_takeover.sandbox.interface import (
     SnapshotCorruptError,
 )
 from langgraph_takeover.sandbox.snapshots import archive_format, archive_reader
+from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
 from langgraph_takeover.sandbox.storage.durability import sync_directory
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
@@ -86,7 +87,7 @@ def export_snapshot(snapshot: Snapshot, store: Path, url: str) -> None:
 
 def write_snapshot(snapshot: Snapshot, archive_path: Path, out: IO[bytes]) -> None:
     """Write a snapshot with its archive."""
-    name = f"{snapshot.digest}.tar.zst"
+    name = archive_name(snapshot.digest)
     header = _ExportHeader(snapshot=snapshot.model_copy(update={"location": name})).model_dump_json().encode()
     if len(header) > MAX_HEADER_BYTES:
         raise SandboxUnavailableError(
@@ -209,7 +210,7 @@ def _read_export(url: str, source: IO[bytes], out: IO[bytes]) -> Snapshot:
         raise SnapshotCorruptError(f"{url}: invalid snapshot header") from error
     if not re.fullmatch("[0-9a-f]{64}", snapshot.digest):
         raise SnapshotCorruptError(f"{url}: invalid digest in the snapshot header")
-    return snapshot.model_copy(update={"location": f"{snapshot.digest}.tar.zst"})
+    return snapshot.model_copy(update={"location": archive_name(snapshot.digest)})
 
 
 @contextlib.contextmanager

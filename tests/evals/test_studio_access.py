@@ -233,7 +233,7 @@ def test_values_of_a_client_stay_data(server: Studio, tmp_path: Path, value: dic
 
 
 def test_unisolated_threads_are_isolated_without_the_switch(tmp_path: Path) -> None:
-    if default_backend() != "host":
+    if default_backend(allow_process=True) != "host":
         skip_missing("without bubblewrap there is no isolated sandbox to convert to")
     server = Studio(tmp_path, "http://127.0.0.1:9/v1", TAKEOVER_STUDIO_UNISOLATED="1")
     try:

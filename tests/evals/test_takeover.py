@@ -13,6 +13,7 @@ from langgraph_takeover.handoff.points.annotations import annotate_steps
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.readers.inference.actions import infer_changes
 from langgraph_takeover.handoff.readers.inference.files import InferredFiles
+from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.handoff.trace.events import Event, Trace
 
 from .conftest import (
@@ -73,11 +74,10 @@ def test_views_with_more_information_need_fewer_events(complete_run: Path) -> No
 @pytest.mark.slow
 def test_records_are_self_contained(complete_run: Path) -> None:
     for directory in (complete_run / "records").iterdir():
-        assert {path.name for path in directory.iterdir()} == {
-            "record.json",
-            "notes.json",
-            "snapshot.tar.zst",
-        }
+        snapshot = RecordStore(directory.parent).load(directory.name).snapshot
+        assert snapshot is not None
+        names = {path.name for path in directory.iterdir()}
+        assert names == {"record.json", "notes.json", f"{snapshot.digest}.tar.zst"}
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def test_without_a_view_all_are_listed(record: Path) -> None:
         NAME,
         "scripted",
         "after event 5",
-        "process, snapshot.tar.zst",
+        "process, ",
         "by m",
         "view trace",
     ):

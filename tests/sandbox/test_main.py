@@ -84,7 +84,7 @@ def test_probe_reports_components_and_fixes(tmp_path: Path) -> None:
 def test_probe_of_this_host() -> None:
     done = command("probe")
     assert done.returncode == 0
-    assert f"{sandbox.default_backend()}: " in done.stdout
+    assert f"{sandbox.default_backend(allow_process=True)}: " in done.stdout
 
 
 def test_probe_of_an_unusable_directory(tmp_path: Path) -> None:

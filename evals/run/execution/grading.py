@@ -25,7 +25,7 @@ def grade_predecessor(
     """Whether a run that ended by itself solved the task, and a description of a failed grading."""
     if outcome.stop_reason != "finished" or not outcome.records:
         return None, ""
-    return _try_grading(config, task, paths, outcome.patch, f"predecessor.{name}", "final patch")
+    return _try_grading(config, task, paths, outcome.diff_from_base, f"predecessor.{name}", "final patch")
 
 
 def grade_cleaned(

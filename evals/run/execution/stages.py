@@ -107,7 +107,7 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
         },
         **measure_costs(config, model, events, outcome, before + _measure_elapsed(started)),
         **describe_agent(outcome),
-        "patch": outcome.patch,
+        "patch": outcome.diff_from_base,
     }
 
 
@@ -214,10 +214,10 @@ def run_takeover(
                 run, lambda: run.take_over(record_id, cast(TakeoverView, view))
             )
         taken = before + _measure_elapsed(started)
-        verdict = grade_patch(config, task, paths, outcome.patch, name)
+        verdict = grade_patch(config, task, paths, outcome.diff_from_base, name)
     except INFRASTRUCTURE_ERRORS as error:
         return row | make_failure_row(error, started)
-    cleaned_resolved, trouble = grade_cleaned(config, task, paths, outcome.patch, record, name)
+    cleaned_resolved, trouble = grade_cleaned(config, task, paths, outcome.diff_from_base, record, name)
     events = redact_events(outcome.state)
     continues = Continuation(
         trace=record.thread_id.removeprefix(threads.PREDECESSOR_PREFIX),
@@ -232,7 +232,7 @@ def run_takeover(
         "outcome": "graded",
         **verdict.failing_tests,
         "cleaned_resolved": cleaned_resolved,
-        **measure_patch(outcome.patch, record.task.base_directories)._asdict(),
+        **measure_patch(outcome.diff_from_base, record.task.base_directories)._asdict(),
         "stop_reason": outcome.stop_reason,
         "detail": join_details(
             outcome.patch_error or verdict.detail, trouble, describe_empty_calls(config, successor, events)
@@ -246,9 +246,9 @@ def run_takeover(
         "recall_events": 2 * len(recalls),
         "recall_tokens": sum(recalls),
         **measure_rediscovery(record, events),
-        **measure_trust(record, events, outcome.patch)._asdict(),
+        **measure_trust(record, events, outcome.diff_from_base)._asdict(),
         "notes_model": record.notes.model if record.notes else None,
-        "patch": outcome.patch,
+        "patch": outcome.diff_from_base,
     }
 
 

@@ -110,7 +110,7 @@ class Studio:
             "TAKEOVER_MODELS_FILE": str(self.models),
             "TAKEOVER_STUDIO_TOKEN": TOKEN,
             "TAKEOVER_STUDIO_DIRECTORIES": str(self.repository),
-            "TAKEOVER_STUDIO_UNISOLATED": "1" if default_backend() == "process" else "",
+            "TAKEOVER_STUDIO_UNISOLATED": "1" if default_backend(allow_process=True) == "process" else "",
             "OPENAI_BASE_URL": self._base_url,
             "LANGGRAPH_NO_VERSION_CHECK": "true",
             "LANGGRAPH_CLI_NO_ANALYTICS": "1",
@@ -259,7 +259,7 @@ def choices(model: str, **others: Any) -> dict[str, Any]:
 
 
 FORBIDDEN_DIRECTORY = choices("notes", directory="/nowhere")
-UNISOLATED = ["process"] if default_backend() == "process" else []
+UNISOLATED = ["process"] if default_backend(allow_process=True) == "process" else []
 
 
 @pytest.fixture(scope="module")

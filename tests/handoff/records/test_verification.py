@@ -65,7 +65,7 @@ def test_torn_notes(record_copy: Path) -> None:
 
 
 def test_a_lost_or_changed_snapshot(record_copy: Path) -> None:
-    archive = record_copy / "snapshot.tar.zst"
+    (archive,) = record_copy.glob("*.tar.zst")
     content = bytearray(archive.read_bytes())
     content[len(content) // 2] ^= 1
     archive.write_bytes(content)

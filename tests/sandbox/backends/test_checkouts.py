@@ -68,7 +68,7 @@ def test_a_snapshot_needs_no_base_of_this_host(shop: Path, tmp_path: Path, backe
 
 def test_a_checkout_of_a_snapshot_over_a_base(shop: Path, tmp_path: Path) -> None:
     """The checkout merges the changes of a sandbox, removed files included, with what it started from."""
-    sandbox = start(SandboxSpec(backend=default_backend(), directory=shop))
+    sandbox = start(SandboxSpec(backend=default_backend(allow_process=True), directory=shop))
     try:
         sandbox.run("rm -r shop; echo new >made.txt; mkdir shop; echo y >shop/other.py", timeout_s=20)
         snapshot = sandbox.snapshot(tmp_path / "store").result()

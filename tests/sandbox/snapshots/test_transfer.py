@@ -29,6 +29,7 @@ from langgraph_takeover.sandbox.interface import (
     SnapshotCorruptError,
 )
 from langgraph_takeover.sandbox.snapshots import archive_writer, transfer
+from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
 
 from ...conftest import skip_missing
 
@@ -47,10 +48,9 @@ def stored_snapshot(tmp_path: Path) -> tuple[Snapshot, Path]:
         directory.mkdir()
     for number in range(4):
         (layer / f"f{number}").write_bytes(os.urandom(100_000))
-    path = store / "snapshot.tar.zst"
-    digest = archive_writer.write((layer,), LayerStack(base), path, base_digest=BASE)
+    digest = archive_writer.write_to_store((layer,), LayerStack(base), store, base_digest=BASE)
     state = "cd /testbed; x=$'\\377'"
-    return snapshot_of(digest, path.name, state), store
+    return snapshot_of(digest, archive_name(digest), state), store
 
 
 def snapshot_of(digest: str, location: str, state: str = "") -> Snapshot:

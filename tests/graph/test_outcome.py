@@ -1,0 +1,82 @@
+"""What an outcome tells: the run's own changes, those since the commit, the answer and the cost."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from langgraph_takeover import Prices, RunStatus
+from langgraph_takeover.errors import RepositoryError
+
+from .conftest import DONE, EDIT, FIX, NOTE, RunHarness, scripted_model
+
+
+def list_changes(patch: str) -> list[str]:
+    """The added and removed lines of a patch, without headings."""
+    return [line for line in patch.splitlines() if re.match(r"[+-](?![+-])", line)]
+
+
+def test_a_successors_patch_is_its_own_work(bench: RunHarness) -> None:
+    first = bench.run_to_outcome(
+        scripted_model(EDIT, DONE), policy="stop", points=("first_source_edit",), run_id="run"
+    )
+    assert list_changes(first.patch) == ["-    return n + 1", "+    return n * 3"]
+    assert first.diff_from_base == first.patch
+    with bench.open_run(scripted_model(FIX, NOTE.format("new"), DONE), "successor") as opened:
+        outcome = opened.take_over("run.first_source_edit", "repository")
+    assert list_changes(outcome.patch) == ["+new", "-    return n * 3", "+    return n * 2"]
+    assert list_changes(outcome.diff_from_base) == ["+new", "-    return n + 1", "+    return n * 2"]
+    assert outcome.patch_error is None
+
+
+def test_nothing_done_is_an_empty_patch(bench: RunHarness) -> None:
+    bench.run(scripted_model(EDIT, DONE), policy="stop", points=("first_source_edit",), run_id="run")
+    with bench.open_run(scripted_model(DONE), "successor") as opened:
+        outcome = opened.take_over("run.first_source_edit", "repository")
+    assert outcome.patch == ""
+    assert "n * 3" in outcome.diff_from_base
+
+
+def test_changes_before_the_start_are_not_the_agents(bench: RunHarness) -> None:
+    assert bench.spec.directory is not None
+    (bench.spec.directory / "pkg" / "core.py").write_text("def double(n):\n    return n + 1  # é\n")
+    (bench.spec.directory / "raw").write_bytes(b"\xff\0\n")
+    outcome = bench.run_to_outcome(scripted_model(NOTE.format("mine"), "```bash\nprintf x >> raw\n```", DONE))
+    assert "+mine" in outcome.patch
+    assert "raw" in outcome.patch
+    assert "core.py" not in outcome.patch
+    assert "# é" in outcome.diff_from_base
+
+
+def test_a_start_that_is_too_different(bench: RunHarness) -> None:
+    assert bench.spec.directory is not None
+    (bench.spec.directory / "large").write_text("x\n" * 600_000)
+    outcome = bench.run_to_outcome(scripted_model(NOTE.format("mine"), DONE))
+    assert outcome.patch == ""
+    assert "too much" in str(outcome.patch_error)
+    assert "+mine" in outcome.diff_from_base
+
+
+def test_answer_and_cost(bench: RunHarness) -> None:
+    model = scripted_model(NOTE.format("a"), "<finish>All `tests` pass.</finish>")
+    stopped = bench.run_to_outcome(model, max_steps=1)
+    assert (stopped.answer, stopped.cost) == (None, None)
+    finished = bench.resume(model, prices=Prices(prompt=1e6, completion=0))
+    assert (finished.status, finished.answer) == (RunStatus.FINISHED, "All `tests` pass.")
+    assert finished.cost == pytest.approx(10)
+
+
+def test_an_earlier_patch_that_does_not_apply(bench: RunHarness) -> None:
+    from langgraph_takeover.sandbox import start
+    from langgraph_takeover.sandbox.repository.patches import head_commit, patch_since
+
+    with start(bench.spec) as sandbox:
+        commit = head_commit(sandbox)
+        sandbox.run("echo one > new", timeout_s=10)
+        patch = patch_since(sandbox, commit)
+        sandbox.run("echo two >> new", timeout_s=10)
+        assert list_changes(patch_since(sandbox, commit, patch)) == ["+two"]
+        with pytest.raises(RepositoryError, match=r"corrupt|No valid|error"):
+            patch_since(sandbox, commit, "no patch at all\n")
+        assert sandbox.run("ls ${TMPDIR:-/tmp} | grep takeover-git", timeout_s=10).output == ""
