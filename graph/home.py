@@ -109,7 +109,7 @@ class Home:
                 SandboxUnavailableError
             ):  # a caller that needs a sandbox gets the error later
                 _stop_stale_sandbox(lease.previous_place)
-            with open_saver(self.ledger, lease) as saver, session.explain_fencing(), session.explain_stop():
+            with open_saver(self.ledger, lease) as saver, session.explain_fencing(), session.stop.explain():
                 yield session, saver
         finally:
             session.close()
