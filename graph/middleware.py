@@ -116,7 +116,9 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         sandbox = self._work.enter(state.get("sandbox_state"))
         task = build_task_brief(self._work.thread, redact(first.text if first else ""), sandbox)
         update: dict[str, Any] = {"task": task.model_dump(mode="json")}
-        return update if "sandbox_state" in state else update | {"sandbox_state": self._session.start_run()}
+        if not state.get("sandbox_state"):
+            update["sandbox_state"] = self._session.start_run()
+        return update
 
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
@@ -158,15 +160,14 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         return update
 
     def _call_once(self, request: ToolCallRequest) -> ToolResult:
-        call_id = str(request.tool_call["id"])
         action = _parse_call(request.tool_call)
         if isinstance(action, UnreadableReply):
-            return ToolMessage(action.correction, tool_call_id=call_id, status="error")
-        earlier = self._list_earlier_calls(request)
+            return ToolMessage(action.correction, tool_call_id=request.tool_call["id"], status="error")
+        *earlier, name = self._name_calls(request)
         try:
             before = self._wait_for(request.state.get("sandbox_state", ""), earlier)
             observation, after = self._session.run_once(
-                self._work.make_key(before, call_id),
+                self._work.make_key(before, name),
                 before,
                 lambda sandbox: self._execute(sandbox, action, request.state).redact_secrets(),
                 Observation.model_validate_json,
@@ -175,41 +176,39 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             )
         except BaseException:
             with self._changed:
-                self._failed.add(call_id)
+                self._failed.add(name)
                 self._changed.notify_all()
             raise
         with self._changed:
-            self._failed.discard(call_id)
+            self._failed.discard(name)
             self._changed.notify_all()
         index = len(request.state.get("events", ())) + 2 * len(earlier)
-        return Command(update=_build_update(action, observation, after, index, call_id))
+        return Command(update=_build_update(action, observation, after, index, request.tool_call["id"]))
 
-    def _list_earlier_calls(self, request: ToolCallRequest) -> list[str]:
-        """List the ids of the sandbox's calls that come before this one in the same reply."""
-        for message in reversed(request.state["messages"]):
-            calls = message.tool_calls if isinstance(message, AIMessage) else []
-            ids = [str(call["id"]) for call in calls]
-            if (call_id := str(request.tool_call["id"])) in ids:
-                return [
-                    str(call["id"])
-                    for call in calls[: ids.index(call_id)]
-                    if call["name"] in self._names and isinstance(_parse_call(call), Action)
-                ]
-        return []
+    def _name_calls(self, request: ToolCallRequest) -> list[str]:
+        """Name the sandbox's calls of a reply, up to this one. Providers repeat the ids of calls in other replies."""
+        reply = next(each for each in reversed(request.state["messages"]) if isinstance(each, AIMessage))
+        names = []
+        for number, call in enumerate(reply.tool_calls):
+            if call["name"] in self._names and isinstance(_parse_call(call), Action):
+                names.append(f"{reply.id}.{number}")
+            if call["id"] == request.tool_call["id"]:
+                break
+        return names
 
-    def _wait_for(self, state: str, call_ids: list[str]) -> str:
+    def _wait_for(self, state: str, names: list[str]) -> str:
         """Return the sandbox's state after these calls, which other threads make."""
-        for call_id in call_ids:
-            key = self._work.make_key(state, call_id)
+        for name in names:
+            key = self._work.make_key(state, name)
             with self._changed:
                 while True:
                     found = effects.find(self._session.ledger, key)
                     if found is not None and found.state_after is not None:
                         break
                     self._session.stop.require_not_urgent()
-                    if call_id in self._failed:
+                    if name in self._failed:
                         raise EarlierCallError(
-                            f"thread {self._work.thread!r}: call {call_id:.60} failed before this one"
+                            f"thread {self._work.thread!r}: an earlier call of the same reply failed ({name})"
                         )
                     self._changed.wait(_POLL_S)
             state = found.state_after
@@ -297,7 +296,7 @@ def _has_no_effect(action: Action) -> bool:
 
 
 def _build_update(
-    action: Action, observation: Observation, state: str, index: int, call_id: str
+    action: Action, observation: Observation, state: str, index: int, call_id: str | None
 ) -> dict[str, Any]:
     changes = tuple(change for change in observation.changes if not change.generated)
     called = Event(

@@ -40,6 +40,13 @@ class SandboxState(TypedDict, total=False):
     """The part of a graph's state that belongs to the sandbox: inherit your state from it.
 
     If several nodes of a step act, their calls must be in order: the state of the last one remains.
+
+    Example:
+        >>> from langgraph_takeover.integrations import SandboxState
+        >>> class State(SandboxState):
+        ...     answer: str
+        >>> sorted(State.__annotations__)
+        ['answer', 'sandbox_state']
     """
 
     sandbox_state: Annotated[str, keep_latest]
@@ -50,7 +57,15 @@ class ActResultError(TakeoverError, TypeError):
 
 
 class Act(NamedTuple):
-    """The result of an act, the same in every repetition."""
+    """The result of an act, the same in every repetition.
+
+    Example:
+        >>> from langgraph_takeover.integrations import open_sandbox
+        >>> with open_sandbox(home, "own-graph", sandbox_spec) as work:
+        ...     act = work.act("read", lambda box: box.directory_listing("galley")[0], state=None, effects="nothing")
+        >>> act.value, act.state
+        ('__init__.py', 'base')
+    """
 
     value: Any
     """What the function returned: text, a number, a list or a dict."""
@@ -72,6 +87,13 @@ class ThreadSandbox:
     A state is an id that a checkpoint keeps, by default in the channel `sandbox_state`. Every method that takes one
     first makes the sandbox match it, so that a resumed, forked or rewound thread finds its files and shell variables.
     Without an id, it is the base of the spec.
+
+    Example:
+        >>> from langgraph_takeover.integrations import open_sandbox
+        >>> with open_sandbox(home, "own-graph", sandbox_spec) as work:
+        ...     first = work.act("one", lambda box: box.run("x=1; pwd", timeout_s=10).exit_code, state=None)
+        ...     work.enter(first.state).run("echo $x", timeout_s=10).output
+        '1\\n'
     """
 
     def __init__(self, session: Session, saver: BaseCheckpointSaver[str]) -> None:

@@ -108,7 +108,7 @@ def test_reading_is_not_recorded(bench: RunHarness) -> None:
 
 def test_a_value_that_cannot_be_stored(bench: RunHarness, calls: Calls) -> None:
     with hold(bench, "mine") as work:
-        with pytest.raises(ActResultError, match=r"thread 'mine': act 'odd' returned Lock"):
+        with pytest.raises(ActResultError, match=r"thread 'mine': act 'odd' returned lock"):
             work.act("odd", lambda sandbox: __import__("threading").Lock(), state=None)
         assert lines(work.act("odd", calls.append("a"), state=None)) == ["a", "a"]
 
