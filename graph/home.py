@@ -109,7 +109,7 @@ class Home:
                 SandboxUnavailableError
             ):  # a caller that needs a sandbox gets the error later
                 _stop_stale_sandbox(lease.previous_place)
-            with open_saver(self.ledger, lease) as saver, session.explain_fencing(), session.explain_stop():
+            with open_saver(self.ledger, lease) as saver, session.explain_fencing(), session.stop.explain():
                 yield session, saver
         finally:
             session.close()
@@ -225,7 +225,7 @@ def open_home(directory: str | Path, database: str | None = None) -> Iterator[Ho
 
 def _checkpoint_info(stored: Any, restorable: frozenset[str]) -> CheckpointInfo:
     values = stored.checkpoint["channel_values"]
-    state_id = values.get("sandbox_state", BASE_STATE)
+    state_id = values.get("sandbox_state") or BASE_STATE
     prefix = "branch:to:"
     return CheckpointInfo(
         checkpoint=stored.config["configurable"]["checkpoint_id"],

@@ -1,8 +1,9 @@
 """Checkpointed handoffs between coding agents, on LangGraph.
 
-The names here run agents and hand their work over. More by topic: `protocol`, `models`, `errors`, `views`, `sandbox`.
+The names here run agents and hand their work over. More by topic: `protocol`, `models`, `errors`, `views`,
+`sandbox`, `agents`, `integrations`, `middleware`.
 
-Stability: these names and those of the five topic modules follow semantic versioning from 1.0 on; until then a minor
+Stability: these names and those of the topic modules follow semantic versioning from 1.0 on; until then a minor
 version may change them, and CHANGELOG.md says how. Everything else is internal.
 """
 

@@ -183,6 +183,12 @@ def test_team(tmp_path: Path) -> None:
         assert "handoff.requested" in home.records.list_ids()
 
 
+@pytest.mark.slow
+def test_own_graph(tmp_path: Path) -> None:
+    output = run_example("own_graph.py", tmp_path).splitlines()
+    assert output == ["one", "two", "kept in tests", "changed: ['tests/log']"]
+
+
 def test_sandbox_alone(tmp_path: Path) -> None:
     after, directory, name, *rest = run_example("sandbox_alone.py", tmp_path).splitlines()
     assert after.startswith("after rm: ['CONTRIBUTING.md', ")

@@ -1,4 +1,4 @@
-"""The code blocks in docs/interop.md run in order as one program."""
+"""The code blocks in docs/interop.md, and those in docs/own-graphs.md, run in order as one program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from langgraph_takeover.handoff.records.record import RecordStore
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "interop.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+OWN_GRAPHS = (ROOT / "docs" / "own-graphs.md").read_text(encoding="utf-8")
 BEGUN = """
 import demo_task
 from langchain_openai import ChatOpenAI
@@ -30,6 +30,14 @@ with open_home("work") as home:
     run(home, "begun", task_id="t", prompt=demo_task.TASK.prompt, model=ChatOpenAI(model="m"), sandbox=spec,
         policy="stop", points=("first_source_edit",))
 """
+
+
+def make_program(text: str) -> str:
+    """The code blocks of a page, with the model of one task and any sandbox."""
+    program = "".join(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    return program.replace('"Make the tests pass."', "demo_task.TASK.prompt").replace(
+        'backend="host"', "backend=demo_task.default_backend(allow_process=True)"
+    )
 
 
 def run_example(directory: Path, *command: str) -> str:
@@ -61,14 +69,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_every_code_block_runs(directory: Path) -> None:
-    # The model of one task uses its statement as the prompt, and works in any sandbox.
-    program = BEGUN + "".join(
-        block.replace('"Make the tests pass."', "demo_task.TASK.prompt").replace(
-            'backend="host"', "backend=demo_task.default_backend(allow_process=True)"
-        )
-        for block in BLOCKS
-    )
-    (directory / "program.py").write_text(program + "\nsandbox.close()\n")
+    (directory / "program.py").write_text(f"{BEGUN}{make_program(TEXT)}\nsandbox.close()\n")
     shown = run_example(directory, "program.py").splitlines()
     assert shown[0] == "fixer 6"
     assert shown[1] == "finder handed over to fixer True"
@@ -82,6 +83,15 @@ def test_every_code_block_runs(directory: Path) -> None:
     with open_home(directory / "work") as home:
         assert {"begun", "successor"} <= set(home.threads())
     assert len(RecordStore(directory / "work" / "records").list_ids()) >= 3
+
+
+@pytest.mark.slow
+def test_own_graphs_run(directory: Path) -> None:
+    (directory / "own.py").write_text("import demo_task\n" + make_program(OWN_GRAPHS))
+    count, answer = run_example(directory, "own.py").splitlines()
+    assert int(count) > 3
+    assert answer.startswith("The fix is in place, and the tests pass. ['chat-1.first_source_edit.")
+    assert "chat-1.first_validation." in answer
 
 
 def test_names_in_the_text_exist() -> None:

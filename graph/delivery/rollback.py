@@ -80,7 +80,7 @@ def roll_back(
                 "metadata": {"graph": graph_kind(point), _ROLLBACK_KEY: found.id}
             }
             values: dict[str, Any] = {
-                "sandbox_state": session.adopt_snapshot(record),
+                "sandbox_state": session.adopt_record(record),
                 "fired": [],
                 "stop_reason": None,
             }

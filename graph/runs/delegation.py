@@ -160,7 +160,7 @@ class ChildRunner:
         with self._lock:
             self._active_runs.add(run)
             if self._is_stopped:
-                run.session.stop("step")
+                run.session.stop.request("step")
         try:
             yield
         finally:
@@ -171,7 +171,7 @@ class ChildRunner:
         with self._lock:
             self._is_stopped = True
             for held in self._active_runs:
-                held.session.stop(mode)
+                held.session.stop.request(mode)
 
     def _child_progress(self, thread: str) -> ProgressCallback | None:
         listening = self._on_progress

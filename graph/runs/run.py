@@ -93,7 +93,7 @@ class Run:
         self._on_progress = on_progress
         self._control: RunControl | None = None
         self._is_draining = False
-        session.on_stop = self.drain
+        session.stop.on_stop = self.drain
 
     @cached_property
     def agent(self) -> Graph:
@@ -349,7 +349,7 @@ class Run:
             except GraphDrained:
                 pass
             except RunStoppedError:
-                self.session.finish_stop()
+                self.session.stop.finish()
             if values is None:
                 values = graph.get_state(self.config).values
             interrupts = values.pop("__interrupt__", ())
@@ -362,7 +362,7 @@ class Run:
         values = None
         # Without a "custom" stream LangGraph runs the nodes in this thread, which takes half the time.
         modes: list[Any] = ["values", "custom"] if self._on_progress else ["values"]
-        with self.session.explain_stop():
+        with self.session.stop.explain():
             # "sync": a step and its effect on the sandbox are durable before the next step begins.
             for mode, update in graph.stream(
                 graph_input,

@@ -55,7 +55,7 @@ from langgraph_takeover.nodes.tools.execution import refuse_action
 def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     """Return the model's next action; if a budget is spent, end the run with a handoff point."""
     context = get_agent_context(runtime)
-    context.session.require_running()
+    context.session.stop.require_running()
     late = count_late_side_work(state, context)
     update = _think(AgentState(**{**state, **late}), runtime)
     return late | update
@@ -132,7 +132,7 @@ def _ask(
             timeout_s=max(deadline - time.monotonic(), 1.0),
             max_attempts=context.model_tries,
             count=count,
-            cancellation=context.session.cancellation,
+            cancellation=context.session.stop.cancellation,
         )
 
     try:

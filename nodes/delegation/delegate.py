@@ -96,7 +96,7 @@ def _run_children(
     results = runner.run(
         assignments,
         find_stop=lambda: (
-            session.stop_mode or ("step" if runtime.drain_requested or session.is_closed else None)
+            session.stop.mode or ("step" if runtime.drain_requested or session.is_closed else None)
         ),
         report=lambda event, **fields: node_context.copy().run(
             report_progress, runtime, event, state, **fields

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from langgraph_takeover.handoff.ledger import FencedError, Lease, Ledger, LedgerUnavailableError, effects
+from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError, effects
 from langgraph_takeover.handoff.ledger.effects import Effect, EffectKey
 from langgraph_takeover.handoff.ledger.leases import answer_request
-from langgraph_takeover.handoff.ledger.stops import RunStoppedError, StopMode
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore, TaskBrief
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.trace.events import compute_differences
-from langgraph_takeover.nodes.model.exchange import Cancellation
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.session.snapshots import (
     BASE_STATE,
@@ -25,13 +22,33 @@ from langgraph_takeover.nodes.session.snapshots import (
     StateStore,
     create_state_id,
 )
+from langgraph_takeover.nodes.session.stop_signal import StopSignal
 from langgraph_takeover.nodes.session.trace_state import TraceState
 from langgraph_takeover.sandbox import remove_stale_resources
-from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec, SandboxUnavailableError, Snapshot
+from langgraph_takeover.sandbox.interface import (
+    FileChange,
+    Sandbox,
+    SandboxSpec,
+    SandboxUnavailableError,
+    Snapshot,
+)
 from langgraph_takeover.sandbox.lifecycle import SandboxManager
 from langgraph_takeover.sandbox.repository.patches import RepositoryError, head_commit
 
-Operation = Callable[[Sandbox], Observation]
+
+class ActionResult(Protocol):
+    """The result of an operation in a sandbox, as the journal of effects stores it."""
+
+    @property
+    def changes(self) -> tuple[FileChange, ...]: ...
+
+    @property
+    def shell_ended(self) -> bool: ...
+
+    def model_dump_json(self) -> str: ...
+
+
+ResultT = TypeVar("ResultT", bound=ActionResult)
 
 
 class Closeable(Protocol):
@@ -66,12 +83,7 @@ class Session:
         self._state_id: str | None = None
         """The state that the sandbox is in; None if unknown."""
         self._trace_state: TraceState | None = None
-        self.cancellation = Cancellation()
-        """Ends model calls when the run must stop at once."""
-        self.on_stop: Callable[[], None] | None = None
-        """Called in another thread when a stop of the run is requested."""
-        self._stopping_now = threading.Event()
-        lease.on_stop = self._begin_stop
+        self.stop = StopSignal(lease, self.close_sandbox)
 
     # The sandbox
 
@@ -107,9 +119,9 @@ class Session:
         if self.is_closed:  # meanwhile: the caller left the stream, and this node ran on in its thread
             self.close_sandbox()
             raise SandboxUnavailableError(f"thread {self.thread!r}: its run was closed; resume it")
-        if self._stopping_now.is_set():
+        if self.stop.is_urgent:
             self.close_sandbox()
-        self._require_not_stopped_now()
+        self.stop.require_not_urgent()
         self._state_id = state_id
         return sandbox
 
@@ -150,63 +162,57 @@ class Session:
         call_id: str,
         state_id: str,
         task: TaskBrief,
-        operation: Operation,
+        operation: Callable[[Sandbox], Observation],
         effect: CommandEffect,
     ) -> tuple[Observation, str]:
-        """Run an operation once in a sandbox state; return its observation and the state after it. Raises FencedError.
+        """Run an agent's action once: `run_once`, by the ids of LangGraph's task and of the call."""
+        key, parse_result = EffectKey(self.thread, task_id, call_id), Observation.model_validate_json
+        return self.run_once(key, state_id, operation, parse_result, effect, task)
 
-        A repeated call (same task and call id) returns the recorded result. A call that was interrupted is undone,
-        by restoring the state before it, and run again. Operations without effect are not recorded: a repetition
-        shows the same.
-        """
-        key, observation = EffectKey(self.thread, task_id, call_id), None
-        if effect == "nothing":
-            observation = self._run_operation(operation, self.enter_state(state_id, task))
-            if not observation.changes and not observation.shell_ended:
-                return observation, state_id
-            # It had an effect after all: for example, a command's name is an alias here.
-            self._state_id, effect = None, "anything"
-        return self._act_once(key, state_id, task, operation, effect, observation)
-
-    def _act_once(
+    def run_once(
         self,
         key: EffectKey,
         state_id: str,
-        task: TaskBrief,
-        operation: Operation,
+        operation: Callable[[Sandbox], ResultT],
+        parse_result: Callable[[str], ResultT],
         effect: CommandEffect,
-        observation: Observation | None,
-    ) -> tuple[Observation, str]:
-        """Run an operation once; `observation` is set if it has already run in the sandbox.
+        task: TaskBrief | None = None,
+    ) -> tuple[ResultT, str]:
+        """Run an operation once in a sandbox state; return its result and the state after it. Raises FencedError.
 
-        The order is what makes a crash safe: journal the begin, run, save the state, journal the end.
+        A repeated call (same key) returns the recorded result. A call that was interrupted is undone, by restoring the
+        state before it, and run again. Operations without effect are not recorded: a repetition shows the same.
         """
+        result = None
+        if effect == "nothing":
+            result = self._run_operation(operation, self.enter_state(state_id, task))
+            if not result.changes and not result.shell_ended:
+                return result, state_id
+            # It had an effect after all: for example, a command's name is an alias here.
+            self._state_id, effect = None, "anything"
+        # The order is what makes a crash safe: journal the begin, run, save the state, journal the end.
         recorded = effects.begin(self._lease, key, state_id)
         if recorded is not None:
-            if (result := self._load_result(recorded)) is not None:
-                return result
+            if self._has_usable_result(recorded):
+                return parse_result(str(recorded.result)), str(recorded.state_after)
             self.close_sandbox()
-            observation = None
-        sandbox = self._sandbox_manager.sandbox() if observation else self.enter_state(state_id, task)
+            result = None
+        sandbox = self._sandbox_manager.sandbox() if result else self.enter_state(state_id, task)
         self._state_id = None
-        observation = observation or self._run_operation(operation, sandbox)
-        self._require_not_stopped_now()  # the command's end may be that of its sandbox
-        after = self._states.save_state_after(
-            sandbox, state_id, effect, has_changes=bool(observation.changes)
-        )
+        result = result or self._run_operation(operation, sandbox)
+        self.stop.require_not_urgent()  # the command's end may be that of its sandbox
+        after = self._states.save_state_after(sandbox, state_id, effect, has_changes=bool(result.changes))
         self._state_id = after
-        effects.end(self._lease, key, after, observation.model_dump_json())
-        return observation, after
+        effects.end(self._lease, key, after, result.model_dump_json())
+        return result, after
 
-    def _load_result(self, recorded: Effect) -> tuple[Observation, str] | None:
-        """Return the result of a recorded call; None if it did not end, or its state cannot be entered."""
+    def _has_usable_result(self, recorded: Effect) -> bool:
+        """Whether a recorded call ended in a state that can be entered."""
         if recorded.result is None or recorded.state_after is None:
-            return None
-        if not self.can_enter_state(recorded.state_after):
-            return None
-        return Observation.model_validate_json(recorded.result), recorded.state_after
+            return False
+        return self.can_enter_state(recorded.state_after)
 
-    def _run_operation(self, operation: Operation, sandbox: Sandbox) -> Observation:
+    def _run_operation(self, operation: Callable[[Sandbox], ResultT], sandbox: Sandbox) -> ResultT:
         try:
             return operation(sandbox)
         except SandboxUnavailableError:
@@ -244,61 +250,13 @@ class Session:
         """The directory with the files of a snapshot."""
         return self._states.snapshot_directory(snapshot)
 
-    def adopt_snapshot(self, record: HandoffRecord) -> str:
+    def adopt_record(self, record: HandoffRecord) -> str:
         """Add a record's snapshot to the thread's states, and return the state's id."""
-        return self._states.adopt_snapshot(record, self.records)
+        return self.adopt_snapshot(record.required_snapshot, self.records.directory(record.id))
 
-    # Stop
-
-    @property
-    def stop_mode(self) -> StopMode | None:
-        """The requested stop, if any."""
-        return self._lease.stop_mode
-
-    def stop(self, mode: StopMode) -> None:
-        """Stop the run from another thread of this process. Idempotent."""
-        if self.stop_mode not in (mode, "now"):
-            self._lease.stop_mode = mode
-            self._begin_stop(mode)
-
-    def require_running(self) -> None:
-        """Raise RunStoppedError if a stop was requested: nodes that begin a step call this."""
-        if self.stop_mode is not None:
-            raise self._stopped_error()
-
-    @contextlib.contextmanager
-    def explain_stop(self) -> Iterator[None]:
-        """Turn every error into RunStoppedError if the run was stopped at once."""
-        try:
-            yield
-        except FencedError:
-            raise
-        except Exception as error:
-            if self._stopping_now.is_set():
-                raise self._stopped_error() from error
-            raise
-
-    def finish_stop(self) -> None:
-        """Allow a sandbox again, to show what the stopped run left."""
-        if self._stopping_now.is_set():
-            self.close_sandbox()
-            self._stopping_now.clear()
-
-    def _begin_stop(self, mode: StopMode) -> None:
-        """End what runs, if the stop cannot wait for the step. Called in another thread than the run's."""
-        if self.on_stop is not None:
-            self.on_stop()
-        if mode == "now":
-            self._stopping_now.set()
-            self.cancellation.cancel()
-            self.close_sandbox()
-
-    def _require_not_stopped_now(self) -> None:
-        if self._stopping_now.is_set():
-            raise self._stopped_error()
-
-    def _stopped_error(self) -> RunStoppedError:
-        return RunStoppedError(f"thread {self.thread!r}: a stop was requested (resume it)")
+    def adopt_snapshot(self, snapshot: Snapshot, store: Path) -> str:
+        """Add a snapshot, whose files are in `store`, to the thread's states, and return the state's id."""
+        return self._states.adopt_snapshot(snapshot, store)
 
     # Lease
 

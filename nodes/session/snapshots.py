@@ -10,7 +10,6 @@ from typing import Literal
 
 from langgraph_takeover.handoff.ledger import Lease, Ledger
 from langgraph_takeover.handoff.ledger import snapshots as ledger_snapshots
-from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.text.redaction import redact_known_secrets
 from langgraph_takeover.sandbox.interface import BackendName, Sandbox, Snapshot, TakeoverError
@@ -99,12 +98,11 @@ class StateStore:
             self.take_snapshot(sandbox, state_id)
         return state_id
 
-    def adopt_snapshot(self, record: HandoffRecord, records: RecordStore) -> str:
-        """Add a record's snapshot to the thread's states, and return the state's id."""
+    def adopt_snapshot(self, snapshot: Snapshot, store: Path) -> str:
+        """Copy a snapshot from a directory to the thread's states, and return the state's id."""
         state_id = create_state_id()
-        snapshot = record.required_snapshot
         with self._lease.ledger.lock_snapshots():
-            copy_to_store(snapshot, records.directory(record.id), self.snapshot_directory(snapshot))
+            copy_to_store(snapshot, store, self.snapshot_directory(snapshot))
             ledger_snapshots.save(self._lease, state_id, snapshot)
         return state_id
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from langgraph.runtime import Runtime
@@ -16,7 +16,7 @@ from langgraph_takeover.nodes.events import clip_text, last_action
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.nodes.tools.execution import relative_path, run_action
-from langgraph_takeover.nodes.tools.read_cache import find_first_read
+from langgraph_takeover.nodes.tools.read_cache import CachedFile, find_first_read
 from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox, TakeoverError
 
 _CONTEXT_LINES = 4
@@ -34,20 +34,36 @@ def editor(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     is_view = arguments["command"] == "view"
 
     def run_editor(sandbox: Sandbox) -> Observation:
-        try:
-            if is_view:
-                cached = find_first_read(state, context, sandbox, _file_name(sandbox, arguments["path"]))
-                text, reads = _view_file(sandbox, arguments, cached.content if cached else None)
-                notice = cached.notice if cached else ""
-                return Observation(text=notice + clip_text(text, context.observation_chars), reads=reads)
-            edit, report = _apply_edit(sandbox, arguments, previous_edits)
-        except (EditError, FileAccessError) as error:
-            return Observation(text=f"Not done: {error}", refused=True)
-        return Observation(
-            text=clip_text(report, context.observation_chars), changes=sandbox.changes(), edit=edit
+        return execute_editor(
+            sandbox,
+            arguments,
+            previous_edits,
+            max_chars=context.observation_chars,
+            find_cached=lambda path: find_first_read(state, context, sandbox, path),
         )
 
     return run_action(state, runtime, run_editor, "nothing" if is_view else "anything")
+
+
+def execute_editor(
+    sandbox: Sandbox,
+    arguments: Mapping[str, str],
+    previous_edits: list[dict[str, Any]],
+    *,
+    max_chars: int,
+    find_cached: Callable[[str], CachedFile | None] = lambda path: None,
+) -> Observation:
+    """Run an editor command, and return what the agent sees."""
+    try:
+        if arguments["command"] == "view":
+            cached = find_cached(_file_name(sandbox, arguments["path"]))
+            text, reads = _view_file(sandbox, arguments, cached.content if cached else None)
+            notice = cached.notice if cached else ""
+            return Observation(text=notice + clip_text(text, max_chars), reads=reads)
+        edit, report = _apply_edit(sandbox, arguments, previous_edits)
+    except (EditError, FileAccessError) as error:
+        return Observation(text=f"Not done: {error}", refused=True)
+    return Observation(text=clip_text(report, max_chars), changes=sandbox.changes(), edit=edit)
 
 
 def _view_file(

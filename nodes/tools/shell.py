@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Callable
 
 from langgraph.runtime import Runtime
 
@@ -28,25 +29,50 @@ def shell(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
             cached_read = _read_from_cache(state, context, sandbox, command, cwd)
             if cached_read is not None:
                 return cached_read
-        try:
-            result = sandbox.run(command, timeout_s=context.command_timeout_s)
-        except ValueError as error:
-            return Observation(text=f"Not run: {error}.", refused=True)
-        changes = sandbox.changes()
-        reads = _find_reads(command, cwd, sandbox) if result.exit_code is not None else ()
-        cached = [find_first_read(state, context, sandbox, read.path) for read in reads]
-        return Observation(
-            text=_format_result(result, context, sandbox, "".join(each.notice for each in cached if each)),
-            changes=changes,
-            reads=reads,
-            exit_code=result.exit_code,
-            cwd=relative_path(sandbox, cwd),
-            timed_out=result.timed_out,
-            shell_ended=result.shell_ended,
-            seconds=result.seconds,
+
+        def find_notice(path: str) -> str:
+            cached = find_first_read(state, context, sandbox, path)
+            return cached.notice if cached else ""
+
+        return execute_command(
+            sandbox,
+            command,
+            timeout_s=context.command_timeout_s,
+            max_chars=context.observation_chars,
+            find_notice=find_notice,
         )
 
     return run_action(state, runtime, run_command, find_effect(command))
+
+
+def execute_command(
+    sandbox: Sandbox,
+    command: str,
+    *,
+    timeout_s: float,
+    max_chars: int,
+    find_notice: Callable[[str], str] = lambda path: "",
+) -> Observation:
+    """Run a command, and return what the agent sees; `find_notice` returns a notice for a file that it shows."""
+    cwd = sandbox.cwd()
+    try:
+        result = sandbox.run(command, timeout_s=timeout_s)
+    except ValueError as error:
+        return Observation(text=f"Not run: {error}.", refused=True)
+    changes = sandbox.changes()
+    reads = _find_reads(command, cwd, sandbox) if result.exit_code is not None else ()
+    head = _describe_end(result, timeout_s, sandbox)
+    notices = "".join(find_notice(read.path) for read in reads)
+    return Observation(
+        text=f"{head}\n{notices}{clip_text(result.output, max_chars)}",
+        changes=changes,
+        reads=reads,
+        exit_code=result.exit_code,
+        cwd=relative_path(sandbox, cwd),
+        timed_out=result.timed_out,
+        shell_ended=result.shell_ended,
+        seconds=result.seconds,
+    )
 
 
 def _read_from_cache(
@@ -65,9 +91,9 @@ def _read_from_cache(
     )
 
 
-def _format_result(result: ExecResult, context: AgentContext, sandbox: Sandbox, notice: str) -> str:
+def _describe_end(result: ExecResult, timeout_s: float, sandbox: Sandbox) -> str:
     if result.timed_out:
-        head = f"[stopped after {context.command_timeout_s:.0f} s: the command and its child processes were killed]"
+        head = f"[stopped after {timeout_s:.0f} s: the command and its child processes were killed]"
     elif result.exit_code is None:
         head = "[the command ended without an exit code]"
     else:
@@ -76,7 +102,7 @@ def _format_result(result: ExecResult, context: AgentContext, sandbox: Sandbox, 
         head += (
             f"\n[the shell ended; a new one was started in {sandbox.cwd()}, without the old one's variables]"
         )
-    return f"{head}\n{notice}{clip_text(result.output, context.observation_chars)}"
+    return head
 
 
 def _find_reads(command: str, cwd: str, sandbox: Sandbox) -> tuple[FileRead, ...]:

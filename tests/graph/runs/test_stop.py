@@ -125,7 +125,7 @@ def test_a_streamed_graph_is_stopped_too(bench: RunHarness) -> None:
         updates = opened.agent.stream({"task": {"id": "t", "prompt": PROMPT}}, **opened.options)
         until(lambda: next(updates) and len(model.seen) == 1)
         bench.home.stop("thread")
-        until(lambda: opened.session.stop_mode)
+        until(lambda: opened.session.stop.mode)
         with pytest.raises(RunStoppedError, match="resume it"):
             list(updates)
     model.replies[1] = DONE

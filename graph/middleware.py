@@ -1,0 +1,323 @@
+"""A middleware for `langchain.agents.create_agent`: shell and editor in a sandbox that is saved with the thread."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import threading
+from collections.abc import Awaitable, Callable, Collection
+from typing import Annotated, Any, Literal, NotRequired, cast
+
+from langchain.agents.middleware import AgentMiddleware, hook_config
+from langchain.agents.middleware.types import AgentState as ChatState
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.runtime import Runtime
+from langgraph.types import Command, interrupt
+
+from langgraph_takeover.graph.thread_sandbox import ThreadSandbox, keep_latest
+from langgraph_takeover.handoff.ledger import effects
+from langgraph_takeover.handoff.notes.structured_note import render_structured_note
+from langgraph_takeover.handoff.points.detectors import list_points
+from langgraph_takeover.handoff.records.record import HandoffRecord, Review, TaskBrief
+from langgraph_takeover.handoff.shell.command_effects import find_effect
+from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
+from langgraph_takeover.handoff.views import VIEWS, Recipient, find_view
+from langgraph_takeover.handoff.views.names import ViewName
+from langgraph_takeover.nodes.agent.lifecycle import build_task_brief
+from langgraph_takeover.nodes.model.actions import UnreadableReply, parse_action
+from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
+from langgraph_takeover.nodes.records import build_record_id, save_record
+from langgraph_takeover.nodes.session.observation import Observation
+from langgraph_takeover.nodes.state import AgentState, ReviewRequest
+from langgraph_takeover.nodes.tools.editor import execute_editor
+from langgraph_takeover.nodes.tools.shell import execute_command
+from langgraph_takeover.sandbox.interface import Sandbox, TakeoverError
+
+ToolResult = ToolMessage | Command[Any]
+_POLL_S = 0.05
+_POINTS: tuple[PointKind, ...] = ("first_source_edit", "first_validation", "first_post_failure_edit")
+
+
+class SandboxAgentState(ChatState[Any]):
+    """The state of an agent with a `SandboxMiddleware`: messages, and what belongs to the sandbox and to handoffs."""
+
+    sandbox_state: NotRequired[Annotated[str, keep_latest]]
+    """Id of the sandbox's state."""
+    task: NotRequired[dict[str, Any]]
+    """`TaskBrief` as JSON."""
+    events: NotRequired[Annotated[list[dict[str, Any]], operator.add]]
+    """Calls and observations of the sandbox's tools, as JSON."""
+    edits: NotRequired[Annotated[list[dict[str, Any]], operator.add]]
+    """The editor's changes, for undo."""
+    checked_events: NotRequired[int]
+    """Number of events in which handoff points were looked for."""
+    records: NotRequired[Annotated[list[str], operator.add]]
+    """Ids of the handoff records made so far."""
+    record: NotRequired[str]
+    """Successors only: id of the record."""
+
+
+class EarlierCallError(TakeoverError, RuntimeError):
+    """A call was not made, because an earlier call of the same reply failed."""
+
+
+class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
+    """Gives an agent the tools `shell` and `editor` in a thread's sandbox.
+
+    Each call takes effect once, and its state of the sandbox is saved with the step. Several calls in one reply are made
+    in their order. At handoff points a record is made; under the policy `stop` the agent then ends, under `review` a
+    person decides whether it does. Compile the agent with `checkpointer=work.saver`.
+
+    Args:
+        work: the sandbox, from `open_sandbox`.
+        points: the kinds of handoff points at which a record is made.
+        model_name: name of the model in the records.
+        command_timeout_s: time limit of one command, in seconds.
+        observation_chars: maximum length of a result; the middle of a longer one is left out.
+
+    Example:
+        >>> from langchain.agents import create_agent
+        >>> from langgraph_takeover.middleware import SandboxMiddleware
+        >>> from langgraph_takeover.integrations import open_sandbox
+        >>> with open_sandbox(home, "chat", sandbox_spec) as work:
+        ...     agent = create_agent("openai:gpt-5", middleware=[SandboxMiddleware(work)], checkpointer=work.saver)
+    """
+
+    state_schema = SandboxAgentState
+
+    def __init__(
+        self,
+        work: ThreadSandbox,
+        *,
+        points: Collection[PointKind] = _POINTS,
+        policy: Literal["record", "stop", "review"] = "record",
+        model_name: str = "unknown model",
+        command_timeout_s: float = 120.0,
+        observation_chars: int = 20_000,
+    ) -> None:
+        super().__init__()
+        self.tools = _build_tools()
+        self._names = frozenset(tool.name for tool in self.tools)
+        self._work, self._session = work, work.session
+        self._points, self._policy, self._model_name = frozenset(points), policy, model_name
+        self._timeout_s, self._max_chars = command_timeout_s, observation_chars
+        self._failed: set[str] = set()
+        self._changed = threading.Condition()
+
+    def before_agent(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """Describe the task: the first message of a person, and the repository at the start."""
+        if "task" in state:
+            return None
+        first = next((each for each in state["messages"] if isinstance(each, HumanMessage)), None)
+        sandbox = self._work.enter(state.get("sandbox_state"))
+        task = build_task_brief(self._work.thread, redact(first.text if first else ""), sandbox)
+        update: dict[str, Any] = {"task": task.model_dump(mode="json")}
+        if not state.get("sandbox_state"):
+            update["sandbox_state"] = self._session.start_run()
+        return update
+
+    def wrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
+    ) -> ToolResult:
+        """Make a call of the sandbox's tools once; pass on others."""
+        if request.tool_call["name"] not in self._names:
+            return handler(request)
+        return self._call_once(request)
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
+    ) -> ToolResult:
+        if request.tool_call["name"] not in self._names:
+            return await handler(request)
+        return await asyncio.to_thread(self._call_once, request)
+
+    @hook_config(can_jump_to=["end"])
+    def before_model(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """Make the records of new handoff points, and apply the policy."""
+        self._session.stop.require_running()
+        events = [Event.model_validate(each) for each in state.get("events", [])]
+        if len(events) == state.get("checked_events", 0):
+            return None
+        task = TaskBrief.model_validate(state["task"])
+        fired = [
+            point
+            for point in list_points(events, task.base_directories, task.workspace)
+            if point.kind in self._points and point.event_index >= state.get("checked_events", 0)
+        ]
+        records = [self._save_record(state, point) for point in fired]
+        update: dict[str, Any] = {
+            "checked_events": len(events),
+            "records": [record.id for record in records],
+        }
+        if records and (
+            self._policy == "stop" or (self._policy == "review" and self._ask_review(records[0]))
+        ):
+            update["jump_to"] = "end"
+        return update
+
+    def _call_once(self, request: ToolCallRequest) -> ToolResult:
+        action = _parse_call(request.tool_call)
+        if isinstance(action, UnreadableReply):
+            return ToolMessage(action.correction, tool_call_id=request.tool_call["id"], status="error")
+        *earlier, name = self._name_calls(request)
+        try:
+            before = self._wait_for(request.state.get("sandbox_state", ""), earlier)
+            observation, after = self._session.run_once(
+                self._work.make_key(before, name),
+                before,
+                lambda sandbox: self._execute(sandbox, action, request.state).redact_secrets(),
+                Observation.model_validate_json,
+                # Always in the journal, where the next call of the reply finds the state after it.
+                "shell" if _has_no_effect(action) else "anything",
+            )
+        except BaseException:
+            with self._changed:
+                self._failed.add(name)
+                self._changed.notify_all()
+            raise
+        with self._changed:
+            self._failed.discard(name)
+            self._changed.notify_all()
+        index = len(request.state.get("events", ())) + 2 * len(earlier)
+        return Command(update=_build_update(action, observation, after, index, request.tool_call["id"]))
+
+    def _name_calls(self, request: ToolCallRequest) -> list[str]:
+        """Name the sandbox's calls of a reply, up to this one. Providers repeat the ids of calls in other replies."""
+        reply = next(each for each in reversed(request.state["messages"]) if isinstance(each, AIMessage))
+        names = []
+        for number, call in enumerate(reply.tool_calls):
+            if call["name"] in self._names and isinstance(_parse_call(call), Action):
+                names.append(f"{reply.id}.{number}")
+            if call["id"] == request.tool_call["id"]:
+                break
+        return names
+
+    def _wait_for(self, state: str, names: list[str]) -> str:
+        """Return the sandbox's state after these calls, which other threads make."""
+        for name in names:
+            key = self._work.make_key(state, name)
+            with self._changed:
+                while True:
+                    found = effects.find(self._session.ledger, key)
+                    if found is not None and found.state_after is not None:
+                        break
+                    self._session.stop.require_not_urgent()
+                    if name in self._failed:
+                        raise EarlierCallError(
+                            f"thread {self._work.thread!r}: an earlier call of the same reply failed ({name})"
+                        )
+                    self._changed.wait(_POLL_S)
+            state = found.state_after
+        return state
+
+    def _execute(self, sandbox: Sandbox, action: Action, state: Any) -> Observation:
+        if action.tool == "shell":
+            return execute_command(
+                sandbox, action.arguments["command"], timeout_s=self._timeout_s, max_chars=self._max_chars
+            )
+        return execute_editor(sandbox, action.arguments, state.get("edits", []), max_chars=self._max_chars)
+
+    def _save_record(self, state: SandboxAgentState, point: HandoffPoint) -> HandoffRecord:
+        """Save the record of a point, or return the one that an interrupted step has saved."""
+        store, name = self._session.records, build_record_id(self._work.thread, point)
+        record_id = f"{name}.{state['sandbox_state'][-12:]}"
+        if record_id in store.list_ids():
+            return store.load(record_id)
+        return save_record(
+            self._session,
+            cast(AgentState, state),
+            point,
+            record_id=record_id,
+            checkpoint="",
+            predecessor=self._model_name,
+        )
+
+    def _ask_review(self, record: HandoffRecord) -> bool:
+        """Return whether a person wants the agent to end here; the decision is saved with the record."""
+        request = ReviewRequest(
+            record=record.id,
+            point=record.point.kind,
+            detail=record.point.detail,
+            note=render_structured_note(record),
+            views=tuple(VIEWS),
+        )
+        review = Review.model_validate(interrupt(request.model_dump(mode="json"), response_schema=Review))
+        with self._session.hold_lease():
+            self._session.records.add_review(record.id, review)
+        return review.decision == "approve"
+
+
+def receive_record(
+    work: ThreadSandbox, record_id: str, view: ViewName = "structured", *, window_tokens: int = 128_000
+) -> dict[str, Any]:
+    """Return the input of an agent that takes over a record on a new thread, under a view.
+
+    The thread's sandbox gets the record's snapshot. Raises RecordError, UnknownViewError, SnapshotCorruptError and
+    SandboxUnavailableError.
+    """
+    record = work.session.records.load(record_id)
+    messages = find_view(view)(record, Recipient(protocol="native", window_tokens=window_tokens))
+    state = work.restore(record.required_snapshot, work.session.records.directory(record.id))
+    return {
+        "messages": messages,
+        "sandbox_state": state,
+        "task": record.task.model_dump(mode="json"),
+        "record": record.id,
+    }
+
+
+def _build_tools() -> list[BaseTool]:
+    schemas = [each["function"] for each in build_tool_schemas(offer_handoff=False)]
+
+    def refuse(**arguments: Any) -> str:
+        raise RuntimeError("this tool works only in an agent with its SandboxMiddleware")
+
+    return [
+        StructuredTool(
+            name=each["name"], description=each["description"], args_schema=each["parameters"], func=refuse
+        )
+        for each in schemas
+        if each["name"] in ("shell", "editor")
+    ]
+
+
+def _parse_call(call: Any) -> Action | UnreadableReply:
+    return parse_action(AIMessage("", tool_calls=[call]), "native", offer_handoff=False)
+
+
+def _has_no_effect(action: Action) -> bool:
+    if action.tool == "shell":
+        return find_effect(action.arguments["command"]) != "anything"
+    return action.arguments["command"] == "view"
+
+
+def _build_update(
+    action: Action, observation: Observation, state: str, index: int, call_id: str | None
+) -> dict[str, Any]:
+    changes = tuple(change for change in observation.changes if not change.generated)
+    called = Event(
+        index=index, kind="action", tool=action.tool, text="", arguments=redact(dict(action.arguments))
+    )
+    observed = Event(
+        index=index + 1,
+        kind="observation",
+        tool=action.tool,
+        text=observation.text,
+        exit_code=observation.exit_code,
+        cwd=observation.cwd,
+        refused=observation.refused,
+        timed_out=observation.timed_out,
+        changes=changes,
+        reads=observation.reads,
+        seconds=observation.seconds,
+    )
+    update: dict[str, Any] = {
+        "messages": [ToolMessage(observation.text, tool_call_id=call_id, name=action.tool)],
+        "sandbox_state": state,
+        "events": [called.model_dump(mode="json"), observed.model_dump(mode="json")],
+    }
+    return update | {"edits": [observation.edit]} if observation.edit is not None else update

@@ -1,0 +1,11 @@
+"""Parts of the runtime for LangGraph graphs of your own: a sandbox that is saved with the thread."""
+
+from langgraph_takeover.graph.thread_sandbox import (
+    Act,
+    ActResultError,
+    SandboxState,
+    ThreadSandbox,
+    open_sandbox,
+)
+
+__all__ = ["Act", "ActResultError", "SandboxState", "ThreadSandbox", "open_sandbox"]

@@ -1,0 +1,84 @@
+"""A requested stop of the run on a thread, as its session sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+from langgraph_takeover.handoff.ledger import FencedError, Lease
+from langgraph_takeover.handoff.ledger.stops import RunStoppedError, StopMode
+from langgraph_takeover.nodes.model.exchange import Cancellation
+
+
+class StopSignal:
+    """Tells the nodes of a run that it must stop, and ends at once what runs, if the stop is urgent.
+
+    Args:
+        end_work: ends the running command; called in another thread than the run's.
+    """
+
+    def __init__(self, lease: Lease, end_work: Callable[[], None]) -> None:
+        self.cancellation = Cancellation()
+        """Ends model calls when the run must stop at once."""
+        self.on_stop: Callable[[], None] | None = None
+        """Called in another thread when a stop is requested."""
+        self._lease = lease
+        self._end_work = end_work
+        self._is_urgent = threading.Event()
+        lease.on_stop = self._begin
+
+    @property
+    def mode(self) -> StopMode | None:
+        """The requested stop, if any."""
+        return self._lease.stop_mode
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the run must stop at once."""
+        return self._is_urgent.is_set()
+
+    def request(self, mode: StopMode) -> None:
+        """Stop the run from another thread of this process. Idempotent."""
+        if self.mode not in (mode, "now"):
+            self._lease.stop_mode = mode
+            self._begin(mode)
+
+    def require_running(self) -> None:
+        """Raise RunStoppedError if a stop was requested: nodes that begin a step call this."""
+        if self.mode is not None:
+            raise self._error()
+
+    def require_not_urgent(self) -> None:
+        """Raise RunStoppedError if the run must stop at once."""
+        if self.is_urgent:
+            raise self._error()
+
+    @contextlib.contextmanager
+    def explain(self) -> Iterator[None]:
+        """Turn every error into RunStoppedError if the run was stopped at once."""
+        try:
+            yield
+        except FencedError:
+            raise
+        except Exception as error:
+            if self.is_urgent:
+                raise self._error() from error
+            raise
+
+    def finish(self) -> None:
+        """Allow a sandbox again, to show what the stopped run left."""
+        if self.is_urgent:
+            self._end_work()
+            self._is_urgent.clear()
+
+    def _begin(self, mode: StopMode) -> None:
+        if self.on_stop is not None:
+            self.on_stop()
+        if mode == "now":
+            self._is_urgent.set()
+            self.cancellation.cancel()
+            self._end_work()
+
+    def _error(self) -> RunStoppedError:
+        return RunStoppedError(f"thread {self._lease.thread!r}: a stop was requested (resume it)")

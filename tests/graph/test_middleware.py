@@ -1,0 +1,170 @@
+"""The middleware for `create_agent`: calls in order and once, handoff points, review, and successors."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.types import Command
+
+from langgraph_takeover.errors import RecordError
+from langgraph_takeover.integrations import ThreadSandbox, open_sandbox
+from langgraph_takeover.middleware import EarlierCallError, SandboxMiddleware, receive_record
+from langgraph_takeover.views import VIEWS
+
+from .conftest import RunHarness, Scripted, scripted_model
+
+CONFIG: Any = {"configurable": {"thread_id": "chat"}}
+EDIT = "sed -i 's/n + 1/n * 3/' pkg/core.py"
+
+
+def reply(*calls: tuple[str, dict[str, Any]], text: str = "") -> AIMessage:
+    made = [{"name": name, "args": args, "id": f"{text}{name}{n}"} for n, (name, args) in enumerate(calls)]
+    return AIMessage(text, tool_calls=made)
+
+
+def shell(*commands: str, text: str = "") -> AIMessage:
+    return reply(*(("shell", {"command": command}) for command in commands), text=text)
+
+
+def view(path: str) -> tuple[str, dict[str, Any]]:
+    return "editor", {"command": "view", "path": path}
+
+
+def build(work: ThreadSandbox, model: Scripted, *tools: Any, **options: Any) -> Any:
+    middleware = SandboxMiddleware(work, model_name="scripted", **options)
+    return create_agent(model, tools=[*tools], middleware=[middleware], checkpointer=work.saver)
+
+
+def ask(text: str = "Make `double` double.") -> dict[str, Any]:
+    return {"messages": [("user", text)]}
+
+
+def results(state: dict[str, Any]) -> list[str]:
+    return [message.text for message in state["messages"] if isinstance(message, ToolMessage)]
+
+
+def hold(bench: RunHarness, thread: str = "chat") -> Any:
+    return open_sandbox(bench.home, thread, bench.spec)
+
+
+def test_the_agent_has_a_shell_and_an_editor(bench: RunHarness) -> None:
+    edit = {"command": "str_replace", "path": "pkg/core.py", "old": "n + 1", "new": "n * 2"}
+    model = scripted_model(
+        shell("cd pkg; export A=b"), reply(("editor", edit)), shell("pwd; echo $A; cat core.py"), "Done."
+    )
+    with hold(bench) as work:
+        end = build(work, model).invoke(ask(), CONFIG)
+    assert [*map(str.splitlines, results(end))][2][2:] == ["b", "def double(n):", "    return n * 2"]
+    assert end["messages"][-1].text == "Done."
+    assert [event["kind"] for event in end["events"]] == ["action", "observation"] * 3
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_calls_of_one_reply_are_made_in_order(bench: RunHarness, is_async: bool) -> None:
+    commands = [f"sleep 0.{9 - n}; echo {n} >> log; cat log" for n in range(5)]
+    mixed = reply(*(("shell", {"command": each}) for each in commands), view("log"), text="t")
+    with hold(bench) as work:
+        agent = build(work, scripted_model(mixed, shell("cat log"), "Done."))
+        end = asyncio.run(agent.ainvoke(ask(), CONFIG)) if is_async else agent.invoke(ask(), CONFIG)
+    assert results(end)[4].split("\n")[1:6] == ["0", "1", "2", "3", "4"]
+    assert "lines 1 to 5 of 5" in results(end)[5]
+    assert [event["index"] for event in end["events"]] == list(range(14))
+
+
+class _KilledError(BaseException):
+    pass
+
+
+def test_a_killed_step_is_repeated(bench: RunHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    from langgraph_takeover.graph import middleware as module
+
+    model = scripted_model(shell("echo 0 >> log", "echo 1 >> log", "echo 2 >> log; cat log"), "Done.")
+    execute = module.execute_command
+
+    def kill_second(sandbox: Any, command: str, **options: Any) -> Any:
+        result = execute(sandbox, command, **options)
+        if "1" in command:
+            raise _KilledError
+        return result
+
+    with hold(bench) as work:
+        monkeypatch.setattr(module, "execute_command", kill_second)
+        with pytest.raises((_KilledError, EarlierCallError)):
+            build(work, model).invoke(ask(), CONFIG)
+    monkeypatch.setattr(module, "execute_command", execute)
+    with hold(bench) as work:
+        end = build(work, model).invoke(None, CONFIG)
+    assert results(end)[2].split("\n")[1:4] == ["0", "1", "2"]
+
+
+def test_wrong_calls_are_explained(bench: RunHarness) -> None:
+    wrong = [("shell", {}), ("editor", {"command": "burn", "path": "x"}), ("shell", {"command": {"a": 1}})]
+    with hold(bench) as work:
+        end = build(work, scripted_model(reply(*wrong), "Done.")).invoke(ask(), CONFIG)
+    assert [message.status for message in end["messages"] if isinstance(message, ToolMessage)] == [
+        "error"
+    ] * 3
+    assert "command" in results(end)[0]
+
+
+def test_other_tools_are_left_alone(bench: RunHarness) -> None:
+    @tool
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    both = reply(("add", {"a": 1, "b": 2}), ("shell", {"command": "echo 4"}))
+    with hold(bench) as work:
+        end = build(work, scripted_model(both, "Done."), add).invoke(ask(), CONFIG)
+    assert results(end) == ["3", "[exit code 0]\n4\n"]
+
+
+def test_points_make_records(bench: RunHarness) -> None:
+    model = scripted_model(shell("cat pkg/core.py"), shell(EDIT), shell("python3 -m unittest -q"), "Done.")
+    with hold(bench) as work:
+        end = build(work, model).invoke(ask(), CONFIG)
+    records = [bench.home.records.load(name) for name in end["records"]]
+    assert [record.point.kind for record in records] == ["first_source_edit", "first_validation"]
+    assert "+    return n * 3" in records[0].patch
+    assert records[0].task.prompt == "Make `double` double."
+    assert [event.tool for event in records[0].trace] == ["shell"] * 4
+
+
+def test_the_policy_stop_ends_the_agent(bench: RunHarness) -> None:
+    model = scripted_model(shell(EDIT), "Never asked.")
+    with hold(bench) as work:
+        end = build(work, model, policy="stop").invoke(ask(), CONFIG)
+    assert (len(end["records"]), len(model.seen)) == (1, 1)
+
+
+@pytest.mark.parametrize("decision", ["approve", "refuse"])
+def test_a_person_reviews(bench: RunHarness, decision: str) -> None:
+    model = scripted_model(shell(EDIT), "Done.")
+    with hold(bench) as work:
+        question = build(work, model, policy="review").invoke(ask(), CONFIG)["__interrupt__"][0].value
+    assert question["point"] == "first_source_edit"
+    with hold(bench) as work:
+        end = build(work, model, policy="review").invoke(Command(resume={"decision": decision}), CONFIG)
+    assert (end["messages"][-1].text == "Done.") is (decision == "refuse")
+    record = bench.home.records.load(end["records"][0])
+    assert record.review is not None
+    assert record.review.decision == decision
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_successor_takes_over(bench: RunHarness, name: Any) -> None:
+    with hold(bench) as work:
+        end = build(work, scripted_model(shell(EDIT), "Never."), policy="stop").invoke(ask(), CONFIG)
+    with hold(bench, "next") as work:
+        given = receive_record(work, end["records"][0], name)
+        seen = sum(isinstance(message, AIMessage) for message in given["messages"])
+        model = scripted_model(*["Never."] * seen, shell("cat pkg/core.py", text="x"), "Done.")
+        end = build(work, model).invoke(given, {"configurable": {"thread_id": "next"}})
+        assert "return n * 3" in results(end)[-1]
+        with pytest.raises(RecordError):
+            receive_record(work, "no record")
