@@ -21,42 +21,40 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from langgraph_takeover import Prices, open_home, run, take_over
 
+ID_FIELDS = {"traceId", "spanId", "parentSpanId"}
 
-def to_hex(value: Any) -> Any:
-    """Return the message with its ids as OTLP/JSON has them: hexadecimal, where Protobuf's JSON has Base64."""
-    if isinstance(value, list):
-        return [to_hex(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    ids = ("traceId", "spanId", "parentSpanId")
-    return {
-        name: base64.b64decode(each).hex() if name in ids else to_hex(each) for name, each in value.items()
-    }
+
+def to_hex(message: Any) -> Any:
+    """Return the message with ids in hexadecimal, as in OTLP/JSON, instead of Base64."""
+    if isinstance(message, dict):
+        ids = {name: base64.b64decode(message[name]).hex() for name in ID_FIELDS & message.keys()}
+        return {name: to_hex(value) for name, value in message.items()} | ids
+    return [to_hex(each) for each in message] if isinstance(message, list) else message
 
 
 def main(directory: str) -> None:
-    spans = InMemorySpanExporter()
-    provider = TracerProvider(resource=Resource.create({"service.name": "takeover-example"}))
+    spans, provider = (
+        InMemorySpanExporter(),
+        TracerProvider(resource=Resource.create({"service.name": "takeover"})),
+    )
     provider.add_span_processor(SimpleSpanProcessor(spans))
     trace.set_tracer_provider(provider)
-
-    sandbox, prices = sandbox_spec(directory), Prices(prompt=1.25, completion=10)
-    model = ChatOpenAI(model="gpt-5-mini")
+    agent: dict[str, Any] = {"model": ChatOpenAI(model="gpt-5-mini"), "sandbox": sandbox_spec(directory)}
+    agent["prices"] = Prices(prompt=1.25, completion=10)
     with open_home(directory) as home, trace.get_tracer("example").start_as_current_span("takeover"):
         predecessor = run(
-            home, "begun", task_id=TASK.id, prompt=TASK.prompt, model=model, sandbox=sandbox, prices=prices,
-            policy="stop", points=("first_source_edit",),
-        )  # fmt: skip
-        (record,) = predecessor.records
-        take_over(
-            home, "successor", record_id=record, view="trace", model=model, sandbox=sandbox, prices=prices
+            home,
+            "begun",
+            task_id=TASK.id,
+            prompt=TASK.prompt,
+            policy="stop",
+            points=("first_source_edit",),
+            **agent,
         )
-
-    finished = spans.get_finished_spans()
-    path = Path(directory) / "trace.json"
-    message = MessageToDict(encode_spans(finished), use_integers_for_enums=True)
-    path.write_text(json.dumps(to_hex(message), indent=1))
-    print(f"{len(finished)} spans: {path}")
+        take_over(home, "successor", record_id=predecessor.records[0], view="trace", **agent)
+    path, message = Path(directory) / "trace.json", encode_spans(spans.get_finished_spans())
+    path.write_text(json.dumps(to_hex(MessageToDict(message, use_integers_for_enums=True)), indent=1))
+    print(f"{len(spans.get_finished_spans())} spans: {path}")
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def _link_predecessor(
     if handoff_id := graph_input.get("handoff"):
         handoff = handoffs.load(context.session.ledger, handoff_id)
         record_id, view = handoff.record, handoff.envelope.view
-        span.set({"takeover.handoff": handoff_id})
+        span.set({"takeover.handoff.id": handoff_id})
     if record_id is None:
         return
     record = context.session.records.load(record_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from langgraph_takeover import Prices, RunStatus
 from langgraph_takeover.nodes.telemetry import CAPTURE_VARIABLE
 from langgraph_takeover.sandbox.telemetry import CONTENT_ATTRIBUTES
 
+from ..test_layers import LAYERS
 from .conftest import DONE, EDIT, PROMPT, TEST, RunHarness, scripted_model
 from .runs.test_delegation import MEND, agents, calling, make_reply
 from .small_agent_adapter import build_small_agent
@@ -409,3 +411,24 @@ def test_without_a_provider_nothing_is_stored(bench: RunHarness) -> None:
     stored = bench.home.saver.get_tuple({"configurable": {"thread_id": "thread"}})
     assert stored is not None
     assert "traceparent" not in stored.metadata
+
+
+def test_every_attribute_is_documented() -> None:
+    """The page names each attribute, or its last part after a longer name."""
+    modules = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py") if "suite" not in path.parts]
+    texts = [path.read_text(encoding="utf-8") for path in modules]
+    text = "\n".join(
+        each for each in texts if "langgraph_takeover.sandbox.telemetry" in each or "_INSTRUMENTS" in each
+    )
+    used = set(re.findall(r'"((?:takeover|gen_ai)\.[a-z_.]+)"', text)) | set(
+        re.findall(r'"(error\.type)"', text)
+    )
+    page = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+    assert len(used) > 40
+    assert [name for name in sorted(used) if not _is_named(name, page)] == []
+
+
+def _is_named(name: str, page: str) -> bool:
+    parts = name.split(".")
+    suffixes = [f"`.{'.'.join(parts[start:])}`" for start in range(1, len(parts))]
+    return f"`{name}`" in page or any(suffix in page for suffix in suffixes)
