@@ -99,7 +99,7 @@ def start_tool_span(action: Event, reply: BaseMessage | None, secrets: Collectio
         attributes["gen_ai.tool.call.arguments"] = json.dumps(
             _bound_texts(dict(action.arguments), secrets), ensure_ascii=False
         )
-    return start_span(f"execute_tool {action.tool[:100]}", attributes)
+    return start_span(f"execute_tool {action.tool}", attributes)
 
 
 def describe_result(
@@ -142,6 +142,8 @@ def find_provider(model: Any) -> str:
     model = _unbind(model)
     if type(model).__name__.startswith("AzureChat"):
         return "azure.ai.openai"
+    if getattr(model, "passes_requests_on", False):
+        return "anthropic" if model.api == "messages" else "openai"
     known = _PROVIDERS.get(type(model).__module__.split(".")[0])
     return known or str(getattr(model, "_llm_type", "_OTHER"))
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _SCOPE = "langgraph_takeover"
 _MAX_CHARS = 500
 """Limit of a text attribute that is no content."""
+_MAX_NAME_CHARS = 120
 _GENAI_DURATION, _TAKEOVER_DURATION = "gen_ai.client.operation.duration", "takeover.operation.duration"
 CONTENT_ATTRIBUTES = (
     "gen_ai.input.messages",
@@ -176,9 +177,9 @@ def start_span(
     has no children. `parent` is a `traceparent` of another process; by default the parent is the current span, or that
     of the environment variable TRACEPARENT.
     """
-    has_meter = _find_provider("metrics") is not None
-    if (tracer := _find_tracer(has_meter=has_meter)) is None:
+    if (tracer := _find_tracer()) is None:
         return _IGNORED_SPAN
+    name = _clean_text(name[:_MAX_NAME_CHARS])
     return _RecordedSpan(
         tracer, _SpanOptions(name, attributes, is_client, is_current, parent, inherited or {})
     )
@@ -256,10 +257,10 @@ def _find_provider(kind: str) -> Any:
     return None if type(provider).__name__.lstrip("_").startswith(("Proxy", "NoOp")) else provider
 
 
-def _find_tracer(*, has_meter: bool) -> Tracer | None:
+def _find_tracer() -> Tracer | None:
     provider = _find_provider("trace")
     if provider is None:
-        if not has_meter:
+        if _find_provider("metrics") is None:
             return None
         from opentelemetry.trace import NoOpTracer
 
@@ -295,8 +296,12 @@ def _clean_attributes(attributes: Attributes) -> dict[str, Any]:
 
 def _clean_value(name: str, value: AttributeValue) -> AttributeValue:
     if isinstance(value, str):
-        text = value if name in CONTENT_ATTRIBUTES else value[:_MAX_CHARS]
-        return text.encode("utf-8", "backslashreplace").decode()
+        return _clean_text(value if name in CONTENT_ATTRIBUTES else value[:_MAX_CHARS])
     if isinstance(value, Iterable):
-        return tuple(each[:_MAX_CHARS].encode("utf-8", "backslashreplace").decode() for each in value)
+        return tuple(_clean_text(each[:_MAX_CHARS]) for each in value)
     return value
+
+
+def _clean_text(text: str) -> str:
+    """Return the text with what exporters cannot encode written as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()

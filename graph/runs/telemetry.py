@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_takeover.graph.checkpoints.inspection import GraphKind
 from langgraph_takeover.graph.checkpoints.savers import Saver
@@ -24,17 +25,17 @@ _TRACEPARENT = "traceparent"
 
 def start_run_span(context: AgentContext, kind: GraphKind, task_id: str | None = None) -> ActiveSpan:
     """Return the span `invoke_agent` of a run. Spans inside name its thread as their conversation."""
-    thread = context.session.thread
+    thread, name = context.session.thread, "team" if kind == "team" else context.name
     attributes = {
         "gen_ai.operation.name": "invoke_agent",
-        "gen_ai.agent.name": context.name,
+        "gen_ai.agent.name": name,
         "gen_ai.provider.name": find_provider(context.model),
         "gen_ai.request.model": find_model_name(context.model),
         "takeover.graph": kind,
         "takeover.task": task_id,
     }
     inherited = {"gen_ai.conversation.id": thread, "takeover.thread": thread}
-    return start_span(f"invoke_agent {context.name}", attributes | inherited, inherited=inherited)
+    return start_span(f"invoke_agent {name}", attributes | inherited, inherited=inherited)
 
 
 def add_traceparent(config: RunnableConfig) -> RunnableConfig:
@@ -49,25 +50,24 @@ def link_earlier_run(
     span: ActiveSpan, saver: Saver, context: AgentContext, graph_input: Any, config: RunnableConfig
 ) -> Spending:
     """Link the run that wrote the checkpoint, or the predecessor's; return the thread's spending before this run."""
-    if not span.is_recording:
-        return NO_SPENDING
-    stored = saver.get_tuple(config)
-    if stored is not None:
-        span.set({"takeover.resumed": True})
-        traceparent = _get_traceparent(stored.metadata)
-        if (
-            traceparent is None and stored.parent_config is not None
-        ):  # an update of the state, before the resume
-            before = saver.get_tuple(stored.parent_config)
-            traceparent = before and _get_traceparent(before.metadata)
-        span.link(traceparent)
-        spent: Spending = stored.checkpoint["channel_values"].get("spent", NO_SPENDING)
-        return spent
-    if isinstance(graph_input, dict):
-        # What cannot be read here is reported by the graph itself.
-        with contextlib.suppress(TakeoverError):
+    # What cannot be read here is reported by the graph itself.
+    with contextlib.suppress(TakeoverError):
+        if span.is_recording and (stored := saver.get_tuple(config)) is not None:
+            _link_checkpoint(span, saver, stored)
+            spent: Spending = stored.checkpoint["channel_values"].get("spent", NO_SPENDING)
+            return spent
+        if span.is_recording and isinstance(graph_input, dict):
             _link_predecessor(span, saver, context, graph_input)
     return NO_SPENDING
+
+
+def _link_checkpoint(span: ActiveSpan, saver: Saver, stored: CheckpointTuple) -> None:
+    span.set({"takeover.resumed": True})
+    traceparent = _get_traceparent(stored.metadata)
+    if traceparent is None and stored.parent_config is not None:  # an update of the state, before the resume
+        before = saver.get_tuple(stored.parent_config)
+        traceparent = before and _get_traceparent(before.metadata)
+    span.link(traceparent)
 
 
 def _link_predecessor(
