@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
@@ -70,6 +70,8 @@ class ActiveSpan:
 
     is_recording = False
     """Whether attributes are kept: compute expensive ones only then."""
+    is_measured = False
+    """Whether anybody records spans or metrics, even if this span is not sampled."""
 
     def set(self, attributes: Attributes) -> None:
         """Set attributes."""
@@ -98,6 +100,8 @@ class _SpanOptions(NamedTuple):
 
 class _RecordedSpan(ActiveSpan):
     """A span of the program's provider."""
+
+    is_measured = True
 
     def __init__(self, tracer: Tracer, options: _SpanOptions) -> None:
         self._tracer = tracer
@@ -275,11 +279,9 @@ def _find_parent_context(traceparent: str | None) -> Any:
     """Return the context of the parent: the named one, the current one, or that of the environment."""
     from opentelemetry import context, trace
 
-    if traceparent is None:
-        if trace.get_current_span().get_span_context().is_valid:
-            return None
-        traceparent = os.environ.get("TRACEPARENT")
-    return None if traceparent is None else _parse_traceparent(traceparent, context.get_current())
+    if traceparent is None and trace.get_current_span().get_span_context().is_valid:
+        return None
+    return _parse_traceparent(traceparent or os.environ.get("TRACEPARENT", ""), context.get_current())
 
 
 def _parse_traceparent(traceparent: str, context: Any) -> Any:
@@ -297,9 +299,9 @@ def _clean_attributes(attributes: Attributes) -> dict[str, Any]:
 def _clean_value(name: str, value: AttributeValue) -> AttributeValue:
     if isinstance(value, str):
         return _clean_text(value if name in CONTENT_ATTRIBUTES else value[:_MAX_CHARS])
-    if isinstance(value, Iterable):
-        return tuple(_clean_text(each[:_MAX_CHARS]) for each in value)
-    return value
+    return (
+        value if isinstance(value, int | float) else tuple(_clean_text(each[:_MAX_CHARS]) for each in value)
+    )
 
 
 def _clean_text(text: str) -> str:

@@ -101,7 +101,7 @@ def _record_call(
         secrets = find_api_keys(model) if span.is_recording else ()
         describe_request(span, messages, secrets)
         reply = ask()
-        if span.is_recording:
+        if span.is_measured:
             usage = measure_usage(reply, messages)
             cost = compute_cost(usage) if compute_cost else None
             describe_reply(span, model, reply, usage, cost, secrets)

@@ -200,6 +200,11 @@ def test_tokens_durations_and_costs_are_metrics(bench: RunHarness, recorded: Rec
 def test_metrics_need_no_traces(bench: RunHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = Recorded(monkeypatch, traces=False)
     bench.run_to_outcome(scripted_model(EDIT, DONE))
+    tokens = recorded.points("gen_ai.client.token.usage")
+    assert {point.attributes["gen_ai.token.type"]: point.sum for point in tokens} == {
+        "input": 20,
+        "output": 2,
+    }
     assert recorded.spans == ()
     assert {
         point.attributes["gen_ai.operation.name"]
