@@ -88,9 +88,8 @@ def _recording() -> Iterator[Any]:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    trace, metrics = (
-        importlib.import_module(f"opentelemetry.{name}") for name in ("trace", "metrics._internal")
-    )
+    trace: Any = importlib.import_module("opentelemetry.trace")
+    metrics: Any = importlib.import_module("opentelemetry.metrics._internal")
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     meters = MeterProvider([InMemoryMetricReader()], shutdown_on_exit=False)

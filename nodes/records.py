@@ -29,7 +29,7 @@ from langgraph_takeover.sandbox.interface import Sandbox
 from langgraph_takeover.sandbox.repository.contents import read_small_files
 from langgraph_takeover.sandbox.repository.patches import RepositoryError, list_files, patch_since
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
-from langgraph_takeover.sandbox.telemetry import start_span
+from langgraph_takeover.sandbox.telemetry import Attributes, start_span
 
 _MAX_NAME_BYTES = 120
 _MAX_EDITED_FILES, _MAX_EDITED_FILE_BYTES, _MAX_EDITED_BYTES = 20, 128_000, 256_000
@@ -151,7 +151,7 @@ def save_record(
             attach(record, directory)
         return record
 
-    attributes = {
+    attributes: Attributes = {
         "takeover.operation": "handoff",
         "takeover.thread": session.thread,
         "takeover.record": record_id,

@@ -35,7 +35,7 @@ def start_run_span(context: AgentContext, kind: GraphKind, task_id: str | None =
         "takeover.task": task_id,
     }
     inherited = {"gen_ai.conversation.id": thread, "takeover.thread": thread}
-    return start_span(f"invoke_agent {name}", attributes | inherited, inherited=inherited)
+    return start_span(f"invoke_agent {name}", {**attributes, **inherited}, inherited=inherited)
 
 
 def add_traceparent(config: RunnableConfig) -> RunnableConfig:

@@ -110,7 +110,8 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
 
 
 def test_a_run_is_a_tree_of_spans(bench: RunHarness, recorded: Recorded) -> None:
-    bench.run_to_outcome(scripted_model(EDIT, TEST, DONE), points=EDIT_POINT)
+    look = "```bash\ncat pkg/core.py\n```"
+    bench.run_to_outcome(scripted_model(EDIT, look, DONE), points=EDIT_POINT)
     assert recorded.tree() == [
         (
             "invoke_agent scripted",
@@ -166,7 +167,7 @@ def test_spans_have_the_attributes_of_the_conventions(bench: RunHarness, recorde
     handoff = recorded.one("takeover.handoff")
     assert get(handoff, "takeover.record") == "run.first_source_edit"
     assert get(handoff, "takeover.point.kind") == "first_source_edit"
-    first, second = recorded.of("takeover.snapshot")
+    first, second, _ = recorded.of("takeover.snapshot")  # the tests leave compiled files
     assert get(second, "takeover.backend") == "process"
     assert get(second, "takeover.snapshot.bytes") > get(first, "takeover.snapshot.bytes") > 0
     assert get(second, "takeover.snapshot.digest") == get(handoff, "takeover.snapshot.digest")
@@ -252,7 +253,7 @@ def test_a_resumed_run_links_the_earlier_one(bench: RunHarness, recorded: Record
     bench.run_to_outcome(model, max_steps=1)
     bench.resume(model)
     first, second = recorded.of("invoke_agent")
-    assert [link.context for link in second.links] == [first.context]
+    assert [link.context.span_id for link in second.links] == [_get_id(first)]
     assert first.context is not None
     assert second.context is not None
     assert first.context.trace_id != second.context.trace_id
@@ -265,7 +266,7 @@ def test_a_successor_links_its_predecessor(bench: RunHarness, recorded: Recorded
     bench.run_to_outcome(scripted_model(EDIT, DONE), points=EDIT_POINT, policy="stop")
     bench.take_over(scripted_model(TEST, DONE), "trace")
     predecessor, successor = recorded.of("invoke_agent")
-    assert [link.context for link in successor.links] == [predecessor.context]
+    assert [link.context.span_id for link in successor.links] == [_get_id(predecessor)]
     names = ("takeover.graph", "takeover.record", "takeover.view", "takeover.point.kind")
     assert [get(successor, name) for name in names] == [
         "takeover",
@@ -383,7 +384,7 @@ def test_the_programs_own_span_is_the_parent(bench: RunHarness, recorded: Record
         bench.run_to_outcome(scripted_model(EDIT, DONE), on_progress=lambda update: None)
     assert recorded.one("invoke_agent").parent == request.get_span_context()
     # With progress LangGraph runs the nodes in other threads.
-    assert {each.parent for each in recorded.of("chat")} == {recorded.one("invoke_agent").context}
+    assert [each.parent for each in recorded.of("chat")] == [recorded.one("invoke_agent").context] * 2
 
 
 _WITHOUT_OPENTELEMETRY = """
