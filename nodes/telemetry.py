@@ -11,7 +11,13 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event, Usage
-from langgraph_takeover.sandbox.telemetry import ActiveSpan, record_value, start_span
+from langgraph_takeover.sandbox.telemetry import (
+    IGNORED_SPAN,
+    ActiveSpan,
+    has_provider,
+    record_value,
+    start_span,
+)
 
 CAPTURE_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CAPTURING_VALUES = ("true", "span_only", "span_and_event")
@@ -38,6 +44,8 @@ _ROLES = {"human": "user", "ai": "assistant", "tool": "tool", "system": "system"
 
 def start_chat_span(model: Any) -> ActiveSpan:
     """Return the span of a call of a chat model, bound or not, with all its attempts."""
+    if not has_provider():
+        return IGNORED_SPAN
     name = find_model_name(model)
     attributes = {
         "gen_ai.operation.name": "chat",
@@ -87,6 +95,8 @@ def describe_reply(
 
 def start_tool_span(action: Event, reply: BaseMessage | None, secrets: Collection[str]) -> ActiveSpan:
     """Return the span of the execution of an action; `reply` is the message that asked for it."""
+    if not has_provider():
+        return IGNORED_SPAN
     calls = [*getattr(reply, "tool_calls", ()), *getattr(reply, "invalid_tool_calls", ())]
     attributes: dict[str, Any] = {
         "gen_ai.operation.name": "execute_tool",

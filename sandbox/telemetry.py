@@ -163,7 +163,12 @@ class _RecordedSpan(ActiveSpan):
         record_value(_GENAI_DURATION if is_genai else _TAKEOVER_DURATION, seconds, labels)
 
 
-_IGNORED_SPAN = ActiveSpan()
+IGNORED_SPAN = ActiveSpan()
+
+
+def has_provider() -> bool:
+    """Whether the program has configured OpenTelemetry, so that attributes are worth their cost."""
+    return _find_provider("trace") is not None or _find_provider("metrics") is not None
 
 
 def start_span(
@@ -182,7 +187,7 @@ def start_span(
     of the environment variable TRACEPARENT.
     """
     if (tracer := _find_tracer()) is None:
-        return _IGNORED_SPAN
+        return IGNORED_SPAN
     name = _clean_text(name[:_MAX_NAME_CHARS])
     return _RecordedSpan(
         tracer, _SpanOptions(name, attributes, is_client, is_current, parent, inherited or {})
