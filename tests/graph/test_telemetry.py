@@ -400,6 +400,7 @@ with open_home(sys.argv[2]) as home:
 """
 
 
+@pytest.mark.slow
 def test_the_package_may_be_missing(bench: RunHarness, tmp_path: Path) -> None:
     assert bench.spec.directory is not None
     done = subprocess.run(
