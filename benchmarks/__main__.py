@@ -29,6 +29,7 @@ SIZES = {
     "report_cost": (["--rounds", "3"], ["--rounds", "1", "--takeovers", "24", "--few", "8"]),
     "handoffs": (["--handoffs", "2000"], ["--handoffs", "80", "--processes", "4"]),
     "external_agents": (["--rounds", "5"], ["--rounds", "1", "--steps", "3", "--files", "200"]),
+    "telemetry": (["--rounds", "5"], ["--rounds", "1", "--steps", "5", "--repetitions", "1000"]),
     "time_shares": (["--steps", "300"], ["--steps", "20", "--snapshots", "2", "--files", "200"]),
 }
 """The options of each benchmark, in a full run and in a quick run."""

@@ -29,6 +29,7 @@ from langgraph_takeover.sandbox.interface import Sandbox
 from langgraph_takeover.sandbox.repository.contents import read_small_files
 from langgraph_takeover.sandbox.repository.patches import RepositoryError, list_files, patch_since
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
+from langgraph_takeover.sandbox.telemetry import Attributes, start_span
 
 _MAX_NAME_BYTES = 120
 _MAX_EDITED_FILES, _MAX_EDITED_FILE_BYTES, _MAX_EDITED_BYTES = 20, 128_000, 256_000
@@ -150,7 +151,19 @@ def save_record(
             attach(record, directory)
         return record
 
-    return session.records.create(record_id, build, commit_guard=session.hold_lease)
+    attributes: Attributes = {
+        "takeover.operation": "handoff",
+        "takeover.thread": session.thread,
+        "takeover.record": record_id,
+        "takeover.point.kind": point.kind,
+        "takeover.event": point.event_index,
+    }
+    with start_span("takeover.handoff", attributes) as span:
+        record = session.records.create(record_id, build, commit_guard=session.hold_lease)
+        if span.is_recording:
+            span.set({"takeover.backend": record.required_snapshot.backend})
+            span.set({"takeover.snapshot.digest": record.required_snapshot.digest})
+    return record
 
 
 def _find_record(context: AgentContext, record_id: str) -> HandoffRecord | None:

@@ -30,6 +30,7 @@ from langgraph_takeover.sandbox.interface import (
     Snapshot,
     SnapshotCorruptError,
 )
+from langgraph_takeover.sandbox.telemetry import start_span
 
 __all__ = [
     "BackendName",
@@ -87,11 +88,17 @@ def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
     """
     from langgraph_takeover.sandbox.backends.base import BackendSandbox
     from langgraph_takeover.sandbox.shell.state import parse_state
+    from langgraph_takeover.sandbox.snapshots.spans import describe_snapshot
     from langgraph_takeover.sandbox.storage import host_directories
 
-    _require_convertible(snapshot, spec)
-    state = parse_state(snapshot.shell_state)
-    with host_directories.translate_disk_errors():
+    with (
+        start_span("takeover.restore", {"takeover.operation": "restore"}) as span,
+        host_directories.translate_disk_errors(),
+    ):
+        describe_snapshot(span, snapshot, store)
+        span.set({"takeover.backend": spec.backend, "takeover.snapshot.backend": snapshot.backend})
+        _require_convertible(snapshot, spec)
+        state = parse_state(snapshot.shell_state)
         backend = _load_backend(spec.backend).restore(snapshot, store, spec)
         before, now = (
             _writable_directories(snapshot.backend, snapshot.workspace),

@@ -10,7 +10,19 @@ import tempfile
 import time
 
 _DROPPED_PREFIXES = (
-    *("LANG", "LANGUAGE", "LC_", "OPENAI_", "LANGSMITH_", "LANGCHAIN_", "GIT_", "XDG_", "TAKEOVER_"),
+    *(
+        "LANG",
+        "LANGUAGE",
+        "LC_",
+        "OPENAI_",
+        "LANGSMITH_",
+        "LANGCHAIN_",
+        "GIT_",
+        "XDG_",
+        "TAKEOVER_",
+        "OTEL_",
+        "TRACEPARENT",
+    ),
     *("FORCE_COLOR", "NO_COLOR", "CLICOLOR", "PY_COLORS", "TTY_", "COLORTERM", "LINES", "TERMINAL_WIDTH"),
     *("BASH_ENV", "ENV", "CDPATH", "PROMPT_COMMAND", "PYTHON"),
 )

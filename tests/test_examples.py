@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -187,6 +188,28 @@ def test_team(tmp_path: Path) -> None:
 def test_own_graph(tmp_path: Path) -> None:
     output = run_example("own_graph.py", tmp_path).splitlines()
     assert output == ["one", "two", "kept in tests", "changed: ['tests/log']"]
+
+
+@pytest.mark.slow
+def test_telemetry(tmp_path: Path) -> None:
+    output = run_example("telemetry.py", tmp_path)
+    assert output.endswith(f" spans: {tmp_path / 'trace.json'}\n")
+    (resource,) = json.loads((tmp_path / "trace.json").read_text())["resourceSpans"]
+    spans = [span for scope in resource["scopeSpans"] for span in scope["spans"]]
+    ids = {span["spanId"] for span in spans}
+    (trace_id,) = {span["traceId"] for span in spans}
+    assert re.fullmatch("[0-9a-f]{32}", trace_id)
+    assert all(re.fullmatch("[0-9a-f]{16}", each) for each in ids)
+    (root,) = (span for span in spans if "parentSpanId" not in span)
+    assert root["name"] == "takeover"
+    assert {span["parentSpanId"] for span in spans if span is not root} <= ids
+    predecessor, successor = sorted(
+        (span for span in spans if span["name"].startswith("invoke_agent")),
+        key=lambda span: int(span["startTimeUnixNano"]),
+    )
+    assert [link["spanId"] for link in successor["links"]] == [predecessor["spanId"]]
+    names = [span["name"] for span in spans]
+    assert (names.count("takeover.handoff"), names.count("takeover.restore")) == (1, 1)
 
 
 def test_sandbox_alone(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from langgraph_takeover.evals.models import ModelNameError
 from langgraph_takeover.evals.run.checks import check_run
 from langgraph_takeover.evals.run.execution import threads
 from langgraph_takeover.evals.run.execution.directory import remove_stale_resources
+from langgraph_takeover.evals.run.execution.executors import Job
 from langgraph_takeover.evals.run.execution.signals import handle_sigterm
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.paths import RunPaths
@@ -33,6 +34,7 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.nodes.session.snapshots import build_owner_name
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 from langgraph_takeover.sandbox.storage.removal import remove_tree
+from langgraph_takeover.sandbox.telemetry import flush
 
 NODE_ERRORS = (SandboxUnavailableError, RecordError, LedgerUnavailableError)
 """Errors of one node that may not occur on another."""
@@ -203,7 +205,9 @@ def _run_job(node: NodeRun, job: ClusterJob) -> JobResult:
             ).is_dir():  # checkouts never change, notes may come from another attempt
                 store.fetch(archive, node.directory, path)
     task = node.locate_task(job.arguments[0])
-    row = job.stage(node.config, node.directory, task, *job.arguments[1:])
+    arguments = (task, *job.arguments[1:])
+    row = Job(job.stage, node.config, node.directory, arguments, tuple(job.key.values())).run()
+    flush()  # a worker may be killed
     row |= {"node": node.name, "tries": store.count(f"attempts/{job.name}")}
     if "digest" in row:  # the local daemon may have the record's image
         row["digest"] = compute_archive_digest(paths.records.load(row["record_id"]))

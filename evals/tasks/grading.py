@@ -21,6 +21,7 @@ from langgraph_takeover.sandbox.interface import (
     SandboxSpec,
     TakeoverError,
 )
+from langgraph_takeover.sandbox.telemetry import start_span
 
 HandoffState = Literal["needs_completion", "already_solved", "behavior_broken"]
 EVAL_TIMEOUT_S = 1800
@@ -106,7 +107,14 @@ def grade(task: Task, patch: str, spec: SandboxSpec, logs: Path, name: str, *, n
     if not patch.strip():
         # Given a passing log, the grader reports even an empty patch as resolved.
         return _make_unresolved("empty patch")
-    directory = logs / name
+    attributes = {"takeover.operation": "grade", "takeover.task": task.id, "takeover.backend": spec.backend}
+    with start_span("takeover.grade", attributes) as span:
+        verdict = _grade(task, patch, spec, logs / name, network)
+        span.set({"takeover.grade.resolved": verdict.resolved})
+    return verdict
+
+
+def _grade(task: Task, patch: str, spec: SandboxSpec, directory: Path, network: bool) -> Verdict:
     shutil.rmtree(directory, ignore_errors=True)  # the harness reuses an existing report
     directory.mkdir(parents=True)
     try:

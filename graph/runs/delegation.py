@@ -23,6 +23,7 @@ from langgraph_takeover.nodes.context.children import Assignment, Budget, ChildR
 from langgraph_takeover.nodes.context.progress import Progress, ProgressCallback
 from langgraph_takeover.nodes.context.settings import AgentConfig, Prices, SettingsError
 from langgraph_takeover.sandbox.interface import SandboxSpec
+from langgraph_takeover.sandbox.telemetry import bind_context
 
 _POLL_S = 0.2
 _INHERITED_SETTINGS = (
@@ -115,7 +116,8 @@ class ChildRunner:
     ) -> tuple[ChildResult, ...]:
         self._is_stopped = False
         with ThreadPoolExecutor(self.max_parallel, thread_name_prefix="child") as pool:
-            running = [pool.submit(self._run_child, each, report) for each in assignments]
+            run_child = bind_context(self._run_child)
+            running = [pool.submit(run_child, each, report) for each in assignments]
             try:
                 while wait(running, _POLL_S).not_done:
                     if (mode := find_stop()) is not None:

@@ -23,6 +23,12 @@ from langgraph_takeover.graph.home import CheckpointInfo, Home
 from langgraph_takeover.graph.outcome import Outcome, build_outcome
 from langgraph_takeover.graph.runs.continuation import load_conversation
 from langgraph_takeover.graph.runs.signals import drain_on_sigterm
+from langgraph_takeover.graph.runs.telemetry import (
+    add_traceparent,
+    describe_outcome,
+    link_earlier_run,
+    start_run_span,
+)
 from langgraph_takeover.graph.runs.validation import (
     check_takeover,
     check_task,
@@ -339,6 +345,14 @@ class Run:
             raise
 
     def _run_graph(self, kind: GraphKind, graph_input: Any, config: RunnableConfig) -> Outcome:
+        task = graph_input.get("task") if isinstance(graph_input, dict) else None
+        with start_run_span(self.context, kind, task["id"] if task else None) as span:
+            before = link_earlier_run(span, self._saver, self.context, graph_input, config)
+            outcome = self._run_to_outcome(kind, graph_input, add_traceparent(config))
+            describe_outcome(span, outcome, before)
+        return outcome
+
+    def _run_to_outcome(self, kind: GraphKind, graph_input: Any, config: RunnableConfig) -> Outcome:
         graph, values = self._graph(kind), None
         control = self._control = RunControl()
         if self._is_draining:

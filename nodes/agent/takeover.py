@@ -165,7 +165,13 @@ def _ask_understanding(
             return None, spent, _DEADLINE_PASSED
         started, timeout_s = time.monotonic(), min(context.model_timeout_s, remaining_s)
         try:
-            reply = ask_with_schema(context.model, question, _UNDERSTANDING_SCHEMA, timeout_s=timeout_s)
+            reply = ask_with_schema(
+                context.model,
+                question,
+                _UNDERSTANDING_SCHEMA,
+                timeout_s=timeout_s,
+                compute_cost=context.compute_cost,
+            )
         except ContextWindowError as error:
             return None, spent, f"context overflow: {error}"
         except ReplyTimeoutError:

@@ -133,6 +133,7 @@ def _ask(
             max_attempts=context.model_tries,
             count=count,
             cancellation=context.session.stop.cancellation,
+            compute_cost=context.compute_cost,
         )
 
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -178,6 +179,11 @@ class AgentContext(AgentConfig):
     def display_model(self) -> str:
         """Name of the model in records."""
         return self.model_name or name_model(self.model)
+
+    @property
+    def compute_cost(self) -> Callable[[Usage], float] | None:
+        """The cost of a model call; None without prices."""
+        return self.prices.compute_cost if self.prices else None
 
     @property
     def name(self) -> str:

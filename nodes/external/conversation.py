@@ -35,6 +35,7 @@ from langgraph_takeover.nodes.model.calls import CallCount, ask_model
 from langgraph_takeover.nodes.session.external_turn import SideWork
 from langgraph_takeover.nodes.state import AgentState, Spending, get_task
 from langgraph_takeover.sandbox.interface import Sandbox
+from langgraph_takeover.sandbox.telemetry import bind_context
 
 _START_TIMEOUT_S = 300.0
 
@@ -176,7 +177,7 @@ def require_process(
     process = ExternalProcess(
         sandbox,
         agent,
-        partial(_answer_side, context),
+        bind_context(partial(_answer_side, context)),
         passes_on=isinstance(context.model, VendorModel),
         side_requests=state["external"]["side_requests"],
         earlier=earlier,
@@ -300,7 +301,13 @@ def _bind(context: AgentContext, request: ModelRequest) -> Runnable[Any, Any]:
 def _answer_side(context: AgentContext, request: ModelRequest, count: CallCount) -> AIMessage:
     """Ask the model for a subagent or a side task."""
     model = _bind(context, request)
-    return ask_model(model, list(request.messages), timeout_s=context.model_timeout_s, count=count)
+    return ask_model(
+        model,
+        list(request.messages),
+        timeout_s=context.model_timeout_s,
+        count=count,
+        compute_cost=context.compute_cost,
+    )
 
 
 def _has_budget(state: AgentState, context: AgentContext, usages: Sequence[Usage]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -21,6 +21,7 @@ from tenacity import (
 )
 
 from langgraph_takeover.handoff.text.redaction import find_secrets, redact_known_secrets
+from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.model.encoding import make_storable
 from langgraph_takeover.nodes.model.errors import (
     ModelError,
@@ -34,7 +35,8 @@ from langgraph_takeover.nodes.model.exchange import (
     DeadlineExceededError,
     Exchange,
 )
-from langgraph_takeover.nodes.model.usage import UNCOUNTED_CALLS, parse_usage
+from langgraph_takeover.nodes.model.usage import UNCOUNTED_CALLS, measure_usage, parse_usage
+from langgraph_takeover.nodes.telemetry import describe_reply, describe_request, start_chat_span
 
 _REPLY_FIELDS = (
     "content",
@@ -48,6 +50,8 @@ _REPLY_FIELDS = (
 _MAX_REPLY_CHARS = 1 << 20
 """Limit for replies of every client: each later step reads the reply again."""
 _INITIAL_PAUSE_S, _MAX_PAUSE_S = 0.5, 30.0
+ComputeCost = Callable[[Usage], float]
+"""The cost of a call, for its span."""
 
 
 class CallCount:
@@ -68,6 +72,7 @@ def ask_model(
     timeout_s: float,
     count: CallCount | None = None,
     cancellation: Cancellation | None = None,
+    compute_cost: ComputeCost | None = None,
 ) -> AIMessage:
     """Return the model's complete reply, without known secrets. Raises ModelError or ContextWindowError, on one line.
 
@@ -75,7 +80,42 @@ def ask_model(
     never ends a reply that arrives byte by byte. The reply's
     metadata has `UNCOUNTED_CALLS`, if earlier requests of the call may have been billed.
     """
-    count = count or CallCount()
+    return _record_call(
+        model,
+        messages,
+        compute_cost,
+        lambda: _attempt_call(
+            model, messages, timeout_s=timeout_s, count=count or CallCount(), cancellation=cancellation
+        ),
+    )
+
+
+def _record_call(
+    model: Runnable[Any, Any],
+    messages: list[BaseMessage],
+    compute_cost: ComputeCost | None,
+    ask: Callable[[], AIMessage],
+) -> AIMessage:
+    """Return the reply of a call with all its attempts, which has one span."""
+    with start_chat_span(model) as span:
+        secrets = find_api_keys(model) if span.is_recording else ()
+        describe_request(span, messages, secrets)
+        reply = ask()
+        if span.is_measured:
+            usage = measure_usage(reply, messages)
+            cost = compute_cost(usage) if compute_cost else None
+            describe_reply(span, model, reply, usage, cost, secrets)
+    return reply
+
+
+def _attempt_call(
+    model: Runnable[Any, Any],
+    messages: list[BaseMessage],
+    *,
+    timeout_s: float,
+    count: CallCount,
+    cancellation: Cancellation | None = None,
+) -> AIMessage:
     exchange, reply = Exchange(timeout_s, cancellation), None
     try:
         reply = _ask_once(model, messages, exchange, timeout_s)
@@ -128,24 +168,37 @@ def _is_complete(metadata: dict[str, Any]) -> bool:
 
 
 def ask_with_schema(
-    model: BaseChatModel, messages: list[BaseMessage], schema: dict[str, Any] | None, *, timeout_s: float
+    model: BaseChatModel,
+    messages: list[BaseMessage],
+    schema: dict[str, Any] | None,
+    *,
+    timeout_s: float,
+    compute_cost: ComputeCost | None = None,
 ) -> AIMessage:
     """Call `ask_model`; an OpenAI client with a schema asks the endpoint to enforce it first.
 
     `timeout_s` limits both calls together.
     """
+    return _record_call(
+        model, messages, compute_cost, lambda: _attempt_with_schema(model, messages, schema, timeout_s)
+    )
+
+
+def _attempt_with_schema(
+    model: BaseChatModel, messages: list[BaseMessage], schema: dict[str, Any] | None, timeout_s: float
+) -> AIMessage:
     deadline, count = time.monotonic() + timeout_s, CallCount()
     if schema is not None and model.get_lc_namespace()[-1:] == ["openai"]:
         strict_schema = {"name": schema["title"], "strict": True, "schema": schema}
         bound = model.bind(response_format={"type": "json_schema", "json_schema": strict_schema})
         # An endpoint without schema support refuses the call; a client may refuse a reply that was cut off.
         try:
-            return ask_model(bound, messages, timeout_s=timeout_s, count=count)
+            return _attempt_call(bound, messages, timeout_s=timeout_s, count=count)
         except ReplyTimeoutError:
             raise
         except ModelError:
             timeout_s = max(deadline - time.monotonic(), 0.01)
-    return ask_model(model, messages, timeout_s=timeout_s, count=count)
+    return _attempt_call(model, messages, timeout_s=timeout_s, count=count)
 
 
 def ask_with_retries(
@@ -156,6 +209,7 @@ def ask_with_retries(
     max_attempts: int,
     count: CallCount | None = None,
     cancellation: Cancellation | None = None,
+    compute_cost: ComputeCost | None = None,
 ) -> AIMessage:
     """Call `ask_model`, and retry transient failures after a pause; `timeout_s` limits all attempts together."""
     deadline, counted = time.monotonic() + timeout_s, count or CallCount()
@@ -171,9 +225,9 @@ def ask_with_retries(
 
     def attempt() -> AIMessage:
         remaining_s = max(deadline - time.monotonic(), 0.01)
-        return ask_model(model, messages, timeout_s=remaining_s, count=counted, cancellation=cancellation)
+        return _attempt_call(model, messages, timeout_s=remaining_s, count=counted, cancellation=cancellation)
 
-    return retrying(attempt)
+    return _record_call(model, messages, compute_cost, lambda: retrying(attempt))
 
 
 def _clean_reply(reply: AIMessage, keys: Sequence[str]) -> AIMessage:

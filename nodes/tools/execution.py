@@ -12,6 +12,7 @@ from langgraph_takeover.nodes.events import last_action, record_observation, rep
 from langgraph_takeover.nodes.model.calls import find_api_keys
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState, get_task
+from langgraph_takeover.nodes.telemetry import describe_result, start_tool_span
 from langgraph_takeover.sandbox.interface import Sandbox
 
 
@@ -32,14 +33,25 @@ def run_action(
         action.arguments[name] for name in ("command", "path", "arguments") if name in action.arguments
     ]
     report_progress(runtime, "acting", state, tool=action.tool, text=" ".join(summary))
-    observation, state_after = context.session.act(
-        execution.task_id if execution else f"event-{action.index}",
-        str(action.index),
-        state["sandbox_state"],
-        get_task(state),
-        lambda sandbox: operation(sandbox).redact_secrets(find_api_keys(*context.models)),
-        effect,
-    )
+    keys = find_api_keys(*context.models)
+    with start_tool_span(action, state["messages"][-1], keys) as span:
+        observation, state_after = context.session.act(
+            execution.task_id if execution else f"event-{action.index}",
+            str(action.index),
+            state["sandbox_state"],
+            get_task(state),
+            lambda sandbox: operation(sandbox).redact_secrets(keys),
+            effect,
+        )
+        describe_result(
+            span,
+            observation.text,
+            keys,
+            exit_code=observation.exit_code,
+            refused=observation.refused,
+            timed_out=observation.timed_out,
+            changed_files=len(observation.changes),
+        )
     update = record_observation(state, context, observation)
     if state_after != state["sandbox_state"]:
         update["sandbox_state"] = state_after

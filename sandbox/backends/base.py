@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import socket
 import time
@@ -24,7 +25,9 @@ from langgraph_takeover.sandbox.isolation.limits import DiskWatch
 from langgraph_takeover.sandbox.shell.printed_state import parse_directory
 from langgraph_takeover.sandbox.shell.session import GRACE_S, Channel, RuntimeShell, Shell, escape_non_utf8
 from langgraph_takeover.sandbox.shell.state import ShellState
+from langgraph_takeover.sandbox.snapshots.spans import describe_snapshot
 from langgraph_takeover.sandbox.storage import host_directories
+from langgraph_takeover.sandbox.telemetry import start_span
 
 _STATE_TIMEOUT_S = 30.0
 _SNAPSHOT_DELAY_S = 0.02
@@ -189,12 +192,30 @@ class BackendSandbox:
         return self._backend.listen(self._agent_shell, port)
 
     def snapshot(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Future[Snapshot]:
+        labels = labels or {}
+        attributes = {"takeover.operation": "snapshot", "takeover.thread": labels.get("thread")}
+        with contextlib.ExitStack() as stack:
+            # Durability is a part of the operation, so that the span ends in the other thread.
+            span = stack.enter_context(start_span("takeover.snapshot", attributes, is_current=False))
+            finish = self._begin_snapshot(store, labels)
+            rest = stack.pop_all()
+
+        def finish_span() -> Snapshot:
+            with rest:
+                snapshot = finish()
+                describe_snapshot(span, snapshot, store)
+                return snapshot
+
+        return self._snapshot_executor.submit(finish_span)
+
+    def _begin_snapshot(self, store: Path, labels: Mapping[str, str]) -> Callable[[], Snapshot]:
+        """Save the state as it is; the returned function makes the snapshot durable."""
         before = self._backend.layers()
         at_rest = self._backend.is_idle()
         state = self._agent_shell.request_state()
         try:
             with host_directories.translate_disk_errors():
-                keep = self._backend.begin_snapshot(store, labels or {}, is_idle=at_rest)
+                keep = self._backend.begin_snapshot(store, labels, is_idle=at_rest)
             after = self._backend.layers()
             moved = before is not None and after is not None and after.layers != before.layers
             successor = self._prepare_shell() if moved else None
@@ -218,7 +239,7 @@ class BackendSandbox:
                 for shell in old:
                     shell.close()
 
-        return self._snapshot_executor.submit(finish)
+        return finish
 
     def close(self) -> None:
         """Wait for the snapshots in progress; each has its own future for the result."""

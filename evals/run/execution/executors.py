@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from langgraph_takeover.evals.run.execution import signals
 from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.sandbox.telemetry import current_traceparent, flush, start_span
 
 if TYPE_CHECKING:
     from langgraph_takeover.evals.run.journal import Row
@@ -32,8 +33,25 @@ class Job(NamedTuple):
     record_id: str | None = None
     """The record that the job needs."""
 
-    def run(self) -> Row:
-        return self.stage(self.config, self.out, *self.arguments)
+    def run(self, traceparent: str | None = None) -> Row:
+        """Return the row; `traceparent` is the span of the coordinator's process."""
+        from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE
+
+        attributes = {"takeover.operation": self.stage.__name__}
+        with start_span("takeover.job", attributes, parent=traceparent) as span:
+            row = self.stage(self.config, self.out, *self.arguments)
+            span.set(
+                {
+                    "takeover.task": row.get("task_id"),
+                    "takeover.record": row.get("record_id"),
+                    "takeover.view": row.get("view"),
+                    "takeover.outcome": row.get("outcome"),
+                    "takeover.cost": row.get("cost_usd"),
+                }
+            )
+            if row.get("outcome") == INFRASTRUCTURE_FAILURE:
+                span.fail(INFRASTRUCTURE_FAILURE)
+        return row
 
 
 class Executor(Protocol):
@@ -62,7 +80,8 @@ class ProcessExecutor:
         waiting: set[Future[Row]] = set()
         left = iter(jobs)
         while True:
-            waiting |= {self._pool.submit(_run_job, job) for job in islice(left, self._limit - len(waiting))}
+            chosen = islice(left, self._limit - len(waiting))
+            waiting |= {self._pool.submit(_run_job, job, current_traceparent()) for job in chosen}
             if not waiting:
                 return
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -137,6 +156,8 @@ def _warm_up() -> None:
     import langgraph_takeover.evals.run.execution.stages  # noqa: F401
 
 
-def _run_job(job: Job) -> Row:
+def _run_job(job: Job, traceparent: str | None) -> Row:
     with signals.enter_job():
-        return job.run()
+        row = job.run(traceparent)
+    flush()  # a worker may be killed
+    return row
