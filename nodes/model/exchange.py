@@ -70,7 +70,9 @@ class _AbandonedCallError(SystemExit):
     """Ends a thread whose result nobody needs."""
 
 
-def call_with_timeout(timeout_s: float, call: Callable[[], Any], cancellation: Cancellation) -> Any:
+def call_with_timeout(
+    timeout_s: float, call: Callable[[], Any], cancellation: Cancellation | None = None
+) -> Any:
     """Return what the call returns, or raise what it raises.
 
     Raises DeadlineExceededError after `timeout_s`, and CallCancelledError. An overdue or cancelled call ends at its
@@ -81,7 +83,7 @@ def call_with_timeout(timeout_s: float, call: Callable[[], Any], cancellation: C
     if caller is None or not caller.thread.is_alive():  # a forked process has none of its parent's threads
         caller = _CallThread()
     try:
-        value, error = caller.run_call(call, timeout_s, cancellation)
+        value, error = caller.run_call(call, timeout_s, cancellation or Cancellation())
     except BaseException:  # Ctrl-C ends the call, too
         caller.stop_when_idle()
         caller.abort_call()

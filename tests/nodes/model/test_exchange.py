@@ -5,10 +5,16 @@ from __future__ import annotations
 import contextvars
 import os
 import threading
+import time
 
 import pytest
 
-from langgraph_takeover.nodes.model.exchange import DeadlineExceededError, call_with_timeout
+from langgraph_takeover.nodes.model.exchange import (
+    CallCancelledError,
+    Cancellation,
+    DeadlineExceededError,
+    call_with_timeout,
+)
 
 _word = contextvars.ContextVar("_word", default="none")
 
@@ -86,3 +92,15 @@ def test_an_overdue_computation_is_ended(capfd: pytest.CaptureFixture[str]) -> N
     threads[0].join(30)
     assert not threads[0].is_alive()
     assert capfd.readouterr().err == ""
+
+
+def test_a_cancelled_call_ends_at_once() -> None:
+    cancellation, begun = Cancellation(), threading.Event()
+    timer = threading.Thread(target=lambda: (begun.wait(), cancellation.cancel()))
+    timer.start()
+    with pytest.raises(CallCancelledError):
+        call_with_timeout(60, lambda: (begun.set(), time.sleep(30)), cancellation)
+    timer.join()
+    with pytest.raises(CallCancelledError):
+        call_with_timeout(60, lambda: 1, cancellation)
+    assert call_with_timeout(60, lambda: 1) == 1
