@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -181,6 +182,20 @@ def test_team(tmp_path: Path) -> None:
     with open_home(tmp_path) as home:
         assert home.threads() == ("handoff", "rotation")
         assert "handoff.requested" in home.records.list_ids()
+
+
+@pytest.mark.slow
+def test_a2a_task(tmp_path: Path) -> None:
+    head, _, task = run_example("a2a_task.py", tmp_path).partition("{")
+    states = dict(line.split() for line in head.splitlines())
+    assert list(states) == ["prepared", "offered", "accepted", "active", "completed"]
+    assert list(dict.fromkeys(states.values())) == [
+        "TASK_STATE_SUBMITTED",
+        "TASK_STATE_WORKING",
+        "TASK_STATE_COMPLETED",
+    ]
+    found = json.loads("{" + task)
+    assert (found["status"]["state"], found["id"]) == ("TASK_STATE_COMPLETED", f"{found['contextId']}.1")
 
 
 def test_sandbox_alone(tmp_path: Path) -> None:
