@@ -14,6 +14,7 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatResult
 from sqlalchemy import Connection
 
+from langgraph_takeover.graph.agent import build_takeover
 from langgraph_takeover.graph.delivery.offer import renew_offer
 from langgraph_takeover.graph.delivery.rollback import sandbox_spec_for
 from langgraph_takeover.graph.errors import HandoffError
@@ -78,12 +79,19 @@ def accept_offer(
         )  # fmt: skip
 
     try:
-        return confirm(handoff)
+        confirm(handoff)
     except IllegalTransitionError as error:
         renewed = renew_offer(home.ledger, error.handoff, agent, confirm_timeout_s=_CONFIRM_TIMEOUT_S)
         if renewed.version == error.handoff.version:
             raise
-        return confirm(renewed)
+        confirm(renewed)
+    accepted = handoffs.load(home.ledger, handoff_id)
+    if accepted.state not in handoffs.TRANSFERRED_STATES:
+        raise HandoffError(
+            f"handoff {accepted.id} was accepted with this key, and taken back since: it is {accepted.state} "
+            "(accept it again with a new key)"
+        )
+    return accepted
 
 
 def complete_work(
@@ -112,7 +120,7 @@ def complete_work(
     handoff = _require_accepted(home, handoff_id, agent)
     if handoff.state == "completed":
         _claim_completion(home.ledger, handoff, agent, idempotency_key, request)
-        return CompletedWork(handoff, _name_record(handoff))
+        return CompletedWork(handoff, _find_record(home, handoff))
     record = home.records.load(handoff.record)
     model = _OutsideModel(message=message, patch=patch, marker=f"PATCH_{digest[:16]}", find_workspace=str)
     settings: dict[str, Any] = {
@@ -138,7 +146,7 @@ def complete_work(
                 forget_key(home.ledger, idempotency_key, key_owner=agent)
                 forget_key(home.ledger, _name_claim(handoff), key_owner=_CLAIM_OWNER)
                 raise
-    return CompletedWork(handoffs.load(home.ledger, handoff_id), _name_record(handoff))
+    return CompletedWork(handoffs.load(home.ledger, handoff_id), _find_record(home, handoff))
 
 
 def _work(run: Run, handoff: Handoff) -> None:
@@ -205,8 +213,10 @@ def _name_claim(handoff: Handoff) -> str:
     return f"complete {handoff.successor}"
 
 
-def _name_record(handoff: Handoff) -> str:
-    return f"{handoff.successor}.requested"
+def _find_record(home: Home, handoff: Handoff) -> str:
+    """Return the id of the record that the completed work made."""
+    state = build_takeover(home.saver).get_state({"configurable": {"thread_id": handoff.successor}})
+    return str(state.values["records"][-1])
 
 
 class _OutsideModel(BaseChatModel):

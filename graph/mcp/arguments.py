@@ -98,8 +98,13 @@ class AcceptArguments(Frozen):
     idempotency_key: _Key
 
     @model_validator(mode="after")
-    def _check_understanding(self) -> Self:
-        self.build_understanding()
+    def _check_statements(self) -> Self:
+        try:
+            self.build_understanding()
+        except ValidationError:
+            raise ValueError(
+                f"goal, next_step and verify_first need at least {_MIN_STATEMENT} characters each"
+            ) from None
         return self
 
     def build_understanding(self) -> Understanding:
