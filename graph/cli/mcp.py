@@ -27,6 +27,9 @@ from langgraph_takeover.graph.cli.options import (
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from langgraph_takeover.graph.home import Home
+    from langgraph_takeover.sandbox.interface import SandboxSpec
+
 TOKEN_VARIABLE = "TAKEOVER_MCP_TOKEN"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -89,9 +92,10 @@ def serve_mcp(
 
 
 def _choose_sandbox(
-    home: object, directory: Path | None, backend: str | None, allow_unisolated: bool, record_id: str
-) -> object:
-    return choose_sandbox_spec(home, record_id, directory, backend, allow_unisolated)  # type: ignore[arg-type]
+    home: Home, directory: Path | None, backend: str | None, allow_unisolated: bool, record_id: str
+) -> SandboxSpec:
+    spec: SandboxSpec = choose_sandbox_spec(home, record_id, directory, backend, allow_unisolated)
+    return spec
 
 
 def _read_token() -> str:

@@ -29,10 +29,6 @@ class ToolArgumentError(TakeoverError, ValueError):
 def _check_text(text: str) -> str:
     if "\0" in text:
         raise ValueError("contains a NUL character")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("is not valid Unicode text") from None
     return text
 
 
@@ -44,14 +40,17 @@ def _check_name(name: str) -> str:
     return name
 
 
-_Text = Annotated[str, AfterValidator(_check_text)]
 _Name = Annotated[str, StringConstraints(max_length=MAX_ID_LENGTH), AfterValidator(_check_name)]
 _Record = Annotated[_Name, Field(description="Id of a record, as list_records shows it.")]
 _Handoff = Annotated[_Name, Field(description="Id of a handoff, as list_records shows it.")]
 _Key = Annotated[
     _Name, Field(description="A new name for this request. Repeat it when you repeat the request unchanged.")
 ]
-_Statement = Annotated[_Text, StringConstraints(min_length=_MIN_STATEMENT, max_length=_MAX_STATEMENT)]
+_Statement = Annotated[
+    str,
+    StringConstraints(min_length=_MIN_STATEMENT, max_length=_MAX_STATEMENT),
+    AfterValidator(_check_text),
+]
 
 
 class ListRecordsArguments(Frozen):
@@ -74,18 +73,18 @@ class ShowRecordArguments(Frozen):
     )
 
 
-class RecallArguments(Frozen):
+class RecallRecordArguments(Frozen):
     record: _Record
-    query: Annotated[_Text, StringConstraints(min_length=1, max_length=_MAX_QUERY_CHARS)] = Field(
-        description="Names of events, such as e3 or e3-e7, or words to search for."
-    )
+    query: Annotated[
+        str, StringConstraints(min_length=1, max_length=_MAX_QUERY_CHARS), AfterValidator(_check_text)
+    ] = Field(description="Names of events, such as e3 or e3-e7, or words to search for.")
 
 
 class OfferArguments(Frozen):
     record: _Record
     target: _Name = Field(description="Name of the agent that receives the work.")
-    message: Annotated[_Text, StringConstraints(max_length=MAX_MESSAGE_CHARS)] = Field(
-        default="", description="Your message to the target."
+    message: Annotated[str, StringConstraints(max_length=MAX_MESSAGE_CHARS), AfterValidator(_check_text)] = (
+        Field(default="", description="Your message to the target.")
     )
     idempotency_key: _Key
 
@@ -115,10 +114,10 @@ class AcceptArguments(Frozen):
 
 class CompleteArguments(Frozen):
     handoff: _Handoff
-    message: Annotated[_Text, StringConstraints(min_length=1, max_length=MAX_MESSAGE_CHARS)] = Field(
-        description="Summary of the outcome, for the next agent."
-    )
-    patch: Annotated[_Text, StringConstraints(max_length=MAX_PATCH_CHARS)] = Field(
+    message: Annotated[
+        str, StringConstraints(min_length=1, max_length=MAX_MESSAGE_CHARS), AfterValidator(_check_text)
+    ] = Field(description="Summary of the outcome, for the next agent.")
+    patch: Annotated[str, StringConstraints(max_length=MAX_PATCH_CHARS), AfterValidator(_check_text)] = Field(
         default="", description="Your changes to the record's files, as git diff prints them."
     )
     idempotency_key: _Key
