@@ -44,7 +44,7 @@ Examples:
   handoff mcp --home work --as codex --agent tester --agent reviewer
 
 The client lists and reads records, offers them, accepts handoffs to the name of --as, and completes them with a patch.
-Clients and tools: docs/mcp.md. Logs go to standard error. Needs the extra: pip install '.[mcp]'.
+Clients and tools: docs/mcp.md. Logs go to standard error. Needs the extra mcp of the package.
 
 Exit codes: 0 done, 2 usage, 3 the database failed, 130 interrupted.
 """

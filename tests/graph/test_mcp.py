@@ -101,14 +101,27 @@ def states(bench: RunHarness, handoff: Handoff) -> list[str]:
 
 
 def server_command(bench: RunHarness, *options: str) -> list[str]:
-    sandbox = ("--sandbox", "process", "--allow-unisolated", "--directory", str(bench.spec.directory))
+    unisolated = ("--sandbox", "process", "--allow-unisolated", "--directory", str(bench.spec.directory))
+    sandbox = unisolated if bench.spec.backend == "process" else ()
     home = ("--home", str(bench.home.directory), "--as", "codex")
     return [sys.executable, "-m", "handoff", "mcp", *home, *sandbox, *options]
 
 
 @contextmanager
 def http_server(bench: RunHarness) -> Iterator[tuple[str, str]]:
-    """The URL and the token of a server on loopback."""
+    """The URL and the token of a server on loopback, which Ctrl-C ends."""
+    with start_http_server(bench) as (process, url, token):
+        yield url, token
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        rest = process.stderr.read()
+        assert process.wait(30) == 130
+        assert "Traceback" not in rest
+        assert token not in rest
+
+
+@contextmanager
+def start_http_server(bench: RunHarness) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     clean = {name: value for name, value in os.environ.items() if name != "TAKEOVER_MCP_TOKEN"}
     process = subprocess.Popen(
         server_command(bench, "--http", "--port", "0"), cwd=ROOT, env=clean, stderr=subprocess.PIPE, text=True
@@ -117,12 +130,7 @@ def http_server(bench: RunHarness) -> Iterator[tuple[str, str]]:
     try:
         url = process.stderr.readline().removeprefix("MCP server: ").strip()
         token = process.stderr.readline().removeprefix("Header: Authorization: Bearer ").strip()
-        yield url, token
-        process.send_signal(signal.SIGINT)
-        rest = process.stderr.read()
-        assert process.wait(30) == 130
-        assert "Traceback" not in rest
-        assert token not in rest
+        yield process, url, token
     finally:
         process.kill()
         process.wait()
@@ -210,6 +218,7 @@ def test_a_session_in_memory(bench: RunHarness, offered: Handoff) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("backend", ["process", "host"])
 def test_a_session_over_stdio(bench: RunHarness, offered: Handoff, tmp_path: Path) -> None:
     async def play() -> str:
         async with connect_stdio(bench, tmp_path / "log") as client:
@@ -257,6 +266,35 @@ def test_http_refuses_other_tokens_hosts_pages_and_sizes(bench: RunHarness, offe
                 return await call(client, "list_records")
 
         assert asyncio.run(play()).document["you"] == "codex"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("event", ["started", "thinking", "point"])
+def test_a_completion_resumes_after_a_kill_of_the_server(
+    bench: RunHarness, offered: Handoff, event: str
+) -> None:
+    accepted = call_in_memory(bench, "accept", handoff=offered.id, idempotency_key="1", **STATEMENTS)
+    assert accepted.document["state"] == "accepted"
+    request = {"handoff": offered.id, "message": "Done.", "patch": PATCH, "idempotency_key": "2"}
+
+    async def complete_until_killed(process: subprocess.Popen[str], url: str, token: str) -> None:
+        async def kill(progress: float, total: float | None, message: str | None) -> None:
+            if message == event:
+                process.kill()
+
+        async with connect_http(url, token) as client:
+            with pytest.raises(MCPError):
+                await client.call_tool("complete", request, progress_callback=kill)
+
+    with start_http_server(bench) as (process, url, token):
+        asyncio.run(complete_until_killed(process, url, token))
+        assert process.wait(30) == -signal.SIGKILL
+    result = call_in_memory(bench, "complete", **request).document["result"]
+    record = bench.home.records.load(result)
+    commands = [each.arguments.get("command", "") for each in record.trace if each.kind == "action"]
+    assert len([each for each in commands if " apply " in each]) == 1
+    assert "+    return n * 2" in record.patch
+    assert states(bench, offered) == ["prepared", "offered", "accepted", "active", "completed"]
 
 
 @pytest.mark.slow
