@@ -351,6 +351,7 @@ def test_repeated_requests_have_one_effect(bench: RunHarness, offered: Handoff) 
     assert states(bench, offered) == ["prepared", "offered", "accepted", "active", "completed"]
 
 
+@pytest.mark.slow
 def test_a_patch_that_does_not_apply_completes_nothing(bench: RunHarness, offered: Handoff) -> None:
     wrong = PATCH.replace("n * 3", "n * 4")
 
@@ -371,6 +372,7 @@ def test_a_patch_that_does_not_apply_completes_nothing(bench: RunHarness, offere
     assert "n * 2" in bench.home.records.load(result).patch
 
 
+@pytest.mark.slow
 def test_a_large_patch_and_none(bench: RunHarness, offered: Handoff) -> None:
     added = "".join(f"+line {n} with some words\n" for n in range(6_000))
     patch = f"--- /dev/null\n+++ b/large.txt\n@@ -0,0 +1,6000 @@\n{added}"

@@ -43,6 +43,7 @@ def complete(bench: RunHarness, handoff: Handoff, key: str = "complete") -> Comp
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", [0, 1])
 def test_an_interrupted_completion_resumes(
     bench: RunHarness, monkeypatch: pytest.MonkeyPatch, calls: int
