@@ -58,3 +58,7 @@ class CaptureError(TakeoverError, ValueError):
 
 class ContinuationError(TakeoverError, ValueError):
     """A record cannot be continued as asked, or a continuation cannot be undone."""
+
+
+class ServerAddressError(TakeoverError, OSError):
+    """A server cannot listen on the requested address."""

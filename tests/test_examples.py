@@ -212,6 +212,20 @@ def test_telemetry(tmp_path: Path) -> None:
     assert (names.count("takeover.handoff"), names.count("takeover.restore")) == (1, 1)
 
 
+@pytest.mark.slow
+def test_a2a_task(tmp_path: Path) -> None:
+    head, _, task = run_example("a2a_task.py", tmp_path).partition("{")
+    states = dict(line.split() for line in head.splitlines())
+    assert list(states) == ["prepared", "offered", "accepted", "active", "completed"]
+    assert list(dict.fromkeys(states.values())) == [
+        "TASK_STATE_SUBMITTED",
+        "TASK_STATE_WORKING",
+        "TASK_STATE_COMPLETED",
+    ]
+    found = json.loads("{" + task)
+    assert (found["status"]["state"], found["id"]) == ("TASK_STATE_COMPLETED", f"{found['contextId']}.1")
+
+
 def test_sandbox_alone(tmp_path: Path) -> None:
     after, directory, name, *rest = run_example("sandbox_alone.py", tmp_path).splitlines()
     assert after.startswith("after rm: ['CONTRIBUTING.md', ")

@@ -29,6 +29,8 @@ HOMES = {
     "psycopg": {"graph"},
     "regex": {"handoff", "evals"},
     "confusable_homoglyphs": {"handoff"},
+    "mcp": {"graph"},
+    "uvicorn": {"graph"},
     "tenacity": {"handoff", "nodes", "evals"},
 }
 PUBLIC_MODULES = {path.stem for path in (ROOT / PACKAGE).glob("[a-z]*.py")}

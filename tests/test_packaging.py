@@ -187,6 +187,11 @@ MISSING = {
         "import_snapshot('s3://bucket/x', Path('store'))",
     ),
     "contract": ("pytest", "import langgraph_takeover.sandbox.contract"),
+    "mcp": (
+        "mcp",
+        "from langgraph_takeover.handoff.__main__ import main; "
+        "sys.argv = ['handoff', 'mcp', '--as', 'codex']; main()",
+    ),
     "postgres": (
         "psycopg",
         "from langgraph_takeover.handoff.ledger import Ledger; Ledger('postgresql://127.0.0.1/x')",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from langgraph_takeover.graph.cli import external_agents, human_handoff
+from langgraph_takeover.graph.cli import external_agents, human_handoff, mcp
 from langgraph_takeover.graph.cli.options import (
     DatabaseOption,
     DirectoryOption,
@@ -93,6 +93,7 @@ def add_commands(app: typer.Typer, report_errors: Callable[[], Any]) -> None:
         "repair": (repair_home, _QUERY_EPILOG.format("repair", "repair", ".[].done")),
         **human_handoff.COMMANDS,
         **external_agents.COMMANDS,
+        **mcp.COMMANDS,
     }
     for name, (command, epilog) in commands.items():
         app.command(name, epilog=epilog)(_with_error_reports(command, report_errors))

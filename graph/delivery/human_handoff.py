@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
-from langgraph_takeover.graph.delivery.offer import hand_over, require_known_agent
+from langgraph_takeover.graph.delivery.offer import hand_over, renew_offer, require_known_agent
 from langgraph_takeover.graph.delivery.resending import find_original_id
 from langgraph_takeover.graph.delivery.rollback import sandbox_spec_for
 from langgraph_takeover.graph.errors import HandoffError, RecordNotTakenError
@@ -183,17 +183,7 @@ def _renew_offer(home: Home, record: HandoffRecord, person: str) -> Handoff | No
     remaining_s = handoffs.compute_remaining_s(ledger, offer)
     if offer.state == "offered" and 0 < remaining_s < _CONFIRM_TIMEOUT_S:
         handoffs.set_deadline(ledger, offer, _CONFIRM_TIMEOUT_S)
-    if offer.state == "offered" and remaining_s <= 0:
-        reason = f"{person} did not confirm in time"
-        offer = handoffs.change_state(
-            ledger, offer.id, "timed_out", by=person, version=offer.version, reason=reason
-        )
-    if offer.state == "timed_out":
-        offer = handoffs.change_state(
-            ledger, offer.id, "offered", by=person, version=offer.version, reason=f"{person} takes it now",
-            deadline_s=_CONFIRM_TIMEOUT_S,
-        )  # fmt: skip
-    return offer
+    return renew_offer(ledger, offer, person, confirm_timeout_s=_CONFIRM_TIMEOUT_S)
 
 
 def _hand_over_record(home: Home, outcome: Outcome, person: str, agent: str, message: str) -> Handoff:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from langgraph_takeover.graph.errors import HandoffError
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.handoff import views
-from langgraph_takeover.handoff.ledger import handoffs
+from langgraph_takeover.handoff.ledger import Ledger, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, IllegalTransitionError
 from langgraph_takeover.handoff.ledger.idempotency import KEY_LABEL
 from langgraph_takeover.handoff.ledger.leases import check_name
@@ -88,6 +88,21 @@ def hand_over(
         if handoff.state == "prepared":
             raise
         return handoff  # a parallel call with the same key was faster
+
+
+def renew_offer(ledger: Ledger, offer: Handoff, agent: str, *, confirm_timeout_s: float) -> Handoff:
+    """Return an offer with time to confirm it: an expired one is made again. Raises IllegalTransitionError."""
+    if offer.state == "offered" and handoffs.compute_remaining_s(ledger, offer) <= 0:
+        reason = f"{agent} did not confirm in time"
+        offer = handoffs.change_state(
+            ledger, offer.id, "timed_out", by=agent, version=offer.version, reason=reason
+        )
+    if offer.state == "timed_out":
+        offer = handoffs.change_state(
+            ledger, offer.id, "offered", by=agent, version=offer.version, reason=f"{agent} takes it now",
+            deadline_s=confirm_timeout_s,
+        )  # fmt: skip
+    return offer
 
 
 def require_known_agent(target: str, agents: Collection[str] | None) -> None:

@@ -195,12 +195,13 @@ def change_state(
     version: int | None = None,
     reason: str = "",
     key: str = "",
+    key_owner: str = "",
     deadline_s: float | None = None,
     successor: str | None = None,
     understanding: Understanding | None = None,
     record: HandoffRecord | None = None,
 ) -> Handoff:
-    """One transition. Who asks again with the same key gets what it came to the first time.
+    """One transition. Who asks again with the same key gets what it came to the first time; two owners can use one key.
 
     `version` is the one that the caller saw; with another the transition is refused. The deadline counts from
     now. `record` replaces the sent record. Raises LateConfirmationError for an acceptance after the deadline,
@@ -246,9 +247,8 @@ def change_state(
         _update_thread_access(connection, found, to)
         return _load(connection, handoff_id)
 
-    return run_once(
-        ledger, key, ["move", handoff_id, to, meant, *([record.digest] if record else [])], write, Handoff
-    )
+    request = ["move", handoff_id, to, meant, *([record.digest] if record else [])]
+    return run_once(ledger, key, request, write, Handoff, key_owner=key_owner)
 
 
 def set_deadline(ledger: Ledger, handoff: Handoff, deadline_s: float) -> None:

@@ -41,8 +41,7 @@ def run_once(
     digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
     if key:
         check_name(key, KEY_LABEL)
-    # A list as JSON: owner "a b" with key "c" is not owner "a" with key "b c".
-    stored_key = hashlib.sha256(json.dumps([key_owner, key]).encode()).hexdigest() if key_owner else key
+    stored_key = _build_stored_key(key, key_owner)
     with ledger.write_transaction() as connection:
         now = ledger.now(connection)
         if not key:
@@ -69,6 +68,19 @@ def run_once(
             )
         )
         return result
+
+
+def forget_key(ledger: Ledger, key: str, *, key_owner: str = "") -> None:
+    """Forget a key whose request failed and had no effect, so that another request can use it."""
+    with ledger.write_transaction() as connection:
+        connection.execute(
+            delete(idempotency_keys).where(idempotency_keys.c.key == _build_stored_key(key, key_owner))
+        )
+
+
+def _build_stored_key(key: str, key_owner: str) -> str:
+    # A list as JSON: owner "a b" with key "c" is not owner "a" with key "b c".
+    return hashlib.sha256(json.dumps([key_owner, key]).encode()).hexdigest() if key_owner else key
 
 
 def remove_expired_keys(ledger: Ledger) -> int:

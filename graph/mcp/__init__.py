@@ -1,0 +1,1 @@
+"""An MCP server with which any MCP client takes part in handoffs."""
