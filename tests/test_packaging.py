@@ -200,7 +200,7 @@ def test_a_missing_extra_is_named(wheel_environment: Path, tmp_path: Path, extra
     module, program = MISSING[extra]
     script = f"import sys; from pathlib import Path; sys.modules['{module}'] = None; {program}"
     done = run_installed(wheel_environment, tmp_path, "-c", script)
-    assert f"pip install '.[{extra}]' in the checkout of langgraph-takeover" in done.stderr.splitlines()[-1]
+    assert f"pip install 'langgraph-takeover[{extra}]'" in done.stderr.splitlines()[-1]
 
 
 def test_imports_and_declared_dependencies_match() -> None:

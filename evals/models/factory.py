@@ -170,7 +170,7 @@ def build_chat_model(entry: ModelEntry) -> BaseChatModel:
     """The client of a models file's entry, for `run`, `take_over`, `deliver` or an `Agent`.
 
     An entry without `base_url` is at OPENAI_BASE_URL, by default at OpenAI. Raises ModelNameError if the variable with its
-    key is not set.
+    key is not set, or if the extra `openai` is not installed.
 
     Example:
         >>> from langgraph_takeover.models import ModelEntry, build_chat_model
@@ -185,8 +185,13 @@ def build_chat_model(entry: ModelEntry) -> BaseChatModel:
 def _build_client(endpoint: Endpoint, max_tokens: int | None, temperature: float | None) -> BaseChatModel:
     from pydantic import SecretStr
 
-    from langgraph_takeover.evals.models.chat_client import EndpointModel
-
+    try:
+        from langgraph_takeover.evals.models.chat_client import EndpointModel
+    except ImportError as error:
+        raise ModelNameError(
+            f"{endpoint.entry.model}: the client of OpenAI-compatible servers is not installed "
+            "(pip install 'langgraph-takeover[openai]')"
+        ) from error
     entry = endpoint.entry
     return EndpointModel(
         model=entry.model,

@@ -254,11 +254,7 @@ def translate_storage_errors(
     except FileNotFoundError as error:
         raise SnapshotCorruptError(f"file not found: {url}") from error
     except ImportError as error:
-        cure = (
-            "; pip install '.[s3]' in the checkout of langgraph-takeover"
-            if url.startswith(("s3:", "s3a:"))
-            else ""
-        )
+        cure = "; pip install 'langgraph-takeover[s3]'" if url.startswith(("s3:", "s3a:")) else ""
         raise SandboxUnavailableError(f"{url}: {summarize_error(error)}{cure}") from error
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
