@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from langgraph_takeover.evals.models.endpoints import (
     Endpoint,
+    check_client,
     check_key,
     find_endpoint,
     find_entry_endpoint,
@@ -185,13 +186,9 @@ def build_chat_model(entry: ModelEntry) -> BaseChatModel:
 def _build_client(endpoint: Endpoint, max_tokens: int | None, temperature: float | None) -> BaseChatModel:
     from pydantic import SecretStr
 
-    try:
-        from langgraph_takeover.evals.models.chat_client import EndpointModel
-    except ImportError as error:
-        raise ModelNameError(
-            f"{endpoint.entry.model}: the client of OpenAI-compatible servers is not installed "
-            "(pip install 'langgraph-takeover[openai]')"
-        ) from error
+    check_client(endpoint.entry.model)
+    from langgraph_takeover.evals.models.chat_client import EndpointModel
+
     entry = endpoint.entry
     return EndpointModel(
         model=entry.model,
