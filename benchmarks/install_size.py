@@ -55,8 +55,8 @@ def measure(wheel: Path, extra: str) -> Installation:
         python = Path(directory) / "bin" / "python"
         before = _list_files(python)  # pip, and setuptools before Python 3.12
         target = f"{_NAME}[{extra}] @ {wheel.as_uri()}" if extra else str(wheel)
-        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", target]
-        subprocess.run(install, check=True)
+        install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", target]
+        subprocess.run([str(python), *install], check=True)
         sizes = {name: _sum_sizes(map(Path, files)) for name, files in _list_files(python).items()}
         return Installation(extra, {name: size for name, size in sizes.items() if name not in before})
 

@@ -75,7 +75,7 @@ class Settings(BaseModel, AgentOptions):
     max_events: int | None = Field(default=None, gt=0)
     """Maximum number of events: actions and observations."""
     max_cost: float | None = Field(default=None, gt=0)
-    """In the currency of `prices`, which it needs."""
+    """Maximum cost of the thread. It needs `prices`."""
     prices: Prices | None = None
     """Prices of the model, from which costs are computed."""
     model_timeout_s: float = Field(default=600.0, gt=0)
