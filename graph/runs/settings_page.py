@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from langgraph_takeover.graph.runs.api import open_run
 from langgraph_takeover.graph.runs.delegation import Delegation
@@ -27,7 +26,8 @@ from langgraph_takeover.sandbox.interface import SandboxSpec
 _INTRODUCTION = """# Settings
 
 All settings of the runtime: keyword arguments, or fields of the values that you pass. An invalid argument raises \
-`SettingsError`; an invalid field of a value that you build, pydantic's `ValidationError`. `--help` lists the options of a command. The default `–` means that the setting is not set.
+`SettingsError`; an invalid field of a value that you build, pydantic's `ValidationError`. `--help` lists the options of a command. \
+The default `–` means that the setting is not set.
 
 The tables are generated from the code: `python -m langgraph_takeover.graph.runs.settings_page >docs/settings.md`.
 """
@@ -115,7 +115,7 @@ def list_arguments(options: type, function: Callable[..., Any], hidden: Sequence
 
 
 def _find_default(field: FieldInfo) -> Any:
-    return PydanticUndefined if field.is_required() else field.get_default(call_default_factory=True)
+    return inspect.Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
 
 
 def _describe(name: str, annotation: Any, metadata: Sequence[Any], default: Any, meaning: str) -> Setting:
@@ -156,7 +156,7 @@ def _format_bounds(metadata: Sequence[Any]) -> Iterator[str]:
 
 
 def _format_default(value: Any) -> str:
-    if value is PydanticUndefined:
+    if value is inspect.Parameter.empty:
         return "required"
     if value is None or value == ():
         return "–"
