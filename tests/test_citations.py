@@ -20,13 +20,15 @@ _DIRECTORY = re.compile(rf"`((?:{'|'.join(map(re.escape, _CITED_DIRECTORIES))})/
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 ELSEWHERE = {
     # of a run, of a record, or of a published dataset
-    "errors.txt", "injections.jsonl", "notes.json", "output.jsonl", "poison.json", "poison.jsonl", "record.json",
-    "report.html", "review.json", "state.json", "summary.json", "tables/takeovers.csv", "traces/*.json",
+    "injections.jsonl", "notes.json", "poison.json", "poison.jsonl", "record.json", "report.html", "review.json",
+    "state.json", "summary.json", "traces/*.json",
+    # a recorded run, or its suffix
+    ".traj.json", "*.traj.json", "RUN.traj.json", "event-*.json", "output.jsonl",
+    "pydicom__pydicom-1458.swe-agent-0.x.json", "run.traj.json",
     # of the reader's repository, of a task's, or of an external agent
-    ".claude/settings.json", ".codex/config.toml", ".opencode/plugin/*.js", ".qwen/settings.json", "AGENTS.md",
-    "CLAUDE.md", "galley/wrap.py", "graph.py", "mini.yaml", "models.yaml", "new.txt", "prompt.md",
-    ".git/takeover/prompt.md", "reproduce_issue.py", "runtests.py", "setup.py", "sympy/core/symbol.py",
-    "test_my_agent.py", "x.py", "Node.js",
+    ".claude/settings.json", ".codex/config.toml", ".git/takeover/prompt.md", ".mcp.json", ".opencode/plugin/*.js",
+    ".qwen/settings.json", "AGENTS.md", "CLAUDE.md", "Node.js", "errors.txt", "galley/wrap.py", "mini.yaml", "new.txt",
+    "reproduce_issue.py", "runtests.py", "setup.py", "sympy/core/symbol.py", "test_my_agent.py", "x.py",
 }  # fmt: skip
 """Files that the texts cite, and that are not in the repository; each text says where they are."""
 

@@ -26,8 +26,8 @@ from langgraph_takeover.sandbox.interface import SandboxSpec
 _INTRODUCTION = """# Settings
 
 All settings of the runtime: keyword arguments, or fields of the values that you pass. An invalid argument raises \
-`SettingsError`; an invalid field of a value that you build, pydantic's `ValidationError`. `--help` lists the options of a command. \
-The default `–` means that the setting is not set.
+`SettingsError`; an invalid field of a value that you build, pydantic's `ValidationError`. `--help` lists the options of a command.\
+ The default `–` means that the setting is not set.
 
 The tables are generated from the code: `python -m langgraph_takeover.graph.runs.settings_page >docs/settings.md`.
 """
