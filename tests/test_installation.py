@@ -63,22 +63,24 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (site / inside).symlink_to(real)
     wheel, python = build_wheel(directory), directory / "venv" / "bin" / "python"
     options = ["--quiet", "--no-deps", "--no-index", "--disable-pip-version-check"]
-    subprocess.run([sys.executable, "-m", "pip", "--python", python, "install", *options, wheel], check=True)
+    install = [sys.executable, "-m", "pip", "--python", python, "install", *options, wheel]
+    subprocess.run(install, env=make_environment(), check=True)
     return directory / "venv"
+
+
+def make_environment() -> dict[str, str]:
+    """The variables of this process without those that change what Python or our commands do."""
+    ours = ("PYTHON", "OPENAI_", "TAKEOVER_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
 def run_in(environment: Path, cwd: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a program of the environment without this one's settings."""
     program, *rest = map(str, arguments)
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PYTHON", "OPENAI_", "TAKEOVER_"))
-    }
     return subprocess.run(
         [environment / "bin" / program, *rest],
         cwd=cwd,
-        env=kept | {"COLUMNS": "200", "NO_COLOR": "1"},
+        env=make_environment() | {"COLUMNS": "200", "NO_COLOR": "1"},
         capture_output=True,
         text=True,
         timeout=300,
