@@ -159,7 +159,7 @@ if __name__ == "__main__":
     spec = SandboxSpec(backend=BACKEND, directory=Path("repository"))
     with open_home("work") as home:
         outcome = run(home, "fix-1", task_id="issue-17", prompt=note, model=Scripted(), sandbox=spec)
-    print(outcome.status, outcome.records, "new.py" in outcome.patch)
+    print(outcome.status, outcome.records, "# checked" in outcome.patch)
     print(evals.OWN, handoff.OWN, sandbox.OWN)
 """
 MODEL = """
@@ -167,12 +167,14 @@ from langchain_core.language_models import GenericFakeChatModel
 
 
 def Scripted():
-    replies = ["```bash\\necho 'print(1)' >new.py\\n```", "```bash\\npython3 new.py\\n```", "<finish>Done.</finish>"]
+    edit = "sed -i '1i # checked' galley/wrap.py"
+    replies = [f"```bash\\n{command}\\n```" for command in (edit, "python3 -c 'import galley'")]
+    replies.append("<finish>Done.</finish>")
     return GenericFakeChatModel(messages=iter(replies))
 """
 WORK = """
 def write_note(state):
-    return {"messages": [("ai", "Write new.py.")]}
+    return {"messages": [("ai", "Mark the module as checked.")]}
 """
 
 
@@ -198,14 +200,14 @@ def test_a_project_with_modules_of_the_same_names_works(environment: Path, tmp_p
     record = "work/records/fix-1.first_source_edit"
     for command, shown in (
         (("handoff", "status", "--home", "work"), "finished"),
-        (("handoff", "show", record, "--view", "trace"), "new.py"),
+        (("handoff", "show", record, "--view", "trace"), "galley/wrap.py"),
         (("python", "-m", f"{PACKAGE}.handoff", "verify", record), "fix-1.first_source_edit"),
         (("takeover-detect", record), "first_source_edit"),
         (("takeover-export", record, "--out", "atif"), ""),
         (("sandbox", "probe"), "process"),
     ):
         done = run_in(environment, tmp_path, *command)
-        assert (done.returncode, done.stderr) == (0, ""), command
+        assert done.returncode == 0, (command, done.stderr)
         assert shown in done.stdout, command
     assert [*(tmp_path / "atif").glob("*.json")]
     done = run_in(
