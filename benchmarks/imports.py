@@ -76,7 +76,8 @@ def main(
     print("| dependency | import, ms |\n|---|---|")
     extras = project["optional-dependencies"]
     named = {
-        re.split("[<>=]", each)[0] for each in (*project["dependencies"], *extras["openai"], *extras["evals"])
+        re.split("[<>=]", each)[0]
+        for each in (*project["dependencies"], *extras["openai"], *extras["evals"], "fsspec")
     }
     for name in sorted(each for each in named if "[" not in each):
         module = MODULES.get(name, name.replace("-", "_"))

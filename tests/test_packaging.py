@@ -189,6 +189,7 @@ def test_a_missing_extra_is_named(wheel_environment: Path, tmp_path: Path, extra
 SCOPES = {
     "sandbox/contract": ("contract",),
     "handoff/agents/contract": ("contract",),
+    "sandbox/snapshots": ("s3",),
     "graph/checkpoints": ("postgres",),
     "graph/studio": ("dev",),  # LangGraph's server imports it
     "evals": ("evals",),
@@ -225,7 +226,7 @@ def test_no_dependency_is_declared_in_vain() -> None:
         for name in _list_imported_modules(module)
         for brought in _distributions(name)
     }
-    scoped = {extra for extras in SCOPES.values() for extra in extras} - {"dev"}
+    scoped = {extra for extras in SCOPES.values() for extra in extras} - {"dev", "s3"}
     assert BASE.union(*map(read_extra, scoped)) <= used
     assert not BASE & set().union(*map(read_extra, scoped))
 
