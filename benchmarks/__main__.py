@@ -42,7 +42,7 @@ python -m benchmarks
 
 python -m benchmarks --quick --only sandboxes,report_cost
 
-python -m benchmarks --peer-python ~/peers/bin/python --traces ../shared/trajectories --write docs/performance.md
+python -m benchmarks --peer-python ~/peers/bin/python --traces DIR --write docs/performance.md
 
 Exit codes: 0 done, regardless of goals; 1 a benchmark failed, with the figures of the others; 2 usage; 130
 interrupted, with the figures of the completed benchmarks.

@@ -33,7 +33,7 @@ _EPILOG = """Examples:
 
 python benchmarks/detection.py
 
-python benchmarks/detection.py ../shared/trajectories
+python benchmarks/detection.py DIR
 
 python benchmarks/detection.py runs/*/traces --rounds 20 --json
 """

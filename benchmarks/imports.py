@@ -74,7 +74,12 @@ def main(
     """Print the import times as Markdown tables."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     print("| dependency | import, ms |\n|---|---|")
-    for name in sorted(re.split("[<>=]", each)[0] for each in project["dependencies"]):
+    extras = project["optional-dependencies"]
+    named = {
+        re.split("[<>=]", each)[0]
+        for each in (*project["dependencies"], *extras["openai"], *extras["evals"], "fsspec")
+    }
+    for name in sorted(each for each in named if "[" not in each):
         module = MODULES.get(name, name.replace("-", "_"))
         print(f"| {name} | {measure_import(f'import {module}', rounds):,.0f} |", flush=True)
     print("\n| entry point | ms |\n|---|---|")

@@ -17,7 +17,10 @@ from langgraph_takeover.handoff.trace.events import Trace
 
 _ROOT = Path(__file__).resolve().parents[1]
 _DEFAULT_DIRECTORY = _ROOT.parent / "shared" / "trajectories"
-HELP = "Recorded runs. Default: ../shared/trajectories, or new runs of bundled tasks by the built-in model."
+HELP = (
+    "Recorded runs. Default: shared/trajectories beside the checkout if it exists, else new runs of bundled tasks by the "
+    "built-in model."
+)
 
 
 class RecordedRuns(NamedTuple):

@@ -34,7 +34,7 @@ _EPILOG = """Examples:
 
 python benchmarks/report_cost.py
 
-python benchmarks/report_cost.py ../shared/trajectories --rounds 3 --json
+python benchmarks/report_cost.py DIR --rounds 3 --json
 """
 
 

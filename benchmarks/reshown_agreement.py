@@ -1,7 +1,7 @@
 """Agreement of the re-shown share of a step with labels made by hand, and both measures of rediscovery on whole runs.
 
-python benchmarks/reshown_agreement.py ../shared/trajectories
-python benchmarks/reshown_agreement.py ../shared/trajectories --runs
+python benchmarks/reshown_agreement.py DIR
+python benchmarks/reshown_agreement.py DIR --runs
 """
 
 from __future__ import annotations

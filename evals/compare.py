@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from langgraph_takeover.evals.cli.extra import require_experiment
 from langgraph_takeover.evals.cli.runner import DONE, USAGE, make_console
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def command(
     ] = None,
 ) -> None:
     """Compare two runs by takeover: same record, view, successor and repeat."""
+    require_experiment()
     from langgraph_takeover.evals.reports.comparison import compare
     from langgraph_takeover.evals.run.preparation import usage_errors
     from langgraph_takeover.evals.run.results import load_results

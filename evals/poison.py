@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from langgraph_takeover.evals.cli.extra import require_experiment
 from langgraph_takeover.evals.cli.options import OPTIONS
 from langgraph_takeover.evals.cli.runner import (
     DONE,
@@ -84,6 +85,7 @@ def command(
     resume: Annotated[bool, OPTIONS["resume"]] = False,
 ) -> None:
     """Measure how often a successor follows text injected into a handoff."""
+    require_experiment()
     from langgraph_takeover.evals.injections.preparation import prepare_poison_run
     from langgraph_takeover.sandbox.cli.program import program_name
 

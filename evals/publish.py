@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from langgraph_takeover.evals.cli.extra import require_experiment
 from langgraph_takeover.evals.cli.runner import USAGE
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def command(
     ] = None,
 ) -> None:
     """Write runs as a dataset that `datasets.load_dataset` reads."""
+    require_experiment()
     from langgraph_takeover.evals.run.journal import JournalError
     from langgraph_takeover.evals.run.results import load_results
     from langgraph_takeover.evals.run.settings.config import RunUsageError

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from langgraph_takeover.evals.cli.extra import require_experiment
 from langgraph_takeover.evals.cli.runner import (
     DISK_FULL,
     DONE,
@@ -60,6 +61,7 @@ def command(
     Several runs are combined, such as shards of a study or studies that share handoff points. Their rows are
     also written to --out.
     """
+    require_experiment()
     from langgraph_takeover.evals.run.preparation import usage_errors
     from langgraph_takeover.evals.run.results import load_results
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from langgraph_takeover.evals.cli import options as opt
+from langgraph_takeover.evals.cli.extra import require_experiment
 from langgraph_takeover.evals.cli.runner import DONE, USAGE, is_explicit, make_console, run_command, run_jobs
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def command(
     **options: Any,
 ) -> None:
     """Measure what it costs when one coding agent must continue another's unfinished work."""
+    require_experiment()
     from langgraph_takeover.evals.run import preparation
     from langgraph_takeover.evals.run.settings.config import read_stages
 

@@ -24,6 +24,7 @@ from langgraph_takeover.handoff.ledger import (
     ThreadHeldError,
     ThreadNameError,
 )
+from langgraph_takeover.handoff.ledger.database import LedgerVersionError
 from langgraph_takeover.handoff.ledger.handoffs import HandoffNotFoundError, IllegalTransitionError
 from langgraph_takeover.handoff.ledger.idempotency import KeyReusedError
 from langgraph_takeover.handoff.ledger.stops import RunStoppedError
@@ -36,7 +37,13 @@ from langgraph_takeover.nodes.context.agent_program import AgentProgramError
 from langgraph_takeover.nodes.context.agents import UnknownAgentError
 from langgraph_takeover.nodes.context.external_agent import ExternalAgentError
 from langgraph_takeover.nodes.context.settings import MissingContextError, SettingsError
-from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
+from langgraph_takeover.nodes.model.errors import (
+    ContextWindowError,
+    ModelError,
+    PermanentModelError,
+    ReplyTimeoutError,
+    ReplyTooLargeError,
+)
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import InputError
 from langgraph_takeover.sandbox.interface import (
@@ -47,6 +54,7 @@ from langgraph_takeover.sandbox.interface import (
     TakeoverError,
 )
 from langgraph_takeover.sandbox.repository.patches import RepositoryError
+from langgraph_takeover.sandbox.shell.session import ShellNotStartedError
 
 __all__ = [
     "AgentProgramError",
@@ -65,21 +73,26 @@ __all__ = [
     "InputError",
     "KeyReusedError",
     "LedgerUnavailableError",
+    "LedgerVersionError",
     "MissingContextError",
     "ModelError",
     "ModelNameError",
     "ModelsFileError",
     "NotWaitingError",
     "OutOfDiskError",
+    "PermanentModelError",
     "RecordError",
     "RecordExistsError",
     "RecordNotTakenError",
+    "ReplyTimeoutError",
+    "ReplyTooLargeError",
     "RepositoryError",
     "RollbackError",
     "RunStoppedError",
     "SandboxUnavailableError",
     "SessionError",
     "SettingsError",
+    "ShellNotStartedError",
     "SnapshotCorruptError",
     "SnapshotNotFoundError",
     "TakeoverError",

@@ -1,6 +1,6 @@
 """Parts of the runtime for LangGraph graphs of your own: a sandbox that is saved with the thread."""
 
-from langgraph_takeover.graph.thread_sandbox import (
+from langgraph_takeover.graph.own_graphs.thread_sandbox import (
     Act,
     ActResultError,
     SandboxState,

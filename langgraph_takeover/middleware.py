@@ -1,13 +1,13 @@
 """A middleware that gives agents of `langchain.agents.create_agent` a sandbox. It needs the extra `langchain`."""
 
-try:
-    import langchain.agents  # noqa: F401
-except ImportError as error:
+from importlib.util import find_spec
+
+if find_spec("langchain") is None:
     raise ImportError(
         "langgraph_takeover.middleware needs langchain (pip install 'langgraph-takeover[langchain]')"
-    ) from error
+    )
 
-from langgraph_takeover.graph.middleware import (
+from langgraph_takeover.graph.own_graphs.middleware import (
     EarlierCallError,
     SandboxAgentState,
     SandboxMiddleware,

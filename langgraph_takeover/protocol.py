@@ -4,8 +4,9 @@ from langgraph_takeover.graph.delivery.delivery import Delivery, build_delivery,
 from langgraph_takeover.graph.delivery.offer import hand_over
 from langgraph_takeover.graph.delivery.recovery import RepairFinding, repair
 from langgraph_takeover.graph.delivery.rollback import Rollback, roll_back
+from langgraph_takeover.handoff.ledger.acceptance import is_confirmation_request, parse_understanding
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState
-from langgraph_takeover.handoff.records.envelope import Envelope
+from langgraph_takeover.handoff.records.envelope import Envelope, Understanding
 from langgraph_takeover.handoff.records.record import HandoffRecord, Review
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
 from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy, SupervisorDecision
@@ -28,9 +29,12 @@ __all__ = [
     "Rollback",
     "SupervisorDecision",
     "SupervisorRequest",
+    "Understanding",
     "build_delivery",
     "deliver",
     "hand_over",
+    "is_confirmation_request",
+    "parse_understanding",
     "repair",
     "roll_back",
 ]

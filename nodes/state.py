@@ -246,8 +246,14 @@ def build_initial_state(
 
 
 def get_task(state: AgentState) -> TaskBrief:
-    """Return the run's task. Raises ValueError, with what is missing, for a state made by hand."""
+    """Return the run's task. Raises InputError, with what is missing, for a state made by hand."""
     try:
         return TaskBrief.model_validate(state["task"])
-    except (KeyError, ValidationError) as error:
-        raise ValueError(f"the state has no complete task: {error}") from error
+    except KeyError:
+        raise InputError("the state has no task (start the thread with one)") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, ("task", *first["loc"])))
+        raise InputError(
+            f"the state has no complete task: {place}: {first['msg']} (write the whole task)"
+        ) from error

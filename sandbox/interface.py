@@ -125,9 +125,7 @@ class ProgramMount(Frozen):
 class SandboxSpec(Frozen):
     """The sandbox to start: from an image or from a directory.
 
-    A directory is a repository, with this host's system around it, or (for `host`) the files of a complete system. `shell_init`
-    runs in every new shell before the first command. `owner` names the run that the sandbox belongs to; garbage
-    collection finds its resources by it.
+    A directory is a repository, with this host's system around it, or (for `host`) the files of a complete system.
 
     Example:
         >>> from pathlib import Path
@@ -137,20 +135,31 @@ class SandboxSpec(Frozen):
     """
 
     backend: BackendName
+    """`docker` and `host` (bubblewrap) isolate; `process` runs commands as you."""
     image: str | None = None
+    """Docker image to start from."""
     directory: Path | None = None
+    """Directory to start from; the sandbox works on a copy."""
     workspace: str = "/testbed"
+    """Directory inside where the agent starts, and whose files belong to the work."""
     hidden: tuple[Path, ...] = ()
     """Directories of this host that stay hidden inside, although they are below a visible one."""
     programs: tuple[ProgramMount, ...] = ()
     """Programs of this host that `host` and `docker` mount read-only; `process` refuses them."""
     shell_init: str = ""
+    """Commands that run in every new shell before the first command."""
     memory_mb: int = Field(default=4096, gt=0)
+    """Memory of all processes together; of each process, for `host` without a control group."""
     pids: int = Field(default=512, gt=0)
+    """Maximum number of processes and threads."""
     open_files: int = Field(default=4096, gt=0)
+    """Maximum number of open files of a process."""
     cpus: float | None = Field(default=None, gt=0)
+    """Processor cores that may be in use. Default: no limit."""
     disk_mb: int = Field(default=10_240, gt=0)
+    """Space for files that the sandbox writes."""
     owner: str = Field(default="takeover", pattern=OWNER_PATTERN)
+    """Name of the run that the sandbox belongs to; garbage collection finds its resources by it."""
     snapshots: Literal["auto", "layer", "commit"] = "auto"
     """How `docker` takes snapshots: `layer`, the writable layer as an archive (local daemon only); `commit`, an image;
     `auto`, by layer if possible."""

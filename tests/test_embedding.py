@@ -49,7 +49,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_the_program_hands_over(tmp_path: Path, repository: Path) -> None:
-    (program,) = blocks(HANDOFFS)
+    program = "".join(blocks(HANDOFFS))
     output = run_program(
         program.replace('"Make the tests pass."', "demo_task.TASK.prompt").replace(
             'backend="host"', "backend=demo_task.default_backend(allow_process=True)"

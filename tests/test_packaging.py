@@ -15,40 +15,18 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from langgraph_takeover.evals.cli.extra import MODULES
+
+from .wheels import ROOT, build_wheel, list_tracked_files
+
 PACKAGE = "langgraph_takeover"
 LAYERS = ("sandbox", "handoff", "nodes", "graph", "evals")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def list_tracked_files() -> list[str]:
-    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, check=True)
-    return listed.stdout.decode().rstrip("\0").split("\0")
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Distributions built from a copy of the tracked files, without any other files."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in list_tracked_files():
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        if (ROOT / name).is_symlink():
-            (source / name).symlink_to((ROOT / name).readlink())
-        elif (ROOT / name).is_file():
-            (source / name).write_bytes((ROOT / name).read_bytes())
-    arguments = [
-        "wheel",
-        "--quiet",
-        "--no-build-isolation",
-        "--no-deps",
-        "--no-index",
-        "--wheel-dir",
-        out,
-        source,
-    ]
-    subprocess.run([sys.executable, "-m", "pip", *arguments], check=True)
-    (built,) = out.iterdir()
-    return built
+    return build_wheel(tmp_path_factory.mktemp("distribution"))
 
 
 @pytest.fixture(scope="module")
@@ -187,10 +165,16 @@ MISSING = {
         "import_snapshot('s3://bucket/x', Path('store'))",
     ),
     "contract": ("pytest", "import langgraph_takeover.sandbox.contract"),
+    "langchain": ("langchain", "import langgraph_takeover.middleware"),
     "mcp": (
         "mcp",
         "from langgraph_takeover.handoff.__main__ import main; "
         "sys.argv = ['handoff', 'mcp', '--as', 'codex']; main()",
+    ),
+    "openai": (
+        "langchain_openai",
+        "from langgraph_takeover.models import ModelEntry, build_chat_model; "
+        "build_chat_model(ModelEntry(model='qwen', base_url='http://127.0.0.1:8091/v1'))",
     ),
     "postgres": (
         "psycopg",
@@ -205,22 +189,60 @@ def test_a_missing_extra_is_named(wheel_environment: Path, tmp_path: Path, extra
     module, program = MISSING[extra]
     script = f"import sys; from pathlib import Path; sys.modules['{module}'] = None; {program}"
     done = run_installed(wheel_environment, tmp_path, "-c", script)
-    assert f"pip install '.[{extra}]' in the checkout of langgraph-takeover" in done.stderr.splitlines()[-1]
+    assert f"pip install 'langgraph-takeover[{extra}]'" in done.stderr.splitlines()[-1]
 
 
-def test_imports_and_declared_dependencies_match() -> None:
-    needed = {_plain(name) for name in PROJECT["dependencies"]}
-    extra = {_plain(name) for names in PROJECT["optional-dependencies"].values() for name in names}
-    used: set[str] = set()
-    for module in (path for package in LAYERS for path in (ROOT / package).rglob("*.py")):
-        # The driver runs in the interpreter of mini-swe-agent.
-        if "suite" in module.parts or module.name == "mini_driver.py":
-            continue
+SCOPES = {
+    "sandbox": ("otel",),
+    "sandbox/contract": ("contract",),
+    "handoff/agents/contract": ("contract",),
+    "sandbox/snapshots": ("s3",),
+    "graph/checkpoints": ("postgres",),
+    "graph/own_graphs": ("langchain",),
+    "graph/mcp": ("mcp",),
+    "graph/studio": ("dev",),  # LangGraph's server imports it
+    "evals": ("evals",),
+    "evals/models": ("openai",),
+    "evals/cluster": ("ray",),
+}
+"""The extras that a package may import beside the base. The innermost package applies."""
+
+
+def list_modules(package: str) -> list[Path]:
+    """The modules of a package. The driver runs in the interpreter of mini-swe-agent."""
+    modules = (ROOT / package).rglob("*.py")
+    return [each for each in modules if "suite" not in each.parts and each.name != "mini_driver.py"]
+
+
+@pytest.mark.parametrize("layer", [*LAYERS, PACKAGE])
+def test_a_layer_imports_the_base_and_the_extras_of_its_scope(layer: str) -> None:
+    modules = list_modules(layer) if layer != PACKAGE else list((ROOT / PACKAGE).glob("*.py"))
+    assert modules
+    for module in modules:
+        folders = [str(each.relative_to(ROOT)) for each in module.parents if each.is_relative_to(ROOT)]
+        scope = next((folder for folder in folders if folder in SCOPES), None)
+        allowed = BASE.union(*(read_extra(each) for each in SCOPES.get(scope or "", ())))
         for name in _list_imported_modules(module):
-            brought_by = _distributions(name)
-            assert brought_by & (needed | extra), f"{module}: {name} is not in pyproject.toml"
-            used |= brought_by
-    assert needed <= used, "pyproject.toml names what nothing imports"
+            assert _distributions(name) & allowed, f"{module}: {name} is not in the base or in an extra"
+
+
+def test_no_dependency_is_declared_in_vain() -> None:
+    """Of extras without a scope, such as `s3`, the user imports the packages, or other packages do."""
+    used = {
+        brought
+        for layer in LAYERS
+        for module in list_modules(layer)
+        for name in _list_imported_modules(module)
+        for brought in _distributions(name)
+    }
+    scoped = {extra for extras in SCOPES.values() for extra in extras} - {"dev", "s3"}
+    assert BASE.union(*map(read_extra, scoped)) <= used
+    assert not BASE & set().union(*map(read_extra, scoped))
+
+
+def test_commands_know_the_modules_of_the_experiment() -> None:
+    brought = {name for module in MODULES for name in _distributions(module)}
+    assert brought == read_extra("evals") - read_extra("openai")
 
 
 BROUGHT_BY = packages_distributions()
@@ -245,5 +267,17 @@ def _list_imported_modules(module: Path) -> set[str]:
     return {name for name in names if name.split(".")[0] not in {*sys.stdlib_module_names, PACKAGE}}
 
 
+def read_extra(name: str) -> set[str]:
+    """The packages of an extra, including those of the extras that it names."""
+    found: set[str] = set()
+    for requirement in PROJECT["optional-dependencies"][name]:
+        inner = re.match(rf"{PROJECT['name']}\[(\w+)\]", requirement)
+        found |= read_extra(inner[1]) if inner else {_plain(requirement)}
+    return found
+
+
 def _plain(requirement: str) -> str:
     return re.split(r"[\[<>=~! ]", requirement)[0].lower().replace("_", "-")
+
+
+BASE = {_plain(name) for name in PROJECT["dependencies"]}

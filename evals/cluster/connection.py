@@ -44,7 +44,7 @@ def connect(address: str) -> None:
         import ray
     except ImportError as error:
         raise RunUsageError(
-            "--executor ray: Ray is not installed (pip install '.[ray]' in the checkout of langgraph-takeover)"
+            "--executor ray: Ray is not installed (pip install 'langgraph-takeover[ray]')"
         ) from error
 
     disconnect()

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from langgraph_takeover.evals.models.endpoints import Endpoint, check_key, find_endpoint
+from langgraph_takeover.evals.models.endpoints import Endpoint, check_client, check_key, find_endpoint
 from langgraph_takeover.evals.models.entries import Models
 from langgraph_takeover.evals.models.facts import ORACLE_FILE
-from langgraph_takeover.evals.models.names import ModelNameError, parse_model_name
+from langgraph_takeover.evals.models.names import NATIVE, ModelNameError, parse_model_name
 
 if TYPE_CHECKING:
     from langgraph_takeover.evals.tasks import Task
@@ -24,6 +24,8 @@ def check_model(
     model = parse_model_name(name)
     if model.is_llm:
         check_key(name, find_endpoint(name, models or {}, base_url))
+        if model.kind != NATIVE:
+            check_client(name)
     if model.kind == "replay":
         from langgraph_takeover.evals.models.replay import TrajectoryError, read_trajectory
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from langgraph_takeover.evals.models.entries import ModelEntry, Models, describe_url_problem
@@ -90,6 +91,15 @@ def find_entry_endpoint(entry: ModelEntry, base_url: str | None) -> Endpoint:
     return Endpoint(
         entry.model_copy(update={"base_url": base_url, "api_key_env": OPENAI_KEY}), base_url is None
     )
+
+
+def check_client(name: str) -> None:
+    """Raises ModelNameError if the client of OpenAI-compatible servers is not installed."""
+    if find_spec("langchain_openai") is None:
+        raise ModelNameError(
+            f"{name}: the client of OpenAI-compatible servers is not installed "
+            "(pip install 'langgraph-takeover[openai]')"
+        )
 
 
 def check_key(name: str, endpoint: Endpoint) -> None:

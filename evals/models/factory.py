@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from langgraph_takeover.evals.models.endpoints import (
     Endpoint,
+    check_client,
     check_key,
     find_endpoint,
     find_entry_endpoint,
@@ -170,7 +171,7 @@ def build_chat_model(entry: ModelEntry) -> BaseChatModel:
     """The client of a models file's entry, for `run`, `take_over`, `deliver` or an `Agent`.
 
     An entry without `base_url` is at OPENAI_BASE_URL, by default at OpenAI. Raises ModelNameError if the variable with its
-    key is not set.
+    key is not set, or if the extra `openai` is not installed.
 
     Example:
         >>> from langgraph_takeover.models import ModelEntry, build_chat_model
@@ -185,6 +186,7 @@ def build_chat_model(entry: ModelEntry) -> BaseChatModel:
 def _build_client(endpoint: Endpoint, max_tokens: int | None, temperature: float | None) -> BaseChatModel:
     from pydantic import SecretStr
 
+    check_client(endpoint.entry.model)
     from langgraph_takeover.evals.models.chat_client import EndpointModel
 
     entry = endpoint.entry

@@ -14,6 +14,7 @@ from langgraph_takeover.evals.models.knowledge import OracleKnowledge, reproduct
 from langgraph_takeover.evals.models.oracle_notes import write_notes, write_understanding
 from langgraph_takeover.evals.models.scripted import ScriptedModel, Turn
 from langgraph_takeover.evals.models.teamwork import adapt_to_team
+from langgraph_takeover.handoff.ledger.acceptance import is_confirmation_request
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.nodes.model.errors import ModelError
@@ -43,7 +44,7 @@ class OracleModel(ScriptedModel):
         if last_statement is None:
             raise ModelError("builtin:oracle supports only the bundled tasks (use --model openai:NAME)")
         first_own_message, facts = last_statement
-        if load_prompt("confirm", "nodes") in texts[-1]:
+        if is_confirmation_request(texts[-1]):
             return Turn(write_understanding(facts))
         knowledge = OracleKnowledge(facts, conversation, first_own_message)
         for kind in ("summary", "structured"):

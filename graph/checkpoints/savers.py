@@ -187,7 +187,7 @@ def _open_postgres_saver(connection: Any, ledger: Ledger, lease: Lease | None) -
     except ImportError as error:
         raise LedgerUnavailableError(
             "postgresql: LangGraph's saver for PostgreSQL is not installed "
-            "(pip install '.[postgres]' in the checkout of langgraph-takeover)"
+            "(pip install 'langgraph-takeover[postgres]')"
         ) from error
 
     class FencedPostgresSaver(_AsyncByThreads, PostgresSaver):

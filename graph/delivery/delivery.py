@@ -27,6 +27,7 @@ from langgraph_takeover.graph.runs.options import DeliveryOptions
 from langgraph_takeover.graph.runs.validation import invalid_answer_error
 from langgraph_takeover.handoff.ledger import acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import TRANSFERRED_STATES, Handoff
+from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.delivery.policy import (
     DeliveryContext,
     DeliveryPolicy,
@@ -148,6 +149,7 @@ def deliver(
         >>> delivery.handoff.state
         'completed'
     """
+    _check_arguments(delivery_policy, supervisor)
     handoff = handoffs.load(home.ledger, handoff_id)
     if handoff.state in _TERMINAL_STATES:
         return Delivery(handoff, None, None)
@@ -182,6 +184,18 @@ def deliver(
             interrupts = graph.get_state(config).interrupts
         waiting = SupervisorRequest.model_validate(interrupts[0].value) if interrupts else None
     return Delivery(handoffs.load(home.ledger, handoff_id), outcomes[-1] if outcomes else None, waiting)
+
+
+def _check_arguments(policy: object, supervisor: object) -> None:
+    """Raises SettingsError."""
+    if policy is not None and not isinstance(policy, DeliveryPolicy):
+        raise SettingsError(
+            f"delivery_policy: not a DeliveryPolicy: {policy!r:.60} (pass DeliveryPolicy(attempts=4))"
+        )
+    if supervisor is not None and not isinstance(supervisor, BaseChatModel):
+        raise SettingsError(
+            f"supervisor: not a chat model: {supervisor!r:.60} (pass any LangChain chat model)"
+        )
 
 
 def _build_input(graph: Any, config: RunnableConfig, handoff: Handoff, answer: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from datetime import UTC, datetime
 
@@ -14,6 +15,7 @@ from langgraph_takeover.handoff.ledger.idempotency import KEY_LABEL
 from langgraph_takeover.handoff.ledger.leases import check_name
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.nodes.context.agents import UnknownAgentError
+from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
 
 
@@ -35,8 +37,8 @@ def hand_over(
     repeated call with the same source and `idempotency_key` returns the same handoff for 24 hours; with another record,
     target or envelope it is refused.
 
-    Raises RecordError, UnknownViewError, UnknownAgentError, HandoffError, KeyReusedError, HandedOverError, and
-    ThreadNameError for an invalid name or key.
+    Raises RecordError, UnknownViewError, UnknownAgentError, HandoffError, KeyReusedError, HandedOverError,
+    ThreadNameError for an invalid name or key, and SettingsError for an invalid deadline.
 
     Example:
         >>> handoff = hand_over(home, "fix-1.first_validation", target="tester")
@@ -45,6 +47,10 @@ def hand_over(
     """
     if idempotency_key is not None:
         check_name(idempotency_key, KEY_LABEL)
+    if not 0 < confirm_timeout_s < math.inf:
+        raise SettingsError(
+            f"confirm_timeout_s: not a positive number of seconds: {confirm_timeout_s!r:.60} (for example 900)"
+        )
     record = home.records.load(record_id)
     source = source or record.predecessor
     request = next((each.arguments for each in reversed(record.trace) if each.kind == "action"), {})

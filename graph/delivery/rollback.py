@@ -10,6 +10,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph_takeover.graph.checkpoints.inspection import graph_kind
 from langgraph_takeover.graph.errors import CheckpointCorruptError, RollbackError
 from langgraph_takeover.graph.home import Home
+from langgraph_takeover.graph.runs.validation import check_sandbox
 from langgraph_takeover.graph.team import build_graph
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff
@@ -48,7 +49,7 @@ def roll_back(
     The successor is fenced off; its thread and records stay readable. A repeated call resumes or changes nothing. Default
     sandbox: an isolated one, whatever the snapshot was taken in. Raises HandoffNotFoundError; RollbackError,
     RecordError and SandboxUnavailableError before anything changes; IllegalTransitionError if the work was handed on
-    since; ThreadHeldError while the source is working.
+    since; ThreadHeldError while the source is working; SettingsError if `sandbox` is no SandboxSpec.
 
     Example:
         >>> from langgraph_takeover.protocol import roll_back
@@ -56,6 +57,8 @@ def roll_back(
         >>> rollback.thread, rollback.handoff.state
         ('fix-1', 'rolled_back')
     """
+    if sandbox is not None:
+        check_sandbox(sandbox)
     found = handoffs.load(home.ledger, handoff_id)
     record = _load_verified(home, found)
     try:

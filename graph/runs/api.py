@@ -15,7 +15,7 @@ from langgraph_takeover.graph.outcome import Outcome, RunStatus
 from langgraph_takeover.graph.runs.delegation import ChildRunner, Delegation
 from langgraph_takeover.graph.runs.options import AgentRunOptions, OpenRunSettings, TeamRunOptions
 from langgraph_takeover.graph.runs.run import Run
-from langgraph_takeover.graph.runs.validation import check_takeover, check_task
+from langgraph_takeover.graph.runs.validation import check_sandbox, check_takeover, check_task
 from langgraph_takeover.graph.team import create_team
 from langgraph_takeover.handoff.ledger.leases import TTL_S
 from langgraph_takeover.handoff.records.record import Review
@@ -207,11 +207,7 @@ def take_over(
 
 def _check_arguments(sandbox: object, snapshot_every: object, delegation: object) -> None:
     """Raises SettingsError."""
-    if not isinstance(sandbox, SandboxSpec):
-        raise SettingsError(
-            f"sandbox: not a SandboxSpec: {sandbox!r:.60} "
-            "(pass for instance SandboxSpec(backend='host', directory=Path('repository')))"
-        )
+    check_sandbox(sandbox)
     if snapshot_every not in get_args(SnapshotEvery):
         raise SettingsError(
             f"snapshot_every: unknown value {snapshot_every!r} (use 'step', 'point' or 'never')"

@@ -45,12 +45,17 @@ class Delegation(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     model: BaseChatModel | None = None
+    """The children's chat model."""
     model_name: str | None = None
+    """Name of the children's model in records."""
     prices: Prices | None = None
+    """Prices of the children's model."""
     window_tokens: int | None = Field(default=None, ge=1000)
+    """Context window of the children's model."""
     tools: tuple[BaseTool, ...] | None = None
+    """The children's tools besides shell and editor."""
     sandbox: SandboxSpec | None = None
-    """Must have the same base as the parent's."""
+    """The children's sandbox; it must have the same base as the parent's."""
     max_depth: int = Field(default=2, ge=1)
     """Depth of delegation; with 1, children cannot delegate."""
     max_parallel: int = Field(default=2, ge=1)
@@ -58,10 +63,13 @@ class Delegation(BaseModel):
     max_tasks: int = Field(default=8, ge=1)
     """Maximum number of tasks in one call."""
     max_steps: int | None = Field(default=None, gt=0)
-    """Per child. A child also never gets more than its parent has left."""
+    """Maximum number of steps of one child. A child also never gets more than its parent has left."""
     max_tokens: int | None = Field(default=None, gt=0)
+    """Prompt and completion tokens of one child."""
     max_cost: float | None = Field(default=None, gt=0)
+    """Cost of one child, in the currency of `prices`."""
     max_seconds: float | None = Field(default=None, gt=0)
+    """Working time of one child."""
     depth: int = Field(default=0, ge=0)
     """Depth of the delegating agent itself."""
 

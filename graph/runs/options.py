@@ -52,19 +52,26 @@ class OpenRunSettings(AgentSettings, TeamSettings):
     """Settings that `open_run` takes for an agent or a team."""
 
 
-class _OpenOptions(TypedDict, total=False):
+class OpenOptions(TypedDict, total=False):
+    """The arguments of `open_run` that are no fields of `AgentConfig`."""
+
     model_name: str | None
+    """Name of the model in records. Default: the model's own name."""
     snapshot_every: SnapshotEvery
+    """Sandbox states that get a snapshot: of each step, of handoff points and ends, or of records only."""
     lease_s: float
+    """Time after which a holder on another host that no longer renews its lease counts as dead."""
     on_progress: ProgressCallback | None
+    """Function that gets one dict per event."""
     delegation: Delegation | None
+    """Give the agent a tool to hand tasks to child agents."""
 
 
-class DeliveryOptions(SharedSettings, _OpenOptions):
+class DeliveryOptions(SharedSettings, OpenOptions):
     """Options of `deliver`."""
 
 
-class AgentRunOptions(AgentSettings, _OpenOptions):
+class AgentRunOptions(AgentSettings, OpenOptions):
     """Options of `run` and `take_over`."""
 
 

@@ -13,8 +13,10 @@ from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.views.names import CONTINUATION
+from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import InputError
+from langgraph_takeover.sandbox.interface import SandboxSpec
 
 _EXAMPLE_ANSWER = '{"decision": "approve", "view": "structured"} or {"decision": "refuse"}'
 
@@ -48,6 +50,15 @@ def check_task(task_id: object, prompt: object) -> None:
     if not isinstance(task_id, str) or not isinstance(prompt, str) or not prompt.strip():
         raise InputError(
             f"task: task_id and prompt must be text, the prompt not empty; got {task_id!r:.60} and {prompt!r:.60}"
+        )
+
+
+def check_sandbox(sandbox: object) -> None:
+    """Raises SettingsError."""
+    if not isinstance(sandbox, SandboxSpec):
+        raise SettingsError(
+            f"sandbox: not a SandboxSpec: {sandbox!r:.60} "
+            "(pass for instance SandboxSpec(backend='host', directory=Path('repository')))"
         )
 
 

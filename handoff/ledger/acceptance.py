@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError
 from langgraph_takeover.handoff.ledger import Ledger, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff
 from langgraph_takeover.handoff.notes.parsing import find_first_object, remove_thoughts
+from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.envelope import Refusal, RefusalKind, Understanding
 from langgraph_takeover.handoff.records.record import SCHEMA_VERSION, HandoffRecord, RecordError, RecordStore
 from langgraph_takeover.handoff.records.verification import verify_record
@@ -107,8 +108,30 @@ def _find_idle_passes(
     return tuple(reversed(passed))
 
 
+def is_confirmation_request(message: str) -> bool:
+    """Whether the text of a prompt's last message asks the receiver to confirm an offered handoff.
+
+    Example:
+        >>> from langgraph_takeover.protocol import is_confirmation_request
+        >>> is_confirmation_request("Make the tests pass.")
+        False
+    """
+    return load_prompt("confirm", "nodes") in message
+
+
 def parse_understanding(reply: str) -> Understanding | None:
-    """Parse a model's reply to the question for its understanding; None if it is unreadable or empty."""
+    """Parse a reply as the runtime does: its first JSON object with the three keys; None does not accept the handoff.
+
+    Each text becomes one line. Other text, thoughts and other keys are ignored.
+
+    Example:
+        >>> from langgraph_takeover.protocol import parse_understanding
+        >>> reply = '{"goal": "All tests pass.", "next_step": "I run them.", "verify_first": "That wrap() fails."}'
+        >>> parse_understanding(f"Sure.\\n{reply}").next_step
+        'I run them.'
+        >>> parse_understanding("I accept.") is None
+        True
+    """
     names = tuple(Understanding.model_fields)
     found = find_first_object(remove_thoughts(reply), names) or {}
     try:

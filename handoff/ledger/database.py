@@ -152,7 +152,7 @@ def _create_engine(url: str, synchronous: Synchronous) -> Engine:
         engine = create_engine(parsed, pool_pre_ping=not parsed.drivername.startswith("sqlite"), **options)
     except (NoSuchModuleError, ImportError) as error:
         raise LedgerUnavailableError(
-            f"{parsed.drivername}: its driver is not installed; pip install '.[postgres]' in the checkout of langgraph-takeover, "
+            f"{parsed.drivername}: its driver is not installed; pip install 'langgraph-takeover[postgres]', "
             "or give sqlite:///FILE"
         ) from error
     if engine.dialect.name == "sqlite":

@@ -67,13 +67,11 @@ def import_record(url: str, root: Path, *, replace: bool = False) -> Path:
     The file is hostile until then. Raises RecordExistsError unless `replace`, RecordError, SnapshotCorruptError,
     OutOfDiskError and SandboxUnavailableError.
     """
-    import fsspec
-
     store = RecordStore(root)
     with (
         transfer.translate_storage_errors(url, into=root, passthrough=(RecordError, RecordExistsError)),
         _lock_imports(root),
-        fsspec.open(url, "rb") as source,
+        transfer.open_source(url) as source,
     ):
         record = _receive_record(url, source)
         directory = store.directory(record.id)

@@ -94,11 +94,25 @@ class Envelope(Frozen):
 
 
 class Understanding(Frozen):
-    """The receiver's confirmation that it received and understood a handoff."""
+    """The receiver's confirmation that it received and understood a handoff: three texts of 8 to 2,000 characters.
+
+    As JSON it is the reply that accepts the handoff.
+
+    Example:
+        >>> from langgraph_takeover.protocol import Understanding
+        >>> understanding = Understanding(
+        ...     goal="All tests pass.", next_step="I run the tests.", verify_first="That wrap() fails: I call it."
+        ... )
+        >>> understanding.model_dump_json()
+        '{"goal":"All tests pass.","next_step":"I run the tests.","verify_first":"That wrap() fails: I call it."}'
+    """
 
     goal: str = Field(min_length=_MIN_LENGTH, max_length=_MAX_LENGTH)
+    """What must be true when the task is done."""
     next_step: str = Field(min_length=_MIN_LENGTH, max_length=_MAX_LENGTH)
+    """The receiver's first action."""
     verify_first: str = Field(min_length=_MIN_LENGTH, max_length=_MAX_LENGTH)
+    """The claim of the earlier work that the receiver checks before it relies on it, and how."""
 
 
 class Refusal(Frozen):

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.text.field_docs import read_field_docs
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -27,7 +26,7 @@ def build_schema() -> dict[str, Any]:
     for model in _list_models():
         definition = made if model is HandoffRecord else made["$defs"][model.__name__]
         definition["description"] = _normalize_text(definition["description"].partition("Example:")[0])
-        for name, text in _list_field_docs(model):
+        for name, text in read_field_docs(model).items():
             definition["properties"][name]["description"] = _normalize_text(text)
     return {"$schema": _DIALECT, **made}
 
@@ -55,26 +54,6 @@ def _find_models(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for argument in getattr(annotation, "__args__", ()):
         yield from _find_models(argument)
-
-
-def _list_field_docs(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    """Return the docstrings of fields, including those of base classes."""
-    bases = [base for base in model.__mro__ if issubclass(base, BaseModel) and base is not BaseModel]
-    for field, below in itertools.chain.from_iterable(
-        itertools.pairwise(_parse_class_body(base)) for base in bases
-    ):
-        match field, below:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)),
-                ast.Expr(value=ast.Constant(value=str(text))),
-            ):
-                yield name, inspect.cleandoc(text)
-
-
-def _parse_class_body(model: type[BaseModel]) -> list[ast.stmt]:
-    (definition,) = ast.parse(inspect.getsource(model)).body
-    assert isinstance(definition, ast.ClassDef)
-    return definition.body
 
 
 if __name__ == "__main__":

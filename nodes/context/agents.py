@@ -41,16 +41,21 @@ class Agent(Frozen):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     name: str
+    """Name in the team: up to 64 letters, digits, `_` and `-`."""
     model: BaseChatModel
+    """The chat model that works."""
     tools: tuple[BaseTool, ...] = ()
     """Tools besides shell and editor. They run in this process, outside the sandbox."""
     instructions: str = ""
     """The agent's task in the team; the others see its first line."""
     max_consecutive_turns: int | None = Field(default=None, gt=0)
+    """Maximum number of turns in a row. Default: as the team."""
     share_only_tool_results: bool = False
     """After a rotation, show the others only this agent's commands and results, not its words, until a handoff to them."""
     may_finish: bool = True
+    """Whether the agent may finish the task."""
     enable_handoff_tool: bool | None = None
+    """Give the agent a tool to pass the turn on. Default: as the team."""
 
     @field_validator("name")
     @classmethod
@@ -74,10 +79,13 @@ class Team(Frozen):
     """Agents that take turns: in order, or as a supervisor chooses."""
 
     agents: tuple[Agent, ...] = Field(min_length=1)
+    """The agents, in the order of their turns."""
     supervisor: Agent | None = None
     """Starts, and chooses who continues when an agent's turns are used up. Its own turns are limited only if it says so."""
     max_consecutive_turns: int = Field(default=3, gt=0)
+    """Maximum number of turns of one agent in a row."""
     enable_handoff_tool: bool = False
+    """Give each agent a tool to pass the turn on, with a message."""
 
     @model_validator(mode="after")
     def _check_team(self) -> Team:

@@ -42,7 +42,9 @@ class Prices(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     prompt: float = Field(ge=0)
+    """Price of prompt tokens."""
     completion: float = Field(ge=0)
+    """Price of completion tokens."""
     cached: float | None = Field(default=None, ge=0)
     """Price of cached prompt tokens. Default: the price of prompt tokens."""
 
@@ -66,17 +68,23 @@ class Settings(BaseModel, AgentOptions):
     """Kinds of points to interrupt at. Without `requested`, a spent budget makes no record; the handoff tool and outside
     requests always do."""
     policy: Policy = "record"
+    """What follows the record of a handoff point: `record` continues, `stop` ends the run, `review` waits for a person,
+    `takeover` hands over to the model in `successor=`."""
     record_every_steps: int | None = Field(default=None, gt=0)
     """Make a `periodic` record every N steps too. It is not a handoff point of the experiment: the run continues under every
     policy."""
     max_events: int | None = Field(default=None, gt=0)
+    """Maximum number of events: actions and observations."""
     max_cost: float | None = Field(default=None, gt=0)
-    """In the currency of `prices`, which it needs."""
+    """Maximum cost of the thread. It needs `prices`."""
     prices: Prices | None = None
+    """Prices of the model, from which costs are computed."""
     model_timeout_s: float = Field(default=600.0, gt=0)
     """Time limit of one model call, including its retries."""
     model_tries: int = Field(default=3, ge=1)
+    """Maximum number of tries of one model call, if the endpoint may recover."""
     observation_chars: int = Field(default=10_000, ge=200)
+    """Maximum length of an observation in the conversation; of a longer one, the middle is left out."""
 
     @model_validator(mode="after")
     def _check_prices(self) -> Settings:
@@ -91,6 +99,7 @@ class AgentConfig(Settings):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     model: BaseChatModel
+    """The chat model that works."""
     model_name: str | None = None
     """Name of the model in records. Default: the model's own name."""
     agent: ExternalAgent | None = None

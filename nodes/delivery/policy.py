@@ -34,7 +34,9 @@ class DeliveryPolicy(Frozen):
     confirm_timeout_s: float = Field(default=900.0, gt=0)
     """Time from an offer to its confirmation; a later confirmation is not accepted."""
     initial_pause_s: float = Field(default=1.0, ge=0)
+    """Pause after the first failed attempt; it doubles with each further one."""
     max_pause_s: float = Field(default=60.0, ge=0)
+    """Longest pause between two attempts."""
 
     def compute_pause_s(self, tries: int) -> float:
         """Return the pause after a number of attempts: exponential, with jitter."""

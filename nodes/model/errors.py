@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.sandbox.interface import TakeoverError
@@ -61,24 +62,35 @@ def classify_error(error: Exception, keys: Sequence[str]) -> Exception:
 
     An exception that did not arise in a client library is a bug and is returned unchanged.
     """
-    import openai
-
     if isinstance(error, ModelError | ContextWindowError):
         return error
     text = format_error_line(_extract_message(error), keys)
-    if isinstance(error, openai.APIStatusError):
-        return classify_status(error.status_code, error.code, f"{error.body} {error}", text)
-    if isinstance(error, openai.APITimeoutError):
-        return ModelError("the endpoint did not answer in time")
-    if isinstance(error, openai.APIConnectionError):
-        return _classify_connection_error(error, keys)
-    if not isinstance(error, openai.OpenAIError) and not _is_client_error(error):
+    if (found := _classify_openai_error(error, text, keys)) is not None:
+        return found
+    if not _is_instance(error, "OpenAIError") and not _is_client_error(error):
         return error
     if _is_overflow(str(error)):
         return ContextWindowError(text)
     if isinstance(error, json.JSONDecodeError):
         return ModelError(f"the endpoint's answer is not JSON: {text}")
     return ModelError(f"the endpoint's answer is malformed: {text}")
+
+
+def _classify_openai_error(error: Any, text: str, keys: Sequence[str]) -> Exception | None:
+    """Return the model error behind an answer or a connection that failed in OpenAI's client; None for others."""
+    if _is_instance(error, "APIStatusError"):
+        return classify_status(error.status_code, error.code, f"{error.body} {error}", text)
+    if _is_instance(error, "APITimeoutError"):
+        return ModelError("the endpoint did not answer in time")
+    if _is_instance(error, "APIConnectionError"):
+        return _classify_connection_error(error, keys)
+    return None
+
+
+def _is_instance(error: Exception, name: str) -> bool:
+    """Whether the error is of that class of OpenAI's client, which raised nothing if the process has not imported it."""
+    client = sys.modules.get("openai")
+    return client is not None and isinstance(error, getattr(client, name))
 
 
 def classify_status(

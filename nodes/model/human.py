@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatResult
 
-from langgraph_takeover.handoff.prompts import load_prompt
+from langgraph_takeover.handoff.ledger.acceptance import is_confirmation_request
 from langgraph_takeover.handoff.records.envelope import Understanding
 from langgraph_takeover.nodes.model.errors import PermanentModelError
 from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox
@@ -60,7 +60,7 @@ class HumanModel(BaseChatModel):
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **named: Any) -> ChatResult:
         last = messages[-1]
-        if load_prompt("confirm", "nodes") in last.text:
+        if is_confirmation_request(last.text):
             reply = AIMessage(self._ask_understanding().model_dump_json())
         else:
             if last.type == "tool":

@@ -20,7 +20,7 @@ try:
     import pytest
 except ImportError as error:
     raise ImportError(
-        "the contract is tests for pytest: pip install '.[contract]' in the checkout of langgraph-takeover"
+        "the contract is tests for pytest: pip install 'langgraph-takeover[contract]'"
     ) from error
 
 for _part in ("kit", "commands", "files", "snapshots", "attacks", "races", "programs", "listening"):

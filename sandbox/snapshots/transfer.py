@@ -112,13 +112,11 @@ def import_snapshot(url: str, store: Path) -> Snapshot:
     Raises SnapshotCorruptError, with the reason, if the file is not an export or is truncated, or if its archive does
     not match its digest or has paths outside the sandbox.
     """
-    import fsspec
-
     part = store / f".importing-{secrets.token_hex(8)}"
     try:
         with translate_storage_errors(url, into=store):
             store.mkdir(parents=True, exist_ok=True)
-            with fsspec.open(url, "rb") as source:
+            with open_source(url) as source:
                 snapshot = receive_snapshot(url, source, part)
             part.replace(store / snapshot.location)
             sync_directory(store)
@@ -213,17 +211,36 @@ def _read_export(url: str, source: IO[bytes], out: IO[bytes]) -> Snapshot:
     return snapshot.model_copy(update={"location": archive_name(snapshot.digest)})
 
 
+def open_source(url: str) -> contextlib.AbstractContextManager[IO[bytes]]:
+    """A file to read. Only URLs need fsspec, paths do not."""
+    path = _find_local_path(url)
+    if path is not None:
+        return path.open("rb")
+    import fsspec
+
+    opened: contextlib.AbstractContextManager[IO[bytes]] = fsspec.open(url, "rb")
+    return opened
+
+
+def _find_local_path(url: str) -> Path | None:
+    """Return the path that a URL without a scheme, or with `file`, names; None for other URLs."""
+    scheme, separator, path = url.rpartition("://")
+    if not separator:
+        return Path(url).expanduser()
+    return Path(path).expanduser() if scheme in ("file", "local") else None
+
+
 @contextlib.contextmanager
 def open_atomically(url: str) -> Iterator[IO[bytes]]:
     """A file to write. It gets its name when it is complete."""
-    import fsspec
+    target = _find_local_path(url)
+    if target is None:
+        import fsspec
 
-    system, path = fsspec.core.url_to_fs(url, skip_instance_cache=True)  # one transaction each
-    if "file" not in system.protocol:
+        system, path = fsspec.core.url_to_fs(url, skip_instance_cache=True)  # one transaction each
         with system.transaction, system.open(path, "wb") as out:
             yield out
         return
-    target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
     try:
@@ -254,12 +271,10 @@ def translate_storage_errors(
     except FileNotFoundError as error:
         raise SnapshotCorruptError(f"file not found: {url}") from error
     except ImportError as error:
-        cure = (
-            "; pip install '.[s3]' in the checkout of langgraph-takeover"
-            if url.startswith(("s3:", "s3a:"))
-            else ""
-        )
-        raise SandboxUnavailableError(f"{url}: {summarize_error(error)}{cure}") from error
+        cure = "pip install fsspec, and the package of its file system"
+        if url.startswith(("s3:", "s3a:")):
+            cure = "pip install 'langgraph-takeover[s3]'"
+        raise SandboxUnavailableError(f"{url}: {summarize_error(error)}; {cure}") from error
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise OutOfDiskError(f"{into or url}: the disk is full") from error

@@ -34,6 +34,7 @@ from langgraph_takeover.handoff.records.record import RECORD_FILE
 from langgraph_takeover.nodes.agent import think
 from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
 from langgraph_takeover.nodes.model.errors import ModelError
+from langgraph_takeover.protocol import Understanding, is_confirmation_request, parse_understanding
 
 from ..conftest import BOTH_DATABASES, DONE, EDIT, FIX, TEST, RunHarness, Scripted, scripted_model
 
@@ -63,6 +64,18 @@ def deliver_record(
 
 def states(home: Home, found: Handoff) -> list[str]:
     return [each.after for each in list_transitions(home.ledger, found.id)]
+
+
+def test_the_public_helpers_recognize_and_write_the_confirmation(bench: RunHarness) -> None:
+    understanding = Understanding(
+        goal="double(3) is 6.", next_step="I run the tests.", verify_first="That they fail: I run them."
+    )
+    model = scripted_model(understanding.model_dump_json(), FIX, TEST, DONE)
+    done = deliver_record(bench, offer_first_record(bench), model)
+    assert done.handoff.state == "completed"
+    assert done.handoff.understanding == understanding == parse_understanding(understanding.model_dump_json())
+    asked = [is_confirmation_request(prompt[-1].text) for prompt in model.seen]
+    assert asked == [True, False, False, False]
 
 
 def test_an_offered_handoff_completes(bench: RunHarness) -> None:

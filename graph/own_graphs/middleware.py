@@ -16,7 +16,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 
-from langgraph_takeover.graph.thread_sandbox import ThreadSandbox, keep_latest
+from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox, keep_latest
 from langgraph_takeover.handoff.ledger import effects
 from langgraph_takeover.handoff.notes.structured_note import render_structured_note
 from langgraph_takeover.handoff.points.detectors import list_points

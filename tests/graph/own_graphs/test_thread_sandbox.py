@@ -17,7 +17,7 @@ from langgraph_takeover.errors import (
 from langgraph_takeover.integrations import Act, ActResultError, SandboxState, ThreadSandbox, open_sandbox
 from langgraph_takeover.sandbox import Sandbox
 
-from .conftest import RunHarness
+from ..conftest import RunHarness
 
 
 class _KilledError(BaseException):

@@ -16,7 +16,7 @@ from langgraph_takeover.integrations import ThreadSandbox, open_sandbox
 from langgraph_takeover.middleware import EarlierCallError, SandboxMiddleware, receive_record
 from langgraph_takeover.views import VIEWS
 
-from .conftest import RunHarness, Scripted, scripted_model
+from ..conftest import RunHarness, Scripted, scripted_model
 
 CONFIG: Any = {"configurable": {"thread_id": "chat"}}
 EDIT = "sed -i 's/n + 1/n * 3/' pkg/core.py"
@@ -81,7 +81,7 @@ class _KilledError(BaseException):
 
 
 def test_a_killed_step_is_repeated(bench: RunHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    from langgraph_takeover.graph import middleware as module
+    from langgraph_takeover.graph.own_graphs import middleware as module
 
     model = scripted_model(shell("echo 0 >> log", "echo 1 >> log", "echo 2 >> log; cat log"), "Done.")
     execute = module.execute_command
