@@ -26,7 +26,7 @@ def main(directory: str, *, is_child: bool = False) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return sandbox.run("cat log; echo $name in $(basename $PWD)", timeout_s=10).output
 
-    with open_home(directory) as home, open_sandbox(home, "own", sandbox_spec(directory)) as work:
+    with open_home(directory) as home, open_sandbox(home, "own", sandbox=sandbox_spec(directory)) as work:
 
         def prepare(state: SandboxState) -> SandboxState:
             command = "cd tests; name=kept; echo one >> log"

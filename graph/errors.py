@@ -62,3 +62,11 @@ class ContinuationError(TakeoverError, ValueError):
 
 class ServerAddressError(TakeoverError, OSError):
     """A server cannot listen on the requested address."""
+
+
+class ActResultError(TakeoverError, TypeError):
+    """An act in a thread's sandbox returned a value that cannot be stored."""
+
+
+class EarlierCallError(TakeoverError, RuntimeError):
+    """A call was not made, because an earlier call of the same reply failed."""

@@ -3,9 +3,11 @@
 from langgraph_takeover.evals.models.entries import ModelsFileError
 from langgraph_takeover.evals.models.names import ModelNameError
 from langgraph_takeover.graph.errors import (
+    ActResultError,
     CaptureError,
     CheckpointCorruptError,
     ContinuationError,
+    EarlierCallError,
     HandoffError,
     NotWaitingError,
     RecordNotTakenError,
@@ -57,12 +59,14 @@ from langgraph_takeover.sandbox.repository.patches import RepositoryError
 from langgraph_takeover.sandbox.shell.session import ShellNotStartedError
 
 __all__ = [
+    "ActResultError",
     "AgentProgramError",
     "CaptureError",
     "CheckpointCorruptError",
     "ContextWindowError",
     "ContinuationError",
     "DelegationError",
+    "EarlierCallError",
     "ExternalAgentError",
     "FencedError",
     "FileAccessError",

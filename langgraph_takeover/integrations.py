@@ -2,10 +2,9 @@
 
 from langgraph_takeover.graph.own_graphs.thread_sandbox import (
     Act,
-    ActResultError,
     SandboxState,
     ThreadSandbox,
     open_sandbox,
 )
 
-__all__ = ["Act", "ActResultError", "SandboxState", "ThreadSandbox", "open_sandbox"]
+__all__ = ["Act", "SandboxState", "ThreadSandbox", "open_sandbox"]

@@ -8,10 +8,9 @@ if find_spec("langchain") is None:
     )
 
 from langgraph_takeover.graph.own_graphs.middleware import (
-    EarlierCallError,
     SandboxAgentState,
     SandboxMiddleware,
     receive_record,
 )
 
-__all__ = ["EarlierCallError", "SandboxAgentState", "SandboxMiddleware", "receive_record"]
+__all__ = ["SandboxAgentState", "SandboxMiddleware", "receive_record"]

@@ -22,6 +22,8 @@ ELSEWHERE = {
     # of a run, of a record, or of a published dataset
     "injections.jsonl", "notes.json", "poison.json", "poison.jsonl", "record.json", "report.html", "review.json",
     "state.json", "summary.json", "traces/*.json",
+    # of an example's run
+    "DIRECTORY/trace.json",
     # a recorded run, or its suffix
     ".traj.json", "*.traj.json", "RUN.traj.json", "event-*.json", "output.jsonl",
     "pydicom__pydicom-1458.swe-agent-0.x.json", "run.traj.json",

@@ -16,6 +16,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 
+from langgraph_takeover.graph.errors import EarlierCallError
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox, keep_latest
 from langgraph_takeover.handoff.ledger import effects
 from langgraph_takeover.handoff.notes.structured_note import render_structured_note
@@ -35,7 +36,7 @@ from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState, ReviewRequest
 from langgraph_takeover.nodes.tools.editor import execute_editor
 from langgraph_takeover.nodes.tools.shell import execute_command
-from langgraph_takeover.sandbox.interface import Sandbox, TakeoverError
+from langgraph_takeover.sandbox.interface import Sandbox
 
 ToolResult = ToolMessage | Command[Any]
 _POLL_S = 0.05
@@ -61,10 +62,6 @@ class SandboxAgentState(ChatState[Any]):
     """Successors only: id of the record."""
 
 
-class EarlierCallError(TakeoverError, RuntimeError):
-    """A call was not made, because an earlier call of the same reply failed."""
-
-
 class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
     """Gives an agent the tools `shell` and `editor` in a thread's sandbox.
 
@@ -83,7 +80,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         >>> from langchain.agents import create_agent
         >>> from langgraph_takeover.middleware import SandboxMiddleware
         >>> from langgraph_takeover.integrations import open_sandbox
-        >>> with open_sandbox(home, "chat", sandbox_spec) as work:
+        >>> with open_sandbox(home, "chat", sandbox=sandbox_spec) as work:
         ...     agent = create_agent("openai:gpt-5", middleware=[SandboxMiddleware(work)], checkpointer=work.saver)
     """
 

@@ -11,6 +11,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from langgraph_takeover.graph.errors import ActResultError
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.handoff.ledger import leases
 from langgraph_takeover.handoff.ledger.effects import EffectKey
@@ -23,7 +24,6 @@ from langgraph_takeover.sandbox.interface import (
     Sandbox,
     SandboxSpec,
     Snapshot,
-    TakeoverError,
 )
 
 _TASK_ID = "thread sandbox"
@@ -52,16 +52,12 @@ class SandboxState(TypedDict, total=False):
     sandbox_state: Annotated[str, keep_latest]
 
 
-class ActResultError(TakeoverError, TypeError):
-    """An act returned a value that cannot be stored."""
-
-
 class Act(NamedTuple):
     """The result of an act, the same in every repetition.
 
     Example:
         >>> from langgraph_takeover.integrations import open_sandbox
-        >>> with open_sandbox(home, "own-graph", sandbox_spec) as work:
+        >>> with open_sandbox(home, "own-graph", sandbox=sandbox_spec) as work:
         ...     act = work.act("read", lambda box: box.directory_listing("galley")[0], state=None, effects="nothing")
         >>> act.value, act.state
         ('__init__.py', 'base')
@@ -90,7 +86,7 @@ class ThreadSandbox:
 
     Example:
         >>> from langgraph_takeover.integrations import open_sandbox
-        >>> with open_sandbox(home, "own-graph", sandbox_spec) as work:
+        >>> with open_sandbox(home, "own-graph", sandbox=sandbox_spec) as work:
         ...     first = work.act("one", lambda box: box.run("x=1; pwd", timeout_s=10).exit_code, state=None)
         ...     work.enter(first.state).run("echo $x", timeout_s=10).output
         '1\\n'
@@ -175,8 +171,8 @@ class ThreadSandbox:
 def open_sandbox(
     home: Home,
     thread: str,
-    sandbox: SandboxSpec,
     *,
+    sandbox: SandboxSpec,
     snapshot_every: SnapshotEvery = "step",
     lease_s: float = leases.TTL_S,
 ) -> Iterator[ThreadSandbox]:
@@ -188,7 +184,7 @@ def open_sandbox(
 
     Example:
         >>> from langgraph_takeover.integrations import open_sandbox
-        >>> with open_sandbox(home, "own-graph", sandbox_spec) as work:
+        >>> with open_sandbox(home, "own-graph", sandbox=sandbox_spec) as work:
         ...     done = work.act("note", lambda box: box.run("echo 1 > new.txt", timeout_s=10).exit_code, state=None)
         ...     print(done.value, [change.path for change in done.changes], work.enter(done.state).read_file("new.txt"))
         0 ['new.txt'] b'1\\n'

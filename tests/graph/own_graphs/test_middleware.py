@@ -11,9 +11,9 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.types import Command
 
-from langgraph_takeover.errors import RecordError
+from langgraph_takeover.errors import EarlierCallError, RecordError
 from langgraph_takeover.integrations import ThreadSandbox, open_sandbox
-from langgraph_takeover.middleware import EarlierCallError, SandboxMiddleware, receive_record
+from langgraph_takeover.middleware import SandboxMiddleware, receive_record
 from langgraph_takeover.views import VIEWS
 
 from ..conftest import RunHarness, Scripted, scripted_model
@@ -49,7 +49,7 @@ def results(state: dict[str, Any]) -> list[str]:
 
 
 def hold(bench: RunHarness, thread: str = "chat") -> Any:
-    return open_sandbox(bench.home, thread, bench.spec)
+    return open_sandbox(bench.home, thread, sandbox=bench.spec)
 
 
 def test_the_agent_has_a_shell_and_an_editor(bench: RunHarness) -> None:

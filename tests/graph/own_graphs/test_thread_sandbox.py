@@ -10,11 +10,12 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 
 from langgraph_takeover.errors import (
+    ActResultError,
     SnapshotNotFoundError,
     ThreadHeldError,
     ThreadNameError,
 )
-from langgraph_takeover.integrations import Act, ActResultError, SandboxState, ThreadSandbox, open_sandbox
+from langgraph_takeover.integrations import Act, SandboxState, ThreadSandbox, open_sandbox
 from langgraph_takeover.sandbox import Sandbox
 
 from ..conftest import RunHarness
@@ -49,7 +50,7 @@ def calls() -> Calls:
 
 
 def hold(bench: RunHarness, thread: str = "own", **options: Any) -> Any:
-    return open_sandbox(bench.home, thread, bench.spec, **options)
+    return open_sandbox(bench.home, thread, sandbox=bench.spec, **options)
 
 
 def lines(act: Act) -> list[str]:
