@@ -234,3 +234,24 @@ def test_an_interrupt_restores_the_terminal(bench: RunHarness) -> None:
     assert termios.tcgetattr(terminal) == before
     os.close(terminal)
     assert "saved as it is" in handoff("take", record, "--as", "ann", typed="pwd\n").stdout
+
+
+def test_threads_are_shown_and_stopped(bench: RunHarness) -> None:
+    home = ("--home", str(bench.home.directory))
+    bench.run(scripted_model(EDIT, DONE), thread="done")
+    lease = acquire(bench.home.ledger, "busy")
+    try:
+        assert json.loads(handoff("status", *home, "--json").stdout) == {
+            "busy": "running",
+            "done": "finished",
+        }
+        assert handoff("stop", "busy", *home, "--now").stdout == "thread 'busy' stops now\n"
+        assert handoff("stop", "busy", *home).stdout == "thread 'busy' stops after its current step\n"
+        assert "stopping" in handoff("status", *home).stdout
+        assert lease.stop_mode in (None, "now"), "a later request does not weaken it"
+    finally:
+        lease.release()
+    assert handoff("stop", "done", *home).stdout == "thread 'done' is not running: finished\n"
+    unknown = handoff("stop", "nowhere", *home)
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert unknown.stderr.startswith("error: thread not found: 'nowhere'")
