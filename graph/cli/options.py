@@ -50,7 +50,12 @@ class UsageError(TakeoverError):
 
 @contextmanager
 def report_user_errors() -> Iterator[None]:
-    from langgraph_takeover.graph.errors import HandoffError, RecordNotTakenError, RollbackError
+    from langgraph_takeover.graph.errors import (
+        HandoffError,
+        RecordNotTakenError,
+        RollbackError,
+        ThreadNotFoundError,
+    )
     from langgraph_takeover.handoff.ledger import (
         HandedOverError,
         LedgerUnavailableError,
@@ -67,6 +72,7 @@ def report_user_errors() -> Iterator[None]:
     except (
         UsageError, UnknownAgentError, RecordNotTakenError, HandoffError, ThreadNameError, HandedOverError, ThreadHeldError,
         handoffs.HandoffNotFoundError, handoffs.IllegalTransitionError, idempotency.KeyReusedError,
+        ThreadNotFoundError,
     ) as error:  # fmt: skip
         print(f"error: {escape_text(str(error))}", file=sys.stderr)
         raise typer.Exit(2) from None
