@@ -40,10 +40,8 @@ def build_action_event(
     )
 
 
-def record_observation(state: AgentState, context: AgentContext, observation: Observation) -> AgentState:
-    """Return the update for an observation: its message, its event, and the points that it fires."""
-    action = last_action(state)
-    text = escape_surrogates(observation.text)
+def build_observation_event(index: int, tool: str, observation: Observation) -> Event:
+    """Return the event of an observation, without the digest of the tree."""
     # Generated files, such as caches, are no work and do not change the tree.
     changes = tuple(
         change.model_copy(update={"path": escape_surrogates(change.path)})
@@ -53,21 +51,27 @@ def record_observation(state: AgentState, context: AgentContext, observation: Ob
     reads = tuple(
         read.model_copy(update={"path": escape_surrogates(read.path)}) for read in observation.reads
     )
-    trace_state = context.session.update_trace_state(state["events"], get_task(state), state.get("record"))
-    event = Event(
-        index=len(state["events"]),
+    return Event(
+        index=index,
         kind="observation",
-        tool=action.tool,
-        text=text,
+        tool=tool,
+        text=escape_surrogates(observation.text),
         exit_code=observation.exit_code,
         cwd=observation.cwd,
         refused=observation.refused,
         timed_out=observation.timed_out,
         changes=changes,
         reads=reads,
-        tree=compute_tree_digest(trace_state.compute_differences_with(changes)),
         seconds=observation.seconds,
     )
+
+
+def record_observation(state: AgentState, context: AgentContext, observation: Observation) -> AgentState:
+    """Return the update for an observation: its message, its event, and the points that it fires."""
+    event = build_observation_event(len(state["events"]), last_action(state).tool, observation)
+    trace_state = context.session.update_trace_state(state["events"], get_task(state), state.get("record"))
+    tree = compute_tree_digest(trace_state.compute_differences_with(event.changes))
+    event = event.model_copy(update={"tree": tree})
     event_data = event.model_dump(mode="json")
     points = [point for point in trace_state.add(event, event_data) if point.kind in context.points]
     request = context.session.handoff_request
@@ -79,7 +83,7 @@ def record_observation(state: AgentState, context: AgentContext, observation: Ob
             HandoffPoint(kind="periodic", event_index=event.index, detail=f"after {state['steps']} steps")
         )
     update = AgentState(
-        messages=build_reply_messages(state, text),
+        messages=build_reply_messages(state, event.text),
         events=[event_data],
         spent={**state["spent"], "seconds": state["spent"]["seconds"] + observation.seconds},
     )

@@ -118,9 +118,7 @@ def _import_transports() -> ModuleType:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("mcp", "mcp_types", "uvicorn", "starlette", "anyio"):
             raise
-        raise UsageError(
-            f"{error.name} is not installed (pip install '.[mcp]' in the checkout of langgraph-takeover)"
-        ) from None
+        raise UsageError(f"{error.name} is not installed (pip install 'langgraph-takeover[mcp]')") from None
     return transports
 
 

@@ -14,26 +14,26 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.runtime import Runtime
-from langgraph.types import Command, interrupt
+from langgraph.types import Command
 
 from langgraph_takeover.graph.errors import EarlierCallError
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox, keep_latest
 from langgraph_takeover.handoff.ledger import effects
-from langgraph_takeover.handoff.notes.structured_note import render_structured_note
-from langgraph_takeover.handoff.points.detectors import list_points
-from langgraph_takeover.handoff.records.record import HandoffRecord, Review, TaskBrief
+from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
 from langgraph_takeover.handoff.shell.command_effects import find_effect
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
-from langgraph_takeover.handoff.views import VIEWS, Recipient, find_view
+from langgraph_takeover.handoff.views import Recipient, find_view
 from langgraph_takeover.handoff.views.names import ViewName
+from langgraph_takeover.nodes.agent.interruption import wait_for_review
 from langgraph_takeover.nodes.agent.lifecycle import build_task_brief
+from langgraph_takeover.nodes.events import build_observation_event
 from langgraph_takeover.nodes.model.actions import UnreadableReply, parse_action
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 from langgraph_takeover.nodes.records import build_record_id, save_record
 from langgraph_takeover.nodes.session.observation import Observation
-from langgraph_takeover.nodes.state import AgentState, ReviewRequest
+from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.nodes.tools.editor import execute_editor
 from langgraph_takeover.nodes.tools.shell import execute_command
 from langgraph_takeover.sandbox.interface import Sandbox
@@ -136,22 +136,21 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
     def before_model(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Make the records of new handoff points, and apply the policy."""
         self._session.stop.require_running()
-        events = [Event.model_validate(each) for each in state.get("events", [])]
-        if len(events) == state.get("checked_events", 0):
+        events, checked = state.get("events", []), state.get("checked_events", 0)
+        if len(events) == checked:
             return None
         task = TaskBrief.model_validate(state["task"])
-        fired = [
-            point
-            for point in list_points(events, task.base_directories, task.workspace)
-            if point.kind in self._points and point.event_index >= state.get("checked_events", 0)
-        ]
-        records = [self._save_record(state, point) for point in fired]
+        trace = self._session.update_trace_state(events[:checked], task, state.get("record"))
+        points = [point for each in events[checked:] for point in trace.add(Event.model_validate(each), each)]
+        fired = [point for point in points if point.kind in self._points]
+        records = [self._save_record(state, point, runtime) for point in fired]
         update: dict[str, Any] = {
             "checked_events": len(events),
             "records": [record.id for record in records],
         }
         if records and (
-            self._policy == "stop" or (self._policy == "review" and self._ask_review(records[0]))
+            self._policy == "stop"
+            or (self._policy == "review" and wait_for_review(self._session, records[0]))
         ):
             update["jump_to"] = "end"
         return update
@@ -218,7 +217,9 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             )
         return execute_editor(sandbox, action.arguments, state.get("edits", []), max_chars=self._max_chars)
 
-    def _save_record(self, state: SandboxAgentState, point: HandoffPoint) -> HandoffRecord:
+    def _save_record(
+        self, state: SandboxAgentState, point: HandoffPoint, runtime: Runtime[Any]
+    ) -> HandoffRecord:
         """Save the record of a point, or return the one that an interrupted step has saved."""
         store, name = self._session.records, build_record_id(self._work.thread, point)
         record_id = f"{name}.{state['sandbox_state'][-12:]}"
@@ -229,23 +230,9 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             cast(AgentState, state),
             point,
             record_id=record_id,
-            checkpoint="",
+            checkpoint=runtime.execution_info.checkpoint_id if runtime.execution_info else "",
             predecessor=self._model_name,
         )
-
-    def _ask_review(self, record: HandoffRecord) -> bool:
-        """Return whether a person wants the agent to end here; the decision is saved with the record."""
-        request = ReviewRequest(
-            record=record.id,
-            point=record.point.kind,
-            detail=record.point.detail,
-            note=render_structured_note(record),
-            views=tuple(VIEWS),
-        )
-        review = Review.model_validate(interrupt(request.model_dump(mode="json"), response_schema=Review))
-        with self._session.hold_lease():
-            self._session.records.add_review(record.id, review)
-        return review.decision == "approve"
 
 
 def receive_record(
@@ -295,25 +282,12 @@ def _has_no_effect(action: Action) -> bool:
 def _build_update(
     action: Action, observation: Observation, state: str, index: int, call_id: str | None
 ) -> dict[str, Any]:
-    changes = tuple(change for change in observation.changes if not change.generated)
     called = Event(
         index=index, kind="action", tool=action.tool, text="", arguments=redact(dict(action.arguments))
     )
-    observed = Event(
-        index=index + 1,
-        kind="observation",
-        tool=action.tool,
-        text=observation.text,
-        exit_code=observation.exit_code,
-        cwd=observation.cwd,
-        refused=observation.refused,
-        timed_out=observation.timed_out,
-        changes=changes,
-        reads=observation.reads,
-        seconds=observation.seconds,
-    )
+    observed = build_observation_event(index + 1, action.tool, observation)
     update: dict[str, Any] = {
-        "messages": [ToolMessage(observation.text, tool_call_id=call_id, name=action.tool)],
+        "messages": [ToolMessage(observed.text, tool_call_id=call_id, name=action.tool)],
         "sandbox_state": state,
         "events": [called.model_dump(mode="json"), observed.model_dump(mode="json")],
     }

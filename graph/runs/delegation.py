@@ -17,7 +17,6 @@ from langgraph_takeover.graph.outcome import Outcome
 from langgraph_takeover.graph.runs.run import Run
 from langgraph_takeover.handoff.ledger.stops import StopMode
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.views import Recipient
 from langgraph_takeover.nodes.context.children import Assignment, Budget, ChildResult
 from langgraph_takeover.nodes.context.progress import Progress, ProgressCallback
@@ -223,15 +222,12 @@ def _run_or_resume(run: Run, assignment: Assignment) -> Outcome:
 
 
 def _child_result(outcome: Outcome) -> ChildResult:
-    last = outcome.state.get("events", [])[-1:]
-    action = Event.model_validate(last[0]) if last else None
-    message = action.arguments.get("message", "") if action and action.tool == "finish" else ""
     return ChildResult(
         thread=outcome.thread,
         stop_reason=outcome.stop_reason,
-        message=message,
+        message=outcome.answer or "",
         patch=outcome.diff_from_base,
-        problem=outcome.patch_error or "",
+        problem="" if outcome.diff_from_base else outcome.patch_error or "",
         steps=outcome.steps,
         prompt_tokens=outcome.prompt_tokens,
         completion_tokens=outcome.completion_tokens,

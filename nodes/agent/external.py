@@ -26,11 +26,10 @@ from langgraph_takeover.nodes.external.conversation import (
     is_lost,
     require_process,
 )
-from langgraph_takeover.nodes.model.calls import find_api_keys
 from langgraph_takeover.nodes.session.external_turn import CallResult, ExternalTurn
 from langgraph_takeover.nodes.session.observation import Observation
-from langgraph_takeover.nodes.state import AgentState, Spending, get_task
-from langgraph_takeover.nodes.telemetry import describe_result, start_tool_span
+from langgraph_takeover.nodes.state import AgentState, Spending
+from langgraph_takeover.nodes.tools.execution import act_once
 from langgraph_takeover.sandbox.interface import FileChange, Sandbox
 
 _AGENT_FILES = re.compile(r"(?:/root|/home/[^/]+)/\.|/tmp/(?:\.|claude-|codex|opencode|node-compile-cache)")
@@ -62,29 +61,9 @@ def agent(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
         turn = process.take_turn(reply, timeout_s=remaining_s)
         changes = tuple(each for each in sandbox.changes() if not _AGENT_FILES.match(each.path))
         text = "\n".join(each.text for each in turn.results)
-        observed = Observation(text=text, changes=changes, turn=turn, seconds=process.last_turn_s)
-        return observed.redact_secrets(keys)
+        return Observation(text=text, changes=changes, turn=turn, seconds=process.last_turn_s)
 
-    keys = find_api_keys(*context.models)
-    execution = runtime.execution_info
-    with start_tool_span(action, reply, keys) as span:
-        observation, state_after = context.session.act(
-            execution.task_id if execution else f"event-{action.index}",
-            str(action.index),
-            state["sandbox_state"],
-            get_task(state),
-            take_turn,
-            "anything",
-        )
-        describe_result(
-            span,
-            observation.text,
-            keys,
-            exit_code=observation.exit_code,
-            refused=observation.refused,
-            timed_out=observation.timed_out,
-            changed_files=len(observation.changes),
-        )
+    observation, state_after = act_once(state, runtime, action, reply, take_turn, "anything")
     update = _record_turn(state, context, observation)
     if state_after != state["sandbox_state"]:
         update["sandbox_state"] = state_after

@@ -16,6 +16,7 @@ from langgraph_takeover.nodes.events import last_action, record_observation, rep
 from langgraph_takeover.nodes.model.notes import write_model_notes
 from langgraph_takeover.nodes.records import create_record
 from langgraph_takeover.nodes.session.observation import Observation
+from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import AgentState, ReviewRequest
 
 
@@ -76,6 +77,11 @@ def _ask_review(state: AgentState, runtime: Runtime[AgentContext], record: Hando
         with context.session.hold_lease():
             records.mark_review_pending(record.id)
     report_progress(runtime, "review", state, record=record.id)
+    return wait_for_review(context.session, record)
+
+
+def wait_for_review(session: Session, record: HandoffRecord) -> bool:
+    """Interrupt the graph until a person decides; save the decision, and return whether it approves the handoff."""
     answer = interrupt(
         ReviewRequest(
             record=record.id,
@@ -87,8 +93,8 @@ def _ask_review(state: AgentState, runtime: Runtime[AgentContext], record: Hando
         response_schema=Review,
     )
     review = Review.model_validate(answer)
-    with context.session.hold_lease():
-        records.add_review(record.id, review)
+    with session.hold_lease():
+        session.records.add_review(record.id, review)
     return review.decision == "approve"
 
 

@@ -77,8 +77,8 @@ def ask_model(
     """Return the model's complete reply, without known secrets. Raises ModelError or ContextWindowError, on one line.
 
     Raises CallCancelledError, too, if another thread cancels it. `timeout_s` limits the whole call: a client's own limit
-    never ends a reply that arrives byte by byte. The reply's
-    metadata has `UNCOUNTED_CALLS`, if earlier requests of the call may have been billed.
+    never ends a reply that arrives byte by byte. The reply's metadata has `UNCOUNTED_CALLS`, if earlier requests of the call
+    may have been billed.
     """
     return _record_call(
         model,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from langchain_core.messages import BaseMessage
 from langgraph.runtime import Runtime
 
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
+from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import last_action, record_observation, report_progress
 from langgraph_takeover.nodes.model.calls import find_api_keys
@@ -27,14 +29,38 @@ def run_action(
     Raises SnapshotNotFoundError, SnapshotCorruptError or SandboxUnavailableError before the operation, and FencedError.
     """
     context = get_agent_context(runtime)
-    execution = runtime.execution_info
     action = last_action(state)
     summary = [
         action.arguments[name] for name in ("command", "path", "arguments") if name in action.arguments
     ]
     report_progress(runtime, "acting", state, tool=action.tool, text=" ".join(summary))
-    keys = find_api_keys(*context.models)
-    with start_tool_span(action, state["messages"][-1], keys) as span:
+    observation, state_after = act_once(state, runtime, action, state["messages"][-1], operation, effect)
+    update = record_observation(state, context, observation)
+    if state_after != state["sandbox_state"]:
+        update["sandbox_state"] = state_after
+    report_progress(
+        runtime,
+        "observed",
+        state,
+        exit_code=observation.exit_code,
+        refused=observation.refused,
+        text=observation.text,
+    )
+    return update
+
+
+def act_once(
+    state: AgentState,
+    runtime: Runtime[AgentContext],
+    action: Event,
+    reply: BaseMessage | None,
+    operation: Callable[[Sandbox], Observation],
+    effect: CommandEffect,
+) -> tuple[Observation, str]:
+    """Run an action's operation once, within its span; return its observation without secrets, and the state after it."""
+    context = get_agent_context(runtime)
+    execution, keys = runtime.execution_info, find_api_keys(*context.models)
+    with start_tool_span(action, reply, keys) as span:
         observation, state_after = context.session.act(
             execution.task_id if execution else f"event-{action.index}",
             str(action.index),
@@ -52,18 +78,7 @@ def run_action(
             timed_out=observation.timed_out,
             changed_files=len(observation.changes),
         )
-    update = record_observation(state, context, observation)
-    if state_after != state["sandbox_state"]:
-        update["sandbox_state"] = state_after
-    report_progress(
-        runtime,
-        "observed",
-        state,
-        exit_code=observation.exit_code,
-        refused=observation.refused,
-        text=observation.text,
-    )
-    return update
+    return observation, state_after
 
 
 def refuse_action(state: AgentState, runtime: Runtime[AgentContext], reason: str) -> AgentState:

@@ -80,3 +80,14 @@ def test_an_earlier_patch_that_does_not_apply(bench: RunHarness) -> None:
         with pytest.raises(RepositoryError, match=r"corrupt|No valid|error"):
             patch_since(sandbox, commit, "no patch at all\n")
         assert sandbox.run("ls ${TMPDIR:-/tmp} | grep takeover-git", timeout_s=10).output == ""
+
+
+def test_a_child_without_a_patch_of_its_own_still_has_its_work() -> None:
+    """Only a missing difference from the commit is a problem for the parent, which merges that one."""
+    from langgraph_takeover import Outcome
+    from langgraph_takeover.graph.runs.delegation import _child_result
+
+    partial = Outcome(thread="c", diff_from_base="diff", patch_error="no patch: it does not apply", state={})
+    lost = Outcome(thread="c", patch_error="no patch: no repository", state={})
+    assert (_child_result(partial).patch, _child_result(partial).problem) == ("diff", "")
+    assert _child_result(lost).problem == "no patch: no repository"

@@ -135,6 +135,22 @@ def test_points_make_records(bench: RunHarness) -> None:
     assert [event.tool for event in records[0].trace] == ["shell"] * 4
 
 
+def test_names_and_output_that_are_not_utf_8(bench: RunHarness) -> None:
+    command = "printf 'x\\377' | tee $(printf 'pkg/a\\377b.py')"
+    with hold(bench) as work:
+        end = build(work, scripted_model(shell(command), "Done.")).invoke(ask(), CONFIG)
+        assert end["messages"][-1].text == "Done."
+        assert len(end["events"][1]["changes"]) == 1
+    assert len(bench.home.history("chat")) > 2
+
+
+def test_a_record_names_its_checkpoint(bench: RunHarness) -> None:
+    with hold(bench) as work:
+        end = build(work, scripted_model(shell(EDIT), "Done.")).invoke(ask(), CONFIG)
+    record = bench.home.records.load(end["records"][0])
+    assert record.checkpoint_id in {each.checkpoint for each in bench.home.history("chat")}
+
+
 def test_the_policy_stop_ends_the_agent(bench: RunHarness) -> None:
     model = scripted_model(shell(EDIT), "Never asked.")
     with hold(bench) as work:

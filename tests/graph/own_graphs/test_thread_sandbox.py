@@ -114,6 +114,18 @@ def test_a_value_that_cannot_be_stored(bench: RunHarness, calls: Calls) -> None:
         assert lines(work.act("odd", calls.append("a"), state=None)) == ["a", "a"]
 
 
+def test_names_that_are_not_utf_8(bench: RunHarness) -> None:
+    name = "a\\377b"
+
+    def create(sandbox: Sandbox) -> int | None:
+        return sandbox.run(f"echo 1 > $(printf '{name}')", timeout_s=10).exit_code
+
+    with hold(bench) as work:
+        first = work.act("odd", create, state=None)
+        assert (first.value, len(first.changes)) == (0, 1)
+        assert work.act("odd", create, state=None) == first
+
+
 def test_errors_name_the_thread(bench: RunHarness) -> None:
     with hold(bench, "mine") as work:
         with pytest.raises(SnapshotNotFoundError, match="thread 'mine'"):
