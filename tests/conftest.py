@@ -8,6 +8,7 @@ import importlib.util
 import os
 import subprocess
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ BASE_IMAGE = "takeover/base:latest"
 SHARED_DIRECTORY = Path(__file__).parents[2] / "shared"
 _BUILDER = Path(__file__).parents[1] / "examples" / "offline_images.py"
 _SLOW_TIMEOUT_S = 600
+_MIXED_PARTS = 20
 SEED = os.environ.get("TAKEOVER_TEST_SEED")
 """Seed of random tests; None for reproducible examples."""
 
@@ -34,9 +36,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = _mix_packages(items)
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_SLOW_TIMEOUT_S))
+
+
+def _mix_packages(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests in an order in which each part has its share of every package's, in their own order.
+
+    Package after package, the tests that wait for Docker and sandboxes would run together, and the processors would idle.
+    """
+    packages = defaultdict(list)
+    for item in items:
+        packages[Path(item.location[0]).parts[:2]].append(item)
+    parts = defaultdict(list)
+    for tests in packages.values():
+        for position, item in enumerate(tests):
+            parts[position * _MIXED_PARTS // len(tests)].append(item)
+    return [item for number in range(_MIXED_PARTS) for item in parts[number]]
 
 
 def skip_missing(reason: str) -> None:
