@@ -100,11 +100,15 @@ class Setup(Frozen):
 
 
 class NativeCall(Frozen):
-    """A tool call in an agent's own terms. A custom call has one text argument, `input`."""
+    """A tool call in an agent's own terms. A custom call has one text argument, `input`.
+
+    `namespace` is that of Codex's tools from an MCP server, such as `mcp__takeover`.
+    """
 
     name: str
     arguments: Mapping[str, Any]
     is_custom: bool = False
+    namespace: str = ""
 
 
 class ConvertedEvent(Frozen):

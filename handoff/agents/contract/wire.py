@@ -143,6 +143,8 @@ def _stream_response(reply: ScriptedReply) -> Iterator[str]:
             if call.is_custom
             else {"arguments": json.dumps(call.arguments)}
         )
+        if call.namespace:
+            value["namespace"] = call.namespace
         items.append({"type": kind, "name": call.name, "call_id": call_id, "id": f"fc_{call_id}", **value})
     yield _event({"type": "response.created", "response": {"id": "resp_1"}})
     for index, item in enumerate(items):
