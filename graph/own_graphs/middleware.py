@@ -17,6 +17,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from langgraph_takeover.graph.errors import EarlierCallError
+from langgraph_takeover.graph.own_graphs.agent_handoffs import is_handoff, pass_on_state, require_shared_state
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox, keep_latest
 from langgraph_takeover.handoff.ledger import effects
 from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
@@ -109,6 +110,8 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         """Describe the task: the first message of a person, and the repository at the start."""
         if "task" in state:
             return None
+        if not state.get("sandbox_state"):
+            require_shared_state(self._work.thread, state["messages"], self._names)
         first = next((each for each in state["messages"] if isinstance(each, HumanMessage)), None)
         sandbox = self._work.enter(state.get("sandbox_state"))
         task = build_task_brief(self._work.thread, redact(first.text if first else ""), sandbox)
@@ -122,14 +125,15 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
     ) -> ToolResult:
         """Make a call of the sandbox's tools once; pass on others."""
         if request.tool_call["name"] not in self._names:
-            return handler(request)
+            return self._pass_on_state(request, handler(request))
         return self._call_once(request)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
     ) -> ToolResult:
         if request.tool_call["name"] not in self._names:
-            return await handler(request)
+            result = await handler(request)
+            return await asyncio.to_thread(self._pass_on_state, request, result)
         return await asyncio.to_thread(self._call_once, request)
 
     @hook_config(can_jump_to=["end"])
@@ -180,6 +184,13 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             self._changed.notify_all()
         index = len(request.state.get("events", ())) + 2 * len(earlier)
         return Command(update=_build_update(action, observation, after, index, request.tool_call["id"]))
+
+    def _pass_on_state(self, request: ToolCallRequest, result: ToolResult) -> ToolResult:
+        """Give the state after the earlier calls of the reply to the agent that another tool hands over to."""
+        if not is_handoff(result):
+            return result
+        state = self._wait_for(request.state.get("sandbox_state", ""), self._name_calls(request))
+        return cast(ToolResult, pass_on_state(result, request.state, state))
 
     def _name_calls(self, request: ToolCallRequest) -> list[str]:
         """Name the sandbox's calls of a reply, up to this one. Providers repeat the ids of calls in other replies."""
