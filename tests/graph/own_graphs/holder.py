@@ -49,7 +49,7 @@ def main(url: str, lease_s: str) -> None:
         saver.setup()
         try:
             with hold_thread(saver, "job", lease_s=float(lease_s)) as held:
-                build_graph(held, step).invoke({}, CONFIG)
+                build_graph(held, step).invoke({}, CONFIG, durability="sync")
         except ThreadHeldError as error:
             print(error)
             sys.exit(HELD)
