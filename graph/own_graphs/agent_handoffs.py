@@ -12,6 +12,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command, Send
 
 from langgraph_takeover.graph.errors import SandboxStateLostError
+from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox
 
 CHANNEL = "sandbox_state"
 _NAMESPACE_SEPARATOR = "|"
@@ -76,13 +77,19 @@ def pass_on_state(result: Any, agent_state: Any, sandbox_state: str | None) -> A
     )
 
 
-def require_shared_state(thread: str, messages: Sequence[Any], tools: Collection[str]) -> None:
-    """Raise SandboxStateLostError if other agents of a graph used the sandbox's tools; call it when the state is missing."""
+def require_shared_state(work: ThreadSandbox, messages: Sequence[Any], tools: Collection[str]) -> None:
+    """Raise SandboxStateLostError if other agents of the graph used the sandbox; call it when its state is missing.
+
+    Their results of the sandbox's tools are among the messages, or, under a supervisor, only their last messages.
+    """
     is_nested = _NAMESPACE_SEPARATOR in get_config()["configurable"].get("checkpoint_ns", "")
-    if is_nested and any(isinstance(each, ToolMessage) and each.name in tools for each in messages):
+    if is_nested and any(
+        each.id in work.last_messages or (isinstance(each, ToolMessage) and each.name in tools)
+        for each in messages
+    ):
         raise SandboxStateLostError(
-            f"thread {thread!r}: earlier agents used the sandbox, but the parent graph has no channel for its state "
-            "(inherit the graph's state from SandboxState, and pass it as state_schema)"
+            f"thread {work.thread!r}: earlier agents used the sandbox, but the parent graph has no channel for its "
+            "state (inherit the graph's state from SandboxState, and pass it as state_schema)"
         )
 
 

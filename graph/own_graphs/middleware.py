@@ -25,8 +25,6 @@ from langgraph_takeover.handoff.shell.command_effects import find_effect
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
-from langgraph_takeover.handoff.views import Recipient, find_view
-from langgraph_takeover.handoff.views.names import ViewName
 from langgraph_takeover.nodes.agent.interruption import wait_for_review
 from langgraph_takeover.nodes.agent.lifecycle import build_task_brief
 from langgraph_takeover.nodes.events import build_observation_event
@@ -111,7 +109,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         if "task" in state:
             return None
         if not state.get("sandbox_state"):
-            require_shared_state(self._work.thread, state["messages"], self._names)
+            require_shared_state(self._work, state["messages"], self._names)
         first = next((each for each in state["messages"] if isinstance(each, HumanMessage)), None)
         sandbox = self._work.enter(state.get("sandbox_state"))
         task = build_task_brief(self._work.thread, redact(first.text if first else ""), sandbox)
@@ -119,6 +117,10 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         if not state.get("sandbox_state"):
             update["sandbox_state"] = self._session.start_run()
         return update
+
+    def after_agent(self, state: SandboxAgentState, runtime: Runtime[Any]) -> None:
+        """Remember the last message, by which another agent of the graph notices that the state was lost."""
+        self._work.last_messages.add(str(state["messages"][-1].id))
 
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
@@ -244,25 +246,6 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             checkpoint=runtime.execution_info.checkpoint_id if runtime.execution_info else "",
             predecessor=self._model_name,
         )
-
-
-def receive_record(
-    work: ThreadSandbox, record_id: str, view: ViewName = "structured", *, window_tokens: int = 128_000
-) -> dict[str, Any]:
-    """Return the input of an agent that takes over a record on a new thread, under a view.
-
-    The thread's sandbox gets the record's snapshot. Raises RecordError, UnknownViewError, SnapshotCorruptError and
-    SandboxUnavailableError.
-    """
-    record = work.session.records.load(record_id)
-    messages = find_view(view)(record, Recipient(protocol="native", window_tokens=window_tokens))
-    state = work.restore(record.required_snapshot, work.session.records.directory(record.id))
-    return {
-        "messages": messages,
-        "sandbox_state": state,
-        "task": record.task.model_dump(mode="json"),
-        "record": record.id,
-    }
 
 
 def _build_tools() -> list[BaseTool]:

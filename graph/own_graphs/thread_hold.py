@@ -114,9 +114,7 @@ class ThreadHold(
             return build_sqlite_url(next(iter(await saver.conn.execute_fetchall(SELECT_FILE)), None))
 
 
-def hold_thread(
-    saver: BaseCheckpointSaver[Any], thread: str, *, lease_s: float = leases.TTL_S
-) -> ThreadHold:
+def hold_thread(saver: BaseCheckpointSaver[Any], thread: str, *, lease_s: float = leases.TTL_S) -> ThreadHold:
     """Hold a thread: during `with` (or `async with`), yield a saver that alone writes to it.
 
     Compile the graph with the yielded saver. It writes with the given saver, into the same tables; each write is a

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
-
-# A parent directory contains a directory with the name of the tested package.
-sys.path[0] = str(Path(__file__).resolve().parents[3])
 
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, StateGraph

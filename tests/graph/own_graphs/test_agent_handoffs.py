@@ -56,9 +56,7 @@ def to_bob() -> tuple[str, dict[str, Any]]:
 
 def script(*, bob: str = BOB) -> Scripted:
     """Alice works and hands over to Bob, who works."""
-    return scripted_model(
-        shell(ALICE, text="1"), reply(to_bob(), text="2"), shell(bob, text="3"), "Done."
-    )
+    return scripted_model(shell(ALICE, text="1"), reply(to_bob(), text="2"), shell(bob, text="3"), "Done.")
 
 
 class _InOrder(Scripted):
@@ -118,9 +116,15 @@ def test_handoffs_under_a_view_take_the_sandbox_along(bench: RunHarness) -> None
         assert shown(build_swarm(work, model, handoff=handoff).invoke(QUESTION, CONFIG)) == BOTH
 
 
-def test_a_graph_without_the_channel_is_refused(bench: RunHarness) -> None:
+def test_a_swarm_without_the_channel_is_refused(bench: RunHarness) -> None:
     with hold(bench) as work, pytest.raises(SandboxStateLostError, match="thread 'team': earlier agents"):
         build_swarm(work, script(), state_schema=SwarmState).invoke(QUESTION, CONFIG)
+
+
+@pytest.mark.parametrize("output_mode", ["last_message", "full_history"])
+def test_a_supervisor_without_the_channel_is_refused(bench: RunHarness, output_mode: Any) -> None:
+    with hold(bench) as work, pytest.raises(SandboxStateLostError, match="thread 'team': earlier agents"):
+        build_supervisor(work, output_mode=output_mode).invoke(QUESTION, CONFIG)
 
 
 class _KilledError(BaseException):
@@ -168,26 +172,24 @@ def test_forks_have_their_own_sandbox(bench: RunHarness) -> None:
     assert {each.is_restorable for each in bench.home.history("team")} == {True}
 
 
+def build_supervisor(work: ThreadSandbox, **options: Any) -> Any:
+    """A supervisor that calls Alice, then Bob."""
+    calls = [reply((f"transfer_to_{name}", {}), text=f"to {name}") for name in ("alice", "bob")]
+    models = {
+        "alice": in_order(shell(ALICE, text="a"), "Did it."),
+        "bob": in_order(shell(BOB, text="b"), "Did it, too."),
+    }
+    agents = [
+        create_agent(model, middleware=[SandboxMiddleware(work)], name=name) for name, model in models.items()
+    ]
+    team = create_supervisor(agents, model=in_order(*calls, "All done."), **options)
+    return team.compile(checkpointer=work.saver)
+
+
 @pytest.mark.parametrize("output_mode", ["last_message", "full_history"])
 def test_agents_under_a_supervisor(bench: RunHarness, output_mode: Any) -> None:
-    def build(work: ThreadSandbox, *models: Scripted) -> Any:
-        agents = [
-            create_agent(model, middleware=[SandboxMiddleware(work)], name=name)
-            for name, model in zip(("alice", "bob"), models[1:], strict=True)
-        ]
-        options: Any = {"state_schema": ReactTeamState, "output_mode": output_mode}
-        return create_supervisor(agents, model=models[0], **options).compile(checkpointer=work.saver)
-
-    def call(name: str) -> AIMessage:
-        return reply((f"transfer_to_{name}", {}), text=f"to {name}")
-
     with hold(bench) as work:
-        team = build(
-            work,
-            in_order(call("alice"), call("bob"), "All done."),
-            in_order(shell(ALICE, text="a"), "Did it."),
-            in_order(shell(BOB, text="b"), "Did it, too."),
-        )
+        team = build_supervisor(work, state_schema=ReactTeamState, output_mode=output_mode)
         end = team.invoke(QUESTION, CONFIG)
         assert end["messages"][-1].text == "All done."
         assert work.enter(end["sandbox_state"]).read_file("pkg/log") == b"alice\nbob\n"

@@ -248,8 +248,9 @@ def start() -> Iterator[Any]:
 
     def start_holder(url: str, lease_s: float = 30) -> Holder:
         words = [sys.executable, str(_HOLDER), url, str(lease_s)]
+        path = os.pathsep.join([str(_HOLDER.parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])])
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen(words, **pipes))
+        started.append(subprocess.Popen(words, env=os.environ | {"PYTHONPATH": path}, **pipes))
         return Holder(started[-1])
 
     yield start_holder
@@ -342,7 +343,10 @@ def test_nobody_takes_the_thread_while_a_write_is_in_its_transaction(url: str) -
 def test_savers_that_cannot_be_fenced(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedSaverError, match="the writes of InMemorySaver cannot be fenced"):
         hold_thread(InMemorySaver(), "job")
-    with open_home(tmp_path / "home") as home, pytest.raises(UnsupportedSaverError, match="FencedSqliteSaver"):
+    with (
+        open_home(tmp_path / "home") as home,
+        pytest.raises(UnsupportedSaverError, match="FencedSqliteSaver"),
+    ):
         hold_thread(home.saver, "job")
     with SqliteSaver.from_conn_string(":memory:") as saver:
         with pytest.raises(UnsupportedSaverError, match="in memory"), hold_thread(saver, "job"):
