@@ -197,7 +197,7 @@ def test_swarm_sandbox(tmp_path: Path) -> None:
     assert killed == "killed: True"
     assert patch.count(FIXED) == 1
     with open_home(tmp_path) as home:
-        assert {each.next for each in home.history("swarm")} == {("__start__",), ("finder",), ("fixer",), ()}
+        assert {each.next for each in home.history("swarm")} == {("finder",), ("fixer",), ()}
         assert all(each.is_restorable for each in home.history("swarm"))
 
 

@@ -34,15 +34,16 @@ def build_postgres_url(info: Any) -> str:
         for name, value in info.get_parameters().items()
         if name not in ("user", "password", "host", "hostaddr", "port", "dbname")
     }
-    is_socket = info.host.startswith("/")
+    host = info.host or info.hostaddr
+    is_socket = host.startswith("/")
     url = URL.create(
         "postgresql+psycopg",
         username=info.user,
         password=info.password or None,
-        host=None if is_socket else info.host,
+        host=None if is_socket else host,
         port=info.port,
         database=info.dbname,
-        query=options | ({"host": info.host} if is_socket else {}),
+        query=options | ({"host": host} if is_socket else {}),
     )
     return url.render_as_string(hide_password=False)
 
