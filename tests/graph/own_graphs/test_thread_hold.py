@@ -92,10 +92,17 @@ class Kind(NamedTuple):
 POSTGRES = [
     f"{way}postgres{form}" for way in ("", "async ") for form in ("", " pool", " pipeline", " shallow")
 ]
-KINDS = ["sqlite", "async sqlite", *(pytest.param(name, marks=pytest.mark.slow) for name in POSTGRES)]
 
 
-@pytest.fixture(params=KINDS)
+def kinds(*parts: str, without: str = "-") -> Any:
+    """Run a test with the savers whose names contain these parts; PostgreSQL is slow."""
+    names = ["sqlite", "async sqlite", *POSTGRES]
+    chosen = [name for name in names if all(part in name for part in parts) and without not in name]
+    marked = [pytest.param(each, marks=pytest.mark.slow) if "postgres" in each else each for each in chosen]
+    return pytest.mark.parametrize("kind", marked, indirect=True)
+
+
+@pytest.fixture
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
     if "sqlite" in request.param:
         return Kind(request.param, str(tmp_path / "chats.sqlite"))
@@ -144,9 +151,8 @@ class Everywhere(BaseCheckpointSaver[Any]):
         await (await self._hold(thread_id)).adelete_thread(thread_id)
 
 
+@kinds(without="shallow")  # they keep one checkpoint, so they do not pass it without a lease either
 def test_held_savers_pass_the_conformance_suite(kind: Kind) -> None:
-    if "shallow" in kind.name:
-        pytest.skip("LangGraph's shallow savers keep one checkpoint, so they do not pass it either")
     conformance = importlib.import_module("langgraph.checkpoint.conformance")
 
     @conformance.checkpointer_test(name="held")  # type: ignore[untyped-decorator]
@@ -163,6 +169,7 @@ def test_held_savers_pass_the_conformance_suite(kind: Kind) -> None:
     assert _ledgers == {}
 
 
+@kinds()
 def test_one_holder_writes_and_the_users_saver_reads(kind: Kind) -> None:
     async def use() -> None:
         async with kind.open() as saver:
@@ -372,9 +379,8 @@ def test_odd_names_of_files(tmp_path: Path, name: str) -> None:
         assert saver.get_tuple(THREAD) is not None
 
 
+@kinds("async")
 def test_a_cancelled_write_leaves_no_transaction(kind: Kind) -> None:
-    if not kind.name.startswith("async"):
-        pytest.skip("a sync write cannot be cancelled")
 
     async def use() -> None:
         async with kind.open() as saver, hold_thread(saver, "job") as held:
