@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import pytest
@@ -33,6 +34,7 @@ from .test_middleware import reply, results, shell
 
 CONFIG: Any = {"configurable": {"thread_id": "team"}}
 QUESTION: Any = {"messages": [("user", "Fix it.")]}
+SLOW_FULL_HISTORY = pytest.param("full_history", marks=pytest.mark.slow)
 ALICE = "cd pkg; name=kept; echo alice >> log"
 BOB = "echo bob >> log; cat log; echo $name; basename $PWD"
 BOTH = ["alice", "bob", "kept", "pkg"]
@@ -107,6 +109,7 @@ def test_a_handoff_waits_for_the_calls_before_it(bench: RunHarness) -> None:
         assert shown(build_swarm(work, model).invoke(QUESTION, CONFIG)) == BOTH
 
 
+@pytest.mark.slow
 def test_handoffs_under_a_view_take_the_sandbox_along(bench: RunHarness) -> None:
     def handoff(agent_name: str) -> Any:
         return views.create_handoff_tool(agent_name=agent_name, view="trace")
@@ -121,7 +124,7 @@ def test_a_swarm_without_the_channel_is_refused(bench: RunHarness) -> None:
         build_swarm(work, script(), state_schema=SwarmState).invoke(QUESTION, CONFIG)
 
 
-@pytest.mark.parametrize("output_mode", ["last_message", "full_history"])
+@pytest.mark.parametrize("output_mode", ["last_message", SLOW_FULL_HISTORY])
 def test_a_supervisor_without_the_channel_is_refused(bench: RunHarness, output_mode: Any) -> None:
     with hold(bench) as work, pytest.raises(SandboxStateLostError, match="thread 'team': earlier agents"):
         build_supervisor(work, output_mode=output_mode).invoke(QUESTION, CONFIG)
@@ -131,21 +134,29 @@ class _KilledError(BaseException):
     pass
 
 
-def test_a_kill_in_the_second_agent(bench: RunHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def kill_bob(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Raise inside the effect of Bob's first command."""
     from langgraph_takeover.graph.own_graphs import middleware as module
 
-    execute = module.execute_command
+    execute, killed = module.execute_command, []
 
-    def kill_bob(sandbox: Any, command: str, **options: Any) -> Any:
+    def execute_and_die(sandbox: Any, command: str, **options: Any) -> Any:
         result = execute(sandbox, command, **options)
-        if "bob" in command:
+        if "bob" in command and not killed:
+            killed.append(command)
             raise _KilledError
         return result
 
-    monkeypatch.setattr(module, "execute_command", kill_bob)
+    monkeypatch.setattr(module, "execute_command", execute_and_die)
+    yield
+    assert killed
+
+
+@pytest.mark.usefixtures("kill_bob")
+def test_a_kill_in_the_second_agent(bench: RunHarness) -> None:
     with hold(bench) as work, pytest.raises(_KilledError):
         build_swarm(work, script()).invoke(QUESTION, CONFIG)
-    monkeypatch.setattr(module, "execute_command", execute)
     with hold(bench) as work:
         model = script()
         end = build_swarm(work, model).invoke(None, CONFIG)
@@ -153,6 +164,20 @@ def test_a_kill_in_the_second_agent(bench: RunHarness, monkeypatch: pytest.Monke
         assert len(model.seen) == 1, "the replies before the kill are not asked for again"
 
 
+@pytest.mark.usefixtures("kill_bob")
+def test_a_kill_under_a_supervisor(bench: RunHarness) -> None:
+    with hold(bench) as work, pytest.raises(_KilledError):
+        build_supervisor(work, state_schema=ReactTeamState).invoke(QUESTION, CONFIG)
+    with hold(bench) as work:
+        team = build_supervisor(work, boss=BOSS[2:], bob=BOB_REPLIES[1:], state_schema=ReactTeamState)
+        end = team.invoke(None, CONFIG)
+        assert end["messages"][-1].text == "All done."
+        sandbox = work.enter(end["sandbox_state"])
+        assert sandbox.read_file("pkg/log") == b"alice\nbob\n"
+        assert sandbox.run("echo $name; basename $PWD", timeout_s=10).output.split() == ["kept", "pkg"]
+
+
+@pytest.mark.slow
 def test_forks_have_their_own_sandbox(bench: RunHarness) -> None:
     with hold(bench) as work:
         team = build_swarm(work, script())
@@ -172,21 +197,23 @@ def test_forks_have_their_own_sandbox(bench: RunHarness) -> None:
     assert {each.is_restorable for each in bench.home.history("team")} == {True}
 
 
-def build_supervisor(work: ThreadSandbox, **options: Any) -> Any:
-    """A supervisor that calls Alice, then Bob."""
-    calls = [reply((f"transfer_to_{name}", {}), text=f"to {name}") for name in ("alice", "bob")]
-    models = {
-        "alice": in_order(shell(ALICE, text="a"), "Did it."),
-        "bob": in_order(shell(BOB, text="b"), "Did it, too."),
-    }
+TO_ALICE, TO_BOB = (reply((f"transfer_to_{name}", {}), text=f"to {name}") for name in ("alice", "bob"))
+BOSS = (TO_ALICE, TO_BOB, "All done.")
+BOB_REPLIES = (shell(BOB, text="b"), "Did it, too.")
+
+
+def build_supervisor(
+    work: ThreadSandbox, *, boss: tuple[Any, ...] = BOSS, bob: tuple[Any, ...] = BOB_REPLIES, **options: Any
+) -> Any:
+    """A supervisor of Alice and Bob, with the replies that its model and Bob's send next."""
+    models = {"alice": in_order(shell(ALICE, text="a"), "Did it."), "bob": in_order(*bob)}
     agents = [
         create_agent(model, middleware=[SandboxMiddleware(work)], name=name) for name, model in models.items()
     ]
-    team = create_supervisor(agents, model=in_order(*calls, "All done."), **options)
-    return team.compile(checkpointer=work.saver)
+    return create_supervisor(agents, model=in_order(*boss), **options).compile(checkpointer=work.saver)
 
 
-@pytest.mark.parametrize("output_mode", ["last_message", "full_history"])
+@pytest.mark.parametrize("output_mode", ["last_message", SLOW_FULL_HISTORY])
 def test_agents_under_a_supervisor(bench: RunHarness, output_mode: Any) -> None:
     with hold(bench) as work:
         team = build_supervisor(work, state_schema=ReactTeamState, output_mode=output_mode)
@@ -197,9 +224,15 @@ def test_agents_under_a_supervisor(bench: RunHarness, output_mode: Any) -> None:
         after_bob, after_alice, _ = history
         assert after_bob.values["sandbox_state"] == end["sandbox_state"]
         assert work.enter(after_alice.values["sandbox_state"]).read_file("pkg/log") == b"alice\n"
+    with hold(bench) as work:  # a step back
+        carol = (shell(BOB.replace("bob", "carol"), text="c"), "Did it, too.")
+        options = {"state_schema": ReactTeamState, "output_mode": output_mode}
+        again = build_supervisor(work, boss=BOSS[1:], bob=carol, **options).invoke(None, after_alice.config)
+        assert work.enter(again["sandbox_state"]).read_file("pkg/log") == b"alice\ncarol\n"
+        assert work.enter(end["sandbox_state"]).read_file("pkg/log") == b"alice\nbob\n"
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("is_async", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_agents_of_create_react_agent(bench: RunHarness, is_async: bool) -> None:
     with hold(bench) as work:
 
