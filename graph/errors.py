@@ -70,3 +70,15 @@ class ActResultError(TakeoverError, TypeError):
 
 class EarlierCallError(TakeoverError, RuntimeError):
     """A call was not made, because an earlier call of the same reply failed."""
+
+
+class SandboxStateLostError(TakeoverError, ValueError):
+    """The state of the sandbox cannot reach the next agent of the graph."""
+
+
+class UnsupportedSaverError(TakeoverError, TypeError):
+    """A saver whose writes cannot be fenced."""
+
+
+class ThreadNotHeldError(TakeoverError, ValueError):
+    """A write to a thread that this saver does not hold."""

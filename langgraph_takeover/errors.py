@@ -12,9 +12,12 @@ from langgraph_takeover.graph.errors import (
     NotWaitingError,
     RecordNotTakenError,
     RollbackError,
+    SandboxStateLostError,
     ThreadExistsError,
     ThreadNotFoundError,
+    ThreadNotHeldError,
     UnstorableValueError,
+    UnsupportedSaverError,
     WaitingError,
 )
 from langgraph_takeover.handoff.agents.adapter import UnknownAgentProgramError
@@ -93,6 +96,7 @@ __all__ = [
     "RepositoryError",
     "RollbackError",
     "RunStoppedError",
+    "SandboxStateLostError",
     "SandboxUnavailableError",
     "SessionError",
     "SettingsError",
@@ -104,10 +108,12 @@ __all__ = [
     "ThreadHeldError",
     "ThreadNameError",
     "ThreadNotFoundError",
+    "ThreadNotHeldError",
     "TraceError",
     "UnknownAgentError",
     "UnknownAgentProgramError",
     "UnknownViewError",
     "UnstorableValueError",
+    "UnsupportedSaverError",
     "WaitingError",
 ]

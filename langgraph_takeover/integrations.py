@@ -1,5 +1,7 @@
-"""Parts of the runtime for LangGraph graphs of your own: a sandbox that is saved with the thread."""
+"""Parts of the runtime for LangGraph graphs of your own: a sandbox that is saved with the thread, and one writer per thread."""
 
+from langgraph_takeover.graph.own_graphs.agent_handoffs import acarry_sandbox_state, carry_sandbox_state
+from langgraph_takeover.graph.own_graphs.thread_hold import hold_thread
 from langgraph_takeover.graph.own_graphs.thread_sandbox import (
     Act,
     SandboxState,
@@ -7,4 +9,12 @@ from langgraph_takeover.graph.own_graphs.thread_sandbox import (
     open_sandbox,
 )
 
-__all__ = ["Act", "SandboxState", "ThreadSandbox", "open_sandbox"]
+__all__ = [
+    "Act",
+    "SandboxState",
+    "ThreadSandbox",
+    "acarry_sandbox_state",
+    "carry_sandbox_state",
+    "hold_thread",
+    "open_sandbox",
+]

@@ -10,7 +10,7 @@ if find_spec("langchain") is None:
 from langgraph_takeover.graph.own_graphs.middleware import (
     SandboxAgentState,
     SandboxMiddleware,
-    receive_record,
 )
+from langgraph_takeover.graph.own_graphs.successors import receive_record
 
 __all__ = ["SandboxAgentState", "SandboxMiddleware", "receive_record"]

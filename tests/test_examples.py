@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -188,6 +189,26 @@ def test_team(tmp_path: Path) -> None:
 def test_own_graph(tmp_path: Path) -> None:
     output = run_example("own_graph.py", tmp_path).splitlines()
     assert output == ["one", "two", "kept in tests", "changed: ['tests/log']"]
+
+
+@pytest.mark.slow
+def test_swarm_sandbox(tmp_path: Path) -> None:
+    killed, *patch = run_example("swarm_sandbox.py", tmp_path).splitlines()
+    assert killed == "killed: True"
+    assert patch.count(FIXED) == 1
+    with open_home(tmp_path) as home:
+        assert {each.next for each in home.history("swarm")} == {("finder",), ("fixer",), ()}
+        assert all(each.is_restorable for each in home.history("swarm"))
+
+
+@pytest.mark.slow
+def test_hold_thread(tmp_path: Path) -> None:
+    first, refused, second = run_example("hold_thread.py", tmp_path).splitlines()
+    assert first == "first process: works after: prepared"
+    assert refused.startswith("second process: thread 'job' is held by process ")
+    assert second == "second process: ['prepared', 'worked']"
+    with sqlite3.connect(tmp_path / "checkpoints.sqlite") as database:
+        assert database.execute("SELECT token FROM takeover_leases").fetchone() == (2,)
 
 
 @pytest.mark.slow

@@ -88,10 +88,11 @@ def test_every_code_block_runs(directory: Path) -> None:
 @pytest.mark.slow
 def test_own_graphs_run(directory: Path) -> None:
     (directory / "own.py").write_text("import demo_task\n" + make_program(OWN_GRAPHS))
-    count, answer = run_example(directory, "own.py").splitlines()
+    count, answer, team, stat, *_, greeting = run_example(directory, "own.py").splitlines()
     assert int(count) > 3
     assert answer.startswith("The fix is in place, and the tests pass. ['chat-1.first_source_edit.")
     assert "chat-1.first_validation." in answer
+    assert (team.split()[0], stat.split()[0], greeting) == ("fixer", "1", "Hello.")
 
 
 def test_names_in_the_text_exist() -> None:

@@ -17,6 +17,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from langgraph_takeover.graph.errors import EarlierCallError
+from langgraph_takeover.graph.own_graphs.agent_handoffs import is_handoff, pass_on_state, require_shared_state
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox, keep_latest
 from langgraph_takeover.handoff.ledger import effects
 from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
@@ -24,8 +25,6 @@ from langgraph_takeover.handoff.shell.command_effects import find_effect
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
-from langgraph_takeover.handoff.views import Recipient, find_view
-from langgraph_takeover.handoff.views.names import ViewName
 from langgraph_takeover.nodes.agent.interruption import wait_for_review
 from langgraph_takeover.nodes.agent.lifecycle import build_task_brief
 from langgraph_takeover.nodes.events import build_observation_event
@@ -109,6 +108,8 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         """Describe the task: the first message of a person, and the repository at the start."""
         if "task" in state:
             return None
+        if not state.get("sandbox_state"):
+            require_shared_state(self._work, state["messages"], self._names)
         first = next((each for each in state["messages"] if isinstance(each, HumanMessage)), None)
         sandbox = self._work.enter(state.get("sandbox_state"))
         task = build_task_brief(self._work.thread, redact(first.text if first else ""), sandbox)
@@ -117,19 +118,24 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             update["sandbox_state"] = self._session.start_run()
         return update
 
+    def after_agent(self, state: SandboxAgentState, runtime: Runtime[Any]) -> None:
+        """Remember the last message, by which another agent of the graph notices that the state was lost."""
+        self._work.last_messages.add(str(state["messages"][-1].id))
+
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
     ) -> ToolResult:
         """Make a call of the sandbox's tools once; pass on others."""
         if request.tool_call["name"] not in self._names:
-            return handler(request)
+            return self._pass_on_state(request, handler(request))
         return self._call_once(request)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
     ) -> ToolResult:
         if request.tool_call["name"] not in self._names:
-            return await handler(request)
+            result = await handler(request)
+            return await asyncio.to_thread(self._pass_on_state, request, result)
         return await asyncio.to_thread(self._call_once, request)
 
     @hook_config(can_jump_to=["end"])
@@ -180,6 +186,13 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             self._changed.notify_all()
         index = len(request.state.get("events", ())) + 2 * len(earlier)
         return Command(update=_build_update(action, observation, after, index, request.tool_call["id"]))
+
+    def _pass_on_state(self, request: ToolCallRequest, result: ToolResult) -> ToolResult:
+        """Give the state after the earlier calls of the reply to the agent that another tool hands over to."""
+        if not is_handoff(result):
+            return result
+        state = self._wait_for(request.state.get("sandbox_state", ""), self._name_calls(request))
+        return cast(ToolResult, pass_on_state(result, request.state, state))
 
     def _name_calls(self, request: ToolCallRequest) -> list[str]:
         """Name the sandbox's calls of a reply, up to this one. Providers repeat the ids of calls in other replies."""
@@ -233,25 +246,6 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             checkpoint=runtime.execution_info.checkpoint_id if runtime.execution_info else "",
             predecessor=self._model_name,
         )
-
-
-def receive_record(
-    work: ThreadSandbox, record_id: str, view: ViewName = "structured", *, window_tokens: int = 128_000
-) -> dict[str, Any]:
-    """Return the input of an agent that takes over a record on a new thread, under a view.
-
-    The thread's sandbox gets the record's snapshot. Raises RecordError, UnknownViewError, SnapshotCorruptError and
-    SandboxUnavailableError.
-    """
-    record = work.session.records.load(record_id)
-    messages = find_view(view)(record, Recipient(protocol="native", window_tokens=window_tokens))
-    state = work.restore(record.required_snapshot, work.session.records.directory(record.id))
-    return {
-        "messages": messages,
-        "sandbox_state": state,
-        "task": record.task.model_dump(mode="json"),
-        "record": record.id,
-    }
 
 
 def _build_tools() -> list[BaseTool]:

@@ -98,6 +98,8 @@ class ThreadSandbox:
         """The checkpointer to compile the graph with. It writes only to this thread, and only while this process holds it."""
         self.session = session
         """The session behind it, for the integrations of this package."""
+        self.last_messages: set[str] = set()
+        """Ids of the messages with which agents of this process ended their turns in the sandbox."""
 
     def enter(self, state: str | None = None) -> Sandbox:
         """Return the sandbox in a state, for reading: what changes it belongs in `act`.

@@ -1,0 +1,168 @@
+"""One writer per thread for any graph: the user's own saver, fenced by a lease in its database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from langgraph_takeover.graph.checkpoints import user_savers
+from langgraph_takeover.graph.checkpoints.saver_databases import (
+    SELECT_FILE,
+    build_postgres_url,
+    build_sqlite_url,
+    share_ledger,
+)
+from langgraph_takeover.graph.errors import UnsupportedSaverError
+from langgraph_takeover.handoff.ledger import Lease, LedgerUnavailableError, acquire, leases
+
+
+class _Family(NamedTuple):
+    is_async: bool
+    is_postgres: bool
+    begin: Callable[[Any, Lease], Any]
+
+
+_POSTGRES = _Family(False, True, user_savers.begin_postgres)
+_POSTGRES_ASYNC = _Family(True, True, user_savers.begin_postgres_async)
+_FAMILIES = {
+    "langgraph.checkpoint.sqlite.SqliteSaver": _Family(False, False, user_savers.begin_sqlite),
+    "langgraph.checkpoint.sqlite.aio.AsyncSqliteSaver": _Family(True, False, user_savers.begin_sqlite_async),
+    "langgraph.checkpoint.postgres.PostgresSaver": _POSTGRES,
+    "langgraph.checkpoint.postgres.shallow.ShallowPostgresSaver": _POSTGRES,
+    "langgraph.checkpoint.postgres.aio.AsyncPostgresSaver": _POSTGRES_ASYNC,
+    "langgraph.checkpoint.postgres.shallow.AsyncShallowPostgresSaver": _POSTGRES_ASYNC,
+}
+"""LangGraph's savers by name: importing those of PostgreSQL needs an extra."""
+
+
+class ThreadHold(
+    AbstractContextManager[BaseCheckpointSaver[Any], None],
+    AbstractAsyncContextManager[BaseCheckpointSaver[Any], None],
+):
+    """The right to write to one thread, during `with` or `async with`; `hold_thread` makes it."""
+
+    def __init__(self, saver: BaseCheckpointSaver[Any], thread: str, lease_s: float) -> None:
+        leases.check_thread(thread)
+        self._family = _find_family(saver)
+        self._saver, self._thread, self._lease_s = saver, thread, lease_s
+        self._held: AbstractContextManager[Lease] | None = None
+
+    def __enter__(self) -> BaseCheckpointSaver[Any]:
+        if self._family.is_async:
+            raise UnsupportedSaverError(
+                f"thread {self._thread!r}: {type(self._saver).__name__} is async (write: async with hold_thread(…))"
+            )
+        lease = self._enter(self._read_url())
+        return user_savers.HeldSyncSaver(self._saver, lease, self._family.begin)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._held is not None:
+            self._held.__exit__(kind, error, traceback)
+
+    async def __aenter__(self) -> BaseCheckpointSaver[Any]:
+        if not self._family.is_async:
+            return await asyncio.to_thread(self.__enter__)
+        lease = await asyncio.to_thread(self._enter, await self._read_url_async())
+        return user_savers.HeldAsyncSaver(self._saver, lease, self._family.begin)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.__exit__, kind, error, traceback)
+
+    def _enter(self, url: str) -> Lease:
+        self._held = _hold(url, self._thread, self._lease_s)
+        return self._held.__enter__()
+
+    def _read_url(self) -> str:
+        saver: Any = self._saver
+        if self._family.is_postgres:
+            is_single = hasattr(saver.conn, "info")
+            with nullcontext(saver.conn) if is_single else saver.conn.connection() as connection:
+                return build_postgres_url(connection.info)
+        saver.setup()
+        with saver.lock:
+            return build_sqlite_url(saver.conn.execute(SELECT_FILE).fetchone())
+
+    async def _read_url_async(self) -> str:
+        saver: Any = self._saver
+        if self._family.is_postgres:
+            is_single = hasattr(saver.conn, "info")
+            async with nullcontext(saver.conn) if is_single else saver.conn.connection() as connection:
+                return build_postgres_url(connection.info)
+        await saver.setup()
+        async with saver.lock:
+            return build_sqlite_url(next(iter(await saver.conn.execute_fetchall(SELECT_FILE)), None))
+
+
+def hold_thread(saver: BaseCheckpointSaver[Any], thread: str, *, lease_s: float = leases.TTL_S) -> ThreadHold:
+    """Hold a thread: during `with` (or `async with`), yield a saver that alone writes to it.
+
+    Compile the graph with the yielded saver. It writes with the given saver, into the same tables; each write is a
+    transaction that first checks the lease, so that a process that lost the thread writes nothing more.
+
+    Args:
+        saver: LangGraph's saver for SQLite or PostgreSQL, sync or async. The lease is in its database, in tables whose
+            names begin with `takeover_`.
+        thread: id of the thread.
+        lease_s: how long others wait for a holder that no longer renews its lease, because it is suspended or on
+            another host; a process that died on this host loses it at once.
+
+    Raises ThreadHeldError, which names the holder, HandedOverError, ThreadNameError, UnsupportedSaverError and
+    LedgerUnavailableError; the saver's writes raise FencedError and ThreadNotHeldError.
+
+    Example:
+        >>> from langgraph.checkpoint.sqlite import SqliteSaver
+        >>> from langgraph.graph import START, MessagesState, StateGraph
+        >>> from langgraph_takeover.integrations import hold_thread
+        >>> chat = StateGraph(MessagesState).add_node("greet", lambda state: {"messages": "Hello."}).add_edge(START, "greet")
+        >>> with SqliteSaver.from_conn_string("chats.sqlite") as saver, hold_thread(saver, "chat-1") as held:
+        ...     end = chat.compile(checkpointer=held).invoke({}, {"configurable": {"thread_id": "chat-1"}})
+        >>> end["messages"][0].text
+        'Hello.'
+    """
+    return ThreadHold(saver, thread, lease_s)
+
+
+@contextmanager
+def _hold(url: str, thread: str, lease_s: float) -> Iterator[Lease]:
+    with share_ledger(url) as ledger:
+        lease = acquire(ledger, thread, ttl_s=lease_s)
+        try:
+            with lease.explain_fencing():
+                yield lease
+        finally:
+            # If the database is unavailable, the lease expires.
+            with suppress(LedgerUnavailableError):
+                lease.release()
+
+
+def _find_family(saver: Any) -> _Family:
+    bases = type(saver).__mro__
+    found = (_FAMILIES.get(f"{each.__module__}.{each.__qualname__}") for each in bases)
+    family = next(filter(None, found), None)
+    if family is None or any(each.__module__.startswith("langgraph_takeover.") for each in bases):
+        raise UnsupportedSaverError(
+            f"the writes of {type(saver).__name__} cannot be fenced (pass a SqliteSaver, AsyncSqliteSaver, "
+            "PostgresSaver or AsyncPostgresSaver of LangGraph's own packages)"
+        )
+    return family
