@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, cast, get_args
 
 from langchain_core.runnables import RunnableConfig
 
@@ -24,6 +24,8 @@ from langgraph_takeover.handoff.ledger import (
     stops,
 )
 from langgraph_takeover.handoff.records.record import RecordStore
+from langgraph_takeover.nodes.context.settings import SettingsError
+from langgraph_takeover.nodes.session.opening import Opening
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import (
     BASE_STATE,
@@ -31,6 +33,7 @@ from langgraph_takeover.nodes.session.snapshots import (
     build_owner_name,
     snapshot_directory_names,
 )
+from langgraph_takeover.nodes.session.workers import Workers, default_workers
 from langgraph_takeover.sandbox import remove_stale_resources
 from langgraph_takeover.sandbox.interface import (
     BackendName,
@@ -40,6 +43,8 @@ from langgraph_takeover.sandbox.interface import (
 from langgraph_takeover.sandbox.storage.removal import remove_tree, set_aside
 
 DATABASE_FILE = "takeover.sqlite"
+ParametersT = ParamSpec("ParametersT")
+ResultT = TypeVar("ResultT")
 _MAX_SNAPSHOT_S = 24 * 3600.0
 ThreadStatus = Literal[
     "empty", "running", "stopping", "stopped", "waiting", "finished", "handed_over", "failed"
@@ -78,13 +83,15 @@ class Home:
         ('fix-1',)
     """
 
-    def __init__(self, directory: Path, ledger: Ledger, saver: Saver) -> None:
+    def __init__(self, directory: Path, ledger: Ledger, saver: Saver, workers: Workers | None = None) -> None:
         self.directory = directory
         self.ledger = ledger
         self.saver = saver
         """Read-only; `open_run` provides one that can write."""
         self.records = RecordStore(directory / "records")
         self.snapshot_directory = directory / "snapshots"
+        self.workers = workers or default_workers()
+        """The threads in which asynchronous runs do what would block their event loop."""
 
     @contextmanager
     def open_session(
@@ -103,16 +110,47 @@ class Home:
         leases.check_thread(thread)
         own = sandbox.model_copy(update={"owner": build_owner_name(sandbox.owner, self.ledger, thread)})
         lease = acquire(self.ledger, thread, place=f"{own.backend} {own.owner}", ttl_s=lease_s)
-        session = Session(lease, own, self.records, self.snapshot_directory, snapshot_every=snapshot_every)
+        session = Session(
+            lease,
+            own,
+            self.records,
+            self.snapshot_directory,
+            snapshot_every=snapshot_every,
+            workers=self.workers,
+        )
         try:
             with contextlib.suppress(
                 SandboxUnavailableError
             ):  # a caller that needs a sandbox gets the error later
                 _stop_stale_sandbox(lease.previous_place)
-            with open_saver(self.ledger, lease) as saver, session.explain_fencing(), session.stop.explain():
+            with (
+                open_saver(self.ledger, lease, self.workers) as saver,
+                session.explain_fencing(),
+                session.stop.explain(),
+            ):
                 yield session, saver
         finally:
             session.close()
+
+    async def acall(
+        self,
+        function: Callable[ParametersT, ResultT],
+        *arguments: ParametersT.args,
+        **named: ParametersT.kwargs,
+    ) -> ResultT:
+        """Return what a blocking function of this package returns, called in a thread of the home.
+
+        It takes one of `workers` until it ends; chat models inside are awaited in this event loop. A cancelled task does
+        not end it: `stop` ends a run.
+
+        Example:
+            >>> async def list_threads():
+            ...     async with open_home("work") as home:
+            ...         return await home.acall(home.threads)
+            >>> asyncio.run(list_threads())
+            ()
+        """
+        return await self.workers.run("command", lambda: function(*arguments, **named))
 
     def history(self, thread: str) -> list[CheckpointInfo]:
         """List the thread's checkpoints, newest first, forks included. Raises ThreadNotFoundError and ThreadNameError."""
@@ -197,12 +235,14 @@ class Home:
         return f"known threads: {shown}" if known else f"{self.directory} has no other thread"
 
 
-@contextmanager
-def open_home(directory: str | Path, database: str | None = None) -> Iterator[Home]:
-    """Open the home in a directory; create it if it is missing.
+def open_home(
+    directory: str | Path, database: str | None = None, *, workers: int | None = None
+) -> Opening[Home]:
+    """Open the home in a directory, by `with` or `async with`; create it if it is missing.
 
-    `database` is a URL, such as `postgresql://user@host/name`; default: an SQLite file in the directory.
-    Raises LedgerUnavailableError.
+    `database` is a URL, such as `postgresql://user@host/name`; default: an SQLite file in the directory. `workers` is the
+    number of commands, edits and tools that asynchronous runs execute at once; default: four more than there are cores,
+    at most 32. Raises LedgerUnavailableError and SettingsError.
 
     Example:
         >>> from langgraph_takeover import open_home
@@ -210,16 +250,24 @@ def open_home(directory: str | Path, database: str | None = None) -> Iterator[Ho
         ...     home.threads()
         ()
     """
-    path = Path(directory)
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise SettingsError(f"workers: invalid number {workers!r:.60} (pass 1 or more)")
+    threads = Workers(workers)
+    return Opening(_open_home(Path(directory), database, threads), threads)
+
+
+@contextmanager
+def _open_home(path: Path, database: str | None, workers: Workers) -> Iterator[Home]:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LedgerUnavailableError(f"{path}: {error.strerror} (pass a writable directory)") from error
     ledger = Ledger(database or f"sqlite:///{path.absolute() / DATABASE_FILE}")
     try:
-        with open_saver(ledger) as saver:
-            yield Home(path, ledger, saver)
+        with open_saver(ledger, workers=workers) as saver:
+            yield Home(path, ledger, saver, workers)
     finally:
+        workers.close()
         ledger.close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import operator
 import threading
 from collections.abc import Awaitable, Callable, Collection
@@ -130,7 +129,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
     ) -> ToolResult:
         if request.tool_call["name"] not in self._names:
             return await handler(request)
-        return await asyncio.to_thread(self._call_once, request)
+        return await self._work.run_blocking(lambda: self._call_once(request))
 
     @hook_config(can_jump_to=["end"])
     def before_model(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
