@@ -9,20 +9,22 @@ threads. The third part cancels all tasks in the middle of their steps.
 from __future__ import annotations
 
 import asyncio
+import os
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-if __package__ in (None, ""):
-    # Import from the checkout, unless PYTHONPATH names another one.
-    sys.path.append(str(Path(__file__).resolve().parents[1]))
+# Import from the checkout, unless PYTHONPATH names another one to compare with.
+sys.path.insert(
+    1 if "PYTHONPATH" not in os.environ else len(sys.path), str(Path(__file__).resolve().parents[1])
+)
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
@@ -43,7 +45,7 @@ python benchmarks/async_runs.py --runs 20 --rounds 1 --json
 
 
 class WaitingModel(BaseChatModel):
-    """Requests the same command in each of `steps` replies, after `reply_s` seconds."""
+    """Replies `steps` times, each after `reply_s` seconds: with the same command, at last with the end."""
 
     command: str
     steps: int
@@ -62,7 +64,7 @@ class WaitingModel(BaseChatModel):
         return self._reply(messages)
 
     def _reply(self, messages: list[Any]) -> ChatResult:
-        is_done = sum(each.type == "ai" for each in messages) >= self.steps
+        is_done = sum(each.type == "ai" for each in messages) + 1 >= self.steps
         text = "<finish>Done.</finish>" if is_done else f"```bash\n{self.command}\n```"
         usage: Any = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
         return ChatResult(generations=[ChatGeneration(message=AIMessage(text, usage_metadata=usage))])
@@ -87,7 +89,7 @@ class Size(NamedTuple):
 
 
 @contextmanager
-def _open_runs(directory: Path, spec: SandboxSpec, size: Size) -> Any:
+def _open_runs(directory: Path, spec: SandboxSpec, size: Size) -> Iterator[list[Run]]:
     """Open a home and its runs, each at its first call of the model, in a started sandbox."""
     model = WaitingModel(command=size.command, steps=size.steps, reply_s=size.reply_s)
     with ExitStack() as stack, ThreadPoolExecutor(4) as pool:
@@ -118,10 +120,7 @@ async def _measure_loop(work: Callable[[], Awaitable[Any]]) -> Timing:
 
     probing = asyncio.create_task(probe())
     started = time.perf_counter()
-    open("/tmp/w/async-tmp/go", "w").close()
-    cpu = time.process_time()
     await work()
-    print("cpu", time.process_time() - cpu)
     seconds = time.perf_counter() - started
     probing.cancel()
     return Timing(seconds, lags, most_threads)
@@ -150,7 +149,7 @@ def _time_cancellation(directory: Path, spec: SandboxSpec, size: Size) -> Timing
 
     async def cancel_all() -> Timing:
         tasks = [asyncio.create_task(run.agent.ainvoke(None, **run.options)) for run in runs]
-        await asyncio.sleep(2.5 * size.reply_s)
+        await asyncio.sleep(1.5 * size.reply_s + 1)
 
         async def cancel() -> None:
             for task in tasks:
@@ -164,63 +163,102 @@ def _time_cancellation(directory: Path, spec: SandboxSpec, size: Size) -> Timing
 
 
 def _quantile(values: list[float], share: float) -> float:
-    return sorted(values)[min(int(len(values) * share), len(values) - 1)] if values else 0.0
+    """Return a quantile of seconds, in milliseconds."""
+    return 1000 * sorted(values)[min(int(len(values) * share), len(values) - 1)]
 
 
-def measure(
-    rounds: int, waiting: Size, acting: Size, threads: int, spec: SandboxSpec, root: Path
-) -> list[Figure]:
-    """Return the figures of all parts, medians over the rounds."""
-    loops, effects, pools, cancelled = [], [], [], []
-    for number in range(rounds):
-        print_progress(f"round {number + 1} of {rounds}")
-        loops.append(_time_tasks(root / f"waiting{number}", spec, waiting))
-        effects.append(_time_tasks(root / f"acting{number}", spec, acting).seconds)
-        pools.append(_time_threads(root / f"pool{number}", spec, acting, threads))
-        cancelled.append(_time_cancellation(root / f"cancel{number}", spec, waiting))
-    ideal = (waiting.steps + 1) * waiting.reply_s
-    seconds = statistics.median(each.seconds for each in loops)
-    lags = [lag for each in (*loops, *cancelled) for lag in each.lags]
-    ratio = statistics.median(task / pool for task, pool in zip(effects, pools, strict=True))
+class Round(NamedTuple):
+    """The measurements of one round."""
+
+    idle_lags: list[float]
+    waiting: Timing
+    acting: Timing
+    pool_s: float
+    cancelled: Timing
+
+
+def _measure_round(root: Path, spec: SandboxSpec, waiting: Size, acting: Size, threads: int) -> Round:
+    idle = asyncio.run(_measure_loop(lambda: asyncio.sleep(2)))
+    sleeping = waiting._replace(command="sleep 60")
+    return Round(
+        idle_lags=idle.lags,
+        waiting=_time_tasks(root / "waiting", spec, waiting),
+        acting=_time_tasks(root / "acting", spec, acting),
+        pool_s=_time_threads(root / "pool", spec, acting, threads),
+        cancelled=_time_cancellation(root / "cancelled", spec, sleeping),
+    )
+
+
+def _build_figures(rounds: list[Round], waiting: Size, acting: Size, threads: int) -> list[Figure]:
+    ideal_s = waiting.steps * waiting.reply_s
+    lags = [lag for each in rounds for lag in (*each.waiting.lags, *each.cancelled.lags)]
+    idle = [lag for each in rounds for lag in each.idle_lags]
     steps = acting.runs * acting.steps
-    name = f"{waiting.runs} runs of {waiting.steps} steps without effects"
     return [
-        Figure(name, seconds, "s"),
-        Figure("its ratio to the model's own time", seconds / ideal, "x"),
-        Figure("threads meanwhile, at most", max(each.threads for each in loops), ""),
-        Figure("lag of the loop, p50, cancellation included", 1000 * _quantile(lags, 0.5), "ms"),
-        Figure("lag of the loop, p99, cancellation included", 1000 * _quantile(lags, 0.99), "ms"),
-        Figure("steps with a snapshot, in the loop", steps / statistics.median(effects), "/s"),
-        Figure(f"steps with a snapshot, in {threads} threads", steps / statistics.median(pools), "/s"),
-        Figure("time in the loop, relative to the threads", ratio, "x"),
-        Figure("cancellation of all runs", statistics.median(each.seconds for each in cancelled), "s"),
+        Figure(
+            f"{waiting.runs} runs of {waiting.steps} steps without effects",
+            "s",
+            statistics.median(each.waiting.seconds for each in rounds),
+            ideal_s,
+            "the model alone",
+            Goal(2.5, "ratio"),
+        ),
+        *(
+            Figure(
+                f"lag of the loop, {name}",
+                "ms",
+                _quantile(lags, share),
+                _quantile(idle, share),
+                "idle loop",
+                goal,
+            )
+            for name, share, goal in (("p50", 0.5, None), ("p99", 0.99, Goal(50)))
+        ),
+        Figure("threads of the process at most", "", max(each.waiting.threads for each in rounds)),
+        Figure(
+            f"{acting.runs} runs of {acting.steps} steps with a snapshot",
+            "steps/s",
+            statistics.median(steps / each.acting.seconds for each in rounds),
+            statistics.median(steps / each.pool_s for each in rounds),
+            f"{threads} threads",
+            Goal(0.8, "ratio", at_least=True),
+            paired=statistics.median(each.pool_s / each.acting.seconds for each in rounds),
+        ),
+        Figure(
+            f"end of {waiting.runs} cancelled runs, each in a command",
+            "s",
+            statistics.median(each.cancelled.seconds for each in rounds),
+        ),
     ]
 
 
-if __name__ == "__main__":
-    root = Path(tempfile.mkdtemp())
-    bed = make_testbed(root / "repo", 100)
-    spec = SandboxSpec(backend=sandbox.default_backend(allow_process=True), directory=bed.directory)
-    mode = sys.argv[1]
-    n = int(sys.argv[2])
-    if mode == "wait":
-        t = _time_tasks(root / "h", spec, Size(n, 10, 1.0, "ls"))
-        print(
-            t.seconds,
-            "p50",
-            _quantile(t.lags, 0.5),
-            "p99",
-            _quantile(t.lags, 0.99),
-            max(t.lags),
-            len(t.lags),
-            "threads",
-            t.threads,
+def main(
+    runs: Annotated[int, typer.Option(min=1, help="Number of runs at once.")] = 100,
+    steps: Annotated[int, typer.Option(min=3, help="Steps of a run without effects.")] = 10,
+    reply_s: Annotated[float, typer.Option(min=0.01, help="Seconds per reply of the model.")] = 1.0,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of the synchronous runs.")] = 6,
+    files: Annotated[int, typer.Option(min=1, help="Files of the repository.")] = 100,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds; figures are medians.")] = 3,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
+    ] = False,
+) -> None:
+    """Measure runs in one event loop: time, lag, throughput, cancellation."""
+    waiting = Size(runs, steps, reply_s, "ls")
+    acting = Size(max(runs // 5, 1), steps, 0.0, "date +%N >> new.txt")
+    measured = []
+    with tempfile.TemporaryDirectory() as temporary:
+        bed = make_testbed(Path(temporary) / "repository", files)
+        spec = SandboxSpec(
+            backend=sandbox.default_backend(allow_process=True), directory=bed.directory, owner="benchmark"
         )
-    elif mode == "act":
-        t = _time_tasks(root / "h", spec, Size(n, 5, 0.0, "date +%N >> new.txt"))
-        print(t.seconds, "p99", _quantile(t.lags, 0.99), "threads", t.threads)
-    elif mode == "pool":
-        print(_time_threads(root / "h", spec, Size(n, 5, 0.0, "date +%N >> new.txt"), int(sys.argv[3])))
-    elif mode == "cancel":
-        t = _time_cancellation(root / "h", spec, Size(n, 10, 1.0, "sleep 30"))
-        print(t.seconds, "p99", _quantile(t.lags, 0.99), max(t.lags), len(t.lags))
+        for number in range(rounds):
+            print_progress(f"round {number + 1} of {rounds}")
+            root = Path(temporary) / f"round-{number}"
+            measured.append(_measure_round(root, spec, waiting, acting, threads))
+    title = f"medians of {format_count(rounds, 'round')}; {spec.backend} sandboxes, {os.cpu_count()} cores"
+    print_figures(title, _build_figures(measured, waiting, acting, threads), as_json=as_json)
+
+
+if __name__ == "__main__":
+    run_command(main, _EPILOG)

@@ -99,7 +99,7 @@ class BackendSandbox:
 
     def run(self, command: str, *, timeout_s: float) -> ExecResult:
         watch = self._backend.watch
-        is_over_limit = (lambda: False) if watch is None else watch.is_over_limit
+        is_over_limit: Callable[[], bool] = watch.is_over_limit if watch else bool
         if watch is not None:
             watch.begin()
         self._is_ended, self._is_running = False, True
