@@ -19,18 +19,19 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 # Import from the checkout, unless PYTHONPATH names another one to compare with.
 sys.path.insert(
     1 if "PYTHONPATH" not in os.environ else len(sys.path), str(Path(__file__).resolve().parents[1])
 )
 
+import typer
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
-from benchmarks.figures import Figure, print_progress
+from benchmarks.figures import Figure, Goal, format_count, print_figures, print_progress, run_command
 from benchmarks.testbed import make_testbed
 from langgraph_takeover import Home, Run, open_home, open_run, sandbox
 from langgraph_takeover.sandbox.interface import SandboxSpec
