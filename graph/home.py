@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, cast, get_args
+from typing import Literal, ParamSpec, TypeVar, cast, get_args
 
-from langchain_core.runnables import RunnableConfig
-
-from langgraph_takeover.graph.checkpoints.inspection import is_waiting
+from langgraph_takeover.graph.checkpoints.inspection import (
+    CheckpointInfo,
+    describe_checkpoint,
+    is_waiting,
+    thread_config,
+)
 from langgraph_takeover.graph.checkpoints.savers import Saver, open_saver
 from langgraph_takeover.graph.errors import ThreadNotFoundError
 from langgraph_takeover.graph.outcome import get_run_status
@@ -50,27 +53,6 @@ ThreadStatus = Literal[
     "empty", "running", "stopping", "stopped", "waiting", "finished", "handed_over", "failed"
 ]
 """What happens on a thread: `RunStatus`, and `running` or `stopping` while a process holds it, and `empty` before that."""
-
-
-class CheckpointInfo(NamedTuple):
-    """One checkpoint of a thread.
-
-    Example:
-        >>> newest = home.history("fix-1")[0]
-        >>> newest.next, newest.is_restorable
-        ((), True)
-    """
-
-    checkpoint: str
-    parent: str | None
-    step: int
-    """Number of model replies before it."""
-    next: tuple[str, ...]
-    """The nodes that run next."""
-    state_id: str
-    is_restorable: bool
-    """Whether its sandbox state has a snapshot."""
-    created_at: str
 
 
 class Home:
@@ -144,6 +126,7 @@ class Home:
         not end it: `stop` ends a run.
 
         Example:
+            >>> import asyncio
             >>> async def list_threads():
             ...     async with open_home("work") as home:
             ...         return await home.acall(home.threads)
@@ -156,7 +139,7 @@ class Home:
         """List the thread's checkpoints, newest first, forks included. Raises ThreadNotFoundError and ThreadNameError."""
         leases.check_thread(thread)
         kept = snapshots.list_state_ids(self.ledger, thread) | {BASE_STATE}
-        found = [_checkpoint_info(each, kept) for each in self.saver.list(_config(thread))]
+        found = [describe_checkpoint(each, kept) for each in self.saver.list(thread_config(thread))]
         if not found:
             raise ThreadNotFoundError(
                 f"thread not found: {thread!r} ({self._describe_other_threads(thread)})"
@@ -204,7 +187,7 @@ class Home:
         self.require_thread(thread)
         if leases.is_held(self.ledger, thread):
             return "stopping" if stops.read_stop(self.ledger, thread) else "running"
-        stored = self.saver.get_tuple(_config(thread))
+        stored = self.saver.get_tuple(thread_config(thread))
         if stored is None:
             return "empty"
         values = stored.checkpoint["channel_values"]
@@ -269,25 +252,6 @@ def _open_home(path: Path, database: str | None, workers: Workers) -> Iterator[H
     finally:
         workers.close()
         ledger.close()
-
-
-def _checkpoint_info(stored: Any, restorable: frozenset[str]) -> CheckpointInfo:
-    values = stored.checkpoint["channel_values"]
-    state_id = values.get("sandbox_state") or BASE_STATE
-    prefix = "branch:to:"
-    return CheckpointInfo(
-        checkpoint=stored.config["configurable"]["checkpoint_id"],
-        parent=stored.parent_config["configurable"]["checkpoint_id"] if stored.parent_config else None,
-        step=values.get("steps", 0),
-        next=tuple(sorted(name.removeprefix(prefix) for name in values if name.startswith(prefix))),
-        state_id=state_id,
-        is_restorable=state_id in restorable,
-        created_at=stored.checkpoint["ts"],
-    )
-
-
-def _config(thread: str) -> RunnableConfig:
-    return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
 
 
 def _stop_stale_sandbox(location: str) -> None:

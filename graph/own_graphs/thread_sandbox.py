@@ -160,6 +160,7 @@ class ThreadSandbox:
         If the task is cancelled, the running command is ended, and the act is undone when the node runs again.
 
         Example:
+            >>> import asyncio
             >>> async def read_note():
             ...     async with open_sandbox(home, "own-graph", sandbox=sandbox_spec) as work:
             ...         return await work.aact("read", lambda box: box.cwd(), state=None, effects="nothing")

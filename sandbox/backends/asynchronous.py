@@ -35,6 +35,7 @@ class AsyncSandbox:
         executor: threads to work in; by default one of its own.
 
     Example:
+        >>> import asyncio
         >>> from langgraph_takeover.sandbox import AsyncSandbox
         >>> async def list_changes():
         ...     async with await AsyncSandbox.start(sandbox_spec) as sandbox:
