@@ -28,7 +28,7 @@ from langgraph_takeover.handoff.ledger import (
 )
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.nodes.context.settings import SettingsError
-from langgraph_takeover.nodes.session.opening import Opening
+from langgraph_takeover.nodes.session.openable_context import OpenableContext
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import (
     BASE_STATE,
@@ -220,7 +220,7 @@ class Home:
 
 def open_home(
     directory: str | Path, database: str | None = None, *, workers: int | None = None
-) -> Opening[Home]:
+) -> OpenableContext[Home]:
     """Open the home in a directory, by `with` or `async with`; create it if it is missing.
 
     `database` is a URL, such as `postgresql://user@host/name`; default: an SQLite file in the directory. `workers` is the
@@ -236,7 +236,7 @@ def open_home(
     if workers is not None and (not isinstance(workers, int) or workers < 1):
         raise SettingsError(f"workers: invalid number {workers!r:.60} (pass 1 or more)")
     threads = Workers(workers)
-    return Opening(_open_home(Path(directory), database, threads), threads)
+    return OpenableContext(_open_home(Path(directory), database, threads), threads)
 
 
 @contextmanager

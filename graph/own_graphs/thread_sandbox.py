@@ -16,7 +16,7 @@ from langgraph_takeover.graph.home import Home
 from langgraph_takeover.handoff.ledger import leases
 from langgraph_takeover.handoff.ledger.effects import EffectKey
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
-from langgraph_takeover.nodes.session.opening import Opening
+from langgraph_takeover.nodes.session.openable_context import OpenableContext
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE, SnapshotEvery
 from langgraph_takeover.sandbox.interface import (
@@ -203,7 +203,7 @@ def open_sandbox(
     sandbox: SandboxSpec,
     snapshot_every: SnapshotEvery = "step",
     lease_s: float = leases.TTL_S,
-) -> Opening[ThreadSandbox]:
+) -> OpenableContext[ThreadSandbox]:
     """Hold a thread, by `with` or `async with`, and yield its sandbox for the nodes of any graph; it ends with the block.
 
     With `snapshot_every="step"`, the default, every act that may have changed something is saved. `lease_s` is how long
@@ -217,7 +217,7 @@ def open_sandbox(
         ...     print(done.value, [change.path for change in done.changes], work.enter(done.state).read_file("new.txt"))
         0 ['new.txt'] b'1\\n'
     """
-    return Opening(_open_sandbox(home, thread, sandbox, snapshot_every, lease_s), home.workers)
+    return OpenableContext(_open_sandbox(home, thread, sandbox, snapshot_every, lease_s), home.workers)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from langgraph_takeover.nodes.context.settings import (
     SettingsError,
     build_agent_config,
 )
-from langgraph_takeover.nodes.session.opening import Opening
+from langgraph_takeover.nodes.session.openable_context import OpenableContext
 from langgraph_takeover.nodes.session.snapshots import SnapshotEvery
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
@@ -46,7 +46,7 @@ def open_run(
     on_progress: ProgressCallback | None = None,
     delegation: Delegation | None = None,
     **settings: Unpack[OpenRunSettings],
-) -> Opening[Run]:
+) -> OpenableContext[Run]:
     """Hold the lease of a thread, by `with` or `async with`, and yield the `Run` that works on it.
 
     Pass `model` for one agent or `agents` for a team. `settings` are the fields of `AgentConfig` (protocol, policy,
@@ -65,7 +65,7 @@ def open_run(
     opening = _open_run(
         home, thread, sandbox, options, {**settings}, model=model, agents=agents, model_name=model_name
     )
-    return Opening(opening, home.workers)
+    return OpenableContext(opening, home.workers)
 
 
 class _RunOptions(NamedTuple):

@@ -18,7 +18,7 @@ from langgraph_takeover.sandbox.interface import TakeoverError
 ResultT = TypeVar("ResultT")
 WorkKind = Literal["quick", "command", "lifecycle"]
 """What a thread does: check and store; work in a sandbox; start and end runs."""
-_QUICK_THREADS, _LIFECYCLE_THREADS = 4, 4
+_QUICK_THREADS, _LIFECYCLE_THREADS = 2, 4
 
 
 class Workers:

@@ -12,7 +12,7 @@ from langgraph_takeover.nodes.session.workers import Workers
 ValueT = TypeVar("ValueT")
 
 
-class Opening(Generic[ValueT]):
+class OpenableContext(Generic[ValueT]):
     """Something to open, once: `with` blocks; `async with` opens and closes it in a thread.
 
     If the task is cancelled while it opens, it is closed before the task ends.
