@@ -36,7 +36,7 @@ from langgraph_takeover.handoff.agents import find_adapter
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter, Launch
 from langgraph_takeover.handoff.interop.sessions import make_replacement, move_texts
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
-from langgraph_takeover.nodes.external.conversation import OpenableContext, build_record_opening
+from langgraph_takeover.nodes.external.conversation import Opening, build_record_opening
 from langgraph_takeover.sandbox.backends.checkouts import write_checkout
 from langgraph_takeover.sandbox.interface import Frozen
 from langgraph_takeover.sandbox.storage.removal import is_directory, remove_tree
@@ -144,7 +144,7 @@ class _Plan(NamedTuple):
 
 def _create_everything(
     plan: _Plan, save: Callable[[Manifest], None]
-) -> tuple[OpenableContext, str, tuple[Path, ...]]:
+) -> tuple[Opening, str, tuple[Path, ...]]:
     """Create the checkout and the session's files; return the opening, the first message and the files."""
     manifest = Manifest(
         record=plan.record.id,
@@ -270,7 +270,7 @@ def _move_record(record: HandoffRecord, target: Path) -> HandoffRecord:
     )
 
 
-def _write_prompt(staging: Path, target: Path, notes: str, opening: OpenableContext) -> str:
+def _write_prompt(staging: Path, target: Path, notes: str, opening: Opening) -> str:
     """Write the files that the agent reads to the checkout, where git does not see them; return its first message."""
     for name, text in opening.event_files.items():
         create_file(staging / Path(name).relative_to(target), text)
