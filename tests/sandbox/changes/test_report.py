@@ -111,7 +111,7 @@ def test_each_directory_of_many_deep_layers_is_listed_once(tmp_path: Path) -> No
     finally:
         sys.setprofile(None)
     assert len(changes) == 600
-    # 30 layers of 100 directories and 20 files each. OpenableContext each directory from the root would need over 150,000 calls.
+    # 30 layers of 100 directories and 20 files each. Opening each directory from the root would need over 150,000 calls.
     assert calls["open"] < 30_000
 
 
