@@ -30,6 +30,7 @@ SIZES = {
     "handoffs": (["--handoffs", "2000"], ["--handoffs", "80", "--processes", "4"]),
     "external_agents": (["--rounds", "5"], ["--rounds", "1", "--steps", "3", "--files", "200"]),
     "telemetry": (["--rounds", "5"], ["--rounds", "1", "--steps", "5", "--repetitions", "1000"]),
+    "async_runs": (["--rounds", "3"], ["--rounds", "1", "--runs", "10", "--steps", "3", "--reply-s", "0.2"]),
     "time_shares": (["--steps", "300"], ["--steps", "20", "--snapshots", "2", "--files", "200"]),
 }
 """The options of each benchmark, in a full run and in a quick run."""

@@ -11,26 +11,23 @@ from langchain_openai import ChatOpenAI
 
 from langgraph_takeover import Home, Outcome, open_home, open_run
 
-TASK_INPUT = {"task": {"id": TASK.id, "prompt": TASK.prompt}}
-
 
 async def stream_run(home: Home, **agent: object) -> Outcome:
-    with open_run(home, "streamed", **agent) as run:
-        async for progress in run.agent.astream(TASK_INPUT, **run.options, stream_mode="custom"):
+    async with open_run(home, "streamed", **agent) as run:
+        task = {"task": {"id": TASK.id, "prompt": TASK.prompt}}
+        async for progress in run.agent.astream(task, **run.options, stream_mode="custom"):
             print(run.thread, progress["step"], progress["event"])
-        return await asyncio.to_thread(run.outcome)
+        return await run.aoutcome()
 
 
 async def await_run(home: Home, **agent: object) -> Outcome:
-    with open_run(home, "awaited", **agent) as run:
-        state = await run.agent.ainvoke(TASK_INPUT, **run.options)
-        print(run.thread, state["steps"], state["stop_reason"])
-        return await asyncio.to_thread(run.outcome)
+    async with open_run(home, "awaited", **agent) as run:
+        return await run.astart(TASK.id, TASK.prompt)
 
 
 async def main(directory: str) -> None:
     agent = {"model": ChatOpenAI(model="gpt-5"), "sandbox": sandbox_spec(directory)}
-    with open_home(directory) as home:
+    async with open_home(directory, workers=4) as home:
         for outcome in await asyncio.gather(stream_run(home, **agent), await_run(home, **agent)):
             print(f"{outcome.thread}: {outcome.stop_reason} after {outcome.steps} steps\n{outcome.patch}")
 

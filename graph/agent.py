@@ -13,6 +13,7 @@ from langgraph_takeover.handoff.trace.events import UNREADABLE
 from langgraph_takeover.nodes.agent.external import agent
 from langgraph_takeover.nodes.agent.interruption import handoff, interruption
 from langgraph_takeover.nodes.agent.lifecycle import begin, finish
+from langgraph_takeover.nodes.agent.steps import Node, NodeRunnable
 from langgraph_takeover.nodes.agent.takeover import confirm, receive
 from langgraph_takeover.nodes.agent.think import think
 from langgraph_takeover.nodes.context.settings import AgentContext
@@ -26,7 +27,6 @@ from langgraph_takeover.nodes.tools.shell import shell
 
 Checkpointer = BaseCheckpointSaver[str] | None
 Graph = CompiledStateGraph[AgentState, Any, Any, Any]
-Node = Callable[..., AgentState]
 NodeWrapper = Callable[[Node], Node]
 NextNode = Literal[
     "think", "shell", "editor", "tool", "delegate", "handoff", "finish", "interruption", "__end__"
@@ -84,7 +84,7 @@ def _build_graph(
         AgentState, context_schema=context_schema, input_schema=input_schema
     )
     for node in (*first, think, agent, shell, editor, tool, delegate, handoff, finish, interruption):
-        graph.add_node(node.__name__, wrap(node))
+        add_node(graph, node.__name__, wrap(node))
     graph.add_edge(START, first[0].__name__)
     graph.add_conditional_edges("think", route_reply)
     for acting in ("shell", "editor", "tool", "delegate"):
@@ -94,6 +94,12 @@ def _build_graph(
     graph.add_edge("finish", END)
     graph.add_conditional_edges("interruption", route_after_interruption)
     return graph
+
+
+def add_node(graph: StateGraph[AgentState, Any, Any, Any], name: str, node: Node) -> None:
+    """Add a node that runs in threads and in event loops."""
+    runnable = NodeRunnable(node, name)
+    graph.add_node(name, runnable, input_schema=runnable.input_schema_hint)
 
 
 def route_after_receive(state: AgentState) -> Literal["confirm", "think", "__end__"]:

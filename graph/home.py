@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Literal, ParamSpec, TypeVar, cast, get_args
 
-from langchain_core.runnables import RunnableConfig
-
-from langgraph_takeover.graph.checkpoints.inspection import is_waiting
+from langgraph_takeover.graph.checkpoints.inspection import (
+    CheckpointInfo,
+    describe_checkpoint,
+    is_waiting,
+    thread_config,
+)
 from langgraph_takeover.graph.checkpoints.savers import Saver, open_saver
 from langgraph_takeover.graph.errors import ThreadNotFoundError
 from langgraph_takeover.graph.outcome import get_run_status
@@ -24,6 +27,8 @@ from langgraph_takeover.handoff.ledger import (
     stops,
 )
 from langgraph_takeover.handoff.records.record import RecordStore
+from langgraph_takeover.nodes.context.settings import SettingsError
+from langgraph_takeover.nodes.session.openable_context import OpenableContext
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import (
     BASE_STATE,
@@ -31,6 +36,7 @@ from langgraph_takeover.nodes.session.snapshots import (
     build_owner_name,
     snapshot_directory_names,
 )
+from langgraph_takeover.nodes.session.workers import Workers, default_workers
 from langgraph_takeover.sandbox import remove_stale_resources
 from langgraph_takeover.sandbox.interface import (
     BackendName,
@@ -40,32 +46,13 @@ from langgraph_takeover.sandbox.interface import (
 from langgraph_takeover.sandbox.storage.removal import remove_tree, set_aside
 
 DATABASE_FILE = "takeover.sqlite"
+ParametersT = ParamSpec("ParametersT")
+ResultT = TypeVar("ResultT")
 _MAX_SNAPSHOT_S = 24 * 3600.0
 ThreadStatus = Literal[
     "empty", "running", "stopping", "stopped", "waiting", "finished", "handed_over", "failed"
 ]
 """What happens on a thread: `RunStatus`, and `running` or `stopping` while a process holds it, and `empty` before that."""
-
-
-class CheckpointInfo(NamedTuple):
-    """One checkpoint of a thread.
-
-    Example:
-        >>> newest = home.history("fix-1")[0]
-        >>> newest.next, newest.is_restorable
-        ((), True)
-    """
-
-    checkpoint: str
-    parent: str | None
-    step: int
-    """Number of model replies before it."""
-    next: tuple[str, ...]
-    """The nodes that run next."""
-    state_id: str
-    is_restorable: bool
-    """Whether its sandbox state has a snapshot."""
-    created_at: str
 
 
 class Home:
@@ -78,13 +65,15 @@ class Home:
         ('fix-1',)
     """
 
-    def __init__(self, directory: Path, ledger: Ledger, saver: Saver) -> None:
+    def __init__(self, directory: Path, ledger: Ledger, saver: Saver, workers: Workers | None = None) -> None:
         self.directory = directory
         self.ledger = ledger
         self.saver = saver
         """Read-only; `open_run` provides one that can write."""
         self.records = RecordStore(directory / "records")
         self.snapshot_directory = directory / "snapshots"
+        self.workers = workers or default_workers()
+        """The threads in which asynchronous runs do what would block their event loop."""
 
     @contextmanager
     def open_session(
@@ -103,22 +92,54 @@ class Home:
         leases.check_thread(thread)
         own = sandbox.model_copy(update={"owner": build_owner_name(sandbox.owner, self.ledger, thread)})
         lease = acquire(self.ledger, thread, place=f"{own.backend} {own.owner}", ttl_s=lease_s)
-        session = Session(lease, own, self.records, self.snapshot_directory, snapshot_every=snapshot_every)
+        session = Session(
+            lease,
+            own,
+            self.records,
+            self.snapshot_directory,
+            snapshot_every=snapshot_every,
+            workers=self.workers,
+        )
         try:
             with contextlib.suppress(
                 SandboxUnavailableError
             ):  # a caller that needs a sandbox gets the error later
                 _stop_stale_sandbox(lease.previous_place)
-            with open_saver(self.ledger, lease) as saver, session.explain_fencing(), session.stop.explain():
+            with (
+                open_saver(self.ledger, lease, self.workers) as saver,
+                session.explain_fencing(),
+                session.stop.explain(),
+            ):
                 yield session, saver
         finally:
             session.close()
+
+    async def acall(
+        self,
+        function: Callable[ParametersT, ResultT],
+        *arguments: ParametersT.args,
+        **named: ParametersT.kwargs,
+    ) -> ResultT:
+        """Return what a blocking function of this package returns, called in a thread of the home.
+
+        It takes one of `workers` until it ends; chat models inside are awaited in this event loop. A cancelled task does
+        not end it: `stop` ends a run.
+
+        Example:
+            >>> import asyncio
+            >>> async def list_threads():
+            ...     async with open_home("work") as home:
+            ...         return await home.acall(home.threads)
+            >>> asyncio.run(list_threads())
+            ()
+        """
+        return await self.workers.run("command", lambda: function(*arguments, **named))
 
     def history(self, thread: str) -> list[CheckpointInfo]:
         """List the thread's checkpoints, newest first, forks included. Raises ThreadNotFoundError and ThreadNameError."""
         leases.check_thread(thread)
         kept = snapshots.list_state_ids(self.ledger, thread) | {BASE_STATE}
-        found = [_checkpoint_info(each, kept) for each in self.saver.list(_config(thread))]
+        found = [describe_checkpoint(each, kept) for each in self.saver.list(thread_config(thread))]
         if not found:
             raise ThreadNotFoundError(
                 f"thread not found: {thread!r} ({self._describe_other_threads(thread)})"
@@ -166,7 +187,7 @@ class Home:
         self.require_thread(thread)
         if leases.is_held(self.ledger, thread):
             return "stopping" if stops.read_stop(self.ledger, thread) else "running"
-        stored = self.saver.get_tuple(_config(thread))
+        stored = self.saver.get_tuple(thread_config(thread))
         if stored is None:
             return "empty"
         values = stored.checkpoint["channel_values"]
@@ -197,12 +218,14 @@ class Home:
         return f"known threads: {shown}" if known else f"{self.directory} has no other thread"
 
 
-@contextmanager
-def open_home(directory: str | Path, database: str | None = None) -> Iterator[Home]:
-    """Open the home in a directory; create it if it is missing.
+def open_home(
+    directory: str | Path, database: str | None = None, *, workers: int | None = None
+) -> OpenableContext[Home]:
+    """Open the home in a directory, by `with` or `async with`; create it if it is missing.
 
-    `database` is a URL, such as `postgresql://user@host/name`; default: an SQLite file in the directory.
-    Raises LedgerUnavailableError.
+    `database` is a URL, such as `postgresql://user@host/name`; default: an SQLite file in the directory. `workers` is the
+    number of commands, edits and tools that asynchronous runs execute at once; default: four more than there are cores,
+    at most 32. Raises LedgerUnavailableError and SettingsError.
 
     Example:
         >>> from langgraph_takeover import open_home
@@ -210,36 +233,25 @@ def open_home(directory: str | Path, database: str | None = None) -> Iterator[Ho
         ...     home.threads()
         ()
     """
-    path = Path(directory)
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise SettingsError(f"workers: invalid number {workers!r:.60} (pass 1 or more)")
+    threads = Workers(workers)
+    return OpenableContext(_open_home(Path(directory), database, threads), threads)
+
+
+@contextmanager
+def _open_home(path: Path, database: str | None, workers: Workers) -> Iterator[Home]:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LedgerUnavailableError(f"{path}: {error.strerror} (pass a writable directory)") from error
     ledger = Ledger(database or f"sqlite:///{path.absolute() / DATABASE_FILE}")
     try:
-        with open_saver(ledger) as saver:
-            yield Home(path, ledger, saver)
+        with open_saver(ledger, workers=workers) as saver:
+            yield Home(path, ledger, saver, workers)
     finally:
+        workers.close()
         ledger.close()
-
-
-def _checkpoint_info(stored: Any, restorable: frozenset[str]) -> CheckpointInfo:
-    values = stored.checkpoint["channel_values"]
-    state_id = values.get("sandbox_state") or BASE_STATE
-    prefix = "branch:to:"
-    return CheckpointInfo(
-        checkpoint=stored.config["configurable"]["checkpoint_id"],
-        parent=stored.parent_config["configurable"]["checkpoint_id"] if stored.parent_config else None,
-        step=values.get("steps", 0),
-        next=tuple(sorted(name.removeprefix(prefix) for name in values if name.startswith(prefix))),
-        state_id=state_id,
-        is_restorable=state_id in restorable,
-        created_at=stored.checkpoint["ts"],
-    )
-
-
-def _config(thread: str) -> RunnableConfig:
-    return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
 
 
 def _stop_stale_sandbox(location: str) -> None:

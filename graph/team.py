@@ -15,14 +15,15 @@ from langgraph_takeover.graph.agent import (
     Checkpointer,
     Graph,
     NextNode,
-    Node,
     NodeWrapper,
+    add_node,
     build_agent,
     build_takeover,
     route_action,
 )
 from langgraph_takeover.graph.checkpoints.inspection import GraphKind
 from langgraph_takeover.nodes.agent.lifecycle import begin
+from langgraph_takeover.nodes.agent.steps import Node, NodeSteps
 from langgraph_takeover.nodes.context.agents import Agent, Team, TeamSettings
 from langgraph_takeover.nodes.context.settings import (
     AgentContext,
@@ -93,7 +94,7 @@ def build_team_graph(
         AgentState, context_schema=context_schema, input_schema=input_schema
     )
     for name, node in NODES.items():
-        graph.add_node(name, wrap(_bind_acting_agent(node, team)))
+        add_node(graph, name, wrap(_bind_acting_agent(node, team)))
     graph.add_edge(START, "begin")
     graph.add_edge("begin", "think")
     graph.add_conditional_edges("think", route_after_think)
@@ -150,7 +151,7 @@ def _bind_acting_agent(node: Node, fixed_team: Team | None) -> Node:
     """Give a node the model and tools of the acting agent, and add the agent's name to its progress events."""
 
     @wraps(node)
-    def wrapper(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
+    def wrapper(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState | NodeSteps:
         context = get_agent_context(runtime)
         team = fixed_team or (context.member or get_member(runtime)).team
         member = team.find_member(state.get("agent", ""))

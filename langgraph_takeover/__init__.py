@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from langgraph_takeover.graph.agent import build_agent, build_takeover
+    from langgraph_takeover.graph.checkpoints.inspection import CheckpointInfo
     from langgraph_takeover.graph.delivery.delivery import Delivery, deliver
     from langgraph_takeover.graph.delivery.offer import hand_over
-    from langgraph_takeover.graph.home import CheckpointInfo, Home, open_home
+    from langgraph_takeover.graph.home import Home, open_home
     from langgraph_takeover.graph.outcome import Outcome, RunStatus
     from langgraph_takeover.graph.runs.api import open_run, resume, run, run_team, take_over
     from langgraph_takeover.graph.runs.delegation import Delegation
@@ -37,7 +38,7 @@ except PackageNotFoundError:  # a checkout that is not installed
 
 _MODULES = {
     "Agent": "nodes.context.agents",
-    "CheckpointInfo": "graph.home",
+    "CheckpointInfo": "graph.checkpoints.inspection",
     "Delegation": "graph.runs.delegation",
     "Delivery": "graph.delivery.delivery",
     "Envelope": "handoff.records.envelope",

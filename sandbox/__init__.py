@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langgraph_takeover.sandbox.interface import (
     OWNER_PATTERN,
@@ -32,7 +32,11 @@ from langgraph_takeover.sandbox.interface import (
 )
 from langgraph_takeover.sandbox.telemetry import start_span
 
+if TYPE_CHECKING:
+    from langgraph_takeover.sandbox.backends.asynchronous import AsyncSandbox
+
 __all__ = [
+    "AsyncSandbox",
     "BackendName",
     "ExecResult",
     "FileAccessError",
@@ -204,6 +208,13 @@ def _writable_directories(backend: BackendName, workspace: str) -> tuple[str, ..
 
 def _load_backend(name: BackendName) -> Any:
     return import_module(_MODULES[name])
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs asyncio when it is first used."""
+    if name != "AsyncSandbox":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module("langgraph_takeover.sandbox.backends.asynchronous").AsyncSandbox
 
 
 if __name__ == "sandbox":  # the short name in a checkout

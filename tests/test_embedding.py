@@ -16,6 +16,7 @@ from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
+ASYNC = (ROOT / "docs" / "async.md").read_text(encoding="utf-8")
 HANDOFFS = (ROOT / "docs" / "handoffs.md").read_text(encoding="utf-8")
 
 
@@ -58,6 +59,16 @@ def test_the_program_hands_over(tmp_path: Path, repository: Path) -> None:
     )
     assert output.startswith("completed thread=")
     assert "stop_reason='finished'" in output
+
+
+@pytest.mark.slow
+def test_the_programs_for_event_loops_run(tmp_path: Path, repository: Path) -> None:
+    program = "".join(blocks(ASYNC)).replace('"Make the tests pass."', "demo_task.TASK.prompt")
+    output = run_program(
+        program.replace('backend="host"', "backend=demo_task.default_backend(allow_process=True)"), tmp_path
+    )
+    assert output.startswith("finished diff --git")
+    assert output.splitlines()[-1].startswith("0")
 
 
 @pytest.mark.slow

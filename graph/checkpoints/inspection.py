@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE
 
 GraphKind = Literal["agent", "takeover", "team"]
+
+
+class CheckpointInfo(NamedTuple):
+    """One checkpoint of a thread.
+
+    Example:
+        >>> newest = home.history("fix-1")[0]
+        >>> newest.next, newest.is_restorable
+        ((), True)
+    """
+
+    checkpoint: str
+    parent: str | None
+    step: int
+    """Number of model replies before it."""
+    next: tuple[str, ...]
+    """The nodes that run next."""
+    state_id: str
+    is_restorable: bool
+    """Whether its sandbox state has a snapshot."""
+    created_at: str
 
 
 def graph_kind(checkpoint: CheckpointTuple) -> GraphKind:
@@ -36,3 +58,24 @@ def resume_state_id(stored: CheckpointTuple, *, is_rerun: bool) -> str:
     if written and not is_rerun:
         return str(written[-1])
     return str(stored.checkpoint["channel_values"].get("sandbox_state", BASE_STATE))
+
+
+def describe_checkpoint(stored: Any, restorable: frozenset[str]) -> CheckpointInfo:
+    """Describe a stored checkpoint; `restorable` are the sandbox states with a snapshot."""
+    values = stored.checkpoint["channel_values"]
+    state_id = values.get("sandbox_state") or BASE_STATE
+    prefix = "branch:to:"
+    return CheckpointInfo(
+        checkpoint=stored.config["configurable"]["checkpoint_id"],
+        parent=stored.parent_config["configurable"]["checkpoint_id"] if stored.parent_config else None,
+        step=values.get("steps", 0),
+        next=tuple(sorted(name.removeprefix(prefix) for name in values if name.startswith(prefix))),
+        state_id=state_id,
+        is_restorable=state_id in restorable,
+        created_at=stored.checkpoint["ts"],
+    )
+
+
+def thread_config(thread: str) -> RunnableConfig:
+    """Return LangGraph's configuration for a thread's newest checkpoint."""
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}

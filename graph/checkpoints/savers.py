@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
-    BaseCheckpointSaver,
     CheckpointTuple,
     get_checkpoint_id,
 )
@@ -23,40 +21,19 @@ from sqlalchemy import make_url
 
 from langgraph_takeover.graph.checkpoints import checksums
 from langgraph_takeover.graph.checkpoints.checksums import ChainKey, WriteRecorder
+from langgraph_takeover.graph.checkpoints.threaded import ThreadedSaver
 from langgraph_takeover.graph.errors import UnstorableValueError
 from langgraph_takeover.handoff.ledger import FencedError, Lease, Ledger, LedgerUnavailableError
 from langgraph_takeover.handoff.ledger.database import BUSY_S
 from langgraph_takeover.handoff.ledger.leases import SELECT_LEASE
 from langgraph_takeover.handoff.ledger.signals import defer_signals
+from langgraph_takeover.nodes.session.workers import Workers, default_workers
 
 Writes = Sequence[tuple[str, Any]]
 _RETRY_PAUSE_S = 0.02
 
 
-class _AsyncByThreads(BaseCheckpointSaver[str]):
-    """The async half of a sync saver: each call runs in its own OS thread."""
-
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await asyncio.to_thread(self.get_tuple, config)
-
-    async def alist(self, config: RunnableConfig | None, **kwargs: Any) -> AsyncIterator[CheckpointTuple]:
-        for found in await asyncio.to_thread(lambda: list(self.list(config, **kwargs))):
-            yield found
-
-    async def aput(self, *args: Any) -> RunnableConfig:
-        return await asyncio.to_thread(self.put, *args)
-
-    async def aput_writes(self, *args: Any, **kwargs: Any) -> None:
-        await asyncio.to_thread(self.put_writes, *args, **kwargs)
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        await asyncio.to_thread(self.delete_thread, thread_id)
-
-    async def aget_delta_channel_history(self, **kwargs: Any) -> Any:
-        return await asyncio.to_thread(lambda: self.get_delta_channel_history(**kwargs))
-
-
-class FencedSqliteSaver(_AsyncByThreads, SqliteSaver):
+class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
     """LangGraph's SQLite saver; it refuses writes without the thread's lease, and after the lease is lost.
 
     It adds checksums to its writes. Reading damaged data raises CheckpointCorruptError.
@@ -190,7 +167,7 @@ def _open_postgres_saver(connection: Any, ledger: Ledger, lease: Lease | None) -
             "(pip install 'langgraph-takeover[postgres]')"
         ) from error
 
-    class FencedPostgresSaver(_AsyncByThreads, PostgresSaver):
+    class FencedPostgresSaver(ThreadedSaver, PostgresSaver):
         """LangGraph's PostgreSQL saver; it refuses writes without the thread's lease, and after the lease is lost."""
 
         def __init__(self) -> None:
@@ -244,8 +221,18 @@ def _fetch_scalar(cursor: Any) -> Any:
 
 
 @contextmanager
-def open_saver(ledger: Ledger, lease: Lease | None = None) -> Iterator[Saver]:
-    """Open a saver in the ledger's database; without a lease it is read-only."""
+def open_saver(ledger: Ledger, lease: Lease | None = None, workers: Workers | None = None) -> Iterator[Saver]:
+    """Open a saver in the ledger's database; without a lease it is read-only.
+
+    `workers` has the threads for its asynchronous methods.
+    """
+    with _open_saver(ledger, lease) as saver:
+        saver.workers = workers or default_workers()
+        yield saver
+
+
+@contextmanager
+def _open_saver(ledger: Ledger, lease: Lease | None) -> Iterator[Saver]:
     url = make_url(ledger.url)
     if ledger.is_sqlite:
         with ledger.translate_errors(sqlite3.Error):

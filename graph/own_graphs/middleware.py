@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import operator
 import threading
 from collections.abc import Awaitable, Callable, Collection
@@ -135,8 +134,8 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
     ) -> ToolResult:
         if request.tool_call["name"] not in self._names:
             result = await handler(request)
-            return await asyncio.to_thread(self._pass_on_state, request, result)
-        return await asyncio.to_thread(self._call_once, request)
+            return await self._work.run_blocking(lambda: self._pass_on_state(request, result))
+        return await self._work.run_blocking(lambda: self._call_once(request))
 
     @hook_config(can_jump_to=["end"])
     def before_model(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from pydantic import JsonValue, TypeAdapter, ValidationError
@@ -16,6 +16,7 @@ from langgraph_takeover.graph.home import Home
 from langgraph_takeover.handoff.ledger import leases
 from langgraph_takeover.handoff.ledger.effects import EffectKey
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
+from langgraph_takeover.nodes.session.openable_context import OpenableContext
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE, SnapshotEvery
 from langgraph_takeover.sandbox.interface import (
@@ -26,6 +27,7 @@ from langgraph_takeover.sandbox.interface import (
     Snapshot,
 )
 
+ResultT = TypeVar("ResultT")
 _TASK_ID = "thread sandbox"
 """In the journal, in the place of LangGraph's task: acts of other nodes must not replace these."""
 _JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
@@ -147,6 +149,33 @@ class ThreadSandbox:
         )
         return Act(stored.value, after, stored.changes)
 
+    async def aact(
+        self,
+        key: str,
+        function: Callable[[Sandbox], Any],
+        *,
+        state: str | None,
+        effects: CommandEffect = "anything",
+    ) -> Act:
+        """Like `act`, for nodes in an event loop: the function is called in a thread of the home.
+
+        If the task is cancelled, the running command is ended, and the act is undone when the node runs again.
+
+        Example:
+            >>> import asyncio
+            >>> async def read_note():
+            ...     async with open_sandbox(home, "own-graph", sandbox=sandbox_spec) as work:
+            ...         return await work.aact("read", lambda box: box.cwd(), state=None, effects="nothing")
+            >>> asyncio.run(read_note()).state
+            'base'
+        """
+        return await self.run_blocking(lambda: self.act(key, function, state=state, effects=effects))
+
+    async def run_blocking(self, work: Callable[[], ResultT]) -> ResultT:
+        """Return what the work returns in a thread of the home; a cancelled task ends the command that it runs."""
+        stop = self.session.stop
+        return await self.session.workers.run("command", lambda: stop.run_abortable(work), stop.abort)
+
     def make_key(self, state: str, key: str) -> EffectKey:
         """Return the key of an act in the journal; a fork with another state of the sandbox has another one."""
         return EffectKey(self.thread, _TASK_ID, f"{state}:{key}")
@@ -169,7 +198,6 @@ class ThreadSandbox:
         return state
 
 
-@contextmanager
 def open_sandbox(
     home: Home,
     thread: str,
@@ -177,8 +205,8 @@ def open_sandbox(
     sandbox: SandboxSpec,
     snapshot_every: SnapshotEvery = "step",
     lease_s: float = leases.TTL_S,
-) -> Iterator[ThreadSandbox]:
-    """Hold a thread, and yield its sandbox for the nodes of any graph; the sandbox ends with the block.
+) -> OpenableContext[ThreadSandbox]:
+    """Hold a thread, by `with` or `async with`, and yield its sandbox for the nodes of any graph; it ends with the block.
 
     With `snapshot_every="step"`, the default, every act that may have changed something is saved. `lease_s` is how long
     others wait for a holder on another host that no longer renews its lease. Raises ThreadHeldError, which names the
@@ -191,6 +219,13 @@ def open_sandbox(
         ...     print(done.value, [change.path for change in done.changes], work.enter(done.state).read_file("new.txt"))
         0 ['new.txt'] b'1\\n'
     """
+    return OpenableContext(_open_sandbox(home, thread, sandbox, snapshot_every, lease_s), home.workers)
+
+
+@contextmanager
+def _open_sandbox(
+    home: Home, thread: str, sandbox: SandboxSpec, snapshot_every: SnapshotEvery, lease_s: float
+) -> Iterator[ThreadSandbox]:
     with home.open_session(thread, sandbox, snapshot_every=snapshot_every, lease_s=lease_s) as (
         session,
         saver,

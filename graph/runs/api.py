@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from langchain_core.language_models import BaseChatModel
 from typing_extensions import Unpack
@@ -28,11 +28,11 @@ from langgraph_takeover.nodes.context.settings import (
     SettingsError,
     build_agent_config,
 )
+from langgraph_takeover.nodes.session.openable_context import OpenableContext
 from langgraph_takeover.nodes.session.snapshots import SnapshotEvery
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 
-@contextmanager
 def open_run(
     home: Home,
     thread: str,
@@ -46,8 +46,8 @@ def open_run(
     on_progress: ProgressCallback | None = None,
     delegation: Delegation | None = None,
     **settings: Unpack[OpenRunSettings],
-) -> Iterator[Run]:
-    """Hold the lease of a thread, and yield the `Run` that works on it.
+) -> OpenableContext[Run]:
+    """Hold the lease of a thread, by `with` or `async with`, and yield the `Run` that works on it.
 
     Pass `model` for one agent or `agents` for a team. `settings` are the fields of `AgentConfig` (protocol, policy,
     points, budgets, prices, tools) and, for a team, of `Team`. `lease_s` is how long others wait for a holder on
@@ -61,8 +61,34 @@ def open_run(
         >>> outcome.status
         <RunStatus.FINISHED: 'finished'>
     """
+    options = _RunOptions(snapshot_every, lease_s, on_progress, delegation)
+    opening = _open_run(
+        home, thread, sandbox, options, {**settings}, model=model, agents=agents, model_name=model_name
+    )
+    return OpenableContext(opening, home.workers)
+
+
+class _RunOptions(NamedTuple):
+    snapshot_every: SnapshotEvery
+    lease_s: float
+    on_progress: ProgressCallback | None
+    delegation: Delegation | None
+
+
+@contextmanager
+def _open_run(
+    home: Home,
+    thread: str,
+    sandbox: SandboxSpec,
+    options: _RunOptions,
+    agent_settings: dict[str, Any],
+    *,
+    model: BaseChatModel | None,
+    agents: Sequence[Agent] | None,
+    model_name: str | None,
+) -> Iterator[Run]:
+    snapshot_every, lease_s, on_progress, delegation = options
     _check_arguments(sandbox, snapshot_every, delegation)
-    agent_settings: dict[str, Any] = {**settings}
     team = None
     if agents is not None:
         team = _extract_team(agents, agent_settings, model=model, model_name=model_name)

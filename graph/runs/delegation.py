@@ -21,6 +21,7 @@ from langgraph_takeover.handoff.views import Recipient
 from langgraph_takeover.nodes.context.children import Assignment, Budget, ChildResult
 from langgraph_takeover.nodes.context.progress import Progress, ProgressCallback
 from langgraph_takeover.nodes.context.settings import AgentConfig, Prices, SettingsError
+from langgraph_takeover.nodes.model.connections.exchange import event_loop
 from langgraph_takeover.sandbox.interface import SandboxSpec
 from langgraph_takeover.sandbox.telemetry import bind_context
 
@@ -122,7 +123,9 @@ class ChildRunner:
         report: Callable[..., Any],
     ) -> tuple[ChildResult, ...]:
         self._is_stopped = False
-        with ThreadPoolExecutor(self.max_parallel, thread_name_prefix="child") as pool:
+        with ThreadPoolExecutor(
+            self.max_parallel, "child", initializer=event_loop.set, initargs=(event_loop.get(),)
+        ) as pool:
             run_child = bind_context(self._run_child)
             running = [pool.submit(run_child, each, report) for each in assignments]
             try:

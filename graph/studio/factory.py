@@ -25,12 +25,13 @@ from langgraph_sdk.runtime import ServerRuntime
 from pydantic import BaseModel, ValidationError
 from typing_extensions import TypedDict
 
-from langgraph_takeover.graph.agent import Graph, Node, build_agent, build_takeover
+from langgraph_takeover.graph.agent import Graph, build_agent, build_takeover
 from langgraph_takeover.graph.checkpoints.inspection import GraphKind
 from langgraph_takeover.graph.errors import ServedRunError
 from langgraph_takeover.graph.home import Home, open_home
 from langgraph_takeover.graph.studio.guarded_graph import AnswerCheck, GuardedGraph
 from langgraph_takeover.graph.team import build_team_graph
+from langgraph_takeover.nodes.agent.steps import Node, run_node
 from langgraph_takeover.nodes.context.agents import Team
 from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.session.session import Session
@@ -138,9 +139,10 @@ class _ServedRun:
             with self._track_node(), _raise_in_one_line():
                 context = self._open_context(state, runtime, first)
                 if not first:
-                    return node(state, runtime.override(context=context))
+                    return run_node(node, state, runtime.override(context=context))
                 begun = AgentState(**{**state, **self._initial_state})
-                return AgentState(**{**self._initial_state, **node(begun, runtime.override(context=context))})
+                update = run_node(node, begun, runtime.override(context=context))
+                return AgentState(**{**self._initial_state, **update})
 
         if first:
             # A node sees what its own annotation names: this one the form besides the state.

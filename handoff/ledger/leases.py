@@ -6,8 +6,6 @@ import os
 import re
 import socket
 import threading
-import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -15,14 +13,14 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select, text, update
 
 from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError
-from langgraph_takeover.handoff.ledger.stops import StopMode, read_stop
+from langgraph_takeover.handoff.ledger.renewal import find_keeper
+from langgraph_takeover.handoff.ledger.stops import StopMode
 from langgraph_takeover.handoff.ledger.store import Ledger, closed_threads, leases
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.sandbox.interface import TakeoverError
 from langgraph_takeover.sandbox.storage.ownership import current_process_identity, process_state
 
 TTL_S = 30.0
-_STOP_POLL_S = 0.5
 MAX_ID_LENGTH = 255
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _unreported_releases: set[tuple[str, str, int]] = set()
@@ -108,16 +106,18 @@ class Lease:
         self.stop_mode: StopMode | None = None
         """The stop that somebody requested of this run, as of the last read."""
         self.on_stop: Callable[[StopMode], None] | None = None
-        """Called in a thread of the lease when a stop is requested, and again if it becomes urgent."""
+        """Called in a thread of its own when a stop is requested, and again if it becomes urgent."""
+        self.ttl_s = ttl_s
+        self.renews_at = 0.0
+        """When the keeper renews it next, as `time.monotonic`."""
         self._ended = threading.Event()
         self._released = False
-        renewing = threading.Thread(
-            target=_renew_periodically,
-            args=(weakref.ref(self), self._ended, ttl_s),
-            name=f"lease-{thread}",
-            daemon=True,
-        )
-        renewing.start()
+        find_keeper(ledger).add(self)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more is written under it."""
+        return self._ended.is_set()
 
     def require(self, connection: Connection) -> None:
         """Raise FencedError unless the lease holds until the end of the transaction."""
@@ -158,23 +158,6 @@ class Lease:
         if row is None:
             return "nobody"
         return None if row.token == self.token else str(row.holder)
-
-    def renew(self, ttl_s: float) -> None:
-        with self.ledger.write_transaction() as connection:
-            connection.execute(
-                update(leases)
-                # One that was released meanwhile stays released.
-                .where(leases.c.thread == self.thread, leases.c.token == self.token, leases.c.expires_at > 0)
-                .values(expires_at=self.ledger.now(connection) + ttl_s)
-            )
-
-    def read_stop(self) -> None:
-        """Read whether somebody requested a stop, and report it."""
-        mode = read_stop(self.ledger, self.thread, self.token)
-        if mode not in (None, self.stop_mode):
-            self.stop_mode = mode
-            if mode is not None and self.on_stop is not None:
-                self.on_stop(mode)
 
     def end(self) -> None:
         """Write nothing more under it, while others still wait."""
@@ -290,18 +273,3 @@ def answer_request(lease: Lease) -> None:
         lease.require(connection)
         connection.execute(update(leases).where(leases.c.thread == lease.thread).values(requested=None))
     lease.handoff_request = None
-
-
-def _renew_periodically(lease: weakref.ref[Lease], ended: threading.Event, ttl_s: float) -> None:
-    renews_at = time.monotonic() + ttl_s / 3
-    while not ended.wait(min(_STOP_POLL_S, ttl_s / 3)):
-        held = lease()
-        if held is None:
-            return
-        # A database that is briefly away is asked again; the token shows what happened.
-        with suppress(LedgerUnavailableError):
-            held.read_stop()
-            if time.monotonic() >= renews_at:
-                renews_at = time.monotonic() + ttl_s / 3
-                held.renew(ttl_s)
-        del held

@@ -12,7 +12,7 @@ from langgraph_takeover.nodes.agent.instructions import build_instructions
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import last_action, report_progress
 from langgraph_takeover.nodes.external.conversation import begin_session
-from langgraph_takeover.nodes.model.calls import find_api_keys
+from langgraph_takeover.nodes.model.attempts import find_api_keys
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE
 from langgraph_takeover.nodes.state import AgentState, InputError, build_initial_state
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxUnavailableError

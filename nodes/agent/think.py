@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
@@ -14,6 +15,7 @@ from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.events import HandoffPoint
+from langgraph_takeover.nodes.agent.steps import NodeSteps
 from langgraph_takeover.nodes.context.settings import (
     AgentContext,
     SettingsError,
@@ -42,7 +44,8 @@ from langgraph_takeover.nodes.model.actions import (
     format_reply,
     parse_action,
 )
-from langgraph_takeover.nodes.model.calls import CallCount, ask_with_retries
+from langgraph_takeover.nodes.model.attempts import CallCount
+from langgraph_takeover.nodes.model.calls import ModelCall
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ReplyTimeoutError
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 from langgraph_takeover.nodes.model.usage import count_uncounted_calls, measure_usage
@@ -52,16 +55,16 @@ from langgraph_takeover.nodes.tools.custom import list_extra_tools
 from langgraph_takeover.nodes.tools.execution import refuse_action
 
 
-def think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
+def think(state: AgentState, runtime: Runtime[AgentContext]) -> NodeSteps:
     """Return the model's next action; if a budget is spent, end the run with a handoff point."""
     context = get_agent_context(runtime)
     context.session.stop.require_running()
     late = count_late_side_work(state, context)
-    update = _think(AgentState(**{**state, **late}), runtime)
+    update = yield from _think(AgentState(**{**state, **late}), runtime)
     return late | update
 
 
-def _think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
+def _think(state: AgentState, runtime: Runtime[AgentContext]) -> NodeSteps:
     context = get_agent_context(runtime)
     reason = find_spent_budget(state, context)
     if reason is not None:
@@ -76,7 +79,7 @@ def _think(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     remaining_s = context.max_seconds - state["spent"]["seconds"]
     count = CallCount()
     try:
-        request, reply = _ask(state, context, request, remaining_s, count)
+        request, reply = yield from _ask(state, context, request, remaining_s, count)
     except ContextWindowError:
         waited = time.monotonic() - started
         return _stop_run(state, context, "context_overflow") | AgentState(
@@ -115,7 +118,7 @@ def _build_request(state: AgentState, context: AgentContext) -> Request:
 
 def _ask(
     state: AgentState, context: AgentContext, request: Request, remaining_s: float, count: CallCount
-) -> tuple[Request, AIMessage]:
+) -> Generator[ModelCall, AIMessage, tuple[Request, AIMessage]]:
     """Return the reply and its request, condensed further if it exceeded the window after all."""
     model: Runnable[Any, Any]
     if is_external(state, context):
@@ -125,24 +128,24 @@ def _ask(
     timeout_s = min(context.model_timeout_s, max(remaining_s, 1.0))
     deadline = time.monotonic() + timeout_s
 
-    def ask(messages: list[BaseMessage]) -> AIMessage:
-        return ask_with_retries(
+    def prepare_call(messages: list[BaseMessage]) -> ModelCall:
+        return ModelCall(
             model,
             messages,
             timeout_s=max(deadline - time.monotonic(), 1.0),
             max_attempts=context.model_tries,
-            count=count,
+            billing=count,
             cancellation=context.session.stop.cancellation,
             compute_cost=context.compute_cost,
         )
 
     try:
-        return request, ask(request.messages)
+        return request, (yield prepare_call(request.messages))
     except ContextWindowError:
         shorter = condense_fully(state["messages"], state["steps"])
         if not context.condense or context.member or shorter.condensed <= request.condensed:
             raise
-        return shorter, ask(shorter.messages)
+        return shorter, (yield prepare_call(shorter.messages))
 
 
 def _add_wait(spent: Spending, waited: float, uncounted_calls: int) -> Spending:

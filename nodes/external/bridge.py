@@ -42,7 +42,7 @@ from langgraph_takeover.nodes.external.http_connection import (
 from langgraph_takeover.nodes.external.http_server import HttpServer
 from langgraph_takeover.nodes.external.limits import BridgeLimits, TokenBucket
 from langgraph_takeover.nodes.external.side_requests import SideRequests
-from langgraph_takeover.nodes.model.calls import CallCount
+from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.session.external_turn import SideWork
 from langgraph_takeover.sandbox.interface import TakeoverError
 

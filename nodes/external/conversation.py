@@ -31,7 +31,8 @@ from langgraph_takeover.nodes.events import add_usage, find_spent_limit
 from langgraph_takeover.nodes.external.apis import ModelRequest
 from langgraph_takeover.nodes.external.pass_through import VendorModel
 from langgraph_takeover.nodes.external.process import ExternalProcess
-from langgraph_takeover.nodes.model.calls import CallCount, ask_model
+from langgraph_takeover.nodes.model.attempts import CallCount
+from langgraph_takeover.nodes.model.calls import ask_model
 from langgraph_takeover.nodes.session.external_turn import SideWork
 from langgraph_takeover.nodes.state import AgentState, Spending, get_task
 from langgraph_takeover.sandbox.interface import Sandbox

@@ -15,6 +15,7 @@ from pydantic import Field, SecretStr
 
 from langgraph_takeover.nodes.external.apis import MODEL_PATHS, WIRE_REPLY, Api, WireRequest, parse_reply
 from langgraph_takeover.nodes.external.apis.replies import pack_wire_reply
+from langgraph_takeover.nodes.model.connections.http_client import EndpointClient
 from langgraph_takeover.nodes.model.errors import (
     ModelError,
     PermanentModelError,
@@ -22,7 +23,6 @@ from langgraph_takeover.nodes.model.errors import (
     classify_status,
     format_error_line,
 )
-from langgraph_takeover.nodes.model.http_client import EndpointClient
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
 _PASSED_HEADERS = frozenset(

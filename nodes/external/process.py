@@ -37,7 +37,7 @@ from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.trace.events import Usage
     from langgraph_takeover.nodes.external.apis import ModelRequest
-    from langgraph_takeover.nodes.model.calls import CallCount
+    from langgraph_takeover.nodes.model.attempts import CallCount
 
 AnswerSide = Callable[["ModelRequest", "CallCount"], AIMessage]
 _PORT = 8377

@@ -19,7 +19,7 @@ from langgraph_takeover.nodes.external.apis import (
 )
 from langgraph_takeover.nodes.external.http_connection import HttpRefusalError, PeerLostError
 from langgraph_takeover.nodes.external.limits import BridgeLimits
-from langgraph_takeover.nodes.model.calls import CallCount
+from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.model.errors import ContextWindowError
 from langgraph_takeover.nodes.model.usage import count_uncounted_calls, measure_usage
 from langgraph_takeover.sandbox.interface import TakeoverError

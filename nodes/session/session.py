@@ -24,6 +24,7 @@ from langgraph_takeover.nodes.session.snapshots import (
 )
 from langgraph_takeover.nodes.session.stop_signal import StopSignal
 from langgraph_takeover.nodes.session.trace_state import TraceState
+from langgraph_takeover.nodes.session.workers import Workers, default_workers
 from langgraph_takeover.sandbox import remove_stale_resources
 from langgraph_takeover.sandbox.interface import (
     FileChange,
@@ -70,9 +71,12 @@ class Session:
         directory: Path,
         *,
         snapshot_every: SnapshotEvery = "step",
+        workers: Workers | None = None,
     ) -> None:
         self.thread = lease.thread
         self.records = records
+        self.workers = workers or default_workers()
+        """The threads for work that would block an event loop."""
         self.is_closed = False
         """Whether the session has ended, although a node may still run in another thread."""
         self.companion: Closeable | None = None

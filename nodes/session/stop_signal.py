@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from langgraph_takeover.handoff.ledger import FencedError, Lease
 from langgraph_takeover.handoff.ledger.stops import RunStoppedError, StopMode
-from langgraph_takeover.nodes.model.exchange import Cancellation
+from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
+
+ResultT = TypeVar("ResultT")
 
 
 class StopSignal:
@@ -26,6 +29,8 @@ class StopSignal:
         self._lease = lease
         self._end_work = end_work
         self._is_urgent = threading.Event()
+        self._abort_lock = threading.Lock()
+        self._is_working = self._is_aborted = False
         lease.on_stop = self._begin
 
     @property
@@ -71,6 +76,28 @@ class StopSignal:
         if self.is_urgent:
             self._end_work()
             self._is_urgent.clear()
+
+    def run_abortable(self, work: Callable[[], ResultT]) -> ResultT:
+        """Return what the work returns, unless `abort` ends it; the run can continue afterwards."""
+        with self._abort_lock:
+            self._is_working = True
+        try:
+            return work()
+        finally:
+            with self._abort_lock:
+                was_aborted, self._is_working, self._is_aborted = self._is_aborted, False, False
+            if was_aborted:
+                self._end_work()
+                if self.mode != "now":
+                    self._is_urgent.clear()
+
+    def abort(self) -> None:
+        """End what `run_abortable` runs, if anything, like an urgent stop: a command's end must not count as its result."""
+        with self._abort_lock:
+            if self._is_working:
+                self._is_aborted = True
+                self._is_urgent.set()
+                self._end_work()
 
     def _begin(self, mode: StopMode) -> None:
         if self.on_stop is not None:

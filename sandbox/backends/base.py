@@ -83,6 +83,7 @@ class BackendSandbox:
         self._backend = backend
         self.workspace = backend.workspace
         self._shell_init = shell_init
+        self._is_running = self._is_ended = False
         self._snapshot_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
         self._runtime_shell = RuntimeShell(backend.open_shell)
         self._files = SandboxFiles(self._runtime_shell, self.workspace)
@@ -98,11 +99,16 @@ class BackendSandbox:
 
     def run(self, command: str, *, timeout_s: float) -> ExecResult:
         watch = self._backend.watch
-        if watch is None:
-            result = self._agent_shell.run(command, timeout_s=timeout_s)
-        else:
+        is_over_limit: Callable[[], bool] = watch.is_over_limit if watch else bool
+        if watch is not None:
             watch.begin()
-            result = self._agent_shell.run(command, timeout_s=timeout_s, should_stop=watch.is_over_limit)
+        self._is_ended, self._is_running = False, True
+        try:
+            result = self._agent_shell.run(
+                command, timeout_s=timeout_s, should_stop=lambda: self._is_ended or is_over_limit()
+            )
+        finally:
+            self._is_running = False
         full = watch is not None and (watch.is_tripped if result.timed_out else watch.was_over_limit())
         if not result.timed_out and not result.shell_ended:
             if watch is not None and full:
@@ -125,6 +131,10 @@ class BackendSandbox:
                 "disk_full": full,
             }
         )
+
+    def end_command(self) -> None:
+        """End the command of `run`, if one runs, from another thread: it ends as after a time-out."""
+        self._is_ended = self._is_running
 
     def _require_disk_space(self) -> None:
         """Raises OutOfDiskError if the host's disk is full: then a failed write is not the command's fault."""

@@ -128,7 +128,7 @@ def test_a_failed_takeover_is_resumed_as_a_takeover(bench: RunHarness) -> None:
         asyncio.run(agent_run.takeover.ainvoke(state, **agent_run.options))
     done = bench.resume(scripted_model(DONE), thread="taking")
     assert (done.stop_reason, done.state["view"]) == ("finished", "trace")
-    assert "n * 3" in done.patch
+    assert "n * 3" in done.diff_from_base
 
 
 @pytest.mark.slow

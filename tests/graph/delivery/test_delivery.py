@@ -31,8 +31,8 @@ from langgraph_takeover.handoff.ledger.handoffs import Handoff, list_transitions
 from langgraph_takeover.handoff.ledger.idempotency import KeyReusedError
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.record import RECORD_FILE
-from langgraph_takeover.nodes.agent import think
 from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy
+from langgraph_takeover.nodes.model.calls import ModelCall
 from langgraph_takeover.nodes.model.errors import ModelError
 from langgraph_takeover.protocol import Understanding, is_confirmation_request, parse_understanding
 
@@ -427,7 +427,7 @@ def test_a_killed_successor_resumes(bench: RunHarness, where: str) -> None:
 
 
 def _die(where: str) -> None:
-    moved, ask = handoffs.change_state, think.ask_with_retries
+    moved, ask = handoffs.change_state, ModelCall.ask
 
     def moving(*args: Any, **kwargs: Any) -> Handoff:
         if where == "confirm" and args[2] == "accepted":
@@ -437,13 +437,13 @@ def _die(where: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return done
 
-    def asking(*args: Any, **kwargs: Any) -> Any:
-        reply = ask(*args, **kwargs)
+    def asking(call: ModelCall) -> Any:
+        reply = ask(call)
         if where == "acting" and "unittest" in reply.text:
             os.kill(os.getpid(), signal.SIGKILL)
         return reply
 
-    handoffs.change_state, think.ask_with_retries = moving, asking  # type: ignore[assignment]
+    handoffs.change_state, ModelCall.ask = moving, asking  # type: ignore[assignment, method-assign]
 
 
 @pytest.mark.slow

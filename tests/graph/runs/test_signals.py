@@ -17,6 +17,7 @@ from langgraph_takeover.graph.checkpoints import savers
 from langgraph_takeover.graph.checkpoints.savers import open_saver
 from langgraph_takeover.graph.runs.signals import drain_on_sigterm
 from langgraph_takeover.handoff.ledger import Ledger, acquire, database
+from langgraph_takeover.handoff.ledger.renewal import renew
 from langgraph_takeover.handoff.ledger.signals import defer_signals
 
 WATCHED = ("handoff/ledger", "graph/savers", "contextlib", "sqlalchemy", "checkpoint/sqlite")
@@ -91,7 +92,7 @@ def test_the_next_write_does_not_wait(
             with ledger.lock_snapshots():
                 pass
 
-        deeds = {"ledger": lambda: lease.renew(30), "files": file, "saver": put}
+        deeds = {"ledger": lambda: renew(lease.ledger, [lease]), "files": file, "saver": put}
         for deed in deeds.values():  # SQLAlchemy compiles statements only once
             deed()
         over = False

@@ -29,6 +29,7 @@ from langgraph_takeover.handoff.ledger import (
     snapshots,
 )
 from langgraph_takeover.handoff.ledger.effects import Effect, EffectKey
+from langgraph_takeover.handoff.ledger.renewal import renew
 from langgraph_takeover.handoff.ledger.store import leases as rows
 from langgraph_takeover.sandbox.interface import Snapshot
 
@@ -200,7 +201,7 @@ def test_a_lost_lease_allows_nothing_and_renews_nothing(ledger: Ledger) -> None:
     for deed in deeds:
         with pytest.raises(FencedError, match=f"taken over by process {os.getpid()}"):
             deed()
-    lost.renew(1000.0)
+    renew(lost.ledger, [lost])
     lost.release()
     assert row_of(ledger, "thread") == before
     assert effects.find(ledger, key) == Effect("m0", None, None)

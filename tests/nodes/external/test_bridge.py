@@ -22,7 +22,7 @@ from langgraph_takeover.nodes.external.apis import HttpReply, ModelRequest, writ
 from langgraph_takeover.nodes.external.bridge import Bridge, RequestKind
 from langgraph_takeover.nodes.external.held_request import HeldRequest
 from langgraph_takeover.nodes.external.limits import BridgeLimits, ByteBudget, TokenBucket
-from langgraph_takeover.nodes.model.calls import CallCount
+from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError
 from langgraph_takeover.nodes.session.external_turn import SideWork
 

@@ -25,7 +25,8 @@ from langgraph_takeover.nodes.external.apis import (
     write_reply,
 )
 from langgraph_takeover.nodes.external.pass_through import VendorModel
-from langgraph_takeover.nodes.model.calls import CallCount, ask_model, ask_with_retries
+from langgraph_takeover.nodes.model.attempts import CallCount
+from langgraph_takeover.nodes.model.calls import ask_model, ask_with_retries
 from langgraph_takeover.nodes.model.errors import (
     ContextWindowError,
     ModelError,

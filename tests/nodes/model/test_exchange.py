@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from langgraph_takeover.nodes.model.exchange import (
+from langgraph_takeover.nodes.model.connections.deadlines import (
     CallCancelledError,
     Cancellation,
     DeadlineExceededError,

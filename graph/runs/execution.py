@@ -1,0 +1,163 @@
+"""Runs of a thread's graph, blocking or awaited, to their outcome."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphDrained
+from langgraph.runtime import RunControl
+
+from langgraph_takeover.graph.agent import Graph
+from langgraph_takeover.graph.checkpoints.inspection import GraphKind
+from langgraph_takeover.graph.checkpoints.savers import Saver
+from langgraph_takeover.graph.outcome import Outcome, build_outcome
+from langgraph_takeover.graph.runs.signals import drain_on_sigterm
+from langgraph_takeover.graph.runs.telemetry import (
+    add_traceparent,
+    describe_outcome,
+    link_earlier_run,
+    start_run_span,
+)
+from langgraph_takeover.handoff.ledger.stops import RunStoppedError
+from langgraph_takeover.nodes.context.progress import Progress, ProgressCallback
+from langgraph_takeover.nodes.context.settings import AgentContext
+from langgraph_takeover.nodes.session.session import Session
+from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.sandbox.interface import TakeoverError
+from langgraph_takeover.sandbox.telemetry import ActiveSpan
+
+
+class GraphCall(NamedTuple):
+    """A call of one of a thread's graphs."""
+
+    kind: GraphKind
+    input: Any
+    config: RunnableConfig
+    frees_name: bool = False
+    """Whether a start that fails before there is a sandbox leaves the thread's name free."""
+
+    @property
+    def task_id(self) -> str | None:
+        task = self.input.get("task") if isinstance(self.input, dict) else None
+        return task["id"] if task else None
+
+
+class GraphRunner:
+    """Runs the graphs of a thread under its lease."""
+
+    def __init__(
+        self,
+        session: Session,
+        saver: Saver,
+        context: AgentContext,
+        on_progress: ProgressCallback | None,
+        find_graph: Callable[[GraphKind], Graph],
+    ) -> None:
+        self._session = session
+        self._saver = saver
+        self._context = context
+        self._on_progress = on_progress
+        self._find_graph = find_graph
+        self._control: RunControl | None = None
+        self._is_draining = False
+
+    def drain(self) -> None:
+        """Stop after the current node, now or as soon as a graph runs."""
+        self._is_draining = True
+        if self._control is not None:
+            self._control.request_drain("drained")
+
+    def run(self, call: GraphCall) -> Outcome:
+        """Run a graph until it ends, waits or stops."""
+        with start_run_span(self._context, call.kind, call.task_id) as span:
+            before = self._link_earlier_run(span, call)
+            try:
+                outcome = self._run_to_outcome(call)
+            except Exception:
+                self._free_name(call)
+                raise
+            describe_outcome(span, outcome, before)
+        return outcome
+
+    async def arun(self, call: GraphCall) -> Outcome:
+        """Like `run`, in an event loop. A cancelled task ends the run at once; it can be resumed."""
+        workers = self._session.workers
+        with start_run_span(self._context, call.kind, call.task_id) as span:
+            before = await workers.run("lifecycle", lambda: self._link_earlier_run(span, call))
+            try:
+                outcome = await self._arun_to_outcome(call)
+            except Exception:
+                await workers.run("lifecycle", lambda: self._free_name(call))
+                raise
+            describe_outcome(span, outcome, before)
+        return outcome
+
+    def _link_earlier_run(self, span: ActiveSpan, call: GraphCall) -> Any:
+        return link_earlier_run(span, self._saver, self._context, call.input, call.config)
+
+    def _run_to_outcome(self, call: GraphCall) -> Outcome:
+        graph, values, control = self._find_graph(call.kind), None, self._start_control()
+        with drain_on_sigterm(control), self._session.explain_fencing():
+            with self._explain_stop():
+                # Without a "custom" stream LangGraph runs the nodes in this thread, which takes half the time.
+                for mode, update in graph.stream(**self._stream_options(call, control)):
+                    values = self._report(mode, update, values)
+            return self._build_outcome(graph, call, values)
+
+    async def _arun_to_outcome(self, call: GraphCall) -> Outcome:
+        graph, values, control = self._find_graph(call.kind), None, self._start_control()
+        with self._session.explain_fencing():
+            with self._explain_stop():
+                async for mode, update in graph.astream(**self._stream_options(call, control)):
+                    values = self._report(mode, update, values)
+            last = values
+            return await self._session.workers.run(
+                "lifecycle", lambda: self._build_outcome(graph, call, last)
+            )
+
+    def _start_control(self) -> RunControl:
+        self._control = RunControl()
+        if self._is_draining:
+            self._control.request_drain("drained")
+        return self._control
+
+    @contextlib.contextmanager
+    def _explain_stop(self) -> Iterator[None]:
+        """End the block without an error if the run was drained or stopped."""
+        with contextlib.suppress(GraphDrained, RunStoppedError), self._session.stop.explain():
+            yield
+
+    def _stream_options(self, call: GraphCall, control: RunControl) -> dict[str, Any]:
+        return {
+            "input": call.input,
+            "config": add_traceparent(call.config),
+            "context": self._context,
+            "stream_mode": ["values", "custom"] if self._on_progress else ["values"],
+            # "sync": a step and its effect on the sandbox are durable before the next step begins.
+            "durability": "sync",
+            "control": control,
+        }
+
+    def _report(self, mode: Any, update: Any, values: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Return the last state, after reporting progress."""
+        if mode == "custom" and self._on_progress is not None:
+            self._on_progress(cast(Progress, update))
+            return values
+        return cast(dict[str, Any], update)
+
+    def _build_outcome(self, graph: Graph, call: GraphCall, values: dict[str, Any] | None) -> Outcome:
+        self._session.stop.finish()
+        if values is None:  # no node has run
+            values = cast(dict[str, Any], graph.get_state(call.config).values)
+        interrupts = values.pop("__interrupt__", ())
+        return build_outcome(self._session, cast(AgentState, values), interrupts)
+
+    def _free_name(self, call: GraphCall) -> None:
+        with contextlib.suppress(TakeoverError):
+            stored = self._saver.get_tuple(call.config) if call.frees_name else None
+            if stored is not None and "sandbox_state" not in stored.checkpoint["channel_values"]:
+                self._saver.delete_thread(self._session.thread)
+                self._session.forget_snapshots()

@@ -1,0 +1,115 @@
+"""Graph nodes for threads and event loops: one function, whose calls of the model block or are awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from functools import cached_property, partial
+from typing import Any, NamedTuple, get_type_hints
+
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.runtime import Runtime, get_runtime
+
+from langgraph_takeover.nodes.context.settings import AgentContext
+from langgraph_takeover.nodes.model.calls import ModelCall
+from langgraph_takeover.nodes.session.session import Session
+from langgraph_takeover.nodes.session.stop_signal import StopSignal
+from langgraph_takeover.nodes.session.workers import Workers, WorkKind, default_workers
+from langgraph_takeover.nodes.state import AgentState
+
+NodeSteps = Generator[ModelCall, AIMessage, AgentState]
+"""The steps of a node that asks the model: it yields its calls, gets the replies, and returns its update."""
+Node = Callable[..., AgentState | NodeSteps]
+_THINKING_NODE = "think"
+
+
+class _Progress(NamedTuple):
+    """A node between two steps: its next call, or its update."""
+
+    steps: NodeSteps | None
+    call: ModelCall | None
+    update: AgentState | None
+
+
+def run_node(node: Node, state: AgentState, runtime: Runtime[Any]) -> AgentState:
+    """Run a node in this thread, which waits for the model."""
+    progress = _begin(node, state, runtime)
+    while progress.call is not None:
+        reply = error = None
+        try:
+            reply = progress.call.ask()
+        except Exception as raised:
+            error = raised
+        progress = _advance(progress.steps, reply, error)
+    return AgentState() if progress.update is None else progress.update
+
+
+async def arun_node(
+    node: Node,
+    state: AgentState,
+    runtime: Runtime[Any],
+    *,
+    kind: WorkKind,
+    workers: Workers,
+    stop: StopSignal | None = None,
+) -> AgentState:
+    """Run a node from an event loop, which awaits the model; all other work is done in threads."""
+
+    async def check_reply(work: Callable[[], Any]) -> Any:
+        return await workers.run("quick", work)
+
+    async def proceed(work: Callable[[], _Progress]) -> _Progress:
+        if stop is None:
+            return await workers.run(kind, work)
+        return await workers.run(kind, lambda: stop.run_abortable(work), stop.abort)
+
+    progress = await proceed(lambda: _begin(node, state, runtime))
+    while progress.call is not None:
+        steps, reply, error = progress.steps, None, None
+        try:
+            reply = await progress.call.aask(check_reply)
+        except Exception as raised:
+            error = raised
+        progress = await proceed(partial(_advance, steps, reply, error))
+    return AgentState() if progress.update is None else progress.update
+
+
+def _begin(node: Node, state: AgentState, runtime: Runtime[Any]) -> _Progress:
+    result = node(state, runtime)
+    return _advance(result) if isinstance(result, Generator) else _Progress(None, None, result)
+
+
+def _advance(steps: Any, reply: AIMessage | None = None, error: Exception | None = None) -> _Progress:
+    try:
+        call = steps.throw(error) if error is not None else steps.send(reply)
+    except StopIteration as end:
+        return _Progress(None, None, end.value)
+    return _Progress(steps, call, None)
+
+
+class NodeRunnable(Runnable[AgentState, AgentState]):
+    """A node as LangGraph runs it: `invoke` in the caller's thread, `ainvoke` in the event loop and the home's threads."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self.node = node
+        self.name = name
+
+    @cached_property
+    def input_schema_hint(self) -> Any:
+        """What the node sees of the state: its annotation."""
+        return get_type_hints(self.node).get("state", AgentState)
+
+    def invoke(self, input: AgentState, config: RunnableConfig | None = None, **_: Any) -> AgentState:
+        return run_node(self.node, input, get_runtime())
+
+    async def ainvoke(self, input: AgentState, config: RunnableConfig | None = None, **_: Any) -> AgentState:
+        runtime = get_runtime()
+        context = runtime.context
+        if not isinstance(context, AgentContext):  # a served graph, whose node makes its own context
+            return await arun_node(self.node, input, runtime, kind="command", workers=default_workers())
+        session: Session = context.session
+        # Thinking is short, and without a running command that a cancelled task would have to end.
+        kind: WorkKind = "quick" if self.name == _THINKING_NODE and context.agent is None else "command"
+        return await arun_node(
+            self.node, input, runtime, kind=kind, workers=session.workers, stop=session.stop
+        )

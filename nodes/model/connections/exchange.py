@@ -1,0 +1,201 @@
+"""Model calls with a deadline, whose connection ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables import Runnable, RunnableBinding, RunnableLambda
+
+from langgraph_takeover.nodes.model.connections.deadlines import (
+    CallCancelledError,
+    Cancellation,
+    DeadlineExceededError,
+    acall_with_timeout,
+    await_with_timeout,
+    call_with_timeout,
+)
+
+if TYPE_CHECKING:
+    from langgraph_takeover.nodes.model.connections.http_client import EndpointClient
+
+_ReturnT = TypeVar("_ReturnT")
+_thread_state = threading.local()
+"""Per thread: `client`, its HTTP client."""
+event_loop: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("event_loop", default=None)
+"""In a thread that works for an event loop: that loop. Asynchronous clients are awaited there."""
+_GRACE_S = 10.0
+"""Time after a call's deadline at which a loop that does not answer counts as stopped."""
+
+
+@runtime_checkable
+class ClientUser(Protocol):
+    """A model that sends its requests with the HTTP client of the exchange."""
+
+    def use_client(self, client: EndpointClient) -> Runnable[Any, Any]: ...
+
+
+class Exchange:
+    """One model call with a deadline, including retries of the client library."""
+
+    refusal = ""
+    """Why the client refused the reply; empty if it did not."""
+    billable_requests = 0
+    """Requests that the endpoint did not refuse, so that it may have billed them; known for its own HTTP client only."""
+
+    def __init__(self, timeout_s: float, cancellation: Cancellation | None = None) -> None:
+        self._cancellation = cancellation or Cancellation()
+        self._ends_at = time.monotonic() + timeout_s
+        self._client: EndpointClient | None = None
+        self._counts_requests = False
+
+    @property
+    def counts_requests(self) -> bool:
+        return self._counts_requests
+
+    @property
+    def remaining_s(self) -> float:
+        return self._ends_at - time.monotonic()
+
+    def run(self, call: Callable[[], _ReturnT]) -> _ReturnT:
+        """Return what the call returns, or raise what it raises.
+
+        Raises DeadlineExceededError when the time is over, or CallCancelledError, and disconnects.
+        """
+        try:
+            value: _ReturnT = call_with_timeout(
+                max(self.remaining_s, 0.0), lambda: _discard_client_on_error(call), self._cancellation
+            )
+        except (DeadlineExceededError, CallCancelledError):
+            if self._client is not None:
+                self._client.disconnect()
+            raise
+        return value
+
+    def ask(self, model: Runnable[Any, Any], messages: list[Any]) -> Any:
+        """Return the model's reply, raise what the client raises, or what `run` raises.
+
+        In a thread that works for an event loop, an asynchronous client is awaited in that loop.
+        """
+        loop = event_loop.get()
+        if loop is None or not _is_asynchronous(model):
+            return self.run(lambda: self.bind_model(model).invoke(messages))
+        waiting = asyncio.run_coroutine_threadsafe(self.aask(model, messages), loop)
+        try:
+            return waiting.result(max(self.remaining_s, 0.0) + _GRACE_S)
+        except TimeoutError:
+            if waiting.done():
+                raise
+            waiting.cancel()
+            raise DeadlineExceededError from None
+
+    async def aask(self, model: Runnable[Any, Any], messages: list[Any]) -> Any:
+        """Return the model's reply without blocking the event loop. A client without an asynchronous call gets a thread."""
+        timeout_s = max(self.remaining_s, 0.0)
+        if _is_asynchronous(model):
+            return await await_with_timeout(timeout_s, self._await_reply(model, messages), self._cancellation)
+        call = lambda: _discard_client_on_error(lambda: self.bind_model(model).invoke(messages))  # noqa: E731
+        try:
+            return await acall_with_timeout(timeout_s, call, self._cancellation)
+        except (DeadlineExceededError, CallCancelledError, asyncio.CancelledError):
+            if self._client is not None:
+                self._client.disconnect()
+            raise
+
+    async def _await_reply(self, model: Runnable[Any, Any], messages: list[Any]) -> Any:
+        bound = await self._abind_model(model)
+        return await bound.ainvoke(messages)
+
+    async def _abind_model(self, model: Runnable[Any, Any]) -> Runnable[Any, Any]:
+        """Like `bind_model`, for the client of the event loop."""
+        if isinstance(model, RunnableBinding):
+            return model.model_copy(update={"bound": await self._abind_model(model.bound)})
+        client: Any = model
+        if not _is_openai(client) or not client.root_async_client or client.http_async_client:
+            return model
+        from langgraph_takeover.nodes.model.connections.async_client import attach_async_client
+
+        self._counts_requests = True
+        root = client.root_async_client.with_options(http_client=await attach_async_client(self))
+        update = {"root_async_client": root, "async_client": root.chat.completions}
+        bound: Runnable[Any, Any] = client.model_copy(update=update)
+        return bound
+
+    def attach_client(self) -> EndpointClient:
+        """Return the HTTP client of the calling thread, bound to this exchange."""
+        holder: _ThreadClient | None = getattr(_thread_state, "client", None)
+        if holder is None:
+            holder = _thread_state.client = _ThreadClient()
+        self._client, self._counts_requests = holder.client, True
+        holder.client.exchange = self
+        return holder.client
+
+    def bind_model(self, model: Runnable[Any, Any]) -> Runnable[Any, Any]:
+        """Return the model with replies of bounded size, if it is an OpenAI client without its own HTTP client
+        or a `ClientUser`.
+        """
+        client: Any = model
+        if isinstance(model, RunnableBinding):
+            return model.model_copy(update={"bound": self.bind_model(model.bound)})
+        if isinstance(model, ClientUser):
+            return model.use_client(self.attach_client())
+        if not _is_openai(client) or not client.root_client or client.http_client:
+            return model
+        root = client.root_client.with_options(http_client=self.attach_client())
+        bound: Runnable[Any, Any] = client.model_copy(
+            update={"root_client": root, "client": root.chat.completions}
+        )
+        return bound
+
+
+class _ThreadClient:
+    """The HTTP client of one thread, closed when the thread ends."""
+
+    def __init__(self) -> None:
+        from langgraph_takeover.nodes.model.connections.http_client import EndpointClient
+
+        self.client = EndpointClient()
+        self.close = weakref.finalize(self, self.client.close)
+        self.close.atexit = False  # a daemon thread may still use it, and the process closes its sockets
+
+
+def _discard_client_on_error(call: Callable[[], _ReturnT]) -> _ReturnT:
+    try:
+        return call()
+    except BaseException:
+        # The rest of a reply may be left on the connection.
+        holder: _ThreadClient | None = _thread_state.__dict__.pop("client", None)
+        if holder is not None:
+            holder.close()
+        raise
+
+
+def _is_openai(model: Any) -> bool:
+    # If nobody imported the library, the model is not from it.
+    library = sys.modules.get("langchain_openai.chat_models.base")
+    return library is not None and isinstance(model, library.BaseChatOpenAI)
+
+
+def _is_asynchronous(model: Any) -> bool:
+    """Whether the model has an asynchronous call of its own, instead of the library's that blocks a thread."""
+    while isinstance(model, RunnableBinding):
+        model = model.bound
+    if isinstance(model, ClientUser):
+        return False
+    if _is_openai(model):
+        # With an HTTP client of its own for synchronous calls only, the other one could reach another network.
+        return bool(model.root_async_client and (model.http_async_client or not model.http_client))
+    if isinstance(model, RunnableLambda):
+        return hasattr(model, "afunc") or inspect.iscoroutinefunction(getattr(model, "func", None))
+    kind = type(model)
+    if isinstance(model, BaseChatModel) and kind.ainvoke is BaseChatModel.ainvoke:
+        return kind._agenerate is not BaseChatModel._agenerate
+    return bool(kind.ainvoke is not Runnable.ainvoke)

@@ -1,0 +1,159 @@
+"""Sandboxes for event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import Protocol, Self, TypeVar, runtime_checkable
+
+from langgraph_takeover.sandbox.backends.pools import run_in_pool
+from langgraph_takeover.sandbox.interface import ExecResult, FileChange, Sandbox, SandboxSpec, Snapshot
+
+ResultT = TypeVar("ResultT")
+_POLL_S = 0.05
+
+
+@runtime_checkable
+class CommandEnder(Protocol):
+    """A sandbox that can end its running command and remain."""
+
+    def end_command(self) -> None: ...
+
+
+class AsyncSandbox:
+    """A sandbox for an event loop: any `Sandbox`, whose work is done in a thread, one call after another.
+
+    If a task is cancelled, its command is killed with its child processes. The sandbox remains, as after a time-out; one
+    that cannot end a command alone is closed.
+
+    Args:
+        executor: threads to work in; by default one of its own.
+
+    Example:
+        >>> import asyncio
+        >>> from langgraph_takeover.sandbox import AsyncSandbox
+        >>> async def list_changes():
+        ...     async with await AsyncSandbox.start(sandbox_spec) as sandbox:
+        ...         await sandbox.run("echo 1 > new.txt", timeout_s=10)
+        ...         return [change.path for change in await sandbox.changes()]
+        >>> asyncio.run(list_changes())
+        ['new.txt']
+    """
+
+    def __init__(self, sandbox: Sandbox, *, executor: Executor | None = None) -> None:
+        self.sandbox = sandbox
+        self.workspace = sandbox.workspace
+        self._is_shared = executor is not None
+        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="sandbox")
+
+    @classmethod
+    async def start(cls, spec: SandboxSpec, *, executor: Executor | None = None) -> Self:
+        """Start a sandbox from its base. Raises SandboxUnavailableError."""
+        from langgraph_takeover import sandbox
+
+        return cls(await _open(executor, lambda: sandbox.start(spec)), executor=executor)
+
+    @classmethod
+    async def restore(
+        cls, snapshot: Snapshot, store: Path, spec: SandboxSpec, *, executor: Executor | None = None
+    ) -> Self:
+        """Start a sandbox with the files and the shell of a snapshot. Raises what `sandbox.restore` raises."""
+        from langgraph_takeover import sandbox
+
+        return cls(await _open(executor, lambda: sandbox.restore(snapshot, store, spec)), executor=executor)
+
+    async def run(self, command: str, *, timeout_s: float) -> ExecResult:
+        """Run a command in the agent's shell."""
+        return await self._do(lambda: self.sandbox.run(command, timeout_s=timeout_s))
+
+    async def inspect(self, command: str) -> ExecResult:
+        """Run a command of the runtime, invisible to the agent's shell."""
+        return await self._do(lambda: self.sandbox.inspect(command))
+
+    async def read_file(self, path: str) -> bytes:
+        """Return the content of a file. Raises FileAccessError."""
+        return await self._do(lambda: self.sandbox.read_file(path))
+
+    async def write_file(self, path: str, content: bytes) -> None:
+        """Write a file, creating its directories. Raises FileAccessError."""
+        await self._do(lambda: self.sandbox.write_file(path, content))
+
+    async def directory_listing(self, path: str) -> tuple[str, ...] | None:
+        """List the names in a directory; None if it is not a directory."""
+        return await self._do(lambda: self.sandbox.directory_listing(path))
+
+    async def changes(self) -> tuple[FileChange, ...]:
+        """List what changed since the last call or the start."""
+        return await self._do(self.sandbox.changes)
+
+    async def cwd(self) -> str:
+        """Return the current directory of the agent's shell."""
+        return await self._do(self.sandbox.cwd)
+
+    async def snapshot(self, store: Path, *, labels: Mapping[str, str] | None = None) -> Snapshot:
+        """Take a snapshot, and return it when its files are durable in `store`."""
+        return await self._do(lambda: self.sandbox.snapshot(store, labels=labels).result())
+
+    async def close(self) -> None:
+        """End everything that runs in the sandbox and remove it; can be called twice."""
+        with ThreadPoolExecutor(
+            1, thread_name_prefix="close-sandbox"
+        ) as pool:  # others may wait for a command
+            await run_in_pool(pool, self.sandbox.close)
+        if not self._is_shared:
+            self._executor.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _do(self, work: Callable[[], ResultT]) -> ResultT:
+        done: Future[None] = Future()
+
+        def work_once() -> ResultT:
+            try:
+                return work()
+            finally:
+                done.set_result(None)
+
+        def end() -> None:
+            Thread(target=self._end_command, args=(done,), name="end-command", daemon=True).start()
+
+        return await run_in_pool(self._executor, work_once, end=end)
+
+    def _end_command(self, done: Future[None]) -> None:
+        """End the command, which may only be about to begin."""
+        if not isinstance(self.sandbox, CommandEnder):
+            self.sandbox.close()
+            return
+        while not done.done():
+            self.sandbox.end_command()
+            time.sleep(_POLL_S)
+
+
+async def _open(executor: Executor | None, start: Callable[[], Sandbox]) -> Sandbox:
+    """Start a sandbox in a thread; if the task is cancelled meanwhile, close it."""
+    opened: list[Sandbox] = []
+    pool = executor or ThreadPoolExecutor(1, thread_name_prefix="start-sandbox")
+    try:
+        await run_in_pool(pool, lambda: opened.append(start()))
+    except asyncio.CancelledError:
+        for sandbox in opened:
+            await run_in_pool(pool, sandbox.close)
+        raise
+    finally:
+        if executor is None:
+            pool.shutdown(wait=False)
+    return opened[0]

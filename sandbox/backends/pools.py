@@ -1,0 +1,48 @@
+"""Blocking work in threads, awaited in an event loop, so that a cancelled task leaves nothing running."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+ResultT = TypeVar("ResultT")
+_END_GRACE_S = 30.0
+"""Time that cancelled work has to end; work inside a program's own function may take longer."""
+
+
+async def run_in_pool(
+    pool: Executor,
+    work: Callable[[], ResultT],
+    *,
+    end: Callable[[], None] | None = None,
+    context: contextvars.Context | None = None,
+) -> ResultT:
+    """Return what the work returns in a thread of the pool. Default context: the caller's.
+
+    If the task is cancelled, `end` is called, which must not block, and the work's end is awaited.
+    """
+    submitted = pool.submit((context or contextvars.copy_context()).run, work)
+    waiting = asyncio.wrap_future(submitted)
+    try:
+        return await asyncio.shield(waiting)
+    except asyncio.CancelledError:
+        if not submitted.cancel():
+            if end is not None:
+                end()
+            await _settle(waiting)
+        raise
+
+
+async def _settle(waiting: asyncio.Future[ResultT]) -> None:
+    """Wait until the work has ended, even if the task is cancelled once more."""
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + _END_GRACE_S
+    while not waiting.done() and loop.time() < ends_at:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({waiting}, timeout=ends_at - loop.time())
+    # Retrieved, so that asyncio does not log it.
+    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
