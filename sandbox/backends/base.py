@@ -96,13 +96,15 @@ class BackendSandbox:
             backend.close()
             raise
 
-    def run(self, command: str, *, timeout_s: float) -> ExecResult:
+    def run(self, command: str, *, timeout_s: float, output_limit: int | None = None) -> ExecResult:
         watch = self._backend.watch
         if watch is None:
-            result = self._agent_shell.run(command, timeout_s=timeout_s)
+            result = self._agent_shell.run(command, timeout_s=timeout_s, output_limit=output_limit)
         else:
             watch.begin()
-            result = self._agent_shell.run(command, timeout_s=timeout_s, should_stop=watch.is_over_limit)
+            result = self._agent_shell.run(
+                command, timeout_s=timeout_s, output_limit=output_limit, should_stop=watch.is_over_limit
+            )
         full = watch is not None and (watch.is_tripped if result.timed_out else watch.was_over_limit())
         if not result.timed_out and not result.shell_ended:
             if watch is not None and full:
