@@ -93,9 +93,12 @@ class SandboxBackend(SandboxBackendProtocol):
     def start(self) -> str:
         """Save the first state of a new thread, with what calls outside the agent changed; return its id."""
         with self._lock:
-            self._state = self.work.session.start_run()
-            self._has_unsaved = False
-            return self._state
+            self.accept(self.work.session.start_run())
+            return self.find_state()
+
+    def accept(self, state: str) -> None:
+        """Note the state that an act left, which includes everything before it."""
+        self._state, self._has_unsaved = state, False
 
     def enter(self, state: str) -> None:
         """Make the sandbox match a state of the agent. Changes outside its steps remain if they began there."""
@@ -120,8 +123,7 @@ class SandboxBackend(SandboxBackendProtocol):
             if self._has_unsaved:
                 name = f"outside {uuid.uuid4().hex}"
                 state = self.work.act(name, lambda _: None, state=state, effects="shell").state
-                self._has_unsaved = False
-            self._state = state
+            self.accept(state)
             return state
 
     def discard(self) -> None:

@@ -81,7 +81,7 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         """Make the sandbox match the state; save it at the start, and what changed outside the agent."""
         self._session.stop.require_running()
         before = state.get("sandbox_state")
-        if before is None:
+        if not before:
             return {"sandbox_state": self._sandbox_backend.start()}
         self._sandbox_backend.enter(before)
         after = self._sandbox_backend.save(before)
@@ -162,7 +162,6 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
             return _store(self._work.thread, result, sandbox.changes())
 
         self._sandbox_backend.enter(before)
-        before = self._sandbox_backend.save(before)
         stored, after = self._session.run_once(
             self._work.make_key(before, name),
             before,
@@ -170,7 +169,7 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
             _StoredReply.model_validate_json,
             _find_effect(request.tool_call),
         )
-        self._sandbox_backend.enter(after)
+        self._sandbox_backend.accept(after)
         update = {**stored.update, "sandbox_state": after}
         return Command(update={**update, "messages": messages_from_dict([*stored.messages])})
 
