@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from deepagents import create_deep_agent
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatResult
 
 from langgraph_takeover.deepagents import SandboxBackend, SandboxFilesystemMiddleware
 from langgraph_takeover.errors import EarlierCallError
@@ -102,21 +103,38 @@ def test_an_interrupted_call_is_undone_and_repeated(
     assert results(end)[2].split("\n")[:4] == ["0", "1", "2", "1"]
 
 
+class _ByTask(Scripted):
+    """Replies by the task: each agent sees its own first message."""
+
+    scripts: dict[str, list[Any]]
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        task = next(each.text for each in messages if isinstance(each, HumanMessage))
+        self.replies[:] = self.scripts[task]
+        return super()._generate(messages, *args, **kwargs)
+
+
+@pytest.mark.parametrize("kind", ["general-purpose", "writer"])
 @pytest.mark.parametrize("is_async", [False, True])
-def test_subagents_share_the_sandbox_in_order(bench: RunHarness, is_async: bool) -> None:
+def test_subagents_share_the_sandbox_in_order(bench: RunHarness, is_async: bool, kind: str) -> None:
     """Two subagents of one reply, and a command after them that sees what both did."""
-    task = {"description": "Write.", "subagent_type": "general-purpose"}
-    both = reply(("task", task), ("task", task), ("execute", {"command": "cat log"}), text="parent")
-    model = scripted_model(
-        both,
-        execute("sleep 0.3; echo first >> log", text="a"),
-        "First done.",
-        execute("echo second >> log", text="b"),
-        "Second done.",
-        "Done.",
-    )
+    tasks = [("task", {"description": each, "subagent_type": kind}) for each in ("first", "second")]
+    scripts = {
+        "go": [reply(*tasks, ("execute", {"command": "cat log"}), text="parent"), "Done."],
+        "first": [execute("sleep 0.3; echo first >> log", text="a"), "First done."],
+        "second": [execute("echo second >> log", text="b"), "Second done."],
+    }
+    model = _ByTask(replies=[], seen=[], tools=[], scripts=scripts)
     with hold(bench) as work:
-        end = invoke(build(work, model), ask(), is_async=is_async)
+        backend = SandboxBackend(work)
+        middleware = [SandboxFilesystemMiddleware(backend)]
+        writer = {
+            "name": "writer", "description": "Writes.", "system_prompt": "Write.", "middleware": middleware
+        }  # fmt: skip
+        agent = create_deep_agent(
+            model, backend=backend, middleware=middleware, checkpointer=work.saver, subagents=[writer]
+        )
+        end = invoke(agent, ask("go"), is_async=is_async)
     assert results(end)[:2] == ["First done.", "Second done."]
     assert results(end)[2].startswith("first\nsecond\n")
 
@@ -165,9 +183,8 @@ def test_a_snapshot_starts_another_thread(bench: RunHarness) -> None:
 
 
 def test_a_fork_has_the_files_of_its_checkpoint(bench: RunHarness) -> None:
-    model = scripted_model(
-        execute("echo 1 > log", text="1"), execute("echo 2 > log", text="2"), "Done.", "Done."
-    )
+    replies = (execute("echo 1 > log", text="1"), execute("cat log; echo 2 > log", text="2"), "Done.")
+    model = scripted_model(*replies)
     with hold(bench) as work:
         agent = build(work, model)
         agent.invoke(ask(), CONFIG)
@@ -178,7 +195,7 @@ def test_a_fork_has_the_files_of_its_checkpoint(bench: RunHarness) -> None:
             and each.next == ("model",)
         )
         end = agent.invoke(None, early.config)
-        assert work.enter(end["sandbox_state"]).inspect("cat log").output == "1\n"
+    assert results(end)[1].startswith("1\n")
 
 
 def test_a_command_that_takes_too_long_is_ended(bench: RunHarness) -> None:
