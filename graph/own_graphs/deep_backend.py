@@ -70,17 +70,19 @@ class SandboxBackend(SandboxBackendProtocol):
 
     # The sandbox and its state
 
-    def find_sandbox(self, *, changes: bool = False) -> Sandbox:
-        """Return the sandbox: that of the running call, or the thread's in its newest state.
+    @contextmanager
+    def use(self, *, changes: bool = False) -> Iterator[Sandbox]:
+        """Yield the sandbox, which one thread uses at a time: of the running call, or in the thread's newest state.
 
         With `changes`, the caller may change something, which `save` saves.
         """
         with self._lock:
             if self._bound is not None:
-                return self._bound
+                yield self._bound
+                return
             sandbox = self.work.enter(self.find_state())
             self._has_unsaved = self._has_unsaved or changes
-            return sandbox
+            yield sandbox
 
     def find_state(self) -> str:
         """Return the id of the thread's newest state: the last one here, or that of the newest checkpoint."""
@@ -152,9 +154,8 @@ class SandboxBackend(SandboxBackendProtocol):
         """Run a command in the shell; a command that exceeds its time limit is ended, with exit code 124."""
         limit_s = timeout or self._timeout_s
         try:
-            result = self.find_sandbox(changes=True).run(
-                command, timeout_s=limit_s, output_limit=_OUTPUT_LIMIT
-            )
+            with self.use(changes=True) as sandbox:
+                result = sandbox.run(command, timeout_s=limit_s, output_limit=_OUTPUT_LIMIT)
         except ValueError as error:
             return ExecuteResponse(output=f"Not run: {error}.", exit_code=2)
         notice = f"\n[stopped after {limit_s:.0f} s]" if result.timed_out else ""
@@ -187,23 +188,24 @@ class SandboxBackend(SandboxBackendProtocol):
         return self._files.glob(pattern, path)
 
     def write(self, file_path: str, content: str) -> Any:
-        self.find_sandbox(changes=True)
-        return self._files.write(file_path, content)
+        with self.use(changes=True):
+            return self._files.write(file_path, content)
 
     def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> Any:
-        self.find_sandbox(changes=True)
-        return self._files.edit(file_path, old_string, new_string, replace_all)
+        with self.use(changes=True):
+            return self._files.edit(file_path, old_string, new_string, replace_all)
 
     def delete(self, file_path: str) -> Any:
-        self.find_sandbox(changes=True)
-        return self._files.delete(file_path)
+        with self.use(changes=True):
+            return self._files.delete(file_path)
 
     def _write(self, path: str, content: bytes) -> str | None:
         """Write a file; return deepagents' name of the error, if any."""
         if not path.startswith("/"):
             return "invalid_path"
         try:
-            self.find_sandbox(changes=True).write_file(path, content)
+            with self.use(changes=True) as sandbox:
+                sandbox.write_file(path, content)
         except FileAccessError as error:
             return _name_error(error)
         return None
@@ -212,7 +214,8 @@ class SandboxBackend(SandboxBackendProtocol):
         if not path.startswith("/"):
             return FileDownloadResponse(path=path, error="invalid_path")
         try:
-            return FileDownloadResponse(path=path, content=self.find_sandbox().read_file(path))
+            with self.use() as sandbox:
+                return FileDownloadResponse(path=path, content=sandbox.read_file(path))
         except FileAccessError as error:
             return FileDownloadResponse(path=path, error=_name_error(error))
 
@@ -228,7 +231,8 @@ class _FileTools(BaseSandbox):
         return self._backend.id
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
-        result = self._backend.find_sandbox().inspect(command)
+        with self._backend.use() as sandbox:
+            result = sandbox.inspect(command)
         output = result.output.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
         return ExecuteResponse(output=output, exit_code=result.exit_code)
 
