@@ -21,9 +21,10 @@ SECOND = call_tool("execute", command="echo two >> log; cat log; echo $name in $
 
 class KilledBackend(SandboxBackend):
     def execute(self, command, **options):
-        super().execute(command, **options)
+        result = super().execute(command, **options)
         if "two" in command:
             os.kill(os.getpid(), signal.SIGKILL)
+        return result
 
 
 def main(directory: str, backend_class: type = SandboxBackend) -> None:
@@ -39,5 +40,6 @@ def main(directory: str, backend_class: type = SandboxBackend) -> None:
 if __name__ == "__main__":
     if len(sys.argv) > 2:
         main(sys.argv[1], KilledBackend)
-    subprocess.run([sys.executable, __file__, sys.argv[1], "killed"], check=False)
+    killed = subprocess.run([sys.executable, __file__, sys.argv[1], "killed"], check=False)
+    print("killed" if killed.returncode == -signal.SIGKILL else "ended")
     main(sys.argv[1])

@@ -196,7 +196,7 @@ def test_own_graph(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_deep_agent(tmp_path: Path) -> None:
     output = run_example("deep_agent.py", tmp_path, python=find_deepagents_python()).splitlines()
-    assert output[:3] == ["one", "two", "kept in tests"]
+    assert output[:4] == ["killed", "one", "two", "kept in tests"]
 
 
 def test_live_points() -> None:
