@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from typing import Annotated, Any, NotRequired, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from deepagents.middleware.filesystem import FilesystemMiddleware
 from langchain.agents.middleware.types import ExtendedModelResponse
@@ -19,7 +19,7 @@ from pydantic import JsonValue, ValidationError
 from langgraph_takeover.graph.errors import ActResultError
 from langgraph_takeover.graph.own_graphs.call_order import CallOrder
 from langgraph_takeover.graph.own_graphs.deep_backend import SandboxBackend
-from langgraph_takeover.graph.own_graphs.thread_sandbox import keep_latest
+from langgraph_takeover.graph.own_graphs.thread_sandbox import SandboxState
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect, find_effect
 from langgraph_takeover.sandbox.interface import FileChange, Frozen, Sandbox
 
@@ -66,11 +66,12 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         self._sandbox_backend = backend
         self._work, self._session = backend.work, backend.work.session
         self._order = CallOrder(backend.work)
-
-        class SandboxFilesystemState(self.state_schema):  # type: ignore[name-defined, misc]
-            sandbox_state: NotRequired[Annotated[str, keep_latest]]
-
-        self.state_schema = SandboxFilesystemState
+        schema: Any = vars(self)["state_schema"]
+        fields = {
+            "__annotations__": get_type_hints(SandboxState, include_extras=True),
+            "__module__": __name__,
+        }
+        self.state_schema = type(schema)("SandboxFilesystemState", (schema,), fields, total=False)
 
     @property
     def name(self) -> str:
@@ -123,9 +124,9 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
     ) -> ToolResult:
-        call = super().awrap_tool_call
+        call: Callable[..., Coroutine[Any, Any, ToolResult]] = super().awrap_tool_call
         if not _is_sandbox_call(request.tool_call):
-            return await call(request, handler)  # type: ignore[no-any-return]
+            return await call(request, handler)
         loop = asyncio.get_running_loop()
 
         def call_in_loop(each: ToolCallRequest) -> ToolResult:
