@@ -12,9 +12,12 @@ AGENTS := .agents
 AGENTS_READY := $(AGENTS)/.ready
 AGENT_PACKAGES := @openai/codex@0.169.0 @qwen-code/qwen-code@0.15.10 opencode-ai@1.18.33
 AGENT_PATH := $(CURDIR)/$(AGENTS)/node_modules/.bin:$(CURDIR)/$(AGENTS)/mini/bin
+# deepagents needs newer packages than the pinned ones, so it has an environment of its own, which sees the other packages too.
+DEEPAGENTS := $(AGENTS)/deepagents
+DEEPAGENTS_READY := $(DEEPAGENTS)/.ready
 BENCH ?=
 
-.PHONY: setup agents takeover studio test test-all lint docs bench clean
+.PHONY: setup agents deepagents takeover studio test test-all lint docs bench clean
 .DEFAULT_GOAL := takeover
 
 setup: $(READY)
@@ -40,6 +43,18 @@ $(AGENTS_READY): Makefile
 	$(AGENTS)/mini/bin/python -m pip install --quiet --disable-pip-version-check mini-swe-agent==2.4.6
 	touch $@
 
+deepagents: $(DEEPAGENTS_READY)
+
+$(DEEPAGENTS_READY): Makefile $(READY)
+	python3 -m venv $(DEEPAGENTS)
+	$(DEEPAGENTS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    deepagents==0.7.32 langchain-tests==1.1.9 pytest-timeout
+	$(DEEPAGENTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+	    --target $(DEEPAGENTS)/0.6 deepagents==0.6.12
+	$(PYTHON) -c "import site; print(*site.getsitepackages(), sep='\n')" \
+	    > "$$($(DEEPAGENTS)/bin/python -c 'import site; print(site.getsitepackages()[0])')/zz_others.pth"
+	touch $@
+
 takeover: $(READY)
 	$(PYTHON) -m evals.takeover --view structured --workers 2
 
@@ -57,7 +72,7 @@ test: $(READY) lint
 	$(PYTEST) -m "not slow"
 
 test-all: SEED := $(SEED)
-test-all: $(READY) agents lint
+test-all: $(READY) agents deepagents lint
 	@echo "Random tests are drawn from seed $(SEED); to repeat them: make test-all SEED=$(SEED)"
 	TAKEOVER_TEST_SEED=$(SEED) $(PYTEST) --hypothesis-seed=$(SEED) -m "not slow"
 	TAKEOVER_TEST_AGENTS="$(AGENT_PATH):$(TAKEOVER_TEST_AGENTS)" TAKEOVER_TEST_SEED=$(SEED) $(PYTEST) \

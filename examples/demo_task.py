@@ -12,7 +12,9 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
+from langchain_core.outputs import ChatGeneration, ChatResult
 
 from langgraph_takeover.evals.models.facts import read_facts
 from langgraph_takeover.evals.models.oracle import OracleModel
@@ -98,6 +100,29 @@ def _delegate_edit(reply: AIMessage, messages: list[BaseMessage]) -> AIMessage:
         if FACTS.guide.path not in printed:
             name, arguments = "shell", {"command": f"cat {FACTS.guide.path}"}
     return AIMessage("", tool_calls=[{"name": name, "args": arguments, "id": f"call_{len(messages)}"}])
+
+
+def call_tool(name: str, **arguments: Any) -> AIMessage:
+    """A reply that calls a tool."""
+    return AIMessage("", tool_calls=[{"name": name, "args": arguments, "id": "call"}])
+
+
+class ScriptedChat(BaseChatModel):
+    """A model that is no LLM: it sends its replies in order."""
+
+    replies: list[Any]
+
+    def bind_tools(self, tools: Any, **_: Any) -> "ScriptedChat":
+        return self
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        reply = self.replies[sum(isinstance(each, AIMessage) for each in messages)]
+        message = AIMessage(reply) if isinstance(reply, str) else reply
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -213,9 +213,10 @@ class Sandbox(Protocol):
     workspace: str
     """Absolute path of the repository inside."""
 
-    def run(self, command: str, *, timeout_s: float) -> ExecResult:
+    def run(self, command: str, *, timeout_s: float, output_limit: int | None = None) -> ExecResult:
         """Run `command` in the agent's shell, whose directory and variables persist.
 
+        `output_limit` is how many bytes of output are kept. Default: the sandbox's limit, 64 KiB.
         Raises ValueError for a command that no shell can run (with a NUL byte), and SandboxUnavailableError if the
         sandbox is gone.
         """

@@ -16,6 +16,7 @@ from langgraph_takeover import open_home
 from langgraph_takeover.handoff.views import VIEWS
 
 from .chat_server import ChatServer
+from .deepagents_environment import find_deepagents_python
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
@@ -27,12 +28,14 @@ UNTESTED = {
 }
 
 
-def run_example(name: str, *arguments: str | Path, stdin: str = "", **env: str) -> str:
+def run_example(
+    name: str, *arguments: str | Path, stdin: str = "", python: str | Path = sys.executable, **env: str
+) -> str:
     """The output of an example."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [sys.executable, ROOT / "examples" / name, *map(str, arguments)],
+        [python, ROOT / "examples" / name, *map(str, arguments)],
         env=clean | {"PYTHONPATH": path} | env,
         input=stdin,
         capture_output=True,
@@ -208,6 +211,20 @@ def test_hold_thread(tmp_path: Path) -> None:
     assert second == "second process: ['prepared', 'worked']"
     with sqlite3.connect(tmp_path / "checkpoints.sqlite") as database:
         assert database.execute("SELECT token FROM takeover_leases").fetchone() == (2,)
+
+
+@pytest.mark.slow
+def test_deep_agent(tmp_path: Path) -> None:
+    output = run_example("deep_agent.py", tmp_path, python=find_deepagents_python()).splitlines()
+    assert output[:4] == ["killed", "one", "two", "kept in tests"]
+
+
+def test_live_points() -> None:
+    assert run_example("live_points.py").splitlines() == [
+        "step 2: first_source_edit: edited src/core.py",
+        "step 3: first_validation: test failed: python3 -m pytest -q",
+        "step 4: first_post_failure_edit: edited src/core.py",
+    ]
 
 
 @pytest.mark.slow

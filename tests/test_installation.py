@@ -110,6 +110,7 @@ import importlib, pkgutil, sys
 import {PACKAGE}
 topics = [each.name for each in pkgutil.iter_modules({PACKAGE}.__path__) if not each.ispkg]
 topics.remove("middleware")  # needs the extra langchain
+topics.remove("deepagents")  # needs the extra deepagents
 for topic in ("", *(f".{{each}}" for each in topics), ".sandbox"):
     module = importlib.import_module(f"{PACKAGE}{{topic}}")
     for name in getattr(module, "__all__", ()):

@@ -198,7 +198,7 @@ SCOPES = {
     "handoff/agents/contract": ("contract",),
     "sandbox/snapshots": ("s3",),
     "graph/checkpoints": ("postgres",),
-    "graph/own_graphs": ("langchain",),
+    "graph/own_graphs": ("langchain", "deepagents"),
     "graph/mcp": ("mcp",),
     "graph/studio": ("dev",),  # LangGraph's server imports it
     "evals": ("evals",),
@@ -254,6 +254,8 @@ def _distributions(name: str) -> set[str]:
     if parts[0] == "langgraph":
         saver = parts[1] == "checkpoint" and parts[2] in ("sqlite", "postgres")
         return {f"langgraph-checkpoint-{parts[2]}" if saver else "langgraph"}
+    if parts[0] == "deepagents":  # in an environment of its own
+        return {"deepagents"}
     return {_plain(each) for each in BROUGHT_BY.get(parts[0], ())}
 
 

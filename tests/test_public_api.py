@@ -24,7 +24,7 @@ from langgraph_takeover.sandbox import SandboxSpec, default_backend
 ROOT = Path(__file__).parents[1]
 TOPICS = [
     importlib.import_module(f"langgraph_takeover{name}")
-    for name in ("", ".protocol", ".models", ".views", ".sandbox", ".integrations", ".errors")
+    for name in ("", ".protocol", ".models", ".views", ".sandbox", ".integrations", ".detection", ".errors")
 ]
 MAX_TOP_LEVEL_NAMES = 25
 _PROMPT = '"Make the tests pass."'

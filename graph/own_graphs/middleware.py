@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import operator
-import threading
 from collections.abc import Awaitable, Callable, Collection
 from typing import Annotated, Any, Literal, NotRequired, cast
 
 from langchain.agents.middleware import AgentMiddleware, hook_config
 from langchain.agents.middleware.types import AgentState as ChatState
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from langgraph_takeover.graph.errors import EarlierCallError
 from langgraph_takeover.graph.own_graphs.agent_handoffs import is_handoff, pass_on_state, require_shared_state
+from langgraph_takeover.graph.own_graphs.call_order import CallOrder
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox, keep_latest
-from langgraph_takeover.handoff.ledger import effects
 from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
 from langgraph_takeover.handoff.shell.command_effects import find_effect
 from langgraph_takeover.handoff.text.redaction import redact
@@ -37,7 +35,6 @@ from langgraph_takeover.nodes.tools.shell import execute_command
 from langgraph_takeover.sandbox.interface import Sandbox
 
 ToolResult = ToolMessage | Command[Any]
-_POLL_S = 0.05
 _POINTS: tuple[PointKind, ...] = ("first_source_edit", "first_validation", "first_post_failure_edit")
 
 
@@ -100,8 +97,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         self._work, self._session = work, work.session
         self._points, self._policy, self._model_name = frozenset(points), policy, model_name
         self._timeout_s, self._max_chars = command_timeout_s, observation_chars
-        self._failed: set[str] = set()
-        self._changed = threading.Condition()
+        self._order = CallOrder(work)
 
     def before_agent(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Describe the task: the first message of a person, and the repository at the start."""
@@ -164,9 +160,8 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         action = _parse_call(request.tool_call)
         if isinstance(action, UnreadableReply):
             return ToolMessage(action.correction, tool_call_id=request.tool_call["id"], status="error")
-        *earlier, name = self._name_calls(request)
-        try:
-            before = self._wait_for(request.state.get("sandbox_state", ""), earlier)
+        *earlier, name = self._order.name_calls(request, self._is_sandbox_call)
+        with self._order.take_turn(request.state.get("sandbox_state", ""), earlier, name) as before:
             observation, after = self._session.run_once(
                 self._work.make_key(before, name),
                 before,
@@ -175,14 +170,6 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
                 # Always in the journal, where the next call of the reply finds the state after it.
                 "shell" if _has_no_effect(action) else "anything",
             )
-        except BaseException:
-            with self._changed:
-                self._failed.add(name)
-                self._changed.notify_all()
-            raise
-        with self._changed:
-            self._failed.discard(name)
-            self._changed.notify_all()
         index = len(request.state.get("events", ())) + 2 * len(earlier)
         return Command(update=_build_update(action, observation, after, index, request.tool_call["id"]))
 
@@ -190,37 +177,12 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         """Give the state after the earlier calls of the reply to the agent that another tool hands over to."""
         if not is_handoff(result):
             return result
-        state = self._wait_for(request.state.get("sandbox_state", ""), self._name_calls(request))
+        names = self._order.name_calls(request, self._is_sandbox_call)
+        state = self._order.wait_for(request.state.get("sandbox_state", ""), names)
         return cast(ToolResult, pass_on_state(result, request.state, state))
 
-    def _name_calls(self, request: ToolCallRequest) -> list[str]:
-        """Name the sandbox's calls of a reply, up to this one. Providers repeat the ids of calls in other replies."""
-        reply = next(each for each in reversed(request.state["messages"]) if isinstance(each, AIMessage))
-        names = []
-        for number, call in enumerate(reply.tool_calls):
-            if call["name"] in self._names and isinstance(_parse_call(call), Action):
-                names.append(f"{reply.id}.{number}")
-            if call["id"] == request.tool_call["id"]:
-                break
-        return names
-
-    def _wait_for(self, state: str, names: list[str]) -> str:
-        """Return the sandbox's state after these calls, which other threads make."""
-        for name in names:
-            key = self._work.make_key(state, name)
-            with self._changed:
-                while True:
-                    found = effects.find(self._session.ledger, key)
-                    if found is not None and found.state_after is not None:
-                        break
-                    self._session.stop.require_not_urgent()
-                    if name in self._failed:
-                        raise EarlierCallError(
-                            f"thread {self._work.thread!r}: an earlier call of the same reply failed ({name})"
-                        )
-                    self._changed.wait(_POLL_S)
-            state = found.state_after
-        return state
+    def _is_sandbox_call(self, call: ToolCall) -> bool:
+        return call["name"] in self._names and isinstance(_parse_call(call), Action)
 
     def _execute(self, sandbox: Sandbox, action: Action, state: Any) -> Observation:
         if action.tool == "shell":

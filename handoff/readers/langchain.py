@@ -59,7 +59,7 @@ def list_messages(data: Any) -> list[RawMessage] | None:
         data = data.get("messages")
     if not isinstance(data, list) or not data:
         return None
-    messages = [_flatten_message(item) for item in data]
+    messages = [flatten_message(item) for item in data]
     if any(message is None for message in messages):
         return None
     return [message for message in messages if message is not None]
@@ -177,7 +177,7 @@ def _list_tool_calls(message: Mapping[str, Any]) -> list[tuple[str, Mapping[str,
     return calls
 
 
-def _flatten_message(item: Any) -> Mapping[str, Any] | None:
+def flatten_message(item: Any) -> Mapping[str, Any] | None:
     """Convert a message to one mapping: from its object, its dump or the constructor form of `dumpd`."""
     if isinstance(item, BaseMessage):
         return item.model_dump()

@@ -64,29 +64,41 @@ class RecordedRun(NamedTuple):
     """Commands that still ran in the background at the end."""
 
 
+class EventBuilder:
+    """Converts the calls of a run to numbered events, one call at a time; infers file changes that are not recorded."""
+
+    def __init__(self, workspace: str, *, keeps_directory: bool = True) -> None:
+        self.files = InferredFiles(workspace, keeps_directory=keeps_directory)
+        self._count = 0
+
+    def add(self, call: RecordedCall) -> tuple[Event, ...]:
+        """Return the events of the next call: the action, and the observation if the call has a result."""
+        call = _escape_call(call)
+        action = Event(
+            index=self._count,
+            kind="action",
+            tool=call.tool,
+            text=call.text,
+            arguments=call.arguments,
+            usage=call.usage,
+        )
+        if call.result is None:
+            self._count += 1
+            return (action,)
+        self._count += 2
+        return (action, _build_observation(action.index + 1, call, call.result, self.files))
+
+
 def build_trace(run: RecordedRun) -> Trace:
     """Convert the calls to numbered events; file changes that are not recorded are inferred."""
-    files = InferredFiles(run.workspace or guess_workspace(run.calls), keeps_directory=run.keeps_directory)
-    events: list[Event] = []
-    for call in map(_escape_call, run.calls):
-        events.append(
-            Event(
-                index=len(events),
-                kind="action",
-                tool=call.tool,
-                text=call.text,
-                arguments=call.arguments,
-                usage=call.usage,
-            )
-        )
-        if call.result is not None:
-            events.append(_build_observation(len(events), call, call.result, files))
+    builder = EventBuilder(run.workspace or guess_workspace(run.calls), keeps_directory=run.keeps_directory)
+    events = tuple(event for call in run.calls for event in builder.add(call))
     return Trace(
         id=run.id,
         format=run.format,
-        events=tuple(events),
-        workspace=files.workspace,
-        base_directories=files.list_base_directories(),
+        events=events,
+        workspace=builder.files.workspace,
+        base_directories=builder.files.list_base_directories(),
         task=_escape_text(run.task),
         model=run.model,
         agent=_escape_text(run.agent),
@@ -156,17 +168,27 @@ def guess_workspace(calls: Iterable[RecordedCall]) -> str:
     """Guess the repository: the directory of most absolute paths, among those common in agents' images."""
     votes: dict[str, int] = {}
     for call in calls:
-        for value in call.arguments.values():
-            for word in _list_absolute_paths(value[:4000]):
-                top = next(
-                    (root for root in _WORKSPACE_ROOTS if word == root or word.startswith(root + "/")), None
-                )
-                if top is None:
-                    continue
-                parts = word.split("/")[: 2 + _WORKSPACE_DEPTHS.get(top, 0)]
+        count_workspace_votes(call, votes)
+    return select_workspace(votes)
+
+
+def count_workspace_votes(call: RecordedCall, votes: dict[str, int]) -> None:
+    """Add the absolute paths of a call to the votes for each possible repository."""
+    for value in call.arguments.values():
+        for word in _list_absolute_paths(value[:4000]):
+            top = next(
+                (root for root in _WORKSPACE_ROOTS if word == root or word.startswith(root + "/")), None
+            )
+            if top is None:
+                continue
+            parts = word.split("/")[: 2 + _WORKSPACE_DEPTHS.get(top, 0)]
+            if len(parts) == 2 + _WORKSPACE_DEPTHS.get(top, 0) and "." not in parts[-1]:
                 directory = "/".join(parts)
-                if len(parts) == 2 + _WORKSPACE_DEPTHS.get(top, 0) and "." not in parts[-1]:
-                    votes[directory] = votes.get(directory, 0) + 1
+                votes[directory] = votes.get(directory, 0) + 1
+
+
+def select_workspace(votes: Mapping[str, int]) -> str:
+    """Return the repository with the most votes, the earliest of several."""
     return max(votes, key=lambda root: votes[root]) if votes else "/testbed"
 
 

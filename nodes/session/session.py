@@ -210,6 +210,11 @@ class Session:
         effects.end(self._lease, key, after, result.model_dump_json())
         return result, after
 
+    def record_call(self, key: EffectKey, state_before: str, state_after: str) -> None:
+        """Record a call that consists of recorded acts, so that later calls find the state after it."""
+        effects.begin(self._lease, key, state_before)
+        effects.end(self._lease, key, state_after, "null")
+
     def _has_usable_result(self, recorded: Effect) -> bool:
         """Whether a recorded call ended in a state that can be entered."""
         if recorded.result is None or recorded.state_after is None:

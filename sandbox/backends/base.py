@@ -97,7 +97,7 @@ class BackendSandbox:
             backend.close()
             raise
 
-    def run(self, command: str, *, timeout_s: float) -> ExecResult:
+    def run(self, command: str, *, timeout_s: float, output_limit: int | None = None) -> ExecResult:
         watch = self._backend.watch
         is_over_limit: Callable[[], bool] = watch.is_over_limit if watch else bool
         if watch is not None:
@@ -105,7 +105,10 @@ class BackendSandbox:
         self._is_ended, self._is_running = False, True
         try:
             result = self._agent_shell.run(
-                command, timeout_s=timeout_s, should_stop=lambda: self._is_ended or is_over_limit()
+                command,
+                timeout_s=timeout_s,
+                output_limit=output_limit,
+                should_stop=lambda: self._is_ended or is_over_limit(),
             )
         finally:
             self._is_running = False

@@ -1,0 +1,244 @@
+"""deepagents' file and command tools with effects that happen once, in a sandbox that follows the checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar, get_type_hints
+
+from deepagents.middleware.filesystem import FilesystemMiddleware
+from langchain.agents.middleware.types import ExtendedModelResponse
+from langchain_core.messages import ToolCall, ToolMessage, message_to_dict, messages_from_dict
+from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.types import Command
+from pydantic import JsonValue, ValidationError
+
+from langgraph_takeover.graph.errors import ActResultError
+from langgraph_takeover.graph.own_graphs.call_order import CallOrder
+from langgraph_takeover.graph.own_graphs.deep_backend import SandboxBackend
+from langgraph_takeover.graph.own_graphs.thread_sandbox import SandboxState
+from langgraph_takeover.handoff.shell.command_effects import CommandEffect, find_effect
+from langgraph_takeover.sandbox.interface import FileChange, Frozen, Sandbox
+
+ToolResult = ToolMessage | Command[Any]
+ResultT = TypeVar("ResultT")
+_READERS = frozenset({"ls", "read_file", "glob", "grep"})
+_WRITERS = frozenset({"write_file", "edit_file", "delete", "execute"})
+_SUBAGENT = "task"
+"""deepagents' tool that runs a subagent; its calls are recorded one by one."""
+
+
+class _StoredReply(Frozen):
+    """The result of a tool call, as the journal stores it."""
+
+    messages: tuple[dict[str, JsonValue], ...]
+    update: dict[str, JsonValue]
+    changes: tuple[FileChange, ...]
+    shell_ended: bool = False
+
+
+class SandboxFilesystemMiddleware(FilesystemMiddleware):
+    """deepagents' file and command tools in a thread's sandbox: each call takes effect once.
+
+    It takes the place of deepagents' own `FilesystemMiddleware` in the agent and its general-purpose subagent; add it
+    to the `middleware` of each subagent of yours. The state has the channel `sandbox_state`. Compile the agent with
+    `checkpointer=work.saver`.
+
+    Args:
+        backend: the backend that the agent has too.
+        options: those of deepagents' `FilesystemMiddleware`.
+
+    Example:
+        >>> from deepagents import create_deep_agent
+        >>> from langgraph_takeover.deepagents import SandboxBackend, SandboxFilesystemMiddleware
+        >>> from langgraph_takeover.integrations import open_sandbox
+        >>> with open_sandbox(home, "deep", sandbox=sandbox_spec) as work:
+        ...     backend = SandboxBackend(work)
+        ...     middleware = [SandboxFilesystemMiddleware(backend)]
+        ...     agent = create_deep_agent(model, backend=backend, middleware=middleware, checkpointer=work.saver)
+    """
+
+    def __init__(self, backend: SandboxBackend, **options: Any) -> None:
+        super().__init__(backend=backend, **options)
+        self._sandbox_backend = backend
+        self._work, self._session = backend.work, backend.work.session
+        self._order = CallOrder(backend.work)
+        schema: Any = vars(self)["state_schema"]
+        fields = {
+            "__annotations__": get_type_hints(SandboxState, include_extras=True),
+            "__module__": __name__,
+        }
+        self.state_schema = type(schema)("SandboxFilesystemState", (schema,), fields, total=False)
+
+    @property
+    def name(self) -> str:
+        """deepagents replaces its own middleware by one of the same name."""
+        return "FilesystemMiddleware"
+
+    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Make the sandbox match the state; save it at the start, and what changed outside the agent."""
+        self._session.stop.require_running()
+        before = state.get("sandbox_state")
+        if not before:
+            return {"sandbox_state": self._sandbox_backend.start()}
+        self._sandbox_backend.enter(before)
+        after = self._sandbox_backend.save(before)
+        return {"sandbox_state": after} if after != before else None
+
+    async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        return await _run_in_thread(lambda: self.before_agent(state, runtime))
+
+    def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        """Save what deepagents writes beside the model call, such as a summarized conversation."""
+        before = self._enter(request)
+        try:
+            response = super().wrap_model_call(request, handler)
+        except BaseException:
+            self._sandbox_backend.discard()
+            raise
+        return _add_state(response, before, self._sandbox_backend.save(before))
+
+    async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        before = await _run_in_thread(lambda: self._enter(request))
+        try:
+            response = await super().awrap_model_call(request, handler)
+        except BaseException:
+            self._sandbox_backend.discard()
+            raise
+        after = await _run_in_thread(lambda: self._sandbox_backend.save(before))
+        return _add_state(response, before, after)
+
+    def wrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
+    ) -> ToolResult:
+        """Make a call of the sandbox's tools once, after those before it in the reply; pass on others."""
+        if not _is_sandbox_call(request.tool_call):
+            return super().wrap_tool_call(request, handler)  # type: ignore[no-any-return]
+        return self._call_in_order(
+            request, lambda each: super(type(self), self).wrap_tool_call(each, handler)
+        )
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
+    ) -> ToolResult:
+        call: Callable[..., Coroutine[Any, Any, ToolResult]] = super().awrap_tool_call
+        if not _is_sandbox_call(request.tool_call):
+            return await call(request, handler)
+        loop = asyncio.get_running_loop()
+
+        def call_in_loop(each: ToolCallRequest) -> ToolResult:
+            return asyncio.run_coroutine_threadsafe(call(each, handler), loop).result()
+
+        return await _run_in_thread(lambda: self._call_in_order(request, call_in_loop))
+
+    def _enter(self, request: Any) -> str:
+        self._session.stop.require_running()
+        state = str(request.state["sandbox_state"])
+        self._sandbox_backend.enter(state)
+        return state
+
+    def _call_in_order(
+        self, request: ToolCallRequest, call: Callable[[ToolCallRequest], ToolResult]
+    ) -> ToolResult:
+        *earlier, name = self._order.name_calls(request, _is_sandbox_call)
+        with self._order.take_turn(request.state["sandbox_state"], earlier, name) as before:
+            request = request.override(state={**request.state, "sandbox_state": before})
+            if request.tool_call["name"] == _SUBAGENT:
+                return self._call_subagent(request, name, before, call)
+            return self._call_once(request, name, before, call)
+
+    def _call_once(
+        self,
+        request: ToolCallRequest,
+        name: str,
+        before: str,
+        call: Callable[[ToolCallRequest], ToolResult],
+    ) -> ToolResult:
+        def operate(sandbox: Sandbox) -> _StoredReply:
+            with self._sandbox_backend.bind(sandbox):
+                result = call(request)
+            return _store(self._work.thread, result, sandbox.changes())
+
+        self._sandbox_backend.enter(before)
+        stored, after = self._session.run_once(
+            self._work.make_key(before, name),
+            before,
+            operate,
+            _StoredReply.model_validate_json,
+            _find_effect(request.tool_call),
+        )
+        self._sandbox_backend.accept(after)
+        update = {**stored.update, "sandbox_state": after}
+        return Command(update={**update, "messages": messages_from_dict([*stored.messages])})
+
+    def _call_subagent(
+        self,
+        request: ToolCallRequest,
+        name: str,
+        before: str,
+        call: Callable[[ToolCallRequest], ToolResult],
+    ) -> ToolResult:
+        """Run a subagent, whose own state has the state of the sandbox."""
+        result = call(request)
+        update = (
+            dict(result.update) if isinstance(result, Command) and isinstance(result.update, dict) else {}
+        )
+        after = self._sandbox_backend.save(str(update.get("sandbox_state", before)))
+        self._session.record_call(self._work.make_key(before, name), before, after)
+        messages = [result] if isinstance(result, ToolMessage) else update["messages"]
+        return Command(update={**update, "messages": messages, "sandbox_state": after})
+
+
+async def _run_in_thread(function: Callable[[], ResultT]) -> ResultT:
+    """Run a function in a thread of its own: in the loop's pool, calls that wait could keep out the one they wait for."""
+    future: Future[ResultT] = Future()
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            future.set_result(context.run(function))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await asyncio.wrap_future(future)
+
+
+def _is_sandbox_call(call: ToolCall) -> bool:
+    return call["name"] in _READERS or call["name"] in _WRITERS or call["name"] == _SUBAGENT
+
+
+def _find_effect(call: ToolCall) -> CommandEffect:
+    """Return what a call may change; never `nothing`, because the next call of the reply looks in the journal."""
+    is_read = call["name"] in _READERS
+    command = call["args"].get("command") if call["name"] == "execute" else None
+    is_read = is_read or (isinstance(command, str) and find_effect(command) != "anything")
+    return "shell" if is_read else "anything"
+
+
+def _store(thread: str, result: ToolResult, changes: tuple[FileChange, ...]) -> _StoredReply:
+    """Return a tool's result as JSON. Raises ActResultError."""
+    update = {} if isinstance(result, ToolMessage) else dict(result.update or {})
+    messages = [result] if isinstance(result, ToolMessage) else update.pop("messages", [])
+    try:
+        return _StoredReply(messages=tuple(map(message_to_dict, messages)), update=update, changes=changes)
+    except ValidationError as error:
+        raise ActResultError(
+            f"thread {thread!r}: a tool's result cannot be stored (return text, numbers, lists or dicts)"
+        ) from error
+
+
+def _add_state(response: Any, before: str, after: str) -> Any:
+    """Add a new state of the sandbox to the result of a model call."""
+    if after == before:
+        return response
+    update: dict[str, Any] = {"sandbox_state": after}
+    if isinstance(response, ExtendedModelResponse):
+        command = response.command
+        if command is not None and isinstance(command.update, dict):
+            update = {**command.update, **update}
+        response = response.model_response
+    return ExtendedModelResponse(model_response=response, command=Command(update=update))

@@ -1,0 +1,229 @@
+"""Agents of deepagents in a sandbox: calls once and in order, subagents, long results. `test_deepagents.py` runs them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deepagents import create_deep_agent
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatResult
+
+from langgraph_takeover.deepagents import SandboxBackend, SandboxFilesystemMiddleware
+from langgraph_takeover.errors import EarlierCallError
+from langgraph_takeover.integrations import ThreadSandbox, open_sandbox
+
+from ..conftest import RunHarness, Scripted, scripted_model
+
+CONFIG: Any = {"configurable": {"thread_id": "deep"}}
+
+
+def reply(*calls: tuple[str, dict[str, Any]], text: str = "") -> AIMessage:
+    made = [{"name": name, "args": args, "id": f"{text}{name}{n}"} for n, (name, args) in enumerate(calls)]
+    return AIMessage(text, tool_calls=made)
+
+
+def execute(*commands: str, text: str = "") -> AIMessage:
+    return reply(*(("execute", {"command": command}) for command in commands), text=text)
+
+
+def build(work: ThreadSandbox, model: Scripted, **options: Any) -> Any:
+    backend = SandboxBackend(work)
+    middleware = [SandboxFilesystemMiddleware(backend)]
+    return create_deep_agent(
+        model, backend=backend, middleware=middleware, checkpointer=work.saver, **options
+    )
+
+
+def ask(text: str = "Make `double` double.") -> dict[str, Any]:
+    return {"messages": [("user", text)]}
+
+
+def results(state: dict[str, Any]) -> list[str]:
+    return [message.text for message in state["messages"] if isinstance(message, ToolMessage)]
+
+
+def hold(bench: RunHarness, thread: str = "deep") -> Any:
+    return open_sandbox(bench.home, thread, sandbox=bench.spec)
+
+
+def invoke(agent: Any, given: Any, *, is_async: bool = False) -> Any:
+    return asyncio.run(agent.ainvoke(given, CONFIG)) if is_async else agent.invoke(given, CONFIG)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_files_and_commands_are_in_the_sandbox(bench: RunHarness, is_async: bool) -> None:
+    with hold(bench) as work:
+        path = f"{work.enter().workspace}/pkg/core.py"
+        edit = {"file_path": path, "old_string": "n + 1", "new_string": "n * 2"}
+        replies = (
+            execute("cd pkg; export A=b", text="1"),
+            reply(("read_file", {"file_path": path}), ("edit_file", edit), text="2"),
+            execute("basename $PWD; echo $A; cat core.py", text="3"),
+            "Done.",
+        )
+        end = invoke(build(work, scripted_model(*replies)), ask(), is_async=is_async)
+        assert "n * 2" in work.enter(end["sandbox_state"]).read_file(path).decode()
+    assert results(end)[3].startswith("pkg\nb\ndef double(n):\n    return n * 2")
+    assert end["messages"][-1].text == "Done."
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_calls_of_one_reply_are_made_in_order(bench: RunHarness, is_async: bool) -> None:
+    commands = [f"sleep 0.{9 - n}; echo {n} >> log; cat log" for n in range(8)]
+    with hold(bench) as work:
+        end = invoke(build(work, scripted_model(execute(*commands), "Done.")), ask(), is_async=is_async)
+    assert results(end)[7].split("\n")[:8] == [*map(str, range(8))]
+
+
+class _KilledError(BaseException):
+    pass
+
+
+def test_an_interrupted_call_is_undone_and_repeated(
+    bench: RunHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies = (execute("x=1; echo 0 >> log", "echo 1 >> log", "echo 2 >> log; cat log; echo $x"), "Done.")
+    run = SandboxBackend.execute
+
+    def kill_second(self: Any, command: str, **options: Any) -> Any:
+        result = run(self, command, **options)
+        if "1 >>" in command:
+            raise _KilledError
+        return result
+
+    monkeypatch.setattr(SandboxBackend, "execute", kill_second)
+    with hold(bench) as work, pytest.raises((_KilledError, EarlierCallError)):
+        build(work, scripted_model(*replies)).invoke(ask(), CONFIG)
+    monkeypatch.undo()
+    with hold(bench) as work:
+        end = build(work, scripted_model(*replies)).invoke(None, CONFIG)
+    assert results(end)[2].split("\n")[:4] == ["0", "1", "2", "1"]
+
+
+class _ByTask(Scripted):
+    """Replies by the task: each agent sees its own first message."""
+
+    scripts: dict[str, list[Any]]
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        task = next(each.text for each in messages if isinstance(each, HumanMessage))
+        self.replies[:] = self.scripts[task]
+        return super()._generate(messages, *args, **kwargs)
+
+
+@pytest.mark.parametrize("kind", ["general-purpose", "writer"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_subagents_share_the_sandbox_in_order(bench: RunHarness, is_async: bool, kind: str) -> None:
+    """Two subagents of one reply, and a command after them that sees what both did."""
+    tasks = [("task", {"description": each, "subagent_type": kind}) for each in ("first", "second")]
+    scripts = {
+        "go": [reply(*tasks, ("execute", {"command": "cat log"}), text="parent"), "Done."],
+        "first": [execute("sleep 0.3; echo first >> log", text="a"), "First done."],
+        "second": [execute("echo second >> log", text="b"), "Second done."],
+    }
+    model = _ByTask(replies=[], seen=[], tools=[], scripts=scripts)
+    with hold(bench) as work:
+        backend = SandboxBackend(work)
+        middleware = [SandboxFilesystemMiddleware(backend)]
+        writer = {
+            "name": "writer", "description": "Writes.", "system_prompt": "Write.", "middleware": middleware
+        }  # fmt: skip
+        agent = create_deep_agent(
+            model, backend=backend, middleware=middleware, checkpointer=work.saver, subagents=[writer]
+        )
+        end = invoke(agent, ask("go"), is_async=is_async)
+    assert results(end)[:2] == ["First done.", "Second done."]
+    assert results(end)[2].startswith("first\nsecond\n")
+
+
+def test_a_long_result_is_in_a_file_of_the_sandbox(bench: RunHarness) -> None:
+    with hold(bench) as work:
+        model = scripted_model(execute("seq 100000", text="t"), "Done.")
+        end = build(work, model).invoke(ask(), CONFIG)
+        saved = work.enter(end["sandbox_state"]).inspect("tail -n 3 /large_tool_results/*").output
+    assert len(results(end)[0]) < 20_000
+    assert "100000" in saved
+
+
+def test_uploads_before_the_start_and_between_turns(bench: RunHarness) -> None:
+    with hold(bench) as work:
+        backend = SandboxBackend(work)
+        where = work.enter().workspace
+        backend.upload_files([(f"{where}/first", b"1")])
+        middleware = [SandboxFilesystemMiddleware(backend)]
+        model = scripted_model(
+            execute("cat first", text="1"), "Done.", execute("cat first second", text="2"), "Done."
+        )
+        agent = create_deep_agent(model, backend=backend, middleware=middleware, checkpointer=work.saver)
+        agent.invoke(ask(), CONFIG)
+        backend.upload_files([(f"{where}/second", b"2")])
+        end = agent.invoke(ask("Again."), CONFIG)
+    assert [text.split("\n")[0] for text in results(end)] == ["1", "12"]
+    with hold(bench) as work:
+        assert SandboxBackend(work).execute("cat first second").output == "12"
+
+
+def test_a_snapshot_starts_another_thread(bench: RunHarness) -> None:
+    with hold(bench) as work:
+        build(work, scripted_model(execute("cd pkg; A=b; echo x > new"), "Done.")).invoke(ask(), CONFIG)
+        backend = SandboxBackend(work)
+        snapshot = backend.snapshot()
+        directory = work.snapshot_directory(snapshot)
+    with hold(bench, "other") as work:
+        backend = SandboxBackend(work)
+        given = {**ask(), "sandbox_state": backend.restore(snapshot, directory)}
+        model = scripted_model(execute("cat new; echo $A"), "Done.")
+        middleware = [SandboxFilesystemMiddleware(backend)]
+        agent = create_deep_agent(model, backend=backend, middleware=middleware, checkpointer=work.saver)
+        end = agent.invoke(given, {"configurable": {"thread_id": "other"}})
+    assert results(end)[0].startswith("x\nb\n")
+
+
+def test_a_fork_has_the_files_of_its_checkpoint(bench: RunHarness) -> None:
+    replies = (execute("echo 1 > log", text="1"), execute("cat log; echo 2 > log", text="2"), "Done.")
+    model = scripted_model(*replies)
+    with hold(bench) as work:
+        agent = build(work, model)
+        agent.invoke(ask(), CONFIG)
+        early = next(
+            each
+            for each in agent.get_state_history(CONFIG)
+            if sum(isinstance(message, ToolMessage) for message in each.values.get("messages", [])) == 1
+            and each.next == ("model",)
+        )
+        end = agent.invoke(None, early.config)
+    assert results(end)[1].startswith("1\n")
+
+
+def test_a_command_that_takes_too_long_is_ended(bench: RunHarness) -> None:
+    with hold(bench) as work:
+        backend = SandboxBackend(work)
+        result = backend.execute("echo begun; sleep 60", timeout=1)
+        assert (result.exit_code, result.output) == (124, "begun\n\n[stopped after 1 s]")
+        assert backend.execute("echo \0").exit_code == 2
+
+
+def test_names_and_output_that_are_not_utf_8(bench: RunHarness) -> None:
+    with hold(bench) as work:
+        where = work.enter().workspace
+        command = "printf 'x\\377' | tee $(printf 'pkg/a\\377b.py')"
+        model = scripted_model(
+            reply(("execute", {"command": command}), ("ls", {"path": f"{where}/pkg"}), text="t"), "Done."
+        )
+        end = build(work, model).invoke(ask(), CONFIG)
+    assert "core.py" in results(end)[1]
+
+
+def test_the_examples_of_the_docstrings_run(bench: RunHarness, tmp_path: Path) -> None:
+    import doctest
+
+    names = {"home": bench.home, "sandbox_spec": bench.spec, "model": scripted_model("Done.")}
+    for each in (SandboxBackend, SandboxFilesystemMiddleware):
+        example = doctest.DocTestParser().get_doctest(
+            each.__doc__ or "", dict(names), each.__name__, None, None
+        )
+        assert example.examples
+        assert doctest.DocTestRunner(verbose=False).run(example).failed == 0
