@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import psutil
 
@@ -36,16 +38,14 @@ class Phase(NamedTuple):
     name: str
     requests: tuple[Request, ...]
     killed: bool
-    effects: int
-    """Lines in `effects.txt` of the working copy when the call ended; without a copy outside of a sandbox, 0."""
+    files: dict[str, str]
+    """The files of interest afterwards: of the repository, with the patch that the program delivered."""
 
 
 class Observation(NamedTuple):
-    """What is visible from outside: the phases with their requests, and the files at the end."""
+    """What is visible from outside: the phases with their requests and files, and the result of the test."""
 
     phases: tuple[Phase, ...]
-    files: dict[str, str]
-    """The text files of the repository at the end."""
     tests_pass: bool
 
 
@@ -59,14 +59,12 @@ def run_task(task: Task, name: str, project: str, python: Path, work: Path) -> O
     with ScriptedServer(task.scripts) as server:
         for phase in task.phases:
             before = len(server.requests)
-            last = phase == task.phases[-1]
-            killed = _call(program, python, work, phase, server, task, may_kill=not last)
-            effects = _count_lines(repository / "effects.txt")
-            phases.append(Phase(phase, server.requests[before:], killed, effects))
-    _apply_result(work, repository)
+            killed = _call(program, python, work, phase, server, task, may_kill=phase != task.phases[-1])
+            result = _copy_result(work, phase)
+            phases.append(Phase(phase, server.requests[before:], killed, _read_files(result)))
     test = ["python3", "-m", "unittest", "-q"]
-    done = subprocess.run(test, cwd=repository, capture_output=True, check=False, env=_build_environment())
-    return Observation(tuple(phases), _read_files(repository), done.returncode == 0)
+    done = subprocess.run(test, cwd=result, capture_output=True, check=False, env=_build_environment())
+    return Observation(tuple(phases), done.returncode == 0)
 
 
 def _call(
@@ -96,7 +94,7 @@ def _call(
 
 @contextmanager
 def _start(
-    words: list[Path | str], work: Path, server: ScriptedServer, output: object
+    words: list[Path | str], work: Path, server: ScriptedServer, output: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
     environment = _build_environment() | {
         "OPENAI_API_KEY": "none",
@@ -108,7 +106,7 @@ def _start(
         cwd=work,
         env=environment,
         stdin=subprocess.PIPE,
-        stdout=output,  # type: ignore[arg-type]
+        stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
@@ -118,6 +116,9 @@ def _start(
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
 
 
 def _build_environment() -> dict[str, str]:
@@ -125,7 +126,9 @@ def _build_environment() -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("PYTHON", "OPENAI", "LANGSMITH", "LANGCHAIN", "LITELLM", "MSWEA", "GIT_", "VIRTUAL_ENV"))
+        if not name.startswith(
+            ("PYTHON", "OPENAI", "LANGSMITH", "LANGCHAIN", "LITELLM", "MSWEA", "GIT_", "VIRTUAL_ENV")
+        )
         and not name.lower().endswith("_proxy")
     }
     return kept | {
@@ -144,7 +147,9 @@ def _kill_in_sleep(process: subprocess.Popen[bytes], program: Path) -> None:
     sleeping = None
     while sleeping is None:
         if process.poll() is not None or time.monotonic() > deadline:
-            raise ProgramError(f"{program.parent.name}/{program.name}: its command was not seen (see start.log)")
+            raise ProgramError(
+                f"{program.parent.name}/{program.name}: its command was not seen (see start.log)"
+            )
         sleeping = _find_sleep(process.pid)
         time.sleep(_POLL_S)
     process.send_signal(signal.SIGKILL)
@@ -187,17 +192,16 @@ def _fail(program: Path, phase: str, reason: str, log: Path) -> ProgramError:
     return ProgramError(f"{program.parent.name}/{program.name} {phase}: {reason}{last} (see {log})")
 
 
-def _apply_result(work: Path, repository: Path) -> None:
-    """Apply the patch of a program that works on a copy of the repository."""
+def _copy_result(work: Path, phase: str) -> Path:
+    """Copy the repository, and apply the patch of a program that works on a copy itself."""
+    result = work / f"result-{phase}"
+    shutil.copytree(work / "repository", result)
     patch = work / "result.patch"
     if patch.exists() and patch.stat().st_size:
-        subprocess.run(["git", "-C", str(repository), "apply", str(patch)], check=True)
+        subprocess.run(["git", "-C", str(result), "apply", str(patch)], check=True)
+    return result
 
 
-def _read_files(repository: Path) -> dict[str, str]:
+def _read_files(directory: Path) -> dict[str, str]:
     names = ("prices.py", "log.txt", "effects.txt", "data/orders.csv")
-    return {name: (repository / name).read_text() for name in names if (repository / name).is_file()}
-
-
-def _count_lines(file: Path) -> int:
-    return len(file.read_text().splitlines()) if file.is_file() else 0
+    return {name: (directory / name).read_text() for name in names if (directory / name).is_file()}

@@ -144,7 +144,7 @@ def total(prices, discount=0):
     """Return the sum of the prices, less the discount in percent."""
     return sum(prices) * (1 - discount / 10)
 ''',
-    "test_prices.py": '''import unittest
+    "test_prices.py": """import unittest
 
 from prices import total
 
@@ -156,7 +156,7 @@ class TestTotal(unittest.TestCase):
 
 if __name__ == "__main__":
     unittest.main()
-''',
+""",
     "docs/notes.md": "Prices are in cents.\n",
     "data/orders.csv": "10,20\n",
     "build.log": "".join(f"build-log-line-{number:04}: compiled without warnings\n" for number in range(400)),

@@ -36,7 +36,7 @@ class Request(NamedTuple):
     """One request of a program."""
 
     model: str
-    index: int
+    step: int
     """Number of the model's action that answered it."""
     results: tuple[Result, ...]
     """The results of actions in the conversation, oldest first."""
@@ -173,9 +173,7 @@ def _list_texts(value: Any) -> list[str]:
     return [text for each in value or () for text in _list_texts(each)] if isinstance(value, list) else []
 
 
-def _build_completion(
-    model: str, call_id: str, reply: ToolCall | str, prompt_tokens: int
-) -> dict[str, Any]:
+def _build_completion(model: str, call_id: str, reply: ToolCall | str, prompt_tokens: int) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply if isinstance(reply, str) else None}
     if isinstance(reply, ToolCall):
         function = {"name": reply.name, "arguments": json.dumps(reply.arguments)}

@@ -25,11 +25,7 @@ if phase == "start":
     build("coder").invoke({"messages": [("user", "Make the tests pass.")]}, config)
 else:
     agent = build("second-coder")
-    types = {
-        snapshot.config["configurable"]["checkpoint_id"]: [each.type for each in snapshot.values["messages"]]
-        for snapshot in agent.get_state_history(config)
-        if snapshot.values.get("messages")
-    }
     two_steps = ["human", "ai", "tool", "ai", "tool"]
-    early = next(checkpoint for checkpoint, found in types.items() if found == two_steps)
-    agent.invoke(None, {"configurable": {"thread_id": "fix-1", "checkpoint_id": early}})
+    history = agent.get_state_history(config)
+    early = next(each for each in history if [m.type for m in each.values.get("messages", [])] == two_steps)
+    agent.invoke(None, early.config)

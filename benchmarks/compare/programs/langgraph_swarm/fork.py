@@ -1,7 +1,4 @@
-"""langgraph-swarm: the first messages of a turn on a new thread, with another model; the files stay as they are.
-
-An agent's turn is one step of the swarm, so the swarm's own checkpoints are before and after the whole turn.
-"""
+"""langgraph-swarm: a fork from an earlier checkpoint of the agent, with another model; the files stay as they are."""
 
 import sqlite3
 import sys
@@ -18,16 +15,18 @@ work, phase = Path(sys.argv[1]), sys.argv[2]
 
 def build(model: str):
     shell = ShellToolMiddleware(workspace_root=work / "repository")
-    coder = create_agent(ChatOpenAI(model=model), middleware=[shell], name="coder")
+    # With checkpointer=True the agent's own steps have a history; otherwise a whole turn is one step of the swarm.
+    coder = create_agent(ChatOpenAI(model=model), middleware=[shell], name="coder", checkpointer=True)
     saver = SqliteSaver(sqlite3.connect(work / "state.sqlite", check_same_thread=False))
     return create_swarm([coder], default_active_agent="coder").compile(checkpointer=saver)
 
 
-config = {"configurable": {"thread_id": "fix-1"}}
 if phase == "start":
-    build("coder").invoke({"messages": [("user", "Make the tests pass.")]}, config)
+    task = {"messages": [("user", "Make the tests pass.")]}
+    build("coder").invoke(task, {"configurable": {"thread_id": "fix-1"}})
 else:
     app = build("second-coder")
-    messages = app.get_state(config).values["messages"]
-    two_steps = messages[:5]  # the task, then a call and its result per step
-    app.invoke({"messages": two_steps}, {"configurable": {"thread_id": "fix-1b"}})
+    history = app.get_state_history({"configurable": {"thread_id": "fix-1", "checkpoint_ns": "coder"}})
+    two_steps = ["human", "ai", "tool", "ai", "tool"]
+    early = next(each for each in history if [m.type for m in each.values.get("messages", [])] == two_steps)
+    app.invoke(None, early.config)

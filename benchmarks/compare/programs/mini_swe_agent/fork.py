@@ -28,7 +28,8 @@ class ContinuedAgent(DefaultAgent):
 
 agent = ContinuedAgent(
     LitellmModel(
-        model_name="openai/coder" if phase == "start" else "openai/second-coder", cost_tracking="ignore_errors"
+        model_name="openai/coder" if phase == "start" else "openai/second-coder",
+        cost_tracking="ignore_errors",
     ),
     LocalEnvironment(cwd=str(work / "repository")),
     system_template=settings["system_template"],

@@ -30,9 +30,7 @@ async def main() -> None:
         default_manifest=Manifest(root=str(work / "repository")),
         capabilities=[Filesystem(), Shell(configure_tools=require_approval)],
     )
-    config = RunConfig(
-        sandbox=SandboxRunConfig(client=UnixLocalSandboxClient()), tracing_disabled=True
-    )
+    config = RunConfig(sandbox=SandboxRunConfig(client=UnixLocalSandboxClient()), tracing_disabled=True)
     if phase == "start":
         result = await Runner.run(agent, "Make the tests pass.", run_config=config, max_turns=30)
         saved.write_text(json.dumps(result.to_state().to_json()))

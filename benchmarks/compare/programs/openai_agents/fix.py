@@ -16,9 +16,7 @@ async def main() -> None:
     agent = SandboxAgent(
         name="coder", model="coder", default_manifest=Manifest(root=str(work / "repository"))
     )
-    config = RunConfig(
-        sandbox=SandboxRunConfig(client=UnixLocalSandboxClient()), tracing_disabled=True
-    )
+    config = RunConfig(sandbox=SandboxRunConfig(client=UnixLocalSandboxClient()), tracing_disabled=True)
     await Runner.run(agent, "Make the tests pass.", run_config=config, max_turns=30)
 
 

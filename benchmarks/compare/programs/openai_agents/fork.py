@@ -19,12 +19,8 @@ async def main() -> None:
         model, text = "second-coder", "Try another way."
         for _ in range(1 + 3 * 2):  # the answer, then a call and its result per step
             await session.pop_item()
-    agent = SandboxAgent(
-        name="coder", model=model, default_manifest=Manifest(root=str(work / "repository"))
-    )
-    config = RunConfig(
-        sandbox=SandboxRunConfig(client=UnixLocalSandboxClient()), tracing_disabled=True
-    )
+    agent = SandboxAgent(name="coder", model=model, default_manifest=Manifest(root=str(work / "repository")))
+    config = RunConfig(sandbox=SandboxRunConfig(client=UnixLocalSandboxClient()), tracing_disabled=True)
     await Runner.run(agent, text, session=session, run_config=config, max_turns=30)
 
 

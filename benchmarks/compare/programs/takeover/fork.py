@@ -15,7 +15,12 @@ agent = {
 with open_home(work / "home") as home:
     if phase == "start":
         outcome = run(
-            home, "fix-1", task_id="fix", prompt="Make the tests pass.", model=ChatOpenAI(model="coder"), **agent
+            home,
+            "fix-1",
+            task_id="fix",
+            prompt="Make the tests pass.",
+            model=ChatOpenAI(model="coder"),
+            **agent,
         )
     else:
         early = next(each for each in home.history("fix-1") if each.step == 2 and each.next == ("think",))
