@@ -56,8 +56,9 @@ def main(
     if page:
         _write(_load_stored(), out)
         return
+    unfinished = _UNFINISHED if out is None else out / _UNFINISHED.name
     try:
-        comparison = measure(chosen, selected, _UNFINISHED)
+        comparison = measure(chosen, selected, unfinished)
     except TakeoverError as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(FAILED) from None
@@ -67,7 +68,7 @@ def main(
     print(format_table(comparison))
     if out is not None or (only is None and tasks is None):
         _write(comparison, out)
-    _UNFINISHED.unlink(missing_ok=True)
+    unfinished.unlink(missing_ok=True)
 
 
 def measure(projects: list[str], tasks: list[str], unfinished: Path) -> Comparison:

@@ -14,7 +14,7 @@ from benchmarks.compare.scripts import TASKS, Edit, Finish, HandOver, Shell
 
 RESULTS = Path(__file__).with_name("results.json")
 PAGE = ROOT / "docs" / "comparison.md"
-_TEMPLATE = Path(__file__).with_name("template.md")
+_TEMPLATE = Path(__file__).with_name("template.txt")
 _OFFERS = Path(__file__).with_name("offers.yaml")
 
 
@@ -107,9 +107,8 @@ def _format_task(task: str) -> str:
     """Return the model's actions in a task, and the programs of all projects."""
     lines = []
     for model, actions in TASKS[task].scripts.items():
-        lines.append(f"The actions of `{model}`:\n")
-        lines += [f"{number}. {_format_action(each)}" for number, each in enumerate(actions, 1)]
-        lines.append("")
+        steps = [f"{number}. {_format_action(each)}" for number, each in enumerate(actions, 1)]
+        lines += [f"The actions of `{model}`:", "", "```text", *steps, "```", ""]
     for name, project in PROJECTS.items():
         program = PROGRAMS / name / f"{task}.py"
         lines += [
@@ -127,12 +126,12 @@ def _format_task(task: str) -> str:
 
 def _format_action(action: Shell | Edit | HandOver | Finish) -> str:
     if isinstance(action, Shell):
-        return f"`{action.command}`"
+        return action.command
     if isinstance(action, Edit):
-        return f"in `{action.path}`, replace `{action.old}` by `{action.new}`"
+        return f"edit {action.path}: {action.old} -> {action.new}"
     if isinstance(action, HandOver):
-        return f"hand over: “{action.reason}”"
-    return f"finish: “{action.message}”"
+        return f"hand over: {action.reason}"
+    return f"finish: {action.message}"
 
 
 def _count_lines(task: str, name: str) -> int:
