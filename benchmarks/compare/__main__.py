@@ -95,7 +95,11 @@ def measure(projects: list[str], tasks: list[str], unfinished: Path) -> Comparis
 def _measure_task(task: str, name: str, python: Path) -> Result:
     """Run one program in a temporary directory, which stays only if it fails."""
     work = Path(tempfile.mkdtemp(prefix="compare-"))
-    seen = run_task(TASKS[task], task, name, python, work / "work")
+    try:
+        seen = run_task(TASKS[task], task, name, python, work / "work")
+    except KeyboardInterrupt:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
     shutil.rmtree(work, ignore_errors=True)
     return Result(task=task, project=name, cells=describe(task, seen))
 
