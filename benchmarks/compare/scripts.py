@@ -170,5 +170,11 @@ def make_repository(directory: Path) -> None:
         (directory / name).write_text(text)
     identity = ("-c", "user.name=compare", "-c", "user.email=compare@example.org")
     environment = os.environ | {"GIT_AUTHOR_DATE": "2024-01-01T00:00:00Z"}
-    for words in (("init", "-q", "-b", "main"), ("add", "-A"), (*identity, "commit", "-q", "-m", "base")):
-        subprocess.run(["git", "-C", str(directory), *words], check=True, env=environment)
+    for words in (
+        ("init", "-q", "-b", "main", "--template="),
+        ("add", "-A"),
+        (*identity, "commit", "-q", "-m", "base"),
+    ):
+        subprocess.run(
+            ["git", "-C", str(directory), *words], check=True, capture_output=True, env=environment
+        )
