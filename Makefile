@@ -1,5 +1,6 @@
 # `make takeover` runs the main job, `make studio` serves LangGraph Studio, `make test` passes the tests that protect
-# correctness, `make test-all` passes all of them, `make docs` builds the site, `make bench` measures. All set up what they need.
+# correctness, `make test-all` passes all of them, `make docs` builds the site, `make bench` measures, `make compare` compares
+# with other projects. All set up what they need.
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
@@ -16,8 +17,9 @@ AGENT_PATH := $(CURDIR)/$(AGENTS)/node_modules/.bin:$(CURDIR)/$(AGENTS)/mini/bin
 DEEPAGENTS := $(AGENTS)/deepagents
 DEEPAGENTS_READY := $(DEEPAGENTS)/.ready
 BENCH ?=
+COMPARE ?=
 
-.PHONY: setup agents deepagents takeover studio test test-all lint docs bench clean
+.PHONY: setup agents deepagents takeover studio test test-all lint docs bench compare clean
 .DEFAULT_GOAL := takeover
 
 setup: $(READY)
@@ -86,5 +88,9 @@ docs: $(READY)
 bench: $(READY)
 	$(PYTHON) -m benchmarks $(BENCH)
 
+# The same five tasks in five projects, each in an environment of its own. For instance COMPARE="--only takeover,deepagents".
+compare: $(READY)
+	$(PYTHON) -m benchmarks.compare $(COMPARE)
+
 clean:
-	rm -rf $(VENV) $(AGENTS) build dist site *.egg-info
+	rm -rf $(VENV) $(AGENTS) .compare build dist site *.egg-info

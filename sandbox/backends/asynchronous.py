@@ -67,9 +67,11 @@ class AsyncSandbox:
 
         return cls(await _open(executor, lambda: sandbox.restore(snapshot, store, spec)), executor=executor)
 
-    async def run(self, command: str, *, timeout_s: float) -> ExecResult:
+    async def run(self, command: str, *, timeout_s: float, output_limit: int | None = None) -> ExecResult:
         """Run a command in the agent's shell."""
-        return await self._do(lambda: self.sandbox.run(command, timeout_s=timeout_s))
+        return await self._do(
+            lambda: self.sandbox.run(command, timeout_s=timeout_s, output_limit=output_limit)
+        )
 
     async def inspect(self, command: str) -> ExecResult:
         """Run a command of the runtime, invisible to the agent's shell."""

@@ -1,0 +1,141 @@
+"""The comparison as a file and as a page: the measured table, then the code of each task, taken from the programs."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel
+
+from benchmarks.compare.environments import PROJECTS, REQUIREMENTS
+from benchmarks.compare.runs import PROGRAMS, ROOT
+from benchmarks.compare.scripts import TASKS, Edit, Finish, HandOver, Shell
+
+RESULTS = Path(__file__).with_name("results.json")
+PAGE = ROOT / "docs" / "comparison.md"
+_TEMPLATE = Path(__file__).with_name("template.txt")
+_OFFERS = Path(__file__).with_name("offers.yaml")
+
+
+class Result(BaseModel, frozen=True, extra="forbid"):
+    """What was measured of one project in one task."""
+
+    task: str
+    project: str
+    cells: dict[str, str]
+    """Values by the labels of their rows."""
+
+
+class Comparison(BaseModel, frozen=True, extra="forbid"):
+    """A whole comparison."""
+
+    date: str
+    versions: dict[str, str]
+    results: tuple[Result, ...]
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.model_dump_json(indent=1) + "\n")
+
+
+def load_results(path: Path = RESULTS) -> Comparison:
+    """Load a stored comparison. Raises OSError and ValueError."""
+    return Comparison.model_validate_json(path.read_text())
+
+
+def load_offers() -> dict[str, dict[str, tuple[str, str]]]:
+    """Load what each project offers for a task: the text and its page, by task and project."""
+    offers: dict[str, dict[str, tuple[str, str]]] = yaml.safe_load(_OFFERS.read_text())
+    return offers
+
+
+def format_page(comparison: Comparison) -> str:
+    """Return the page as Markdown."""
+    text = _TEMPLATE.read_text()
+    parts = {
+        "date": comparison.date,
+        "versions": _format_versions(comparison),
+        "table": format_table(comparison),
+        "packages": _format_packages(),
+        **{f"code-{task}": _format_task(task) for task in TASKS},
+    }
+    for name, part in parts.items():
+        text = text.replace("{{" + name + "}}", part)
+    return text
+
+
+def format_table(comparison: Comparison) -> str:
+    """Return the measured values as one Markdown table, with a section per task."""
+    offers = load_offers()
+    names = [name for name in PROJECTS if any(each.project == name for each in comparison.results)]
+    lines = [
+        _format_row("", [PROJECTS[name].title for name in names]),
+        _format_row("---", ["---"] * len(names)),
+    ]
+    for number, (task, about) in enumerate(TASKS.items(), 1):
+        cells = {each.project: each.cells for each in comparison.results if each.task == task}
+        if not cells:
+            continue
+        lines.append(_format_row(f"**{number}. {about.title}**", [""] * len(names)))
+        links = [f"[{text}]({page})" for text, page in (offers[task][name] for name in names)]
+        lines.append(_format_row("Offered", links))
+        for label in next(iter(cells.values())):
+            lines.append(_format_row(label, [cells[name][label] if name in cells else "–" for name in names]))
+        lines.append(_format_row("Lines of the program", [str(_count_lines(task, name)) for name in names]))
+    return "\n".join(lines)
+
+
+def _format_row(label: str, cells: list[str]) -> str:
+    return f"| {label} | {' | '.join(cells)} |"
+
+
+def _format_versions(comparison: Comparison) -> str:
+    return ", ".join(f"{PROJECTS[name].title} {version}" for name, version in comparison.versions.items())
+
+
+def _format_packages() -> str:
+    counts = {
+        name: len((REQUIREMENTS / f"{name}.txt").read_text().splitlines())
+        for name in PROJECTS
+        if name != "takeover"
+    }
+    return ", ".join(f"{PROJECTS[name].title} {count}" for name, count in counts.items())
+
+
+def _format_task(task: str) -> str:
+    """Return the model's actions in a task, and the programs of all projects."""
+    lines = []
+    for model, actions in TASKS[task].scripts.items():
+        steps = [f"{number}. {_format_action(each)}" for number, each in enumerate(actions, 1)]
+        lines += [f"The actions of `{model}`:", "", "```text", *steps, "```", ""]
+    for name, project in PROJECTS.items():
+        program = PROGRAMS / name / f"{task}.py"
+        lines += [
+            f'<details markdown="1"><summary>{project.title}</summary>',
+            "",
+            "```python",
+            program.read_text().strip(),
+            "```",
+            "",
+            "</details>",
+            "",
+        ]
+    return "\n".join(lines).strip()
+
+
+def _format_action(action: Shell | Edit | HandOver | Finish) -> str:
+    if isinstance(action, Shell):
+        return action.command
+    if isinstance(action, Edit):
+        return f"edit {action.path}: {action.old} -> {action.new}"
+    if isinstance(action, HandOver):
+        return f"hand over: {action.reason}"
+    return f"finish: {action.message}"
+
+
+def _count_lines(task: str, name: str) -> int:
+    """Count a program's lines, without its docstring and empty lines."""
+    text = (PROGRAMS / name / f"{task}.py").read_text()
+    docstring = ast.get_docstring(ast.parse(text), clean=False) or ""
+    return sum(bool(line.strip()) for line in text.splitlines()) - len(docstring.splitlines())

@@ -1,0 +1,22 @@
+"""deepagents: one agent delegates to a subagent, which gets a description and works in the same directory."""
+
+import sys
+from pathlib import Path
+
+from deepagents import create_deep_agent
+from deepagents.backends import LocalShellBackend
+from langchain_openai import ChatOpenAI
+
+work = Path(sys.argv[1])
+fixer = {
+    "name": "fixer",
+    "description": "Fixes a fault that you have found.",
+    "system_prompt": "You fix faults.",
+    "model": ChatOpenAI(model="fixer"),
+}
+agent = create_deep_agent(
+    model=ChatOpenAI(model="finder"),
+    subagents=[fixer],
+    backend=LocalShellBackend(root_dir=work / "repository", inherit_env=True),
+)
+agent.invoke({"messages": [("user", "Make the tests pass.")]})

@@ -1,0 +1,180 @@
+"""The five tasks: a small repository, and the actions that the scripted model takes in each of them. No LLM is involved."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+SLEEP = "3.25"
+"""Seconds that the interrupted command sleeps; also how its process is recognized."""
+REASON = "The discount is in percent. Divide by 100 in prices.py, not by 10. Do not change the test."
+LOG_MARK = "build-log-line-0200"
+"""A text that only the long output of the first agent contains."""
+_ROOT = '"$(git rev-parse --show-toplevel)"'
+_WHERE = 'echo "directory=$(basename "$PWD") ticket=${ticket:-unset}"'
+_ENTER = "cd docs && ticket=42"
+_TEST = "python3 -m unittest -q"
+
+
+class Shell(NamedTuple):
+    """Run a command."""
+
+    command: str
+
+
+class Edit(NamedTuple):
+    """Replace a text in a file, with the agent's editor if it has one."""
+
+    path: str
+    old: str
+    new: str
+
+
+class HandOver(NamedTuple):
+    """Let the other agent continue."""
+
+    reason: str
+
+
+class Finish(NamedTuple):
+    """End the task with a message."""
+
+    message: str
+
+
+Action = Shell | Edit | HandOver | Finish
+_FIX = Edit("prices.py", "discount / 10)", "discount / 100)")
+_DONE = Finish("The task is done.")
+
+
+class Task(NamedTuple):
+    """One task: its title, the actions of each model, and how it is interrupted."""
+
+    title: str
+    scripts: dict[str, tuple[Action, ...]]
+    phases: tuple[str, ...] = ("start",)
+    """The arguments with which the program is called, one after another."""
+    kill_in_sleep: bool = False
+    """Kill the first call with SIGKILL while its command sleeps."""
+    kill_in_wait: bool = False
+    """Kill the first call with SIGKILL if it waits for a person instead of returning."""
+
+
+TASKS = {
+    "fix": Task(
+        "Fix a failing test with a shell and an editor",
+        {
+            "coder": (
+                Shell(_TEST),
+                Shell("cat prices.py"),
+                _FIX,
+                Shell(_ENTER),
+                Shell(_WHERE),
+                Shell(f"cd {_ROOT} && {_TEST}"),
+                _DONE,
+            )
+        },
+    ),
+    "kill": Task(
+        "Resume after SIGKILL in the middle of a command",
+        {
+            "coder": (
+                Shell("echo step-1 >> log.txt"),
+                _FIX,
+                Shell(_ENTER),
+                Shell(
+                    f"(cd {_ROOT} && echo begun >> effects.txt && sleep {SLEEP} && echo ended >> effects.txt)"
+                ),
+                Shell(_WHERE),
+                _DONE,
+            )
+        },
+        phases=("start", "resume"),
+        kill_in_sleep=True,
+    ),
+    "handoff": Task(
+        "Hand the work over, with the reasons instead of the transcript",
+        {
+            "finder": (
+                Shell("cat build.log"),
+                Shell("echo checked >> log.txt"),
+                Shell(_ENTER),
+                HandOver(REASON),
+                _DONE,
+            ),
+            "fixer": (
+                Shell(f"cat {_ROOT}/log.txt; {_WHERE}"),
+                _FIX,
+                Shell(f"cd {_ROOT} && {_TEST}"),
+                _DONE,
+            ),
+        },
+    ),
+    "fork": Task(
+        "Go back three steps and fork, with the files of that step",
+        {
+            "coder": (*(Shell(f"echo {number} >> log.txt") for number in range(1, 6)), _DONE),
+            "second-coder": (Shell("cat log.txt"), Shell("echo fork >> log.txt"), _DONE),
+        },
+        phases=("start", "fork"),
+    ),
+    "approval": Task(
+        "Approve a risky command, with a restart while it waits",
+        {
+            "coder": (
+                Shell("echo step-1 >> log.txt"),
+                Shell(_ENTER),
+                Shell(f"rm -r {_ROOT}/data && echo removed >> {_ROOT}/effects.txt"),
+                Shell(_WHERE),
+                _DONE,
+            )
+        },
+        phases=("start", "approve"),
+        kill_in_wait=True,
+    ),
+}
+
+_FILES = {
+    "prices.py": '''"""Prices."""
+
+
+def total(prices, discount=0):
+    """Return the sum of the prices, less the discount in percent."""
+    return sum(prices) * (1 - discount / 10)
+''',
+    "test_prices.py": """import unittest
+
+from prices import total
+
+
+class TestTotal(unittest.TestCase):
+    def test_half_price(self):
+        self.assertEqual(total([10, 20], discount=50), 15)
+
+
+if __name__ == "__main__":
+    unittest.main()
+""",
+    "docs/notes.md": "Prices are in cents.\n",
+    "data/orders.csv": "10,20\n",
+    "build.log": "".join(f"build-log-line-{number:04}: compiled without warnings\n" for number in range(400)),
+}
+
+
+def make_repository(directory: Path) -> None:
+    """Create the tasks' repository, with one commit."""
+    for name, text in _FILES.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+    identity = ("-c", "user.name=compare", "-c", "user.email=compare@example.org")
+    environment = os.environ | {"GIT_AUTHOR_DATE": "2024-01-01T00:00:00Z"}
+    for words in (
+        ("init", "-q", "-b", "main", "--template="),
+        ("add", "-A"),
+        (*identity, "commit", "-q", "-m", "base"),
+    ):
+        subprocess.run(
+            ["git", "-C", str(directory), *words], check=True, capture_output=True, env=environment
+        )

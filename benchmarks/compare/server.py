@@ -1,0 +1,222 @@
+"""A scripted model on loopback: OpenAI's Chat Completions and Responses. It is no LLM.
+
+The next action depends on the request alone: on the model's name, and on how many results of its actions the
+conversation contains. So an agent that lost its conversation repeats its work, as an LLM would have to.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+from benchmarks.compare.scripts import Action, Edit, Finish, HandOver, Shell
+
+_SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo"
+"""How an agent of mini-swe-agent ends, as its prompt says."""
+_CONFIRMATION = {
+    "goal": "The test passes without changes to the test.",
+    "next_step": "I read the files that the predecessor changed.",
+    "verify_first": "The claim that the divisor is wrong: I run the test.",
+}
+
+
+class Result(NamedTuple):
+    """The result of an action in a conversation."""
+
+    model: str
+    """The model whose action it was."""
+    text: str
+
+
+class Request(NamedTuple):
+    """One request of a program."""
+
+    model: str
+    step: int
+    """Number of the model's action that answered it."""
+    results: tuple[Result, ...]
+    """The results of actions in the conversation, oldest first."""
+    text: str
+    """The whole conversation, without the schemas of the tools."""
+
+
+class ToolCall(NamedTuple):
+    name: str
+    arguments: dict[str, str] | str
+    """A text for a tool with free-form input."""
+
+
+def build_call(action: Action, tools: Mapping[str, Any]) -> ToolCall | str:
+    """Express an action with the tools that a request offers; a text if it needs none."""
+    if isinstance(action, Finish):
+        if "finish" in tools:
+            return ToolCall("finish", {"message": action.message})
+        if set(tools) == {"bash"}:
+            return ToolCall("bash", {"command": f"{_SUBMIT} '{action.message}'"})
+        return action.message
+    if isinstance(action, HandOver):
+        return _build_handoff(action, tools)
+    if isinstance(action, Edit):
+        return _build_edit(action, tools)
+    for name, key in (("shell", "command"), ("exec_command", "cmd"), ("execute", "command")):
+        if name in tools:
+            return ToolCall(name, {key: action.command})
+    return ToolCall("bash", {"command": action.command})
+
+
+def _build_edit(action: Edit, tools: Mapping[str, Any]) -> ToolCall | str:
+    if "editor" in tools:
+        return ToolCall("editor", {"command": "str_replace", **action._asdict()})
+    if "edit_file" in tools:
+        names = {"file_path": f"/{action.path}", "old_string": action.old, "new_string": action.new}
+        return ToolCall("edit_file", names)
+    if "apply_patch" in tools:
+        line = "    return sum(prices) * (1 - "
+        change = f"@@\n-{line}{action.old}\n+{line}{action.new}\n"
+        return ToolCall(
+            "apply_patch", f"*** Begin Patch\n*** Update File: {action.path}\n{change}*** End Patch\n"
+        )
+    root = '"$(git rev-parse --show-toplevel)"'
+    return build_call(Shell(f"sed -i 's|{action.old}|{action.new}|' {root}/{action.path}"), tools)
+
+
+def _build_handoff(action: HandOver, tools: Mapping[str, Any]) -> ToolCall | str:
+    if "handoff" in tools:
+        return ToolCall("handoff", {"message": action.reason})
+    if "task" in tools:
+        return ToolCall("task", {"description": action.reason, "subagent_type": "fixer"})
+    if "transfer_to_fixer" in tools:
+        return ToolCall("transfer_to_fixer", {"reason": action.reason})
+    return build_call(Finish(action.reason), tools)
+
+
+class ScriptedServer:
+    """Serves scripts, one per model name, and keeps the requests. Use it as a context manager."""
+
+    def __init__(self, scripts: Mapping[str, tuple[Action, ...]]) -> None:
+        self._scripts, self._lock = scripts, threading.Lock()
+        self._requests: list[Request] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                content = json.dumps(outer._answer(request)).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def __enter__(self) -> ScriptedServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        with self._lock:
+            return tuple(self._requests)
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        model = request["model"]
+        items = request.get("messages", request.get("input", []))
+        results = tuple(_list_results(items))
+        tools = {each.get("function", each).get("name", ""): each for each in request.get("tools") or ()}
+        script = self._scripts[model]
+        index = min(sum(each.model == model for each in results), len(script) - 1)
+        text = "\n".join(_list_texts([request.get("instructions") or "", *items]))
+        with self._lock:
+            number = len(self._requests)
+            self._requests.append(Request(model, index, results, text))
+        if "verify_first" in "".join(_list_texts(items[-1:])):
+            reply: ToolCall | str = json.dumps(_CONFIRMATION)
+        else:
+            reply = build_call(script[index], tools)
+        call_id = f"{model}.{index}.{number}"
+        answer = _build_response if "input" in request else _build_completion
+        return answer(model, call_id, reply, len(text) // 4)
+
+
+def _list_results(items: list[dict[str, Any]]) -> list[Result]:
+    """List the results of calls; the id of a call names its model."""
+    found = []
+    for item in items:
+        call = item.get("tool_call_id") or (
+            item.get("call_id") if str(item.get("type", "")).endswith("_output") else None
+        )
+        if call:
+            text = "\n".join(_list_texts([item.get("content", item.get("output", ""))]))
+            found.append(Result(call.rsplit(".", 2)[0], text))
+    return found
+
+
+def _list_texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        kept = {key: each for key, each in value.items() if key not in ("id", "type", "role", "status")}
+        return [text for each in kept.values() for text in _list_texts(each)]
+    return [text for each in value or () for text in _list_texts(each)] if isinstance(value, list) else []
+
+
+def _build_completion(model: str, call_id: str, reply: ToolCall | str, prompt_tokens: int) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply if isinstance(reply, str) else None}
+    if isinstance(reply, ToolCall):
+        function = {"name": reply.name, "arguments": json.dumps(reply.arguments)}
+        message["tool_calls"] = [{"id": call_id, "type": "function", "function": function}]
+    reason = "stop" if isinstance(reply, str) else "tool_calls"
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": 10, "total_tokens": prompt_tokens + 10}
+    return {
+        "id": call_id,
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": reason}],
+        "usage": usage,
+    }
+
+
+def _build_response(model: str, call_id: str, reply: ToolCall | str, prompt_tokens: int) -> dict[str, Any]:
+    item: dict[str, Any]
+    if isinstance(reply, str):
+        part = {"type": "output_text", "text": reply, "annotations": []}
+        item = {"type": "message", "role": "assistant", "content": [part]}
+    elif isinstance(reply.arguments, str):
+        item = {"type": "custom_tool_call", "call_id": call_id, "name": reply.name, "input": reply.arguments}
+    else:
+        arguments = json.dumps(reply.arguments)
+        item = {"type": "function_call", "call_id": call_id, "name": reply.name, "arguments": arguments}
+    item |= {"id": f"item_{call_id}", "status": "completed"}
+    usage = {
+        "input_tokens": prompt_tokens,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": 10,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": prompt_tokens + 10,
+    }
+    return {
+        "id": f"resp_{call_id}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "completed",
+        "model": model,
+        "output": [item],
+        "parallel_tool_calls": False,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": usage,
+    }
