@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 
 from langgraph_takeover.handoff.records.record import TaskBrief
 from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.nodes.events import load_event, load_events
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import NO_SPENDING, AgentState, ReviewRequest, StopReason
@@ -104,7 +105,7 @@ class Outcome(Frozen):
     @cached_property
     def events(self) -> tuple[Event, ...]:
         """The actions and observations of the run, oldest first."""
-        return tuple(Event.model_validate(event) for event in self.state.get("events", ()))
+        return load_events(self.state)
 
 
 def build_outcome(session: Session, state: AgentState, interrupts: Any = ()) -> Outcome:
@@ -130,7 +131,7 @@ def build_outcome(session: Session, state: AgentState, interrupts: Any = ()) -> 
 def _find_answer(state: AgentState) -> str | None:
     if state.get("stop_reason") != "finished" or not state.get("events"):
         return None
-    last = Event.model_validate(state["events"][-1])
+    last = load_event(state["events"][-1], state["messages"])
     return last.arguments.get("message", last.text)
 
 

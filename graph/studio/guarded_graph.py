@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
@@ -43,7 +43,7 @@ class GuardedGraph(CompiledStateGraph[AgentState, Any, Any, Any]):
     ) -> RunnableConfig:
         if isinstance(values, dict):
             before = (await self.aget_state(config)).values
-            values = align_step_edit(values, len(before.get("events", [])))
+            values = align_step_edit(values, cast(AgentState, before))
         return await super().aupdate_state(config, values, as_node, task_id)
 
     async def _require_free_thread(self, config: RunnableConfig) -> None:

@@ -81,7 +81,7 @@ def find_last_usage(events: Sequence[dict[str, object]]) -> Usage | None:
     """Return the usage of the last call; None before the first."""
     for event in reversed(events):
         if event["kind"] == "action":
-            return Event.model_validate(event).usage
+            return Usage.model_validate(event["usage"]) if event.get("usage") else None
     return None
 
 

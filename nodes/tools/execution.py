@@ -10,7 +10,7 @@ from langgraph.runtime import Runtime
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
-from langgraph_takeover.nodes.events import last_action, record_observation, report_progress
+from langgraph_takeover.nodes.events import last_action, record_observation, report_progress, store_texts_once
 from langgraph_takeover.nodes.model.calls import find_api_keys
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState, get_task
@@ -46,7 +46,7 @@ def run_action(
         refused=observation.refused,
         text=observation.text,
     )
-    return update
+    return store_texts_once(state, update)
 
 
 def act_once(
@@ -84,7 +84,8 @@ def act_once(
 def refuse_action(state: AgentState, runtime: Runtime[AgentContext], reason: str) -> AgentState:
     """Return the update for an action that is not run."""
     report_progress(runtime, "observed", state, exit_code=None, refused=True, text=reason)
-    return record_observation(state, get_agent_context(runtime), Observation(text=reason, refused=True))
+    update = record_observation(state, get_agent_context(runtime), Observation(text=reason, refused=True))
+    return store_texts_once(state, update)
 
 
 def relative_path(sandbox: Sandbox, absolute: str) -> str:
