@@ -167,6 +167,8 @@ def record_observation(state: AgentState, context: AgentContext, observation: Ob
     )
     if points:
         update["fired"] = [point.model_dump(mode="json") for point in points]
+    if observation.diff:
+        update["diff"] = observation.diff
     if observation.edit is not None:
         update["edits"] = [observation.edit]
     return update

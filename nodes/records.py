@@ -59,7 +59,9 @@ def _join_trace(state: AgentState, records: RecordStore) -> tuple[Event, ...]:
 
 def _shift_point(point: HandoffPoint, state: AgentState, trace: tuple[Event, ...]) -> HandoffPoint:
     """Return a point of the run's own events as a point of its full trace."""
-    return point.model_copy(update={"event_index": point.event_index + len(trace) - len(state.get("events", ()))})
+    return point.model_copy(
+        update={"event_index": point.event_index + len(trace) - len(state.get("events", ()))}
+    )
 
 
 def create_record(

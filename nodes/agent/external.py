@@ -97,6 +97,8 @@ def _record_turn(state: AgentState, context: AgentContext, observation: Observat
         events=events,
         **count_side_work(spent, session, turn.side, context),
     )
+    if observation.diff:
+        update["diff"] = observation.diff
     if is_lost:
         update["stop_reason"] = "agent_ended"
     # The snapshot is that of the whole turn, so that every point is at its end.

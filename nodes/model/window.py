@@ -8,7 +8,7 @@ from typing import NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from langgraph_takeover.handoff.prompts import load_prompt
-from langgraph_takeover.handoff.trace.events import Event, Usage
+from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
 from langgraph_takeover.nodes.model.usage import count_chars
 

@@ -33,6 +33,7 @@ from .conftest import (
     Scripted,
     get_note_text,
     native_reply,
+    parse_events,
     scripted_model,
 )
 from .delivery.test_delivery import UNDERSTOOD
@@ -88,7 +89,7 @@ def actors(state: AgentState) -> list[str]:
 
 
 def observations(state: AgentState) -> list[str]:
-    return [str(event["text"]) for event in state["events"] if event["kind"] == "observation"]
+    return [event.text for event in parse_events(state) if event.kind == "observation"]
 
 
 # Rotation
@@ -118,7 +119,7 @@ def test_every_pass_leaves_a_record_for_takeovers(team: TeamBench) -> None:
     edited, passed = [team.bench.store.load(each) for each in state["records"]]
     assert (edited.point.kind, passed.point.kind) == ("first_source_edit", "requested")
     assert passed.point.detail == "writer: max_consecutive_turns (1)"
-    assert [event.text for event in passed.trace] == [event["text"] for event in state["events"][:2]]
+    assert [event.text for event in passed.trace] == [event.text for event in parse_events(state)[:2]]
     successor = scripted_model(SHOW, DONE)
     taken = team.bench.take_over(successor, "trace", passed.id)
     assert taken["stop_reason"] == "finished"
@@ -341,7 +342,7 @@ def test_a_handoff_to_an_unknown_agent_is_refused(team: TeamBench, reply: str, s
     assert [(each["agent"], each["text"]) for each in events if each.get("refused")] == [
         ("writer", f"Not handed over: {says}")
     ]
-    assert state["events"][1]["refused"]
+    assert parse_events(state)[1].refused
     assert passes(state) == []
     assert actors(state) == ["writer", "writer"]
 

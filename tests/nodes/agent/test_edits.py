@@ -49,7 +49,9 @@ def test_a_reply_with_the_same_action_is_unchanged() -> None:
 
 @pytest.mark.parametrize("message", [bash("rm -r ."), "I am done.", f"{bash('ls')}\n{bash('pwd')}"])
 def test_a_reply_with_another_action_is_rewritten(message: str) -> None:
-    update = align_step_edit({"events": [action("ls", 4)], "messages": [AIMessage(message, id="m")]}, state(4))
+    update = align_step_edit(
+        {"events": [action("ls", 4)], "messages": [AIMessage(message, id="m")]}, state(4)
+    )
     assert update["messages"] == [AIMessage(bash("ls"), id="m")]
     assert text(update) == bash("ls")
 
