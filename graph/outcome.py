@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from langgraph_takeover.handoff.records.record import TaskBrief
+from langgraph_takeover.handoff.records.record import RecordError, TaskBrief
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.events import load_event, load_events
 from langgraph_takeover.nodes.session.session import Session
@@ -135,6 +135,14 @@ def _find_answer(state: AgentState) -> str | None:
     return last.arguments.get("message", last.text)
 
 
+def _find_start_patch(session: Session, state: AgentState) -> str | None:
+    """Return what the repository differed by at the run's start: of a takeover, its record's patch. Raises RecordError."""
+    start = state.get("start")
+    if not start and "record" in state:
+        return session.records.load(state["record"]).patch
+    return start.get("patch", "") if start else ""
+
+
 def _compute_patches(session: Session, state: AgentState) -> tuple[str, str, str | None]:
     """Return the difference from the run's start, that from the base commit, and the reason if there is none."""
     if "sandbox_state" not in state:
@@ -145,7 +153,10 @@ def _compute_patches(session: Session, state: AgentState) -> tuple[str, str, str
         whole = patch_since(sandbox, base)
     except (RepositoryError, SnapshotNotFoundError) as error:
         return "", "", f"no patch: {error}"
-    before = state.get("start", {}).get("patch", "")
+    try:
+        before = _find_start_patch(session, state)
+    except RecordError as error:
+        return "", whole, f"no patch: {error}"
     if before is None:
         return "", whole, "no patch: at its start, the repository differed too much from its commit"
     try:

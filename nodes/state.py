@@ -155,7 +155,8 @@ class AgentState(TypedDict, total=False):
     """Number of the oldest observations that the model no longer sees, under `condense`."""
     stop_reason: StopReason | None
     start: Annotated[dict[str, Any], _VALUE_CHANNEL]
-    """`patch`: what the repository differed from its commit by at the start, if anything; None if it is too large."""
+    """`patch`: what the repository differed from its commit by at the start, if anything; None if it is too large.
+    Missing for takeovers, whose record has it."""
     record: str
     """Takeovers only: id of the record."""
     view: str
@@ -233,9 +234,9 @@ def _validate_messages(value: Any) -> list[BaseMessage]:
 
 
 def build_initial_state(
-    messages: Sequence[BaseMessage], task: TaskBrief, sandbox_state: str, start_patch: str | None
+    messages: Sequence[BaseMessage], task: TaskBrief, sandbox_state: str, start_patch: str | None = ""
 ) -> AgentState:
-    """Build the state that a run starts from; `start_patch` is None if git cannot make it."""
+    """Build the state that a run starts from; `start_patch` is None if git cannot make it, empty for a takeover."""
     state = AgentState(
         messages=cast(list[AnyMessage], list(messages)),
         task=task.model_dump(mode="json"),
