@@ -10,8 +10,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from langgraph_takeover.handoff.text.invisible import escape_invisible
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Differences
+from langgraph_takeover.sandbox.changes.layer_files import FileVersion
 from langgraph_takeover.sandbox.interface import FileChange, Sandbox
-from langgraph_takeover.sandbox.repository.contents import FileVersion, read_base_versions, read_versions
+from langgraph_takeover.sandbox.repository.contents import (
+    read_base_versions,
+    read_snapshot_versions,
+    read_versions,
+)
 
 MAX_DIFF_CHARS = 10_000
 MAX_FILE_BYTES = 128_000
@@ -67,19 +72,23 @@ class FileDiffs:
         )
 
     def _read_contents(self, sandbox: Sandbox, changes: Sequence[FileChange], base_commit: str) -> None:
-        """Read the unknown contents after the action, and the unknown ones before it that are in the base commit."""
+        """Read the unknown contents after the action, and those before it, from the last snapshot or the base commit."""
         changed = [change for change in changes if change.renamed_from is None]
         after = {
             change.path: change.after
             for change in changed
             if change.after and change.after not in self._sizes
         }
-        before = [change.path for change in changed if change.before and change.before not in self._sizes]
+        before = self._list_unknown(changed)
+        self._add_versions(read_snapshot_versions(sandbox, before, MAX_FILE_BYTES).values())
         found = read_versions(sandbox, list(after), MAX_FILE_BYTES)
         self._add_versions(found.values())
         self._sizes |= {str(after[path]): each.size for path, each in found.items() if each.content is None}
-        if before:
+        if before := self._list_unknown(changed):
             self._add_versions(read_base_versions(sandbox, base_commit, before, MAX_FILE_BYTES).values())
+
+    def _list_unknown(self, changes: Iterable[FileChange]) -> list[str]:
+        return [each.path for each in changes if each.before and each.before not in self._sizes]
 
     def _add_versions(self, versions: Iterable[FileVersion]) -> None:
         for each in versions:

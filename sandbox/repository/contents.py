@@ -7,8 +7,9 @@ import binascii
 import re
 import shlex
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Protocol, runtime_checkable
 
+from langgraph_takeover.sandbox.changes.layer_files import FileVersion
 from langgraph_takeover.sandbox.interface import Sandbox
 
 # A link is no content of the repository; a file that becomes a pipe meanwhile must not block the caller. One `find` tests
@@ -69,17 +70,27 @@ done 2>/dev/null
 """
 
 
-class FileVersion(NamedTuple):
-    """A file as it is now, or as it is in a commit."""
+@runtime_checkable
+class LayeredSandbox(Protocol):
+    """A sandbox whose files can be read without a process inside."""
 
-    size: int
-    content: bytes | None
-    """None if it is larger than the limit of the reader."""
+    def read_layers(
+        self, paths: Sequence[str], max_bytes: int, *, earlier: bool = False
+    ) -> dict[str, FileVersion]: ...
 
 
 def read_versions(sandbox: Sandbox, paths: Sequence[str], max_bytes: int) -> dict[str, FileVersion]:
     """Return the regular files among these paths, which are relative to the workspace or absolute."""
-    return _run_versions_script(sandbox, _VERSIONS_SCRIPT, paths, max_bytes)
+    found = sandbox.read_layers(paths, max_bytes) if isinstance(sandbox, LayeredSandbox) else {}
+    missing = [path for path in paths if path not in found]
+    return found | _run_versions_script(sandbox, _VERSIONS_SCRIPT, missing, max_bytes)
+
+
+def read_snapshot_versions(sandbox: Sandbox, paths: Sequence[str], max_bytes: int) -> dict[str, FileVersion]:
+    """Return the files of the newest snapshot below the sandbox, as far as they can be read without a process inside."""
+    if not isinstance(sandbox, LayeredSandbox):
+        return {}
+    return sandbox.read_layers(paths, max_bytes, earlier=True)
 
 
 def read_base_versions(
