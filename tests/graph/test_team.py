@@ -15,7 +15,6 @@ from langgraph_takeover.errors import SettingsError, UnknownAgentError
 from langgraph_takeover.graph.team import NODES
 from langgraph_takeover.handoff.ledger import HandedOverError
 from langgraph_takeover.handoff.text.fence import OPENING
-from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.views.team import TurnPass, build_timeline
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.nodes.team.handover import REFUSAL_MESSAGE
@@ -587,9 +586,7 @@ def test_progress_and_timeline_name_the_agent(team: TeamBench) -> None:
     moved = [(each["agent"], each["to"]) for each in events if each["event"] == "passed"]
     assert moved == [("writer", "tester"), ("tester", "writer")]
     found = [TurnPass.model_validate(each) for each in state["passes"]]
-    rows = build_timeline(
-        [Event.model_validate(each) for each in state["events"]], found, ["writer", "tester"]
-    )
+    rows = build_timeline(parse_events(state), found, ["writer", "tester"])
     assert [(row.agent, row.outcome) for row in rows] == [("writer", "exit 0"), ("tester", "exit 1")]
 
 

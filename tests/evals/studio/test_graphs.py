@@ -338,6 +338,33 @@ def test_a_default_run_needs_no_key(studio: Studio, default_run: tuple[str, list
     studio.require_free(thread)
 
 
+def test_each_step_shows_its_diff_beside_its_action(
+    studio: Studio, default_run: tuple[str, list[Any]]
+) -> None:
+    history = studio.client.threads.get_history(default_run[0], limit=200)[::-1]
+    shown = {each["values"]["steps"]: each["values"]["diff"] for each in history if "diff" in each["values"]}
+    created = shown[2]
+    assert created.startswith("--- /dev/null\n+++ b/reproduce_issue.py\n@@ -0,0 +1,")
+    assert len(set(shown.values())) == len(shown) > 3
+    after = [each for each in history if each["next"] == ["editor"]]
+    assert after
+    assert not any("diff" in each["values"] for each in after), "a diff remains after its step"
+
+
+def test_no_empty_field_is_shown(studio: Studio, default_run: tuple[str, list[Any]]) -> None:
+    thread = studio.thread()
+    stream = studio.run(thread, stream_mode=["values", "custom"], context={"max_steps": 1})
+    states = [each.data for each in stream if each.event == "values"]
+    states += [each["values"] for each in studio.client.threads.get_history(default_run[0], limit=200)]
+    states += [studio.values(thread), studio.client.threads.get(thread)["values"]]
+    assert len(states) > 30
+    for values in states:
+        assert not [name for name, value in values.items() if value in (None, "", [], {})]
+        for event in values.get("events", ()):
+            assert None not in event.values()
+            assert "text" not in event, "the message has it too"
+
+
 def test_every_checkpoint_has_a_sandbox_state(studio: Studio, default_run: tuple[str, list[Any]]) -> None:
     history = studio.client.threads.get_history(default_run[0], limit=200)
     assert history[-1]["next"] == ["__start__"]
