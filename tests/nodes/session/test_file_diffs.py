@@ -13,8 +13,11 @@ import pytest
 
 from langgraph_takeover.nodes.session.file_diffs import MAX_DIFF_CHARS, MAX_FILE_BYTES, FileDiffs
 from langgraph_takeover.sandbox import start
+from langgraph_takeover.sandbox.backends import host
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec
 from langgraph_takeover.sandbox.repository.patches import head_commit
+
+from ...conftest import skip_missing
 
 KEY = "sk-abcdefghijklmnop1234567890"
 
@@ -25,6 +28,8 @@ class Workbench(NamedTuple):
     sandbox: Sandbox
     diffs: FileDiffs
     commit: str
+    has_lower_layers: bool
+    """Whether the files before the action are in layers; a plain process works on a copy."""
 
     def act(self, command: str) -> str:
         """Run a command, and return the diff of its changes."""
@@ -33,8 +38,10 @@ class Workbench(NamedTuple):
         return self.diffs.describe(self.sandbox, self.sandbox.changes(), self.commit)
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Workbench]:
+@pytest.fixture(params=["process", "host"])
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Workbench]:
+    if request.param == "host" and (reason := host.unavailable_reason()):
+        skip_missing(reason)
     base = tmp_path / "base"
     base.mkdir()
     (base / "numbers.txt").write_text("".join(f"{number}\n" for number in range(1, 41)))
@@ -42,8 +49,8 @@ def bench(tmp_path: Path) -> Iterator[Workbench]:
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(base)]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "base"]):
         subprocess.run([*git, *command], check=True)
-    with start(SandboxSpec(backend="process", directory=base, owner="test-diffs")) as sandbox:
-        yield Workbench(sandbox, FileDiffs(), head_commit(sandbox))
+    with start(SandboxSpec(backend=request.param, directory=base, owner="test-diffs")) as sandbox:
+        yield Workbench(sandbox, FileDiffs(), head_commit(sandbox), request.param == "host")
 
 
 def test_an_edit_starts_from_the_base_commit_and_then_from_the_last_step(bench: Workbench) -> None:
@@ -76,6 +83,22 @@ def test_created_deleted_renamed_files_and_permissions(bench: Workbench) -> None
     assert bench.act("rm new.txt") == "--- a/new.txt\n+++ /dev/null\n@@ -1,1 +0,0 @@\n-hi\n"
     assert "rename from numbers.txt\nrename to moved.txt\n" in bench.act("mv numbers.txt moved.txt")
     assert bench.act("true") == ""
+
+
+def test_a_file_outside_the_repository(bench: Workbench) -> None:
+    diff = bench.act('echo a > "${TMPDIR:-/tmp}/outside.txt"')
+    assert diff.startswith("--- /dev/null\n+++ /")
+    assert diff.endswith("/outside.txt\n@@ -0,0 +1,1 @@\n+a\n")
+
+
+def test_a_change_since_a_snapshot_needs_no_base_commit(bench: Workbench, tmp_path: Path) -> None:
+    """The base commit does not have the file."""
+    bench.act("echo draft > notes.txt")
+    bench.sandbox.snapshot(tmp_path / "store").result()
+    resumed = bench._replace(diffs=FileDiffs())
+    diff = resumed.act("echo final > notes.txt")
+    shown = "-draft\n+final\n" if bench.has_lower_layers else "unknown size before, 6 bytes after\n"
+    assert diff.endswith(shown)
 
 
 def test_binary_and_large_files_are_named_with_their_sizes(bench: Workbench) -> None:
@@ -137,7 +160,10 @@ def test_a_lying_repository_cannot_show_another_content(bench: Workbench) -> Non
     object_file = "$(git rev-parse HEAD:numbers.txt | sed 's#^..#.git/objects/&/#')"
     diff = bench.act(f"rm -f {object_file}; echo 41 >> numbers.txt")
     assert "fake" not in diff
-    assert "of numbers.txt: unknown size before, 114 bytes after\n" in diff
+    shown = (
+        " 40\n+41\n" if bench.has_lower_layers else "of numbers.txt: unknown size before, 114 bytes after\n"
+    )
+    assert diff.endswith(shown)
 
 
 def test_files_of_earlier_steps_are_read_once_after_a_resume(bench: Workbench) -> None:
