@@ -109,7 +109,7 @@ def time_runtime(
         with open_run(home, work.name, **agent) as run:
             assert run.resume().steps == done.steps == steps + 1
         resume_s = time.perf_counter() - start
-    trace_bytes = sum(len(event["text"].encode()) for event in done.state["events"])
+    trace_bytes = sum(len(event.text.encode()) for event in done.events)
     intervals = [
         later - earlier for earlier, later in zip(model.call_times[1:], model.call_times[2:], strict=False)
     ]

@@ -18,9 +18,9 @@ INSTRUCTION = (
 
 
 def format_row(name: str, outcome: Outcome) -> str:
-    events = outcome.state["events"]
-    reads = sum(bool(event["reads"]) for event in events)
-    commands = sum(event["kind"] == "action" and event["tool"] == "shell" for event in events)
+    events = outcome.events
+    reads = sum(bool(event.reads) for event in events)
+    commands = sum(event.kind == "action" and event.tool == "shell" for event in events)
     return f"{name:<18}{len(events):>8}{reads:>12}{commands:>14}{outcome.prompt_tokens:>16,}  {outcome.stop_reason}"
 
 

@@ -9,7 +9,6 @@ from demo_task import NAME, TASK, sandbox_spec
 from langchain_openai import ChatOpenAI
 
 from langgraph_takeover import Agent, open_home, run_team
-from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.views.team import TurnPass, build_timeline, format_timeline
 
 WRITER = "You find the bug and fix it; leave the verdict to the tester."
@@ -39,10 +38,9 @@ def main(directory: str) -> None:
                 sandbox=sandbox_spec(directory),
                 **settings,
             )
-            events = [Event.model_validate(each) for each in outcome.state["events"]]
             passes = [TurnPass.model_validate(each) for each in outcome.state.get("passes", ())]
             print(f"\n{thread}: {outcome.stop_reason} after {outcome.steps} steps")
-            print(format_timeline(build_timeline(events, passes, [agent.name for agent in agents])))
+            print(format_timeline(build_timeline(outcome.events, passes, [agent.name for agent in agents])))
     print(f"\n{outcome.patch}")
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from langgraph_takeover.handoff.records.record import TaskBrief
+from langgraph_takeover.handoff.records.record import RecordError, TaskBrief
 from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.nodes.events import load_event, load_events
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import NO_SPENDING, AgentState, ReviewRequest, StopReason
@@ -104,7 +105,7 @@ class Outcome(Frozen):
     @cached_property
     def events(self) -> tuple[Event, ...]:
         """The actions and observations of the run, oldest first."""
-        return tuple(Event.model_validate(event) for event in self.state.get("events", ()))
+        return load_events(self.state)
 
 
 def build_outcome(session: Session, state: AgentState, interrupts: Any = ()) -> Outcome:
@@ -130,8 +131,16 @@ def build_outcome(session: Session, state: AgentState, interrupts: Any = ()) -> 
 def _find_answer(state: AgentState) -> str | None:
     if state.get("stop_reason") != "finished" or not state.get("events"):
         return None
-    last = Event.model_validate(state["events"][-1])
+    last = load_event(state["events"][-1], state["messages"])
     return last.arguments.get("message", last.text)
+
+
+def _find_start_patch(session: Session, state: AgentState) -> str | None:
+    """Return what the repository differed by at the run's start: of a takeover, its record's patch. Raises RecordError."""
+    start = state.get("start")
+    if not start and "record" in state:
+        return session.records.load(state["record"]).patch
+    return start.get("patch", "") if start else ""
 
 
 def _compute_patches(session: Session, state: AgentState) -> tuple[str, str, str | None]:
@@ -144,7 +153,10 @@ def _compute_patches(session: Session, state: AgentState) -> tuple[str, str, str
         whole = patch_since(sandbox, base)
     except (RepositoryError, SnapshotNotFoundError) as error:
         return "", "", f"no patch: {error}"
-    before = state.get("start", {}).get("patch", "")
+    try:
+        before = _find_start_patch(session, state)
+    except RecordError as error:
+        return "", whole, f"no patch: {error}"
     if before is None:
         return "", whole, "no patch: at its start, the repository differed too much from its commit"
     try:

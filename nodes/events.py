@@ -2,19 +2,97 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.runtime import Runtime
+from pydantic import ValidationError
 
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage, compute_tree_digest
 from langgraph_takeover.nodes.context.settings import AgentContext
+from langgraph_takeover.nodes.model.actions import format_reply
 from langgraph_takeover.nodes.session.observation import Observation
-from langgraph_takeover.nodes.state import AgentState, Spending, StopReason, ThoughtEdgeState, get_task
+from langgraph_takeover.nodes.session.trace_state import TraceState
+from langgraph_takeover.nodes.state import (
+    AgentState,
+    InputError,
+    Spending,
+    StopReason,
+    ThoughtEdgeState,
+    get_task,
+)
 
 _REDACTION_MARGIN = 10_000
 """Characters around a cut that are redacted with it: half a secret is not recognized."""
+
+_MESSAGE = "message"
+"""Key of a stored event: the position of the message that has the event's text."""
+
+
+def store_event(event: Event) -> dict[str, Any]:
+    """Return an event as the graph state stores it: as JSON, without fields that have their default."""
+    return event.model_dump(mode="json", exclude_defaults=True)
+
+
+def restore_event_data(stored: Mapping[str, Any], messages: Sequence[BaseMessage]) -> dict[str, Any]:
+    """Return a stored event with its text; `messages` are those of the state. Raises InputError."""
+    data = dict(stored)
+    if _MESSAGE in data:
+        position = data.pop(_MESSAGE)
+        if not isinstance(position, int) or not 0 <= position < len(messages):
+            raise InputError(
+                f"events: event {data.get('index')} names message {position!r:.20}, but the state has {len(messages)} "
+                "messages (write the event with its text)"
+            )
+        data["text"] = _format_message(messages[position])
+    return data
+
+
+def load_event(stored: Mapping[str, Any], messages: Sequence[BaseMessage]) -> Event:
+    """Return a stored event. Raises InputError."""
+    try:
+        return Event.model_validate(restore_event_data(stored, messages))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(
+            f"events: {'.'.join(map(str, first['loc']))}: {first['msg']} (write the whole event)"
+        ) from None
+
+
+def load_events(state: AgentState) -> tuple[Event, ...]:
+    """Return the run's own events. Raises InputError."""
+    messages = state.get("messages", ())
+    return tuple(load_event(each, messages) for each in state.get("events", ()))
+
+
+def store_texts_once(state: AgentState, update: AgentState) -> AgentState:
+    """Return the update; a new event whose text is that of a new message names the message instead.
+
+    `state` is the one before the update. The events are changed in place, because `TraceState` knows them by identity.
+    """
+    texts = [_format_message(message) for message in update.get("messages", ())]
+    first = len(state.get("messages", ()))
+    for event in update.get("events", ()):
+        if event.get("text") in texts:
+            event[_MESSAGE] = first + texts.index(event.pop("text"))
+    return update
+
+
+def _format_message(message: BaseMessage) -> str:
+    return format_reply(message) if isinstance(message, AIMessage) else message.text
+
+
+def update_trace_state(state: AgentState, context: AgentContext) -> TraceState:
+    """Return detector state and tree differences after the state's events."""
+    messages = state.get("messages", ())
+    return context.session.update_trace_state(
+        state.get("events", []),
+        get_task(state),
+        state.get("record"),
+        load=lambda stored: load_event(stored, messages),
+    )
 
 
 def build_action_event(
@@ -27,7 +105,7 @@ def build_action_event(
     seconds: float,
 ) -> Event:
     events = state.get("events", [])
-    trace_state = context.session.update_trace_state(events, get_task(state), state.get("record"))
+    trace_state = update_trace_state(state, context)
     return Event(
         index=len(events),
         kind="action",
@@ -69,10 +147,10 @@ def build_observation_event(index: int, tool: str, observation: Observation) -> 
 def record_observation(state: AgentState, context: AgentContext, observation: Observation) -> AgentState:
     """Return the update for an observation: its message, its event, and the points that it fires."""
     event = build_observation_event(len(state["events"]), last_action(state).tool, observation)
-    trace_state = context.session.update_trace_state(state["events"], get_task(state), state.get("record"))
+    trace_state = update_trace_state(state, context)
     tree = compute_tree_digest(trace_state.compute_differences_with(event.changes))
     event = event.model_copy(update={"tree": tree})
-    event_data = event.model_dump(mode="json")
+    event_data = store_event(event)
     points = [point for point in trace_state.add(event, event_data) if point.kind in context.points]
     request = context.session.handoff_request
     if request is not None:
@@ -89,6 +167,8 @@ def record_observation(state: AgentState, context: AgentContext, observation: Ob
     )
     if points:
         update["fired"] = [point.model_dump(mode="json") for point in points]
+    if observation.diff:
+        update["diff"] = observation.diff
     if observation.edit is not None:
         update["edits"] = [observation.edit]
     return update
@@ -131,7 +211,9 @@ def find_spent_limit(spent: Spending, context: AgentContext) -> StopReason | Non
 
 
 def last_action(state: ThoughtEdgeState) -> Event:
-    return Event.model_validate(state["events"][-1])
+    """Return the last event, without its text: edges do not load the messages."""
+    stored = state["events"][-1]
+    return Event.model_validate({name: stored[name] for name in stored if name != _MESSAGE} | {"text": ""})
 
 
 def clip_text(text: str, limit: int) -> str:

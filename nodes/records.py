@@ -22,7 +22,7 @@ from langgraph_takeover.handoff.records.record import (
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, compute_differences
 from langgraph_takeover.handoff.trace.file_kinds import is_source
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
-from langgraph_takeover.nodes.events import report_progress
+from langgraph_takeover.nodes.events import load_events, report_progress
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import AgentState, get_task
 from langgraph_takeover.sandbox.interface import Sandbox
@@ -53,13 +53,15 @@ def build_full_trace(state: AgentState, context: AgentContext) -> tuple[Event, .
 
 def _join_trace(state: AgentState, records: RecordStore) -> tuple[Event, ...]:
     before = records.load(state["record"]).trace if "record" in state else ()
-    own = [Event.model_validate(event | {"index": event["index"] + len(before)}) for event in state["events"]]
+    own = [event.model_copy(update={"index": event.index + len(before)}) for event in load_events(state)]
     return (*before, *own)
 
 
 def _shift_point(point: HandoffPoint, state: AgentState, trace: tuple[Event, ...]) -> HandoffPoint:
     """Return a point of the run's own events as a point of its full trace."""
-    return point.model_copy(update={"event_index": point.event_index + len(trace) - len(state["events"])})
+    return point.model_copy(
+        update={"event_index": point.event_index + len(trace) - len(state.get("events", ()))}
+    )
 
 
 def create_record(

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired, cast
 
 from annotated_types import Ge
 from langchain_core.messages import AnyMessage, BaseMessage
-from langgraph.channels import DeltaChannel
+from langgraph.channels import DeltaChannel, EphemeralValue
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
@@ -50,6 +50,9 @@ def take_latest(value: dict[str, Any], writes: Sequence[dict[str, Any]]) -> dict
 # Rarer snapshots than this would slow down resuming; each costs the whole list.
 _LIST_CHANNEL: DeltaChannel[Any] = DeltaChannel(extend_list, snapshot_frequency=5000)
 _VALUE_CHANNEL: DeltaChannel[Any] = DeltaChannel(take_latest, dict, snapshot_frequency=5000)
+
+_STEP_CHANNEL: EphemeralValue[Any] = EphemeralValue(str)
+"""Holds what the last step wrote, and is empty after the next."""
 
 
 class ReviewRequest(Frozen):
@@ -135,7 +138,9 @@ class AgentState(TypedDict, total=False):
     sandbox_state: str
     """Id of the sandbox state that belongs to this graph state."""
     events: Annotated[list[dict[str, Any]], _LIST_CHANNEL]
-    """`Event`s as JSON."""
+    """`Event`s as JSON, without defaults; `message` is the position of the message that has the text, if one has."""
+    diff: Annotated[str, _STEP_CHANNEL]
+    """What the last step changed in files, as a unified diff for a person."""
     fired: list[dict[str, Any]]
     """`HandoffPoint`s that the last step fired and `interruption` has not handled yet."""
     edits: Annotated[list[dict[str, Any]], _LIST_CHANNEL]
@@ -150,7 +155,8 @@ class AgentState(TypedDict, total=False):
     """Number of the oldest observations that the model no longer sees, under `condense`."""
     stop_reason: StopReason | None
     start: Annotated[dict[str, Any], _VALUE_CHANNEL]
-    """`patch`: what the repository differed from its commit by at the start, if anything; None if it is too large."""
+    """`patch`: what the repository differed from its commit by at the start, if anything; None if it is too large.
+    Missing for takeovers, whose record has it."""
     record: str
     """Takeovers only: id of the record."""
     view: str
@@ -174,7 +180,7 @@ class InputError(TakeoverError, ValueError):
 
 
 _FIELD_ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    **{name: TypeAdapter(str) for name in ("sandbox_state", "record", "view", "agent")},
+    **{name: TypeAdapter(str) for name in ("sandbox_state", "diff", "record", "view", "agent")},
     "task": TypeAdapter(TaskBrief),
     "external": TypeAdapter(ExternalSession),
     "events": TypeAdapter(list[Event]),
@@ -228,9 +234,9 @@ def _validate_messages(value: Any) -> list[BaseMessage]:
 
 
 def build_initial_state(
-    messages: Sequence[BaseMessage], task: TaskBrief, sandbox_state: str, start_patch: str | None
+    messages: Sequence[BaseMessage], task: TaskBrief, sandbox_state: str, start_patch: str | None = ""
 ) -> AgentState:
-    """Build the state that a run starts from; `start_patch` is None if git cannot make it."""
+    """Build the state that a run starts from; `start_patch` is None if git cannot make it, empty for a takeover."""
     state = AgentState(
         messages=cast(list[AnyMessage], list(messages)),
         task=task.model_dump(mode="json"),

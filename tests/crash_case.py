@@ -287,7 +287,7 @@ def audit_case(case: CrashCase) -> None:
         taken = take_over(
             home, f"{case.name}.next", record_id=RECORD, model=model, sandbox=case.spec, points=()
         )
-        found["successor"] = [taken.stop_reason, taken.state["events"][1]["text"], taken.patch]
+        found["successor"] = [taken.stop_reason, taken.events[1].text, taken.patch]
         with home.open_session(case.name, case.spec) as (session, _):
             live_sandbox = session.enter_state(
                 home.saver.get_tuple(_thread_config(case)).checkpoint["channel_values"]["sandbox_state"]

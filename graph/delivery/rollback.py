@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -17,6 +18,7 @@ from langgraph_takeover.handoff.ledger.handoffs import Handoff
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.records.verification import verify_record
 from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
@@ -124,7 +126,7 @@ def _find_rollback_checkpoint(home: Home, handoff: Handoff) -> str | None:
 
 def _check_consistency(session: Session, state: AgentState, record: HandoffRecord) -> None:
     """Raise RollbackError unless state, sandbox and record belong together."""
-    events = [Event.model_validate(event) for event in state.get("events", ())]
+    events = load_events(state)
     before = len(record.trace) - len(events)
     own_events = [event.model_copy(update={"index": event.index - before}) for event in record.trace[before:]]
     if before < 0 or _comparable_events(events) != _comparable_events(own_events):
@@ -140,7 +142,7 @@ def _check_consistency(session: Session, state: AgentState, record: HandoffRecor
         raise RollbackError(f"record {record.id}: the restored sandbox does not match the record's patch")
 
 
-def _comparable_events(events: list[Event]) -> list[tuple[int, str, str]]:
+def _comparable_events(events: Iterable[Event]) -> list[tuple[int, str, str]]:
     return [(event.index, event.kind, event.tree) for event in events]
 
 

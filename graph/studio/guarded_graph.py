@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import Command
+from langgraph.types import Command, StateSnapshot
 
 from langgraph_takeover.graph.errors import ServedRunError
 from langgraph_takeover.nodes.agent.edits import align_step_edit
@@ -36,14 +36,22 @@ class GuardedGraph(CompiledStateGraph[AgentState, Any, Any, Any]):
         elif input is not None and config is not None and self.checkpointer:
             await self._require_free_thread(config)
         async for each in super().astream(input, config, **kwargs):
-            yield each
+            yield _hide_in_stream(each, kwargs.get("stream_mode"))
+
+    async def aget_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
+        state = await super().aget_state(config, subgraphs=subgraphs)
+        return state._replace(values=hide_empty_fields(state.values))
+
+    async def aget_state_history(self, config: RunnableConfig, **kwargs: Any) -> AsyncIterator[StateSnapshot]:
+        async for state in super().aget_state_history(config, **kwargs):
+            yield state._replace(values=hide_empty_fields(state.values))
 
     async def aupdate_state(
         self, config: RunnableConfig, values: Any, as_node: str | None = None, task_id: str | None = None
     ) -> RunnableConfig:
         if isinstance(values, dict):
             before = (await self.aget_state(config)).values
-            values = align_step_edit(values, len(before.get("events", [])))
+            values = align_step_edit(values, cast(AgentState, before))
         return await super().aupdate_state(config, values, as_node, task_id)
 
     async def _require_free_thread(self, config: RunnableConfig) -> None:
@@ -60,6 +68,28 @@ class GuardedGraph(CompiledStateGraph[AgentState, Any, Any, Any]):
             else "start another thread, or resume from one of this thread's checkpoints"
         )
         raise ServedRunError(f"ThreadExistsError: this thread already holds {held} ({cure})")
+
+
+def hide_empty_fields(values: Any) -> Any:
+    """Return the values of a state without fields that hold nothing: None, empty text, an empty list or dict."""
+    if not isinstance(values, dict):
+        return values
+    return {name: value for name, value in values.items() if value is not None and value not in ("", [], {})}
+
+
+def _hide_in_stream(part: Any, stream_mode: Any) -> Any:
+    """Return a part of the stream in which whole states have no empty fields."""
+    if not isinstance(stream_mode, list):
+        return hide_empty_fields(part) if stream_mode == "values" else part
+    if not isinstance(part, tuple):
+        return part
+    *namespace, mode, data = part
+    if mode == "values":
+        data = hide_empty_fields(data)
+    elif mode == "debug" and data.get("type") == "checkpoint":
+        payload = data["payload"]
+        data = {**data, "payload": {**payload, "values": hide_empty_fields(payload["values"])}}
+    return (*namespace, mode, data)
 
 
 def _require_one_node(goto: Any) -> None:

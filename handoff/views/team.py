@@ -130,7 +130,9 @@ def _list_entries(turn: AgentTurn, results_only: bool) -> Iterator[tuple[str, st
             yield f"{step} · result", event["text"]
             continue
         entry = (
-            write_action(Action(event["tool"], dict(event["arguments"]))) if results_only else event["text"]
+            write_action(Action(event["tool"], dict(event.get("arguments", {}))))
+            if results_only
+            else event["text"]
         )
         yield f"{step} · {turn.agent} · {' '.join(event['tool'].split())}", entry
 

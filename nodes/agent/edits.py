@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, convert_to_messages
 from pydantic import TypeAdapter, ValidationError
@@ -13,31 +13,28 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.action import Action, ActionProtocol, write_action
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
 from langgraph_takeover.nodes.context.settings import shorten_value
+from langgraph_takeover.nodes.events import restore_event_data, store_event, store_texts_once
 from langgraph_takeover.nodes.model.actions import (
     BUILT_IN_TOOLS,
     UnreadableReply,
     format_reply,
     parse_action,
 )
-from langgraph_takeover.nodes.state import InputError
+from langgraph_takeover.nodes.state import AgentState, InputError
 
 _MESSAGE_ADAPTER: TypeAdapter[BaseMessage] = TypeAdapter(AnyMessage)
 
 
-def align_step_edit(values: dict[str, Any], event_count: int) -> dict[str, Any]:
+def align_step_edit(values: dict[str, Any], before: AgentState) -> dict[str, Any]:
     """Return the update, with text and message of its last action rewritten to match the action's arguments.
 
-    `event_count` is the number of events in the state. Raises InputError for events with other indices.
+    `before` is the state that the update changes. Raises InputError for events with other indices.
     """
     if "messages" in values:
         values = {**values, "messages": _parse_messages(values["messages"])}
     if not values.get("events"):
         return values
-    try:
-        events = TypeAdapter(list[Event]).validate_python(values["events"])
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"events.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    events, event_count = _parse_events(values, before), len(before.get("events", ()))
     for index, event in enumerate(events, event_count):
         if event.index != index:
             raise InputError(
@@ -49,7 +46,24 @@ def align_step_edit(values: dict[str, Any], event_count: int) -> dict[str, Any]:
         reply = messages.pop() if messages and isinstance(messages[-1], AIMessage) else None
         events[-1], reply = _align_reply(events[-1], reply)
         values = {**values, "messages": [*messages, reply]}
-    return {**values, "events": [event.model_dump(mode="json") for event in events]}
+    update = {**values, "events": [store_event(event) for event in events]}
+    return dict(store_texts_once(before, cast(AgentState, update)))
+
+
+def _parse_events(values: dict[str, Any], before: AgentState) -> list[Event]:
+    """Return the update's events; the text of the last action, which is rewritten, may be missing."""
+    given = values["events"]
+    if isinstance(given, list) and all(isinstance(each, dict) for each in given):
+        last = given[-1]
+        if last.get("kind") == "action" and last.get("tool") != UNREADABLE and "text" not in last:
+            last = {name: value for name, value in last.items() if name != "message"} | {"text": ""}
+        messages = [*before.get("messages", ()), *values.get("messages", ())]
+        given = [restore_event_data(each, messages) for each in (*given[:-1], last)]
+    try:
+        return TypeAdapter(list[Event]).validate_python(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"events.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
 def _parse_messages(value: Any) -> list[BaseMessage]:

@@ -20,6 +20,8 @@ from langgraph_takeover.nodes.events import (
     last_action,
     record_observation,
     report_progress,
+    store_event,
+    store_texts_once,
 )
 from langgraph_takeover.nodes.external.conversation import (
     count_side_work,
@@ -68,7 +70,7 @@ def agent(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     if state_after != state["sandbox_state"]:
         update["sandbox_state"] = state_after
     report_progress(runtime, "observed", state, exit_code=None, refused=False, text=observation.text)
-    return update
+    return store_texts_once(state, update)
 
 
 def _record_turn(state: AgentState, context: AgentContext, observation: Observation) -> AgentState:
@@ -95,6 +97,8 @@ def _record_turn(state: AgentState, context: AgentContext, observation: Observat
         events=events,
         **count_side_work(spent, session, turn.side, context),
     )
+    if observation.diff:
+        update["diff"] = observation.diff
     if is_lost:
         update["stop_reason"] = "agent_ended"
     # The snapshot is that of the whole turn, so that every point is at its end.
@@ -117,7 +121,7 @@ def _record_results(
             action = build_action_event(
                 before, context, result.tool, "", dict(result.arguments), NO_MODEL_CALL, 0.0
             )
-            events.append(action.model_dump(mode="json"))
+            events.append(store_event(action))
         seen = Observation(
             text=result.text,
             changes=changes[number],

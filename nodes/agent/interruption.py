@@ -12,7 +12,7 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import HandoffPoint
 from langgraph_takeover.handoff.views import VIEWS
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
-from langgraph_takeover.nodes.events import last_action, record_observation, report_progress
+from langgraph_takeover.nodes.events import last_action, record_observation, report_progress, store_texts_once
 from langgraph_takeover.nodes.model.notes import write_model_notes
 from langgraph_takeover.nodes.records import create_record
 from langgraph_takeover.nodes.session.observation import Observation
@@ -28,7 +28,7 @@ def handoff(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
         kind="requested", event_index=len(state["events"]), detail=message[:200] or "requested by the agent"
     )
     update["fired"] = [*update.get("fired", []), point.model_dump(mode="json")]
-    return update
+    return store_texts_once(state, update)
 
 
 def interruption(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:

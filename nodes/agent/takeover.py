@@ -53,9 +53,7 @@ def _continue_own(state: AgentState, record: HandoffRecord, runtime: Runtime[Age
     state_id = context.session.adopt_record(record)
     context.session.enter_state(state_id)
     report_progress(runtime, "started", AgentState(), text=f"{record.id}, continued by its own agent")
-    return (
-        build_initial_state([], record.task, state_id, record.patch) | AgentState(view=CONTINUATION) | resumed
-    )
+    return build_initial_state([], record.task, state_id) | AgentState(view=CONTINUATION) | resumed
 
 
 def _receive_offer(handoff: Handoff, runtime: Runtime[AgentContext]) -> AgentState:
@@ -90,15 +88,11 @@ def _take_over(record: HandoffRecord, view: str, runtime: Runtime[AgentContext])
     report_progress(runtime, "started", AgentState(), text=f"{record.id} under the view {view}")
     if context.agent is not None:
         external = begin_session(context.agent, record.task.workspace)
-        return (
-            build_initial_state(messages, record.task, state_id, record.patch)
-            | AgentState(view=view)
-            | external
-        )
+        return build_initial_state(messages, record.task, state_id) | AgentState(view=view) | external
     tools = list_extra_tools(AgentState(record=record.id, view=view), context)
     instructions = build_instructions(context, tools)
     messages = [instructions, *messages]
-    return build_initial_state(messages, record.task, state_id, record.patch) | AgentState(view=view)
+    return build_initial_state(messages, record.task, state_id) | AgentState(view=view)
 
 
 def build_recipient(context: AgentContext) -> views.Recipient:

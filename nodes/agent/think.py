@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
@@ -28,6 +28,8 @@ from langgraph_takeover.nodes.events import (
     build_action_event,
     find_spent_limit,
     report_progress,
+    store_event,
+    store_texts_once,
 )
 from langgraph_takeover.nodes.external.conversation import (
     add_exit_codes,
@@ -55,16 +57,22 @@ from langgraph_takeover.nodes.tools.custom import list_extra_tools
 from langgraph_takeover.nodes.tools.execution import refuse_action
 
 
-def think(state: AgentState, runtime: Runtime[AgentContext]) -> NodeSteps:
-    """Return the model's next action; if a budget is spent, end the run with a handoff point."""
+def think(
+    state: AgentState, runtime: Runtime[AgentContext], messages: list[AnyMessage] | None = None
+) -> NodeSteps:
+    """Return the model's next action; if a budget is spent, end the run with a handoff point.
+
+    `messages` is what the model sees, by default the state's messages.
+    """
     context = get_agent_context(runtime)
     context.session.stop.require_running()
     late = count_late_side_work(state, context)
-    update = yield from _think(AgentState(**{**state, **late}), runtime)
-    return late | update
+    shown = state["messages"] if messages is None else messages
+    update = yield from _think(AgentState(**{**state, **late}), runtime, shown)
+    return late | store_texts_once(state, update)
 
 
-def _think(state: AgentState, runtime: Runtime[AgentContext]) -> NodeSteps:
+def _think(state: AgentState, runtime: Runtime[AgentContext], messages: list[AnyMessage]) -> NodeSteps:
     context = get_agent_context(runtime)
     reason = find_spent_budget(state, context)
     if reason is not None:
@@ -72,7 +80,7 @@ def _think(state: AgentState, runtime: Runtime[AgentContext]) -> NodeSteps:
     started = time.monotonic()
     if is_external(state, context) and not is_waiting(state, context):
         report_progress(runtime, "starting", state, text=state["external"]["agent"])
-    request = _build_request(state, context)
+    request = _build_request(state, context, messages)
     if request.exceeds_window:
         return _stop_run(state, context, "context_overflow")
     report_progress(runtime, "thinking", state)
@@ -98,7 +106,7 @@ def _think(state: AgentState, runtime: Runtime[AgentContext]) -> NodeSteps:
     return update | AgentState(condensed=request.condensed) if request.condensed else update
 
 
-def _build_request(state: AgentState, context: AgentContext) -> Request:
+def _build_request(state: AgentState, context: AgentContext, messages: list[AnyMessage]) -> Request:
     """Return the messages of the next call. A team's agents each see messages of their own, which stay complete.
 
     An external agent builds its requests itself.
@@ -107,7 +115,7 @@ def _build_request(state: AgentState, context: AgentContext) -> Request:
         return Request(add_exit_codes(require_process(state, context).list_messages(), state), 0, False)
     has_window = context.member is None and getattr(context.model, "is_llm", True)
     return build_request(
-        state["messages"],
+        messages,
         state["steps"],
         window_tokens=context.known_window if has_window else None,
         condense=context.condense,
@@ -196,7 +204,7 @@ def _apply_reply(
     event = build_action_event(state, context, action.tool, text, arguments, usage, seconds)
     update = AgentState(
         messages=[reply],
-        events=[event.model_dump(mode="json")],
+        events=[store_event(event)],
         steps=state["steps"] + 1,
         spent=add_usage(state["spent"], usage, context, seconds, count_uncounted_calls(reply, usage)),
     )
@@ -224,6 +232,7 @@ def _correct_reply(
         **{
             **state,
             **update,
+            "messages": [*state["messages"], *update["messages"]],
             "events": [*state.get("events", []), *update["events"]],
         }
     )

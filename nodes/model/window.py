@@ -8,7 +8,7 @@ from typing import NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from langgraph_takeover.handoff.prompts import load_prompt
-from langgraph_takeover.handoff.trace.events import Event, Usage
+from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
 from langgraph_takeover.nodes.model.usage import count_chars
 
@@ -81,7 +81,7 @@ def find_last_usage(events: Sequence[dict[str, object]]) -> Usage | None:
     """Return the usage of the last call; None before the first."""
     for event in reversed(events):
         if event["kind"] == "action":
-            return Event.model_validate(event).usage
+            return Usage.model_validate(event["usage"]) if event.get("usage") else None
     return None
 
 

@@ -25,6 +25,8 @@ class Observation(Frozen):
     seconds: float = 0.0
     turn: ExternalTurn | None = None
     """External agents only: the results of a reply with any number of calls."""
+    diff: str = ""
+    """What the action changed in files, for a person."""
     edit: dict[str, Any] | None = None
     """An edit of the editor, for its undo; `incomplete` if the previous text contained a secret."""
 
@@ -32,7 +34,9 @@ class Observation(Frozen):
         """Return the observation for the effect journal and the agent."""
         names = [name for change in self.changes for name in (change.path, change.renamed_from) if name]
         turn = self.turn.model_dump_json() if self.turn else ""
-        text = "\n".join([self.text, self.cwd or "", turn, *names, *(read.path for read in self.reads)])
+        text = "\n".join(
+            [self.text, self.diff, self.cwd or "", turn, *names, *(read.path for read in self.reads)]
+        )
         redacted = self
         if redact(text, keys) != text:
             values = self.model_dump(exclude={"edit"})

@@ -13,7 +13,8 @@ from langgraph_takeover.handoff.ledger.leases import answer_request
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore, TaskBrief
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
-from langgraph_takeover.handoff.trace.events import compute_differences
+from langgraph_takeover.handoff.trace.events import Event, compute_differences
+from langgraph_takeover.nodes.session.file_diffs import FileDiffs
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.session.snapshots import (
     BASE_STATE,
@@ -87,6 +88,7 @@ class Session:
         self._state_id: str | None = None
         """The state that the sandbox is in; None if unknown."""
         self._trace_state: TraceState | None = None
+        self.file_diffs = FileDiffs()
         self.stop = StopSignal(lease, self.close_sandbox)
 
     # The sandbox
@@ -304,15 +306,23 @@ class Session:
     # Trace
 
     def update_trace_state(
-        self, events: list[dict[str, Any]], task: TaskBrief, record_id: str | None
+        self,
+        events: list[dict[str, Any]],
+        task: TaskBrief,
+        record_id: str | None,
+        *,
+        load: Callable[[dict[str, Any]], Event] = Event.model_validate,
     ) -> TraceState:
-        """Return detector state and tree differences after these events; a taken-over record comes before them."""
+        """Return detector state and tree differences after these events; a taken-over record comes before them.
+
+        `load` returns an event of the list, which the graph state may store in another form.
+        """
         if self._trace_state is None or not self._trace_state.is_prefix_of(events):
             before = compute_differences(self.records.load(record_id).trace) if record_id else {}
             self._trace_state = TraceState(
                 detectors.create_state(task.base_directories, task.workspace), before
             )
-        self._trace_state.add_all(events)
+        self._trace_state.add_all(events, load)
         return self._trace_state
 
     def close(self) -> None:

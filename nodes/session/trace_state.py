@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from langgraph_takeover.handoff.points import detectors
@@ -27,9 +27,9 @@ class TraceState:
     def compute_differences_with(self, changes: Iterable[FileChange]) -> Differences:
         return apply_changes(self.differences, changes)
 
-    def add_all(self, events: list[dict[str, Any]]) -> None:
+    def add_all(self, events: list[dict[str, Any]], load: Callable[[dict[str, Any]], Event]) -> None:
         for each in events[self._count :]:
-            self.add(Event.model_validate(each), each)
+            self.add(load(each), each)
 
     def add(self, event: Event, event_data: dict[str, Any]) -> tuple[Any, ...]:
         """Add one event, and return the points that it fires; `event_data` is the event in the graph state."""

@@ -11,7 +11,7 @@ from langgraph_takeover.handoff.views.team import TurnPass, count_idle_passes
 from langgraph_takeover.nodes.agent.interruption import interruption
 from langgraph_takeover.nodes.context.agents import TeamMember
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context, get_member
-from langgraph_takeover.nodes.events import last_action, record_observation
+from langgraph_takeover.nodes.events import last_action, record_observation, store_texts_once
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.nodes.team.turns import list_passes
@@ -47,7 +47,7 @@ def hand_over(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     )
     update["fired"] = [*update.get("fired", []), point.model_dump(mode="json")]
     update["passing"] = passing.model_dump(mode="json")
-    return update
+    return store_texts_once(state, update)
 
 
 def _find_problem(state: AgentState, member: TeamMember, target: str) -> str:

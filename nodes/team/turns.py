@@ -14,7 +14,7 @@ from langgraph_takeover.nodes.agent.lifecycle import finish
 from langgraph_takeover.nodes.agent.steps import NodeSteps
 from langgraph_takeover.nodes.agent.think import think
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context, get_member
-from langgraph_takeover.nodes.events import report_progress
+from langgraph_takeover.nodes.events import report_progress, restore_event_data
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.nodes.tools.custom import list_extra_tools
 from langgraph_takeover.nodes.tools.execution import refuse_action
@@ -23,11 +23,13 @@ from langgraph_takeover.nodes.tools.execution import refuse_action
 def take_turn(state: AgentState, runtime: Runtime[AgentContext]) -> NodeSteps:
     """Like `think`, with the agent's own view of the others' work; the reply counts as one of its turns."""
     context, member = get_agent_context(runtime), get_member(runtime)
+    before = state["messages"]
+    events = [restore_event_data(each, before) for each in state.get("events", [])]
     messages: list[Any] = [
         build_instructions(context, list_extra_tools(state, context)),
-        *build_agent_messages(member.name, state["messages"], state.get("events", []), list_passes(state)),
+        *build_agent_messages(member.name, before, events, list_passes(state)),
     ]
-    update = yield from think(AgentState(**{**state, "messages": messages}), runtime)
+    update = yield from think(state, runtime, messages)
     if "messages" not in update:
         return update
     turns_left = state.get("turns_left", member.max_turns)

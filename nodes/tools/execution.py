@@ -10,7 +10,13 @@ from langgraph.runtime import Runtime
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
-from langgraph_takeover.nodes.events import last_action, record_observation, report_progress
+from langgraph_takeover.nodes.events import (
+    last_action,
+    record_observation,
+    report_progress,
+    store_texts_once,
+    update_trace_state,
+)
 from langgraph_takeover.nodes.model.attempts import find_api_keys
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState, get_task
@@ -46,7 +52,7 @@ def run_action(
         refused=observation.refused,
         text=observation.text,
     )
-    return update
+    return store_texts_once(state, update)
 
 
 def act_once(
@@ -60,13 +66,24 @@ def act_once(
     """Run an action's operation once, within its span; return its observation without secrets, and the state after it."""
     context = get_agent_context(runtime)
     execution, keys = runtime.execution_info, find_api_keys(*context.models)
+    differences, task = update_trace_state(state, context).differences, get_task(state)
+
+    def operate(sandbox: Sandbox) -> Observation:
+        diffs = context.session.file_diffs
+        diffs.read_differences(sandbox, differences)
+        observation = operation(sandbox)
+        if observation.edit is not None and observation.edit["before"] is not None:
+            diffs.add_content(observation.edit["before"].encode())
+        diff = diffs.describe(sandbox, observation.changes, task.base_commit, keys)
+        return observation.model_copy(update={"diff": diff}).redact_secrets(keys)
+
     with start_tool_span(action, reply, keys) as span:
         observation, state_after = context.session.act(
             execution.task_id if execution else f"event-{action.index}",
             str(action.index),
             state["sandbox_state"],
-            get_task(state),
-            lambda sandbox: operation(sandbox).redact_secrets(keys),
+            task,
+            operate,
             effect,
         )
         describe_result(
@@ -84,7 +101,8 @@ def act_once(
 def refuse_action(state: AgentState, runtime: Runtime[AgentContext], reason: str) -> AgentState:
     """Return the update for an action that is not run."""
     report_progress(runtime, "observed", state, exit_code=None, refused=True, text=reason)
-    return record_observation(state, get_agent_context(runtime), Observation(text=reason, refused=True))
+    update = record_observation(state, get_agent_context(runtime), Observation(text=reason, refused=True))
+    return store_texts_once(state, update)
 
 
 def relative_path(sandbox: Sandbox, absolute: str) -> str:

@@ -6,12 +6,13 @@ import contextlib
 import shlex
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, Self
 
 from langgraph_takeover.sandbox.changes.files import SandboxFiles, ScanChangeTracker
+from langgraph_takeover.sandbox.changes.layer_files import FileVersion, read_layer_files
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import LayerChangeTracker, Mount
 from langgraph_takeover.sandbox.interface import (
@@ -191,6 +192,17 @@ class BackendSandbox:
 
     def sha256(self, path: str) -> str | None:
         return self._change_tracker.sha256(path)
+
+    def read_layers(
+        self, paths: Sequence[str], max_bytes: int, *, earlier: bool = False
+    ) -> dict[str, FileVersion]:
+        """Return files as they are in the layers; with `earlier`, below the top one. Empty without layers."""
+        stack = self._backend.layers()
+        if stack is not None and earlier:
+            stack = LayerStack(*stack.layers[1:], opaque_attribute=stack.opaque_attribute)
+        if stack is None or not stack.layers:
+            return {}
+        return read_layer_files(stack, self._backend.mounts, self.workspace, paths, max_bytes)
 
     def cwd(self) -> str:
         return escape_non_utf8(self._agent_shell.cwd)

@@ -19,6 +19,7 @@ from langgraph.types import StateSnapshot
 
 from langgraph_takeover import Home, Outcome, build_agent, open_home, open_run, resume, run, take_over
 from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.sandbox.backends import host
 from langgraph_takeover.sandbox.interface import BackendName, SandboxSpec
@@ -102,21 +103,19 @@ def _is_json_object(text: str) -> bool:
 
 
 def parse_events(state: AgentState) -> list[Event]:
-    return [Event.model_validate(event) for event in state.get("events", [])]
+    return list(load_events(state))
 
 
 def get_shown_lines(state: Any) -> list[str]:
     """The lines of the file in the last observation."""
-    texts = [event["text"] for event in state["events"] if event["kind"] == "observation"]
+    texts = [event.text for event in parse_events(state) if event.kind == "observation"]
     return str(texts[-1]).splitlines()[1:]
 
 
 def get_note_text(state: Any) -> str:
     """The text of the notes file in the last successful observation."""
     shown = [
-        event["text"]
-        for event in state["events"]
-        if event["kind"] == "observation" and event["exit_code"] == 0
+        event.text for event in parse_events(state) if event.kind == "observation" and event.exit_code == 0
     ]
     return str(shown[-1]).partition("\n")[2].strip()
 

@@ -58,6 +58,7 @@ from .conftest import (
     Scripted,
     get_shown_lines,
     native_reply,
+    parse_events,
     scripted_model,
 )
 
@@ -408,7 +409,7 @@ def test_invalid_answers(bench: RunHarness) -> None:
 
 
 def corrections(state: Any) -> list[str]:
-    return [event["text"] for event in state["events"] if event["refused"]]
+    return [event.text for event in parse_events(state) if event.refused]
 
 
 @pytest.mark.parametrize(
@@ -470,7 +471,7 @@ def test_a_megabyte_of_reasoning(bench: RunHarness, filling: str) -> None:
     replies = [f"{reasoning}\n\n{NOTE.format(1)}", *[NOTE.format(2)] * 10, DONE]
     state = bench.run(scripted_model(*replies))
     assert state["stop_reason"] == "finished"
-    assert state["events"][0]["text"] == replies[0]
+    assert parse_events(state)[0].text == replies[0]
     # The reply is stored once and journaled once, not again with each of ten further steps.
     kept = sum(path.stat().st_size for path in bench.home.directory.glob("takeover.sqlite*"))
     assert kept < 8_000_000
@@ -478,8 +479,9 @@ def test_a_megabyte_of_reasoning(bench: RunHarness, filling: str) -> None:
 
 def test_a_megabyte_of_output(bench: RunHarness) -> None:
     state = bench.run(scripted_model("```bash\nhead -c 1000000 /dev/zero | tr '\\0' x\n```", DONE))
-    assert len(state["events"][1]["text"]) < 11_000
-    assert "characters left out" in state["events"][1]["text"]
+    shown = parse_events(state)[1].text
+    assert len(shown) < 11_000
+    assert "characters left out" in shown
 
 
 # Databases and disks

@@ -75,7 +75,7 @@ def test_a_long_run_is_condensed_and_a_resumed_one_sends_the_same(
                 len(messages) // 2 - 1
             ) + ["user"]
     # The record of the run stays complete.
-    shown = [event["text"] for event in outcome.state["events"] if event["kind"] == "observation"]
+    shown = [event.text for event in outcome.events if event.kind == "observation"]
     assert all("xxx" in text for text in shown)
 
     chat_server.requests.clear()

@@ -21,7 +21,7 @@ from langgraph_takeover.sandbox.backends import host
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
 from ..conftest import skip_missing
-from .conftest import DONE, EDIT, RunHarness, scripted_model
+from .conftest import DONE, EDIT, RunHarness, parse_events, scripted_model
 
 ROOT = Path(__file__).parents[2]
 NAME = "run.first_source_edit"
@@ -62,7 +62,7 @@ def test_a_record_of_plain_processes_is_taken_over_in_isolation(
     state = bench.take_over(
         scripted_model("```bash\ncat pkg/core.py\n```", "```bash\nhostname\n```", DONE), record=NAME
     )
-    shown = [event["text"] for event in state["events"] if event["kind"] == "observation"]
+    shown = [event.text for event in parse_events(state) if event.kind == "observation"]
     assert "return n * 3" in shown[0]
     assert "sandbox" in shown[1].splitlines()
     assert "trapped" in shown[1], "the trap is the agent's own, and acts inside"

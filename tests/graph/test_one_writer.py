@@ -22,7 +22,7 @@ from langgraph_takeover import Home, open_home, take_over
 from langgraph_takeover.graph.home import DATABASE_FILE
 from langgraph_takeover.sandbox.backends.processes import find_run_processes
 
-from .conftest import DONE, RunHarness, scripted_model
+from .conftest import DONE, RunHarness, parse_events, scripted_model
 
 HELD, FENCED = 3, 4
 _WRITER = Path(__file__).with_name("writer.py")
@@ -123,7 +123,7 @@ def read_all_rows(home: Home) -> dict[str, Any]:
 
 
 def notes(state: Any) -> str:
-    shown = [event["text"] for event in state["events"] if event["kind"] == "observation"]
+    shown = [event.text for event in parse_events(state) if event.kind == "observation"]
     return str(shown[-1])
 
 

@@ -15,7 +15,6 @@ from langgraph_takeover.errors import SettingsError, UnknownAgentError
 from langgraph_takeover.graph.team import NODES
 from langgraph_takeover.handoff.ledger import HandedOverError
 from langgraph_takeover.handoff.text.fence import OPENING
-from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.views.team import TurnPass, build_timeline
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.nodes.team.handover import REFUSAL_MESSAGE
@@ -33,6 +32,7 @@ from .conftest import (
     Scripted,
     get_note_text,
     native_reply,
+    parse_events,
     scripted_model,
 )
 from .delivery.test_delivery import UNDERSTOOD
@@ -88,7 +88,7 @@ def actors(state: AgentState) -> list[str]:
 
 
 def observations(state: AgentState) -> list[str]:
-    return [str(event["text"]) for event in state["events"] if event["kind"] == "observation"]
+    return [event.text for event in parse_events(state) if event.kind == "observation"]
 
 
 # Rotation
@@ -118,7 +118,7 @@ def test_every_pass_leaves_a_record_for_takeovers(team: TeamBench) -> None:
     edited, passed = [team.bench.store.load(each) for each in state["records"]]
     assert (edited.point.kind, passed.point.kind) == ("first_source_edit", "requested")
     assert passed.point.detail == "writer: max_consecutive_turns (1)"
-    assert [event.text for event in passed.trace] == [event["text"] for event in state["events"][:2]]
+    assert [event.text for event in passed.trace] == [event.text for event in parse_events(state)[:2]]
     successor = scripted_model(SHOW, DONE)
     taken = team.bench.take_over(successor, "trace", passed.id)
     assert taken["stop_reason"] == "finished"
@@ -341,7 +341,7 @@ def test_a_handoff_to_an_unknown_agent_is_refused(team: TeamBench, reply: str, s
     assert [(each["agent"], each["text"]) for each in events if each.get("refused")] == [
         ("writer", f"Not handed over: {says}")
     ]
-    assert state["events"][1]["refused"]
+    assert parse_events(state)[1].refused
     assert passes(state) == []
     assert actors(state) == ["writer", "writer"]
 
@@ -586,9 +586,7 @@ def test_progress_and_timeline_name_the_agent(team: TeamBench) -> None:
     moved = [(each["agent"], each["to"]) for each in events if each["event"] == "passed"]
     assert moved == [("writer", "tester"), ("tester", "writer")]
     found = [TurnPass.model_validate(each) for each in state["passes"]]
-    rows = build_timeline(
-        [Event.model_validate(each) for each in state["events"]], found, ["writer", "tester"]
-    )
+    rows = build_timeline(parse_events(state), found, ["writer", "tester"])
     assert [(row.agent, row.outcome) for row in rows] == [("writer", "exit 0"), ("tester", "exit 1")]
 
 

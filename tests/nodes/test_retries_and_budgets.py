@@ -12,8 +12,9 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
-from langgraph_takeover.handoff.trace.events import Event, Usage
+from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.context.settings import Prices
+from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.model.calls import ask_with_retries
 from langgraph_takeover.nodes.model.errors import (
     ContextWindowError,
@@ -150,7 +151,7 @@ def test_missing_usage_is_marked_as_estimated(bench: RunHarness, chat_server: Ch
         reply_without_usage(LOOK), chat_server.reply("<finish></finish>", prompt_tokens=7)
     )
     state = bench.run(client(chat_server.url))
-    first, last = (Event.model_validate(state["events"][index]).usage for index in (0, 2))
+    first, last = (load_events(state)[index].usage for index in (0, 2))
     assert first is not None
     assert last is not None
     characters = sum(len(message.text) for message in state["messages"][:2])
@@ -212,7 +213,7 @@ def test_no_reported_usage_defeats_a_budget(
         assert state["stop_reason"] == next(iter(cap))
         assert state["steps"] < 20
         assert all(spent >= 0 for spent in state["spent"].values())
-        assert Event.model_validate(state["events"][0]).usage.estimated  # type: ignore[union-attr]
+        assert load_events(state)[0].usage.estimated  # type: ignore[union-attr]
 
 
 def test_a_run_can_resume_after_its_endpoint_failed(bench: RunHarness, chat_server: ChatServer) -> None:

@@ -93,7 +93,7 @@ def measure_first_prompt(record: HandoffRecord, view: str, recipient: Recipient,
     messages = list_resumed_messages(outcome) if view == CONTINUATION else find_view(view)(record, recipient)
     first = measure_view(messages)
     is_known = bool(messages)
-    usage = next((Event.model_validate(event).usage for event in outcome.state.get("events", ())), None)
+    usage = outcome.events[0].usage if outcome.events else None
     return {
         "first_request_tokens": usage.prompt_tokens if usage is not None and is_counted(usage) else None,
         "first_prompt_chars": first.characters if is_known else None,

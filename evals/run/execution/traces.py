@@ -8,12 +8,13 @@ from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.handoff.records.record import write_durably
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Continuation, Event, Trace
+from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.state import AgentState, get_task
 
 
 def redact_events(state: AgentState) -> list[Event]:
     """Redact a trace as its record is redacted, because arguments of an action may contain a key."""
-    return [Event.model_validate(event) for event in redact(state.get("events", []))]
+    return [Event.model_validate(redact(event.model_dump(mode="json"))) for event in load_events(state)]
 
 
 def save_trace(

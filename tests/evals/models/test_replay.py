@@ -15,9 +15,10 @@ from langgraph_takeover.evals.models.replay import ReplayModel, TrajectoryError,
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.records.record import Notes
 from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.handoff.trace.events import Event, Usage
+from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.handoff.views import VIEWS
 from langgraph_takeover.handoff.views.common import Recipient
+from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.model.actions import parse_action
 from langgraph_takeover.nodes.session import session
 from langgraph_takeover.sandbox.interface import SandboxSpec
@@ -260,7 +261,7 @@ def test_recordings_of_every_format_run_in_a_real_sandbox(kind: str, tmp_path: P
         run.context = run.context.model_copy(update={"model": model})
         state = run.start("t", "p").state
         assert sandbox.read_file("pkg/a.py").decode() == EDITED
-    events = [Event.model_validate(event) for event in state["events"]]
+    events = load_events(state)
     assert not any(event.refused for event in events)
     assert [p.kind for p in detectors.list_points(events, ("pkg",))] == ["first_source_edit"]
 

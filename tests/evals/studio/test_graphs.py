@@ -242,6 +242,15 @@ def progress_events(stream: list[Any], kind: str) -> list[dict[str, Any]]:
     return [each.data for each in stream if each.event == "custom" and each.data["event"] == kind]
 
 
+def read_event_text(values: dict[str, Any], index: int) -> str:
+    """The text of an event, which is that of its message."""
+    return str(values["messages"][values["events"][index]["message"]]["content"])
+
+
+def read_event_texts(values: dict[str, Any], kind: str) -> list[str]:
+    return [read_event_text(values, event["index"]) for event in values["events"] if event["kind"] == kind]
+
+
 def failure(stream: list[Any]) -> str:
     (error,) = [each.data for each in stream if each.event == "error"]
     assert "\n" not in error["message"]
@@ -327,6 +336,33 @@ def test_a_default_run_needs_no_key(studio: Studio, default_run: tuple[str, list
     )
     assert "create reproduce_issue.py" in [event["text"] for event in progress_events(stream, "acting")]
     studio.require_free(thread)
+
+
+def test_each_step_shows_its_diff_beside_its_action(
+    studio: Studio, default_run: tuple[str, list[Any]]
+) -> None:
+    history = studio.client.threads.get_history(default_run[0], limit=200)[::-1]
+    shown = {each["values"]["steps"]: each["values"]["diff"] for each in history if "diff" in each["values"]}
+    created = shown[2]
+    assert created.startswith("--- /dev/null\n+++ b/reproduce_issue.py\n@@ -0,0 +1,")
+    assert len(set(shown.values())) == len(shown) > 3
+    after = [each for each in history if each["next"] == ["editor"]]
+    assert after
+    assert not any("diff" in each["values"] for each in after), "a diff remains after its step"
+
+
+def test_no_empty_field_is_shown(studio: Studio, default_run: tuple[str, list[Any]]) -> None:
+    thread = studio.thread()
+    stream = studio.run(thread, stream_mode=["values", "custom"], context={"max_steps": 1})
+    states = [each.data for each in stream if each.event == "values"]
+    states += [each["values"] for each in studio.client.threads.get_history(default_run[0], limit=200)]
+    states += [studio.values(thread), studio.client.threads.get(thread)["values"]]
+    assert len(states) > 30
+    for values in states:
+        assert not [name for name, value in values.items() if value in (None, "", [], {})]
+        for event in values.get("events", ()):
+            assert None not in event.values()
+            assert "text" not in event, "the message has it too"
 
 
 def test_every_checkpoint_has_a_sandbox_state(studio: Studio, default_run: tuple[str, list[Any]]) -> None:
@@ -424,7 +460,7 @@ def test_an_edited_step_runs_as_edited(studio: Studio) -> None:
     assert observations(stream) == ["one", "one\nthree"]
     values = studio.values(thread)
     reply = bash(action["arguments"]["command"])
-    assert values["events"][action["index"]]["text"] == reply
+    assert read_event_text(values, action["index"]) == reply
     assert values["messages"][len(thought["values"]["messages"]) - 1]["content"] == reply
     assert "echo two" not in json.dumps([values["events"], values["messages"]]), (
         "the state contains the step as it was before the edit"
@@ -467,7 +503,7 @@ def test_files_of_an_earlier_step_can_be_read(studio: Studio) -> None:
     assert observations(seen) == ["one"]
     values = studio.values(thread)
     assert len(values["events"]) == 4
-    assert values["events"][2]["text"] == values["messages"][-2]["content"] == bash("cat notes.txt")
+    assert read_event_text(values, 2) == values["messages"][-2]["content"] == bash("cat notes.txt")
 
 
 @pytest.mark.slow
@@ -508,7 +544,7 @@ def test_another_agent_takes_over_after_a_review(studio: Studio) -> None:
     values = studio.values(after)
     assert (values["record"], values["view"]) == (question["record"], "structured")
     assert "Check the buffer." in values["messages"][1]["content"]
-    assert [event["text"] for event in values["events"] if event["kind"] == "action"] == SCRIPTS["successor"]
+    assert read_event_texts(values, "action") == SCRIPTS["successor"]
     assert values["stop_reason"] == "finished"
 
 
@@ -535,7 +571,7 @@ def test_a_takeover_restores_the_sandbox_of_its_record(
     values = studio.values(thread)
     assert values["stop_reason"] == "finished"
     assert values["view"] == "repository"
-    listing = next(event["text"] for event in values["events"] if event["kind"] == "observation")
+    listing = read_event_texts(values, "observation")[0]
     assert "reproduce_issue.py" in listing, (
         "the predecessor wrote it, and the repository view does not mention it"
     )
@@ -544,7 +580,7 @@ def test_a_takeover_restores_the_sandbox_of_its_record(
     repeated = [
         change
         for event in values["events"]
-        for change in event["changes"]
+        for change in event.get("changes", ())
         if change["path"] == edited[-1].path
     ]
     assert repeated[0]["before"] == edited[-1].after
@@ -783,7 +819,7 @@ def test_a_run_resumes_after_the_server_was_stopped(studio: Studio) -> None:
     studio.wait_until_ended(thread, run)
     values = studio.values(thread)
     assert values["stop_reason"] == "finished", studio.log()
-    seen = [event["text"] for event in values["events"] if event["kind"] == "observation"]
+    seen = read_event_texts(values, "observation")
     assert seen[1] == "[exit code 0]\none\ntwo\n"
 
 
@@ -804,7 +840,7 @@ def test_a_killed_server_loses_no_checkpoint(studio: Studio) -> None:
     studio.wait_until_ended(interrupted, run)
     values = studio.values(interrupted)
     assert values["stop_reason"] == "finished", studio.log()
-    seen = [event["text"] for event in values["events"] if event["kind"] == "observation"]
+    seen = read_event_texts(values, "observation")
     assert seen[1] == "[exit code 0]\none\ntwo\n"
 
     history = studio.client.threads.get_history(finished, limit=200)

@@ -263,6 +263,6 @@ def test_a_run_keeps_its_base_when_the_directory_changes(bench: RunHarness) -> N
     (bench.spec.directory / "pkg" / "core.py").write_text("later\n")
     first = [moment for moment in bench.home.history("thread") if moment.next == ("think",)][-1]
     done = bench.resume(scripted_model(look, DONE), checkpoint=first.checkpoint)
-    shown = [event["text"] for event in done.state["events"] if event["kind"] == "observation"]
+    shown = [event.text for event in done.events if event.kind == "observation"]
     assert "return n + 1" in shown[0]
     assert "notes.txt: No such file" in shown[0]

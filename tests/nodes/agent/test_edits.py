@@ -9,8 +9,9 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.nodes.agent.edits import align_step_edit
+from langgraph_takeover.nodes.events import load_event
 from langgraph_takeover.nodes.model.actions import parse_action
-from langgraph_takeover.nodes.state import InputError
+from langgraph_takeover.nodes.state import AgentState, InputError
 
 
 def action(command: str, index: int = 0, **others: Any) -> dict[str, Any]:
@@ -25,6 +26,14 @@ def action(command: str, index: int = 0, **others: Any) -> dict[str, Any]:
     }
 
 
+def state(event_count: int = 0) -> AgentState:
+    return AgentState(messages=[], events=[action("pwd", index) for index in range(event_count)])
+
+
+def text(update: dict[str, Any]) -> str:
+    return load_event(update["events"][-1], update["messages"]).text
+
+
 def bash(command: str) -> str:
     return f"```bash\n{command}\n```"
 
@@ -32,22 +41,24 @@ def bash(command: str) -> str:
 def test_a_reply_with_the_same_action_is_unchanged() -> None:
     message = f"I look first.\n{bash('ls')}"
     update = align_step_edit(
-        {"events": [action("ls", text=message)], "messages": [AIMessage(message)], "steps": 1}, 0
+        {"events": [action("ls", text=message)], "messages": [AIMessage(message)], "steps": 1}, state()
     )
-    assert update["messages"][0].content == update["events"][0]["text"] == message
+    assert update["messages"][0].content == text(update) == message
     assert update["steps"] == 1
 
 
 @pytest.mark.parametrize("message", [bash("rm -r ."), "I am done.", f"{bash('ls')}\n{bash('pwd')}"])
 def test_a_reply_with_another_action_is_rewritten(message: str) -> None:
-    update = align_step_edit({"events": [action("ls", 4)], "messages": [AIMessage(message, id="m")]}, 4)
+    update = align_step_edit(
+        {"events": [action("ls", 4)], "messages": [AIMessage(message, id="m")]}, state(4)
+    )
     assert update["messages"] == [AIMessage(bash("ls"), id="m")]
-    assert update["events"][0]["text"] == bash("ls")
+    assert text(update) == bash("ls")
 
 
 def test_a_missing_reply_is_appended() -> None:
     update = align_step_edit(
-        {"events": [action("ls")], "messages": [{"role": "user", "content": "Go on."}]}, 0
+        {"events": [action("ls")], "messages": [{"role": "user", "content": "Go on."}]}, state()
     )
     assert update["messages"] == [HumanMessage("Go on."), AIMessage(bash("ls"))]
 
@@ -57,11 +68,11 @@ def test_a_native_call_is_rewritten_as_a_call() -> None:
     old: dict[str, Any] = {"tool_calls": [{"function": {"arguments": "rm -r ."}}], "refusal": None}
     reply = AIMessage("I tidy up.", tool_calls=[call], additional_kwargs=old)
     data = {**reply.model_dump(), "type": "ai"}
-    update = align_step_edit({"events": [action("ls")], "messages": [data]}, 0)
+    update = align_step_edit({"events": [action("ls")], "messages": [data]}, state())
     (message,) = update["messages"]
     assert parse_action(message, "native", offer_handoff=False) == Action("shell", {"command": "ls"})
     assert (message.tool_calls[0]["id"], message.additional_kwargs) == ("c", {"refusal": None})
-    assert update["events"][0]["text"] == 'I tidy up.\n{"name": "shell", "arguments": {"command": "ls"}}'
+    assert text(update) == 'I tidy up.\n{"name": "shell", "arguments": {"command": "ls"}}'
 
 
 @pytest.mark.parametrize(
@@ -74,4 +85,4 @@ def test_a_native_call_is_rewritten_as_a_call() -> None:
 )
 def test_invalid_edits_are_refused(values: dict[str, Any], problem: str) -> None:
     with pytest.raises(InputError, match=problem):
-        align_step_edit(values, 2)
+        align_step_edit(values, state(2))

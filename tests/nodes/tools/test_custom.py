@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from langgraph_takeover.errors import SettingsError
 from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.model.actions import RESERVED_TOOL_NAMES
 from langgraph_takeover.nodes.model.errors import ModelError
 
@@ -32,7 +33,7 @@ def native(name: str, /, **arguments: Any) -> Any:
 
 
 def results(state: Any, name: str) -> list[Event]:
-    events = [Event.model_validate(event) for event in state["events"]]
+    events = load_events(state)
     return [event for event in events if (event.kind, event.tool) == ("observation", name)]
 
 
@@ -287,8 +288,8 @@ def test_invalid_tool_names_are_refused(bench: RunHarness, names: tuple[str, ...
 
 def test_an_unknown_tool_is_refused(bench: RunHarness) -> None:
     state = bench.run(scripted_model(textual("subtract", a=1), DONE), tools=(add,))
-    (event,) = [event for event in state["events"] if event["refused"]]
-    assert "You have no tool 'subtract'. Your tools: shell, editor, finish, add" in event["text"]
+    (event,) = [event for event in load_events(state) if event.refused]
+    assert "You have no tool 'subtract'. Your tools: shell, editor, finish, add" in event.text
 
 
 def test_a_run_that_is_resumed_without_its_tool(bench: RunHarness) -> None:

@@ -15,6 +15,7 @@ from langgraph_takeover.evals.models.scripted import Turn
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.events import Event, FileRead
 from langgraph_takeover.nodes.context.settings import AgentContext
+from langgraph_takeover.nodes.events import load_events
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE
 from langgraph_takeover.sandbox.interface import FileChange, Sandbox, SandboxSpec
@@ -48,8 +49,7 @@ class Bench:
         )
         state = build_agent().invoke({"task": {"id": "t", "prompt": "Do it."}}, context=context)
         assert self._session.enter_state(state["sandbox_state"]) is sandbox
-        events = [Event.model_validate(event) for event in state["events"]]
-        return [event for event in events if event.kind == "observation"]
+        return [event for event in load_events(state) if event.kind == "observation"]
 
     def content(self, name: str) -> bytes:
         return (Path(self.sandbox().workspace) / name).read_bytes()
