@@ -18,7 +18,6 @@ from langgraph_takeover.graph.runs.run import Run
 from langgraph_takeover.graph.runs.validation import check_sandbox, check_takeover, check_task
 from langgraph_takeover.graph.team import create_team
 from langgraph_takeover.handoff.ledger.leases import TTL_S
-from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.views.names import TakeoverView
 from langgraph_takeover.nodes.context.agents import Agent, Team
 from langgraph_takeover.nodes.context.progress import ProgressCallback
@@ -159,7 +158,7 @@ def resume(
     home: Home,
     thread: str,
     *,
-    answer: Review | dict[str, Any] | None = None,
+    answer: Any = None,
     checkpoint: str | None = None,
     go_back: bool = False,
     model: BaseChatModel | None = None,

@@ -38,20 +38,21 @@ from langgraph_takeover.graph.runs.validation import (
 from langgraph_takeover.graph.team import build_team_graph
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.ledger.stops import RunStoppedError
-from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.views.names import CONTINUATION, TakeoverView
 from langgraph_takeover.nodes.agent.think import find_spent_budget
 from langgraph_takeover.nodes.context.progress import Progress, ProgressCallback
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
 from langgraph_takeover.nodes.model.calls import find_api_keys
+from langgraph_takeover.nodes.open_calls import MAX_CALLS
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE, SnapshotNotFoundError
 from langgraph_takeover.nodes.state import AgentState, InputError, validate_state_update
 from langgraph_takeover.sandbox.interface import Sandbox, TakeoverError
 
-# A step has at most three nodes, a team's step six. The run's own limits stop it long before this one.
-_NODES_PER_STEP = 7
+# A step has at most three nodes, a team's step six, and each further call of a reply three. The run's own limits stop
+# it long before this one.
+_NODES_PER_STEP = 7 + 3 * MAX_CALLS
 _FINAL_STOP_REASONS = ("finished", "refused", "unconfirmed")
 
 
@@ -189,14 +190,14 @@ class Run:
 
     def resume(
         self,
-        answer: Review | dict[str, Any] | None = None,
+        answer: Any = None,
         *,
         checkpoint: str | None = None,
         go_back: bool = False,
     ) -> Outcome:
         """Resume the thread from its newest checkpoint, or fork it from an earlier one.
 
-        `answer` is a person's decision, if the run waits for one. A stopped run continues if its limits now allow it.
+        `answer` is a person's `Review`, or the answer to a tool's question (JSON), if the run waits for one. A stopped run continues if its limits now allow it.
         The outcome of a finished or waiting run is returned unchanged. With `go_back`, a checkpoint without a snapshot
         is replaced by the nearest earlier one that has a snapshot.
 

@@ -2,40 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, cast
 
 from langgraph.types import StateSnapshot
 from pydantic import ValidationError
 
 from langgraph_takeover.graph.errors import NotWaitingError
 from langgraph_takeover.graph.home import CheckpointInfo, Home
+from langgraph_takeover.graph.outcome import asks_by_tool
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
-from langgraph_takeover.nodes.state import InputError
+from langgraph_takeover.nodes.state import AgentState, InputError
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
+_MAX_ANSWER_CHARS = 1_000_000
 _EXAMPLE_ANSWER = '{"decision": "approve", "view": "structured"} or {"decision": "refuse"}'
 
 
-def validate_answer(
-    answer: Review | dict[str, Any], thread: str, state: StateSnapshot, has_answer: bool
-) -> dict[str, Any]:
-    """Return a review as JSON. Raises NotWaitingError and InputError."""
-    if has_answer:
+def validate_answer(answer: Any, thread: str, state: StateSnapshot, has_answer: bool) -> Any:
+    """Return a review, or the answer to a tool, as JSON. Raises NotWaitingError and InputError."""
+    is_question = bool(state.interrupts) and asks_by_tool(cast(AgentState, state.values))
+    # A tool may refuse an answer, which another one then replaces.
+    if has_answer and not is_question:
         raise NotWaitingError(
             f"thread {thread!r} already has an answer "
             "(resume without one, or from an earlier checkpoint to be asked again)"
         )
     if not state.interrupts:
         raise NotWaitingError(f"thread {thread!r} does not wait for an answer (resume without one)")
+    if is_question:
+        return _validate_tool_answer(answer)
     try:
         return redact(Review.model_validate(answer).model_dump(mode="json"))
     except ValidationError as error:
         raise invalid_answer_error(error, _EXAMPLE_ANSWER) from error
+
+
+def _validate_tool_answer(answer: Any) -> Any:
+    try:
+        text = json.dumps(answer, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise InputError(f"answer: not JSON: {answer!r:.60} (pass text, numbers, lists and dicts)") from None
+    if len(text) > _MAX_ANSWER_CHARS:
+        raise InputError(f"answer: {len(text):,} characters of JSON; the limit is {_MAX_ANSWER_CHARS:,}")
+    return redact(json.loads(text), ())
 
 
 def invalid_answer_error(error: ValidationError, example: str) -> InputError:

@@ -80,8 +80,8 @@ def condense_fully(messages: Sequence[BaseMessage], replies: int) -> Request:
 def find_last_usage(events: Sequence[dict[str, object]]) -> Usage | None:
     """Return the usage of the last call; None before the first."""
     for event in reversed(events):
-        if event["kind"] == "action":
-            return Event.model_validate(event).usage
+        if event["kind"] == "action" and not (action := Event.model_validate(event)).is_parallel:
+            return action.usage
     return None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from langchain_core.messages import BaseMessage
 from langgraph.runtime import Runtime
 
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
@@ -12,6 +11,7 @@ from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import last_action, record_observation, report_progress
 from langgraph_takeover.nodes.model.calls import find_api_keys
+from langgraph_takeover.nodes.open_calls import find_native_id
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState, get_task
 from langgraph_takeover.nodes.telemetry import describe_result, start_tool_span
@@ -34,7 +34,7 @@ def run_action(
         action.arguments[name] for name in ("command", "path", "arguments") if name in action.arguments
     ]
     report_progress(runtime, "acting", state, tool=action.tool, text=" ".join(summary))
-    observation, state_after = act_once(state, runtime, action, state["messages"][-1], operation, effect)
+    observation, state_after = act_once(state, runtime, action, find_native_id(state), operation, effect)
     update = record_observation(state, context, observation)
     if state_after != state["sandbox_state"]:
         update["sandbox_state"] = state_after
@@ -53,14 +53,14 @@ def act_once(
     state: AgentState,
     runtime: Runtime[AgentContext],
     action: Event,
-    reply: BaseMessage | None,
+    call_id: str | None,
     operation: Callable[[Sandbox], Observation],
     effect: CommandEffect,
 ) -> tuple[Observation, str]:
     """Run an action's operation once, within its span; return its observation without secrets, and the state after it."""
     context = get_agent_context(runtime)
     execution, keys = runtime.execution_info, find_api_keys(*context.models)
-    with start_tool_span(action, reply, keys) as span:
+    with start_tool_span(action, call_id, keys) as span:
         observation, state_after = context.session.act(
             execution.task_id if execution else f"event-{action.index}",
             str(action.index),
@@ -81,10 +81,17 @@ def act_once(
     return observation, state_after
 
 
-def refuse_action(state: AgentState, runtime: Runtime[AgentContext], reason: str) -> AgentState:
-    """Return the update for an action that is not run."""
+def refuse_action(
+    state: AgentState, runtime: Runtime[AgentContext], reason: str, *, is_whole_reply: bool = False
+) -> AgentState:
+    """Return the update for an action that is not run, or for a whole reply."""
     report_progress(runtime, "observed", state, exit_code=None, refused=True, text=reason)
-    return record_observation(state, get_agent_context(runtime), Observation(text=reason, refused=True))
+    return record_observation(
+        state,
+        get_agent_context(runtime),
+        Observation(text=reason, refused=True),
+        is_whole_reply=is_whole_reply,
+    )
 
 
 def relative_path(sandbox: Sandbox, absolute: str) -> str:
