@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, cast
 
+from langchain_core.tools import BaseTool
 from langgraph.types import StateSnapshot
 from pydantic import ValidationError
 
@@ -16,6 +18,7 @@ from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.nodes.context.settings import SettingsError
+from langgraph_takeover.nodes.context.tool_parameters import find_state_problem
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import AgentState, InputError
 from langgraph_takeover.sandbox.interface import SandboxSpec
@@ -75,6 +78,13 @@ def check_sandbox(sandbox: object) -> None:
             f"sandbox: not a SandboxSpec: {sandbox!r:.60} "
             "(pass for instance SandboxSpec(backend='host', directory=Path('repository')))"
         )
+
+
+def check_tools(tools: Iterable[BaseTool], where: str = "") -> None:
+    """Check that the state has the fields that tools need. Raises SettingsError."""
+    for tool in tools:
+        if problem := find_state_problem(tool, AgentState.__annotations__):
+            raise SettingsError(f"{where}tools: {problem}")
 
 
 def check_takeover(home: Home, record_id: str, view: str | None) -> None:

@@ -26,7 +26,8 @@ def build_instructions(context: AgentContext, tools: Sequence[BaseTool]) -> Syst
             names.append("handoff")
         if tools:
             names.append("tools")
-    protocol = load_prompt(context.protocol, "nodes").format(
+    several = context.protocol == "native" and context.parallel_tool_calls
+    protocol = load_prompt("native_parallel" if several else context.protocol, "nodes").format(
         command_timeout_s=f"{context.command_timeout_s:g}", observation_chars=f"{context.observation_chars:,}"
     )
     text = protocol + "".join(load_prompt(name, "nodes") for name in names)

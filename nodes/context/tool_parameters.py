@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from langchain_core.runnables import RunnableConfig
@@ -45,6 +45,17 @@ def list_injected_parameters(tool: BaseTool) -> tuple[InjectedParameter, ...]:
         )
         found.append(InjectedParameter(name, kind, field, required))
     return tuple(found)
+
+
+def find_state_problem(tool: BaseTool, fields: Container[str]) -> str:
+    """Return which of the state's fields a tool needs in vain, in one line; empty if it has all."""
+    for name, kind, field, is_required in list_injected_parameters(tool):
+        if kind == "state" and field is not None and is_required and field not in fields:
+            return (
+                f"tool {tool.name!r}: parameter {name!r} needs the field {field!r}, which a run's state lacks "
+                "(use a field of AgentState, or give the parameter a default)"
+            )
+    return ""
 
 
 def find_tool_problem(tool: BaseTool) -> str:

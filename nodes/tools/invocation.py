@@ -30,8 +30,8 @@ MAX_ARTIFACT_CHARS = 100_000
 _BLOCK_TYPES = frozenset(
     {"text", "image", "image_url", "audio", "video", "file", "document", "resource", "search_result"}
 )
-_SAVER = "__pregel_checkpointer"
-"""LangGraph's name for the saver in a configuration."""
+_SAVER_KEYS = ("__pregel_checkpointer", "__pregel_durability")
+"""LangGraph's names for the saver in a configuration, and for how it saves."""
 
 
 class ToolInvocation(NamedTuple):
@@ -94,22 +94,23 @@ def _build_config(call: ToolInvocation) -> RunnableConfig:
 
     The saver is left out: a graph that a tool runs begins again with the tool, as the sandbox does.
     """
-    inherited = {
-        name: value for name, value in get_config().get("configurable", {}).items() if name != _SAVER
-    }
+    configurable = get_config().get("configurable", {})
+    inherited = {name: value for name, value in configurable.items() if name not in _SAVER_KEYS}
     return {"configurable": {**inherited, "sandbox": call.sandbox, "idempotency_key": call.key}}
 
 
 def _build_values(
     injected: Sequence[InjectedParameter], config: RunnableConfig, call: ToolInvocation
 ) -> dict[str, Any]:
-    """Return the values of the parameters that the run fills; LangChain fills the call's id and the configuration."""
+    """Return the values of the parameters that the run fills; LangChain fills the configuration."""
     values: dict[str, Any] = {}
     for name, kind, field, is_required in injected:
         if kind == "state" and field is None:
             values[name] = _copy_state(call.state)
         elif kind == "state" and (field in call.state or is_required):
             values[name] = _copy_state(call.state).get(str(field))
+        elif kind == "call_id":
+            values[name] = call.call_id
         elif kind == "runtime":
             from langgraph.prebuilt import ToolRuntime  # takes half a second
 
