@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from langchain_core.messages import SystemMessage
 from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.delegation.tool import can_delegate
+from langgraph_takeover.nodes.model.tool_schemas import build_custom_schema
 
 
 def build_instructions(context: AgentContext, tools: Sequence[BaseTool]) -> SystemMessage:
@@ -39,6 +39,6 @@ def build_instructions(context: AgentContext, tools: Sequence[BaseTool]) -> Syst
 
 
 def _describe_tool(tool: BaseTool) -> str:
-    function = convert_to_openai_tool(tool)["function"]
+    function = build_custom_schema(tool)["function"]
     arguments = json.dumps(function.get("parameters", {}).get("properties", {}))
     return f"\n- `{tool.name}`: {' '.join(tool.description.split())} Arguments: {arguments}"

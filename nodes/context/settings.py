@@ -17,8 +17,8 @@ from langgraph_takeover.nodes.context.agents import TeamMember, name_model
 from langgraph_takeover.nodes.context.children import DelegationRunner
 from langgraph_takeover.nodes.context.external_agent import ExternalAgent
 from langgraph_takeover.nodes.context.options import AgentOptions
-from langgraph_takeover.nodes.context.tool_parameters import find_tool_problem
 from langgraph_takeover.nodes.model.actions import RESERVED_TOOL_NAMES
+from langgraph_takeover.nodes.model.tool_schemas import find_tool_problem
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.sandbox.interface import TakeoverError
 

@@ -156,7 +156,7 @@ def test_an_answer_that_the_tool_refuses_can_be_replaced(bench: RunHarness) -> N
     assert start(bench, model, approve).question is not None
     with pytest.raises(InputError, match=r"^answer: approved: Input should be a valid boolean"):
         bench.resume(model, {"approved": "perhaps"}, tools=(approve,))
-    with pytest.raises(InputError, match="^answer: not JSON: "):
+    with pytest.raises(InputError, match=r"^answer: not JSON: "):
         bench.resume(model, object(), tools=(approve,))
     done = bench.resume(model, {"approved": True}, tools=(approve,))
     assert [event.text for event in results(done.state, "approve")] == ["True"]
