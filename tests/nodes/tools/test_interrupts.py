@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -260,3 +264,20 @@ def test_a_kill_between_question_and_answer(bench: RunHarness, tmp_path: Path) -
         held.session.close_sandbox()
     done = bench.resume(model, "late", tools=(ask,))
     assert get_shown_lines(done.state) == ["before", "asked"]
+
+
+@pytest.mark.slow
+def test_kills_around_the_answer(bench: RunHarness, tmp_path: Path) -> None:
+    """SIGKILL while the run waits, and again after the answer and its effect; each effect stands once."""
+    script, home = Path(__file__).parents[2] / "graph/question_crash.py", tmp_path / "killed"
+
+    def run_process(*words: str) -> tuple[int, str]:
+        command = [sys.executable, str(script), str(home), str(bench.spec.directory), *words]
+        path = {"PYTHONPATH": str(script.parents[2])}
+        done = subprocess.run(command, env=os.environ | path, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout.strip() or done.stderr
+
+    assert run_process("start", "asked") == (-signal.SIGKILL, "")
+    assert run_process("resume") == (0, "waiting")
+    assert run_process("answer", "answered") == (-signal.SIGKILL, "")
+    assert run_process("resume") == (0, "finished before go yes")
