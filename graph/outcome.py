@@ -134,7 +134,7 @@ def build_outcome(session: Session, state: AgentState, interrupts: Any = ()) -> 
 
 def asks_by_tool(state: AgentState) -> bool:
     """Whether a run that is interrupted waits for a tool's answer: a review comes after an observation."""
-    events = state.get("events", ())
+    events = state.get("events", [])
     return bool(events) and events[-1]["kind"] == "action"
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
 
-from langgraph_takeover.handoff.trace.events import UNREADABLE
-from langgraph_takeover.nodes.model.content import RESULT_OF
 from langgraph_takeover.nodes.state import AgentState
 
+TOOL, RESULT_OF = "tool", "result_of"
+"""Additional fields of a result in the text protocol: its tool, and the event of the action that it answers, such as `e4`.
+They are not sent to the model. A name of the message would be, as that of a person."""
 MAX_CALLS = 32
 """Maximum number of calls of one reply that run."""
 NOT_RUN = (
@@ -69,10 +70,10 @@ def answer_action(
     """
     calls = list_calls(find_reply(state["messages"]))
     if not calls:
-        extra: dict[str, Any] = {RESULT_OF: f"e{len(state['events']) - 1}"}
+        extra: dict[str, Any] = {TOOL: tool, RESULT_OF: f"e{len(state['events']) - 1}"}
         if artifact is not None:
             extra["artifact"] = artifact
-        return [HumanMessage(text, name=None if tool == UNREADABLE else tool, additional_kwargs=extra)]
+        return [HumanMessage(text, additional_kwargs=extra)]
     if not is_whole_reply:
         calls = calls[: len(calls) - len(list_open_calls(state))][-1:]
     return [_answer(call, text, artifact) for call in calls]

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage
 
 from langgraph_takeover.handoff.text.redaction import redact
 
 CLIENT = "client"
 """Metadata of a reply with content of its provider: the class of the client that received it."""
-RESULT_OF = "result_of"
-"""Additional field of a result in the text protocol: the event of the action that it answers, such as `e4`."""
 _WITHHELD = "withheld"
 """Metadata of a reply without its reasoning and its calls."""
 _REASONING_TYPES = ("thinking", "redacted_thinking", "reasoning")
@@ -73,8 +71,7 @@ def mark_client(reply: AIMessage, model: BaseChatModel) -> AIMessage:
 def adapt_messages(messages: Sequence[BaseMessage], model: BaseChatModel) -> list[Any]:
     """Return a conversation as the model may receive it.
 
-    Replies that another client received keep their text and calls only. Results in the text protocol lose the name of
-    their tool, which an endpoint would show as a person's.
+    Replies that another client received keep their text and calls only.
     """
     client = _name_client(model)
     return [_adapt_message(each, client) for each in messages]
@@ -88,9 +85,6 @@ def drop_calls(content: str | list[str | dict[str, Any]]) -> str | list[str | di
 
 
 def _adapt_message(message: BaseMessage, client: str) -> BaseMessage:
-    if isinstance(message, HumanMessage):
-        is_result = message.name is not None and RESULT_OF in message.additional_kwargs
-        return message.model_copy(update={"name": None}) if is_result else message
     if not isinstance(message, AIMessage) or message.response_metadata.get(CLIENT, client) == client:
         return message
     has_calls = bool(message.tool_calls or message.invalid_tool_calls)

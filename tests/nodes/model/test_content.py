@@ -13,7 +13,8 @@ from langchain_openai import ChatOpenAI
 from langgraph_takeover import RunStatus, resume, take_over
 from langgraph_takeover.handoff.text.redaction import REDACTED
 from langgraph_takeover.nodes.agent.edits import align_step_edit
-from langgraph_takeover.nodes.model.content import CLIENT, RESULT_OF, adapt_messages
+from langgraph_takeover.nodes.model.content import CLIENT, adapt_messages
+from langgraph_takeover.nodes.open_calls import RESULT_OF, TOOL
 
 from ...chat_server import ChatServer
 from ...graph.conftest import DONE, RunHarness, Scripted, scripted_model
@@ -233,14 +234,12 @@ def test_a_reply_of_another_provider_becomes_a_valid_request(bench: RunHarness, 
 
 def test_adapted_messages_leave_the_state_alone() -> None:
     model = scripted_model(DONE)
-    result = HumanMessage("out", name="shell", additional_kwargs={RESULT_OF: "e0"})
-    person = HumanMessage("hello", name="ann")
     foreign = claude_reply(*BLOCKS)
     foreign.response_metadata[CLIENT] = "langchain_anthropic.chat_models.ChatAnthropic"
-    shown = adapt_messages([result, person, foreign], model)
-    assert [each.name for each in shown] == [None, "ann", None]
-    assert (result.name, foreign.content) == ("shell", BLOCKS)
-    assert shown[2].content == "I list the files."
+    person = HumanMessage("hello", name="ann")
+    shown = adapt_messages([person, foreign], model)
+    assert shown[0] is person
+    assert (foreign.content, shown[1].content) == (BLOCKS, "I list the files.")
 
 
 def test_results_in_the_text_protocol_name_tool_and_call(bench: RunHarness, server: ChatServer) -> None:
@@ -249,9 +248,7 @@ def test_results_in_the_text_protocol_name_tool_and_call(bench: RunHarness, serv
     model = ChatOpenAI(model="m", base_url=server.url, api_key="none", max_retries=0)  # type: ignore[arg-type]
     state = bench.run(model)
     results = [each for each in state["messages"] if RESULT_OF in each.additional_kwargs]
-    assert [(each.name, each.additional_kwargs[RESULT_OF]) for each in results] == [
-        ("shell", "e0"),
-        (None, "e2"),
-    ]
+    named = [(each.additional_kwargs[TOOL], each.additional_kwargs[RESULT_OF]) for each in results]
+    assert named == [("shell", "e0"), ("unreadable", "e2")]
     assert all("name" not in message for message in server.requests[-1]["messages"])
     assert server.requests[-1]["messages"][3]["content"].startswith("[exit code 0]\n")
