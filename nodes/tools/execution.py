@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from langgraph.errors import GraphInterrupt
 from langgraph.runtime import Runtime
 
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
@@ -61,24 +62,29 @@ def act_once(
     context = get_agent_context(runtime)
     execution, keys = runtime.execution_info, find_api_keys(*context.models)
     with start_tool_span(action, call_id, keys) as span:
-        observation, state_after = context.session.act(
-            execution.task_id if execution else f"event-{action.index}",
-            str(action.index),
-            state["sandbox_state"],
-            get_task(state),
-            lambda sandbox: operation(sandbox).redact_secrets(keys),
-            effect,
-        )
-        describe_result(
-            span,
-            observation.text,
-            keys,
-            exit_code=observation.exit_code,
-            refused=observation.refused,
-            timed_out=observation.timed_out,
-            changed_files=len(observation.changes),
-        )
-    return observation, state_after
+        try:
+            observation, state_after = context.session.act(
+                execution.task_id if execution else f"event-{action.index}",
+                str(action.index),
+                state["sandbox_state"],
+                get_task(state),
+                lambda sandbox: operation(sandbox).redact_secrets(keys),
+                effect,
+            )
+        except GraphInterrupt as error:
+            question = error  # a question of a tool is no error of its span
+        else:
+            describe_result(
+                span,
+                observation.text,
+                keys,
+                exit_code=observation.exit_code,
+                refused=observation.refused,
+                timed_out=observation.timed_out,
+                changed_files=len(observation.changes),
+            )
+            return observation, state_after
+    raise question
 
 
 def refuse_action(
