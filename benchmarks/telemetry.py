@@ -53,7 +53,7 @@ def _make_spans() -> None:
     """What a step adds to the work: the spans of its model call, its command and its snapshot."""
     with start_chat_span(_MODEL) as span:
         describe_request(span, [_REPLY], ())
-    with start_tool_span(_ACTION, _REPLY, ()) as span:
+    with start_tool_span(_ACTION, None, ()) as span:
         describe_result(span, "", (), exit_code=0, refused=False, timed_out=False, changed_files=1)
         with start_span("takeover.snapshot", {"takeover.operation": "snapshot"}, is_current=False):
             pass

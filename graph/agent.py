@@ -13,6 +13,7 @@ from langgraph_takeover.handoff.trace.events import UNREADABLE
 from langgraph_takeover.nodes.agent.external import agent
 from langgraph_takeover.nodes.agent.interruption import handoff, interruption
 from langgraph_takeover.nodes.agent.lifecycle import begin, finish
+from langgraph_takeover.nodes.agent.next_call import next_call
 from langgraph_takeover.nodes.agent.steps import Node, NodeRunnable
 from langgraph_takeover.nodes.agent.takeover import confirm, receive
 from langgraph_takeover.nodes.agent.think import think
@@ -29,7 +30,16 @@ Checkpointer = BaseCheckpointSaver[str] | None
 Graph = CompiledStateGraph[AgentState, Any, Any, Any]
 NodeWrapper = Callable[[Node], Node]
 NextNode = Literal[
-    "think", "shell", "editor", "tool", "delegate", "handoff", "finish", "interruption", "__end__"
+    "think",
+    "next_call",
+    "shell",
+    "editor",
+    "tool",
+    "delegate",
+    "handoff",
+    "finish",
+    "interruption",
+    "__end__",
 ]
 
 
@@ -83,12 +93,14 @@ def _build_graph(
     graph: StateGraph[AgentState, Any, Any, Any] = StateGraph(
         AgentState, context_schema=context_schema, input_schema=input_schema
     )
-    for node in (*first, think, agent, shell, editor, tool, delegate, handoff, finish, interruption):
+    acting = (shell, editor, tool, delegate, handoff, finish)
+    for node in (*first, think, next_call, agent, *acting, interruption):
         add_node(graph, node.__name__, wrap(node))
     graph.add_edge(START, first[0].__name__)
     graph.add_conditional_edges("think", route_reply)
-    for acting in ("shell", "editor", "tool", "delegate"):
-        graph.add_conditional_edges(acting, route_after_action)
+    graph.add_conditional_edges("next_call", route_action)
+    for name in ("shell", "editor", "tool", "delegate"):
+        graph.add_conditional_edges(name, route_after_action)
     graph.add_conditional_edges("agent", route_after_turn)
     graph.add_edge("handoff", "interruption")
     graph.add_edge("finish", END)
@@ -128,14 +140,17 @@ def route_action(state: ThoughtEdgeState) -> NextNode:
         return "__end__"
     action = last_action(state)
     if action.kind == "observation" or action.tool == UNREADABLE:
-        return "think"
+        return "next_call" if state.get("open_calls") else "think"
     if action.tool == DELEGATE_TOOL:
         return "delegate"
     return action.tool if action.tool in BUILT_IN_TOOLS else "tool"  # type: ignore[return-value]
 
 
-def route_after_action(state: ActionEdgeState) -> Literal["interruption", "think"]:
-    return "interruption" if state["fired"] else "think"
+def route_after_action(state: ActionEdgeState) -> Literal["interruption", "next_call", "think"]:
+    """Route to the interruption at a point, else to the reply's next call; after its last one, to the model."""
+    if state["fired"]:
+        return "interruption"
+    return "next_call" if state.get("open_calls") else "think"
 
 
 def route_after_turn(state: ThoughtEdgeState) -> Literal["interruption", "think", "finish", "__end__"]:
@@ -147,5 +162,7 @@ def route_after_turn(state: ThoughtEdgeState) -> Literal["interruption", "think"
     return "finish" if last_action(state).kind == "action" else "think"
 
 
-def route_after_interruption(state: AgentState) -> Literal["think", "__end__"]:
-    return "__end__" if state.get("stop_reason") else "think"
+def route_after_interruption(state: AgentState) -> Literal["next_call", "think", "__end__"]:
+    if state.get("stop_reason"):
+        return "__end__"
+    return "next_call" if state.get("open_calls") else "think"

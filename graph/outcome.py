@@ -11,9 +11,10 @@ from pydantic import ConfigDict, Field
 from langgraph_takeover.handoff.records.record import RecordError, TaskBrief
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.events import load_event, load_events
+from langgraph_takeover.nodes.open_calls import find_call_id
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
-from langgraph_takeover.nodes.state import NO_SPENDING, AgentState, ReviewRequest, StopReason
+from langgraph_takeover.nodes.state import NO_SPENDING, AgentState, ReviewRequest, StopReason, ToolQuestion
 from langgraph_takeover.sandbox.interface import Frozen
 from langgraph_takeover.sandbox.repository.patches import RepositoryError, patch_since
 
@@ -67,6 +68,8 @@ class Outcome(Frozen):
     """None if the run can continue as it is: it waits for a person, or something outside stopped it."""
     waiting: ReviewRequest | None = None
     """The question to a person under the policy `review`; `resume` takes the answer."""
+    question: ToolQuestion | None = None
+    """The question of a custom tool that called `interrupt`; `resume` takes the answer."""
     records: tuple[str, ...] = ()
     """Ids of the handoff records, oldest first."""
     periodic_records: tuple[str, ...] = ()
@@ -98,7 +101,7 @@ class Outcome(Frozen):
     @property
     def status(self) -> RunStatus:
         """The status of the run."""
-        if self.waiting is not None:
+        if self.waiting is not None or self.question is not None:
             return RunStatus.WAITING
         return get_run_status(self.stop_reason)
 
@@ -112,10 +115,12 @@ def build_outcome(session: Session, state: AgentState, interrupts: Any = ()) -> 
     """Save the sandbox and return the outcome of a thread in that state."""
     session.save_current_state()
     patch, diff_from_base, patch_error = _compute_patches(session, state)
+    is_question = bool(interrupts) and asks_by_tool(state)
     return Outcome(
         thread=session.thread,
         stop_reason=state.get("stop_reason"),
-        waiting=ReviewRequest.model_validate(interrupts[0].value) if interrupts else None,
+        waiting=ReviewRequest.model_validate(interrupts[0].value) if interrupts and not is_question else None,
+        question=_build_question(state, interrupts[0].value) if is_question else None,
         records=tuple(state.get("records", ())),
         periodic_records=tuple(state.get("periodic_records", ())),
         steps=state.get("steps", 0),
@@ -126,6 +131,17 @@ def build_outcome(session: Session, state: AgentState, interrupts: Any = ()) -> 
         patch_error=patch_error,
         state=state,
     )
+
+
+def asks_by_tool(state: AgentState) -> bool:
+    """Whether a run that is interrupted waits for a tool's answer: a review comes after an observation."""
+    events = state.get("events", [])
+    return bool(events) and events[-1]["kind"] == "action"
+
+
+def _build_question(state: AgentState, value: Any) -> ToolQuestion:
+    tool = state["events"][-1]["tool"]
+    return ToolQuestion(tool=tool, call=find_call_id(state), value=value)
 
 
 def _find_answer(state: AgentState) -> str | None:

@@ -23,6 +23,7 @@ from langgraph_takeover.graph.agent import (
 )
 from langgraph_takeover.graph.checkpoints.inspection import GraphKind
 from langgraph_takeover.nodes.agent.lifecycle import begin
+from langgraph_takeover.nodes.agent.next_call import next_call
 from langgraph_takeover.nodes.agent.steps import Node, NodeSteps
 from langgraph_takeover.nodes.context.agents import Agent, Team, TeamSettings
 from langgraph_takeover.nodes.context.settings import (
@@ -44,6 +45,7 @@ from langgraph_takeover.nodes.tools.shell import shell
 NODES: dict[str, Node] = {
     "begin": begin,
     "think": take_turn,
+    "next_call": next_call,
     "shell": shell,
     "editor": editor,
     "tool": tool,
@@ -98,6 +100,7 @@ def build_team_graph(
     graph.add_edge(START, "begin")
     graph.add_edge("begin", "think")
     graph.add_conditional_edges("think", route_after_think)
+    graph.add_conditional_edges("next_call", route_after_think)
     for acting in ("shell", "editor", "tool", "delegate", "handoff"):
         graph.add_conditional_edges(acting, route_after_turn)
     graph.add_conditional_edges("finish", route_after_finish)
@@ -115,21 +118,29 @@ def route_after_think(state: TeamThoughtEdgeState) -> Literal[NextNode, "pass_on
     return "pass_on" if state.get("passing") else route_after_turn(state)
 
 
-def route_after_turn(state: TurnEdgeState) -> Literal["interruption", "rotate", "think"]:
+def route_after_turn(state: TurnEdgeState) -> Literal["interruption", "next_call", "rotate", "think"]:
     if state["fired"]:
         return "interruption"
+    if state.get("open_calls"):
+        return "next_call"
     return "rotate" if state.get("turns_left") == 0 else "think"
 
 
-def route_after_finish(state: TurnEdgeState) -> Literal["__end__", "interruption", "rotate", "think"]:
+def route_after_finish(
+    state: TurnEdgeState,
+) -> Literal["__end__", "interruption", "next_call", "rotate", "think"]:
     return "__end__" if state.get("stop_reason") else route_after_turn(state)
 
 
-def route_after_interruption(state: TurnEdgeState) -> Literal["__end__", "pass_on", "rotate", "think"]:
+def route_after_interruption(
+    state: TurnEdgeState,
+) -> Literal["__end__", "next_call", "pass_on", "rotate", "think"]:
     if state.get("stop_reason"):
         return "__end__"
     if state.get("passing"):
         return "pass_on"
+    if state.get("open_calls"):
+        return "next_call"
     return "rotate" if state.get("turns_left") == 0 else "think"
 
 

@@ -11,7 +11,7 @@ from langgraph_takeover.handoff.records.record import HandoffRecord, Review
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
 from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy, SupervisorDecision
 from langgraph_takeover.nodes.delivery.requests import SupervisorRequest
-from langgraph_takeover.nodes.state import ReviewRequest
+from langgraph_takeover.nodes.state import ReviewRequest, ToolQuestion
 
 __all__ = [
     "Delivery",
@@ -29,6 +29,7 @@ __all__ = [
     "Rollback",
     "SupervisorDecision",
     "SupervisorRequest",
+    "ToolQuestion",
     "Understanding",
     "build_delivery",
     "deliver",

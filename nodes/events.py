@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langgraph.runtime import Runtime
 from pydantic import ValidationError
 
@@ -13,6 +13,7 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage, compute_tree_digest
 from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.model.actions import format_reply
+from langgraph_takeover.nodes.open_calls import NOT_RUN, answer_action, answer_open_calls, list_open_calls
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.session.trace_state import TraceState
 from langgraph_takeover.nodes.state import (
@@ -144,27 +145,35 @@ def build_observation_event(index: int, tool: str, observation: Observation) -> 
     )
 
 
-def record_observation(state: AgentState, context: AgentContext, observation: Observation) -> AgentState:
-    """Return the update for an observation: its message, its event, and the points that it fires."""
-    event = build_observation_event(len(state["events"]), last_action(state).tool, observation)
+def record_observation(
+    state: AgentState, context: AgentContext, observation: Observation, *, is_whole_reply: bool = False
+) -> AgentState:
+    """Return the update for an observation: its messages, its event, and the points that it fires.
+
+    It answers one call; if that did not end by itself, or handed the work over, the reply's open calls are not run.
+    With `is_whole_reply` it answers all calls.
+    """
+    tool = last_action(state).tool
+    event = build_observation_event(len(state["events"]), tool, observation)
     trace_state = update_trace_state(state, context)
     tree = compute_tree_digest(trace_state.compute_differences_with(event.changes))
     event = event.model_copy(update={"tree": tree})
     event_data = store_event(event)
     points = [point for point in trace_state.add(event, event_data) if point.kind in context.points]
-    request = context.session.handoff_request
-    if request is not None:
-        points.append(HandoffPoint(kind="requested", event_index=event.index, detail=request))
-    every = context.record_every_steps
-    if every is not None and state["steps"] % every == 0:
-        points.append(
-            HandoffPoint(kind="periodic", event_index=event.index, detail=f"after {state['steps']} steps")
-        )
+    messages = answer_action(
+        state, event.text, tool, artifact=observation.artifact, is_whole_reply=is_whole_reply
+    )
     update = AgentState(
-        messages=build_reply_messages(state, event.text),
         events=[event_data],
         spent={**state["spent"], "seconds": state["spent"]["seconds"] + observation.seconds},
     )
+    has_open_calls = bool(list_open_calls(state))
+    if has_open_calls and (_is_incomplete(observation) or tool == "handoff"):
+        messages += answer_open_calls(state, NOT_RUN)
+        update["open_calls"], has_open_calls = 0, False
+    update["messages"] = messages
+    if not has_open_calls:  # the step ends
+        points += _list_due_points(state, context, event.index)
     if points:
         update["fired"] = [point.model_dump(mode="json") for point in points]
     if observation.diff:
@@ -174,11 +183,23 @@ def record_observation(state: AgentState, context: AgentContext, observation: Ob
     return update
 
 
-def build_reply_messages(state: AgentState, text: str) -> list[AnyMessage]:
-    """Return the messages that show the model an action's result; every native call needs one."""
-    reply = state["messages"][-1]
-    calls = [*getattr(reply, "tool_calls", []), *getattr(reply, "invalid_tool_calls", [])]
-    return [ToolMessage(text, tool_call_id=call["id"]) for call in calls] or [HumanMessage(text)]
+def _is_incomplete(observation: Observation) -> bool:
+    """Whether a call was refused, or did not end by itself. A command that fails has ended by itself."""
+    return observation.refused or observation.timed_out or observation.shell_ended
+
+
+def _list_due_points(state: AgentState, context: AgentContext, index: int) -> list[HandoffPoint]:
+    """List the points that are due after a step, whatever it did."""
+    points = []
+    request = context.session.handoff_request
+    if request is not None:
+        points.append(HandoffPoint(kind="requested", event_index=index, detail=request))
+    every = context.record_every_steps
+    if every is not None and state["steps"] % every == 0:
+        points.append(
+            HandoffPoint(kind="periodic", event_index=index, detail=f"after {state['steps']} steps")
+        )
+    return points
 
 
 def add_usage(

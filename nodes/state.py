@@ -77,6 +77,22 @@ class ReviewRequest(Frozen):
     """Views that the answer can choose."""
 
 
+class ToolQuestion(Frozen):
+    """The question of a custom tool that called `interrupt`, which waits for an answer.
+
+    Example:
+        >>> from langgraph_takeover.protocol import ToolQuestion
+        >>> ToolQuestion(tool="deploy", call="call_1", value="Deploy to production?").tool
+        'deploy'
+    """
+
+    tool: str
+    call: str
+    """Id of the call; in the text protocol, one from its event."""
+    value: Any
+    """The value that the tool passed to `interrupt`."""
+
+
 class Spending(TypedDict):
     """Cost of a run so far."""
 
@@ -97,6 +113,7 @@ class ActionEdgeState(TypedDict, total=False):
     """The fields that the edges after an action read. LangGraph loads only these for them."""
 
     fired: list[dict[str, Any]]
+    open_calls: int
 
 
 class TurnEdgeState(ActionEdgeState, total=False):
@@ -145,6 +162,8 @@ class AgentState(TypedDict, total=False):
     """`HandoffPoint`s that the last step fired and `interruption` has not handled yet."""
     edits: Annotated[list[dict[str, Any]], _LIST_CHANNEL]
     """The editor's changes, for undo: path, text before, digest after."""
+    open_calls: int
+    """Number of the last reply's calls that have not begun; missing until a reply has several."""
     records: Annotated[list[str], _LIST_CHANNEL]
     """Ids of the handoff records made so far."""
     periodic_records: list[str]
@@ -191,6 +210,7 @@ _FIELD_ADAPTERS: dict[str, TypeAdapter[Any]] = {
     "start": TypeAdapter(dict[str, str | None]),
     "steps": TypeAdapter(int),
     "condensed": TypeAdapter(Annotated[int, Ge(0)]),
+    "open_calls": TypeAdapter(Annotated[int, Ge(0)]),
     "spent": TypeAdapter(Spending),
     "stop_reason": TypeAdapter(StopReason | None),
     "turns_left": TypeAdapter(int | None),

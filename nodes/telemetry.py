@@ -93,16 +93,15 @@ def describe_reply(
         record_value("takeover.chat.cost", cost, labels)
 
 
-def start_tool_span(action: Event, reply: BaseMessage | None, secrets: Collection[str]) -> ActiveSpan:
-    """Return the span of the execution of an action; `reply` is the message that asked for it."""
+def start_tool_span(action: Event, call_id: str | None, secrets: Collection[str]) -> ActiveSpan:
+    """Return the span of the execution of an action; `call_id` is that of the native call, if it is one."""
     if not has_provider():
         return IGNORED_SPAN
-    calls = [*getattr(reply, "tool_calls", ()), *getattr(reply, "invalid_tool_calls", ())]
     attributes: dict[str, Any] = {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": action.tool,
         "gen_ai.tool.type": "function",
-        "gen_ai.tool.call.id": _as_text(calls[0].get("id")) if calls else None,
+        "gen_ai.tool.call.id": call_id,
         "takeover.event": action.index,
     }
     if _is_capture_on():

@@ -140,7 +140,7 @@ def _build_setup(
         settings=choices.model_dump(include=set(Settings.model_fields))
         | {"max_tokens": choices.max_tokens or None}
         | select_model_settings(choices.model, own)
-        | {"agent": agent},
+        | {"agent": agent, "parallel_tool_calls": False},
         team=team,
         initial_state=initial_state,
     )

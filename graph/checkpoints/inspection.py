@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
+from langgraph.types import Interrupt
 
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE
 
@@ -39,8 +40,27 @@ def graph_kind(checkpoint: CheckpointTuple) -> GraphKind:
 
 
 def has_answer(checkpoint: CheckpointTuple) -> bool:
-    """Whether a person's answer is stored with the checkpoint, even if its node has not used it yet."""
-    return any(channel == RESUME for _, channel, _ in checkpoint.pending_writes or ())
+    """Whether the answer to the checkpoint's question is stored with it, even if its node has not used it yet.
+
+    The answers to a tool's earlier questions are stored there too. If the last of them equals a new answer that its
+    node has not used yet, the new one counts as missing, so that the person is asked again.
+    """
+    writes = checkpoint.pending_writes or ()
+    questions = {task: value for task, channel, value in writes if channel == INTERRUPT}
+    used = [value for task, channel, value in writes if channel == RESUME and task in questions]
+    given = [value for task, channel, value in writes if channel == RESUME and task not in questions]
+    if not used:
+        return bool(given)
+    answers = used[-1] if isinstance(used[-1], list) else [used[-1]]
+    if any(_is_question(value, task, len(answers)) for task, value in questions.items()):
+        return any(each not in answers[-1:] for each in given)
+    return True
+
+
+def _is_question(interrupts: Any, task: str, number: int) -> bool:
+    """Whether a task's interrupt is its question with that number, by the id that LangGraph gives it."""
+    ids = {Interrupt.from_ns("", f"{node}:{task}|{number}").id for node in ("tool", "interruption")}
+    return any(each.id in ids for each in interrupts)
 
 
 def is_waiting(checkpoint: CheckpointTuple) -> bool:

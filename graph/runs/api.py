@@ -15,10 +15,9 @@ from langgraph_takeover.graph.outcome import Outcome, RunStatus
 from langgraph_takeover.graph.runs.delegation import ChildRunner, Delegation
 from langgraph_takeover.graph.runs.options import AgentRunOptions, OpenRunSettings, TeamRunOptions
 from langgraph_takeover.graph.runs.run import Run
-from langgraph_takeover.graph.runs.validation import check_sandbox, check_takeover, check_task
+from langgraph_takeover.graph.runs.validation import check_sandbox, check_takeover, check_task, check_tools
 from langgraph_takeover.graph.team import create_team
 from langgraph_takeover.handoff.ledger.leases import TTL_S
-from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.views.names import TakeoverView
 from langgraph_takeover.nodes.context.agents import Agent, Team
 from langgraph_takeover.nodes.context.progress import ProgressCallback
@@ -94,6 +93,9 @@ def _open_run(
         team = _extract_team(agents, agent_settings, model=model, model_name=model_name)
         model = team.all_agents[0].model
     config = build_agent_config(model=model, model_name=model_name, **agent_settings)
+    check_tools(config.tools)
+    for agent in team.all_agents if team else ():
+        check_tools(agent.tools, f"agent {agent.name}: ")
     if config.agent is not None:
         sandbox = config.agent.mount(sandbox)
     if delegation is not None:
@@ -185,7 +187,7 @@ def resume(
     home: Home,
     thread: str,
     *,
-    answer: Review | dict[str, Any] | None = None,
+    answer: Any = None,
     checkpoint: str | None = None,
     go_back: bool = False,
     model: BaseChatModel | None = None,

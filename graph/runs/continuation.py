@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 
@@ -11,6 +11,12 @@ from langgraph_takeover.graph.agent import Graph
 from langgraph_takeover.graph.checkpoints.inspection import GraphKind, graph_kind
 from langgraph_takeover.graph.checkpoints.savers import Saver
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
+from langgraph_takeover.nodes.open_calls import answer_open_calls
+from langgraph_takeover.nodes.state import AgentState
+
+CONTINUED = (
+    "Not run: the work continued on another thread before this call. Send it again if it is still needed."
+)
 
 
 def load_conversation(
@@ -42,4 +48,6 @@ def load_conversation(
             f"record {record.id}: a team made it, so no single agent can continue it (use a view)"
         )
     values = find_graph(kind).get_state(config).values
-    return {"messages": values["messages"], "edits": values.get("edits", [])}
+    # Every call needs an answer before the next request.
+    answers = answer_open_calls(cast(AgentState, values), CONTINUED)
+    return {"messages": [*values["messages"], *answers], "edits": values.get("edits", [])}

@@ -28,7 +28,7 @@ from langgraph_takeover.sandbox.telemetry import bind_context
 _POLL_S = 0.2
 _INHERITED_SETTINGS = (
     "protocol", "prices", "model_timeout_s", "model_tries", "command_timeout_s", "observation_chars",
-    "window_tokens", "condense", "tools", "model", "model_name",
+    "window_tokens", "condense", "tools", "model", "model_name", "parallel_tool_calls",
 )  # fmt: skip
 _OpenRun = Callable[..., AbstractContextManager[Run]]
 

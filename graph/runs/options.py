@@ -31,6 +31,7 @@ class SharedSettings(TypedDict, total=False):
     max_cost: float | None
     max_seconds: float
     prices: Prices | None
+    parallel_tool_calls: bool
     model_timeout_s: float
     model_tries: int
     command_timeout_s: float

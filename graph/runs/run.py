@@ -163,16 +163,16 @@ class Run(ThreadGraphs):
 
     def resume(
         self,
-        answer: Review | dict[str, Any] | None = None,
+        answer: Any = None,
         *,
         checkpoint: str | None = None,
         go_back: bool = False,
     ) -> Outcome:
         """Resume the thread from its newest checkpoint, or fork it from an earlier one.
 
-        `answer` is a person's decision, if the run waits for one. A stopped run continues if its limits now allow it.
-        The outcome of a finished or waiting run is returned unchanged. With `go_back`, a checkpoint without a snapshot
-        is replaced by the nearest earlier one that has a snapshot.
+        `answer` is a person's `Review`, or the answer to a tool's question (JSON), if the run waits for one. A stopped
+        run continues if its limits now allow it. The outcome of a finished or waiting run is returned unchanged. With
+        `go_back`, a checkpoint without a snapshot is replaced by the nearest earlier one that has a snapshot.
 
         Raises ThreadNotFoundError, NotWaitingError, InputError, SnapshotNotFoundError (which names the nearest
         checkpoint with a snapshot), SnapshotCorruptError, CheckpointCorruptError, and what `start` raises.

@@ -26,10 +26,12 @@ from langgraph_takeover.graph.runs.validation import (
 from langgraph_takeover.graph.team import build_team_graph
 from langgraph_takeover.nodes.context.progress import ProgressCallback
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
+from langgraph_takeover.nodes.open_calls import MAX_CALLS
 from langgraph_takeover.nodes.session.session import Session
 
-# A step has at most three nodes, a team's step six. The run's own limits stop it long before this one.
-_NODES_PER_STEP = 7
+# A step has at most three nodes, a team's step six, and each further call of a reply three. The run's own limits stop
+# it long before this one.
+_NODES_PER_STEP = 7 + 3 * MAX_CALLS
 
 
 class GraphOptions(TypedDict):

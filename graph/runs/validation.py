@@ -2,41 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Iterable
+from typing import Any, cast
 
+from langchain_core.tools import BaseTool
 from langgraph.types import StateSnapshot
 from pydantic import ValidationError
 
 from langgraph_takeover.graph.checkpoints.inspection import CheckpointInfo
 from langgraph_takeover.graph.errors import NotWaitingError
 from langgraph_takeover.graph.home import Home
+from langgraph_takeover.graph.outcome import asks_by_tool
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.nodes.context.settings import SettingsError
+from langgraph_takeover.nodes.model.tool_schemas import find_state_problem
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
-from langgraph_takeover.nodes.state import InputError
+from langgraph_takeover.nodes.state import AgentState, InputError
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
+_MAX_ANSWER_CHARS = 1_000_000
 _EXAMPLE_ANSWER = '{"decision": "approve", "view": "structured"} or {"decision": "refuse"}'
 
 
-def validate_answer(
-    answer: Review | dict[str, Any], thread: str, state: StateSnapshot, has_answer: bool
-) -> dict[str, Any]:
-    """Return a review as JSON. Raises NotWaitingError and InputError."""
-    if has_answer:
+def validate_answer(answer: Any, thread: str, state: StateSnapshot, has_answer: bool) -> Any:
+    """Return a review, or the answer to a tool, as JSON. Raises NotWaitingError and InputError."""
+    is_question = bool(state.interrupts) and asks_by_tool(cast(AgentState, state.values))
+    # A tool may refuse an answer, which another one then replaces.
+    if has_answer and not is_question:
         raise NotWaitingError(
             f"thread {thread!r} already has an answer "
             "(resume without one, or from an earlier checkpoint to be asked again)"
         )
     if not state.interrupts:
         raise NotWaitingError(f"thread {thread!r} does not wait for an answer (resume without one)")
+    if is_question:
+        return _validate_tool_answer(answer)
     try:
         return redact(Review.model_validate(answer).model_dump(mode="json"))
     except ValidationError as error:
         raise invalid_answer_error(error, _EXAMPLE_ANSWER) from error
+
+
+def _validate_tool_answer(answer: Any) -> Any:
+    try:
+        text = json.dumps(answer, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise InputError(f"answer: not JSON: {answer!r:.60} (pass text, numbers, lists and dicts)") from None
+    if len(text) > _MAX_ANSWER_CHARS:
+        raise InputError(f"answer: {len(text):,} characters of JSON; the limit is {_MAX_ANSWER_CHARS:,}")
+    return redact(json.loads(text), ())
 
 
 def invalid_answer_error(error: ValidationError, example: str) -> InputError:
@@ -61,6 +79,13 @@ def check_sandbox(sandbox: object) -> None:
             f"sandbox: not a SandboxSpec: {sandbox!r:.60} "
             "(pass for instance SandboxSpec(backend='host', directory=Path('repository')))"
         )
+
+
+def check_tools(tools: Iterable[BaseTool], where: str = "") -> None:
+    """Check that the state has the fields that tools need. Raises SettingsError."""
+    for tool in tools:
+        if problem := find_state_problem(tool, AgentState.__annotations__):
+            raise SettingsError(f"{where}tools: {problem}")
 
 
 def check_takeover(home: Home, record_id: str, view: str | None) -> None:

@@ -11,6 +11,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, StateSnapshot
 
 from langgraph_takeover.graph.errors import ServedRunError
+from langgraph_takeover.graph.outcome import asks_by_tool
 from langgraph_takeover.nodes.agent.edits import align_step_edit
 from langgraph_takeover.nodes.state import AgentState
 
@@ -31,8 +32,7 @@ class GuardedGraph(CompiledStateGraph[AgentState, Any, Any, Any]):
         if isinstance(input, Command):
             _require_one_node(input.goto)
             if not (input.update or input.goto):
-                for answer in _answers(input.resume):
-                    self.check_answer(answer)
+                await self._check_answers(input.resume, config)
         elif input is not None and config is not None and self.checkpointer:
             await self._require_free_thread(config)
         async for each in super().astream(input, config, **kwargs):
@@ -45,6 +45,15 @@ class GuardedGraph(CompiledStateGraph[AgentState, Any, Any, Any]):
     async def aget_state_history(self, config: RunnableConfig, **kwargs: Any) -> AsyncIterator[StateSnapshot]:
         async for state in super().aget_state_history(config, **kwargs):
             yield state._replace(values=hide_empty_fields(state.values))
+
+    async def _check_answers(self, resume: Any, config: RunnableConfig | None) -> None:
+        """Check the answers to a review; a tool checks the answer to its question itself."""
+        if config is not None and self.checkpointer:
+            state = await self.aget_state(config)
+            if state.interrupts and asks_by_tool(cast(AgentState, state.values)):
+                return
+        for answer in _answers(resume):
+            self.check_answer(answer)
 
     async def aupdate_state(
         self, config: RunnableConfig, values: Any, as_node: str | None = None, task_id: str | None = None

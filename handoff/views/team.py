@@ -123,17 +123,16 @@ def _list_entries(turn: AgentTurn, results_only: bool) -> Iterator[tuple[str, st
     """Yield headings with their texts."""
     step = turn.steps_before
     for event in turn.events:
-        step += event["kind"] == "action"
+        step += event["kind"] == "action" and not Event.model_validate(event).is_parallel
         if results_only and event["tool"] in _NON_WORK_TOOLS:
             continue  # its words, or answers to its words
         if event["kind"] == "observation":
             yield f"{step} · result", event["text"]
             continue
-        entry = (
-            write_action(Action(event["tool"], dict(event.get("arguments", {}))))
-            if results_only
-            else event["text"]
-        )
+        # Only the first call of a reply has its text.
+        text = event.get("text", "")
+        action = Action(event["tool"], dict(event.get("arguments", {})))
+        entry = text if text and not results_only else write_action(action)
         yield f"{step} · {turn.agent} · {' '.join(event['tool'].split())}", entry
 
 
@@ -180,17 +179,19 @@ def build_timeline(
     """Build the steps of a team's run; `agents` are their names, the first one started."""
     rows: list[TimelineRow] = []
     ends = {each.step: each for each in passes}
-    acting = agents[0] if agents else ""
+    step, acting = 0, agents[0] if agents else ""
     for event in events:
         if event.kind == "observation":
             if rows:
                 rows[-1] = rows[-1].model_copy(update={"outcome": _describe_outcome(event)})
             continue
-        step = len(rows) + 1
-        rows.append(
-            TimelineRow(step=step, agent=acting, action=_summarize_action(event), turn_pass=ends.get(step))
-        )
-        acting = ends[step].target if step in ends else acting
+        if not event.is_parallel:
+            acting = ends[step].target if step in ends else acting
+            step += 1
+        rows.append(TimelineRow(step=step, agent=acting, action=_summarize_action(event)))
+    last_rows = {row.step: number for number, row in enumerate(rows)}
+    for number in last_rows.values():
+        rows[number] = rows[number].model_copy(update={"turn_pass": ends.get(rows[number].step)})
     return rows
 
 

@@ -19,7 +19,10 @@ from langgraph_takeover.nodes.model.actions import (
     UnreadableReply,
     format_reply,
     parse_action,
+    parse_call,
 )
+from langgraph_takeover.nodes.model.content import drop_calls
+from langgraph_takeover.nodes.open_calls import list_calls
 from langgraph_takeover.nodes.state import AgentState, InputError
 
 _MESSAGE_ADAPTER: TypeAdapter[BaseMessage] = TypeAdapter(AnyMessage)
@@ -46,6 +49,8 @@ def align_step_edit(values: dict[str, Any], before: AgentState) -> dict[str, Any
         reply = messages.pop() if messages and isinstance(messages[-1], AIMessage) else None
         events[-1], reply = _align_reply(events[-1], reply)
         values = {**values, "messages": [*messages, reply]}
+        if (further_calls := len(list_calls(reply)) - 1) > 0:
+            values["open_calls"] = further_calls
     update = {**values, "events": [store_event(event) for event in events]}
     return dict(store_texts_once(before, cast(AgentState, update)))
 
@@ -94,21 +99,24 @@ def _align_reply(event: Event, reply: AIMessage | None) -> tuple[Event, AIMessag
 
 def _parse_reply_action(reply: AIMessage, tool: str) -> Action | None:
     extra_tools = () if tool in BUILT_IN_TOOLS else (tool,)
-    protocol: ActionProtocol = "native" if reply.tool_calls else "text"
-    action = parse_action(reply, protocol, offer_handoff=True, extra_tools=extra_tools)
+    if reply.tool_calls and not reply.invalid_tool_calls:
+        action = parse_call(reply.tool_calls[0], offer_handoff=True, extra_tools=extra_tools)
+    else:
+        protocol: ActionProtocol = "native" if reply.tool_calls else "text"
+        action = parse_action(reply, protocol, offer_handoff=True, extra_tools=extra_tools)
     return None if isinstance(action, UnreadableReply) else action
 
 
 def _replace_call(reply: AIMessage, action: Action) -> AIMessage:
-    """Return the reply with its one call replaced, and without the provider's copy of the old call."""
+    """Return the reply with its first call replaced, and without the provider's copies of the calls."""
     is_built_in = action.tool in BUILT_IN_TOOLS
     arguments = action.arguments if is_built_in else json.loads(action.arguments["arguments"])
     call = {**reply.tool_calls[0], "name": action.tool, "args": dict(arguments)}
     extra = {name: value for name, value in reply.additional_kwargs.items() if name != "tool_calls"}
     return reply.model_copy(
         update={
-            "content": reply.text,
-            "tool_calls": [call],
+            "content": drop_calls(reply.content),
+            "tool_calls": [call, *reply.tool_calls[1:]],
             "invalid_tool_calls": [],
             "additional_kwargs": extra,
         }

@@ -65,7 +65,8 @@ def agent(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
         text = "\n".join(each.text for each in turn.results)
         return Observation(text=text, changes=changes, turn=turn, seconds=process.last_turn_s)
 
-    observation, state_after = act_once(state, runtime, action, reply, take_turn, "anything")
+    call_id = str(reply.tool_calls[0]["id"]) if reply.tool_calls else None
+    observation, state_after = act_once(state, runtime, action, call_id, take_turn, "anything")
     update = _record_turn(state, context, observation)
     if state_after != state["sandbox_state"]:
         update["sandbox_state"] = state_after

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from langchain_core.messages import SystemMessage
 from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.delegation.tool import can_delegate
+from langgraph_takeover.nodes.model.tool_schemas import build_custom_schema
 
 
 def build_instructions(context: AgentContext, tools: Sequence[BaseTool]) -> SystemMessage:
@@ -26,7 +26,8 @@ def build_instructions(context: AgentContext, tools: Sequence[BaseTool]) -> Syst
             names.append("handoff")
         if tools:
             names.append("tools")
-    protocol = load_prompt(context.protocol, "nodes").format(
+    several = context.protocol == "native" and context.parallel_tool_calls
+    protocol = load_prompt("native_parallel" if several else context.protocol, "nodes").format(
         command_timeout_s=f"{context.command_timeout_s:g}", observation_chars=f"{context.observation_chars:,}"
     )
     text = protocol + "".join(load_prompt(name, "nodes") for name in names)
@@ -38,6 +39,6 @@ def build_instructions(context: AgentContext, tools: Sequence[BaseTool]) -> Syst
 
 
 def _describe_tool(tool: BaseTool) -> str:
-    function = convert_to_openai_tool(tool)["function"]
+    function = build_custom_schema(tool)["function"]
     arguments = json.dumps(function.get("parameters", {}).get("properties", {}))
     return f"\n- `{tool.name}`: {' '.join(tool.description.split())} Arguments: {arguments}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
+from inspect import signature
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
@@ -41,19 +42,21 @@ from langgraph_takeover.nodes.external.conversation import (
     require_process,
 )
 from langgraph_takeover.nodes.model.actions import (
-    DELEGATE_TOOL,
     UnreadableReply,
     format_reply,
     parse_action,
+    parse_call,
 )
 from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.model.calls import ModelCall
+from langgraph_takeover.nodes.model.content import adapt_messages, describe_damage, mark_client, redact_reply
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ReplyTimeoutError
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 from langgraph_takeover.nodes.model.usage import count_uncounted_calls, measure_usage
 from langgraph_takeover.nodes.model.window import Request, build_request, condense_fully, find_last_usage
+from langgraph_takeover.nodes.open_calls import count_further_calls
 from langgraph_takeover.nodes.state import AgentState, Spending, StopReason
-from langgraph_takeover.nodes.tools.custom import list_extra_tools
+from langgraph_takeover.nodes.tools.custom import list_extra_tools, list_tool_names
 from langgraph_takeover.nodes.tools.execution import refuse_action
 
 
@@ -67,7 +70,7 @@ def think(
     context = get_agent_context(runtime)
     context.session.stop.require_running()
     late = count_late_side_work(state, context)
-    shown = state["messages"] if messages is None else messages
+    shown = adapt_messages(state["messages"] if messages is None else messages, context.model)
     update = yield from _think(AgentState(**{**state, **late}), runtime, shown)
     return late | store_texts_once(state, update)
 
@@ -80,14 +83,15 @@ def _think(state: AgentState, runtime: Runtime[AgentContext], messages: list[Any
     started = time.monotonic()
     if is_external(state, context) and not is_waiting(state, context):
         report_progress(runtime, "starting", state, text=state["external"]["agent"])
-    request = _build_request(state, context, messages)
+    seen = AgentState(**{**state, "messages": messages})
+    request = _build_request(seen, context)
     if request.exceeds_window:
         return _stop_run(state, context, "context_overflow")
     report_progress(runtime, "thinking", state)
     remaining_s = context.max_seconds - state["spent"]["seconds"]
     count = CallCount()
     try:
-        request, reply = yield from _ask(state, context, request, remaining_s, count)
+        request, reply = yield from _ask(seen, context, request, remaining_s, count)
     except ContextWindowError:
         waited = time.monotonic() - started
         return _stop_run(state, context, "context_overflow") | AgentState(
@@ -106,7 +110,7 @@ def _think(state: AgentState, runtime: Runtime[AgentContext], messages: list[Any
     return update | AgentState(condensed=request.condensed) if request.condensed else update
 
 
-def _build_request(state: AgentState, context: AgentContext, messages: list[AnyMessage]) -> Request:
+def _build_request(state: AgentState, context: AgentContext) -> Request:
     """Return the messages of the next call. A team's agents each see messages of their own, which stay complete.
 
     An external agent builds its requests itself.
@@ -115,7 +119,7 @@ def _build_request(state: AgentState, context: AgentContext, messages: list[AnyM
         return Request(add_exit_codes(require_process(state, context).list_messages(), state), 0, False)
     has_window = context.member is None and getattr(context.model, "is_llm", True)
     return build_request(
-        messages,
+        state["messages"],
         state["steps"],
         window_tokens=context.known_window if has_window else None,
         condense=context.condense,
@@ -170,9 +174,18 @@ def _bind_tools(state: AgentState, context: AgentContext) -> Runnable[Any, Any]:
         agents=context.member.handoff_targets if context.member else (),
     )
     try:
-        return context.model.bind_tools(tools)
+        return context.model.bind_tools(tools, **_choose_bind_options(context))
     except NotImplementedError as error:
         raise SettingsError(describe_missing_tool_calls(context.model)) from error
+
+
+def _choose_bind_options(context: AgentContext) -> dict[str, Any]:
+    """Return the option that asks the provider for one call per reply, if the run wants that and the client knows it."""
+    name = "parallel_tool_calls"
+    if context.parallel_tool_calls or name not in signature(context.model.bind_tools).parameters:
+        return {}
+    disabled = getattr(context.model, "disabled_params", None) or {}
+    return {} if name in disabled else {name: False}
 
 
 def _list_offered_tools(state: AgentState, context: AgentContext) -> tuple[BaseTool, ...]:
@@ -181,22 +194,16 @@ def _list_offered_tools(state: AgentState, context: AgentContext) -> tuple[BaseT
     return (*list_extra_tools(state, context), *delegate_tool)
 
 
-def _list_tool_names(state: AgentState, context: AgentContext) -> list[str]:
-    """Return the tool names that are parsed: at the maximum depth, the delegate tool itself refuses the call."""
-    delegate_tool = (DELEGATE_TOOL,) if context.delegation is not None else ()
-    return [*(tool.name for tool in list_extra_tools(state, context)), *delegate_tool]
-
-
 def _apply_reply(
     state: AgentState, runtime: Runtime[AgentContext], reply: AIMessage, request: Request, seconds: float
 ) -> AgentState:
     context = get_agent_context(runtime)
-    action = _parse_reply(state, context, reply)
+    further_calls = _count_further_calls(state, context, reply)
+    action = _parse_reply(state, context, reply, further_calls)
     arguments = {} if isinstance(action, UnreadableReply) else action.arguments
     usage = measure_usage(reply, request.messages)
     text = redact(format_reply(reply))
-    # Tool calls are not redacted: a key in them may be made up for a test.
-    reply = reply.model_copy(update={"content": _redact_content(reply)})
+    reply = mark_client(redact_reply(reply), context.model)
     if state.get("handoff") and state["steps"] == 0:
         handoffs.advance(
             context.session.ledger, state["handoff"], "active", by=context.name, reason=action.tool
@@ -208,19 +215,37 @@ def _apply_reply(
         steps=state["steps"] + 1,
         spent=add_usage(state["spent"], usage, context, seconds, count_uncounted_calls(reply, usage)),
     )
+    if further_calls or state.get("open_calls"):
+        update["open_calls"] = further_calls
     if isinstance(action, UnreadableReply):
         update |= _correct_reply(state, runtime, update, redact(action.correction))
     return update
 
 
-def _parse_reply(state: AgentState, context: AgentContext, reply: AIMessage) -> Action | UnreadableReply:
+def _count_further_calls(state: AgentState, context: AgentContext, reply: AIMessage) -> int:
+    """Count the calls of a reply that run after its first."""
+    may_have_several = context.parallel_tool_calls and context.protocol == "native"
+    return count_further_calls(reply) if may_have_several and not is_external(state, context) else 0
+
+
+def _parse_reply(
+    state: AgentState, context: AgentContext, reply: AIMessage, further_calls: int
+) -> Action | UnreadableReply:
     if is_external(state, context):
         return parse_first_action(reply)
+    if damage := describe_damage(reply):
+        return UnreadableReply(damage)
+    if further_calls:
+        return parse_call(
+            reply.tool_calls[0],
+            offer_handoff=context.offer_handoff,
+            extra_tools=list_tool_names(state, context),
+        )
     return parse_action(
         reply,
         context.protocol,
         offer_handoff=context.offer_handoff,
-        extra_tools=_list_tool_names(state, context),
+        extra_tools=list_tool_names(state, context),
     )
 
 
@@ -236,24 +261,10 @@ def _correct_reply(
             "events": [*state.get("events", []), *update["events"]],
         }
     )
-    refusal = refuse_action(after, runtime, correction)
+    refusal = refuse_action(after, runtime, correction, is_whole_reply=not after.get("open_calls"))
     refusal["messages"] = [*update["messages"], *refusal["messages"]]
     refusal["events"] = [*update["events"], *refusal["events"]]
     return refusal
-
-
-def _redact_content(reply: AIMessage) -> str | list[str | dict[str, Any]]:
-    """Return the reply's content without keys; parts other than text are the provider's own and stay."""
-    if isinstance(reply.content, str):
-        return redact(reply.content)
-    return [
-        redact(part)
-        if isinstance(part, str)
-        else {**part, "text": redact(part["text"])}
-        if part.get("type") == "text" and "text" in part
-        else part
-        for part in reply.content
-    ]
 
 
 def find_spent_budget(state: AgentState, context: AgentContext) -> StopReason | None:

@@ -18,6 +18,7 @@ from langgraph_takeover.nodes.context.children import DelegationRunner
 from langgraph_takeover.nodes.context.external_agent import ExternalAgent
 from langgraph_takeover.nodes.context.options import AgentOptions
 from langgraph_takeover.nodes.model.actions import RESERVED_TOOL_NAMES
+from langgraph_takeover.nodes.model.tool_schemas import find_tool_problem
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.sandbox.interface import TakeoverError
 
@@ -79,6 +80,9 @@ class Settings(BaseModel, AgentOptions):
     """Maximum cost of the thread. It needs `prices`."""
     prices: Prices | None = None
     """Prices of the model, from which costs are computed."""
+    parallel_tool_calls: bool = True
+    """Run several native tool calls of one reply, in order. False: one call per reply; a provider that knows
+    the option of that name is told."""
     model_timeout_s: float = Field(default=600.0, gt=0)
     """Time limit of one model call, including its retries."""
     model_tries: int = Field(default=3, ge=1)
@@ -127,6 +131,8 @@ class AgentConfig(Settings):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"two tools are named {twice[0]!r} (rename one)")
+        for problem in filter(None, map(find_tool_problem, tools)):
+            raise ValueError(problem)
         return tools
 
     @property

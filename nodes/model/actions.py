@@ -76,6 +76,16 @@ class UnreadableReply(NamedTuple):
     tool: str = UNREADABLE
 
 
+def parse_call(
+    call: Mapping[str, Any], *, offer_handoff: bool, extra_tools: Sequence[str] = ()
+) -> Action | UnreadableReply:
+    """Return the action of one native call."""
+    action = _build_action(call["name"], call["args"], "native")
+    if isinstance(action, UnreadableReply):
+        return action
+    return _validate_action(action, _list_tools(offer_handoff, extra_tools), "native")
+
+
 def parse_action(
     reply: AIMessage, protocol: ActionProtocol, *, offer_handoff: bool, extra_tools: Sequence[str] = ()
 ) -> Action | UnreadableReply:
@@ -84,7 +94,6 @@ def parse_action(
         actions = _parse_native_calls(reply) or _parse_handoff_tags(reply.text)
     else:
         actions = _parse_text_calls(reply.text)
-    tools = ("shell", "editor", "finish", *(("handoff",) if offer_handoff else ()), *extra_tools)
     cut = f" Your reply was {CUT_OFF}: send a shorter one." if is_truncated(reply) else ""
     if not actions:
         what = "Your reply contains no action."
@@ -103,7 +112,11 @@ def parse_action(
     action = actions[0]
     if isinstance(action, UnreadableReply):
         return UnreadableReply(action.correction + cut)
-    return _validate_action(action, tools, protocol)
+    return _validate_action(action, _list_tools(offer_handoff, extra_tools), protocol)
+
+
+def _list_tools(offer_handoff: bool, extra_tools: Sequence[str]) -> tuple[str, ...]:
+    return ("shell", "editor", "finish", *(("handoff",) if offer_handoff else ()), *extra_tools)
 
 
 def format_reply(reply: AIMessage) -> str:

@@ -17,6 +17,7 @@ from langgraph_takeover.nodes.model.connections.deadlines import (
     DeadlineExceededError,
 )
 from langgraph_takeover.nodes.model.connections.exchange import Exchange
+from langgraph_takeover.nodes.model.content import withhold_damaged
 from langgraph_takeover.nodes.model.encoding import make_storable
 from langgraph_takeover.nodes.model.errors import (
     ModelError,
@@ -150,7 +151,7 @@ def _clean_reply(reply: AIMessage, keys: Sequence[str]) -> AIMessage:
         raise ReplyTooLargeError(
             f"the endpoint's reply was refused: it has {length:,} characters; the limit is {_MAX_REPLY_CHARS:,}"
         )
-    update = redact_known_secrets(update, keys)
+    update = withhold_damaged(reply, redact_known_secrets(update, keys))
     for call in (*update["tool_calls"], *update["invalid_tool_calls"]):
         call["id"] = call["id"] or f"call_{uuid4().hex}"
     if parse_usage(reply.usage_metadata) is None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from langgraph_takeover.handoff.prompts import load_prompt
-from langgraph_takeover.handoff.trace.events import Usage
+from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, Usage
 from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
 from langgraph_takeover.nodes.model.usage import count_chars
 
@@ -80,8 +80,11 @@ def condense_fully(messages: Sequence[BaseMessage], replies: int) -> Request:
 def find_last_usage(events: Sequence[dict[str, object]]) -> Usage | None:
     """Return the usage of the last call; None before the first."""
     for event in reversed(events):
-        if event["kind"] == "action":
-            return Usage.model_validate(event["usage"]) if event.get("usage") else None
+        if event["kind"] != "action":
+            continue
+        usage = None if event.get("usage") is None else Usage.model_validate(event["usage"])
+        if usage != NO_MODEL_CALL:
+            return usage
     return None
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from typing import Any
+
+from pydantic import JsonValue
 
 from langgraph_takeover.handoff.text.redaction import redact, redact_known_secrets
 from langgraph_takeover.handoff.trace.events import FileRead
@@ -27,6 +30,8 @@ class Observation(Frozen):
     """External agents only: the results of a reply with any number of calls."""
     diff: str = ""
     """What the action changed in files, for a person."""
+    artifact: JsonValue = None
+    """Custom tools only: what the call returned beside its text, for the program."""
     edit: dict[str, Any] | None = None
     """An edit of the editor, for its undo; `incomplete` if the previous text contained a secret."""
 
@@ -34,8 +39,17 @@ class Observation(Frozen):
         """Return the observation for the effect journal and the agent."""
         names = [name for change in self.changes for name in (change.path, change.renamed_from) if name]
         turn = self.turn.model_dump_json() if self.turn else ""
+        artifact = "" if self.artifact is None else json.dumps(self.artifact, ensure_ascii=False)
         text = "\n".join(
-            [self.text, self.diff, self.cwd or "", turn, *names, *(read.path for read in self.reads)]
+            [
+                self.text,
+                self.diff,
+                self.cwd or "",
+                turn,
+                artifact,
+                *names,
+                *(read.path for read in self.reads),
+            ]
         )
         redacted = self
         if redact(text, keys) != text:

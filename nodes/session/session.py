@@ -131,6 +131,10 @@ class Session:
         self._state_id = state_id
         return sandbox
 
+    def keep_state(self, state_id: str) -> None:
+        """Note that an operation that raised has left the sandbox in this state."""
+        self._state_id = state_id
+
     def _start_base(self, task: TaskBrief | None) -> Sandbox:
         sandbox = self._sandbox_manager.sandbox()
         if task is None:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import json
 import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.errors import GraphInterrupt
 from langgraph.runtime import Runtime
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.handoff.views import VIEWS_WITH_RECALL
 from langgraph_takeover.handoff.views.recall import recall_events
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError, get_agent_context
 from langgraph_takeover.nodes.events import clip_text, escape_surrogates, last_action
-from langgraph_takeover.nodes.model.actions import RECALL_TOOL
+from langgraph_takeover.nodes.model.actions import DELEGATE_TOOL, RECALL_TOOL
+from langgraph_takeover.nodes.open_calls import find_call_id
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.nodes.tools.execution import run_action
+from langgraph_takeover.nodes.tools.invocation import ToolInvocation, run_tool
 from langgraph_takeover.sandbox.interface import Sandbox
 
 
@@ -36,6 +35,12 @@ def list_extra_tools(state: AgentState, context: AgentContext) -> tuple[BaseTool
     if state.get("view") in VIEWS_WITH_RECALL and "record" in state:
         return (*context.tools, build_recall_tool(context.session.records, state["record"]))
     return context.tools
+
+
+def list_tool_names(state: AgentState, context: AgentContext) -> list[str]:
+    """Return the names of tools that are parsed: at the maximum depth, the delegate tool itself refuses the call."""
+    delegate_tool = (DELEGATE_TOOL,) if context.delegation is not None else ()
+    return [*(tool.name for tool in list_extra_tools(state, context)), *delegate_tool]
 
 
 def build_recall_tool(records: RecordStore, record_id: str) -> BaseTool:
@@ -55,8 +60,9 @@ def build_recall_tool(records: RecordStore, record_id: str) -> BaseTool:
 def tool(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     """Call a custom tool with the model's arguments. The model sees wrong arguments and refusals; bugs are raised.
 
-    The tool finds the sandbox as `config["configurable"]["sandbox"]`. After a crash it may be called again, with the
-    same `config["configurable"]["idempotency_key"]`. Raises SettingsError if the run was resumed without the tool.
+    The tool finds the sandbox as `config["configurable"]["sandbox"]`. After a crash or an `interrupt` it is called again,
+    in the sandbox before its first call, with the same `config["configurable"]["idempotency_key"]`. Raises SettingsError
+    if the run was resumed without the tool, or if it asks a question that cannot be answered here.
     """
     context = get_agent_context(runtime)
     action = last_action(state)
@@ -68,11 +74,20 @@ def tool(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     execution = runtime.execution_info
     key = f"{context.session.thread}/{execution.task_id if execution else ''}/{action.index}"
 
+    # Without a snapshot of the state before it, a call that asks a question can only be repeated if it changed nothing.
+    can_undo = context.session.can_restore_state(state["sandbox_state"])
+    is_unchanged = False
+
     def call_tool(sandbox: Sandbox) -> Observation:
+        nonlocal is_unchanged
         started = time.monotonic()
-        observation = _run_tool(
-            chosen, json.loads(action.arguments["arguments"]), {"sandbox": sandbox, "idempotency_key": key}
-        )
+        shell_before = None if can_undo else sandbox.shell_state()
+        call = ToolInvocation(state, runtime, find_call_id(state), sandbox, key)
+        try:
+            observation = run_tool(chosen, json.loads(action.arguments["arguments"]), call)
+        except GraphInterrupt:
+            is_unchanged = not can_undo and not sandbox.changes() and sandbox.shell_state() == shell_before
+            raise
         return observation.model_copy(
             update={
                 "text": clip_text(escape_surrogates(observation.text), context.observation_chars),
@@ -81,59 +96,24 @@ def tool(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
             }
         )
 
-    return run_action(state, runtime, call_tool, "nothing" if chosen.name == RECALL_TOOL else "anything")
-
-
-def _run_tool(tool_to_call: BaseTool, arguments: dict[str, Any], configurable: dict[str, Any]) -> Observation:
-    if problem := _check_schema(tool_to_call.args_schema, arguments):
-        return Observation(text=f"Not done: {problem}", refused=True)
     try:
-        result = _invoke_tool(tool_to_call, arguments, {"configurable": configurable})
-    except ValidationError as error:
-        schema = tool_to_call.args_schema
-        if not isinstance(schema, type) or error.title != schema.__name__:
-            raise  # raised inside the tool: a bug, not a wrong argument
-        problem = "; ".join(
-            f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5]
+        return run_action(state, runtime, call_tool, "nothing" if chosen.name == RECALL_TOOL else "anything")
+    except GraphInterrupt:
+        _require_answerable(context, chosen.name, can_undo or is_unchanged)
+        if is_unchanged:
+            context.session.keep_state(state["sandbox_state"])
+        raise
+
+
+def _require_answerable(context: AgentContext, name: str, can_repeat: bool) -> None:
+    """Raise SettingsError if the question of a tool cannot be answered."""
+    if context.delegation is not None and context.delegation.depth > 0:
+        raise SettingsError(
+            f"tools: tool {name!r} called interrupt() in a child agent, which nobody can answer "
+            "(give children other tools: Delegation(tools=…))"
         )
-        return Observation(text=f"Not done: {problem}", refused=True)
-    except ToolException as error:
-        return Observation(text=f"Not done: {error}", refused=True)
-    return Observation(text=_format_result(result))
-
-
-def _check_schema(schema: Any, arguments: dict[str, Any]) -> str:
-    """Return what is wrong with arguments under a JSON schema, which LangChain does not check; empty if nothing is."""
-    if not isinstance(schema, dict):
-        return ""
-    missing = [f"{name}: Field required" for name in schema.get("required", ()) if name not in arguments]
-    known = schema.get("properties", {})
-    unknown = [] if schema.get("additionalProperties") else [name for name in arguments if name not in known]
-    return "; ".join([*missing, *(f"{name[:100]}: unknown argument" for name in unknown)][:5])
-
-
-def _invoke_tool(tool_to_call: BaseTool, arguments: dict[str, Any], config: Any) -> Any:
-    is_async_only = (
-        getattr(tool_to_call, "coroutine", None) is not None and getattr(tool_to_call, "func", None) is None
-    )
-    if not is_async_only:
-        return tool_to_call.invoke(arguments, config=config)
-    # In a thread of its own: an event loop may be running in this one.
-    with ThreadPoolExecutor(1) as executor:
-        context = contextvars.copy_context()
-        return executor.submit(
-            context.run, asyncio.run, tool_to_call.ainvoke(arguments, config=config)
-        ).result()
-
-
-def _format_result(result: Any) -> str:
-    if isinstance(result, str):
-        return result
-    try:
-        return json.dumps(result, default=str, ensure_ascii=False)
-    except (
-        TypeError,
-        ValueError,
-        RecursionError,
-    ):  # keys that are not text, or an object that contains itself
-        return str(result)
+    if not can_repeat:
+        raise SettingsError(
+            f"tools: tool {name!r} called interrupt() after it had changed the sandbox, which cannot be undone without "
+            "a snapshot (call interrupt() first, or use snapshot_every='step')"
+        )

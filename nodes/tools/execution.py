@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from langchain_core.messages import BaseMessage
+from langgraph.errors import GraphInterrupt
 from langgraph.runtime import Runtime
 
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
@@ -18,6 +18,7 @@ from langgraph_takeover.nodes.events import (
     update_trace_state,
 )
 from langgraph_takeover.nodes.model.attempts import find_api_keys
+from langgraph_takeover.nodes.open_calls import find_native_id
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState, get_task
 from langgraph_takeover.nodes.telemetry import describe_result, start_tool_span
@@ -40,7 +41,7 @@ def run_action(
         action.arguments[name] for name in ("command", "path", "arguments") if name in action.arguments
     ]
     report_progress(runtime, "acting", state, tool=action.tool, text=" ".join(summary))
-    observation, state_after = act_once(state, runtime, action, state["messages"][-1], operation, effect)
+    observation, state_after = act_once(state, runtime, action, find_native_id(state), operation, effect)
     update = record_observation(state, context, observation)
     if state_after != state["sandbox_state"]:
         update["sandbox_state"] = state_after
@@ -59,7 +60,7 @@ def act_once(
     state: AgentState,
     runtime: Runtime[AgentContext],
     action: Event,
-    reply: BaseMessage | None,
+    call_id: str | None,
     operation: Callable[[Sandbox], Observation],
     effect: CommandEffect,
 ) -> tuple[Observation, str]:
@@ -77,31 +78,43 @@ def act_once(
         diff = diffs.describe(sandbox, observation.changes, task.base_commit, keys)
         return observation.model_copy(update={"diff": diff}).redact_secrets(keys)
 
-    with start_tool_span(action, reply, keys) as span:
-        observation, state_after = context.session.act(
-            execution.task_id if execution else f"event-{action.index}",
-            str(action.index),
-            state["sandbox_state"],
-            task,
-            operate,
-            effect,
-        )
-        describe_result(
-            span,
-            observation.text,
-            keys,
-            exit_code=observation.exit_code,
-            refused=observation.refused,
-            timed_out=observation.timed_out,
-            changed_files=len(observation.changes),
-        )
-    return observation, state_after
+    with start_tool_span(action, call_id, keys) as span:
+        try:
+            observation, state_after = context.session.act(
+                execution.task_id if execution else f"event-{action.index}",
+                str(action.index),
+                state["sandbox_state"],
+                task,
+                operate,
+                effect,
+            )
+        except GraphInterrupt as error:
+            question = error  # a question of a tool is no error of its span
+        else:
+            describe_result(
+                span,
+                observation.text,
+                keys,
+                exit_code=observation.exit_code,
+                refused=observation.refused,
+                timed_out=observation.timed_out,
+                changed_files=len(observation.changes),
+            )
+            return observation, state_after
+    raise question
 
 
-def refuse_action(state: AgentState, runtime: Runtime[AgentContext], reason: str) -> AgentState:
-    """Return the update for an action that is not run."""
+def refuse_action(
+    state: AgentState, runtime: Runtime[AgentContext], reason: str, *, is_whole_reply: bool = False
+) -> AgentState:
+    """Return the update for an action that is not run, or for a whole reply."""
     report_progress(runtime, "observed", state, exit_code=None, refused=True, text=reason)
-    update = record_observation(state, get_agent_context(runtime), Observation(text=reason, refused=True))
+    update = record_observation(
+        state,
+        get_agent_context(runtime),
+        Observation(text=reason, refused=True),
+        is_whole_reply=is_whole_reply,
+    )
     return store_texts_once(state, update)
 
 

@@ -211,7 +211,7 @@ def test_unreadable_replies_are_corrected_and_count(bench: RunHarness) -> None:
 def test_unreadable_native_replies_leave_a_valid_history(bench: RunHarness, reply: AIMessage) -> None:
     good = native_reply(("shell", '{"command": "echo hello"}'))
     model = scripted_model(reply, good, native_reply(("finish", '{"message": "x"}')))
-    state = bench.run(model, protocol="native")
+    state = bench.run(model, protocol="native", parallel_tool_calls=False)
     assert state["stop_reason"] == "finished"
     assert all(acceptable(messages) for messages in model.seen)
     assert [event.refused for event in parse_events(state) if event.kind == "observation"] == [True, False]

@@ -456,7 +456,8 @@ def test_replies_without_an_action(bench: RunHarness, reply: str, says: str) -> 
     ],
 )
 def test_native_calls_without_an_action(bench: RunHarness, reply: AIMessage, says: str) -> None:
-    state = bench.run(scripted_model(reply, native_reply(("finish", "{}"))), protocol="native")
+    model = scripted_model(reply, native_reply(("finish", "{}")))
+    state = bench.run(model, protocol="native", parallel_tool_calls=False)
     (correction,) = corrections(state)
     assert says in correction
     assert state["stop_reason"] == "finished"

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.types import interrupt
 from opentelemetry import trace
 from opentelemetry.metrics import _internal as metrics_state
 from opentelemetry.sdk.metrics import MeterProvider
@@ -27,7 +29,7 @@ from langgraph_takeover.nodes.telemetry import CAPTURE_VARIABLE
 from langgraph_takeover.sandbox.telemetry import CONTENT_ATTRIBUTES
 
 from ..test_layers import LAYERS
-from .conftest import DONE, EDIT, PROMPT, TEST, RunHarness, scripted_model
+from .conftest import DONE, EDIT, PROMPT, TEST, RunHarness, native_reply, scripted_model
 from .runs.test_delegation import MEND, agents, calling, make_reply
 from .small_agent_adapter import build_small_agent
 
@@ -439,3 +441,25 @@ def _is_named(name: str, page: str) -> bool:
     parts = name.split(".")
     suffixes = [f"`.{'.'.join(parts[start:])}`" for start in range(1, len(parts))]
     return f"`{name}`" in page or any(suffix in page for suffix in suffixes)
+
+
+def test_a_question_of_a_tool_is_no_error_and_each_call_has_its_id(
+    bench: RunHarness, recorded: Recorded
+) -> None:
+    @tool
+    def ask() -> str:
+        """Ask."""
+        return str(interrupt("Go on?"))
+
+    calls = native_reply(("shell", '{"command": "true"}'), ("ask", "{}"))
+    model = scripted_model(calls, native_reply(("finish", "{}")))
+    with bench.open_run(model, protocol="native", tools=(ask,)) as held:
+        assert held.start("t", PROMPT).status is RunStatus.WAITING
+        assert held.resume("yes").status is RunStatus.FINISHED
+    spans = recorded.of("execute_tool")
+    assert [get(each, "gen_ai.tool.call.id") for each in spans] == [
+        "call_0_shell",
+        "call_1_ask",
+        "call_1_ask",
+    ]
+    assert not [each for each in recorded.spans if each.status.status_code is StatusCode.ERROR]

@@ -88,6 +88,7 @@ def open_thread(
             model_name=model,
             sandbox=spec,
             agent=_find_agent(config, name),
+            parallel_tool_calls=False,  # the experiment counts one action per reply
             snapshot_every="step" if name.agent else _SNAPSHOT_FREQUENCY[name.kind],
             **{**select_options(AgentOptions, config), **_select_model_options(config, model), **settings},
         ) as run,

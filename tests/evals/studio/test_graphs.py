@@ -34,7 +34,7 @@ from langgraph_takeover.sandbox import default_backend
 from ...chat_server import ChatServer
 from ..conftest import ROOT
 
-NODES = {"think", "shell", "editor", "tool", "delegate", "handoff", "finish", "interruption"}
+NODES = {"think", "next_call", "shell", "editor", "tool", "delegate", "handoff", "finish", "interruption"}
 STARTS_WITHIN_S = 120
 TOKEN = "a-token-of-the-tests-" + "x" * 32
 ENDS_WITHIN_S = 60

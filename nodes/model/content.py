@@ -1,0 +1,122 @@
+"""Content of a reply beside its text: reasoning, signatures and other blocks, which only their provider understands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+
+from langgraph_takeover.handoff.text.redaction import redact
+
+CLIENT = "client"
+"""Metadata of a reply with content of its provider: the class of the client that received it."""
+_WITHHELD = "withheld"
+"""Metadata of a reply without its reasoning and its calls."""
+_REASONING_TYPES = ("thinking", "redacted_thinking", "reasoning")
+_SIGNATURE_KEYS = ("signature", "thought_signature", "encrypted_content", "extras")
+_CALL_TYPES = ("tool_use", "tool_call", "function_call", "input_json_delta", "tool_call_chunk")
+_NO_TEXT = "…"
+_DAMAGED = (
+    "Your reasoning repeats a secret of this environment. Nothing of it can be stored, so nothing was run. "
+    "Send the action again, and do not repeat secrets."
+)
+
+
+def withhold_damaged(reply: AIMessage, cleaned: dict[str, Any]) -> dict[str, Any]:
+    """Return the cleaned fields of a reply; if cleaning changed signed reasoning, only its text.
+
+    A provider refuses changed reasoning, and calls without the reasoning before them.
+    """
+    before = [*_list_signed(reply.content), *_list_signed([*reply.additional_kwargs.values()])]
+    after = [*_list_signed(cleaned["content"]), *_list_signed([*cleaned["additional_kwargs"].values()])]
+    if before == after:
+        return cleaned
+    text = AIMessage(cleaned["content"]).text
+    metadata = {**cleaned["response_metadata"], _WITHHELD: True}
+    return {
+        **cleaned,
+        "content": text or _NO_TEXT,
+        "tool_calls": [],
+        "invalid_tool_calls": [],
+        "additional_kwargs": {},
+        "response_metadata": metadata,
+    }
+
+
+def describe_damage(reply: AIMessage) -> str:
+    """Return what the model is told of a reply whose reasoning was withheld; empty for any other reply."""
+    return _DAMAGED if reply.response_metadata.get(_WITHHELD) else ""
+
+
+def redact_reply(reply: AIMessage) -> AIMessage:
+    """Return a reply without keys in its texts. Reasoning stays as it is, because it is signed.
+
+    Tool calls are not redacted: a key in them may be made up for a test.
+    """
+    if isinstance(reply.content, str):
+        return reply.model_copy(update={"content": redact(reply.content)})
+    return reply.model_copy(update={"content": [_redact_part(part) for part in reply.content]})
+
+
+def mark_client(reply: AIMessage, model: BaseChatModel) -> AIMessage:
+    """Note the client of a reply that has content of its provider."""
+    if isinstance(reply.content, str) and not any(reply.additional_kwargs.values()):
+        return reply
+    metadata = {**reply.response_metadata, CLIENT: _name_client(model)}
+    return reply.model_copy(update={"response_metadata": metadata})
+
+
+def adapt_messages(messages: Sequence[BaseMessage], model: BaseChatModel) -> list[Any]:
+    """Return a conversation as the model may receive it.
+
+    Replies that another client received keep their text and calls only.
+    """
+    client = _name_client(model)
+    return [_adapt_message(each, client) for each in messages]
+
+
+def drop_calls(content: str | list[str | dict[str, Any]]) -> str | list[str | dict[str, Any]]:
+    """Return content without the provider's copies of calls, which a client makes again from the message's calls."""
+    if isinstance(content, str):
+        return content
+    return [part for part in content if isinstance(part, str) or part.get("type") not in _CALL_TYPES]
+
+
+def _adapt_message(message: BaseMessage, client: str) -> BaseMessage:
+    if not isinstance(message, AIMessage) or message.response_metadata.get(CLIENT, client) == client:
+        return message
+    has_calls = bool(message.tool_calls or message.invalid_tool_calls)
+    return AIMessage(
+        message.text or ("" if has_calls else _NO_TEXT),
+        tool_calls=message.tool_calls,
+        invalid_tool_calls=message.invalid_tool_calls,
+        name=message.name,
+        id=message.id,
+    )
+
+
+def _list_signed(parts: Any) -> list[Any]:
+    return [part for part in parts if _is_signed(part)] if isinstance(parts, list) else []
+
+
+def _is_signed(part: Any) -> bool:
+    return isinstance(part, Mapping) and (
+        part.get("type") in _REASONING_TYPES or any(name in part for name in _SIGNATURE_KEYS)
+    )
+
+
+def _redact_part(part: str | dict[str, Any]) -> str | dict[str, Any]:
+    if isinstance(part, str):
+        return redact(part)
+    if part.get("type") != "text" or "text" not in part:
+        return part
+    text = redact(part["text"])
+    if text == part["text"]:
+        return part
+    return {name: value for name, value in part.items() if name not in _SIGNATURE_KEYS} | {"text": text}
+
+
+def _name_client(model: BaseChatModel) -> str:
+    return f"{type(model).__module__}.{type(model).__qualname__}"

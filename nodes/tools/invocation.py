@@ -1,0 +1,205 @@
+"""One call of a custom tool, as LangChain's contracts describe it: arguments, injected values, result."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, ToolException
+from langgraph.config import get_config
+from langgraph.errors import is_invalid_resume
+from langgraph.runtime import Runtime
+from langgraph.types import Command
+from pydantic import ValidationError
+
+from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
+from langgraph_takeover.nodes.model.encoding import make_storable
+from langgraph_takeover.nodes.model.tool_schemas import InjectedParameter, list_injected_parameters
+from langgraph_takeover.nodes.session.observation import Observation
+from langgraph_takeover.nodes.state import AgentState, InputError
+from langgraph_takeover.sandbox.interface import Sandbox
+
+MAX_ARTIFACT_CHARS = 100_000
+"""Limit of an artifact, as JSON; a larger one is not stored."""
+_BLOCK_TYPES = frozenset(
+    {"text", "image", "image_url", "audio", "video", "file", "document", "resource", "search_result"}
+)
+_SAVER_KEYS = ("__pregel_checkpointer", "__pregel_durability")
+"""LangGraph's names for the saver in a configuration, and for how it saves."""
+
+
+class ToolInvocation(NamedTuple):
+    """The values that a call gets from the run."""
+
+    state: AgentState
+    runtime: Runtime[AgentContext]
+    call_id: str
+    sandbox: Sandbox
+    key: str
+    """The idempotency key: the same when the call is repeated after a crash or an interrupt."""
+
+
+def run_tool(tool: BaseTool, arguments: Mapping[str, Any], call: ToolInvocation) -> Observation:
+    """Call a tool; the model sees wrong arguments and refusals, the program its bugs.
+
+    Raises SettingsError for a result that a run cannot use, InputError for an answer that an `interrupt` refuses, and
+    GraphInterrupt if the tool asks a question.
+    """
+    injected = list_injected_parameters(tool)
+    hidden = {each.name for each in injected}
+    given = {name: value for name, value in arguments.items() if name not in hidden}
+    if problem := _check_schema(tool.args_schema, given, hidden):
+        return Observation(text=f"Not done: {problem}", refused=True)
+    config = _build_config(call)
+    given |= _build_values(injected, config, call)
+    try:
+        return _observe(tool, _invoke(tool, given, config, call.call_id, injected))
+    except ValidationError as error:
+        if is_invalid_resume(error):
+            raise InputError(f"answer: {_describe_errors(error)} (resume with another answer)") from None
+        schema = tool.args_schema
+        if not isinstance(schema, type) or error.title != schema.__name__:
+            raise  # raised inside the tool: a bug, not a wrong argument
+        return Observation(text=f"Not done: {_describe_errors(error)}", refused=True)
+    except ToolException as error:
+        return Observation(text=f"Not done: {error}", refused=True)
+
+
+def _describe_errors(error: ValidationError) -> str:
+    return "; ".join(
+        ": ".join(part for part in (".".join(map(str, each["loc"])), each["msg"]) if part)
+        for each in error.errors()[:5]
+    )
+
+
+def _check_schema(schema: Any, arguments: Mapping[str, Any], hidden: set[str]) -> str:
+    """Return what is wrong with arguments under a JSON schema, which LangChain does not check; empty if nothing is."""
+    if not isinstance(schema, dict):
+        return ""
+    required = (name for name in schema.get("required", ()) if name not in hidden)
+    missing = [f"{name}: Field required" for name in required if name not in arguments]
+    known = schema.get("properties", {})
+    unknown = [] if schema.get("additionalProperties") else [name for name in arguments if name not in known]
+    return "; ".join([*missing, *(f"{name[:100]}: unknown argument" for name in unknown)][:5])
+
+
+def _build_config(call: ToolInvocation) -> RunnableConfig:
+    """Return the node's configuration, by which `interrupt` works, with the sandbox and the key.
+
+    The saver is left out: a graph that a tool runs begins again with the tool, as the sandbox does.
+    """
+    configurable = get_config().get("configurable", {})
+    inherited = {name: value for name, value in configurable.items() if name not in _SAVER_KEYS}
+    return {"configurable": {**inherited, "sandbox": call.sandbox, "idempotency_key": call.key}}
+
+
+def _build_values(
+    injected: Sequence[InjectedParameter], config: RunnableConfig, call: ToolInvocation
+) -> dict[str, Any]:
+    """Return the values of the parameters that the run fills; LangChain fills the configuration."""
+    values: dict[str, Any] = {}
+    for name, kind, field, is_required in injected:
+        if kind == "state" and field is None:
+            values[name] = _copy_state(call.state)
+        elif kind == "state" and (field in call.state or is_required):
+            values[name] = _copy_state(call.state).get(str(field))
+        elif kind == "call_id":
+            values[name] = call.call_id
+        elif kind == "runtime":
+            from langgraph.prebuilt import ToolRuntime  # takes half a second
+
+            values[name] = ToolRuntime(
+                state=_copy_state(call.state),
+                context=None,
+                config=config,
+                stream_writer=call.runtime.stream_writer,
+                tool_call_id=call.call_id,
+                store=None,
+            )
+    return values
+
+
+def _copy_state(state: AgentState) -> dict[str, Any]:
+    """Return a copy, because a tool that changed the state's lists would change the run's memory."""
+    return {
+        name: list(value) if isinstance(value, list) else dict(value) if isinstance(value, dict) else value
+        for name, value in state.items()
+    }
+
+
+def _invoke(
+    tool: BaseTool,
+    arguments: dict[str, Any],
+    config: RunnableConfig,
+    call_id: str,
+    injected: Sequence[InjectedParameter],
+) -> Any:
+    call: Any = arguments
+    # Only a whole call has an id and an artifact. Arguments that look like one must not pass for one.
+    is_whole = tool.response_format == "content_and_artifact" or arguments.get("type") == "tool_call"
+    if is_whole or any(each.kind in ("call_id", "runtime") for each in injected):
+        call = {"type": "tool_call", "name": tool.name, "args": arguments, "id": call_id}
+    is_async_only = getattr(tool, "coroutine", None) is not None and getattr(tool, "func", None) is None
+    if not is_async_only:
+        return tool.invoke(call, config=config)
+    # In a thread of its own: an event loop may be running in this one.
+    with ThreadPoolExecutor(1) as executor:
+        context = contextvars.copy_context()
+        return executor.submit(context.run, asyncio.run, tool.ainvoke(call, config=config)).result()
+
+
+def _observe(tool: BaseTool, result: Any) -> Observation:
+    results = result if isinstance(result, list | tuple) else (result,)
+    if any(isinstance(each, Command) for each in results):
+        raise SettingsError(
+            f"tools: tool {tool.name!r} returned a Command, which cannot change a run's state (return its result)"
+        )
+    if not isinstance(result, ToolMessage):
+        return Observation(text=_format_result(result))
+    return Observation(
+        text=_format_result(result.content),
+        refused=result.status == "error",
+        artifact=_make_artifact(result.artifact),
+    )
+
+
+def _make_artifact(artifact: Any) -> Any:
+    """Return an artifact as JSON; None if it is none, or too large."""
+    try:
+        text = json.dumps(artifact, ensure_ascii=False, allow_nan=False)
+        return make_storable(json.loads(text)) if len(text) <= MAX_ARTIFACT_CHARS else None
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _format_result(result: Any) -> str:
+    if isinstance(result, str):
+        return result
+    if _is_content(result):
+        return "\n".join(
+            str(part["text"]) if part["type"] == "text" else f"[{part['type']}: not shown]" for part in result
+        )
+    try:
+        return json.dumps(result, default=str, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return str(result)  # keys that are not text, or an object that contains itself
+
+
+def _is_content(result: Any) -> bool:
+    """Whether a result is a list of content blocks."""
+    return (
+        isinstance(result, list)
+        and bool(result)
+        and all(
+            isinstance(part, dict)
+            and part.get("type") in _BLOCK_TYPES
+            and (part["type"] != "text" or "text" in part)
+            for part in result
+        )
+    )
