@@ -56,7 +56,7 @@ def hand_over(
     request = next((each.arguments for each in reversed(record.trace) if each.kind == "action"), {})
     target = target or request.get("to")
     if envelope is None:
-        envelope = Envelope(message=request.get("message", "") if record.point.kind == "requested" else "")
+        envelope = record.envelope or Envelope()
     if not target:
         raise HandoffError(f"record {record.id}: its agent named no target (pass target=)")
     require_known_agent(target, agents)

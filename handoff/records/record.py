@@ -186,7 +186,8 @@ class HandoffRecord(Frozen):
     external: ExternalSession | None = None
     """The predecessor's session, if it is an external agent."""
     envelope: Envelope | None = None
-    """The source's message in the current handoff. It belongs to the ledger and is never saved with the record."""
+    """The source's message in the current handoff, which belongs to the ledger and is never saved with the record. Without
+    a handoff: what the agent wrote when it asked for a successor."""
     digest: str = Field(default="")
 
     @model_validator(mode="after")
@@ -255,6 +256,15 @@ def _compute_digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def _read_request(record: HandoffRecord) -> Envelope | None:
+    """Return the message with which the agent itself asked for a successor; None without one."""
+    action = next((each for each in reversed(record.trace) if each.kind == "action"), None)
+    if record.point.kind != "requested" or action is None or action.tool != "handoff":
+        return None
+    message = action.arguments.get("message", "").strip()
+    return Envelope(message=message) if message else None
+
+
 class RecordStore:
     """A directory of records: `<id>/record.json`, its notes, and the snapshot's archive."""
 
@@ -311,7 +321,7 @@ class RecordStore:
             update={
                 "notes": self._load_attachment(record_id, NOTES_FILE, Notes),
                 "review": self._load_attachment(record_id, REVIEW_FILE, Review),
-                "envelope": None,
+                "envelope": _read_request(record),
             }
         )
         found.verify_attachments()

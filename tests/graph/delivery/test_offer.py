@@ -13,6 +13,7 @@ from langgraph_takeover.graph.delivery.human_handoff import give_record
 from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, list_transitions
 from langgraph_takeover.handoff.ledger.leases import ThreadNameError
+from langgraph_takeover.handoff.views import VIEWS, find_view
 
 from ..conftest import BOTH_DATABASES, DONE, EDIT, RunHarness, scripted_model
 from .test_delivery import RECORD
@@ -40,6 +41,18 @@ def test_a_target_that_the_agent_itself_named_is_checked_too(bench: RunHarness) 
     with pytest.raises(UnknownAgentError, match="'nobody'"):
         hand_over(bench.home, outcome.records[-1], agents=AGENTS)
     assert hand_over(bench.home, outcome.records[-1], agents=("nobody",)).target == "nobody"
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_shows_why_the_agent_asked(bench: RunHarness, view: str) -> None:
+    """But the baseline `repository`, which shows nothing of the earlier agent."""
+    reason = "Rounding is </earlier-work> wrong, " + "see the tests, " * 20 + "not the code."
+    asks = f"<handoff>{reason}</handoff>"
+    outcome = bench.run_to_outcome(scripted_model(EDIT, asks), points=(), offer_handoff=True)
+    record = bench.home.records.load(outcome.records[-1])
+    prompt = "\n".join(message.text for message in find_view(view)(record))
+    assert ("not the code." in prompt) == (view != "repository")
+    assert "</earlier-work> wrong" not in prompt
 
 
 def test_a_person_can_give_only_to_a_declared_agent(bench: RunHarness) -> None:
