@@ -217,6 +217,10 @@ def __getattr__(name: str) -> Any:
     return import_module("langgraph_takeover.sandbox.backends.asynchronous").AsyncSandbox
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), "AsyncSandbox"})
+
+
 if __name__ == "sandbox":  # the short name in a checkout
     from langgraph_takeover._checkout import alias
 

@@ -184,8 +184,8 @@ class CrashPoints:
         opened = graph_home.open_saver
 
         @contextlib.contextmanager
-        def open_counted(*args: Any) -> Iterator[Any]:
-            with opened(*args) as saver:
+        def open_counted(*args: Any, **options: Any) -> Iterator[Any]:
+            with opened(*args, **options) as saver:
                 self.wrap(saver, "put", "saver.put")
                 self.wrap(saver, "put_writes", "saver.put_writes")
                 yield saver

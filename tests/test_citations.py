@@ -30,7 +30,7 @@ ELSEWHERE = {
     # of the reader's repository, of a task's, or of an external agent
     ".claude/settings.json", ".codex/config.toml", ".git/takeover/prompt.md", ".mcp.json", ".opencode/plugin/*.js",
     ".qwen/settings.json", "AGENTS.md", "CLAUDE.md", "Node.js", "errors.txt", "galley/wrap.py", "mini.yaml", "new.txt",
-    "reproduce_issue.py", "runtests.py", "setup.py", "sympy/core/symbol.py", "test_my_agent.py", "x.py",
+    "reproduce_issue.py", "runtests.py", "setup.py", "src/core.py", "sympy/core/symbol.py", "test_my_agent.py", "x.py",
 }  # fmt: skip
 """Files that the texts cite, and that are not in the repository; each text says where they are."""
 

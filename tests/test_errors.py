@@ -14,7 +14,7 @@ from .test_layers import MODULES, PACKAGE, ROOT
 
 INTERNAL = {
     "AccessError": "graph/studio/access.py",
-    "CallCancelledError": "nodes/model/calls.py",
+    "CallCancelledError": "nodes/model/connections/exchange.py",
     "DeadlineExceededError": "nodes/model/calls.py",
     "EditError": "nodes/tools/editor.py",
     "HttpRefusalError": "nodes/external/bridge.py",

@@ -36,6 +36,7 @@ class GraphCall(NamedTuple):
     kind: GraphKind
     input: Any
     config: RunnableConfig
+    context: AgentContext
     frees_name: bool = False
     """Whether a start that fails before there is a sandbox leaves the thread's name free."""
 
@@ -52,13 +53,11 @@ class GraphRunner:
         self,
         session: Session,
         saver: Saver,
-        context: AgentContext,
         on_progress: ProgressCallback | None,
         find_graph: Callable[[GraphKind], Graph],
     ) -> None:
         self._session = session
         self._saver = saver
-        self._context = context
         self._on_progress = on_progress
         self._find_graph = find_graph
         self._control: RunControl | None = None
@@ -72,7 +71,7 @@ class GraphRunner:
 
     def run(self, call: GraphCall) -> Outcome:
         """Run a graph until it ends, waits or stops."""
-        with start_run_span(self._context, call.kind, call.task_id) as span:
+        with start_run_span(call.context, call.kind, call.task_id) as span:
             before = self._link_earlier_run(span, call)
             try:
                 outcome = self._run_to_outcome(call)
@@ -85,7 +84,7 @@ class GraphRunner:
     async def arun(self, call: GraphCall) -> Outcome:
         """Like `run`, in an event loop. A cancelled task ends the run at once; it can be resumed."""
         workers = self._session.workers
-        with start_run_span(self._context, call.kind, call.task_id) as span:
+        with start_run_span(call.context, call.kind, call.task_id) as span:
             before = await workers.run("lifecycle", lambda: self._link_earlier_run(span, call))
             try:
                 outcome = await self._arun_to_outcome(call)
@@ -96,7 +95,7 @@ class GraphRunner:
         return outcome
 
     def _link_earlier_run(self, span: ActiveSpan, call: GraphCall) -> Any:
-        return link_earlier_run(span, self._saver, self._context, call.input, call.config)
+        return link_earlier_run(span, self._saver, call.context, call.input, call.config)
 
     def _run_to_outcome(self, call: GraphCall) -> Outcome:
         graph, values, control = self._find_graph(call.kind), None, self._start_control()
@@ -134,7 +133,7 @@ class GraphRunner:
         return {
             "input": call.input,
             "config": add_traceparent(call.config),
-            "context": self._context,
+            "context": call.context,
             "stream_mode": ["values", "custom"] if self._on_progress else ["values"],
             # "sync": a step and its effect on the sandbox are durable before the next step begins.
             "durability": "sync",

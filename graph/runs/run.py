@@ -66,7 +66,7 @@ class Run(ThreadGraphs):
         on_progress: ProgressCallback | None,
     ) -> None:
         super().__init__(home, session, saver, context, on_progress)
-        self._runner = GraphRunner(session, saver, context, on_progress, self._graph)
+        self._runner = GraphRunner(session, saver, on_progress, self._graph)
         session.stop.on_stop = self.drain
 
     def drain(self) -> None:
@@ -118,7 +118,9 @@ class Run(ThreadGraphs):
         self._require_new_thread(f"task {task_id}")
         prompt = redact(prompt, find_api_keys(*self.context.models))  # before a checkpoint stores it
         kind: GraphKind = "team" if self.context.member else "agent"
-        return GraphCall(kind, {"task": {"id": task_id, "prompt": prompt}}, self.config, frees_name=True)
+        return GraphCall(
+            kind, {"task": {"id": task_id, "prompt": prompt}}, self.config, self.context, frees_name=True
+        )
 
     def take_over(self, record_id: str, view: TakeoverView | None = None) -> Outcome:
         """Continue from a record under a view. Default view: the one that a review chose, else `structured`.
@@ -142,7 +144,7 @@ class Run(ThreadGraphs):
         if view == CONTINUATION:
             record = self.home.records.load(record_id)
             graph_input |= load_conversation(self._saver, self._graph, record)
-        return GraphCall("takeover", graph_input, self.config, frees_name=True)
+        return GraphCall("takeover", graph_input, self.config, self.context, frees_name=True)
 
     def receive(self, handoff_id: str) -> Outcome:
         """Take an offered handoff: validate it, confirm it and work on it, or reject it.
@@ -159,7 +161,7 @@ class Run(ThreadGraphs):
     def _prepare_receipt(self, handoff_id: str) -> GraphCall:
         handoffs.load(self.home.ledger, handoff_id)
         self._require_new_thread(f"handoff {handoff_id}")
-        return GraphCall("takeover", {"handoff": handoff_id}, self.config)
+        return GraphCall("takeover", {"handoff": handoff_id}, self.config, self.context)
 
     def resume(
         self,
@@ -202,7 +204,7 @@ class Run(ThreadGraphs):
         state = self._graph(kind).get_state(config)
         if answer is not None:
             decision = validate_answer(answer, self.thread, state, has_answer(stored))
-            return GraphCall(kind, Command(resume=decision), config)
+            return GraphCall(kind, Command(resume=decision), config, self.context)
         if state.interrupts and checkpoint is None and not has_answer(stored):
             return build_outcome(self.session, cast(AgentState, state.values), state.interrupts)
         # `next` does not name a node that ended just before a crash; its writes are stored all the same.
@@ -214,7 +216,7 @@ class Run(ThreadGraphs):
                 {"stop_reason": None}, checkpoint=checkpoint, as_node="interruption"
             )
             config = self._config_at(checkpoint)
-        return GraphCall(kind, None, config)
+        return GraphCall(kind, None, config, self.context)
 
     async def _run_prepared(self, prepare: Callable[[], GraphCall | Outcome]) -> Outcome:
         prepared = await self.session.workers.run("lifecycle", prepare)

@@ -50,6 +50,7 @@ class AsyncSandbox:
         self.workspace = sandbox.workspace
         self._is_shared = executor is not None
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="sandbox")
+        self._ending: Thread | None = None
 
     @classmethod
     async def start(cls, spec: SandboxSpec, *, executor: Executor | None = None) -> Self:
@@ -69,9 +70,9 @@ class AsyncSandbox:
 
     async def run(self, command: str, *, timeout_s: float, output_limit: int | None = None) -> ExecResult:
         """Run a command in the agent's shell."""
-        return await self._do(
-            lambda: self.sandbox.run(command, timeout_s=timeout_s, output_limit=output_limit)
-        )
+        # A sandbox of another package may have no limit to set.
+        options = {} if output_limit is None else {"output_limit": output_limit}
+        return await self._do(lambda: self.sandbox.run(command, timeout_s=timeout_s, **options))
 
     async def inspect(self, command: str) -> ExecResult:
         """Run a command of the runtime, invisible to the agent's shell."""
@@ -125,13 +126,16 @@ class AsyncSandbox:
         done: Future[None] = Future()
 
         def work_once() -> ResultT:
+            if self._ending is not None:  # a sandbox that is closed must not run one more command
+                self._ending.join()
             try:
                 return work()
             finally:
                 done.set_result(None)
 
         def end() -> None:
-            Thread(target=self._end_command, args=(done,), name="end-command", daemon=True).start()
+            self._ending = Thread(target=self._end_command, args=(done,), name="end-command", daemon=True)
+            self._ending.start()
 
         return await run_in_pool(self._executor, work_once, end=end)
 

@@ -18,7 +18,7 @@ from langgraph_takeover.handoff.views.team import TurnPass, build_timeline
 from langgraph_takeover.nodes.open_calls import BUDGET_SPENT, MAX_CALLS, NOT_RUN
 
 from ..chat_server import ChatServer
-from .conftest import RunHarness
+from .conftest import RunHarness, parse_events
 
 APPEND, SHOW = "echo {} >>notes.txt", "cat notes.txt"
 
@@ -82,7 +82,7 @@ def run_calls(bench: RunHarness, server: ChatServer, *replies: list[tuple[str, A
 
 
 def events(state: Any, kind: str = "action") -> list[Event]:
-    return [event for event in map(Event.model_validate, state["events"]) if event.kind == kind]
+    return [event for event in parse_events(state) if event.kind == kind]
 
 
 def last_answers(server: ChatServer, count: int) -> list[str]:
@@ -100,7 +100,7 @@ def test_the_calls_run_in_order(bench: RunHarness, server: ChatServer) -> None:
     state = run_calls(bench, server, calls, [FINISH])
     assert [event.tool for event in events(state)] == ["shell", "shell", "editor", "shell", "finish"]
     assert [event.is_parallel for event in events(state)] == [False, True, True, True, False]
-    assert [event.index for event in map(Event.model_validate, state["events"])] == list(range(9))
+    assert [event.index for event in parse_events(state)] == list(range(9))
     shown = last_answers(server, 4)
     assert shown[2].startswith("notes.txt, lines 1 to 2 of 2:")
     assert shown[3] == "[exit code 0]\none\ntwo\n"

@@ -15,9 +15,10 @@ from langgraph_takeover.handoff.text.redaction import REDACTED
 from langgraph_takeover.nodes.agent.edits import align_step_edit
 from langgraph_takeover.nodes.model.content import CLIENT, adapt_messages
 from langgraph_takeover.nodes.open_calls import RESULT_OF, TOOL
+from langgraph_takeover.nodes.state import AgentState
 
 from ...chat_server import ChatServer
-from ...graph.conftest import DONE, RunHarness, Scripted, scripted_model
+from ...graph.conftest import DONE, RunHarness, Scripted, parse_events, scripted_model
 
 SECRET = "hunter-2-hunter-2"
 THINKING = {"type": "thinking", "thinking": "The user wants a listing.", "signature": "EqQBCkYIBxgC"}
@@ -57,7 +58,7 @@ def test_blocks_are_sent_back_unchanged(bench: RunHarness) -> None:
     assert isinstance(sent, AIMessage)
     assert sent.content == BLOCKS
     assert bench.load_state().values["messages"][2].content == BLOCKS
-    assert state["events"][0]["text"].startswith("I list the files.")
+    assert parse_events(state)[0].text.startswith("I list the files.")
     assert "EqQB" not in json.dumps(state["events"])
 
 
@@ -152,7 +153,7 @@ def test_reasoning_without_text_and_calls(bench: RunHarness) -> None:
 def test_a_person_who_edits_a_call_keeps_the_reasoning() -> None:
     """The provider wants the reasoning before the call; it makes its copy of the call anew."""
     event = {"index": 0, "kind": "action", "tool": "shell", "text": "", "arguments": {"command": "pwd"}}
-    values = align_step_edit({"messages": [claude_reply(*BLOCKS)], "events": [event]}, 0)
+    values = align_step_edit({"messages": [claude_reply(*BLOCKS)], "events": [event]}, AgentState())
     (reply,) = values["messages"]
     assert reply.content == [THINKING, HIDDEN, CITED, IMAGE]
     assert reply.tool_calls[0]["args"] == {"command": "pwd"}

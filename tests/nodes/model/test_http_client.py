@@ -129,12 +129,12 @@ def test_a_stream_beyond_its_limits_is_refused(
 ) -> None:
     if "objects" in problem:
         monkeypatch.setattr(
-            "langgraph_takeover.nodes.model.connections.http_client.STREAM_LIMITS",
+            "langgraph_takeover.nodes.model.connections.reply_limits.STREAM_LIMITS",
             STREAM_LIMITS._replace(structure_count=2_000),
         )
     if "longer" in problem:
         monkeypatch.setattr(
-            "langgraph_takeover.nodes.model.connections.http_client.STREAM_LIMITS",
+            "langgraph_takeover.nodes.model.connections.reply_limits.STREAM_LIMITS",
             STREAM_LIMITS._replace(content_bytes=MIB),
         )
     with serve(body, Content_Type="text/event-stream") as endpoint:
@@ -169,7 +169,7 @@ def test_a_stream_passes_each_event_on_immediately() -> None:
 def test_a_blank_line_may_be_split_over_two_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "a" * 200
     monkeypatch.setattr(
-        "langgraph_takeover.nodes.model.connections.http_client.STREAM_LIMITS",
+        "langgraph_takeover.nodes.model.connections.reply_limits.STREAM_LIMITS",
         STREAM_LIMITS._replace(line_bytes=10_000),
     )
 
