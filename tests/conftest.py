@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import importlib.util
 import os
 import subprocess
@@ -40,6 +41,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_SLOW_TIMEOUT_S))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # A worker holds ten thousand tests and their modules; each full garbage collection would search them all.
+    gc.collect()
+    gc.freeze()
 
 
 def _mix_packages(items: list[pytest.Item]) -> list[pytest.Item]:
