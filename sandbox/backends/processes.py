@@ -199,26 +199,40 @@ def find_run_processes(directory: Path, *, wait: bool = False) -> dict[psutil.Pr
     environment: with `wait`, it is read again until it has one.
     """
     found = {}
-    for process in psutil.process_iter():
+    marker = b"\0TMPDIR=" + os.fsencode(directory)
+    for pid in psutil.pids():
+        # Few processes match; for the others, psutil would read more files.
+        if marker not in b"\0" + _read_environment(pid, wait=wait):
+            continue
         with contextlib.suppress(psutil.Error):
-            if wait:
-                _await_exec(process)
+            process = psutil.Process(pid)
             tmp = process.environ().get("TMPDIR", "")
             if f"{tmp}/".startswith(f"{directory}/"):
                 found[process] = Path(tmp)
     return found
 
 
-def _await_exec(process: psutil.Process) -> None:
-    """Wait, at most 0.1 s, while a process has no environment; kernel threads never have one."""
-    for _ in range(_EXEC_CHECKS):
+def _read_environment(pid: int, *, wait: bool) -> bytes:
+    """Return a process's environment; with `wait`, wait at most 0.1 s while it has none. Kernel threads never have one."""
+    for check in range(_EXEC_CHECKS if wait else 1):
+        if check:
+            time.sleep(_EXEC_CHECK_S)
         try:
-            is_settled = bool(Path(f"/proc/{process.pid}/environ").read_bytes())
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:  # it has ended, or belongs to another user
-            return
-        if is_settled or process.ppid() in (0, _KERNEL_THREADS) or is_dead(process):
-            return
-        time.sleep(_EXEC_CHECK_S)
+            return b""
+        if environment or not wait or _is_settled(pid):
+            return environment
+    return b""
+
+
+def _is_settled(pid: int) -> bool:
+    """Whether a process without an environment will never have one."""
+    try:
+        process = psutil.Process(pid)
+        return process.ppid() in (0, _KERNEL_THREADS) or is_dead(process)
+    except psutil.Error:
+        return True
 
 
 def build_environment(path: str, home: str) -> dict[str, str]:
