@@ -103,24 +103,8 @@ def _attempt_with_schema(
     return Attempt(model, messages, timeout_s, count).ask()
 
 
-def ask_with_retries(
-    model: Runnable[Any, Any],
-    messages: list[BaseMessage],
-    *,
-    timeout_s: float,
-    max_attempts: int,
-    count: CallCount | None = None,
-    cancellation: Cancellation | None = None,
-    compute_cost: ComputeCost | None = None,
-) -> AIMessage:
-    """Call `ask_model`, and retry transient failures after a pause; `timeout_s` limits all attempts together."""
-    counted, cancellation = count or CallCount(), cancellation or Cancellation()
-    call = ModelCall(model, messages, timeout_s, max_attempts, counted, cancellation, compute_cost)
-    return call.ask()
-
-
 class ModelCall(NamedTuple):
-    """A call with retries, for threads (`ask`) and for event loops (`aask`)."""
+    """A call that retries transient failures after a pause, for threads (`ask`) and for event loops (`aask`)."""
 
     model: Runnable[Any, Any]
     messages: list[BaseMessage]

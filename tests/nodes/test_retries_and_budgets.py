@@ -8,14 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.context.settings import Prices
 from langgraph_takeover.nodes.events import load_events
-from langgraph_takeover.nodes.model.calls import ask_with_retries
+from langgraph_takeover.nodes.model.attempts import CallCount
+from langgraph_takeover.nodes.model.calls import ModelCall
+from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
 from langgraph_takeover.nodes.model.errors import (
     ContextWindowError,
     ModelError,
@@ -45,9 +47,12 @@ def answer_in_turn(*answers: Answer) -> Callable[[dict[str, Any]], Answer]:
 
 
 def ask_server(server: ChatServer, *, tries: int = 3, timeout_s: float = 60.0) -> AIMessage:
-    return ask_with_retries(
-        client(server.url), [HumanMessage("hello")], timeout_s=timeout_s, max_attempts=tries
-    )
+    return ask(server.url, tries, timeout_s)
+
+
+def ask(url: str, tries: int, timeout_s: float) -> AIMessage:
+    messages: list[BaseMessage] = [HumanMessage("hello")]
+    return ModelCall(client(url), messages, timeout_s, tries, CallCount(), Cancellation()).ask()
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503])
@@ -87,7 +92,7 @@ def test_an_overflow_is_not_retried(chat_server: ChatServer) -> None:
 def test_a_slow_body_ends_at_the_deadline_of_all_attempts() -> None:
     with serve(b"", drip=b" ") as endpoint:
         with pytest.raises(ReplyTimeoutError, match=r"^no complete reply within "):
-            ask_with_retries(client(endpoint.url), [HumanMessage("hello")], timeout_s=0.5, max_attempts=3)
+            ask(endpoint.url, 3, 0.5)
         assert len(endpoint.requests) == 1
 
 

@@ -21,7 +21,9 @@ from langgraph_takeover.nodes.external.apis import HttpReply, ModelRequest, writ
 from langgraph_takeover.nodes.external.bridge import Bridge, RequestKind
 from langgraph_takeover.nodes.external.held_request import HeldRequest
 from langgraph_takeover.nodes.external.pass_through import VendorModel
-from langgraph_takeover.nodes.model.calls import ask_with_retries
+from langgraph_takeover.nodes.model.attempts import CallCount
+from langgraph_takeover.nodes.model.calls import ModelCall
+from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
 
 from ...agent_programs import find_test_program
 
@@ -188,7 +190,7 @@ def test_an_agent_works_through_its_vendors_endpoint(name: str, tmp_path: Path) 
             wire = held.request.wire
             assert wire is not None
             bound = model.bind(wire=wire)
-            message = ask_with_retries(bound, held.request.messages, timeout_s=30, max_attempts=1)
+            message = ModelCall(bound, held.request.messages, 30, 1, CallCount(), Cancellation()).ask()
             assert served.result() == wire.body
         assert [call["id"] for call in message.tool_calls] == [call["id"] for call in answer.tool_calls]
         delivered = write_reply(held.request, message)

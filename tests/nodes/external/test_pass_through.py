@@ -26,7 +26,8 @@ from langgraph_takeover.nodes.external.apis import (
 )
 from langgraph_takeover.nodes.external.pass_through import VendorModel
 from langgraph_takeover.nodes.model.attempts import CallCount
-from langgraph_takeover.nodes.model.calls import ask_model, ask_with_retries
+from langgraph_takeover.nodes.model.calls import ModelCall, ask_model
+from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
 from langgraph_takeover.nodes.model.errors import (
     ContextWindowError,
     ModelError,
@@ -189,7 +190,7 @@ def test_transient_failures_are_retried_and_counted(vendor: Vendor) -> None:
     vendor.answers = [(529, {}, b"busy"), (200, stream, good.body[:200]), (200, stream, good.body)]
     count = CallCount()
     model = build_model("messages", vendor).bind(wire=WireRequest(MODEL_PATHS["messages"], {}, body))
-    reply = ask_with_retries(model, MESSAGES, timeout_s=60, max_attempts=3, count=count)
+    reply = ModelCall(model, MESSAGES, 60, 3, count, Cancellation()).ask()
     assert reply.text == "hello"
     assert len(vendor.seen) == 3
     # The refusal is not billed; the reply that was cut off is.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from langchain_openai import ChatOpenAI
 
-from langgraph_takeover import Envelope, SandboxSpec, deliver, hand_over, open_home, run
+from langgraph_takeover import SandboxSpec, deliver, hand_over, open_home, run
 
 work = Path(sys.argv[1])
 agent = {"sandbox": SandboxSpec(backend="host", directory=work / "repository"), "protocol": "native"}
@@ -22,9 +22,6 @@ with open_home(work / "home") as home:
         points=("requested",),
         **agent,
     )
-    reason = found.events[-2].arguments["message"]  # of the call with which it handed over
-    handoff = hand_over(
-        home, found.records[-1], target="fixer", source="finder", envelope=Envelope(message=reason)
-    )
+    handoff = hand_over(home, found.records[-1], target="fixer", source="finder")
     fixed = deliver(home, handoff.id, agent_name="fixer", model=ChatOpenAI(model="fixer"), **agent)
 (work / "result.patch").write_text(fixed.outcome.diff_from_base)
