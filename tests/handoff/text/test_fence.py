@@ -470,6 +470,7 @@ def test_no_spelling_of_the_tag_passes(tag: str, data: st.DataObject) -> None:
     assert fences("\n".join(content)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("token", [*TOKENS, *CASED_TOKENS])
 @given(st.data())
 @settings(max_examples=10, deadline=None)
