@@ -194,6 +194,13 @@ def test_own_graph(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_sandboxed_agent(tmp_path: Path) -> None:
+    killed, _, *output = run_example("sandboxed_agent.py", tmp_path).splitlines()
+    assert killed == "killed"
+    assert output == ["one", "two", "kept in tests"]
+
+
+@pytest.mark.slow
 def test_swarm_sandbox(tmp_path: Path) -> None:
     killed, *patch = run_example("swarm_sandbox.py", tmp_path).splitlines()
     assert killed == "killed: True"
