@@ -1,9 +1,9 @@
 """Runs in one event loop: their time relative to the model's time, their throughput, and the lag of the loop.
 
-Every run has its own sandbox, which is started before the time begins. The model waits for its reply like an endpoint; it is
-no LLM. One part makes steps without effects, for which the ideal is the time of the model. Another part changes a file in
-each step, which takes a snapshot, with an instant model: once as tasks of a loop, once as synchronous runs in a pool of
-threads. The third part cancels all tasks in the middle of their steps.
+Every run has its own sandbox, which is started before the time begins. The model is a stub that waits like an endpoint,
+not an LLM. One part makes steps without effects, for which the ideal is the time of the model. Another part changes a
+file in each step, which takes a snapshot, with an instant model: once as tasks of a loop, once as synchronous runs in a
+pool of threads. The third part cancels all tasks in the middle of their steps.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Timing(NamedTuple):
 
 
 class Size(NamedTuple):
-    """What one measurement runs."""
+    """Number and length of the runs of one measurement."""
 
     runs: int
     steps: int
@@ -151,7 +151,7 @@ def _time_threads(directory: Path, spec: SandboxSpec, size: Size, threads: int) 
 
 
 def _time_cancellation(directory: Path, spec: SandboxSpec, size: Size) -> Timing:
-    """Return the time in which all tasks end that are cancelled in the middle of a command."""
+    """Return the time until all tasks have ended that are cancelled in the middle of a command."""
 
     async def cancel_all() -> Timing:
         tasks = [asyncio.create_task(run.agent.ainvoke(None, **_options(run))) for run in runs]
@@ -220,7 +220,7 @@ def _build_figures(rounds: list[Round], waiting: Size, acting: Size, threads: in
             )
             for name, share, goal in (("p50", 0.5, None), ("p99", 0.99, Goal(50)))
         ),
-        Figure("threads of the process at most", "", max(each.waiting.threads for each in rounds)),
+        Figure("maximum number of threads of the process", "", max(each.waiting.threads for each in rounds)),
         Figure(
             f"{acting.runs} runs of {acting.steps} steps with a snapshot",
             "steps/s",
@@ -239,7 +239,7 @@ def _build_figures(rounds: list[Round], waiting: Size, acting: Size, threads: in
 
 
 def main(
-    runs: Annotated[int, typer.Option(min=1, help="Number of runs at once.")] = 100,
+    runs: Annotated[int, typer.Option(min=1, help="Number of concurrent runs.")] = 100,
     steps: Annotated[int, typer.Option(min=3, help="Steps of a run without effects.")] = 10,
     reply_s: Annotated[float, typer.Option(min=0.01, help="Seconds per reply of the model.")] = 1.0,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the synchronous runs.")] = 6,

@@ -38,6 +38,9 @@ def main(directory: str, backend_class: type = SandboxBackend) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
     if len(sys.argv) > 2:
         main(sys.argv[1], KilledBackend)
     killed = subprocess.run([sys.executable, __file__, sys.argv[1], "killed"], check=False)

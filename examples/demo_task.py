@@ -108,7 +108,7 @@ def call_tool(name: str, **arguments: Any) -> AIMessage:
 
 
 class ScriptedChat(BaseChatModel):
-    """A model that is no LLM: it sends its replies in order."""
+    """A scripted model, not an LLM: it sends its replies in order."""
 
     replies: list[Any]
 

@@ -122,7 +122,7 @@ class Home:
     ) -> ResultT:
         """Return what a blocking function of this package returns, called in a thread of the home.
 
-        It takes one of `workers` until it ends; chat models inside are awaited in this event loop. A cancelled task does
+        It occupies one of `workers` until it returns; this event loop awaits the chat models that it calls. A cancelled task does
         not end it: `stop` ends a run.
 
         Example:

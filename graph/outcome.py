@@ -115,7 +115,7 @@ def build_outcome(session: Session, state: AgentState, interrupts: Any = ()) -> 
     """Save the sandbox and return the outcome of a thread in that state."""
     session.save_current_state()
     patch, diff_from_base, patch_error = _compute_patches(session, state)
-    is_question = bool(interrupts) and asks_by_tool(state)
+    is_question = bool(interrupts) and waits_for_tool_answer(state)
     return Outcome(
         thread=session.thread,
         stop_reason=state.get("stop_reason"),
@@ -133,7 +133,7 @@ def build_outcome(session: Session, state: AgentState, interrupts: Any = ()) -> 
     )
 
 
-def asks_by_tool(state: AgentState) -> bool:
+def waits_for_tool_answer(state: AgentState) -> bool:
     """Whether a run that is interrupted waits for a tool's answer: a review comes after an observation."""
     events = state.get("events", [])
     return bool(events) and events[-1]["kind"] == "action"
@@ -152,7 +152,7 @@ def _find_answer(state: AgentState) -> str | None:
 
 
 def _find_start_patch(session: Session, state: AgentState) -> str | None:
-    """Return what the repository differed by at the run's start: of a takeover, its record's patch. Raises RecordError."""
+    """Return the repository's patch at the run's start; for a takeover, its record's. Raises RecordError."""
     start = state.get("start")
     if not start and "record" in state:
         return session.records.load(state["record"]).patch

@@ -42,7 +42,7 @@ PROJECTS = {
 def prepare(name: str, report: Callable[[str], None], cache: Path = CACHE) -> Path:
     """Return the Python of a project's environment; make the environment if it is missing or outdated.
 
-    Takeover's environment is the one that runs this. Raises InstallError.
+    Takeover uses the environment of the current process. Raises InstallError.
     """
     if name == "takeover":
         return Path(sys.executable)

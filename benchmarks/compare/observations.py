@@ -1,4 +1,4 @@
-"""The rows of the table: pure functions of what was observed."""
+"""The rows of the table: pure functions of the observations."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _describe_fix(seen: Observation) -> Cells:
     (phase,) = seen.phases
     directory, variable = _find_shell(phase)
     return {
-        "The test passes": _say(seen.tests_pass),
-        "Directory and variable persist between commands": _say(directory and variable),
+        "The test passes": _format_answer(seen.tests_pass),
+        "Directory and variable persist between commands": _format_answer(directory and variable),
         "Model requests": str(len(phase.requests)),
         "Characters of the last prompt, without tool schemas": f"{len(phase.requests[-1].text):,}",
     }
@@ -37,13 +37,13 @@ def _describe_kill(seen: Observation) -> Cells:
     directory, variable = _find_shell(after)
     return {
         "Results of the 3 earlier steps in the first prompt": _count_kept("kill", after.requests[0]),
-        "Model replies that were asked for again": _count_repeated(before, after),
+        "Model replies requested again": _count_repeated(before, after),
         "Effect of the first step (1 is right)": str(len(_lines(after, "log.txt"))),
         "Interrupted command: begun, ended (1, 1 is right)": f"{lines.count('begun')}, {lines.count('ended')}",
-        "Edit kept": _say("discount / 100)" in after.files["prices.py"]),
-        "Directory kept": _say(directory),
-        "Shell variable kept": _say(variable),
-        "The agent finishes": _say(_is_finished("kill", "coder", after)),
+        "Edit kept": _format_answer("discount / 100)" in after.files["prices.py"]),
+        "Directory kept": _format_answer(directory),
+        "Shell variable kept": _format_answer(variable),
+        "The agent finishes": _format_answer(_is_finished("kill", "coder", after)),
     }
 
 
@@ -54,14 +54,14 @@ def _describe_handoff(seen: Observation) -> Cells:
     first_result = next(each.results[0].text for each in theirs if each.step == 1)
     directory, variable = _find_shell(phase)
     return {
-        "The reason reaches the successor": _say(REASON in theirs[0].text),
-        "So does the long output that the predecessor read": _say(LOG_MARK in theirs[0].text),
+        "The reason reaches the successor": _format_answer(REASON in theirs[0].text),
+        "The predecessor's long output reaches the successor": _format_answer(LOG_MARK in theirs[0].text),
         "Characters of the first prompt (of the predecessor's last)": f"{len(theirs[0].text):,} "
         f"({len(last.text):,})",
         "Requests before the successor's first action": str(sum(each.step == 0 for each in theirs)),
-        "Files as the predecessor left them": _say("checked" in first_result),
-        "Directory and variable carried over": _say(directory and variable),
-        "The test passes": _say(seen.tests_pass),
+        "Files as the predecessor left them": _format_answer("checked" in first_result),
+        "Directory and variable carried over": _format_answer(directory and variable),
+        "The test passes": _format_answer(seen.tests_pass),
     }
 
 
@@ -71,7 +71,7 @@ def _describe_fork(seen: Observation) -> Cells:
     return {
         "Results of the 2 steps in the first prompt": _count_kept("fork", fork.requests[0]),
         "Files that the fork sees (1 2 is right)": " ".join(re.findall(r"^[1-5]$", printed, re.MULTILINE)),
-        "Files at its end (1 2 fork is right)": " ".join(_lines(fork, "log.txt")),
+        "Files at the end of the fork (1 2 fork is right)": " ".join(_lines(fork, "log.txt")),
     }
 
 
@@ -83,11 +83,11 @@ def _describe_approval(seen: Observation) -> Cells:
         "First process": "killed at its prompt"
         if before.killed
         else "ended by itself, with the question saved",
-        "Risky command executed after it (1 is right)": str(len(_lines(after, "effects.txt"))),
+        "Risky command executed after the approval (1 is right)": str(len(_lines(after, "effects.txt"))),
         "Results of the 2 earlier steps in the first prompt": _count_kept("approval", after.requests[0]),
-        "Model replies that were asked for again": _count_repeated(before, after),
+        "Model replies requested again": _count_repeated(before, after),
         "Effect of the first step (1 is right)": str(len(_lines(after, "log.txt"))),
-        "Directory and variable kept": _say(directory and variable),
+        "Directory and variable kept": _format_answer(directory and variable),
     }
 
 
@@ -100,7 +100,7 @@ _DESCRIPTIONS: dict[str, Callable[[Observation], Cells]] = {
 }
 
 
-def _say(holds: bool) -> str:
+def _format_answer(holds: bool) -> str:
     return "yes" if holds else "no"
 
 

@@ -19,7 +19,7 @@ _OFFERS = Path(__file__).with_name("offers.yaml")
 
 
 class Result(BaseModel, frozen=True, extra="forbid"):
-    """What was measured of one project in one task."""
+    """The measurements of one project in one task."""
 
     task: str
     project: str
@@ -45,7 +45,7 @@ def load_results(path: Path = RESULTS) -> Comparison:
 
 
 def load_offers() -> dict[str, dict[str, tuple[str, str]]]:
-    """Load what each project offers for a task: the text and its page, by task and project."""
+    """Load the offers of the projects: a text and a link to its source, by task and project."""
     offers: dict[str, dict[str, tuple[str, str]]] = yaml.safe_load(_OFFERS.read_text())
     return offers
 

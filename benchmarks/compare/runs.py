@@ -1,4 +1,4 @@
-"""Run one program: call its phases in turn, kill it where the task says, and keep what can be seen from outside."""
+"""Run one program: call its phases in turn, kill it where the task requires that, and record what is visible from outside."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def _call(
                 return True
         elif phase == "approve":
             assert process.stdin is not None
-            process.stdin.write(b"\n")  # a person at a prompt presses Enter; other programs do not read it
+            process.stdin.write(b"\n")  # approves at a prompt; other programs do not read it
             process.stdin.close()
         try:
             code = process.wait(_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            raise _fail(program, phase, f"no end within {_TIMEOUT_S:.0f} s", log) from None
+            raise _fail(program, phase, f"still running after {_TIMEOUT_S:.0f} s", log) from None
     if code != 0:
         raise _fail(program, phase, f"exit code {code}", log)
     return False
@@ -142,13 +142,13 @@ def _build_environment() -> dict[str, str]:
 
 
 def _kill_in_sleep(process: subprocess.Popen[bytes], program: Path) -> None:
-    """Kill the program while its command sleeps; then wait until nothing of that command runs."""
+    """Kill the program while its command sleeps; then wait until all processes of that command have ended."""
     deadline = time.monotonic() + _TIMEOUT_S
     sleeping = None
     while sleeping is None:
         if process.poll() is not None or time.monotonic() > deadline:
             raise ProgramError(
-                f"{program.parent.name}/{program.name}: its command was not seen (see start.log)"
+                f"{program.parent.name}/{program.name}: its command did not start (see start.log)"
             )
         sleeping = _find_sleep(process.pid)
         time.sleep(_POLL_S)

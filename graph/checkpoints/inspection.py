@@ -43,7 +43,7 @@ def has_answer(checkpoint: CheckpointTuple) -> bool:
     """Whether the answer to the checkpoint's question is stored with it, even if its node has not used it yet.
 
     The answers to a tool's earlier questions are stored there too. If the last of them equals a new answer that its
-    node has not used yet, the new one counts as missing, so that the person is asked again.
+    node has not used yet, the new one counts as missing, so that the run asks the person again.
     """
     writes = checkpoint.pending_writes or ()
     questions = {task: value for task, channel, value in writes if channel == INTERRUPT}

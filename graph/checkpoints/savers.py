@@ -21,7 +21,7 @@ from sqlalchemy import make_url
 
 from langgraph_takeover.graph.checkpoints import checksums
 from langgraph_takeover.graph.checkpoints.checksums import ChainKey, WriteRecorder
-from langgraph_takeover.graph.checkpoints.threaded import ThreadedSaver
+from langgraph_takeover.graph.checkpoints.threaded_saver import ThreadedSaver
 from langgraph_takeover.graph.errors import UnstorableValueError
 from langgraph_takeover.handoff.ledger import FencedError, Lease, Ledger, LedgerUnavailableError
 from langgraph_takeover.handoff.ledger.database import BUSY_S
@@ -224,7 +224,7 @@ def _fetch_scalar(cursor: Any) -> Any:
 def open_saver(ledger: Ledger, lease: Lease | None = None, workers: Workers | None = None) -> Iterator[Saver]:
     """Open a saver in the ledger's database; without a lease it is read-only.
 
-    `workers` has the threads for its asynchronous methods.
+    `workers` provides the threads for its asynchronous methods.
     """
     with _open_saver(ledger, lease) as saver:
         saver.workers = workers or default_workers()

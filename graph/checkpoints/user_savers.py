@@ -159,7 +159,7 @@ class HeldAsyncSaver(_HeldSaver):
 @contextmanager
 def begin_sqlite(saver: Any, lease: Lease) -> Iterator[Any]:
     """Begin a transaction of a `SqliteSaver`; it ends with the saver's own commit."""
-    saver.setup()  # its script would commit
+    saver.setup()  # inside the transaction, its script would commit
     with saver.lock:
         connection = saver.conn
         try:

@@ -42,7 +42,7 @@ def carry_sandbox_state(request: ToolCallRequest, handler: Callable[[ToolCallReq
 async def acarry_sandbox_state(
     request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]
 ) -> Any:
-    """Do what `carry_sandbox_state` does, for async calls.
+    """Like `carry_sandbox_state`, for async calls.
 
     Example:
         >>> from langgraph_takeover.integrations import acarry_sandbox_state

@@ -50,7 +50,7 @@ class CallOrder:
             self._changed.notify_all()
 
     def wait_for(self, state: str, names: list[str]) -> str:
-        """Return the sandbox's state after these calls, which other threads make."""
+        """Return the sandbox's state after these calls, which other threads run."""
         session = self._work.session
         for name in names:
             key = self._work.make_key(state, name)

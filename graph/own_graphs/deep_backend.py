@@ -72,7 +72,7 @@ class SandboxBackend(SandboxBackendProtocol):
 
     @contextmanager
     def use(self, *, changes: bool = False) -> Iterator[Sandbox]:
-        """Yield the sandbox, which one thread uses at a time: of the running call, or in the thread's newest state.
+        """Yield the sandbox of the running call, or else in the thread's newest state. One OS thread uses it at a time.
 
         With `changes`, the caller may change something, which `save` saves.
         """
@@ -103,7 +103,7 @@ class SandboxBackend(SandboxBackendProtocol):
         self._state, self._has_unsaved = state, False
 
     def enter(self, state: str) -> None:
-        """Make the sandbox match a state of the agent. Changes outside its steps remain if they began there."""
+        """Make the sandbox match a state of the agent. Changes outside its steps remain if they started from that state."""
         with self._lock:
             if state != self._state:
                 self.discard()
@@ -166,11 +166,11 @@ class SandboxBackend(SandboxBackendProtocol):
         )
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        """Write files at absolute paths; an error of one does not keep the others."""
+        """Write files at absolute paths; an error of one does not stop the others."""
         return [FileUploadResponse(path=path, error=self._write(path, content)) for path, content in files]
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Read files at absolute paths; an error of one does not keep the others."""
+        """Read files at absolute paths; an error of one does not stop the others."""
         return [self._read(path) for path in paths]
 
     def ls(self, path: str) -> Any:

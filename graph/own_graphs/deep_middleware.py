@@ -43,13 +43,13 @@ class _StoredReply(Frozen):
 class SandboxFilesystemMiddleware(FilesystemMiddleware):
     """deepagents' file and command tools in a thread's sandbox: each call takes effect once.
 
-    It takes the place of deepagents' own `FilesystemMiddleware` in the agent and its general-purpose subagent; add it
+    It replaces deepagents' own `FilesystemMiddleware` in the agent and its general-purpose subagent; add it
     to the `middleware` of each subagent of yours. The state has the channel `sandbox_state`. Compile the agent with
     `checkpointer=work.saver`.
 
     Args:
-        backend: the backend that the agent has too.
-        options: those of deepagents' `FilesystemMiddleware`.
+        backend: the agent's backend.
+        options: the options of deepagents' `FilesystemMiddleware`.
 
     Example:
         >>> from deepagents import create_deep_agent
@@ -79,7 +79,7 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         return "FilesystemMiddleware"
 
     def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """Make the sandbox match the state; save it at the start, and what changed outside the agent."""
+        """Make the sandbox match the state; save the first state, and changes from outside the agent."""
         self._session.stop.require_running()
         before = state.get("sandbox_state")
         if not before:
@@ -114,7 +114,7 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
     ) -> ToolResult:
-        """Make a call of the sandbox's tools once, after those before it in the reply; pass on others."""
+        """Run a call of the sandbox's tools once, after the reply's earlier calls; pass on other calls."""
         if not _is_sandbox_call(request.tool_call):
             return super().wrap_tool_call(request, handler)  # type: ignore[no-any-return]
         return self._call_in_order(
@@ -193,7 +193,7 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
 
 
 async def _run_in_thread(function: Callable[[], ResultT]) -> ResultT:
-    """Run a function in a thread of its own: in the loop's pool, calls that wait could keep out the one they wait for."""
+    """Run a function in a thread of its own: in the loop's pool, waiting calls could block the call they wait for."""
     future: Future[ResultT] = Future()
     context = contextvars.copy_context()
 

@@ -114,7 +114,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         return update
 
     def after_agent(self, state: SandboxAgentState, runtime: Runtime[Any]) -> None:
-        """Remember the last message, by which another agent of the graph notices that the state was lost."""
+        """Remember the last message, by which another agent of the graph detects that the state was lost."""
         self._work.last_messages.add(str(state["messages"][-1].id))
 
     def wrap_tool_call(

@@ -99,7 +99,7 @@ class Run(ThreadGraphs):
         return self._runner.run(self._prepare_start(task_id, prompt))
 
     async def astart(self, task_id: str, prompt: str) -> Outcome:
-        """Like `start`, in an event loop: the model is awaited, and all else is done in the home's threads.
+        """Like `start`, in an event loop, which awaits the model; all other work runs in the home's threads.
 
         If the task is cancelled, the running command and the model call are ended at once; `resume` continues.
 

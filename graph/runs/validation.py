@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from langgraph_takeover.graph.checkpoints.inspection import CheckpointInfo
 from langgraph_takeover.graph.errors import NotWaitingError
 from langgraph_takeover.graph.home import Home
-from langgraph_takeover.graph.outcome import asks_by_tool
+from langgraph_takeover.graph.outcome import waits_for_tool_answer
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.text.redaction import redact
@@ -30,8 +30,8 @@ _EXAMPLE_ANSWER = '{"decision": "approve", "view": "structured"} or {"decision":
 
 def validate_answer(answer: Any, thread: str, state: StateSnapshot, has_answer: bool) -> Any:
     """Return a review, or the answer to a tool, as JSON. Raises NotWaitingError and InputError."""
-    is_question = bool(state.interrupts) and asks_by_tool(cast(AgentState, state.values))
-    # A tool may refuse an answer, which another one then replaces.
+    is_question = bool(state.interrupts) and waits_for_tool_answer(cast(AgentState, state.values))
+    # A second answer to a tool's question is allowed: the tool may have refused the first.
     if has_answer and not is_question:
         raise NotWaitingError(
             f"thread {thread!r} already has an answer "
@@ -53,7 +53,9 @@ def _validate_tool_answer(answer: Any) -> Any:
     except (TypeError, ValueError, RecursionError):
         raise InputError(f"answer: not JSON: {answer!r:.60} (pass text, numbers, lists and dicts)") from None
     if len(text) > _MAX_ANSWER_CHARS:
-        raise InputError(f"answer: {len(text):,} characters of JSON; the limit is {_MAX_ANSWER_CHARS:,}")
+        raise InputError(
+            f"answer: {len(text):,} characters of JSON; the limit is {_MAX_ANSWER_CHARS:,} (shorten it)"
+        )
     return redact(json.loads(text), ())
 
 

@@ -11,7 +11,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, StateSnapshot
 
 from langgraph_takeover.graph.errors import ServedRunError
-from langgraph_takeover.graph.outcome import asks_by_tool
+from langgraph_takeover.graph.outcome import waits_for_tool_answer
 from langgraph_takeover.nodes.agent.edits import align_step_edit
 from langgraph_takeover.nodes.state import AgentState
 
@@ -50,7 +50,7 @@ class GuardedGraph(CompiledStateGraph[AgentState, Any, Any, Any]):
         """Check the answers to a review; a tool checks the answer to its question itself."""
         if config is not None and self.checkpointer:
             state = await self.aget_state(config)
-            if state.interrupts and asks_by_tool(cast(AgentState, state.values)):
+            if state.interrupts and waits_for_tool_answer(cast(AgentState, state.values)):
                 return
         for answer in _answers(resume):
             self.check_answer(answer)

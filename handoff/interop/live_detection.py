@@ -213,7 +213,7 @@ def _list_items(item: Any) -> Sequence[Any]:
         return [item]
     if isinstance(item, Sequence) and not isinstance(item, str | bytes):
         return item
-    raise TraceError(f"{type(item).__name__} is no event, message or list (feed one of them)")
+    raise TraceError(f"{type(item).__name__} is not an event, message or list (feed one of them)")
 
 
 def _is_event(item: Any) -> bool:
@@ -235,7 +235,7 @@ def _flatten(item: Any) -> langchain.RawMessage:
     message = langchain.flatten_message(item)
     if message is None:
         raise TraceError(
-            f"{type(item).__name__} is no message (feed LangChain messages, or dicts with `role` and `content`)"
+            f"{type(item).__name__} is not a message (feed LangChain messages, or dicts with `role` and `content`)"
         )
     return message
 
@@ -245,5 +245,5 @@ def _digest(message: langchain.RawMessage) -> bytes:
     try:
         text = json.dumps({name: message.get(name) for name in _MESSAGE_FIELDS}, sort_keys=True, default=repr)
     except (RecursionError, TypeError, ValueError) as error:
-        raise TraceError(f"a message is not like JSON: {error} (feed complete messages)") from error
+        raise TraceError(f"a message cannot be written as JSON: {error} (feed complete messages)") from error
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -34,7 +34,7 @@ _RENEW = (
 
 
 class HeldLease(Protocol):
-    """What the keeper knows of a lease."""
+    """The fields of a lease that the keeper reads and sets."""
 
     thread: str
     token: int
@@ -48,7 +48,7 @@ class HeldLease(Protocol):
 
 
 class LeaseKeeper:
-    """Keeps the leases of one database while their holders live: a lease that nobody refers to is no longer renewed."""
+    """Keeps the leases of one database while their holders live: an unreferenced lease is no longer renewed."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = weakref.ref(ledger)
@@ -77,7 +77,7 @@ class LeaseKeeper:
             if self._wakeup.wait(min(_POLL_S, shortest / 3)):
                 self._wakeup.clear()  # a new lease may be shorter
                 continue
-            # A database that is briefly away is asked again; the token shows what happened.
+            # Retried, because a database can be away briefly; the token shows whether the lease was lost.
             with suppress(LedgerUnavailableError):
                 self._read_stops()
                 self._renew()

@@ -187,7 +187,7 @@ class HandoffRecord(Frozen):
     """The predecessor's session, if it is an external agent."""
     envelope: Envelope | None = None
     """The source's message in the current handoff, which belongs to the ledger and is never saved with the record. Without
-    a handoff: what the agent wrote when it asked for a successor."""
+    a handoff: the text with which the agent requested a successor."""
     digest: str = Field(default="")
 
     @model_validator(mode="after")

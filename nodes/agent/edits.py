@@ -68,7 +68,9 @@ def _parse_events(values: dict[str, Any], before: AgentState) -> list[Event]:
         return TypeAdapter(list[Event]).validate_python(given)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(f"events.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise InputError(
+            f"events.{'.'.join(map(str, first['loc']))}: {first['msg']} (write whole events)"
+        ) from None
 
 
 def _parse_messages(value: Any) -> list[BaseMessage]:

@@ -81,8 +81,8 @@ class Settings(BaseModel, AgentOptions):
     prices: Prices | None = None
     """Prices of the model, from which costs are computed."""
     parallel_tool_calls: bool = True
-    """Run several native tool calls of one reply, in order. False: one call per reply; a provider that knows
-    the option of that name is told."""
+    """Run several native tool calls of one reply, in order. False: one call per reply; the option is also
+    passed to a client that supports it."""
     model_timeout_s: float = Field(default=600.0, gt=0)
     """Time limit of one model call, including its retries."""
     model_tries: int = Field(default=3, ge=1)

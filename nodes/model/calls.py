@@ -123,7 +123,7 @@ class ModelCall(NamedTuple):
             return describe(retrying(lambda: self._attempt(deadline).ask()))
 
     async def aask(self, run_blocking: RunBlocking) -> AIMessage:
-        """Like `ask`, awaited; replies are checked by `run_blocking`."""
+        """Like `ask`, awaited; `run_blocking` runs the checks of replies."""
         deadline = time.monotonic() + self.timeout_s
         retrying = AsyncRetrying(sleep=self.cancellation.asleep, **self._retry_policy())
 

@@ -46,7 +46,7 @@ def withhold_damaged(reply: AIMessage, cleaned: dict[str, Any]) -> dict[str, Any
 
 
 def describe_damage(reply: AIMessage) -> str:
-    """Return what the model is told of a reply whose reasoning was withheld; empty for any other reply."""
+    """Return the correction for a reply whose reasoning was withheld; empty for any other reply."""
     return _DAMAGED if reply.response_metadata.get(_WITHHELD) else ""
 
 

@@ -107,7 +107,7 @@ def list_injected_parameters(tool: BaseTool) -> tuple[InjectedParameter, ...]:
 
 
 def find_state_problem(tool: BaseTool, fields: Container[str]) -> str:
-    """Return which of the state's fields a tool needs in vain, in one line; empty if it has all."""
+    """Return which field a tool needs and the state lacks, with the cure, in one line; empty if none."""
     for name, kind, field, is_required in list_injected_parameters(tool):
         if kind == "state" and field is not None and is_required and field not in fields:
             return (
@@ -118,7 +118,7 @@ def find_state_problem(tool: BaseTool, fields: Container[str]) -> str:
 
 
 def find_tool_problem(tool: BaseTool) -> str:
-    """Return why a tool cannot be used, with the cure, in one line; empty if nothing is known."""
+    """Return why a tool cannot be used, with the cure, in one line; empty if no problem is known."""
     for parameter in list_injected_parameters(tool):
         where = f"tool {tool.name!r}: parameter {parameter.name!r}"
         if parameter.kind == "store":

@@ -1,4 +1,4 @@
-"""What an action changed in files, as a unified diff for a person."""
+"""Unified diffs, for a person, of the files that an action changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads in which runs of an event loop do what would block it."""
+"""Threads for the blocking work of runs in an event loop."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class ToolInvocation(NamedTuple):
 
 
 def run_tool(tool: BaseTool, arguments: Mapping[str, Any], call: ToolInvocation) -> Observation:
-    """Call a tool; the model sees wrong arguments and refusals, the program its bugs.
+    """Call a tool; the model sees wrong arguments and refusals, the caller sees bugs.
 
     Raises SettingsError for a result that a run cannot use, InputError for an answer that an `interrupt` refuses, and
     GraphInterrupt if the tool asks a question.
@@ -112,7 +112,7 @@ def _build_values(
         elif kind == "call_id":
             values[name] = call.call_id
         elif kind == "runtime":
-            from langgraph.prebuilt import ToolRuntime  # takes half a second
+            from langgraph.prebuilt import ToolRuntime  # the import takes half a second
 
             values[name] = ToolRuntime(
                 state=_copy_state(call.state),
@@ -170,7 +170,7 @@ def _observe(tool: BaseTool, result: Any) -> Observation:
 
 
 def _make_artifact(artifact: Any) -> Any:
-    """Return an artifact as JSON; None if it is none, or too large."""
+    """Return an artifact as JSON; None if it is not JSON, or too large."""
     try:
         text = json.dumps(artifact, ensure_ascii=False, allow_nan=False)
         return make_storable(json.loads(text)) if len(text) <= MAX_ARTIFACT_CHARS else None

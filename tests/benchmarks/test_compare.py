@@ -86,7 +86,7 @@ def test_a_lost_command_and_a_repeated_one_are_seen() -> None:
     )
     cells = describe("kill", Observation((before, repeated), True))
     assert cells["Interrupted command: begun, ended (1, 1 is right)"] == "2, 2"
-    assert cells["Model replies that were asked for again"] == "1"
+    assert cells["Model replies requested again"] == "1"
     assert cells["Results of the 3 earlier steps in the first prompt"] == "3 of 3"
     assert (cells["Directory kept"], cells["Shell variable kept"], cells["The agent finishes"]) == (
         "no",
@@ -103,7 +103,7 @@ def test_a_lost_command_and_a_repeated_one_are_seen() -> None:
     cells = describe("kill", Observation((before, restarted), False))
     assert cells["Interrupted command: begun, ended (1, 1 is right)"] == "0, 0"
     assert cells["Effect of the first step (1 is right)"] == "2"
-    assert cells["Model replies that were asked for again"] == "4"
+    assert cells["Model replies requested again"] == "4"
     assert cells["Results of the 3 earlier steps in the first prompt"] == "0 of 3"
     assert (cells["Edit kept"], cells["Directory kept"], cells["The agent finishes"]) == ("no", "yes", "no")
 
@@ -146,7 +146,7 @@ def test_the_files_of_a_fork_and_an_early_command_are_seen() -> None:
     )
     cells = describe("approval", Observation((early, approve), False))
     assert cells["Risky command executed before the approval"] == "1"
-    assert cells["Risky command executed after it (1 is right)"] == "2"
+    assert cells["Risky command executed after the approval (1 is right)"] == "2"
     assert cells["First process"] == "killed at its prompt"
 
 

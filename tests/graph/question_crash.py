@@ -1,4 +1,4 @@
-"""One process of a run whose tool asks a question; it kills itself where it is told to.
+"""One process of a run whose tool asks a question; it kills itself at the point KILL.
 
 Usage: question_crash.py HOME REPOSITORY start|answer|resume [KILL]; KILL: asked, answered
 """

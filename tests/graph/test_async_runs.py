@@ -23,7 +23,7 @@ from .conftest import DONE, EDIT, NOTE, PROMPT, SHOW, RunHarness, Scripted, get_
 NOTES = [NOTE.format(number) for number in (1, 2, 3)]
 
 
-class Awaited(Scripted):
+class AwaitOnlyModel(Scripted):
     """A scripted model that can only be awaited."""
 
     begun: list[int] = Field(default_factory=list)
@@ -42,7 +42,7 @@ class Awaited(Scripted):
         return super()._generate(messages)
 
 
-class Together(Awaited):
+class BarrierModel(AwaitOnlyModel):
     """A model that replies when as many calls wait as there are runs."""
 
     barrier: Any
@@ -52,7 +52,7 @@ class Together(Awaited):
         return await super()._agenerate(messages)
 
 
-class Waiting(Scripted):
+class BlockingModel(Scripted):
     """A synchronous model that waits for the event loop."""
 
     may_reply: threading.Event
@@ -62,7 +62,7 @@ class Waiting(Scripted):
         return super()._generate(messages)
 
 
-def awaited_model(*replies: Any, kind: type[Scripted] = Awaited, **settings: Any) -> Any:
+def awaited_model(*replies: Any, kind: type[Scripted] = AwaitOnlyModel, **settings: Any) -> Any:
     model = kind(replies=list(replies), seen=[], tools=[], **settings)
     model.delay_s = 0.0
     return model
@@ -121,7 +121,7 @@ def test_a_blocking_function_awaits_its_models(bench: RunHarness) -> None:
 def test_a_synchronous_model_does_not_block_the_loop(bench: RunHarness) -> None:
     async def work() -> Outcome:
         may_reply = threading.Event()
-        model = awaited_model(NOTES[0], DONE, kind=Waiting, may_reply=may_reply)
+        model = awaited_model(NOTES[0], DONE, kind=BlockingModel, may_reply=may_reply)
         task = asyncio.create_task(start_run(bench, model))
         await asyncio.sleep(0.1)
         may_reply.set()
@@ -133,7 +133,7 @@ def test_a_synchronous_model_does_not_block_the_loop(bench: RunHarness) -> None:
 def test_runs_share_the_threads_of_their_home(bench: RunHarness, tmp_path: Path) -> None:
     async def work() -> int:
         before = threading.active_count()
-        model = awaited_model(NOTES[0], SHOW, DONE, kind=Together, barrier=asyncio.Barrier(20))
+        model = awaited_model(NOTES[0], SHOW, DONE, kind=BarrierModel, barrier=asyncio.Barrier(20))
         async with open_home(tmp_path / "small", workers=2) as home:
 
             async def run_one(number: int) -> Outcome:

@@ -67,7 +67,7 @@ class Cancellation:
                 self._waiting.discard(outcome)
 
     def sleep(self, seconds: float) -> None:
-        """Sleep until the calls are cancelled, at most that long."""
+        """Sleep for this time, or until the calls are cancelled."""
         self._cancelled.wait(seconds)
 
     async def asleep(self, seconds: float) -> None:

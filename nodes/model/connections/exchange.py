@@ -81,7 +81,7 @@ class Exchange:
         return value
 
     def ask(self, model: Runnable[Any, Any], messages: list[Any]) -> Any:
-        """Return the model's reply, raise what the client raises, or what `run` raises.
+        """Return the model's reply. Raises what the client and `run` raise.
 
         In a thread that works for an event loop, an asynchronous client is awaited in that loop.
         """

@@ -54,7 +54,7 @@ class ReplyMeter:
         self._last = b""
 
     def require_known_encoding(self) -> None:
-        """Raises httpx2.DecodingError."""
+        """Refuse a response in an unknown content encoding. Raises httpx2.DecodingError."""
         if self._response.headers.get("content-encoding", "identity").strip().lower() not in ENCODINGS:
             self._refuse(f"its content is compressed in another way than {' or '.join(ENCODINGS[1:])}")
 

@@ -27,7 +27,7 @@ THREAD: RunnableConfig = {"configurable": {"thread_id": "thread", "checkpoint_ns
 BASIC = {"put", "put_writes", "get_tuple", "list", "delete_thread"}
 
 
-class Everywhere(BaseCheckpointSaver[str]):
+class AnyThreadSaver(BaseCheckpointSaver[str]):
     """A saver for any thread: each thread is written by the fenced saver of its own lease, as in its own run."""
 
     def __init__(self, ledger: Ledger, stack: ExitStack) -> None:
@@ -82,9 +82,9 @@ def test_the_savers_pass_the_conformance_suite(ledger: Ledger) -> None:
     conformance = importlib.import_module("langgraph.checkpoint.conformance")
 
     @conformance.checkpointer_test(name="fenced")  # type: ignore[untyped-decorator]
-    async def open_fenced() -> AsyncIterator[Everywhere]:
+    async def open_fenced() -> AsyncIterator[AnyThreadSaver]:
         with ExitStack() as stack:
-            yield Everywhere(ledger, stack)
+            yield AnyThreadSaver(ledger, stack)
 
     report = asyncio.run(conformance.validate(open_fenced, capabilities=BASIC))
     failed = {name: result.failures for name, result in report.results.items() if result.failures}

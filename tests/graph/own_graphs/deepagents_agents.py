@@ -103,7 +103,7 @@ def test_an_interrupted_call_is_undone_and_repeated(
     assert results(end)[2].split("\n")[:4] == ["0", "1", "2", "1"]
 
 
-class _ByTask(Scripted):
+class _TaskModel(Scripted):
     """Replies by the task: each agent sees its own first message."""
 
     scripts: dict[str, list[Any]]
@@ -124,7 +124,7 @@ def test_subagents_share_the_sandbox_in_order(bench: RunHarness, is_async: bool,
         "first": [execute("sleep 0.3; echo first >> log", text="a"), "First done."],
         "second": [execute("echo second >> log", text="b"), "Second done."],
     }
-    model = _ByTask(replies=[], seen=[], tools=[], scripts=scripts)
+    model = _TaskModel(replies=[], seen=[], tools=[], scripts=scripts)
     with hold(bench) as work:
         backend = SandboxBackend(work)
         middleware = [SandboxFilesystemMiddleware(backend)]

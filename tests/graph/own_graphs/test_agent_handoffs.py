@@ -61,15 +61,15 @@ def script(*, bob: str = BOB) -> Scripted:
     return scripted_model(shell(ALICE, text="1"), reply(to_bob(), text="2"), shell(bob, text="3"), "Done.")
 
 
-class _InOrder(Scripted):
+class _SequenceModel(Scripted):
     """A model that sends its replies in order, whatever the messages are."""
 
     def _generate(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
         return super()._generate([AIMessage("sent")] * len(self.seen), *args, **kwargs)
 
 
-def in_order(*replies: Any) -> Scripted:
-    return _InOrder(replies=[*replies], seen=[], tools=[])
+def build_sequence_model(*replies: Any) -> Scripted:
+    return _SequenceModel(replies=[*replies], seen=[], tools=[])
 
 
 def build_swarm(
@@ -84,7 +84,7 @@ def build_swarm(
     )
 
 
-def shown(state: dict[str, Any]) -> list[str]:
+def read_output(state: dict[str, Any]) -> list[str]:
     """The lines that the last command printed."""
     return results(state)[-1].split()[3:]
 
@@ -94,19 +94,19 @@ def test_a_handoff_takes_the_sandbox_along(bench: RunHarness, is_async: bool) ->
     with hold(bench) as work:
         team = build_swarm(work, script())
         end = asyncio.run(team.ainvoke(QUESTION, CONFIG)) if is_async else team.invoke(QUESTION, CONFIG)
-        assert (end["active_agent"], shown(end)) == ("bob", BOTH)
+        assert (end["active_agent"], read_output(end)) == ("bob", BOTH)
         assert work.enter(end["sandbox_state"]).read_file("pkg/log") == b"alice\nbob\n"
     with hold(bench) as work:  # the next turn, in another process
         again = scripted_model(*["x"] * 4, shell("cat log", text="5"), "Done.")
         end = build_swarm(work, again).invoke({"messages": [("user", "Show the log.")]}, CONFIG)
-        assert shown(end) == ["alice", "bob"]
+        assert read_output(end) == ["alice", "bob"]
 
 
 def test_a_handoff_waits_for_the_calls_before_it(bench: RunHarness) -> None:
     slow = ("shell", {"command": f"sleep 0.5; {ALICE}"})
     model = scripted_model(reply(slow, to_bob(), text="1"), shell(BOB, text="2"), "Done.")
     with hold(bench) as work:
-        assert shown(build_swarm(work, model).invoke(QUESTION, CONFIG)) == BOTH
+        assert read_output(build_swarm(work, model).invoke(QUESTION, CONFIG)) == BOTH
 
 
 @pytest.mark.slow
@@ -114,9 +114,11 @@ def test_handoffs_under_a_view_take_the_sandbox_along(bench: RunHarness) -> None
     def handoff(agent_name: str) -> Any:
         return views.create_handoff_tool(agent_name=agent_name, view="trace")
 
-    model = in_order(shell(ALICE, text="1"), reply(to_bob(), text="2"), shell(BOB, text="3"), "Done.")
+    model = build_sequence_model(
+        shell(ALICE, text="1"), reply(to_bob(), text="2"), shell(BOB, text="3"), "Done."
+    )
     with hold(bench) as work:
-        assert shown(build_swarm(work, model, handoff=handoff).invoke(QUESTION, CONFIG)) == BOTH
+        assert read_output(build_swarm(work, model, handoff=handoff).invoke(QUESTION, CONFIG)) == BOTH
 
 
 def test_a_swarm_without_the_channel_is_refused(bench: RunHarness) -> None:
@@ -160,7 +162,7 @@ def test_a_kill_in_the_second_agent(bench: RunHarness) -> None:
     with hold(bench) as work:
         model = script()
         end = build_swarm(work, model).invoke(None, CONFIG)
-        assert shown(end) == BOTH
+        assert read_output(end) == BOTH
         assert len(model.seen) == 1, "the replies before the kill are not asked for again"
 
 
@@ -184,14 +186,14 @@ def test_forks_have_their_own_sandbox(bench: RunHarness) -> None:
         first = team.invoke(QUESTION, CONFIG)
         after_alice = next(each for each in team.get_state_history(CONFIG) if each.next == ("bob",))
         again = team.invoke(None, after_alice.config)
-        assert shown(again) == BOTH
+        assert read_output(again) == BOTH
         other = build_swarm(work, script(bob=BOB.replace("bob", "carol")))
         forked = other.invoke({"messages": [("user", "Call yourself Carol.")]}, after_alice.config)
-        assert shown(forked) == ["alice", "carol", "kept", "pkg"]
+        assert read_output(forked) == ["alice", "carol", "kept", "pkg"]
         edited = team.update_state(after_alice.config, {"messages": [("user", "Again.")]}, as_node=START)
-        assert shown(team.invoke(None, edited)) == BOTH
+        assert read_output(team.invoke(None, edited)) == BOTH
         start = next(each for each in team.get_state_history(CONFIG) if each.next == ("alice",))
-        assert shown(team.invoke(None, start.config)) == BOTH
+        assert read_output(team.invoke(None, start.config)) == BOTH
         for end, log in ((first, b"alice\nbob\n"), (forked, b"alice\ncarol\n")):
             assert work.enter(end["sandbox_state"]).read_file("pkg/log") == log
     assert {each.is_restorable for each in bench.home.history("team")} == {True}
@@ -206,11 +208,16 @@ def build_supervisor(
     work: ThreadSandbox, *, boss: tuple[Any, ...] = BOSS, bob: tuple[Any, ...] = BOB_REPLIES, **options: Any
 ) -> Any:
     """A supervisor of Alice and Bob, with the replies that its model and Bob's send next."""
-    models = {"alice": in_order(shell(ALICE, text="a"), "Did it."), "bob": in_order(*bob)}
+    models = {
+        "alice": build_sequence_model(shell(ALICE, text="a"), "Did it."),
+        "bob": build_sequence_model(*bob),
+    }
     agents = [
         create_agent(model, middleware=[SandboxMiddleware(work)], name=name) for name, model in models.items()
     ]
-    return create_supervisor(agents, model=in_order(*boss), **options).compile(checkpointer=work.saver)
+    return create_supervisor(agents, model=build_sequence_model(*boss), **options).compile(
+        checkpointer=work.saver
+    )
 
 
 @pytest.mark.parametrize("output_mode", ["last_message", SLOW_FULL_HISTORY])
@@ -265,7 +272,7 @@ def test_agents_of_create_react_agent(bench: RunHarness, is_async: bool) -> None
         team = create_swarm(agents, default_active_agent="alice", state_schema=TeamState)
         graph = team.compile(checkpointer=work.saver)
         end = asyncio.run(graph.ainvoke(QUESTION, CONFIG)) if is_async else graph.invoke(QUESTION, CONFIG)
-        assert shown(end) == BOTH
+        assert read_output(end) == BOTH
 
 
 STATE = {"sandbox_state": "before"}

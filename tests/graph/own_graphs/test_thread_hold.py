@@ -116,7 +116,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("postgres_database"))
 
 
-class Everywhere(BaseCheckpointSaver[Any]):
+class AnyThreadSaver(BaseCheckpointSaver[Any]):
     """A saver for any thread, which it holds from its first write on."""
 
     def __init__(self, saver: Any, stack: AsyncExitStack) -> None:
@@ -156,9 +156,9 @@ def test_held_savers_pass_the_conformance_suite(kind: Kind) -> None:
     conformance = importlib.import_module("langgraph.checkpoint.conformance")
 
     @conformance.checkpointer_test(name="held")  # type: ignore[untyped-decorator]
-    async def open_held() -> AsyncIterator[Everywhere]:
+    async def open_held() -> AsyncIterator[AnyThreadSaver]:
         async with kind.open() as saver, AsyncExitStack() as stack:
-            yield Everywhere(saver, stack)
+            yield AnyThreadSaver(saver, stack)
 
     basic = {"put", "put_writes", "get_tuple", "list", "delete_thread"}
     report = asyncio.run(conformance.validate(open_held, capabilities=basic))
@@ -404,7 +404,7 @@ def test_a_cancelled_write_leaves_no_transaction(kind: Kind) -> None:
     asyncio.run(use())
 
 
-class Mine(SqliteSaver):
+class ReversingSaver(SqliteSaver):
     """A saver of the user's, with a serializer that stores bytes in reverse."""
 
     puts = 0
@@ -424,10 +424,10 @@ class Mine(SqliteSaver):
 
 def test_the_users_serializer_and_class_stay(tmp_path: Path) -> None:
     with SqliteSaver.from_conn_string(str(tmp_path / "chats.sqlite")) as plain:
-        mine = Mine(plain.conn, serde=Mine.Serializer())
+        mine = ReversingSaver(plain.conn, serde=ReversingSaver.Serializer())
         with hold_thread(mine, "job") as held:
             build_graph(held, lambda name: {"last": name}).invoke({}, CONFIG)
-        assert Mine.puts == 5
+        assert ReversingSaver.puts == 5
         assert build_graph(mine, None).get_state(CONFIG).values == {"last": "c"}
         (stored,) = plain.conn.execute("SELECT checkpoint FROM checkpoints LIMIT 1").fetchone()
         assert "channel_versions" in JsonPlusSerializer().loads_typed(("msgpack", stored[::-1]))

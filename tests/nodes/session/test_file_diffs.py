@@ -22,7 +22,7 @@ from ...conftest import skip_missing
 KEY = "sk-abcdefghijklmnop1234567890"
 
 
-class Workbench(NamedTuple):
+class DiffSandbox(NamedTuple):
     """A sandbox with its diffs."""
 
     sandbox: Sandbox
@@ -39,7 +39,7 @@ class Workbench(NamedTuple):
 
 
 @pytest.fixture(params=["process", "host"])
-def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Workbench]:
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DiffSandbox]:
     if request.param == "host" and (reason := host.unavailable_reason()):
         skip_missing(reason)
     base = tmp_path / "base"
@@ -50,10 +50,10 @@ def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Workbench]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "base"]):
         subprocess.run([*git, *command], check=True)
     with start(SandboxSpec(backend=request.param, directory=base, owner="test-diffs")) as sandbox:
-        yield Workbench(sandbox, FileDiffs(), head_commit(sandbox), request.param == "host")
+        yield DiffSandbox(sandbox, FileDiffs(), head_commit(sandbox), request.param == "host")
 
 
-def test_an_edit_starts_from_the_base_commit_and_then_from_the_last_step(bench: Workbench) -> None:
+def test_an_edit_starts_from_the_base_commit_and_then_from_the_last_step(bench: DiffSandbox) -> None:
     assert bench.act("sed -i 's/^20$/twenty/' numbers.txt") == (
         "--- a/numbers.txt\n+++ b/numbers.txt\n@@ -17,7 +17,7 @@\n 17\n 18\n 19\n-20\n+twenty\n 21\n 22\n 23\n"
     )
@@ -63,7 +63,7 @@ def test_an_edit_starts_from_the_base_commit_and_then_from_the_last_step(bench: 
     assert "@@ -1,4 +1,4 @@\n-1\n+one\n 2\n" in second
 
 
-def test_git_applies_the_diff(bench: Workbench, tmp_path: Path) -> None:
+def test_git_applies_the_diff(bench: DiffSandbox, tmp_path: Path) -> None:
     before = bench.sandbox.read_file("numbers.txt")
     command = "sed -i '5d; s/^12$/a\\nb/; $a end' numbers.txt; printf 'no line feed' > new.txt; printf x > empty.txt"
     patch = bench.act(command)
@@ -77,7 +77,7 @@ def test_git_applies_the_diff(bench: Workbench, tmp_path: Path) -> None:
         assert (copy / name).read_bytes() == bench.sandbox.read_file(name)
 
 
-def test_created_deleted_renamed_files_and_permissions(bench: Workbench) -> None:
+def test_created_deleted_renamed_files_and_permissions(bench: DiffSandbox) -> None:
     assert bench.act("echo hi > new.txt") == "--- /dev/null\n+++ b/new.txt\n@@ -0,0 +1,1 @@\n+hi\n"
     assert bench.act("chmod 700 new.txt").startswith("Permissions of new.txt: ")
     assert bench.act("rm new.txt") == "--- a/new.txt\n+++ /dev/null\n@@ -1,1 +0,0 @@\n-hi\n"
@@ -85,13 +85,13 @@ def test_created_deleted_renamed_files_and_permissions(bench: Workbench) -> None
     assert bench.act("true") == ""
 
 
-def test_a_file_outside_the_repository(bench: Workbench) -> None:
+def test_a_file_outside_the_repository(bench: DiffSandbox) -> None:
     diff = bench.act('echo a > "${TMPDIR:-/tmp}/outside.txt"')
     assert diff.startswith("--- /dev/null\n+++ /")
     assert diff.endswith("/outside.txt\n@@ -0,0 +1,1 @@\n+a\n")
 
 
-def test_a_change_since_a_snapshot_needs_no_base_commit(bench: Workbench, tmp_path: Path) -> None:
+def test_a_change_since_a_snapshot_needs_no_base_commit(bench: DiffSandbox, tmp_path: Path) -> None:
     """The base commit does not have the file."""
     bench.act("echo draft > notes.txt")
     bench.sandbox.snapshot(tmp_path / "store").result()
@@ -101,7 +101,7 @@ def test_a_change_since_a_snapshot_needs_no_base_commit(bench: Workbench, tmp_pa
     assert diff.endswith(shown)
 
 
-def test_binary_and_large_files_are_named_with_their_sizes(bench: Workbench) -> None:
+def test_binary_and_large_files_are_named_with_their_sizes(bench: DiffSandbox) -> None:
     first = bench.act(f"printf 'a\\0b' > data.bin; head -c {MAX_FILE_BYTES + 1} /dev/zero > large.txt")
     assert "of data.bin: no file before, 3 bytes after\n" in first
     assert f"of large.txt: no file before, {MAX_FILE_BYTES + 1:,} bytes after\n" in first
@@ -112,7 +112,7 @@ def test_binary_and_large_files_are_named_with_their_sizes(bench: Workbench) -> 
     )
 
 
-def test_the_diff_is_bounded_and_every_file_has_its_share(bench: Workbench) -> None:
+def test_the_diff_is_bounded_and_every_file_has_its_share(bench: DiffSandbox) -> None:
     diff = bench.act(
         "seq 1 20000 > a.txt; echo one > b.txt; for n in $(seq 1 40); do echo $n > many$n.txt; done"
     )
@@ -121,7 +121,7 @@ def test_the_diff_is_bounded_and_every_file_has_its_share(bench: Workbench) -> N
     assert diff.endswith("[… 22 more files changed …]\n")
 
 
-def test_secrets_and_control_characters(bench: Workbench) -> None:
+def test_secrets_and_control_characters(bench: DiffSandbox) -> None:
     name = "'new\nline\033[31m.txt'"
     diff = bench.act(
         f"printf 'key = \"{KEY}\"\\n\\033[2J\\342\\200\\256\\n' > config.py; touch {name}; echo > {name}"
@@ -134,7 +134,7 @@ def test_secrets_and_control_characters(bench: Workbench) -> None:
     assert "+++ b/new\\nline\\x1b[31m.txt\n" in diff
 
 
-def test_a_key_of_several_lines_is_redacted(bench: Workbench) -> None:
+def test_a_key_of_several_lines_is_redacted(bench: DiffSandbox) -> None:
     lines = [secrets.token_hex(32) for _ in range(20)]
     block = "\n".join(["-----BEGIN PRIVATE KEY-----", *lines, "-----END PRIVATE KEY-----", ""])
     bench.sandbox.write_file("key.pem", block.encode())
@@ -143,14 +143,14 @@ def test_a_key_of_several_lines_is_redacted(bench: Workbench) -> None:
     assert not any(line in diff for line in lines)
 
 
-def test_a_link_to_a_host_file_is_not_read(bench: Workbench, tmp_path: Path) -> None:
+def test_a_link_to_a_host_file_is_not_read(bench: DiffSandbox, tmp_path: Path) -> None:
     (tmp_path / "host.txt").write_text("of the host\n")
     assert "of the host" not in bench.act(
         f"ln -s {tmp_path / 'host.txt'} link; ln -sf {tmp_path / 'host.txt'} empty.txt"
     )
 
 
-def test_a_lying_repository_cannot_show_another_content(bench: Workbench) -> None:
+def test_a_lying_repository_cannot_show_another_content(bench: DiffSandbox) -> None:
     """The agent replaces the base's object; the digest of the change does not match it."""
     bench.sandbox.run(
         "git replace $(git rev-parse HEAD:numbers.txt) $(echo fake | git hash-object -w --stdin)",
@@ -166,7 +166,7 @@ def test_a_lying_repository_cannot_show_another_content(bench: Workbench) -> Non
     assert diff.endswith(shown)
 
 
-def test_files_of_earlier_steps_are_read_once_after_a_resume(bench: Workbench) -> None:
+def test_files_of_earlier_steps_are_read_once_after_a_resume(bench: DiffSandbox) -> None:
     bench.act("echo draft > notes.txt")
     digest = bench.sandbox.sha256("notes.txt")
     resumed = bench._replace(diffs=FileDiffs())
@@ -174,7 +174,7 @@ def test_files_of_earlier_steps_are_read_once_after_a_resume(bench: Workbench) -
     assert resumed.act("echo final > notes.txt").endswith("-draft\n+final\n")
 
 
-def test_hostile_lines_are_compared_quickly(bench: Workbench) -> None:
+def test_hostile_lines_are_compared_quickly(bench: DiffSandbox) -> None:
     """Comparing them line by line takes more than a minute."""
     bench.act("seq 1 7000 > lines.txt")
     started = time.monotonic()
