@@ -38,6 +38,8 @@ class CallOrder:
     @contextmanager
     def take_turn(self, state: str, earlier: list[str], name: str) -> Iterator[str]:
         """Wait for the earlier calls, and yield the sandbox's state after them. Raises EarlierCallError."""
+        with self._changed:
+            self._failed.discard(name)  # a resume makes a failed call again
         try:
             yield self.wait_for(state, earlier)
         except BaseException:

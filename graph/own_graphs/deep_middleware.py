@@ -117,9 +117,8 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         """Run a call of the sandbox's tools once, after the reply's earlier calls; pass on other calls."""
         if not _is_sandbox_call(request.tool_call):
             return super().wrap_tool_call(request, handler)  # type: ignore[no-any-return]
-        return self._call_in_order(
-            request, lambda each: super(type(self), self).wrap_tool_call(each, handler)
-        )
+        call: Callable[..., ToolResult] = super().wrap_tool_call
+        return self._call_in_order(request, lambda each: call(each, handler))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]

@@ -19,6 +19,7 @@ from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.nodes.session.openable_context import OpenableContext
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE, SnapshotEvery
+from langgraph_takeover.nodes.session.stop_signal import AbortableWork
 from langgraph_takeover.sandbox.interface import (
     FileChange,
     Frozen,
@@ -173,8 +174,8 @@ class ThreadSandbox:
 
     async def run_blocking(self, work: Callable[[], ResultT]) -> ResultT:
         """Return what the work returns in a thread of the home; a cancelled task ends the command that it runs."""
-        stop = self.session.stop
-        return await self.session.workers.run("command", lambda: stop.run_abortable(work), stop.abort)
+        abortable = AbortableWork(self.session.stop, work)
+        return await self.session.workers.run("command", abortable.run, abortable.abort)
 
     def make_key(self, state: str, key: str) -> EffectKey:
         """Return the key of an act in the journal; a fork with another state of the sandbox has another one."""

@@ -23,6 +23,7 @@ from langgraph_takeover.graph.runs.thread_graphs import ThreadGraphs
 from langgraph_takeover.graph.runs.validation import (
     check_takeover,
     check_task,
+    resembles_answers_by_id,
     snapshot_not_found_error,
     validate_answer,
 )
@@ -204,6 +205,8 @@ class Run(ThreadGraphs):
         state = self._graph(kind).get_state(config)
         if answer is not None:
             decision = validate_answer(answer, self.thread, state, has_answer(stored))
+            if resembles_answers_by_id(decision):
+                decision = {state.interrupts[0].id: decision}
             return GraphCall(kind, Command(resume=decision), config, self.context)
         if state.interrupts and checkpoint is None and not has_answer(stored):
             return build_outcome(self.session, cast(AgentState, state.values), state.interrupts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import AgentState, InputError
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
+_INTERRUPT_ID = re.compile("[0-9a-f]{32}")
 _MAX_ANSWER_CHARS = 1_000_000
 _EXAMPLE_ANSWER = '{"decision": "approve", "view": "structured"} or {"decision": "refuse"}'
 
@@ -57,6 +59,11 @@ def _validate_tool_answer(answer: Any) -> Any:
             f"answer: {len(text):,} characters of JSON; the limit is {_MAX_ANSWER_CHARS:,} (shorten it)"
         )
     return redact(json.loads(text), ())
+
+
+def resembles_answers_by_id(answer: Any) -> bool:
+    """Whether LangGraph would take an answer for a mapping from ids of questions to answers."""
+    return isinstance(answer, dict) and all(_INTERRUPT_ID.fullmatch(str(key)) for key in answer)
 
 
 def invalid_answer_error(error: ValidationError, example: str) -> InputError:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Protocol
 
 from sqlalchemy import bindparam, select, update
@@ -15,6 +16,7 @@ from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError
 from langgraph_takeover.handoff.ledger.stops import StopMode
 from langgraph_takeover.handoff.ledger.store import Ledger, leases, stops
 
+_LOGGER = logging.getLogger(__name__)
 _POLL_S = 0.5
 _BATCH = 500
 """Number of threads in one query: databases limit the parameters."""
@@ -53,7 +55,7 @@ class LeaseKeeper:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = weakref.ref(ledger)
         self._leases: weakref.WeakSet[HeldLease] = weakref.WeakSet()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._wakeup = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -61,29 +63,39 @@ class LeaseKeeper:
         with self._lock:
             lease.renews_at = time.monotonic() + lease.ttl_s / 3
             self._leases.add(lease)
-            # A forked process has none of its parent's threads.
-            if self._thread is None or not self._thread.is_alive():
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._keep, name="leases", daemon=True)
                 self._thread.start()
         self._wakeup.set()
 
     def _keep(self) -> None:
+        last = time.monotonic()
         while True:
             with self._lock:
                 shortest = min((lease.ttl_s for lease in self._list_held()), default=None)
                 if shortest is None:
                     self._thread = None
                     return
-            if self._wakeup.wait(min(_POLL_S, shortest / 3)):
+            due = last + min(_POLL_S, shortest / 3)
+            if self._wakeup.wait(max(due - time.monotonic(), 0)):
                 self._wakeup.clear()  # a new lease may be shorter
-                continue
-            # Retried, because a database can be away briefly; the token shows whether the lease was lost.
-            with suppress(LedgerUnavailableError):
-                self._read_stops()
-                self._renew()
+                if time.monotonic() < due:
+                    continue
+            last = time.monotonic()
+            self._poll()
+
+    def _poll(self) -> None:
+        try:
+            self._read_stops()
+            self._renew()
+        except LedgerUnavailableError:
+            pass  # a database can be away briefly; the token shows whether the lease was lost
+        except Exception:  # without this thread every lease would expire
+            _LOGGER.exception("leases were not renewed")
 
     def _list_held(self) -> list[HeldLease]:
-        return [lease for lease in self._leases if not lease.has_ended]
+        with self._lock:
+            return [lease for lease in self._leases if not lease.has_ended]
 
     def _read_stops(self) -> None:
         ledger, held = self._ledger(), {(lease.thread, lease.token): lease for lease in self._list_held()}
@@ -132,6 +144,15 @@ def _split(threads: Sequence[str]) -> Iterator[Sequence[str]]:
 
 _keepers: weakref.WeakKeyDictionary[Ledger, LeaseKeeper] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
+
+
+def _forget_parent() -> None:
+    """Drop what a forked process inherits: its parent's leases, and locks that the parent's threads may hold."""
+    global _keepers, _lock
+    _keepers, _lock = weakref.WeakKeyDictionary(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
 
 
 def find_keeper(ledger: Ledger) -> LeaseKeeper:

@@ -13,7 +13,7 @@ from langgraph.runtime import Runtime, get_runtime
 from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.model.calls import ModelCall
 from langgraph_takeover.nodes.session.session import Session
-from langgraph_takeover.nodes.session.stop_signal import StopSignal
+from langgraph_takeover.nodes.session.stop_signal import AbortableWork, StopSignal
 from langgraph_takeover.nodes.session.workers import Workers, WorkKind, default_workers
 from langgraph_takeover.nodes.state import AgentState
 
@@ -61,7 +61,8 @@ async def arun_node(
     async def proceed(work: Callable[[], _Progress]) -> _Progress:
         if stop is None:
             return await workers.run(kind, work)
-        return await workers.run(kind, lambda: stop.run_abortable(work), stop.abort)
+        abortable = AbortableWork(stop, work)
+        return await workers.run(kind, abortable.run, abortable.abort)
 
     progress = await proceed(lambda: _begin(node, state, runtime))
     while progress.call is not None:

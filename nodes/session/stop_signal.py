@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from langgraph_takeover.handoff.ledger import FencedError, Lease
 from langgraph_takeover.handoff.ledger.stops import RunStoppedError, StopMode
@@ -30,7 +30,8 @@ class StopSignal:
         self._end_work = end_work
         self._is_urgent = threading.Event()
         self._abort_lock = threading.Lock()
-        self._is_working = self._is_aborted = False
+        self._running: set[AbortableWork[Any]] = set()
+        self._is_aborted = False
         lease.on_stop = self._begin
 
     @property
@@ -77,24 +78,25 @@ class StopSignal:
             self._end_work()
             self._is_urgent.clear()
 
-    def run_abortable(self, work: Callable[[], ResultT]) -> ResultT:
-        """Return what the work returns, unless `abort` ends it; the run can continue afterwards."""
+    def begin_work(self, work: AbortableWork[Any]) -> None:
         with self._abort_lock:
-            self._is_working = True
-        try:
-            return work()
-        finally:
-            with self._abort_lock:
-                was_aborted, self._is_working, self._is_aborted = self._is_aborted, False, False
-            if was_aborted:
-                self._end_work()
-                if self.mode != "now":
-                    self._is_urgent.clear()
+            self._running.add(work)
 
-    def abort(self) -> None:
-        """End what `run_abortable` runs, if anything, like an urgent stop: a command's end must not count as its result."""
+    def finish_work(self, work: AbortableWork[Any]) -> None:
+        """Let the run continue when the last work of an aborted one has ended."""
         with self._abort_lock:
-            if self._is_working:
+            self._running.discard(work)
+            if not self._is_aborted or self._running:
+                return
+            self._is_aborted = False
+            self._end_work()
+            if self.mode != "now":
+                self._is_urgent.clear()
+
+    def abort_work(self, work: AbortableWork[Any]) -> None:
+        """End the sandbox of a work that still runs, like an urgent stop: a command's end must not count as its result."""
+        with self._abort_lock:
+            if work in self._running:
                 self._is_aborted = True
                 self._is_urgent.set()
                 self._end_work()
@@ -109,3 +111,26 @@ class StopSignal:
 
     def _error(self) -> RunStoppedError:
         return RunStoppedError(f"thread {self._lease.thread!r}: a stop was requested (resume it)")
+
+
+class AbortableWork(Generic[ResultT]):
+    """Work of a run in another thread, which a cancelled task aborts; the run can continue afterwards.
+
+    Other work of the run that is in the sandbox at the same time ends too.
+    """
+
+    def __init__(self, stop: StopSignal, work: Callable[[], ResultT]) -> None:
+        self._stop = stop
+        self._work = work
+
+    def run(self) -> ResultT:
+        """Return what the work returns, unless it is aborted."""
+        self._stop.begin_work(self)
+        try:
+            return self._work()
+        finally:
+            self._stop.finish_work(self)
+
+    def abort(self) -> None:
+        """End the work if it still runs."""
+        self._stop.abort_work(self)
