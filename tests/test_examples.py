@@ -292,8 +292,9 @@ def test_every_example_is_short_and_prints_its_usage(name: str) -> None:
     assert "def main(" in code
     assert len([line for line in code.splitlines() if line.strip()]) < 45
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    python = find_deepagents_python() if name == "deep_agent.py" else sys.executable
     done = subprocess.run(
-        [sys.executable, ROOT / "examples" / name],
+        [python, ROOT / "examples" / name],
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,

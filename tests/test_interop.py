@@ -33,8 +33,12 @@ with open_home("work") as home:
 
 
 def make_program(text: str) -> str:
-    """The code blocks of a page, with the model of one task and any sandbox."""
-    program = "".join(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    """The code blocks of a page, with the model of one task and any sandbox.
+
+    deepagents has an environment of its own; its block and the one that follows its agent are run as examples.
+    """
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    program = "".join(each for each in blocks if not re.search("deepagents|PointDetector", each))
     return program.replace('"Make the tests pass."', "demo_task.TASK.prompt").replace(
         'backend="host"', "backend=demo_task.default_backend(allow_process=True)"
     )

@@ -353,7 +353,9 @@ def test_invalid_state_updates(bench: RunHarness, values: Any, says: str) -> Non
     with open_run(bench.home, "thread", model=scripted_model(DONE), sandbox=bench.spec) as agent_run:
         with expect_error(InputError, says):
             agent_run.update_state(values)
-        with expect_error(InputError, "^as_node: unknown node 'nowhere' .use begin, think, agent, shell, "):
+        with expect_error(
+            InputError, "^as_node: unknown node 'nowhere' .use begin, think, next_call, agent, "
+        ):
             agent_run.update_state({}, as_node="nowhere")
         with expect_error(SnapshotNotFoundError, "sandbox_state: no snapshot 'gone'"):
             agent_run.update_state({"sandbox_state": "gone"})

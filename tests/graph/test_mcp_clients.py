@@ -42,7 +42,8 @@ CLIENTS = {
         ("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"), "", "mcp__takeover"
     ),
     "claude-code": ClientProgram(
-        ("-p", "--mcp-config", ".mcp.json", "--allowedTools", "mcp__takeover", "--"), "mcp__takeover__"
+        ("-p", "--mcp-config", ".mcp.json", "--allowedTools", "mcp__takeover,Bash(sleep:*)", "--"),
+        "mcp__takeover__",
     ),
 }
 
@@ -66,6 +67,8 @@ def configure_server(agent: str, bench: RunHarness, home: Path, workspace: Path)
 
 
 def script_session(client: ClientProgram, offered: Handoff) -> list[ScriptedReply]:
+    # Claude Code starts its servers in the background, and waits for them no longer than some seconds.
+    pause = NativeCall(name="Bash", arguments={"command": "sleep 15"})
     calls: list[tuple[str, Mapping[str, Any]]] = [
         ("list_records", {}),
         ("show_record", {"record": RECORD}),
@@ -74,6 +77,7 @@ def script_session(client: ClientProgram, offered: Handoff) -> list[ScriptedRepl
         ("complete", {"handoff": offered.id, "message": "It doubles.", "patch": PATCH, "idempotency_key": "c"}),
     ]  # fmt: skip
     return [
+        *([ScriptedReply("", {"pause": pause})] if client.prefix else []),
         *(
             ScriptedReply(
                 "",
@@ -120,7 +124,7 @@ def test_a_real_client_completes_a_handoff(
         assert done.returncode == 0, done.stdout + done.stderr
         results = [
             call.result or "" for call in list_calls(read_messages(adapter.api, model.main_requests[-1].body))
-        ]
+        ][-5:]
     assert f'"handoff": "{offered.id}"' in results[0]
     assert "Continuation state:** changed_not_validated" in results[1]
     assert "sed -i" in results[2]

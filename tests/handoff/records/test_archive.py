@@ -101,7 +101,7 @@ def test_an_image_is_exported_as_an_archive(layer_harness: RunHarness, tmp_path:
         same = {"snapshot": before.snapshot, "digest": before.digest}
         assert found.model_copy(update=same) == before
         assert (imported / found.snapshot.location).is_file()
-        assert "return n * 2" in run_successor(layer_harness, home)["events"][1]["text"]
+        assert "return n * 2" in load_events(run_successor(layer_harness, home))[1].text
 
 
 def run_successor(bench: RunHarness, home: Any) -> Any:
