@@ -196,7 +196,7 @@ class Home:
     def remove_unused_snapshots(self, *, is_exclusive: bool = False) -> int:
         """Remove snapshots that no checkpoint and no record uses; return the number of removed directories.
 
-        With `alone`, no other process works here, so incomplete snapshots are removed too.
+        With `is_exclusive`, no other process works here, so incomplete snapshots are removed too.
         """
         with self.ledger.lock_snapshots():
             used = snapshot_directory_names(snapshots.list_snapshots(self.ledger))

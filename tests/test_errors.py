@@ -15,7 +15,7 @@ from .test_layers import MODULES, PACKAGE, ROOT
 INTERNAL = {
     "AccessError": "graph/studio/access.py",
     "CallCancelledError": "nodes/model/connections/exchange.py",
-    "DeadlineExceededError": "nodes/model/calls.py",
+    "DeadlineExceededError": "nodes/model/connections/exchange.py",
     "EditError": "nodes/tools/editor.py",
     "HttpRefusalError": "nodes/external/bridge.py",
     "HumanLeftError": "graph/delivery/human_handoff.py",

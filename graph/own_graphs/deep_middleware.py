@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Thread
 from typing import Any, TypeVar, get_type_hints
 
 from deepagents.middleware.filesystem import FilesystemMiddleware
@@ -21,12 +20,16 @@ from langgraph_takeover.graph.own_graphs.call_order import CallOrder
 from langgraph_takeover.graph.own_graphs.deep_backend import SandboxBackend
 from langgraph_takeover.graph.own_graphs.thread_sandbox import SandboxState
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect, find_effect
-from langgraph_takeover.sandbox.interface import FileChange, Frozen, Sandbox
+from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.nodes.session.stop_signal import AbortableWork
+from langgraph_takeover.sandbox.backends.pools import run_in_pool
+from langgraph_takeover.sandbox.interface import FileChange, Frozen, Sandbox, SandboxUnavailableError
 
 ToolResult = ToolMessage | Command[Any]
 ResultT = TypeVar("ResultT")
 _READERS = frozenset({"ls", "read_file", "glob", "grep"})
 _WRITERS = frozenset({"write_file", "edit_file", "delete", "execute"})
+_POLL_S = 0.5
 _SUBAGENT = "task"
 """deepagents' tool that runs a subagent; its calls are recorded one by one."""
 
@@ -89,7 +92,7 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         return {"sandbox_state": after} if after != before else None
 
     async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        return await _run_in_thread(lambda: self.before_agent(state, runtime))
+        return await self._run_in_thread(lambda: self.before_agent(state, runtime))
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Save what deepagents writes beside the model call, such as a summarized conversation."""
@@ -102,13 +105,13 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         return _add_state(response, before, self._sandbox_backend.save(before))
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-        before = await _run_in_thread(lambda: self._enter(request))
+        before = await self._run_in_thread(lambda: self._enter(request))
         try:
             response = await super().awrap_model_call(request, handler)
         except BaseException:
-            self._sandbox_backend.discard()
+            await self._run_in_thread(self._sandbox_backend.discard)
             raise
-        after = await _run_in_thread(lambda: self._sandbox_backend.save(before))
+        after = await self._run_in_thread(lambda: self._sandbox_backend.save(before))
         return _add_state(response, before, after)
 
     def wrap_tool_call(
@@ -129,9 +132,38 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         loop = asyncio.get_running_loop()
 
         def call_in_loop(each: ToolCallRequest) -> ToolResult:
-            return asyncio.run_coroutine_threadsafe(call(each, handler), loop).result()
+            return self._wait_for(asyncio.run_coroutine_threadsafe(call(each, handler), loop), loop)
 
-        return await _run_in_thread(lambda: self._call_in_order(request, call_in_loop))
+        return await self._run_in_thread(lambda: self._call_in_order(request, call_in_loop))
+
+    async def _run_in_thread(self, function: Callable[[], ResultT]) -> ResultT:
+        """Run a function in a thread of its own, which a cancelled task aborts.
+
+        In the loop's pool or the home's, waiting calls could block the call that they wait for.
+        """
+        work = AbortableWork(self._session.stop, function)
+        pool = ThreadPoolExecutor(1, thread_name_prefix="deep-agent")
+        try:
+            return await run_in_pool(
+                pool, work.run, end=lambda: Thread(target=work.abort, daemon=True).start()
+            )
+        finally:
+            pool.shutdown(wait=False)
+
+    def _wait_for(self, future: Future[ResultT], loop: asyncio.AbstractEventLoop) -> ResultT:
+        """Return the result of a tool that runs in the event loop, unless the run stops or the loop ends."""
+        while True:
+            try:
+                return future.result(timeout=_POLL_S)
+            except TimeoutError:
+                if future.done():
+                    raise
+            if self._session.stop.is_urgent or loop.is_closed():
+                future.cancel()
+                self._session.stop.require_not_urgent()
+                raise SandboxUnavailableError(
+                    f"thread {self._work.thread!r}: its event loop has ended; resume it"
+                )
 
     def _enter(self, request: Any) -> str:
         self._session.stop.require_running()
@@ -191,21 +223,6 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         return Command(update={**update, "messages": messages, "sandbox_state": after})
 
 
-async def _run_in_thread(function: Callable[[], ResultT]) -> ResultT:
-    """Run a function in a thread of its own: in the loop's pool, waiting calls could block the call they wait for."""
-    future: Future[ResultT] = Future()
-    context = contextvars.copy_context()
-
-    def work() -> None:
-        try:
-            future.set_result(context.run(function))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
-    return await asyncio.wrap_future(future)
-
-
 def _is_sandbox_call(call: ToolCall) -> bool:
     return call["name"] in _READERS or call["name"] in _WRITERS or call["name"] == _SUBAGENT
 
@@ -223,7 +240,8 @@ def _store(thread: str, result: ToolResult, changes: tuple[FileChange, ...]) -> 
     update = {} if isinstance(result, ToolMessage) else dict(result.update or {})
     messages = [result] if isinstance(result, ToolMessage) else update.pop("messages", [])
     try:
-        return _StoredReply(messages=tuple(map(message_to_dict, messages)), update=update, changes=changes)
+        stored = redact([message_to_dict(each) for each in messages])
+        return _StoredReply(messages=tuple(stored), update=redact(update), changes=changes)
     except ValidationError as error:
         raise ActResultError(
             f"thread {thread!r}: a tool's result cannot be stored (return text, numbers, lists or dicts)"

@@ -67,6 +67,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
     Args:
         work: the sandbox, from `open_sandbox`.
         points: the kinds of handoff points at which a record is made.
+        policy: what follows a record: `record` continues, `stop` ends the agent, `review` asks a person.
         model_name: name of the model in the records.
         command_timeout_s: time limit of one command, in seconds.
         observation_chars: maximum length of a result; the middle of a longer one is left out.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
@@ -12,7 +13,7 @@ from contextlib import (
     suppress,
 )
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
@@ -25,6 +26,8 @@ from langgraph_takeover.graph.checkpoints.saver_databases import (
 )
 from langgraph_takeover.graph.errors import UnsupportedSaverError
 from langgraph_takeover.handoff.ledger import Lease, LedgerUnavailableError, acquire, leases
+
+ResultT = TypeVar("ResultT")
 
 
 class _Family(NamedTuple):
@@ -77,9 +80,21 @@ class ThreadHold(
 
     async def __aenter__(self) -> BaseCheckpointSaver[Any]:
         if not self._family.is_async:
-            return await asyncio.to_thread(self.__enter__)
-        lease = await asyncio.to_thread(self._enter, await self._read_url_async())
+            return await self._open(self.__enter__)
+        url = await self._read_url_async()
+        lease = await self._open(lambda: self._enter(url))
         return user_savers.HeldAsyncSaver(self._saver, lease, self._family.begin)
+
+    async def _open(self, work: Callable[[], ResultT]) -> ResultT:
+        """Acquire the lease in a thread; release it if the task is cancelled meanwhile."""
+        opening = asyncio.ensure_future(asyncio.to_thread(work))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(
+                lambda _: threading.Thread(target=self.__exit__, args=(None,) * 3).start()
+            )
+            raise
 
     async def __aexit__(
         self,

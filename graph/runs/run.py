@@ -28,9 +28,9 @@ from langgraph_takeover.graph.runs.validation import (
     validate_answer,
 )
 from langgraph_takeover.handoff.ledger import handoffs
-from langgraph_takeover.handoff.records.record import Review
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.views.names import CONTINUATION, TakeoverView
+from langgraph_takeover.nodes.agent.edits import count_open_calls, restore_texts
 from langgraph_takeover.nodes.agent.think import find_spent_budget
 from langgraph_takeover.nodes.context.progress import ProgressCallback
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
@@ -185,7 +185,7 @@ class Run(ThreadGraphs):
 
     async def aresume(
         self,
-        answer: Review | dict[str, Any] | None = None,
+        answer: Any = None,
         *,
         checkpoint: str | None = None,
         go_back: bool = False,
@@ -193,9 +193,7 @@ class Run(ThreadGraphs):
         """Like `resume`, in an event loop: see `astart`."""
         return await self._run_prepared(lambda: self._prepare_resume(answer, checkpoint, go_back=go_back))
 
-    def _prepare_resume(
-        self, answer: Review | dict[str, Any] | None, checkpoint: str | None, *, go_back: bool
-    ) -> GraphCall | Outcome:
+    def _prepare_resume(self, answer: Any, checkpoint: str | None, *, go_back: bool) -> GraphCall | Outcome:
         """Return the call that continues, or the outcome of a run that has nothing left to do."""
         stored = self._load_checkpoint(checkpoint)
         kind = graph_kind(stored)
@@ -204,7 +202,9 @@ class Run(ThreadGraphs):
         config = self._config_at(checkpoint)
         state = self._graph(kind).get_state(config)
         if answer is not None:
-            decision = validate_answer(answer, self.thread, state, has_answer(stored))
+            decision = validate_answer(
+                answer, self.thread, state, has_answer(stored), find_api_keys(*self.context.models)
+            )
             if resembles_answers_by_id(decision):
                 decision = {state.interrupts[0].id: decision}
             return GraphCall(kind, Command(resume=decision), config, self.context)
@@ -233,17 +233,21 @@ class Run(ThreadGraphs):
         Raises InputError, UnstorableValueError, ThreadNotFoundError, and SnapshotNotFoundError for a sandbox state
         without a snapshot.
         """
-        update = validate_state_update(values)
+        config = self._config_at(checkpoint)
+        graph = self._graph(graph_kind(self._load_checkpoint(checkpoint)))
+        before = cast(AgentState, graph.get_state(config).values)
+        update = validate_state_update(restore_texts(values, before))
+        if self.context.parallel_tool_calls:
+            update = count_open_calls(update)
         if not self.session.can_enter_state(update.get("sandbox_state", BASE_STATE)):
             raise SnapshotNotFoundError(
                 f"thread {self.thread!r}: sandbox_state: no snapshot {update['sandbox_state']!r:.60} "
                 "(home.history(thread) lists the states)"
             )
-        graph = self._graph(graph_kind(self._load_checkpoint(checkpoint)))
         if as_node not in graph.nodes:
             known = ", ".join(list(graph.nodes)[1:])
             raise InputError(f"as_node: unknown node {as_node!r:.60} (use {known})")
-        written = graph.update_state(self._config_at(checkpoint), dict(update), as_node=as_node)
+        written = graph.update_state(config, dict(update), as_node=as_node)
         return str(written["configurable"]["checkpoint_id"])
 
     def sandbox(self, at: AgentState | CheckpointInfo | str | None = None) -> Sandbox:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from langchain_core.tools import BaseTool
@@ -30,8 +30,13 @@ _MAX_ANSWER_CHARS = 1_000_000
 _EXAMPLE_ANSWER = '{"decision": "approve", "view": "structured"} or {"decision": "refuse"}'
 
 
-def validate_answer(answer: Any, thread: str, state: StateSnapshot, has_answer: bool) -> Any:
-    """Return a review, or the answer to a tool, as JSON. Raises NotWaitingError and InputError."""
+def validate_answer(
+    answer: Any, thread: str, state: StateSnapshot, has_answer: bool, keys: Sequence[str]
+) -> Any:
+    """Return a review, or the answer to a tool, as JSON without secrets; `keys` are those of the models.
+
+    Raises NotWaitingError and InputError.
+    """
     is_question = bool(state.interrupts) and waits_for_tool_answer(cast(AgentState, state.values))
     # A second answer to a tool's question is allowed: the tool may have refused the first.
     if has_answer and not is_question:
@@ -42,9 +47,9 @@ def validate_answer(answer: Any, thread: str, state: StateSnapshot, has_answer: 
     if not state.interrupts:
         raise NotWaitingError(f"thread {thread!r} does not wait for an answer (resume without one)")
     if is_question:
-        return _validate_tool_answer(answer)
+        return redact(_validate_tool_answer(answer), keys)
     try:
-        return redact(Review.model_validate(answer).model_dump(mode="json"))
+        return redact(Review.model_validate(answer).model_dump(mode="json"), keys)
     except ValidationError as error:
         raise invalid_answer_error(error, _EXAMPLE_ANSWER) from error
 
@@ -58,7 +63,7 @@ def _validate_tool_answer(answer: Any) -> Any:
         raise InputError(
             f"answer: {len(text):,} characters of JSON; the limit is {_MAX_ANSWER_CHARS:,} (shorten it)"
         )
-    return redact(json.loads(text), ())
+    return json.loads(text)
 
 
 def resembles_answers_by_id(answer: Any) -> bool:

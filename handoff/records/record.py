@@ -261,6 +261,8 @@ def _read_request(record: HandoffRecord) -> Envelope | None:
     action = next((each for each in reversed(record.trace) if each.kind == "action"), None)
     if record.point.kind != "requested" or action is None or action.tool != "handoff":
         return None
+    if record.trace[-1].refused:
+        return None
     message = action.arguments.get("message", "").strip()
     return Envelope(message=message) if message else None
 

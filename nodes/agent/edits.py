@@ -22,7 +22,7 @@ from langgraph_takeover.nodes.model.actions import (
     parse_call,
 )
 from langgraph_takeover.nodes.model.content import drop_calls
-from langgraph_takeover.nodes.open_calls import list_calls
+from langgraph_takeover.nodes.open_calls import count_further_calls, list_calls, list_open_calls
 from langgraph_takeover.nodes.state import AgentState, InputError
 
 _MESSAGE_ADAPTER: TypeAdapter[BaseMessage] = TypeAdapter(AnyMessage)
@@ -47,12 +47,34 @@ def align_step_edit(values: dict[str, Any], before: AgentState) -> dict[str, Any
     if events[-1].kind == "action" and events[-1].tool != UNREADABLE:
         messages = list(values.get("messages", ()))
         reply = messages.pop() if messages and isinstance(messages[-1], AIMessage) else None
+        if reply is None and list_open_calls(before):
+            raise InputError(
+                "events: a further call of a reply cannot be edited by itself (edit the reply, one step earlier)"
+            )
         events[-1], reply = _align_reply(events[-1], reply)
         values = {**values, "messages": [*messages, reply]}
         if (further_calls := len(list_calls(reply)) - 1) > 0:
             values["open_calls"] = further_calls
     update = {**values, "events": [store_event(event) for event in events]}
     return dict(store_texts_once(before, cast(AgentState, update)))
+
+
+def restore_texts(values: Any, before: AgentState) -> Any:
+    """Return the update, in which stored events that name a message have its text. Raises InputError."""
+    events = values.get("events") if isinstance(values, dict) else None
+    if not isinstance(events, list) or not all(isinstance(each, dict) for each in events):
+        return values
+    added = values.get("messages")
+    is_complete = isinstance(added, list) and all(isinstance(each, BaseMessage) for each in added)
+    messages = [*before.get("messages", ()), *(added if is_complete else ())]
+    return {**values, "events": [restore_event_data(each, messages) for each in events]}
+
+
+def count_open_calls(update: AgentState) -> AgentState:
+    """Return the update; if its last message is a reply with several calls, those after the first are to run too."""
+    last = update["messages"][-1] if update.get("messages") else None
+    further_calls = count_further_calls(last) if isinstance(last, AIMessage) else 0
+    return AgentState(**{**update, "open_calls": further_calls}) if further_calls else update
 
 
 def _parse_events(values: dict[str, Any], before: AgentState) -> list[Event]:

@@ -96,7 +96,8 @@ def _run_children(
     results = runner.run(
         assignments,
         find_stop=lambda: (
-            session.stop.mode or ("step" if runtime.drain_requested or session.is_closed else None)
+            ("now" if session.stop.is_urgent else session.stop.mode)
+            or ("step" if runtime.drain_requested or session.is_closed else None)
         ),
         report=lambda event, **fields: node_context.copy().run(
             report_progress, runtime, event, state, **fields

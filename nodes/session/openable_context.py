@@ -38,7 +38,7 @@ class OpenableContext(Generic[ValueT]):
             await self._workers.run("lifecycle", lambda: opened.append(self._manager.__enter__()))
         except asyncio.CancelledError:
             if opened:
-                await self._workers.run("lifecycle", lambda: self._manager.__exit__(None, None, None))
+                await self._close(None, None, None)
             raise
         return opened[0]
 
@@ -48,6 +48,14 @@ class OpenableContext(Generic[ValueT]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
+        return await self._close(error_type, error, traceback)
+
+    async def _close(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
         return await self._workers.run(
-            "lifecycle", lambda: self._manager.__exit__(error_type, error, traceback)
+            "lifecycle", lambda: self._manager.__exit__(error_type, error, traceback), must_run=True
         )

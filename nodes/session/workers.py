@@ -37,13 +37,21 @@ class Workers:
         }
 
     async def run(
-        self, kind: WorkKind, work: Callable[[], ResultT], end: Callable[[], None] | None = None
+        self,
+        kind: WorkKind,
+        work: Callable[[], ResultT],
+        end: Callable[[], None] | None = None,
+        *,
+        must_run: bool = False,
     ) -> ResultT:
-        """Return what the work returns. If the task is cancelled, `end` is called, and the work's end awaited."""
+        """Return what the work returns. If the task is cancelled, `end` is called, and the work's end awaited.
+
+        Work that waits for a thread is given up then, unless it `must_run`.
+        """
         context = contextvars.copy_context()
         context.run(event_loop.set, asyncio.get_running_loop())
         return await run_in_pool(
-            self._pools[kind], work, end=end and partial(self._end, end), context=context
+            self._pools[kind], work, end=end and partial(self._end, end), context=context, must_run=must_run
         )
 
     def _end(self, end: Callable[[], None]) -> None:

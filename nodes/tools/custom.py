@@ -11,11 +11,13 @@ from langgraph.runtime import Runtime
 from pydantic import BaseModel, Field
 
 from langgraph_takeover.handoff.records.record import RecordStore
+from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.views import VIEWS_WITH_RECALL
 from langgraph_takeover.handoff.views.recall import recall_events
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError, get_agent_context
 from langgraph_takeover.nodes.events import clip_text, escape_surrogates, last_action
 from langgraph_takeover.nodes.model.actions import DELEGATE_TOOL, RECALL_TOOL
+from langgraph_takeover.nodes.model.attempts import find_api_keys
 from langgraph_takeover.nodes.open_calls import find_call_id
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState
@@ -98,7 +100,9 @@ def tool(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
 
     try:
         return run_action(state, runtime, call_tool, "nothing" if chosen.name == RECALL_TOOL else "anything")
-    except GraphInterrupt:
+    except GraphInterrupt as error:
+        for question in error.args[0]:
+            question.value = redact(question.value, find_api_keys(*context.models))
         _require_answerable(context, chosen.name, can_undo or is_unchanged)
         if is_unchanged:
             context.session.keep_state(state["sandbox_state"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
+from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Protocol, Self, TypeVar, runtime_checkable
 
@@ -51,6 +51,7 @@ class AsyncSandbox:
         self._is_shared = executor is not None
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="sandbox")
         self._ending: Thread | None = None
+        self._lock = Lock()
 
     @classmethod
     async def start(cls, spec: SandboxSpec, *, executor: Executor | None = None) -> Self:
@@ -124,16 +125,25 @@ class AsyncSandbox:
 
     async def _do(self, work: Callable[[], ResultT]) -> ResultT:
         done: Future[None] = Future()
+        has_begun, is_given_up = Event(), Event()
 
         def work_once() -> ResultT:
-            if self._ending is not None:  # a sandbox that is closed must not run one more command
-                self._ending.join()
-            try:
-                return work()
-            finally:
-                done.set_result(None)
+            # A shared executor has several threads, a sandbox one shell.
+            with self._lock:
+                has_begun.set()
+                if self._ending is not None:  # a sandbox that is closed must not run one more command
+                    self._ending.join()
+                try:
+                    if is_given_up.is_set():
+                        raise CancelledError
+                    return work()
+                finally:
+                    done.set_result(None)
 
         def end() -> None:
+            is_given_up.set()
+            if not has_begun.is_set():  # the command that runs is another call's
+                return
             self._ending = Thread(target=self._end_command, args=(done,), name="end-command", daemon=True)
             self._ending.start()
 

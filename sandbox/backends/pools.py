@@ -20,17 +20,19 @@ async def run_in_pool(
     *,
     end: Callable[[], None] | None = None,
     context: contextvars.Context | None = None,
+    must_run: bool = False,
 ) -> ResultT:
     """Return what the work returns in a thread of the pool. Default context: the caller's.
 
-    If the task is cancelled, `end` is called, which must not block, and the work's end is awaited.
+    If the task is cancelled, `end` is called, which must not block, and the work's end is awaited. Work that waits for a
+    thread is given up then, unless it `must_run`, such as what releases a resource.
     """
     submitted = pool.submit((context or contextvars.copy_context()).run, work)
     waiting = asyncio.wrap_future(submitted)
     try:
         return await asyncio.shield(waiting)
     except asyncio.CancelledError:
-        if not submitted.cancel():
+        if must_run or not submitted.cancel():
             if end is not None:
                 end()
             await _settle(waiting)

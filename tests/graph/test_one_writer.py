@@ -157,6 +157,7 @@ def test_one_of_three_concurrent_resumes_works_and_two_learn_the_holder(writer_b
         assert "+1\n+2\n+3\n" in done["patch"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "where",
     [

@@ -528,6 +528,7 @@ def test_containers_and_images(harness: GcHarness, image: str) -> None:
             sandbox.remove_stale_resources("docker", owner)
 
 
+@pytest.mark.slow
 def test_resources_of_possibly_live_processes_are_kept(
     monkeypatch: pytest.MonkeyPatch, harness: GcHarness
 ) -> None:

@@ -650,6 +650,7 @@ def test_a_team_with_different_prices_has_no_cost(monkeypatch: pytest.MonkeyPatc
         assert graphs.select_model_settings("cheap", other)["prices"] is None
 
 
+@pytest.mark.slow
 def test_a_name_of_the_server_may_contain_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     (task,) = load_tasks(BUNDLED, limit=1)
     name = "openai:m@http://127.0.0.1:1/v1"

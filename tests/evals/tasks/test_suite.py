@@ -144,6 +144,7 @@ def test_metadata(repository: TaskRepository) -> None:
     assert repository.git("rev-parse HEAD").strip() == repository.meta["base_commit"]
 
 
+@pytest.mark.slow
 def test_the_base_commit_passes_its_own_tests(repository: TaskRepository) -> None:
     assert 4 <= len(repository.git("rev-list HEAD").split()) <= 7
     assert (
@@ -164,6 +165,7 @@ def test_repository_is_small_and_self_contained(repository: TaskRepository) -> N
     assert imported <= {*sys.stdlib_module_names, repository.meta["repo"].split("/")[1]}
 
 
+@pytest.mark.slow
 def test_the_gold_patch_resolves(repository: TaskRepository) -> None:
     repository.git(f"apply {shlex.quote(str(repository.directory / 'gold.patch'))}")
     resolved, statuses = repository.grade()
@@ -178,12 +180,14 @@ def test_the_right_variant_is_the_gold_patch(repository: TaskRepository) -> None
     assert tail(repository.suite()).endswith("OK")
 
 
+@pytest.mark.slow
 def test_the_base_does_not_resolve(repository: TaskRepository) -> None:
     resolved, statuses = repository.grade()
     assert not resolved
     assert "FAILED" in statuses.values()
 
 
+@pytest.mark.slow
 def test_the_wrong_fix_does_not_resolve(misleading_repository: TaskRepository) -> None:
     misleading_repository.change("wrong")
     assert not misleading_repository.grade()[0]

@@ -353,6 +353,7 @@ def valid(messages: list[BaseMessage], protocol: str) -> None:
     assert waiting == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize(
     "text",

@@ -100,6 +100,24 @@ def test_within_one_run(bench: RunHarness) -> None:
     assert get_shown_lines(done.state) == ["asked"]
 
 
+def test_an_empty_answer_is_an_answer(bench: RunHarness) -> None:
+    """LangGraph would take it for a mapping of answers by question."""
+    model = scripted_model(textual("ask", question="?"), DONE)
+    assert start(bench, model, ask).question is not None
+    done = bench.resume(model, {}, tools=(ask,))
+    assert [event.text for event in results(done.state, "ask")] == ["They say {}."]
+
+
+def test_secrets_in_questions_and_answers_are_redacted(bench: RunHarness) -> None:
+    key = "sk-" + "a1B2" * 12
+    model = scripted_model(textual("ask", question=key), DONE)
+    asked = start(bench, model, ask)
+    assert asked.question is not None
+    assert key not in str(asked.question)
+    done = bench.resume(model, {"key": key}, tools=(ask,))
+    assert key not in str([event.text for event in results(done.state, "ask")])
+
+
 @tool
 def ask_twice(config: RunnableConfig) -> str:
     """Ask twice."""

@@ -72,6 +72,7 @@ class Foreign:
         self.inner.close()
 
 
+@pytest.mark.slow
 def test_another_kind_of_sandbox_is_closed_instead(spec: SandboxSpec) -> None:
     async def work() -> None:
         started = await AsyncSandbox.start(spec)

@@ -478,6 +478,7 @@ def test_failed_takeovers_and_unknown_points_are_explained(
         assert page.locator(".solved.infrastructure").count() > 0
 
 
+@pytest.mark.slow
 def test_a_page_of_a_small_run_is_small(page_file: Path) -> None:
     assert page_file.stat().st_size < MAX_PAGE_BYTES / 50
 
