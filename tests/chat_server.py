@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -62,9 +62,14 @@ class ChatServer:
         *,
         cached_tokens: int | None = None,
         thought: str = "",
+        tool_calls: Sequence[dict[str, Any]] = (),
     ) -> tuple[int, bytes]:
         """A reply; without `prompt_tokens` it has no usage."""
-        message = {"role": "assistant", "content": text} | ({"reasoning_content": thought} if thought else {})
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if thought:
+            message["reasoning_content"] = thought
+        if tool_calls:
+            message["tool_calls"] = tool_calls
         choice = {"index": 0, "message": message, "finish_reason": finish_reason}
         usage: dict[str, Any] | None = None
         if prompt_tokens is not None:

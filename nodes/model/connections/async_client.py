@@ -16,9 +16,8 @@ from langgraph_takeover.nodes.model.connections.reply_limits import (
     CallState,
     ReplyMeter,
     begin_request,
-    choose_limits,
+    bound_reply,
     create_ssl_context,
-    list_decoded_headers,
     uncount_request,
 )
 
@@ -49,18 +48,9 @@ class AsyncEndpointClient(httpx2.AsyncClient):
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             uncount_request(exchange)
             raise
-        if not response.is_success:
-            uncount_request(exchange)
         # An endpoint could fill the cookie jar call by call.
         self.cookies.clear()
-        meter = ReplyMeter(response, choose_limits(response, stream=stream), exchange)
-        reply = httpx2.Response(
-            response.status_code,
-            headers=list_decoded_headers(response),
-            stream=_BoundedAsyncStream(response, meter),
-            request=request,
-            extensions=response.extensions,
-        )
+        reply = bound_reply(response, exchange, _BoundedAsyncStream, stream=stream)
         if not stream:
             async with contextlib.aclosing(reply):
                 await reply.aread()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -107,11 +107,27 @@ def uncount_request(exchange: CallState | None) -> None:
         exchange.billable_requests -= 1
 
 
-def choose_limits(response: httpx2.Response, *, stream: bool) -> ReplyLimits:
-    return STREAM_LIMITS if stream and response.is_success else WHOLE_REPLY_LIMITS
+def bound_reply(
+    response: httpx2.Response,
+    exchange: CallState | None,
+    bound_stream: Callable[[httpx2.Response, ReplyMeter], httpx2.SyncByteStream | httpx2.AsyncByteStream],
+    *,
+    stream: bool,
+) -> httpx2.Response:
+    """Return the response with its content decompressed and limited."""
+    if not response.is_success:
+        uncount_request(exchange)
+    limits = STREAM_LIMITS if stream and response.is_success else WHOLE_REPLY_LIMITS
+    return httpx2.Response(
+        response.status_code,
+        headers=_list_decoded_headers(response),
+        stream=bound_stream(response, ReplyMeter(response, limits, exchange)),
+        request=response.request,
+        extensions=response.extensions,
+    )
 
 
-def list_decoded_headers(response: httpx2.Response) -> list[tuple[str, str]]:
+def _list_decoded_headers(response: httpx2.Response) -> list[tuple[str, str]]:
     """Return the headers of the decompressed content, without a charset: some codecs of Python take quadratic time."""
     return [
         (name, value.partition(";")[0] if name.lower() == "content-type" else value)
