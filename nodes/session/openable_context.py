@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from langgraph_takeover.nodes.session.workers import Workers
+from langgraph_takeover.sandbox.backends.pools import Opening
 
 ValueT = TypeVar("ValueT")
 
@@ -33,24 +34,15 @@ class OpenableContext(Generic[ValueT]):
         return self._manager.__exit__(error_type, error, traceback)
 
     async def __aenter__(self) -> ValueT:
-        opened: list[ValueT] = []
+        opening = Opening(self._manager.__enter__, lambda _: self._manager.__exit__(None, None, None))
         try:
-            await self._workers.run("lifecycle", lambda: opened.append(self._manager.__enter__()))
+            return await self._workers.run("lifecycle", opening.run)
         except asyncio.CancelledError:
-            if opened:
-                await self._close(None, None, None)
+            if (close := opening.give_up()) is not None:
+                await self._workers.run("lifecycle", close, must_run=True)
             raise
-        return opened[0]
 
     async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        return await self._close(error_type, error, traceback)
-
-    async def _close(
         self,
         error_type: type[BaseException] | None,
         error: BaseException | None,

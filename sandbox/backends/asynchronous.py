@@ -11,7 +11,7 @@ from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Protocol, Self, TypeVar, runtime_checkable
 
-from langgraph_takeover.sandbox.backends.pools import run_in_pool
+from langgraph_takeover.sandbox.backends.pools import Opening, run_in_pool
 from langgraph_takeover.sandbox.interface import ExecResult, FileChange, Sandbox, SandboxSpec, Snapshot
 
 ResultT = TypeVar("ResultT")
@@ -161,15 +161,14 @@ class AsyncSandbox:
 
 async def _open(executor: Executor | None, start: Callable[[], Sandbox]) -> Sandbox:
     """Start a sandbox in a thread; if the task is cancelled meanwhile, close it."""
-    opened: list[Sandbox] = []
+    opening = Opening(start, lambda sandbox: sandbox.close())
     pool = executor or ThreadPoolExecutor(1, thread_name_prefix="start-sandbox")
     try:
-        await run_in_pool(pool, lambda: opened.append(start()))
+        return await run_in_pool(pool, opening.run)
     except asyncio.CancelledError:
-        for sandbox in opened:
-            await run_in_pool(pool, sandbox.close)
+        if (close := opening.give_up()) is not None:
+            await run_in_pool(pool, close, must_run=True)
         raise
     finally:
         if executor is None:
             pool.shutdown(wait=False)
-    return opened[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -84,9 +85,10 @@ class BackendSandbox:
         self._backend = backend
         self.workspace = backend.workspace
         self._shell_init = shell_init
-        self._is_running = self._is_ended = False
+        self._is_running = self._is_ended = self._is_closed = False
+        self._opening = threading.Lock()
         self._snapshot_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
-        self._runtime_shell = RuntimeShell(backend.open_shell)
+        self._runtime_shell = RuntimeShell(self._open_shell)
         self._files = SandboxFiles(self._runtime_shell, self.workspace)
         try:
             self._agent_shell = self._start_agent_shell(shell_state, self.workspace)
@@ -251,7 +253,7 @@ class BackendSandbox:
         if successor is not None and after is not None:
             old = (self._agent_shell, self._runtime_shell)
             self._change_tracker.switch_layers(after)
-            self._runtime_shell = RuntimeShell(self._backend.open_shell)
+            self._runtime_shell = RuntimeShell(self._open_shell)
             self._files.switch_shell(self._runtime_shell)
             self._agent_shell = self._restore_shell(successor, shell_state, self._agent_shell.cwd)
 
@@ -268,6 +270,8 @@ class BackendSandbox:
 
     def close(self) -> None:
         """Wait for the snapshots in progress; each has its own future for the result."""
+        with self._opening:
+            self._is_closed = True
         self._snapshot_executor.shutdown()
         self._agent_shell.close()
         self._runtime_shell.close()
@@ -289,8 +293,15 @@ class BackendSandbox:
         """Start a new shell for the agent, with the old one's state, or at least in its directory."""
         return self._restore_shell(self._prepare_shell(), state, cwd)
 
+    def _open_shell(self) -> Channel:
+        # Another thread may close the sandbox during a command, which then must not start the shell anew.
+        with self._opening:
+            if self._is_closed:
+                raise SandboxUnavailableError("the sandbox is closed")
+            return self._backend.open_shell()
+
     def _prepare_shell(self) -> Shell:
-        shell = Shell(self._backend.open_shell())
+        shell = Shell(self._open_shell())
         shell.prepare(f"{self._shell_init}\n:")
         return shell
 

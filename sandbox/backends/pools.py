@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TypeVar
+from functools import partial
+from typing import Generic, TypeVar
 
 ResultT = TypeVar("ResultT")
 _END_GRACE_S = 30.0
@@ -37,6 +39,31 @@ async def run_in_pool(
                 end()
             await _settle(waiting)
         raise
+
+
+class Opening(Generic[ResultT]):
+    """Something that a thread opens for a task. If the task was cancelled, it is closed, however late it opens."""
+
+    def __init__(self, open_it: Callable[[], ResultT], close: Callable[[ResultT], object]) -> None:
+        self._open, self._close = open_it, close
+        self._opened: list[ResultT] = []
+        self._is_given_up = False
+        self._lock = threading.Lock()
+
+    def run(self) -> ResultT:
+        opened = self._open()
+        with self._lock:
+            self._opened.append(opened)
+            is_given_up = self._is_given_up
+        if is_given_up:
+            self._close(opened)
+        return opened
+
+    def give_up(self) -> Callable[[], object] | None:
+        """Return what closes it, if it is open; otherwise its thread closes it."""
+        with self._lock:
+            self._is_given_up = True
+            return partial(self._close, self._opened[0]) if self._opened else None
 
 
 async def _settle(waiting: asyncio.Future[ResultT]) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import psutil
 import pytest
 
+from langgraph_takeover import sandbox as sandbox_module
 from langgraph_takeover.sandbox import AsyncSandbox, SandboxSpec, SandboxUnavailableError
+from langgraph_takeover.sandbox.backends import pools
 
 _UNIQUE = f"{300 + secrets.randbelow(10**6) / 10**6}"
 """Seconds of a sleep that no other process makes."""
@@ -72,7 +76,6 @@ class Foreign:
         self.inner.close()
 
 
-@pytest.mark.slow
 def test_another_kind_of_sandbox_is_closed_instead(spec: SandboxSpec) -> None:
     async def work() -> None:
         started = await AsyncSandbox.start(spec)
@@ -89,3 +92,32 @@ def test_another_kind_of_sandbox_is_closed_instead(spec: SandboxSpec) -> None:
         await started.close()
 
     asyncio.run(asyncio.wait_for(work(), 45))
+
+
+def test_what_opens_after_its_task_was_cancelled_is_closed(
+    spec: SandboxSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_open, opened = Event(), Event(), list[Any]()
+    start = sandbox_module.start
+
+    def start_late(late: SandboxSpec) -> Any:
+        begun.set()
+        may_open.wait(30)
+        opened.append(start(late))
+        return opened[0]
+
+    async def work() -> None:
+        task = asyncio.create_task(AsyncSandbox.start(spec))
+        await asyncio.to_thread(begun.wait, 30)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    monkeypatch.setattr(sandbox_module, "start", start_late)
+    monkeypatch.setattr(pools, "_END_GRACE_S", 0.05)
+    asyncio.run(work())
+    may_open.set()
+    while not opened or Path(opened[0].workspace).exists():
+        time.sleep(0.02)
+    with pytest.raises(SandboxUnavailableError, match="closed"):
+        opened[0].run("true", timeout_s=20)
