@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from langchain_core.messages import AIMessage, ToolCall
+from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from langgraph_takeover.graph.errors import EarlierCallError
@@ -14,6 +15,7 @@ from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox
 from langgraph_takeover.handoff.ledger import effects
 
 _POLL_S = 0.05
+_REPEATED_ID = "Not run: several calls of this reply have the same id. Send each with an id of its own."
 
 
 class CallOrder:
@@ -24,22 +26,32 @@ class CallOrder:
         self._failed: set[str] = set()
         self._changed = threading.Condition()
 
-    def name_calls(self, request: ToolCallRequest, is_ours: Callable[[ToolCall], bool]) -> list[str]:
-        """Name the sandbox's calls of a reply, up to this one. Providers repeat the ids of calls in other replies."""
-        reply = next(each for each in reversed(request.state["messages"]) if isinstance(each, AIMessage))
-        names = []
-        for number, call in enumerate(reply.tool_calls):
-            if is_ours(call):
-                names.append(f"{reply.id}.{number}")
-            if call["id"] == request.tool_call["id"]:
-                break
-        return names
+    def name_calls(
+        self, request: ToolCallRequest, is_ours: Callable[[ToolCall], bool]
+    ) -> tuple[list[str], str]:
+        """Name the sandbox's earlier calls of a reply, and this call. Providers repeat the ids of calls in other replies."""
+        reply, call_id = _find_reply(request), request.tool_call["id"]
+        numbers = _number_calls(reply)
+        number = numbers.get(call_id, 0)
+        earlier = [
+            f"{reply.id}.{each}"
+            for each in numbers.values()
+            if each < number and is_ours(reply.tool_calls[each])
+        ]
+        with self._changed:
+            self._failed.discard(f"{reply.id}.{number}")  # a resume makes a failed call again
+        return earlier, f"{reply.id}.{number}"
+
+    def refuse_repeated_id(self, request: ToolCallRequest) -> ToolMessage | None:
+        """Return the answer to a call whose id another call of the reply has: nobody can tell which of them it is."""
+        call_id = request.tool_call["id"]
+        if call_id in _number_calls(_find_reply(request)):
+            return None
+        return ToolMessage(_REPEATED_ID, tool_call_id=call_id, name=request.tool_call["name"], status="error")
 
     @contextmanager
     def take_turn(self, state: str, earlier: list[str], name: str) -> Iterator[str]:
         """Wait for the earlier calls, and yield the sandbox's state after them. Raises EarlierCallError."""
-        with self._changed:
-            self._failed.discard(name)  # a resume makes a failed call again
         try:
             yield self.wait_for(state, earlier)
         except BaseException:
@@ -48,7 +60,6 @@ class CallOrder:
                 self._changed.notify_all()
             raise
         with self._changed:
-            self._failed.discard(name)
             self._changed.notify_all()
 
     def wait_for(self, state: str, names: list[str]) -> str:
@@ -69,3 +80,13 @@ class CallOrder:
                     self._changed.wait(_POLL_S)
             state = found.state_after
         return state
+
+
+def _find_reply(request: ToolCallRequest) -> AIMessage:
+    return next(each for each in reversed(request.state["messages"]) if isinstance(each, AIMessage))
+
+
+def _number_calls(reply: AIMessage) -> dict[str | None, int]:
+    """Return the places of the reply's calls by their ids, without ids that several of them have."""
+    ids = Counter(call["id"] for call in reply.tool_calls)
+    return {call["id"]: number for number, call in enumerate(reply.tool_calls) if ids[call["id"]] == 1}

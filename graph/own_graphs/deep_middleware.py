@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Thread
+from concurrent.futures import Future
 from typing import Any, TypeVar, get_type_hints
 
 from deepagents.middleware.filesystem import FilesystemMiddleware
@@ -21,8 +20,6 @@ from langgraph_takeover.graph.own_graphs.deep_backend import SandboxBackend
 from langgraph_takeover.graph.own_graphs.thread_sandbox import SandboxState
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect, find_effect
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.nodes.session.stop_signal import AbortableWork
-from langgraph_takeover.sandbox.backends.pools import run_in_pool
 from langgraph_takeover.sandbox.interface import FileChange, Frozen, Sandbox, SandboxUnavailableError
 
 ToolResult = ToolMessage | Command[Any]
@@ -92,7 +89,7 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         return {"sandbox_state": after} if after != before else None
 
     async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        return await self._run_in_thread(lambda: self.before_agent(state, runtime))
+        return await self._work.run_in_own_thread(lambda: self.before_agent(state, runtime))
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Save what deepagents writes beside the model call, such as a summarized conversation."""
@@ -105,13 +102,13 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         return _add_state(response, before, self._sandbox_backend.save(before))
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-        before = await self._run_in_thread(lambda: self._enter(request))
+        before = await self._work.run_in_own_thread(lambda: self._enter(request))
         try:
             response = await super().awrap_model_call(request, handler)
         except BaseException:
-            await self._run_in_thread(self._sandbox_backend.discard)
+            await self._work.run_in_own_thread(self._sandbox_backend.discard)
             raise
-        after = await self._run_in_thread(lambda: self._sandbox_backend.save(before))
+        after = await self._work.run_in_own_thread(lambda: self._sandbox_backend.save(before))
         return _add_state(response, before, after)
 
     def wrap_tool_call(
@@ -134,21 +131,7 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         def call_in_loop(each: ToolCallRequest) -> ToolResult:
             return self._wait_for(asyncio.run_coroutine_threadsafe(call(each, handler), loop), loop)
 
-        return await self._run_in_thread(lambda: self._call_in_order(request, call_in_loop))
-
-    async def _run_in_thread(self, function: Callable[[], ResultT]) -> ResultT:
-        """Run a function in a thread of its own, which a cancelled task aborts.
-
-        In the loop's pool or the home's, waiting calls could block the call that they wait for.
-        """
-        work = AbortableWork(self._session.stop, function)
-        pool = ThreadPoolExecutor(1, thread_name_prefix="deep-agent")
-        try:
-            return await run_in_pool(
-                pool, work.run, end=lambda: Thread(target=work.abort, daemon=True).start()
-            )
-        finally:
-            pool.shutdown(wait=False)
+        return await self._work.run_in_own_thread(lambda: self._call_in_order(request, call_in_loop))
 
     def _wait_for(self, future: Future[ResultT], loop: asyncio.AbstractEventLoop) -> ResultT:
         """Return the result of a tool that runs in the event loop, unless the run stops or the loop ends."""
@@ -174,7 +157,9 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
     def _call_in_order(
         self, request: ToolCallRequest, call: Callable[[ToolCallRequest], ToolResult]
     ) -> ToolResult:
-        *earlier, name = self._order.name_calls(request, _is_sandbox_call)
+        if (refusal := self._order.refuse_repeated_id(request)) is not None:
+            return refusal
+        earlier, name = self._order.name_calls(request, _is_sandbox_call)
         with self._order.take_turn(request.state["sandbox_state"], earlier, name) as before:
             request = request.override(state={**request.state, "sandbox_state": before})
             if request.tool_call["name"] == _SUBAGENT:

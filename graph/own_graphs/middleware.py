@@ -132,6 +132,10 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         if request.tool_call["name"] not in self._names:
             result = await handler(request)
             return await self._work.run_blocking(lambda: self._pass_on_state(request, result))
+        earlier, _ = self._order.name_calls(request, self._is_sandbox_call)
+        if earlier:
+            state = request.state.get("sandbox_state", "")
+            await self._work.run_in_own_thread(lambda: self._order.wait_for(state, earlier))
         return await self._work.run_blocking(lambda: self._call_once(request))
 
     @hook_config(can_jump_to=["end"])
@@ -158,10 +162,12 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         return update
 
     def _call_once(self, request: ToolCallRequest) -> ToolResult:
+        if (refusal := self._order.refuse_repeated_id(request)) is not None:
+            return refusal
         action = _parse_call(request.tool_call)
         if isinstance(action, UnreadableReply):
             return ToolMessage(action.correction, tool_call_id=request.tool_call["id"], status="error")
-        *earlier, name = self._order.name_calls(request, self._is_sandbox_call)
+        earlier, name = self._order.name_calls(request, self._is_sandbox_call)
         with self._order.take_turn(request.state.get("sandbox_state", ""), earlier, name) as before:
             observation, after = self._session.run_once(
                 self._work.make_key(before, name),
@@ -178,8 +184,8 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         """Give the state after the earlier calls of the reply to the agent that another tool hands over to."""
         if not is_handoff(result):
             return result
-        names = self._order.name_calls(request, self._is_sandbox_call)
-        state = self._order.wait_for(request.state.get("sandbox_state", ""), names)
+        earlier, _ = self._order.name_calls(request, self._is_sandbox_call)
+        state = self._order.wait_for(request.state.get("sandbox_state", ""), earlier)
         return cast(ToolResult, pass_on_state(result, request.state, state))
 
     def _is_sandbox_call(self, call: ToolCall) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -20,6 +22,7 @@ from langgraph_takeover.nodes.session.openable_context import OpenableContext
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE, SnapshotEvery
 from langgraph_takeover.nodes.session.stop_signal import AbortableWork
+from langgraph_takeover.sandbox.backends.pools import run_in_pool
 from langgraph_takeover.sandbox.interface import (
     FileChange,
     Frozen,
@@ -176,6 +179,17 @@ class ThreadSandbox:
         """Return what the work returns in a thread of the home; a cancelled task ends the command that it runs."""
         abortable = AbortableWork(self.session.stop, work)
         return await self.session.workers.run("command", abortable.run, abortable.abort)
+
+    async def run_in_own_thread(self, work: Callable[[], ResultT]) -> ResultT:
+        """Like `run_blocking`, in a new thread: in the home's, calls that wait could block the call that they wait for."""
+        abortable = AbortableWork(self.session.stop, work)
+        pool = ThreadPoolExecutor(1, thread_name_prefix="own-graph")
+        try:
+            return await run_in_pool(
+                pool, abortable.run, end=lambda: Thread(target=abortable.abort, daemon=True).start()
+            )
+        finally:
+            pool.shutdown(wait=False)
 
     def make_key(self, state: str, key: str) -> EffectKey:
         """Return the key of an act in the journal; a fork with another state of the sandbox has another one."""

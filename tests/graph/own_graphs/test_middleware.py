@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
+from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 
+from langgraph_takeover import open_home
 from langgraph_takeover.errors import EarlierCallError, RecordError
 from langgraph_takeover.integrations import ThreadSandbox, open_sandbox
 from langgraph_takeover.middleware import SandboxMiddleware, receive_record
@@ -66,7 +70,7 @@ def test_the_agent_has_a_shell_and_an_editor(bench: RunHarness) -> None:
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_calls_of_one_reply_are_made_in_order(bench: RunHarness, is_async: bool) -> None:
-    commands = [f"sleep 0.{9 - n}; echo {n} >> log; cat log" for n in range(5)]
+    commands = [f"sleep 0.{4 - n}; echo {n} >> log; cat log" for n in range(5)]
     mixed = reply(*(("shell", {"command": each}) for each in commands), view("log"), text="t")
     with hold(bench) as work:
         agent = build(work, scripted_model(mixed, shell("cat log"), "Done."))
@@ -74,6 +78,42 @@ def test_calls_of_one_reply_are_made_in_order(bench: RunHarness, is_async: bool)
     assert results(end)[4].split("\n")[1:6] == ["0", "1", "2", "3", "4"]
     assert "lines 1 to 5 of 5" in results(end)[5]
     assert [event["index"] for event in end["events"]] == list(range(14))
+
+
+def test_calls_with_one_id_are_refused(bench: RunHarness) -> None:
+    calls = [reply(("shell", {"command": f"echo {n} >> log; cat log"})).tool_calls[0] for n in range(4)]
+    twice = AIMessage(
+        "t", tool_calls=[{**each, "id": name} for each, name in zip(calls, "abbc", strict=True)]
+    )
+    with hold(bench) as work:
+        end = build(work, scripted_model(twice, "Done.")).invoke(ask(), CONFIG)
+    answers = results(end)
+    assert [each.startswith("Not run: several calls") for each in answers] == [False, True, True, False]
+    assert answers[3].split("\n")[1:3] == ["0", "3"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_calls_that_wait_leave_threads_to_the_one_that_they_wait_for(
+    bench: RunHarness, tmp_path: Path, count: int
+) -> None:
+    class Late(AgentMiddleware[Any, Any, Any]):
+        """Starts the calls of a reply in reverse."""
+
+        async def awrap_tool_call(self, request: ToolCallRequest, handler: Any) -> Any:
+            await asyncio.sleep(1 - 0.2 * int(request.tool_call["args"]["command"].split()[1]))
+            return await handler(request)
+
+    async def run() -> Any:
+        async with (
+            open_home(tmp_path, workers=count) as home,
+            open_sandbox(home, "chat", sandbox=bench.spec) as work,
+        ):
+            model = scripted_model(shell(*(f"echo {n} >> log; cat log" for n in range(4))), "Done.")
+            agent = create_agent(model, middleware=[Late(), SandboxMiddleware(work)], checkpointer=work.saver)
+            return await agent.ainvoke(ask(), CONFIG)
+
+    end = asyncio.run(asyncio.wait_for(run(), 60))
+    assert results(end)[3].split("\n")[1:5] == ["0", "1", "2", "3"]
 
 
 class _KilledError(BaseException):
