@@ -82,3 +82,9 @@ class UnsupportedSaverError(TakeoverError, TypeError):
 
 class ThreadNotHeldError(TakeoverError, ValueError):
     """A write to a thread that this saver does not hold."""
+
+    def __init__(self, thread: str, held: str) -> None:
+        super().__init__(
+            f"thread {thread!r:.60} is not held: this saver writes to thread {held!r} (give that name as the graph's "
+            "thread_id, or hold the other thread too, and use its saver)"
+        )

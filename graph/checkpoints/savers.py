@@ -22,7 +22,7 @@ from sqlalchemy import make_url
 from langgraph_takeover.graph.checkpoints import checksums
 from langgraph_takeover.graph.checkpoints.checksums import ChainKey, WriteRecorder
 from langgraph_takeover.graph.checkpoints.threaded_saver import ThreadedSaver
-from langgraph_takeover.graph.errors import UnstorableValueError
+from langgraph_takeover.graph.errors import ThreadNotHeldError, UnstorableValueError
 from langgraph_takeover.handoff.ledger import FencedError, Lease, Ledger, LedgerUnavailableError
 from langgraph_takeover.handoff.ledger.database import BUSY_S
 from langgraph_takeover.handoff.ledger.leases import SELECT_LEASE
@@ -292,8 +292,10 @@ def _chain_key(config: RunnableConfig) -> ChainKey:
 
 
 def _require_lease(thread: str, lease: Lease | None, row: Sequence[Any] | None) -> None:
-    if lease is None or lease.thread != thread:
+    if lease is None:
         raise FencedError(thread, row[1] if row else "nobody")
+    if lease.thread != thread:
+        raise ThreadNotHeldError(thread, lease.thread)
     lease.update_from_row(row)
 
 

@@ -58,10 +58,7 @@ class _HeldSaver(BaseCheckpointSaver[Any]):
 
     def _require_thread(self, thread: object) -> None:
         if str(thread) != self._lease.thread:
-            raise ThreadNotHeldError(
-                f"thread {str(thread)!r:.60} is not held: this saver writes to thread {self._lease.thread!r} "
-                "(hold the other thread too, and use its saver)"
-            )
+            raise ThreadNotHeldError(str(thread), self._lease.thread)
 
 
 class HeldSyncSaver(_HeldSaver):

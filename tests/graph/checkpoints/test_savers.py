@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
-from langgraph_takeover.errors import CheckpointCorruptError
+from langgraph_takeover.errors import CheckpointCorruptError, ThreadNotHeldError
 from langgraph_takeover.graph.checkpoints.savers import open_saver
 from langgraph_takeover.handoff.ledger import FencedError, Lease, Ledger, LedgerUnavailableError, acquire
 
@@ -100,7 +100,7 @@ def test_only_the_leased_thread_is_written_and_only_during_the_lease(ledger: Led
     lease = acquire(ledger, "thread")
     with open_saver(ledger, lease) as saver:
         if not ledger.is_sqlite:
-            with pytest.raises(FencedError):
+            with pytest.raises(ThreadNotHeldError):
                 saver.prune(["thread", "other"], strategy="delete")
         first = saver.put(at("thread"), empty_checkpoint(), {"source": "input", "step": -1}, {})
         deeds = (
@@ -110,7 +110,9 @@ def test_only_the_leased_thread_is_written_and_only_during_the_lease(ledger: Led
         )
         other = {"configurable": {**first["configurable"], "thread_id": "other"}}
         for deed in deeds:
-            with pytest.raises(FencedError):
+            with pytest.raises(
+                ThreadNotHeldError, match="'other' is not held: this saver writes to thread 'thread'"
+            ):
                 deed(other)
         lease.release()
         later = acquire(ledger, "thread")
