@@ -173,7 +173,7 @@ def record_observation(
         update["open_calls"], has_open_calls = 0, False
     update["messages"] = messages
     if not has_open_calls:  # the step ends
-        points += _list_due_points(state, context, event.index)
+        points += list_due_points(state, context, event.index)
     if points:
         update["fired"] = [point.model_dump(mode="json") for point in points]
     if observation.diff:
@@ -188,7 +188,7 @@ def _is_incomplete(observation: Observation) -> bool:
     return observation.refused or observation.timed_out or observation.shell_ended
 
 
-def _list_due_points(state: AgentState, context: AgentContext, index: int) -> list[HandoffPoint]:
+def list_due_points(state: AgentState, context: AgentContext, index: int) -> list[HandoffPoint]:
     """List the points that are due after a step, whatever it did."""
     points = []
     request = context.session.handoff_request

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -12,6 +13,7 @@ from langgraph.types import Command, StateSnapshot
 
 from langgraph_takeover.graph.errors import ServedRunError
 from langgraph_takeover.graph.outcome import waits_for_tool_answer
+from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.nodes.agent.edits import align_step_edit
 from langgraph_takeover.nodes.state import AgentState
 
@@ -33,6 +35,7 @@ class GuardedGraph(CompiledStateGraph[AgentState, Any, Any, Any]):
             _require_one_node(input.goto)
             if not (input.update or input.goto):
                 await self._check_answers(input.resume, config)
+            input = replace(input, resume=redact(input.resume))  # before a checkpoint stores it
         elif input is not None and config is not None and self.checkpointer:
             await self._require_free_thread(config)
         async for each in super().astream(input, config, **kwargs):

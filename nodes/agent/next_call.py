@@ -7,7 +7,7 @@ from langgraph.runtime import Runtime
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
-from langgraph_takeover.nodes.events import build_action_event, store_event
+from langgraph_takeover.nodes.events import build_action_event, list_due_points, store_event
 from langgraph_takeover.nodes.model.actions import UnreadableReply, parse_call
 from langgraph_takeover.nodes.open_calls import BUDGET_SPENT, answer_open_calls, list_open_calls
 from langgraph_takeover.nodes.state import AgentState
@@ -19,8 +19,15 @@ def next_call(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     """Begin the reply's next call as an action of its own, in the state that the one before left."""
     context = get_agent_context(runtime)
     calls = list_open_calls(state)
-    if not calls or _is_budget_spent(state, context):
-        return AgentState(open_calls=0, messages=answer_open_calls(state, BUDGET_SPENT))
+    if not calls:
+        return AgentState(open_calls=0)
+    if _is_budget_spent(state, context):
+        points = list_due_points(state, context, len(state["events"]) - 1)
+        return AgentState(
+            open_calls=0,
+            messages=answer_open_calls(state, BUDGET_SPENT),
+            fired=[point.model_dump(mode="json") for point in points],
+        )
     action = parse_call(
         calls[0], offer_handoff=context.offer_handoff, extra_tools=list_tool_names(state, context)
     )

@@ -287,6 +287,13 @@ def test_periodic_records_lie_between_replies(bench: RunHarness, server: ChatSer
     assert len(bench.store.load(record_id).trace) == 6
 
 
+def test_a_reply_that_a_budget_ends_has_its_periodic_record(bench: RunHarness, server: ChatServer) -> None:
+    state = run_calls(bench, server, [shell("true")] * 4, max_events=4, record_every_steps=1)
+    assert state["stop_reason"] == "max_events"
+    (record_id,) = state["periodic_records"]
+    assert len(bench.store.load(record_id).trace) == 4
+
+
 def test_one_call_per_reply(bench: RunHarness, server: ChatServer) -> None:
     calls = [shell(APPEND.format("one")), shell(APPEND.format("two"))]
     state = run_calls(bench, server, calls, [shell("ls notes.txt")], [FINISH], parallel_tool_calls=False)

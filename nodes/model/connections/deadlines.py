@@ -122,12 +122,7 @@ def call_with_timeout(
 
 async def acall_with_timeout(timeout_s: float, call: Callable[[], Any], cancellation: Cancellation) -> Any:
     """Like `call_with_timeout`, without blocking the event loop. A cancelled task abandons its call."""
-    caller = None
-    while _idle_callers and (caller is None or not caller.thread.is_alive()):
-        caller = _idle_callers.pop()
-    if caller is None or not caller.thread.is_alive():
-        caller = _CallThread()
-    outcome = _LoopOutcome()
+    caller, outcome = _take_caller(), _LoopOutcome()
     try:
         with cancellation.watch(outcome):
             caller.begin_call(call, outcome)
@@ -172,6 +167,15 @@ async def await_with_timeout(
         if task.done() and not task.cancelled():
             task.exception()  # retrieved, so that asyncio does not log it
     raise CallCancelledError if outcome.future.done() else DeadlineExceededError
+
+
+def _take_caller() -> _CallThread:
+    with contextlib.suppress(IndexError):  # the loops of several threads share the idle callers
+        while True:
+            caller = _idle_callers.pop()
+            if caller.thread.is_alive():  # a forked process has none of its parent's threads
+                return caller
+    return _CallThread()
 
 
 class _CallThread:

@@ -440,3 +440,16 @@ def test_a_home_in_the_same_database_sees_the_holder(tmp_path: Path) -> None:
         with open_home(tmp_path / "home", f"sqlite:///{file}") as home, hold_thread(saver, "job"):
             assert isinstance(home, Home)
             assert home.status("job") == "running"
+
+
+@pytest.mark.slow
+def test_a_forked_process_holds_a_thread_of_its_own(url: str) -> None:
+    root = _HOLDER.parents[3]
+    program = [sys.executable, "-m", "tests.graph.own_graphs.forked_holder", url]
+    subprocess.run(program, cwd=root, timeout=60, check=True)
+    with open_saver(url) as saver:
+        states = [
+            build_graph(saver, None).get_state({"configurable": {"thread_id": thread}})
+            for thread in ("job", "other")
+        ]
+    assert [state.values for state in states] == [{"last": "c"}] * 2

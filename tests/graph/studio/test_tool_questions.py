@@ -97,6 +97,18 @@ def test_an_answer_is_not_checked_as_a_review(bench: RunHarness) -> None:
     assert get_shown_lines(state) == ["asked"]
 
 
+def test_a_secret_in_an_answer_is_not_stored(bench: RunHarness) -> None:
+    server = Server(bench, textual("ask", question="Which key?"), DONE)
+
+    async def use() -> Any:
+        await server.run({"title": "t"})
+        return await server.run(Command(resume="sk-abcdefghijklmnop1234567890, the second"))
+
+    state = asyncio.run(use())
+    assert any("[redacted], the second" in message.text for message in state["messages"])
+    assert "sk-abc" not in repr((server.saver.storage, server.saver.writes, server.saver.blobs))
+
+
 def test_an_answer_to_a_review_is_checked(bench: RunHarness) -> None:
     server = Server(bench, EDIT, DONE, points=("first_source_edit",), policy="review")
 
