@@ -4,6 +4,7 @@
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
+COMPILED := $(VENV)/.compiled
 WORKERS ?= 5
 SEED ?= $(shell python3 -c 'import secrets; print(secrets.randbelow(10**6))')
 PYTEST = $(PYTHON) -m pytest -n $(WORKERS) --dist worksteal
@@ -19,7 +20,7 @@ DEEPAGENTS_READY := $(DEEPAGENTS)/.ready
 BENCH ?=
 COMPARE ?=
 
-.PHONY: setup agents deepagents takeover studio test test-all lint docs bench compare clean
+.PHONY: setup agents deepagents takeover studio check test test-all lint docs bench compare clean
 .DEFAULT_GOAL := takeover
 
 setup: $(READY)
@@ -69,12 +70,20 @@ lint: $(READY)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# Random examples are the same in every run; `test-all` draws new ones.
-test: $(READY) lint
+# One process compiles all modules while others check the code; otherwise each of the test processes would compile them.
+$(COMPILED): $(READY) $(shell find . -name '*.py' -not -path './.*')
+	@PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest --collect-only -qq >/dev/null || true
+	@touch $@
+
+check: $(READY)
+	@$(MAKE) --no-print-directory -j2 lint $(COMPILED)
+
+# Random examples are few, and the same in every run; `test-all` draws new ones.
+test: check
 	$(PYTEST) -m "not slow"
 
 test-all: SEED := $(SEED)
-test-all: $(READY) agents deepagents lint
+test-all: check agents deepagents
 	@echo "Random tests are drawn from seed $(SEED); to repeat them: make test-all SEED=$(SEED)"
 	TAKEOVER_TEST_SEED=$(SEED) $(PYTEST) --hypothesis-seed=$(SEED) -m "not slow"
 	TAKEOVER_TEST_AGENTS="$(AGENT_PATH):$(TAKEOVER_TEST_AGENTS)" TAKEOVER_TEST_SEED=$(SEED) $(PYTEST) \

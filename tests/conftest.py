@@ -19,19 +19,18 @@ from hypothesis import settings
 from . import postgres
 from .chat_server import ChatServer
 from .environment import standardize_environment
+from .random_examples import SEED, examples
 
 BASE_IMAGE = "takeover/base:latest"
 SHARED_DIRECTORY = Path(__file__).parents[2] / "shared"
 _BUILDER = Path(__file__).parents[1] / "examples" / "offline_images.py"
 _SLOW_TIMEOUT_S = 600
 _MIXED_PARTS = 20
-SEED = os.environ.get("TAKEOVER_TEST_SEED")
-"""Seed of random tests; None for reproducible examples."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     standardize_environment()
-    settings.register_profile("fixed", derandomize=True, database=None)
+    settings.register_profile("fixed", derandomize=True, database=None, max_examples=examples(100))
     settings.register_profile("random", print_blob=True, database=None)
     settings.load_profile("random" if SEED else "fixed")
 
@@ -50,17 +49,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _mix_packages(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the tests in an order in which each part has its share of every package's, in their own order.
+    """Return the tests in an order in which each part has its share of every package's modules, in their own order.
 
     Package after package, the tests that wait for Docker and sandboxes would run together, and the processors would idle.
+    Modules stay whole, because their fixtures are made anew after every other module.
     """
     packages = defaultdict(list)
     for item in items:
-        packages[Path(item.location[0]).parts[:2]].append(item)
+        module = item.nodeid.partition("::")[0]
+        packages["/".join(module.split("/")[1:-1][:1])].append((module, item))
     parts = defaultdict(list)
     for tests in packages.values():
-        for position, item in enumerate(tests):
-            parts[position * _MIXED_PARTS // len(tests)].append(item)
+        places: dict[str, int] = {}
+        for position, (module, item) in enumerate(tests):
+            place = places.setdefault(module, position * _MIXED_PARTS // len(tests))
+            parts[place].append(item)
     return [item for number in range(_MIXED_PARTS) for item in parts[number]]
 
 

@@ -113,6 +113,7 @@ def test_commands_that_do_not_run_exist_with_their_options(name: str) -> None:
     assert made <= targets
 
 
+@pytest.mark.slow
 def test_an_unknown_command_is_detected() -> None:
     def of(line: str) -> list[str]:
         return find_unknown(commands(f"```\n{line}\n```\n")[0])

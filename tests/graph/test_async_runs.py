@@ -133,20 +133,20 @@ def test_a_synchronous_model_does_not_block_the_loop(bench: RunHarness) -> None:
 def test_runs_share_the_threads_of_their_home(bench: RunHarness, tmp_path: Path) -> None:
     async def work() -> int:
         before = threading.active_count()
-        model = awaited_model(NOTES[0], SHOW, DONE, kind=BarrierModel, barrier=asyncio.Barrier(20))
-        async with open_home(tmp_path / "small", workers=2) as home:
+        model = awaited_model(NOTES[0], SHOW, DONE, kind=BarrierModel, barrier=asyncio.Barrier(16))
+        async with open_home(tmp_path / "small", workers=1) as home:
 
             async def run_one(number: int) -> Outcome:
                 async with open_run(home, f"run-{number}", model=model, sandbox=bench.spec) as opened:
                     return await opened.astart("t", PROMPT)
 
-            outcomes = await asyncio.gather(*map(run_one, range(20)))
+            outcomes = await asyncio.gather(*map(run_one, range(16)))
             assert {outcome.status for outcome in outcomes} == {RunStatus.FINISHED}
             assert all(get_shown_lines(outcome.state) == ["1"] for outcome in outcomes)
             # Each sandbox that took a snapshot has a thread of its own; those are closed by now.
             return threading.active_count() - before
 
-    assert asyncio.run(work()) < 20
+    assert asyncio.run(work()) < 16
 
 
 @pytest.mark.parametrize("command", ["sleep 60", "echo begun >> notes.txt; sleep 60"])

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from ..conftest import SEED, skip_missing
+from ..conftest import skip_missing
+from ..random_examples import SEED
 
 _MATRIX = Path(__file__).parents[1] / "crash_matrix.py"
 _SEED = int(SEED or 0)

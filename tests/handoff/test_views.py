@@ -19,6 +19,8 @@ from langgraph_takeover.handoff.trace.events import Event, FileRead, HandoffPoin
 from langgraph_takeover.handoff.views import VIEWS, VIEWS_WITH_NOTES, find_view
 from langgraph_takeover.sandbox.interface import FileChange, Snapshot
 
+from ..random_examples import examples
+
 PROMPT = "# Fix it\n\n```\n# Task\n```\n\nAll of it.  \n\n"
 TASK = TaskBrief(id="t", prompt=PROMPT, base_commit="abc", base_directories=("pkg", "tests"))
 NOTES = Notes(
@@ -108,7 +110,7 @@ def test_instructions_first_and_the_task_last_and_verbatim(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(VIEWS))
 @given(trace=traces())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_views_are_pure(name: str, trace: tuple[Event, ...]) -> None:
     given_record = record(trace)
     before = given_record.model_dump_json()
@@ -118,7 +120,7 @@ def test_views_are_pure(name: str, trace: tuple[Event, ...]) -> None:
 
 @pytest.mark.parametrize("name", list(VIEWS))
 @given(trace=traces(), later=traces())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_later_events_change_no_view(name: str, trace: tuple[Event, ...], later: tuple[Event, ...]) -> None:
     """The view of a record cut from a longer run is that of the run's beginning."""
     after = [event.model_copy(update={"index": event.index + len(trace)}) for event in later]

@@ -236,6 +236,7 @@ def test_an_interrupt_restores_the_terminal(bench: RunHarness) -> None:
     assert "saved as it is" in handoff("take", record, "--as", "ann", typed="pwd\n").stdout
 
 
+@pytest.mark.slow
 def test_threads_are_shown_and_stopped(bench: RunHarness) -> None:
     home = ("--home", str(bench.home.directory))
     bench.run(scripted_model(EDIT, DONE), thread="done")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from langgraph_takeover import errors
+from langgraph_takeover import errors, open_home
 from langgraph_takeover.graph.delivery.delivery import deliver
 from langgraph_takeover.graph.delivery.offer import hand_over
 from langgraph_takeover.graph.delivery.rollback import roll_back
@@ -21,7 +20,15 @@ RECORD = "run.first_source_edit"
 LONG = "x" * 10_000
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunHarness]:
+    """One for all tests, because what is refused changes nothing."""
+    directory = tmp_path_factory.mktemp("errors")
+    with open_home(directory / "home") as home:
+        yield RunHarness(directory, home, "process")
+
+
+@pytest.fixture(scope="module")
 def offered(bench: RunHarness) -> Handoff:
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",), policy="stop")
     return hand_over(bench.home, RECORD, target="tester", source="writer", idempotency_key="once")
@@ -93,5 +100,9 @@ def test_roll_back(bench: RunHarness, offered: Handoff) -> None:
 
     assert roll("unknown") == "HandoffNotFoundError"
     assert roll(offered.id, sandbox="host") == "SettingsError"
-    shutil.rmtree(bench.store.directory(RECORD))
-    assert roll(offered.id) == "RollbackError"
+    record = bench.store.directory(RECORD)
+    record.rename(away := record.with_name("away"))
+    try:
+        assert roll(offered.id) == "RollbackError"
+    finally:
+        away.rename(record)

@@ -11,6 +11,8 @@ from langgraph_takeover.handoff.delegation.excerpts import (
     measure_excerpts,
 )
 
+from ...random_examples import examples
+
 HEAD = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n"
 
 
@@ -37,7 +39,7 @@ def test_hunks_of_other_files_do_not_count() -> None:
     st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 200)), max_size=6),
     st.integers(1000, 200_000),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_excerpts_are_in_order_bounded_and_exact(
     total: int, hunks: list[tuple[int, int]], budget: int
 ) -> None:

@@ -20,7 +20,7 @@ from langgraph_takeover.handoff.readers import parse_trace, read_traces
 from langgraph_takeover.handoff.trace.conversation import list_steps
 from langgraph_takeover.handoff.trace.events import Trace
 
-from ...conftest import SEED
+from ...random_examples import SEED, examples
 
 KINDS = ["first_source_edit", "first_validation", "first_post_failure_edit"]
 STEPS = [
@@ -164,7 +164,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(_VALUES)
 def test_strange_input_is_an_error_of_its_own_or_nothing(item: Any) -> None:
     with contextlib.suppress(TraceError):

@@ -22,6 +22,8 @@ from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, NONE_OBSER
 from langgraph_takeover.handoff.trace.events import Event, FileRead, HandoffPoint, Usage
 from langgraph_takeover.sandbox.interface import FileChange, Snapshot
 
+from ...random_examples import examples
+
 PASSED = "Ran 1 test in 0.1s\n\nOK"
 FAILED = "FAIL: test_x (tests.T)\nAssertionError: 1 != 2\nRan 1 test in 0.1s\n\nFAILED (failures=1)"
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
@@ -249,7 +251,7 @@ TICKS = st.text("`~\nab ", max_size=30)
 
 
 @given(TICKS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_content_closes_its_fence(text: str) -> None:
     command = f"python -m unittest; echo {text!r} '{text}'"
     shown = Run().shell(command, PASSED).fields["Latest validation command"]
@@ -261,7 +263,7 @@ def test_no_content_closes_its_fence(text: str) -> None:
 
 
 @given(st.text("`ab", min_size=1, max_size=20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_no_command_closes_its_inline_code(text: str) -> None:
     line = Run().shell(f"echo {text}").fields["Commands already tried"].strip()
     ticks = re.match("- (`+)", line)

@@ -18,6 +18,7 @@ from langgraph_takeover.handoff.records.record import Claim, Notes
 from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, UNKNOWN
 from langgraph_takeover.handoff.trace.events import Usage
 
+from ...random_examples import examples
 from .test_structured_note import CORE, FAILED, Run
 
 Schema = dict[str, Any] | None
@@ -116,7 +117,7 @@ def test_a_loop_in_the_summary_is_cut_out() -> None:
 
 
 @given(st.text('{}[]":,\\ work_completed`\n', max_size=60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_no_reply_raises(reply: str) -> None:
     assert set(parse_fields(reply)) <= set(MODEL_FIELDS)
 

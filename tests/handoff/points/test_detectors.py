@@ -22,6 +22,8 @@ from langgraph_takeover.handoff.trace.events import Event, HandoffPoint
 from langgraph_takeover.handoff.trace.file_kinds import is_source, is_test
 from langgraph_takeover.sandbox.interface import FileChange
 
+from ...random_examples import examples
+
 BASE = ("pkg", "sympy", "tests", "bin")
 PASS = "= 3 passed in 0.1s ="
 FAIL = "FAILED tests/test_a.py::test_x\n= 1 failed, 2 passed in 0.1s ="
@@ -470,7 +472,7 @@ def walk(events: Sequence[Event]) -> list[HandoffPoint]:
     return points
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(event_rows(), st.integers(0, 14))
 def test_points_are_single_ordered_and_stable(events: list[Event], cut: int) -> None:
     points = walk(events)

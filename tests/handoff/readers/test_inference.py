@@ -22,6 +22,8 @@ from langgraph_takeover.handoff.readers.inference.content_edits import insert_li
 from langgraph_takeover.handoff.readers.inference.files import InferredFiles
 from langgraph_takeover.handoff.trace.file_kinds import is_code
 
+from ...random_examples import examples
+
 FILE = "alpha = 1\nbeta = [2]\n\ndef f(x):\n    return x + alpha\n\n\ndef g(y):\n    return y\n"
 HELPER = """import re, sys
 path = "pkg/mod.py"
@@ -238,7 +240,7 @@ PROGRAMS = st.sampled_from(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(LINES, PROGRAMS)
 def test_inferred_sed_matches_real_sed(lines: list[str], program: str) -> None:
     text = "".join(f"{line}\n" for line in lines)

@@ -17,6 +17,8 @@ from langgraph_takeover.handoff.readers import FORMATS, TraceError, parse_trace,
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Trace, action_indices
 
+from ...random_examples import examples
+
 SHARED = Path(__file__).parents[4] / "shared" / "trajectories"
 
 
@@ -529,7 +531,7 @@ def test_every_shared_recording_is_read(recordings: list[Any]) -> None:
     assert formats == set(FORMATS) - {"takeover", "langchain", "mini-swe-agent-v2"} - external
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_damaged_recordings_never_crash_the_readers(recordings: list[Any], data: st.DataObject) -> None:
     """Fields disappear or change their type: the file is read as far as possible, or rejected in one line."""

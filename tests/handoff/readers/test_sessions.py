@@ -25,6 +25,7 @@ from langgraph_takeover.handoff.readers.external import claude_code, codex, open
 from langgraph_takeover.handoff.trace.conversation import build_messages, list_steps
 from langgraph_takeover.handoff.trace.events import Trace
 
+from ...random_examples import examples
 from . import session_archive
 
 SESSIONS = Path(__file__).parent / "sessions"
@@ -347,7 +348,7 @@ def test_the_archive_holds_no_text_of_the_runs(real_data: Path) -> None:
     assert sum(len(part) for part in delta if isinstance(part, str)) < 40
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.sampled_from(OWN_SESSIONS), st.integers(0, 10**9))
 def test_damaged_sessions_never_crash_the_readers(name: str, seed: int) -> None:
     random = Random(seed)

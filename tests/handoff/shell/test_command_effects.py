@@ -21,6 +21,8 @@ from langgraph_takeover.handoff.shell.command_effects import (
 )
 from langgraph_takeover.handoff.shell.command_parser import parse_command
 
+from ...random_examples import examples
+
 NOTHING = """
 ls
 ls -la src
@@ -570,7 +572,9 @@ def _run(command: str, root: Path) -> tuple[dict[str, str], dict[str, str], list
 @example("ls > out")
 @example("echo > out")
 @example("[[ y=1 -eq 1 ]] && ls")
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_bash_confirms_effects(directory: Path, command: str) -> None:
     effect = find_effect(command)
     if effect == "anything":

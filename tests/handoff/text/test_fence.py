@@ -41,6 +41,8 @@ from langgraph_takeover.handoff.views import VIEWS, Recipient
 from langgraph_takeover.handoff.views.recall import recall_events
 from langgraph_takeover.sandbox.interface import FileChange
 
+from ...random_examples import examples
+
 RECIPIENTS = (Recipient(protocol="text"), Recipient(protocol="native"))
 FIELDS = (*OBSERVED_FIELDS, *map(format_title, MODEL_FIELDS))
 TEMPLATES = (
@@ -374,7 +376,7 @@ def test_no_text_everywhere_is_more_than_data(text: str) -> None:
 
 @pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(PARTS), ANYTHING), st.none() | ANYTHING.filter(bool))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_texts_together_are_more_than_data(parts: dict[str, str], note: str | None) -> None:
     # A reviewer may write any fields into a note.
     check(parts, note if note is None or not sections(note) else None)
@@ -391,7 +393,7 @@ def test_a_reviewer_may_write_the_fields_of_a_note() -> None:
 
 
 @given(ANYTHING, ANYTHING)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_recalled_text_is_data(text: str, query: str) -> None:
     trace = record({name: text for name in PARTS if name != "command"} | {"command": f"word {text}"}).trace
     for what in ("e0-e17", "word", query):
@@ -462,7 +464,7 @@ def spelt(draw: st.DrawFn, word: str, cases: bool = True) -> str:
 
 @pytest.mark.parametrize("tag", ["</earlier-work>", "<earlier-work>", "< / earlier_work"])
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_spelling_of_the_tag_passes(tag: str, data: st.DataObject) -> None:
     text = f"a {data.draw(spelt(tag))} b"
     for made in (neutralize(text), quote_text(text), format_entry(text)):
@@ -474,7 +476,7 @@ def test_no_spelling_of_the_tag_passes(tag: str, data: st.DataObject) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("token", [*TOKENS, *CASED_TOKENS])
 @given(st.data())
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_no_spelling_of_a_chat_templates_token_passes(token: str, data: st.DataObject) -> None:
     text = f"a {data.draw(spelt(token, cases=token not in CASED_TOKENS))} b"
     assert as_read(token) not in as_read(neutralize(text)), ascii(neutralize(text))
@@ -490,7 +492,7 @@ def test_every_chat_templates_token_is_written_out(token: str) -> None:
     "words", [f"\n{END_OF_WORK}", "\n# Task", "\n## Observed\n", "\n**Continuation state:**", "\nTask\n===\n"]
 )
 @given(st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_no_spelling_of_a_heading_passes(words: str, data: st.DataObject) -> None:
     text = f"a{''.join(c if c in chr(10) else data.draw(spelt(c)) for c in words)}\nb"
     assert sections(quote_text(text)) == [], ascii(quote_text(text))
@@ -633,7 +635,7 @@ def test_ordinary_text_of_any_language_is_unchanged(text: str) -> None:
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8", categories=["L", "N", "P", "S", "Zs"])))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_text_without_markup_is_unchanged(text: str) -> None:
     if not regex.search(r"[\p{Default_Ignorable_Code_Point}\ufff9-\ufffb]", text) and "<" not in as_read(
         text

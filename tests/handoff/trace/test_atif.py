@@ -13,6 +13,8 @@ from langgraph_takeover.handoff.trace.atif import SuccessorDocument, build_docum
 from langgraph_takeover.handoff.trace.events import Continuation, Event, FileRead, HandoffPoint, Trace, Usage
 from langgraph_takeover.sandbox.interface import FileChange
 
+from ...random_examples import examples
+
 TEXT = st.text(max_size=20)
 TOKENS = st.none() | st.integers(0, 9_999)
 EVENTS = st.lists(
@@ -49,7 +51,7 @@ def trace(events: list[Event], **more: object) -> Trace:
     return Trace.model_validate({"events": number_events(events), **fields})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(EVENTS)
 def test_an_exported_trace_is_restored(tmp_path_factory: object, events: list[Event]) -> None:
     path = tmp_path_factory.mktemp("atif") / "t.json"  # type: ignore[attr-defined]

@@ -25,6 +25,8 @@ from langgraph_takeover.nodes.external.apis import (
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError, PermanentModelError
 from langgraph_takeover.sandbox.interface import TakeoverError
 
+from ...random_examples import examples
+
 APIS: tuple[Api, ...] = get_args(Api)
 FUNCTION = {"name": "shell", "description": "Run.", "parameters": {"type": "object", "properties": {}}}
 MINIMAL: dict[Api, dict[str, Any]] = {
@@ -420,7 +422,7 @@ class RandomJson:
 
 
 _SEEDS = st.integers(min_value=0, max_value=2**32)
-_VARIED = settings(deadline=None, max_examples=500)
+_VARIED = settings(deadline=None, max_examples=examples(500))
 
 
 def describe_failure(call: Callable[[], Any]) -> str | None:

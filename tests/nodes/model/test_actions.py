@@ -14,6 +14,8 @@ from langgraph_takeover.handoff.trace.action import Action, write_action
 from langgraph_takeover.nodes.model.actions import EDITOR_COMMANDS, UnreadableReply, parse_action
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 
+from ...random_examples import examples
+
 
 def read(text: str, *, offer_handoff: bool = False, cut: bool = False) -> Action | UnreadableReply:
     metadata = {"finish_reason": "length" if cut else "stop"}
@@ -387,7 +389,7 @@ ACTIONS = st.one_of(
 
 
 @given(ACTIONS, st.sampled_from(["", "I look.\n\n", "<think>\n```bash\nx\n```\n</think>\n\n"]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @example(shell("ls\n"), "")
 @example(shell("<editor"), "")
 @example(shell("<finish x"), "")
@@ -397,7 +399,7 @@ def test_written_actions_parse_back(action: Action, thought: str) -> None:
 
 
 @given(TEXTS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_no_reply_breaks_the_parser(text: str) -> None:
     action = read(text)
     assert isinstance(action, Action | UnreadableReply)

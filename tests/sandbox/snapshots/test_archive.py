@@ -33,6 +33,7 @@ from langgraph_takeover.sandbox.snapshots import (
 from langgraph_takeover.sandbox.snapshots import archive_members as members
 
 from ...conftest import skip_missing
+from ...random_examples import examples
 
 BASE = "sha256:" + "b" * 64
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -158,7 +159,9 @@ def keep(layers: tuple[Path, ...], base: Path, archive_path: Path, *, opaque: st
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(DEEDS, DEEDS, DEEDS)
 def test_overlays_of_the_kernel_survive_a_round_trip(
     rooms: Path, first: list[Any], second: list[Any], third: list[Any]
@@ -341,7 +344,9 @@ def decompress(content: bytes) -> bytes:
     return zstandard.ZstdDecompressor().stream_reader(content).read()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.data())
 def test_random_headers_raise_only_typed_errors(tmp_path: Path, data: st.DataObject) -> None:
     """Changes below the compression, which zstd's checksum does not detect."""
@@ -758,7 +763,9 @@ RECORDS = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.lists(st.tuples(st.booleans(), RECORDS, FIELDS, st.binary(max_size=512)), max_size=5))
 def test_random_members_raise_only_typed_errors(
     tmp_path: Path, given_: list[tuple[bool, Any, dict[str, bytes], bytes]]
