@@ -30,6 +30,7 @@ _MIXED_PARTS = 20
 
 def pytest_configure(config: pytest.Config) -> None:
     standardize_environment()
+    gc.disable()  # what is collected is kept
     settings.register_profile("fixed", derandomize=True, database=None, max_examples=examples(100))
     settings.register_profile("random", print_blob=True, database=None)
     settings.load_profile("random" if SEED else "fixed")
@@ -44,8 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     # A worker holds ten thousand tests and their modules; each full garbage collection would search them all.
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _mix_packages(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -104,6 +104,7 @@ def test_a_file_of_a_package_s_short_name_does_no_harm(wheel_environment: Path, 
     assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'sandbox'"
 
 
+@pytest.mark.slow
 def test_a_checkout_s_short_names_are_the_same_modules() -> None:
     program = f"""
 import sys, pickle

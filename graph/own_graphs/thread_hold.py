@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
@@ -26,6 +25,7 @@ from langgraph_takeover.graph.checkpoints.saver_databases import (
 )
 from langgraph_takeover.graph.errors import UnsupportedSaverError
 from langgraph_takeover.handoff.ledger import Lease, LedgerUnavailableError, acquire, leases
+from langgraph_takeover.sandbox.backends.pools import CancellableOpening
 
 ResultT = TypeVar("ResultT")
 
@@ -87,13 +87,12 @@ class ThreadHold(
 
     async def _open(self, work: Callable[[], ResultT]) -> ResultT:
         """Acquire the lease in a thread; release it if the task is cancelled meanwhile."""
-        opening = asyncio.ensure_future(asyncio.to_thread(work))
+        opening = CancellableOpening(work, lambda _: self.__exit__(None, None, None))
         try:
-            return await asyncio.shield(opening)
+            return await asyncio.to_thread(opening.run)
         except asyncio.CancelledError:
-            opening.add_done_callback(
-                lambda _: threading.Thread(target=self.__exit__, args=(None,) * 3).start()
-            )
+            if (close := opening.give_up()) is not None:
+                await asyncio.to_thread(close)
             raise
 
     async def __aexit__(

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from langgraph_takeover.nodes.session.workers import Workers
-from langgraph_takeover.sandbox.backends.pools import Opening
+from langgraph_takeover.sandbox.backends.pools import CancellableOpening
 
 ValueT = TypeVar("ValueT")
 
@@ -34,7 +34,9 @@ class OpenableContext(Generic[ValueT]):
         return self._manager.__exit__(error_type, error, traceback)
 
     async def __aenter__(self) -> ValueT:
-        opening = Opening(self._manager.__enter__, lambda _: self._manager.__exit__(None, None, None))
+        opening = CancellableOpening(
+            self._manager.__enter__, lambda _: self._manager.__exit__(None, None, None)
+        )
         try:
             return await self._workers.run("lifecycle", opening.run)
         except asyncio.CancelledError:

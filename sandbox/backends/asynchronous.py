@@ -11,7 +11,7 @@ from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Protocol, Self, TypeVar, runtime_checkable
 
-from langgraph_takeover.sandbox.backends.pools import Opening, run_in_pool
+from langgraph_takeover.sandbox.backends.pools import CancellableOpening, run_in_pool
 from langgraph_takeover.sandbox.interface import ExecResult, FileChange, Sandbox, SandboxSpec, Snapshot
 
 ResultT = TypeVar("ResultT")
@@ -161,7 +161,7 @@ class AsyncSandbox:
 
 async def _open(executor: Executor | None, start: Callable[[], Sandbox]) -> Sandbox:
     """Start a sandbox in a thread; if the task is cancelled meanwhile, close it."""
-    opening = Opening(start, lambda sandbox: sandbox.close())
+    opening = CancellableOpening(start, lambda sandbox: sandbox.close())
     pool = executor or ThreadPoolExecutor(1, thread_name_prefix="start-sandbox")
     try:
         return await run_in_pool(pool, opening.run)

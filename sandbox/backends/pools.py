@@ -41,7 +41,7 @@ async def run_in_pool(
         raise
 
 
-class Opening(Generic[ResultT]):
+class CancellableOpening(Generic[ResultT]):
     """Something that a thread opens for a task. If the task was cancelled, it is closed, however late it opens."""
 
     def __init__(self, open_it: Callable[[], ResultT], close: Callable[[ResultT], object]) -> None:

@@ -130,6 +130,7 @@ def test_a_synchronous_model_does_not_block_the_loop(bench: RunHarness) -> None:
     assert asyncio.run(work()).status is RunStatus.FINISHED
 
 
+@pytest.mark.slow
 def test_runs_share_the_threads_of_their_home(bench: RunHarness, tmp_path: Path) -> None:
     async def work() -> int:
         before = threading.active_count()

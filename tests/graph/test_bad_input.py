@@ -260,6 +260,7 @@ def test_missing_records(bench: RunHarness, record: Any) -> None:
     assert done.stop_reason == "finished"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", ["nothing", "x" * 5_000, "nul\0", "../trace", 5])
 def test_unknown_views(bench: RunHarness, view: Any) -> None:
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))
@@ -286,6 +287,7 @@ def test_invalid_tasks(bench: RunHarness, task: Any, prompt: Any) -> None:
     assert bench.run(scripted_model(DONE))["stop_reason"] == "finished"
 
 
+@pytest.mark.slow
 @BOTH_DATABASES
 @pytest.mark.parametrize("task", ["", "../..", "a/b", "nul\0", "x" * 100_000, "ü🎉"])
 def test_unusual_tasks(bench: RunHarness, task: str) -> None:

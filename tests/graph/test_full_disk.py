@@ -99,6 +99,7 @@ def test_a_file_larger_than_the_free_space(disk: Path, tmp_path: Path, reply: st
     connection.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["started", "confirmed", "acting"])
 def test_a_handoff_continues_once_there_is_room(disk: Path, tmp_path: Path, moment: str) -> None:
     def listen(caught: dict[str, Any]) -> None:

@@ -82,6 +82,7 @@ def test_a_spent_budget_stops_side_requests(bench: RunHarness, agent: ExternalAg
     assert (outcome.prompt_tokens, len(model.seen)) == (3000, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

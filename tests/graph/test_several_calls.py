@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
@@ -292,6 +293,26 @@ def test_a_reply_that_a_budget_ends_has_its_periodic_record(bench: RunHarness, s
     assert state["stop_reason"] == "max_events"
     (record_id,) = state["periodic_records"]
     assert len(bench.store.load(record_id).trace) == 4
+
+
+def test_a_written_reply_has_all_its_calls_run(bench: RunHarness, server: ChatServer) -> None:
+    """An engineer writes a reply, and an event that names it as its text."""
+    model = build_model(server, [shell("true")], [FINISH], [FINISH])
+    bench.run(model, protocol="native")
+    (after,) = [each for each in bench.home.history("thread") if (each.step, each.next) == (1, ("think",))]
+    commands = [APPEND.format(1), APPEND.format(2)]
+    reply = AIMessage(
+        "", tool_calls=[{"name": "shell", "args": {"command": each}, "id": each} for each in commands]
+    )
+    messages = len(bench.load_state(after.checkpoint).values["messages"])
+    event = {"index": 2, "kind": "action", "tool": "shell", "arguments": {"command": commands[0]}}
+    with bench.open_run(model, protocol="native") as held:
+        update = {"messages": [reply], "events": [{**event, "message": messages}], "steps": 2}
+        changed = held.update_state(update, checkpoint=after.checkpoint)
+        done = held.resume(checkpoint=changed)
+        assert held.sandbox().read_file("notes.txt") == b"1\n2\n"
+    assert [event.arguments.get("command") for event in events(done.state)][1:3] == commands
+    assert commands[0] in events(done.state)[1].text
 
 
 def test_one_call_per_reply(bench: RunHarness, server: ChatServer) -> None:

@@ -105,6 +105,8 @@ def call_with_timeout(
     Raises DeadlineExceededError after `timeout_s`, and CallCancelledError. An overdue or cancelled call ends at its
     next Python instruction; a wait in the kernel is not interrupted.
     """
+    if timeout_s <= 0:
+        raise DeadlineExceededError
     caller = getattr(_thread_state, "caller", None)
     _thread_state.caller = None
     if caller is None or not caller.thread.is_alive():  # a forked process has none of its parent's threads

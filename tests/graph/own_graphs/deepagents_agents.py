@@ -103,6 +103,35 @@ def test_an_interrupted_call_is_undone_and_repeated(
     assert results(end)[2].split("\n")[:4] == ["0", "1", "2", "1"]
 
 
+def test_a_cancelled_agent_ends_its_command_and_resumes(bench: RunHarness, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"  # outside the sandbox, so that the repeated command sees it
+
+    async def cancel(agent: Any) -> None:
+        task = asyncio.create_task(agent.ainvoke(ask(), CONFIG))
+        while not begun.exists():
+            await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    long = f"echo 1 >> log; [ -e {begun} ] || (touch {begun}; sleep 60); cat log"
+    with hold(bench) as work:
+        agent = build(work, scripted_model(execute("echo 0 >> log"), execute(long, text="2"), "Done."))
+        asyncio.run(asyncio.wait_for(cancel(agent), 45))
+        end = agent.invoke(None, CONFIG)
+    assert results(end)[-1].split("\n")[:2] == ["0", "1"]
+
+
+def test_secrets_are_not_stored(bench: RunHarness) -> None:
+    key = "sk-abcdefghijklmnop1234567890"
+    printed = execute(f"echo {key[:10]}'{key[10:]}' | tee note")
+    with hold(bench) as work:
+        end = invoke(build(work, scripted_model(printed, "Done.")), ask())
+        assert work.enter(end["sandbox_state"]).read_file("note").decode().strip() == key
+    assert key not in "".join(results(end))
+    assert "[redacted]" in results(end)[0]
+
+
 class _TaskModel(Scripted):
     """Replies by the task: each agent sees its own first message."""
 

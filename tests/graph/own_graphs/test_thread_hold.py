@@ -33,6 +33,7 @@ from langgraph_takeover.errors import (
 )
 from langgraph_takeover.graph.checkpoints import user_savers
 from langgraph_takeover.graph.checkpoints.saver_databases import _ledgers, share_ledger
+from langgraph_takeover.graph.own_graphs import thread_hold
 from langgraph_takeover.handoff.ledger import acquire
 from langgraph_takeover.integrations import hold_thread
 
@@ -453,3 +454,38 @@ def test_a_forked_process_holds_a_thread_of_its_own(url: str) -> None:
             for thread in ("job", "other")
         ]
     assert [state.values for state in states] == [{"last": "c"}] * 2
+
+
+@kinds("sqlite")
+def test_a_hold_that_is_cancelled_while_it_opens_is_released(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_acquire = threading.Event(), threading.Event()
+    acquire = thread_hold.acquire
+
+    def acquire_late(*arguments: Any, **options: Any) -> Any:
+        begun.set()
+        may_acquire.wait(30)
+        return acquire(*arguments, **options)
+
+    async def use() -> None:
+        async with kind.open() as saver:
+            with monkeypatch.context() as patch:
+                patch.setattr(thread_hold, "acquire", acquire_late)
+                task = asyncio.create_task(hold_thread(saver, "job").__aenter__())
+                while not begun.is_set():
+                    await asyncio.sleep(0.01)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            may_acquire.set()
+            await asyncio.sleep(0.2)  # the late lease
+            for _ in range(500):
+                try:
+                    async with hold_thread(saver, "job"):
+                        return
+                except ThreadHeldError:
+                    await asyncio.sleep(0.02)
+            pytest.fail("the lease was not released")
+
+    asyncio.run(use())

@@ -41,6 +41,8 @@ from langgraph_takeover.handoff.ledger.leases import ThreadNameError
 from langgraph_takeover.handoff.ledger.store import idempotency_keys
 from langgraph_takeover.handoff.records.envelope import Envelope, Understanding
 
+from ...random_examples import SEED
+
 UNDERSTOOD = Understanding(goal="Mend wrap().", next_step="Run the tests.", verify_first="That they fail.")
 PATHS: dict[HandoffState, tuple[HandoffState, ...]] = {
     "prepared": (),
@@ -423,7 +425,7 @@ class Handoffs(RuleBasedStateMachine):
         return True
 
 
-STEPS = int(os.environ.get("TAKEOVER_STEPS", "300"))
+STEPS = int(os.environ.get("TAKEOVER_STEPS", "300" if SEED else "100"))
 """The number of steps in CI; the number in the docs comes from longer runs."""
 TestHandoffs = Handoffs.TestCase
 TestHandoffs.settings = settings(max_examples=STEPS // 50, stateful_step_count=50, deadline=None)

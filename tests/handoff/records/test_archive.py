@@ -365,6 +365,7 @@ COSTLY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COSTLY)
 def test_an_invalid_record_takes_little_memory(name: str, tmp_path: Path) -> None:
     """A wrong value of two bytes took 1,600."""

@@ -86,3 +86,19 @@ def test_a_native_call_is_rewritten_as_a_call() -> None:
 def test_invalid_edits_are_refused(values: dict[str, Any], problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         align_step_edit(values, state(2))
+
+
+def two_calls() -> AIMessage:
+    calls = [{"name": "shell", "args": {"command": command}, "id": command} for command in ("ls", "pwd")]
+    return AIMessage("I look.", tool_calls=calls)
+
+
+def test_a_reply_with_two_calls_leaves_the_second_open() -> None:
+    update = align_step_edit({"events": [action("ls")], "messages": [two_calls()]}, state())
+    assert update["open_calls"] == 1
+
+
+def test_a_further_call_cannot_be_edited_by_itself() -> None:
+    before = AgentState(messages=[two_calls()], events=state(2)["events"], open_calls=1)
+    with pytest.raises(InputError, match="a further call of a reply cannot be edited by itself"):
+        align_step_edit({"events": [action("rm -r .", 2)]}, before)

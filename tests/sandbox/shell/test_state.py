@@ -405,6 +405,7 @@ def test_a_shell_with_unexpected_output() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     ["trap -- \\''", "declare -- x=\\''", "declare -A x=([\\''", 'trap -- "$', "declare -f f", 'x () "'],
