@@ -167,6 +167,7 @@ MISSING = {
     ),
     "contract": ("pytest", "import langgraph_takeover.sandbox.contract"),
     "langchain": ("langchain", "import langgraph_takeover.middleware"),
+    "deepagents": ("deepagents", "import langgraph_takeover.deepagents"),
     "mcp": (
         "mcp",
         "from langgraph_takeover.handoff.__main__ import main; "

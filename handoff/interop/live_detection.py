@@ -152,6 +152,8 @@ class _Conversation:
 
     def _count_seen(self, digests: Sequence[bytes]) -> int:
         """Return how many of the messages come before the first new one: those up to the last one seen."""
+        if digests[: len(self._seen)] == self._seen:  # the usual case: the whole conversation, grown
+            return len(self._seen)
         best, longest = 0, 0
         for end, digest in enumerate(digests, 1):
             if not self._seen or digest != self._seen[-1]:
