@@ -37,7 +37,7 @@ def main(directory: str, *, is_child: bool = False) -> None:
         middleware = [*([kill_inside] if is_child else []), SandboxMiddleware(work)]
         agent = create_agent(model, middleware=middleware, checkpointer=work.saver)
         question = {"messages": [("user", "Write two lines.")]} if is_child else None
-        print(agent.invoke(question, {"configurable": {"thread_id": "chat"}})["messages"][-2].text)
+        print(agent.invoke(question, {"configurable": {"thread_id": "chat"}})["messages"][-2].text, end="")
 
 
 if __name__ == "__main__":

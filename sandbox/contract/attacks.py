@@ -30,15 +30,11 @@ def confined_sandbox(kit: Kit) -> Iterator[Sandbox]:
     """One sandbox with narrow limits for all attacks that it survives; skipped for a back end without isolation."""
     if not kit.is_isolated:
         pytest.skip("this back end does not promise to withstand a hostile agent")
-    before = os.environ.get("OPENAI_API_KEY")
-    os.environ["OPENAI_API_KEY"] = SECRET
-    try:
-        with kit.close_started():
-            yield kit.start(**LIMITS)
-    finally:
-        del os.environ["OPENAI_API_KEY"]
-        if before is not None:
-            os.environ["OPENAI_API_KEY"] = before
+    with kit.close_started():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("OPENAI_API_KEY", SECRET)
+            started = kit.start(**LIMITS)
+        yield started
 
 
 @pytest.fixture
@@ -139,7 +135,6 @@ def test_only_the_agents_own_files_can_be_written(confined_sandbox: Sandbox) -> 
 
 
 def test_the_environment_is_built_from_scratch(confined_sandbox: Sandbox) -> None:
-    assert os.environ["OPENAI_API_KEY"] == SECRET
     seen = check_output(confined_sandbox, "env; cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' || :")
     assert "HOME=" in seen
     assert SECRET not in seen
