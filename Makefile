@@ -70,7 +70,7 @@ lint: $(READY)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# One process compiles all modules while others check the code; otherwise each of the test processes would compile them.
+# Compiles all modules once, beside the checks; otherwise each test process compiles them.
 $(COMPILED): $(READY) $(shell find . -name '*.py' -not -path './.*')
 	@PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest --collect-only -qq >/dev/null || true
 	@touch $@

@@ -30,7 +30,7 @@ _MIXED_PARTS = 20
 
 def pytest_configure(config: pytest.Config) -> None:
     standardize_environment()
-    gc.disable()  # what is collected is kept
+    gc.disable()  # collected tests live until the end
     settings.register_profile("fixed", derandomize=True, database=None, max_examples=examples(100))
     settings.register_profile("random", print_blob=True, database=None)
     settings.load_profile("random" if SEED else "fixed")

@@ -15,7 +15,7 @@ from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox
 from langgraph_takeover.handoff.ledger import effects
 
 _POLL_S = 0.05
-_REPEATED_ID = "Not run: several calls of this reply have the same id. Send each with an id of its own."
+_REPEATED_ID = "Not run: several calls of this reply have the same id. Send each call with its own id."
 
 
 class CallOrder:
@@ -29,10 +29,13 @@ class CallOrder:
     def name_calls(
         self, request: ToolCallRequest, is_ours: Callable[[ToolCall], bool]
     ) -> tuple[list[str], str]:
-        """Name the sandbox's earlier calls of a reply, and this call. Providers repeat the ids of calls in other replies."""
+        """Return names for the sandbox's earlier calls of a reply, and for this call. Ids are unique only in one reply.
+
+        A call with a repeated id counts as the reply's last.
+        """
         reply, call_id = _find_reply(request), request.tool_call["id"]
         numbers = _number_calls(reply)
-        number = numbers.get(call_id, 0)
+        number = numbers.get(call_id, len(reply.tool_calls))
         earlier = [
             f"{reply.id}.{each}"
             for each in numbers.values()
@@ -43,7 +46,7 @@ class CallOrder:
         return earlier, f"{reply.id}.{number}"
 
     def refuse_repeated_id(self, request: ToolCallRequest) -> ToolMessage | None:
-        """Return the answer to a call whose id another call of the reply has: nobody can tell which of them it is."""
+        """Return an error as the answer if another call of the reply has the same id; otherwise None."""
         call_id = request.tool_call["id"]
         if call_id in _number_calls(_find_reply(request)):
             return None
@@ -87,6 +90,6 @@ def _find_reply(request: ToolCallRequest) -> AIMessage:
 
 
 def _number_calls(reply: AIMessage) -> dict[str | None, int]:
-    """Return the places of the reply's calls by their ids, without ids that several of them have."""
+    """Return the position of each call in the reply by its id, without repeated ids."""
     ids = Counter(call["id"] for call in reply.tool_calls)
     return {call["id"]: number for number, call in enumerate(reply.tool_calls) if ids[call["id"]] == 1}

@@ -25,7 +25,7 @@ from langgraph_takeover.graph.checkpoints.saver_databases import (
 )
 from langgraph_takeover.graph.errors import UnsupportedSaverError
 from langgraph_takeover.handoff.ledger import Lease, LedgerUnavailableError, acquire, leases
-from langgraph_takeover.sandbox.backends.pools import CancellableOpening
+from langgraph_takeover.sandbox.backends.pools import open_in_thread
 
 ResultT = TypeVar("ResultT")
 
@@ -87,13 +87,11 @@ class ThreadHold(
 
     async def _open(self, work: Callable[[], ResultT]) -> ResultT:
         """Acquire the lease in a thread; release it if the task is cancelled meanwhile."""
-        opening = CancellableOpening(work, lambda _: self.__exit__(None, None, None))
-        try:
-            return await asyncio.to_thread(opening.run)
-        except asyncio.CancelledError:
-            if (close := opening.give_up()) is not None:
-                await asyncio.to_thread(close)
-            raise
+
+        async def run(work: Callable[[], Any], *, must_run: bool) -> Any:
+            return await asyncio.to_thread(work)
+
+        return await open_in_thread(work, lambda _: self.__exit__(None, None, None), run)
 
     async def __aexit__(
         self,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AbstractContextManager
+from functools import partial
 from types import TracebackType
 from typing import Generic, TypeVar
 
 from langgraph_takeover.nodes.session.workers import Workers
-from langgraph_takeover.sandbox.backends.pools import CancellableOpening
+from langgraph_takeover.sandbox.backends.pools import open_in_thread
 
 ValueT = TypeVar("ValueT")
 
@@ -34,15 +34,11 @@ class OpenableContext(Generic[ValueT]):
         return self._manager.__exit__(error_type, error, traceback)
 
     async def __aenter__(self) -> ValueT:
-        opening = CancellableOpening(
-            self._manager.__enter__, lambda _: self._manager.__exit__(None, None, None)
+        return await open_in_thread(
+            self._manager.__enter__,
+            lambda _: self._manager.__exit__(None, None, None),
+            partial(self._workers.run, "lifecycle"),
         )
-        try:
-            return await self._workers.run("lifecycle", opening.run)
-        except asyncio.CancelledError:
-            if (close := opening.give_up()) is not None:
-                await self._workers.run("lifecycle", close, must_run=True)
-            raise
 
     async def __aexit__(
         self,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Protocol, Self, TypeVar, runtime_checkable
 
-from langgraph_takeover.sandbox.backends.pools import CancellableOpening, run_in_pool
+from langgraph_takeover.sandbox.backends.pools import open_in_thread, run_in_pool
 from langgraph_takeover.sandbox.interface import ExecResult, FileChange, Sandbox, SandboxSpec, Snapshot
 
 ResultT = TypeVar("ResultT")
@@ -161,14 +161,9 @@ class AsyncSandbox:
 
 async def _open(executor: Executor | None, start: Callable[[], Sandbox]) -> Sandbox:
     """Start a sandbox in a thread; if the task is cancelled meanwhile, close it."""
-    opening = CancellableOpening(start, lambda sandbox: sandbox.close())
     pool = executor or ThreadPoolExecutor(1, thread_name_prefix="start-sandbox")
     try:
-        return await run_in_pool(pool, opening.run)
-    except asyncio.CancelledError:
-        if (close := opening.give_up()) is not None:
-            await run_in_pool(pool, close, must_run=True)
-        raise
+        return await open_in_thread(start, lambda sandbox: sandbox.close(), partial(run_in_pool, pool))
     finally:
         if executor is None:
             pool.shutdown(wait=False)

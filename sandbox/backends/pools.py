@@ -9,11 +9,17 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 ResultT = TypeVar("ResultT")
 _END_GRACE_S = 30.0
 """Time that cancelled work has to end; work inside a program's own function may take longer."""
+
+
+class RunInThread(Protocol):
+    """Awaits work in a thread, as `run_in_pool` does."""
+
+    async def __call__(self, work: Callable[[], Any], *, must_run: bool) -> Any: ...
 
 
 async def run_in_pool(
@@ -41,8 +47,24 @@ async def run_in_pool(
         raise
 
 
-class CancellableOpening(Generic[ResultT]):
-    """Something that a thread opens for a task. If the task was cancelled, it is closed, however late it opens."""
+async def open_in_thread(
+    open_it: Callable[[], ResultT], close: Callable[[ResultT], object], run: RunInThread
+) -> ResultT:
+    """Return the opened resource; `run` awaits work in a thread.
+
+    If the task is cancelled, the resource is closed, even if it opens later.
+    """
+    opening = _Opening(open_it, close)
+    try:
+        return await run(opening.run, must_run=False)  # type: ignore[no-any-return]
+    except asyncio.CancelledError:
+        if (close_now := opening.give_up()) is not None:
+            await run(close_now, must_run=True)
+        raise
+
+
+class _Opening(Generic[ResultT]):
+    """A resource that a thread opens, and closes again if nobody waits for it any more."""
 
     def __init__(self, open_it: Callable[[], ResultT], close: Callable[[ResultT], object]) -> None:
         self._open, self._close = open_it, close
@@ -60,7 +82,7 @@ class CancellableOpening(Generic[ResultT]):
         return opened
 
     def give_up(self) -> Callable[[], object] | None:
-        """Return what closes it, if it is open; otherwise its thread closes it."""
+        """Return a function that closes it, if it is open; otherwise its thread closes it."""
         with self._lock:
             self._is_given_up = True
             return partial(self._close, self._opened[0]) if self._opened else None

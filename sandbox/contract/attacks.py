@@ -134,7 +134,11 @@ def test_only_the_agents_own_files_can_be_written(confined_sandbox: Sandbox) -> 
     )
 
 
-def test_the_environment_is_built_from_scratch(confined_sandbox: Sandbox) -> None:
+def test_the_environment_is_built_from_scratch(
+    confined_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    assert run(confined_sandbox, "exit 3").shell_ended  # the next command starts a new shell
     seen = check_output(confined_sandbox, "env; cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' || :")
     assert "HOME=" in seen
     assert SECRET not in seen

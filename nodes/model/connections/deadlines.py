@@ -124,6 +124,8 @@ def call_with_timeout(
 
 async def acall_with_timeout(timeout_s: float, call: Callable[[], Any], cancellation: Cancellation) -> Any:
     """Like `call_with_timeout`, without blocking the event loop. A cancelled task abandons its call."""
+    if timeout_s <= 0:
+        raise DeadlineExceededError
     caller, outcome = _take_caller(), _LoopOutcome()
     try:
         with cancellation.watch(outcome):

@@ -22,7 +22,7 @@ LONG = "x" * 10_000
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunHarness]:
-    """One for all tests, because what is refused changes nothing."""
+    """One for all tests, because refused calls change nothing."""
     directory = tmp_path_factory.mktemp("errors")
     with open_home(directory / "home") as home:
         yield RunHarness(directory, home, "process")

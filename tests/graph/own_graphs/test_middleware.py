@@ -93,9 +93,7 @@ def test_calls_with_one_id_are_refused(bench: RunHarness) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_calls_that_wait_leave_threads_to_the_one_that_they_wait_for(
-    bench: RunHarness, tmp_path: Path, count: int
-) -> None:
+def test_waiting_calls_do_not_block_earlier_calls(bench: RunHarness, tmp_path: Path, count: int) -> None:
     class Late(AgentMiddleware[Any, Any, Any]):
         """Starts the calls of a reply in reverse."""
 

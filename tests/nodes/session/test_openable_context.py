@@ -1,4 +1,4 @@
-"""What is opened by `async with` is closed once, whenever its task is cancelled."""
+"""`async with` closes its resource once, whenever the task is cancelled."""
 
 from __future__ import annotations
 

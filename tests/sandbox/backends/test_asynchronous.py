@@ -94,7 +94,7 @@ def test_another_kind_of_sandbox_is_closed_instead(spec: SandboxSpec) -> None:
     asyncio.run(asyncio.wait_for(work(), 45))
 
 
-def test_what_opens_after_its_task_was_cancelled_is_closed(
+def test_a_sandbox_that_starts_after_its_task_was_cancelled_is_closed(
     spec: SandboxSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, may_open, opened = Event(), Event(), list[Any]()
