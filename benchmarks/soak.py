@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -39,6 +40,7 @@ DATABASES = "databases of a run, kB"
 PER_RUN_RESOURCES = ("containers", "images", "snapshots in a run")
 """Counts that restart with each run; the others accumulate."""
 _PR_SET_CHILD_SUBREAPER = 36
+_TEST_FILE_NAME, _TEST_FILE_CONTENT = re.compile("[a-z0-9_]{8}"), b"blat"  # of tempfile._get_default_tempdir
 _CHILDREN_TIMEOUT_S, _RUN_TIMEOUT_S = 15.0, 900.0
 _EPILOG = """Examples:
 
@@ -208,11 +210,26 @@ def count_resources(out: Path, with_docker: bool) -> dict[str, int]:
         "containers": on_daemon.count("container"),
         "images": on_daemon.count("image"),
         "mounts": sum(line.split()[4].startswith(str(home)) for line in mounts),
-        "temporary files": len(list(Path(os.environ["TMPDIR"]).iterdir())),
+        "temporary files": len(list_temporary_files(Path(os.environ["TMPDIR"]))),
         "snapshots in a run": len(list(out.glob("snapshots/*"))),
         DATABASES: sum(file.stat().st_size for file in out.glob("*.sqlite*")) // 1000,
         **{f"{each.name} in TAKEOVER_HOME": len(list(each.iterdir())) for each in home.glob("*/")},
     }
+
+
+def list_temporary_files(directory: Path) -> list[Path]:
+    """The directory's files, without the one with which Python's tempfile tests the directory at its first use.
+
+    Python removes it at once; SIGKILL between the two leaves it behind.
+    """
+    return [path for path in sorted(directory.iterdir()) if not _is_test_file(path)]
+
+
+def _is_test_file(path: Path) -> bool:
+    is_candidate = (
+        _TEST_FILE_NAME.fullmatch(path.name) is not None and not path.is_symlink() and path.is_file()
+    )
+    return is_candidate and path.read_bytes() in (b"", _TEST_FILE_CONTENT)
 
 
 def collect_garbage(out: Path, with_docker: bool) -> list[str]:
@@ -242,6 +259,8 @@ def print_growth(samples: list[dict[str, int]]) -> list[str]:
     print("resources after garbage collection, first and last:")
     for name in first | last:
         print(f"   {name}: {first.get(name, 0)}, {last.get(name, 0)}")
+    for path in list_temporary_files(Path(os.environ["TMPDIR"])):
+        print(f"   temporary file: {path.name}")
     return [name for name in last if last[name] > first.get(name, 0) and name != DATABASES]
 
 

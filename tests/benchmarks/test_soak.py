@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.soak import COMPARED_FIELDS, Row, compare_rows
+from benchmarks.soak import COMPARED_FIELDS, Row, compare_rows, list_temporary_files
 
 ROOT = Path(__file__).parents[2]
 ROWS: list[Row] = [
@@ -49,6 +49,21 @@ def test_wrong_missing_duplicate_and_unexpected_rows_are_detected() -> None:
     (line,) = compare_rows([*ROWS, ROWS[0]], ROWS)
     assert line.endswith("2 rows")
     assert compare_rows([*ROWS, ROWS[0] | {"view": "payload"}], ROWS)[0].endswith("unexpected")
+
+
+def test_only_the_file_of_a_python_killed_at_its_start_is_not_counted(tmp_path: Path) -> None:
+    kill_at_removal = (
+        "import os, tempfile; os.unlink = lambda path: os.kill(os.getpid(), 9); tempfile.gettempdir()"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", kill_at_removal], env={"TMPDIR": str(tmp_path)}, check=False
+    )
+    assert killed.returncode == -9
+    (left,) = tmp_path.iterdir()
+    assert list_temporary_files(tmp_path) == []
+    left.write_bytes(b"data")
+    (tmp_path / "takeover-empty-abcdefgh").mkdir()
+    assert list_temporary_files(tmp_path) == sorted(tmp_path.iterdir())
 
 
 def test_bad_usage_is_one_line() -> None:
