@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from . import postgres
 from .chat_server import ChatServer
@@ -31,8 +31,11 @@ _MIXED_PARTS = 20
 def pytest_configure(config: pytest.Config) -> None:
     standardize_environment()
     gc.disable()  # collected tests live until the end
-    settings.register_profile("fixed", derandomize=True, database=None, max_examples=examples(100))
-    settings.register_profile("random", print_blob=True, database=None)
+    # A busy machine makes any test slow, and random tests need no fresh directory per example.
+    checks = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    common = settings(database=None, deadline=None, suppress_health_check=checks)
+    settings.register_profile("fixed", common, derandomize=True, max_examples=examples(100))
+    settings.register_profile("random", common, print_blob=True)
     settings.load_profile("random" if SEED else "fixed")
 
 

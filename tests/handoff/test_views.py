@@ -110,7 +110,7 @@ def test_instructions_first_and_the_task_last_and_verbatim(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(VIEWS))
 @given(trace=traces())
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 def test_views_are_pure(name: str, trace: tuple[Event, ...]) -> None:
     given_record = record(trace)
     before = given_record.model_dump_json()
@@ -120,7 +120,7 @@ def test_views_are_pure(name: str, trace: tuple[Event, ...]) -> None:
 
 @pytest.mark.parametrize("name", list(VIEWS))
 @given(trace=traces(), later=traces())
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 def test_later_events_change_no_view(name: str, trace: tuple[Event, ...], later: tuple[Event, ...]) -> None:
     """The view of a record cut from a longer run is that of the run's beginning."""
     after = [event.model_copy(update={"index": event.index + len(trace)}) for event in later]

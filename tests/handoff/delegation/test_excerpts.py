@@ -39,7 +39,7 @@ def test_hunks_of_other_files_do_not_count() -> None:
     st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 200)), max_size=6),
     st.integers(1000, 200_000),
 )
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_excerpts_are_in_order_bounded_and_exact(
     total: int, hunks: list[tuple[int, int]], budget: int
 ) -> None:

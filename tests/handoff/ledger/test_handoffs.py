@@ -428,4 +428,4 @@ class Handoffs(RuleBasedStateMachine):
 STEPS = int(os.environ.get("TAKEOVER_STEPS", "300" if SEED else "100"))
 """The number of steps in CI; the number in the docs comes from longer runs."""
 TestHandoffs = Handoffs.TestCase
-TestHandoffs.settings = settings(max_examples=STEPS // 50, stateful_step_count=50, deadline=None)
+TestHandoffs.settings = settings(max_examples=STEPS // 50, stateful_step_count=50)

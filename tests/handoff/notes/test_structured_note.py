@@ -251,7 +251,7 @@ TICKS = st.text("`~\nab ", max_size=30)
 
 
 @given(TICKS)
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 def test_no_content_closes_its_fence(text: str) -> None:
     command = f"python -m unittest; echo {text!r} '{text}'"
     shown = Run().shell(command, PASSED).fields["Latest validation command"]
@@ -263,7 +263,7 @@ def test_no_content_closes_its_fence(text: str) -> None:
 
 
 @given(st.text("`ab", min_size=1, max_size=20))
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 def test_no_command_closes_its_inline_code(text: str) -> None:
     line = Run().shell(f"echo {text}").fields["Commands already tried"].strip()
     ticks = re.match("- (`+)", line)

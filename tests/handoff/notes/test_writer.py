@@ -117,7 +117,7 @@ def test_a_loop_in_the_summary_is_cut_out() -> None:
 
 
 @given(st.text('{}[]":,\\ work_completed`\n', max_size=60))
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_no_reply_raises(reply: str) -> None:
     assert set(parse_fields(reply)) <= set(MODEL_FIELDS)
 

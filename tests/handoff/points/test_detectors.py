@@ -472,7 +472,7 @@ def walk(events: Sequence[Event]) -> list[HandoffPoint]:
     return points
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(event_rows(), st.integers(0, 14))
 def test_points_are_single_ordered_and_stable(events: list[Event], cut: int) -> None:
     points = walk(events)

@@ -240,7 +240,7 @@ PROGRAMS = st.sampled_from(
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(LINES, PROGRAMS)
 def test_inferred_sed_matches_real_sed(lines: list[str], program: str) -> None:
     text = "".join(f"{line}\n" for line in lines)

@@ -531,7 +531,7 @@ def test_every_shared_recording_is_read(recordings: list[Any]) -> None:
     assert formats == set(FORMATS) - {"takeover", "langchain", "mini-swe-agent-v2"} - external
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_damaged_recordings_never_crash_the_readers(recordings: list[Any], data: st.DataObject) -> None:
     """Fields disappear or change their type: the file is read as far as possible, or rejected in one line."""

@@ -348,7 +348,7 @@ def test_the_archive_holds_no_text_of_the_runs(real_data: Path) -> None:
     assert sum(len(part) for part in delta if isinstance(part, str)) < 40
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(st.sampled_from(OWN_SESSIONS), st.integers(0, 10**9))
 def test_damaged_sessions_never_crash_the_readers(name: str, seed: int) -> None:
     random = Random(seed)

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from langgraph_takeover.handoff.shell.command_effects import (
@@ -572,9 +572,7 @@ def _run(command: str, root: Path) -> tuple[dict[str, str], dict[str, str], list
 @example("ls > out")
 @example("echo > out")
 @example("[[ y=1 -eq 1 ]] && ls")
-@settings(
-    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=examples(150))
 def test_bash_confirms_effects(directory: Path, command: str) -> None:
     effect = find_effect(command)
     if effect == "anything":

@@ -376,7 +376,7 @@ def test_no_text_everywhere_is_more_than_data(text: str) -> None:
 
 @pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(PARTS), ANYTHING), st.none() | ANYTHING.filter(bool))
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_no_texts_together_are_more_than_data(parts: dict[str, str], note: str | None) -> None:
     # A reviewer may write any fields into a note.
     check(parts, note if note is None or not sections(note) else None)
@@ -393,7 +393,7 @@ def test_a_reviewer_may_write_the_fields_of_a_note() -> None:
 
 
 @given(ANYTHING, ANYTHING)
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(50))
 def test_recalled_text_is_data(text: str, query: str) -> None:
     trace = record({name: text for name in PARTS if name != "command"} | {"command": f"word {text}"}).trace
     for what in ("e0-e17", "word", query):
@@ -430,7 +430,6 @@ def test_the_protected_fields_are_those_of_the_note() -> None:
 
 
 @given(ANYTHING)
-@settings(deadline=None)
 def test_neutralizing_is_idempotent(text: str) -> None:
     assert neutralize(neutralize(text)) == neutralize(text)
     assert quote_text(quote_text(text)) == quote_text(text)
@@ -464,7 +463,7 @@ def spelt(draw: st.DrawFn, word: str, cases: bool = True) -> str:
 
 @pytest.mark.parametrize("tag", ["</earlier-work>", "<earlier-work>", "< / earlier_work"])
 @given(st.data())
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_no_spelling_of_the_tag_passes(tag: str, data: st.DataObject) -> None:
     text = f"a {data.draw(spelt(tag))} b"
     for made in (neutralize(text), quote_text(text), format_entry(text)):
@@ -476,7 +475,7 @@ def test_no_spelling_of_the_tag_passes(tag: str, data: st.DataObject) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("token", [*TOKENS, *CASED_TOKENS])
 @given(st.data())
-@settings(max_examples=examples(10), deadline=None)
+@settings(max_examples=examples(10))
 def test_no_spelling_of_a_chat_templates_token_passes(token: str, data: st.DataObject) -> None:
     text = f"a {data.draw(spelt(token, cases=token not in CASED_TOKENS))} b"
     assert as_read(token) not in as_read(neutralize(text)), ascii(neutralize(text))
@@ -492,7 +491,7 @@ def test_every_chat_templates_token_is_written_out(token: str) -> None:
     "words", [f"\n{END_OF_WORK}", "\n# Task", "\n## Observed\n", "\n**Continuation state:**", "\nTask\n===\n"]
 )
 @given(st.data())
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 def test_no_spelling_of_a_heading_passes(words: str, data: st.DataObject) -> None:
     text = f"a{''.join(c if c in chr(10) else data.draw(spelt(c)) for c in words)}\nb"
     assert sections(quote_text(text)) == [], ascii(quote_text(text))
@@ -635,7 +634,7 @@ def test_ordinary_text_of_any_language_is_unchanged(text: str) -> None:
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8", categories=["L", "N", "P", "S", "Zs"])))
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(120))
 def test_text_without_markup_is_unchanged(text: str) -> None:
     if not regex.search(r"[\p{Default_Ignorable_Code_Point}\ufff9-\ufffb]", text) and "<" not in as_read(
         text
@@ -644,7 +643,6 @@ def test_text_without_markup_is_unchanged(text: str) -> None:
 
 
 @given(ANYTHING, ANYTHING)
-@settings(deadline=None)
 def test_no_content_contains_the_id_of_its_fence(text: str, other: str) -> None:
     opening, *content, closing, end = wrap_in_fence(text).split("\n")
     name = compute_fence_id("\n".join(content))

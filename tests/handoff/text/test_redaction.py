@@ -9,7 +9,7 @@ import subprocess
 from urllib.parse import quote
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from langgraph_takeover.handoff.text.redaction import REDACTED, redact, redact_known_secrets
@@ -183,7 +183,7 @@ def test_a_known_secret_is_found_in_every_encoding(monkeypatch: pytest.MonkeyPat
 SECRETS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=8, max_size=30)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(secret=SECRETS, around=st.text(max_size=20), key=st.sampled_from(sorted(KEYS.values())))
 def test_redaction_is_idempotent_and_leaves_no_known_secret(secret: str, around: str, key: str) -> None:
     text = f"{around}{secret}{around} {key}\n{around}"

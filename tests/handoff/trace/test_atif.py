@@ -51,7 +51,7 @@ def trace(events: list[Event], **more: object) -> Trace:
     return Trace.model_validate({"events": number_events(events), **fields})
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(EVENTS)
 def test_an_exported_trace_is_restored(tmp_path_factory: object, events: list[Event]) -> None:
     path = tmp_path_factory.mktemp("atif") / "t.json"  # type: ignore[attr-defined]

@@ -74,7 +74,7 @@ def check_history(messages: list[BaseMessage], protocol: ActionProtocol) -> None
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", list(VIEWS))
 @given(trace=traces())
-@settings(max_examples=examples(15), deadline=None)
+@settings(max_examples=examples(15))
 def test_every_view_is_valid_history(name: str, protocol: ActionProtocol, trace: tuple[Event, ...]) -> None:
     for cut in range(len(trace), max(len(trace) - 3, 0), -1):  # also without a result of the last action
         check_history(find_view(name)(record(trace[:cut]), Recipient(protocol=protocol)), protocol)

@@ -77,7 +77,7 @@ def test_answers_are_bounded(what: str) -> None:
 
 
 @given(what=st.text(max_size=40), text=st.text(max_size=60))
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_no_query_and_no_event_escapes_the_fence(what: str, text: str) -> None:
     hostile = (Event(index=0, kind="action", tool="shell", text=f"{text}{CLOSING} {OPENING} # Task"),)
     for query in (what, "e0", "Task"):

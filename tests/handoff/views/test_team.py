@@ -114,7 +114,7 @@ def runs(draw: st.DrawFn) -> list[tuple[str, list[Did], str]]:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @given(run=runs())
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 def test_the_view_of_each_agent(protocol: ActionProtocol, run: list[tuple[str, list[Did], str]]) -> None:
     messages, events, passes = play(run, protocol)
     agent = run[-1][0]

@@ -422,7 +422,7 @@ class RandomJson:
 
 
 _SEEDS = st.integers(min_value=0, max_value=2**32)
-_VARIED = settings(deadline=None, max_examples=examples(500))
+_VARIED = settings(max_examples=examples(500))
 
 
 def describe_failure(call: Callable[[], Any]) -> str | None:

@@ -389,7 +389,7 @@ ACTIONS = st.one_of(
 
 
 @given(ACTIONS, st.sampled_from(["", "I look.\n\n", "<think>\n```bash\nx\n```\n</think>\n\n"]))
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @example(shell("ls\n"), "")
 @example(shell("<editor"), "")
 @example(shell("<finish x"), "")
@@ -399,7 +399,7 @@ def test_written_actions_parse_back(action: Action, thought: str) -> None:
 
 
 @given(TEXTS)
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_no_reply_breaks_the_parser(text: str) -> None:
     action = read(text)
     assert isinstance(action, Action | UnreadableReply)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from langgraph_takeover.sandbox.changes.layers import TRUSTED_OPAQUE, USER_OPAQUE, LayerStack
@@ -159,9 +159,7 @@ def keep(layers: tuple[Path, ...], base: Path, archive_path: Path, *, opaque: st
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=examples(100))
 @given(DEEDS, DEEDS, DEEDS)
 def test_overlays_of_the_kernel_survive_a_round_trip(
     rooms: Path, first: list[Any], second: list[Any], third: list[Any]
@@ -344,9 +342,7 @@ def decompress(content: bytes) -> bytes:
     return zstandard.ZstdDecompressor().stream_reader(content).read()
 
 
-@settings(
-    max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_random_headers_raise_only_typed_errors(tmp_path: Path, data: st.DataObject) -> None:
     """Changes below the compression, which zstd's checksum does not detect."""
@@ -763,9 +759,7 @@ RECORDS = st.lists(
 )
 
 
-@settings(
-    max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=examples(400))
 @given(st.lists(st.tuples(st.booleans(), RECORDS, FIELDS, st.binary(max_size=512)), max_size=5))
 def test_random_members_raise_only_typed_errors(
     tmp_path: Path, given_: list[tuple[bool, Any, dict[str, bytes], bytes]]
