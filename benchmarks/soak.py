@@ -205,12 +205,15 @@ def count_resources(out: Path, with_docker: bool) -> dict[str, int]:
     psutil.wait_procs(psutil.Process().children(recursive=True), timeout=_CHILDREN_TIMEOUT_S)
     on_daemon = collect_garbage(out, with_docker)
     home, mounts = Path(os.environ["TAKEOVER_HOME"]), Path("/proc/self/mountinfo").read_text().splitlines()
+    temporary_files = list_temporary_files(Path(os.environ["TMPDIR"]))
+    for path in temporary_files:
+        print(f"   temporary file: {path.name}", flush=True)
     return {
         "child processes": len(psutil.Process().children(recursive=True)),
         "containers": on_daemon.count("container"),
         "images": on_daemon.count("image"),
         "mounts": sum(line.split()[4].startswith(str(home)) for line in mounts),
-        "temporary files": len(list_temporary_files(Path(os.environ["TMPDIR"]))),
+        "temporary files": len(temporary_files),
         "snapshots in a run": len(list(out.glob("snapshots/*"))),
         DATABASES: sum(file.stat().st_size for file in out.glob("*.sqlite*")) // 1000,
         **{f"{each.name} in TAKEOVER_HOME": len(list(each.iterdir())) for each in home.glob("*/")},
@@ -259,8 +262,6 @@ def print_growth(samples: list[dict[str, int]]) -> list[str]:
     print("resources after garbage collection, first and last:")
     for name in first | last:
         print(f"   {name}: {first.get(name, 0)}, {last.get(name, 0)}")
-    for path in list_temporary_files(Path(os.environ["TMPDIR"])):
-        print(f"   temporary file: {path.name}")
     return [name for name in last if last[name] > first.get(name, 0) and name != DATABASES]
 
 

@@ -55,6 +55,8 @@ class WriterBench:
         self.bench = bench
         self.directory = directory
         self.database = database
+        """The URL of a PostgreSQL database; empty if `file` is used."""
+        self.file = str(directory / "home" / DATABASE_FILE)
         self.writers: list[Writer] = []
         directory.mkdir()
 
@@ -93,14 +95,16 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def stop(writer_bench: WriterBench, writer: Writer) -> None:
-    """Stop a process outside a transaction, whose end all others would wait for."""
-    pid = writer.process.pid
+def suspend_between_transactions(pid: int, database: str) -> None:
+    """Suspend a child process, but not in a transaction, whose end all others would wait for.
+
+    `database` is a file of SQLite, or the URL of a PostgreSQL database.
+    """
     while True:
         os.kill(pid, signal.SIGSTOP)
         _, status = os.waitpid(pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
-        if not _is_locked(writer_bench):
+        if not _is_locked(database):
             return
         os.kill(pid, signal.SIGCONT)
         time.sleep(0.05)
@@ -172,7 +176,7 @@ def test_a_holder_that_lost_its_lease_writes_nothing_any_more(writer_bench: Writ
     writer_bench.hold(where)
     away = writer_bench.start(lease_s=1.0)
     until(lambda: away.is_at(where))
-    stop(writer_bench, away)
+    suspend_between_transactions(away.process.pid, writer_bench.database or writer_bench.file)
     until(lambda: _lease_ended(writer_bench))
 
     writer_bench.let_go(where)
@@ -214,7 +218,7 @@ def test_a_returning_holder_does_not_disturb_the_new_one(writer_bench: WriterBen
     writer_bench.hold(where)
     away = writer_bench.start(lease_s=1.0)
     until(lambda: away.is_at(where))
-    stop(writer_bench, away)
+    suspend_between_transactions(away.process.pid, writer_bench.database or writer_bench.file)
     until(lambda: _lease_ended(writer_bench))
 
     writer_bench.let_go(where)
@@ -233,12 +237,10 @@ def test_a_returning_holder_does_not_disturb_the_new_one(writer_bench: WriterBen
     assert "+1\n+2\n+3\n" in done["patch"]
 
 
-def _is_locked(writer_bench: WriterBench) -> bool:
+def _is_locked(database: str) -> bool:
     """Whether a writer of the thread would have to wait."""
-    if not writer_bench.database:
-        with contextlib.closing(
-            sqlite3.connect(writer_bench.directory / "home" / DATABASE_FILE, timeout=0.2)
-        ) as connection:
+    if not database.startswith("postgresql:"):
+        with contextlib.closing(sqlite3.connect(database, timeout=0.2)) as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError:
@@ -246,10 +248,10 @@ def _is_locked(writer_bench: WriterBench) -> bool:
         return False
     import psycopg
 
-    with psycopg.connect(writer_bench.database, autocommit=True) as connection:
+    with psycopg.connect(database, autocommit=True) as connection:
         # The server may still have to execute the last statement.
         until(lambda: connection.execute(_STATEMENTS_AT_WORK).fetchone() == (0,))
-    with psycopg.connect(writer_bench.database) as connection:
+    with psycopg.connect(database) as connection:
         connection.execute("SET lock_timeout = '200ms'")
         try:
             connection.execute("SELECT * FROM takeover_leases FOR UPDATE")

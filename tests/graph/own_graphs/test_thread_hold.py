@@ -37,7 +37,7 @@ from langgraph_takeover.graph.own_graphs import thread_hold
 from langgraph_takeover.handoff.ledger import acquire
 from langgraph_takeover.integrations import hold_thread
 
-from ..test_one_writer import until
+from ..test_one_writer import suspend_between_transactions, until
 from .holder import CONFIG, FENCED, HELD, build_graph, open_saver
 
 _HOLDER = Path(__file__).with_name("holder.py")
@@ -292,7 +292,7 @@ def test_of_two_processes_one_is_refused(url: str, start: Any) -> None:
 def test_a_suspended_process_that_lost_the_thread_writes_nothing(url: str, start: Any) -> None:
     first = start(url, 1)
     first.wait_for_step()
-    os.kill(first.process.pid, signal.SIGSTOP)
+    suspend_between_transactions(first.process.pid, url)
     with open_saver(url) as saver:
         until(lambda: can_hold(saver))
         with hold_thread(saver, "job") as second:
