@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
 from . import postgres
 from .chat_server import ChatServer
 from .environment import standardize_environment
-from .random_examples import SEED, examples
+from .random_examples import CHECKS_OFF, SEED, examples
 
 BASE_IMAGE = "takeover/base:latest"
 SHARED_DIRECTORY = Path(__file__).parents[2] / "shared"
@@ -31,9 +31,7 @@ _MIXED_PARTS = 20
 def pytest_configure(config: pytest.Config) -> None:
     standardize_environment()
     gc.disable()  # collected tests live until the end
-    # A busy machine makes any test slow, and random tests need no fresh directory per example.
-    checks = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-    common = settings(database=None, deadline=None, suppress_health_check=checks)
+    common = settings(database=None, deadline=None, suppress_health_check=CHECKS_OFF)
     settings.register_profile("fixed", common, derandomize=True, max_examples=examples(100))
     settings.register_profile("random", common, print_blob=True)
     settings.load_profile("random" if SEED else "fixed")

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import os
 
+from hypothesis import HealthCheck
+
 SEED = os.environ.get("TAKEOVER_TEST_SEED")
 """Seed of random tests; None for reproducible examples."""
+CHECKS_OFF = (HealthCheck.too_slow,)
+"""Checks that no random test uses: a busy machine makes any test slow."""
+SHARED_FIXTURES = (*CHECKS_OFF, HealthCheck.function_scoped_fixture)
+"""The same for a test whose examples share the fixtures of its function."""
 _REPRODUCIBLE_PART = 4
 
 

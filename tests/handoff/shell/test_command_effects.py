@@ -21,7 +21,7 @@ from langgraph_takeover.handoff.shell.command_effects import (
 )
 from langgraph_takeover.handoff.shell.command_parser import parse_command
 
-from ...random_examples import examples
+from ...random_examples import SHARED_FIXTURES, examples
 
 NOTHING = """
 ls
@@ -572,7 +572,7 @@ def _run(command: str, root: Path) -> tuple[dict[str, str], dict[str, str], list
 @example("ls > out")
 @example("echo > out")
 @example("[[ y=1 -eq 1 ]] && ls")
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(150), suppress_health_check=SHARED_FIXTURES)
 def test_bash_confirms_effects(directory: Path, command: str) -> None:
     effect = find_effect(command)
     if effect == "anything":

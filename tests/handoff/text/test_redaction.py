@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from langgraph_takeover.handoff.text.redaction import REDACTED, redact, redact_known_secrets
 
-from ...random_examples import examples
+from ...random_examples import SHARED_FIXTURES, examples
 
 BODY = "Ab3dEf6hIj9lMn2pQr5tUv8xYz1AbC4eFg7iJk0m"  # forty characters, the length of the longest key
 PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{(BODY + BODY[:24] + chr(10)) * 4}-----END RSA PRIVATE KEY-----"
@@ -183,7 +183,7 @@ def test_a_known_secret_is_found_in_every_encoding(monkeypatch: pytest.MonkeyPat
 SECRETS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=8, max_size=30)
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(300), suppress_health_check=SHARED_FIXTURES)
 @given(secret=SECRETS, around=st.text(max_size=20), key=st.sampled_from(sorted(KEYS.values())))
 def test_redaction_is_idempotent_and_leaves_no_known_secret(secret: str, around: str, key: str) -> None:
     text = f"{around}{secret}{around} {key}\n{around}"

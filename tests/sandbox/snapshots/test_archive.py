@@ -33,7 +33,7 @@ from langgraph_takeover.sandbox.snapshots import (
 from langgraph_takeover.sandbox.snapshots import archive_members as members
 
 from ...conftest import skip_missing
-from ...random_examples import examples
+from ...random_examples import SHARED_FIXTURES, examples
 
 BASE = "sha256:" + "b" * 64
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -159,7 +159,7 @@ def keep(layers: tuple[Path, ...], base: Path, archive_path: Path, *, opaque: st
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(100), suppress_health_check=SHARED_FIXTURES)
 @given(DEEDS, DEEDS, DEEDS)
 def test_overlays_of_the_kernel_survive_a_round_trip(
     rooms: Path, first: list[Any], second: list[Any], third: list[Any]
@@ -342,7 +342,7 @@ def decompress(content: bytes) -> bytes:
     return zstandard.ZstdDecompressor().stream_reader(content).read()
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(300), suppress_health_check=SHARED_FIXTURES)
 @given(st.data())
 def test_random_headers_raise_only_typed_errors(tmp_path: Path, data: st.DataObject) -> None:
     """Changes below the compression, which zstd's checksum does not detect."""
@@ -759,7 +759,7 @@ RECORDS = st.lists(
 )
 
 
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(400), suppress_health_check=SHARED_FIXTURES)
 @given(st.lists(st.tuples(st.booleans(), RECORDS, FIELDS, st.binary(max_size=512)), max_size=5))
 def test_random_members_raise_only_typed_errors(
     tmp_path: Path, given_: list[tuple[bool, Any, dict[str, bytes], bytes]]
