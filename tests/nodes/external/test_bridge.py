@@ -118,6 +118,39 @@ def error_text(reply: Reply) -> tuple[int, str]:
     return status, document["error"]["message"]
 
 
+@pytest.mark.parametrize("kind", ["main", "aside"])
+def test_the_run_decides_the_model_and_the_fields_of_the_first_request(serve: ServeBridge, kind: str) -> None:
+    """A process in the sandbox may ask before the agent does: its request decides nothing."""
+    asked: list[ModelRequest] = []
+
+    def answer(request: ModelRequest, count: CallCount) -> AIMessage:
+        asked.append(request)
+        return AIMessage("hello")
+
+    client = serve(passes_on=True, model_name="m", answer_side=answer)
+    for model in ("gpt-4o-search-preview", "claude-haiku-4-5", "M"):
+        if kind == "main" or "haiku" not in model:
+            assert client.send(body(model=model), x_kind=kind)[0] == 403
+    assert client.bridge.wait(0) is None
+    assert asked == []
+    future = client.start(body(web_search=True, plugins=[{"id": "web"}]), x_kind=kind)
+    if kind == "main":
+        held = hold(client)
+        asked.append(held.request)
+        held.reply(write_reply(held.request, AIMessage("hello")))
+    assert future.result(10)[0] == 200
+    assert asked[0].wire is not None
+    assert asked[0].wire.body == body()
+    # The agent's own first request is still free, and its bytes pass unchanged.
+    own = b'{"messages": [{"role":"user", "content":"task"}],  "model":"m"}'
+    future = client.start(own)
+    held = hold(client)
+    assert held.request.wire is not None
+    assert held.request.wire.body == own
+    held.reply(write_reply(held.request, AIMessage("hello")))
+    assert future.result(10)[0] == 200
+
+
 def test_a_main_request_is_held_until_its_reply(serve: ServeBridge) -> None:
     client = serve()
     assert client.bridge.wait(0) is None
