@@ -23,6 +23,8 @@ from langgraph_takeover.sandbox.storage import safe_open
 from langgraph_takeover.sandbox.storage.removal import walk
 
 _STATE_VARIABLE = "XDG_STATE_HOME"
+_PARENTS_FILE = "parents.json"
+_ATTEMPTS = 5
 _MAX_FILE_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 20
 _CHANGED_BY_READING = re.compile(r"\.git/(?:opencode|index|modules/.+/index)")
@@ -89,6 +91,12 @@ class Manifest(Frozen):
     """Directories that the continuation created for them, the outermost first."""
 
 
+class StateParents(Frozen):
+    """The directories that were created for the user's state directory, the outermost first."""
+
+    directories: tuple[CreatedDirectory, ...] = ()
+
+
 def ensure_private_directory(path: Path) -> Path:
     """Create a directory that only this user can read, unless it exists."""
     with contextlib.suppress(FileExistsError):
@@ -134,12 +142,34 @@ def require_state_directory() -> Path:
 def _ensure_state_directory(*parts: str) -> Path:
     root = require_state_directory()
     try:
-        ensure_private_directory(root)
+        missing = [each for each in root.parents if not each.exists()]
+        if not root.exists():
+            ensure_private_directory(root)
+            created = (CreatedDirectory(path=str(each), inode=identify(each)) for each in reversed(missing))
+            write_durably(root / _PARENTS_FILE, to_json(StateParents(directories=tuple(created))))
         return ensure_private_directory(require_state_directory().joinpath(*parts))
     except OSError as error:
         raise ContinuationError(
             f"{root}: {describe_error(error)} (set {_STATE_VARIABLE} to a directory that can be written to)"
         ) from error
+
+
+def remove_empty_state() -> None:
+    """Remove the directories of the user's state that are empty; if all are, also those that were created for it."""
+    root = require_state_directory()
+    for pattern in ("continuations/*/*", "*/*", "*"):
+        for each in root.glob(pattern):
+            with contextlib.suppress(OSError):  # not empty
+                each.rmdir()
+    with contextlib.suppress(OSError):
+        if [each.name for each in root.iterdir()] != [_PARENTS_FILE]:
+            return
+        parents = _load(root / _PARENTS_FILE, StateParents).directories
+        (root / _PARENTS_FILE).unlink()
+        root.rmdir()
+        for parent in reversed(parents):
+            if identify(Path(parent.path)) == parent.inode:
+                Path(parent.path).rmdir()
 
 
 def compute_key(record: HandoffRecord) -> str:
@@ -150,8 +180,12 @@ def compute_key(record: HandoffRecord) -> str:
 
 def save_known(home: Path, record: HandoffRecord, known: KnownRecord) -> None:
     """Save how a record came from this user's own commands. Raises ContinuationError."""
-    directory = _ensure_state_directory("records", _name_home(home))
-    write_durably(directory / f"{compute_key(record)}.json", to_json(known))
+    for _ in range(_ATTEMPTS):
+        directory = _ensure_state_directory("records", _name_home(home))
+        with contextlib.suppress(FileNotFoundError):  # another process removed the empty directory
+            write_durably(directory / f"{compute_key(record)}.json", to_json(known))
+            return
+    raise ContinuationError(f"{directory}: removed again and again (try again)")
 
 
 def load_known(home: Path, record: HandoffRecord) -> KnownRecord | None:
@@ -196,10 +230,11 @@ def _manifest_directory(home: Path) -> Path:
 
 def reserve_manifest(home: Path, record_id: str) -> Path:
     """Create an empty manifest with the next number, which no other process has. Raises ContinuationError."""
-    directory = _ensure_state_directory("continuations", _name_home(home), record_id)
     for number in range(1, 10_000):
+        directory = _ensure_state_directory("continuations", _name_home(home), record_id)
         path = directory / f"{number:04}.json"
-        with contextlib.suppress(FileExistsError):
+        # Not found: another process removed the empty directory.
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
             path.open("xb").close()
             return path
     raise ContinuationError(

@@ -18,6 +18,7 @@ from langgraph_takeover.graph.continuation.files import (
     hash_tree,
     identify,
     load_known,
+    remove_empty_state,
     reserve_manifest,
     save_manifest,
 )
@@ -289,8 +290,7 @@ def _undo_on_failure(path: Path) -> Iterator[Callable[[Manifest], None]]:
         if saved:
             undo_manifest(saved[-1], [], [])
         path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # not empty
-            path.parent.rmdir()
+        remove_empty_state()
         raise
 
 

@@ -16,6 +16,7 @@ from langgraph_takeover.graph.continuation.files import (
     identify,
     list_manifests,
     load_manifest,
+    remove_empty_state,
     save_manifest,
 )
 from langgraph_takeover.graph.continuation.images import is_made_of, list_rebased
@@ -55,9 +56,7 @@ def undo_continuations(home: Path, record_id: str) -> Removal:
             path.unlink()
         else:
             save_manifest(path, remaining)
-    with contextlib.suppress(OSError):  # not empty
-        paths[0].parent.rmdir()
-        paths[0].parent.parent.rmdir()
+    remove_empty_state()
     return Removal(removed=tuple(removed), left=tuple(left))
 
 
@@ -157,6 +156,7 @@ def discard_record(home: Path, record_id: str) -> Removal:
         remove_tree(set_aside(directory))
         if each.snapshot is not None:
             forget_known(home, each)
+    remove_empty_state()
     for empty in (home / "records", home):
         with contextlib.suppress(OSError):
             empty.rmdir()
