@@ -394,6 +394,25 @@ def test_connections_beyond_the_limit_wait(serve: ServeBridge) -> None:
     assert future.result(10)[0] == 400
 
 
+def test_unfinished_heads_have_a_deadline_and_end_first(serve: ServeBridge) -> None:
+    client = serve(LIMITS._replace(head_s=0.5))
+    with client.connect() as peer:
+        peer.sendall(b"POST /v1/chat/completions HTTP/1.1\r\n")
+        assert peer.recv(1_000).startswith(b"HTTP/1.1 408 ")
+    client = serve(LIMITS._replace(connections=4, contended_s=0.3))
+    raw = body()
+    with client.connect() as own, contextlib.ExitStack() as stack:
+        own.sendall(POST + b"X-Kind: aside\r\nContent-Length: %d\r\n\r\n" % len(raw))
+        time.sleep(0.1)
+        for _ in range(3):
+            peer = stack.enter_context(client.connect())
+            peer.sendall(b"POST /v1/chat/completions HTTP/1.1\r\n")
+        # Its head is complete, so that the later ones end before it.
+        assert [client.send(raw, X_Kind="aside")[0] for _ in range(2)] == [200, 200]
+        own.sendall(raw)
+        assert own.recv(1_000).startswith(b"HTTP/1.1 200 ")
+
+
 def test_an_idle_connection_stays_while_nobody_waits(serve: ServeBridge) -> None:
     client = serve(LIMITS._replace(contended_s=0.1))
     with client.connect() as idle:
