@@ -58,30 +58,25 @@ class MeasuredConversation:
         self._saved = [0]
         """Characters that leaving out the first steps saves, by their number."""
 
-    def add(self, messages: Sequence[BaseMessage]) -> None:
-        """Add messages at the end."""
-        self._read += messages
-        for each in adapt_messages(messages, self._model):
+    def extend_to(self, messages: Sequence[BaseMessage], model: BaseChatModel) -> bool:
+        """Add what a longer conversation for the same model has more; False if it does not begin with this one.
+
+        Lists compare identical messages by address, without reading them.
+        """
+        count = len(self._read)
+        if self._model is not model or len(messages) < count:
+            return False
+        added = messages[count:]
+        self._read += added
+        if count and (messages[count - 1] is not self._read[count - 1] or self._read != messages):
+            return False
+        for each in adapt_messages(added, model):
             if isinstance(each, AIMessage):
                 self._replies.append(len(self._messages))
             self._chars.append(self._chars[-1] + count_chars([each]))
             self._messages.append(each)
             self._shown.append(each)
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    def continues_as(self, messages: Sequence[BaseMessage], model: BaseChatModel) -> bool:
-        """Whether a conversation for a model begins with this one. A list compares identical messages by address."""
-        count = len(self)
-        return self._model is model and (
-            count == 0
-            or (
-                len(messages) >= count
-                and messages[count - 1] is self._read[-1]
-                and list(messages[:count]) == self._read
-            )
-        )
+        return True
 
     def count_own_steps(self, replies: int) -> int:
         """Return the number of the agent's own steps, of which `replies` are the last replies."""
@@ -150,13 +145,14 @@ class MeasuredConversation:
 
 
 def measure_conversation(
-    messages: Sequence[BaseMessage], model: BaseChatModel, known: MeasuredConversation | None = None
+    messages: list[BaseMessage], model: BaseChatModel, known: MeasuredConversation | None = None
 ) -> MeasuredConversation:
     """Return a conversation with its size: `known`, extended by what was added, unless something else was changed."""
-    if known is None or not known.continues_as(messages, model):
-        known = MeasuredConversation(model)
-    known.add(messages[len(known) :])
-    return known
+    if known is not None and known.extend_to(messages, model):
+        return known
+    fresh = MeasuredConversation(model)
+    fresh.extend_to(messages, model)
+    return fresh
 
 
 def build_request(
