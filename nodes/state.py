@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NotRequired, cast
+from typing import Annotated, Any, Literal, NotRequired, Self, cast
 
 from annotated_types import Ge
 from langchain_core.messages import AnyMessage, BaseMessage
@@ -38,7 +38,7 @@ external agent ended before its work did."""
 
 def extend_list(items: list[Any], writes: Sequence[list[Any]]) -> list[Any]:
     """Reducer of growing lists."""
-    return [*items, *(item for write in writes for item in write)]
+    return [*items, *[item for write in writes for item in write]]
 
 
 def take_latest(value: dict[str, Any], writes: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -46,10 +46,17 @@ def take_latest(value: dict[str, Any], writes: Sequence[dict[str, Any]]) -> dict
     return writes[-1] if writes else value
 
 
+class UncopiedChannel(DeltaChannel[Any]):
+    """A delta channel that copies no value: its reducers build new ones. LangGraph copies every channel for every edge."""
+
+    def copy(self) -> Self:
+        return self.from_checkpoint(self.value)
+
+
 # A delta channel writes what a step adds, once; other channels are written completely with every checkpoint.
 # Rarer snapshots than this would slow down resuming; each costs the whole list.
-_LIST_CHANNEL: DeltaChannel[Any] = DeltaChannel(extend_list, snapshot_frequency=5000)
-_VALUE_CHANNEL: DeltaChannel[Any] = DeltaChannel(take_latest, dict, snapshot_frequency=5000)
+_LIST_CHANNEL = UncopiedChannel(extend_list, snapshot_frequency=5000)
+_VALUE_CHANNEL = UncopiedChannel(take_latest, dict, snapshot_frequency=5000)
 
 _STEP_CHANNEL: EphemeralValue[Any] = EphemeralValue(str)
 """Holds what the last step wrote, and is empty after the next."""

@@ -14,6 +14,7 @@ from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore, TaskBrief
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.trace.events import Event, compute_differences
+from langgraph_takeover.nodes.model.window import MeasuredConversation
 from langgraph_takeover.nodes.session.file_diffs import FileDiffs
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.session.snapshots import (
@@ -88,6 +89,8 @@ class Session:
         self._state_id: str | None = None
         """The state that the sandbox is in; None if unknown."""
         self._trace_state: TraceState | None = None
+        self.conversations: dict[str, MeasuredConversation] = {}
+        """The conversation of each agent, by its name, as far as it was measured; while a node uses one, it is not here."""
         self.file_diffs = FileDiffs()
         self.stop = StopSignal(lease, self.close_sandbox)
 
