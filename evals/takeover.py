@@ -81,7 +81,8 @@ def command(
     from langgraph_takeover.sandbox.cli.program import program_name
 
     program = program_name("takeover", "evals.takeover")
-    resume_command = f"{program} --resume --out {where}{_format_executor_options(executor, **cluster)}"
+    again = " --allow-unisolated" if options["allow_unisolated"] else ""
+    resume_command = f"{program} --resume --out {where}{again}{_format_executor_options(executor, **cluster)}"
     code = run_command(where, resume_command, prepare, begin)
     raise typer.Exit(code)
 

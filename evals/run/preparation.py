@@ -81,7 +81,8 @@ def prepare_run(
     Raises RunUsageError, ModelNameError, TaskSourceError, LedgerUnavailableError or SandboxUnavailableError.
     """
     config, tasks = resolve_run(options, explicit, out, resume=resume)
-    check_run(config, tasks, out)
+    # The command decides whether commands run as the user, never a file in the run's directory.
+    check_run(config.model_copy(update={"allow_unisolated": options["allow_unisolated"]}), tasks, out)
     extra_check(config, tasks, out)
     if resume:
         check_ledger(out)

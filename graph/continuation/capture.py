@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from langgraph_takeover.graph.continuation.files import (
-    CaptureOrigin,
+    KnownRecord,
     ensure_private_directory,
     find_manifest_of,
-    save_origin,
+    require_state_directory,
+    save_known,
 )
 from langgraph_takeover.graph.continuation.repository import Repository, find_repository
 from langgraph_takeover.graph.errors import CaptureError
@@ -99,7 +100,8 @@ def capture_session(
     `session` is an id, its unique beginning, or `latest`: the newest session that ran in the repository. The session is in
     `user_home`, by default the user's own. The record has the repository at `/testbed`, and the session's paths with it.
     Secrets in the session are redacted; the snapshot holds every file as it is, ignored ones included.
-    Default back end: `host`. Raises CaptureError, SessionError, TraceError, SandboxUnavailableError and OutOfDiskError.
+    Default back end: `host`. Raises CaptureError, ContinuationError, SessionError, TraceError, SandboxUnavailableError and
+    OutOfDiskError.
     """
     if agent not in AGENTS:
         reason = "keeps no sessions that can be captured" if agent in AGENT_NAMES else "is not known"
@@ -107,6 +109,7 @@ def capture_session(
     chosen = backend or require_isolated_backend()
     found = find_repository(repository)
     _require_outside(home, found)
+    require_state_directory()
     source = find_repository_session(agent, session, found.root, user_home or Path.home())
     with open_session_file(source, user_home or Path.home()) as path:
         before = _identify(path)
@@ -123,7 +126,6 @@ def capture_session(
         store = RecordStore(ensure_private_directory(home) / "records")
         store.remove_partial(datetime.now(UTC).timestamp() - _STALE_S)
         builder = _CaptureBuilder(found, source, trace, chosen)
-        save_origin(home, builder.record_id, CaptureOrigin(repository=str(found.root), agent=agent))
 
         def build(directory: Path) -> HandoffRecord:
             record = builder.build(directory)
@@ -134,6 +136,7 @@ def capture_session(
             return record
 
         record = store.create(builder.record_id, build)
+        save_known(home, record, KnownRecord(repository=str(found.root), agent=agent))
     return builder.describe(record, store.directory(record.id))
 
 

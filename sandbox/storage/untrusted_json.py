@@ -30,8 +30,13 @@ def parse_json(
     max_values: int = MAX_FILE_VALUES,
     max_keys: int | None = None,
     nan_as_none: bool = False,
+    unique_keys: bool = False,
 ) -> Any:
-    """Parse a JSON text that may contain NaN and infinities. Raises ValueError like `parse_document`."""
+    """Parse a JSON text that may contain NaN and infinities. Raises ValueError like `parse_document`.
+
+    `unique_keys` refuses an object with the same key twice, of which another parser could read the other value; it needs
+    `max_keys`.
+    """
     if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text), "surrogatepass")
     check_values(text.encode("utf-8", "surrogatepass"), max_values)
@@ -39,7 +44,10 @@ def parse_json(
     def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if max_keys is not None and len(pairs) > max_keys:
             raise ValueError(f"it has an object of more than {max_keys:,} keys")
-        return dict(pairs)
+        found = dict(pairs)
+        if unique_keys and len(found) < len(pairs):
+            raise ValueError("it has an object with the same key twice")
+        return found
 
     replace: Callable[[str], Any] | None = (lambda name: None) if nan_as_none else None
     try:
