@@ -7,6 +7,7 @@ import posixpath
 import re
 import shlex
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage
 
@@ -15,7 +16,7 @@ from langgraph_takeover.handoff.readers import TraceError, read_traces
 from langgraph_takeover.handoff.readers.inference.patches import parse_patch
 from langgraph_takeover.handoff.readers.tool_names import is_submission
 from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace, action_indices
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 _CHANGES_SHELL_STATE = re.compile(
@@ -66,8 +67,31 @@ class ReplayModel(ScriptedModel):
         return Turn("The recorded actions end here.", Action("finish", {}))
 
 
+class RecordedStep(NamedTuple):
+    """One action that a replay repeats."""
+
+    turn: Turn
+    number: int
+    """The index of the action in the recording, as takeover-detect counts."""
+    observation: Event | None
+    comparison: Literal["output", "success", "nothing"]
+    """What is comparable: the output of the recorded command itself; of another tool's call, whether it succeeds."""
+
+
+class Recording(NamedTuple):
+    """A recorded run and the steps of its replay."""
+
+    trace: Trace
+    steps: tuple[RecordedStep, ...]
+
+
 def read_trajectory(path: Path, number: int = 0, workspace: str = "") -> tuple[Turn, ...]:
-    """The actions of run `number` of the file that had an effect.
+    """The actions that `read_recording` reads. Raises TrajectoryError."""
+    return tuple(step.turn for step in read_recording(path, number, workspace).steps)
+
+
+def read_recording(path: Path, number: int = 0, workspace: str = "") -> Recording:
+    """Run `number` of the file, with its actions that had an effect.
 
     Omits refused calls, input to a running program, and tools that touch no file. If `workspace` differs from the
     recorded repository path, absolute paths are rewritten. Raises TrajectoryError.
@@ -82,7 +106,8 @@ def read_trajectory(path: Path, number: int = 0, workspace: str = "") -> tuple[T
     if isinstance(trace, TraceError):
         raise TrajectoryError(str(trace)) from trace
     answers = {event.index - 1: event for event in trace.events if event.kind == "observation"}
-    turns = []
+    numbers = action_indices(trace.events)
+    steps = []
     for event in trace.events:
         if event.kind != "action" or event.tool == UNREADABLE:
             continue
@@ -91,10 +116,18 @@ def read_trajectory(path: Path, number: int = 0, workspace: str = "") -> tuple[T
             continue
         action = _convert_action(event, trace, path)
         if action is not None:
-            turns.append(Turn(_extract_thought(event), _relocate_paths(action, trace.workspace, workspace)))
-    if not turns:
+            turn = Turn(_extract_thought(event), _relocate_paths(action, trace.workspace, workspace))
+            steps.append(RecordedStep(turn, numbers[event.index], answer, _choose_comparison(event, action)))
+    if not steps:
         raise TrajectoryError(f"{path}: nothing to replay (the run has no shell or editor action)")
-    return tuple(turns)
+    return Recording(trace, tuple(steps))
+
+
+def _choose_comparison(event: Event, action: Action) -> Literal["output", "success", "nothing"]:
+    command = event.arguments.get("command", "")
+    if event.tool != "shell" or command.startswith("apply_patch"):
+        return "nothing" if action.tool == "finish" else "success"
+    return "output" if command in action.arguments.get("command", "") else "nothing"
 
 
 def _relocate_paths(action: Action, old: str, new: str) -> Action:
