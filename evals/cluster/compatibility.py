@@ -36,7 +36,9 @@ def collect_versions(config: RunConfig, tasks: tuple[Task, ...]) -> Versions:
         versions |= {f"image {name}": _image_id(name) for name in dict.fromkeys(images) if name is not None}
     for name in (*config.predecessors, *config.successors):
         if parse_model_name(name).kind == "replay":
-            recorded = [parse_model_name(each).file for each in config.recordings.get(name, {"": name}).values()]
+            recorded = [
+                parse_model_name(each).file for each in config.recordings.get(name, {"": name}).values()
+            ]
             versions |= {str(file): _file_digest(file) for file in recorded}
     return versions
 
