@@ -27,7 +27,7 @@ def check_model(
         if model.kind != NATIVE:
             check_client(name)
     if model.kind == "replay":
-        from langgraph_takeover.evals.models.recordings import assign_recordings
+        from langgraph_takeover.evals.models.replay import assign_recordings
 
         for recording in assign_recordings(name, tasks).values() if tasks else (name,):
             check_recording(recording)

@@ -128,7 +128,7 @@ def resolve_run(
 
 def _assign_recordings(config: RunConfig, tasks: Sequence[Task]) -> dict[str, dict[str, str]]:
     """The recordings of the replays by task. Raises ModelNameError, or RunUsageError if a task has no model."""
-    from langgraph_takeover.evals.models.recordings import assign_recordings
+    from langgraph_takeover.evals.models.replay import assign_recordings
 
     names = dict.fromkeys((*config.predecessors, *config.successors))
     recordings = {

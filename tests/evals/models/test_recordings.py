@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from langgraph_takeover.evals.models import ModelNameError, check_model
-from langgraph_takeover.evals.models.recordings import assign_recordings
+from langgraph_takeover.evals.models.replay import assign_recordings
 from langgraph_takeover.evals.tasks import BUNDLED, Task, load_tasks
 
 from ..conftest import RunCommand, assert_refused, read_rows
