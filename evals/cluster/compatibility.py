@@ -36,7 +36,10 @@ def collect_versions(config: RunConfig, tasks: tuple[Task, ...]) -> Versions:
         versions |= {f"image {name}": _image_id(name) for name in dict.fromkeys(images) if name is not None}
     for name in (*config.predecessors, *config.successors):
         if parse_model_name(name).kind == "replay":
-            versions[str(parse_model_name(name).file)] = _file_digest(parse_model_name(name).file)
+            recorded = [
+                parse_model_name(each).file for each in config.recordings.get(name, {"": name}).values()
+            ]
+            versions |= {str(file): _file_digest(file) for file in recorded}
     return versions
 
 
