@@ -16,6 +16,7 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command, StateSnapshot
 from pydantic import ValidationError
 
+from langgraph_takeover.graph.own_graphs.agent_handoffs import DESTINATION
 from langgraph_takeover.handoff.interop.swarm import (
     attach_record,
     build_latest_record,
@@ -32,8 +33,6 @@ from langgraph_takeover.nodes.model.actions import RECALL_TOOL
 from langgraph_takeover.nodes.model.notes import write_model_notes
 from langgraph_takeover.sandbox.interface import Snapshot
 
-DESTINATION = "__handoff_destination"
-"""The metadata key by which `langgraph_swarm.create_swarm` finds a tool's target."""
 _WINDOW_TOKENS = 128_000
 _MODEL_TIMEOUT_S = 600.0
 
