@@ -12,15 +12,17 @@ import json
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolRuntime
+from langgraph.runtime import ExecutionInfo
+from langgraph.types import Interrupt
 
 from langgraph_takeover.graph.errors import EarlierCallError
 from langgraph_takeover.graph.own_graphs.agent_handoffs import read_field
@@ -98,6 +100,16 @@ class Step:
     entries: list[_Entry] | None = None
 
 
+class _NoQuestions(list[Interrupt]):
+    """The questions of a call that runs when an earlier one is answered: none of its own.
+
+    It counts as true, so that LangGraph saves the answers that the call has already got.
+    """
+
+    def __bool__(self) -> bool:
+        return True
+
+
 _attended: ContextVar[Call | None] = ContextVar("attended_call", default=None)
 
 
@@ -112,6 +124,7 @@ class CallOrder:
         self._work, self._names = work, frozenset(names)
         self._changed = threading.Condition()
         self._steps: OrderedDict[str, Step] = OrderedDict()
+        self._unsettled: OrderedDict[tuple[str, str | None], Step] = OrderedDict()
 
     def find_call(self, state: Any, runtime: ToolRuntime[Any, Any], call_id: str | None) -> Call:
         """Return the call of the state's last reply with this id; the same object for all attempts of an execution."""
@@ -139,24 +152,30 @@ class CallOrder:
             return known
 
     @contextmanager
-    def take_turn(self, call: Call) -> Iterator[None]:
-        """Wait for the earlier calls, and let later calls wait for this one.
-
-        Raises EarlierCallError if an earlier call failed, and GraphInterrupt if one waits for a person.
-        """
-        with self._attend(call):
-            self.wait_for_earlier(call)
+    def attend(self, call: Call) -> Iterator[None]:
+        """Note how the call ends: later calls wait until then."""
+        if _attended.get() is call:
             yield
-
-    @asynccontextmanager
-    async def take_turn_async(self, call: Call) -> AsyncIterator[None]:
-        """Like `take_turn`, in an event loop."""
-        with self._attend(call):
-            await self.wait_for_earlier_async(call)
+            return
+        token, status = _attended.set(call), cast(Status, "failed")
+        call.step.statuses[call.place] = "running"
+        try:
             yield
+            status = "ended"
+        except GraphBubbleUp:
+            status = "interrupted"
+            raise
+        finally:
+            _attended.reset(token)
+            with self._changed:
+                call.step.statuses[call.place] = status
+                self._changed.notify_all()
 
     def wait_for_earlier(self, call: Call) -> None:
-        """Wait until the reply's earlier calls are over; raises what `take_turn` raises."""
+        """Wait until the reply's earlier calls are over.
+
+        Raises EarlierCallError if one failed, and GraphInterrupt if one waits for a person.
+        """
         begun = time.monotonic()
         with self._changed:
             while not self._has_turn(call, begun):
@@ -224,38 +243,34 @@ class CallOrder:
             entries = self._load_entries(call.step)
             return entries[-1].state if entries else call.step.state_before
 
+    def settle(self, state: Any, at: ExecutionInfo | None) -> tuple[str, dict[int, dict[str, Any]]] | None:
+        """Return the sandbox's state after the step of the last reply, and the updates of its calls; None the next time.
+
+        Wrappers outside of ours may have dropped them.
+        """
+        reply, _ = _find_reply(read_field(state, "messages") or ())
+        with self._changed:
+            step = self._unsettled.pop((_find_graph(at), reply.id), None)
+        if step is None or not step.entries:
+            return None
+        updates = {number: each for call in step.calls.values() for number, each in call.updates.items()}
+        return step.entries[-1].state, dict(sorted(updates.items()))
+
     def _find_step(self, reply: AIMessage, state: str, runtime: ToolRuntime[Any, Any]) -> Step:
         """Return the step: equal when it is resumed, different in every fork."""
         at = runtime.execution_info
-        # The last part of the namespace is the call's own task.
-        place = (at.checkpoint_ns.rpartition("|")[0], at.checkpoint_id) if at else ()
-        name = _digest([*place, reply.id, state])
+        graph = _find_graph(at)
+        name = _digest([graph, at.checkpoint_id if at else None, reply.id, state])
         with self._changed:
             step = self._steps.setdefault(
                 name, Step(name, state, (*(each["id"] for each in reply.tool_calls), None))
             )
             self._steps.move_to_end(name)
-            if len(self._steps) > _MAX_STEPS:
-                self._steps.popitem(last=False)
+            self._unsettled[graph, reply.id] = step
+            for steps in (self._steps, self._unsettled):
+                if len(steps) > _MAX_STEPS:
+                    steps.popitem(last=False)
             return step
-
-    @contextmanager
-    def _attend(self, call: Call) -> Iterator[None]:
-        """Note how the call ends."""
-        token = _attended.set(call)
-        status: Status = "failed"
-        call.step.statuses[call.place] = "running"
-        try:
-            yield
-            status = "ended"
-        except GraphBubbleUp:
-            status = "interrupted"
-            raise
-        finally:
-            _attended.reset(token)
-            with self._changed:
-                call.step.statuses[call.place] = status
-                self._changed.notify_all()
 
     def _has_turn(self, call: Call, begun: float) -> bool:
         """Whether the earlier calls are over: they ran, were answered by a wrapper or a person, or never start."""
@@ -269,7 +284,7 @@ class CallOrder:
             else:
                 status = call.step.statuses.get(place) or ("running" if waited_s < _START_S else "ended")
             if status == "interrupted":
-                raise GraphInterrupt(())  # asks nothing: this call runs when the earlier one is answered
+                raise GraphInterrupt(_NoQuestions())
             if status == "failed" or waited_s > _LONGEST_WAIT_S:
                 problem = "failed" if status == "failed" else f"has not ended after {_LONGEST_WAIT_S:.0f} s"
                 raise EarlierCallError(
@@ -340,6 +355,11 @@ def _find_reply(messages: Any) -> tuple[AIMessage, set[str]]:
     return AIMessage(""), answered
 
 
+def _find_graph(at: ExecutionInfo | None) -> str:
+    """Return the namespace of the graph whose node runs: the last part of the node's own is its task."""
+    return at.checkpoint_ns.rpartition("|")[0] if at else ""
+
+
 def _find_tasks(config: Mapping[str, Any]) -> dict[str | None, Status] | None:
     """Return the state of the step's calls by their ids, if each is a task of LangGraph; otherwise None.
 
@@ -372,7 +392,12 @@ def _list_call_ids(given: Any) -> list[str | None]:
     """Return the id of the call that a task was sent; nothing if its input is another."""
     if isinstance(given, Mapping) and isinstance(given.get("tool_call"), Mapping):
         return [given["tool_call"].get("id")]
-    if isinstance(given, list) and given and isinstance(given[0], dict) and given[0].get("type") == "tool_call":
+    if (
+        isinstance(given, list)
+        and given
+        and isinstance(given[0], dict)
+        and given[0].get("type") == "tool_call"
+    ):
         return [each.get("id") for each in given]
     return []
 

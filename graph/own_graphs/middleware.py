@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Awaitable, Callable, Collection
-from contextvars import copy_context
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
+from operator import itemgetter
 from typing import Annotated, Any, Literal, NotRequired, cast
 
 from langchain.agents.middleware import AgentMiddleware, hook_config
@@ -46,6 +46,14 @@ ToolResult = ToolMessage | Command[Any]
 _POINTS: tuple[PointKind, ...] = ("first_source_edit", "first_validation", "first_post_failure_edit")
 
 
+def merge_events(events: list[dict[str, Any]], added: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add events in their order, whichever call of a step was saved first."""
+    merged = [*events, *added]
+    if events and added and added[0]["index"] < events[-1]["index"]:
+        merged.sort(key=itemgetter("index"))
+    return merged
+
+
 class SandboxAgentState(ChatState[Any]):
     """The state of an agent with a `SandboxMiddleware`: messages, and what belongs to the sandbox and to handoffs."""
 
@@ -53,7 +61,7 @@ class SandboxAgentState(ChatState[Any]):
     """Id of the sandbox's state."""
     task: NotRequired[dict[str, Any]]
     """`TaskBrief` as JSON."""
-    events: NotRequired[Annotated[list[dict[str, Any]], operator.add]]
+    events: NotRequired[Annotated[list[dict[str, Any]], merge_events]]
     """Calls and observations of the sandbox's tools, as JSON."""
     edits: NotRequired[Annotated[list[dict[str, Any]], operator.add]]
     """The editor's changes, for undo."""
@@ -101,7 +109,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         observation_chars: int = 20_000,
     ) -> None:
         super().__init__()
-        self.tools = _build_tools(work, self._run_call)
+        self.tools = _build_tools(self._run_tool, self._arun_tool)
         self._names = frozenset(tool.name for tool in self.tools)
         self._work, self._session = work, work.session
         self._points, self._policy, self._model_name = frozenset(points), policy, model_name
@@ -129,45 +137,47 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
     ) -> ToolResult:
-        """Let the calls of a reply run in their order; the sandbox's tools and handoffs wait for those before them."""
+        """Note how a call ends, for the calls after it; a handoff waits for the calls before it."""
         call = self._order.find_call(request.state, request.runtime, request.tool_call["id"])
-        if not self._uses_sandbox(request):
+        with self._order.attend(call):
+            if is_handoff_tool(request.tool):
+                self._order.wait_for_earlier(call)
             result = handler(request)
             if is_handoff(result):
                 self._order.wait_for_earlier(call)
             return self._add_state(request, call, result)
-        with self._order.take_turn(call):
-            return self._add_state(request, call, handler(request))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
     ) -> ToolResult:
         call = self._order.find_call(request.state, request.runtime, request.tool_call["id"])
-        if not self._uses_sandbox(request):
+        with self._order.attend(call):
+            if is_handoff_tool(request.tool):
+                await self._order.wait_for_earlier_async(call)
             result = await handler(request)
             if is_handoff(result):
                 await self._order.wait_for_earlier_async(call)
-            return await self._work.run_blocking(lambda: self._add_state(request, call, result))
-        async with self._order.take_turn_async(call):
-            result = await handler(request)
-            return await self._work.run_blocking(lambda: self._add_state(request, call, result))
+                return await self._work.run_blocking(lambda: self._add_state(request, call, result))
+            return self._add_state(request, call, result)
 
     @hook_config(can_jump_to=["end"])
     def before_model(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Make the records of new handoff points, and apply the policy."""
         self._session.stop.require_running()
-        events, checked = state.get("events", []), state.get("checked_events", 0)
+        update = self._find_dropped(state, runtime)
+        events, checked = (
+            merge_events(state.get("events", []), update.get("events", [])),
+            state.get("checked_events", 0),
+        )
         if len(events) == checked:
-            return None
+            return update or None
+        state = cast(SandboxAgentState, {**state, **update, "events": events})
         task = TaskBrief.model_validate(state["task"])
         trace = self._session.update_trace_state(events[:checked], task, state.get("record"))
         points = [point for each in events[checked:] for point in trace.add(Event.model_validate(each), each)]
         fired = [point for point in points if point.kind in self._points]
         records = [self._save_record(state, point, runtime) for point in fired]
-        update: dict[str, Any] = {
-            "checked_events": len(events),
-            "records": [record.id for record in records],
-        }
+        update |= {"checked_events": len(events), "records": [record.id for record in records]}
         if records and (
             self._policy == "stop"
             or (self._policy == "review" and wait_for_review(self._session, records[0]))
@@ -175,15 +185,38 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             update["jump_to"] = "end"
         return update
 
-    def _uses_sandbox(self, request: ToolCallRequest) -> bool:
-        return request.tool_call["name"] in self._names or is_handoff_tool(request.tool)
+    def _find_dropped(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any]:
+        """Return what the calls of the last reply changed and a wrapper outside of ours kept from the state."""
+        settled = self._order.settle(state, runtime.execution_info)
+        if settled is None:
+            return {}
+        sandbox_state, updates = settled
+        saved, first = set(), min((each["events"][0]["index"] for each in updates.values()), default=0)
+        for event in reversed(state.get("events", [])):
+            if event["index"] < first:
+                break
+            saved.add(event["index"])
+        dropped = {n: each for n, each in updates.items() if each["events"][0]["index"] not in saved}
+        changed = sandbox_state != state.get("sandbox_state")
+        return _join_updates(dropped) | ({"sandbox_state": sandbox_state} if dropped or changed else {})
 
-    def _run_call(self, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolResult:
+    def _run_tool(self, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolResult:
+        placed = self._order.find_call(runtime.state, runtime, call["id"])
+        with self._order.attend(placed):
+            self._order.wait_for_earlier(placed)
+            return self._run_call(call, runtime, placed)
+
+    async def _arun_tool(self, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolResult:
+        placed = self._order.find_call(runtime.state, runtime, call["id"])
+        with self._order.attend(placed):
+            await self._order.wait_for_earlier_async(placed)
+            return await self._work.run_blocking(lambda: self._run_call(call, runtime, placed))
+
+    def _run_call(self, call: ToolCall, runtime: ToolRuntime[Any, Any], placed: Call) -> ToolResult:
         """Run a call as the last wrapper passed it on, once."""
         action = _parse_call(call)
         if isinstance(action, UnreadableReply):
             return refuse(call, action.correction)
-        placed = self._order.find_call(runtime.state, runtime, call["id"])
         edits = read_field(runtime.state, "edits") or []
         ran = self._order.run(
             placed,
@@ -199,7 +232,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         update = _build_update(action, ran.result, ran.state, index)
         placed.updates[ran.number] = update
         message = ToolMessage(update["events"][1]["text"], tool_call_id=call["id"], name=action.tool)
-        return Command(update={**_join_updates(placed), "messages": [message]})
+        return Command(update={**_join_updates(placed.updates), "messages": [message]})
 
     def _add_state(self, request: ToolCallRequest, call: Call, result: ToolResult) -> ToolResult:
         """Return the result of a call with what its attempts changed, whatever the wrappers inside made of it.
@@ -211,9 +244,9 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         if not call.updates:
             return result
         if isinstance(result, ToolMessage):
-            return Command(update={**_join_updates(call), "messages": [result]})
+            return Command(update={**_join_updates(call.updates), "messages": [result]})
         if isinstance(result, Command) and isinstance(result.update, dict):
-            return replace(result, update={**result.update, **_join_updates(call)})
+            return replace(result, update={**result.update, **_join_updates(call.updates)})
         return result
 
     def _execute(self, sandbox: Sandbox, action: Action, edits: list[dict[str, Any]]) -> Observation:
@@ -253,17 +286,8 @@ class _SandboxTool(StructuredTool):
         return (), {"call": ToolCall(name=self.name, args=arguments, id=tool_call_id), "runtime": runtime}
 
 
-def _build_tools(work: ThreadSandbox, run_call: Callable[[ToolCall, Any], ToolResult]) -> list[BaseTool]:
+def _build_tools(run: Callable[..., Any], arun: Callable[..., Any]) -> list[BaseTool]:
     schemas = [each["function"] for each in build_tool_schemas(offer_handoff=False)]
-
-    def run(call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolResult:
-        return run_call(call, runtime)
-
-    async def arun(call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolResult:
-        # The call that its wrapper has found is in this context.
-        context = copy_context()
-        return await work.run_blocking(lambda: context.run(run_call, call, runtime))
-
     return [
         _SandboxTool(
             name=each["name"],
@@ -299,10 +323,10 @@ def _build_update(action: Action, observation: Observation, state: str, index: i
     return update | {"edits": [observation.edit]} if observation.edit is not None else update
 
 
-def _join_updates(call: Call) -> dict[str, Any]:
-    """Return the update of the agent's state after all attempts of a call."""
+def _join_updates(updates: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+    """Return one update of the agent's state after several attempts or calls."""
     joined: dict[str, Any] = {}
-    for _, update in sorted(call.updates.items()):
+    for _, update in sorted(updates.items()):
         for name, value in update.items():
             joined[name] = [*joined.get(name, []), *value] if isinstance(value, list) else value
     return joined
