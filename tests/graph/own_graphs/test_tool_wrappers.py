@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -28,18 +29,25 @@ from langchain.agents.middleware import (
 )
 from langchain.agents.middleware.types import AgentMiddleware
 from langchain_core.messages import AIMessage, ToolMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command, interrupt
+from langgraph_supervisor import create_supervisor
+from langgraph_swarm import create_handoff_tool, create_swarm
 
-from langgraph_takeover.integrations import ThreadSandbox, open_sandbox
+from langgraph_takeover.errors import EarlierCallError
+from langgraph_takeover.graph.own_graphs import call_order
+from langgraph_takeover.integrations import SandboxState, ThreadSandbox, open_sandbox
 from langgraph_takeover.middleware import SandboxMiddleware
 
 from ..conftest import RunHarness, scripted_model
-from .test_agent_handoffs import build_sequence_model
-from .test_middleware import shell
+from .test_agent_handoffs import ReactTeamState, TeamState, build_sequence_model
+from .test_middleware import reply, shell
 
 CONFIG: Any = {"configurable": {"thread_id": "guarded"}, "recursion_limit": 40}
 ONE, TWO = "echo one >> log", "echo two >> log"
+SLOW_ASYNC = pytest.param(True, marks=pytest.mark.slow)
 pytestmark = pytest.mark.timeout(60)
 
 
@@ -52,7 +60,7 @@ class Guard(AgentMiddleware[Any, Any, Any]):
 
     @property
     def name(self) -> str:
-        return f"Guard({self._only})"
+        return f"Guard {id(self)}"
 
     def _start(self, request: ToolCallRequest) -> Any:
         if self._only in str(request.tool_call["args"]):
@@ -294,7 +302,7 @@ def commands(end: dict[str, Any]) -> list[str]:
     return [event["arguments"]["command"] for event in end["events"] if event["kind"] == "action"]
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("is_async", [False, SLOW_ASYNC])
 @pytest.mark.parametrize("place", ["before", "after"])
 @pytest.mark.parametrize("name", CASES)
 def test_what_runs_is_what_was_approved(bench: RunHarness, name: str, place: str, is_async: bool) -> None:
@@ -313,3 +321,247 @@ def test_what_runs_is_what_was_approved(bench: RunHarness, name: str, place: str
     assert [event["index"] for event in end["events"]] == list(range(len(end["events"])))
     expected = case.commands or [f"echo {word} >> log" for word in case.ran]
     assert commands(end) == expected
+
+
+class NodeState(MessagesState, SandboxState):
+    pass
+
+
+def build_node_graph(work: ThreadSandbox, guards: list[Guard], place: str, is_plain: bool = False) -> Any:
+    """A graph of one's own with a `ToolNode`, which runs all calls of a reply in one task."""
+    middleware = SandboxMiddleware(work)
+    chain: list[Any] = [*guards, middleware] if place == "before" else [middleware, *guards]
+
+    def wrap(request: ToolCallRequest, handler: Any) -> Any:
+        for each in reversed(chain):
+            handler = partial(each.wrap_tool_call, handler=handler)
+        return handler(request)
+
+    async def awrap(request: ToolCallRequest, handler: Any) -> Any:
+        for each in reversed(chain):
+            handler = partial(each.awrap_tool_call, handler=handler)
+        return await handler(request)
+
+    model = scripted_model(shell(ONE, TWO), "Done.")
+    builder = StateGraph(NodeState)
+    builder.add_node("think", lambda state: {"messages": model.invoke(state["messages"])})
+    options = {} if is_plain else {"wrap_tool_call": wrap, "awrap_tool_call": awrap}
+    builder.add_node("tools", ToolNode(middleware.tools, **options))
+    builder.add_edge(START, "think").add_edge("tools", "think")
+    builder.add_conditional_edges("think", tools_condition)
+    return builder.compile(checkpointer=work.saver)
+
+
+def build_swarm(work: ThreadSandbox, guards: list[Guard], place: str) -> Any:
+    sandboxed = [SandboxMiddleware(work)]
+    middleware = [*guards, *sandboxed] if place == "before" else [*sandboxed, *guards]
+    handoff = create_handoff_tool(agent_name="bob")
+    model = scripted_model(reply(("transfer_to_bob", {}), text="t"), shell(ONE, TWO), "Done.")
+    alice = create_agent(model, [handoff], middleware=middleware, name="alice")
+    bob = create_agent(model, middleware=middleware, name="bob")
+    team = create_swarm([alice, bob], default_active_agent="alice", state_schema=TeamState)
+    return team.compile(checkpointer=work.saver)
+
+
+def build_supervisor(work: ThreadSandbox, guards: list[Guard], place: str) -> Any:
+    sandboxed = [SandboxMiddleware(work)]
+    middleware = [*guards, *sandboxed] if place == "before" else [*sandboxed, *guards]
+    bob = create_agent(build_sequence_model(shell(ONE, TWO), "Done."), middleware=middleware, name="bob")
+    boss = build_sequence_model(reply(("transfer_to_bob", {}), text="t"), "All done.")
+    team = create_supervisor([bob], model=boss, state_schema=ReactTeamState, output_mode="full_history")
+    return team.compile(checkpointer=work.saver)
+
+
+GUARDS = {
+    "refuses": (refuse, ["two"], ()),
+    "edits": (edit, ["edited", "two"], ()),
+    "asks": (ask, BOTH, ("yes",)),
+}
+
+
+@pytest.mark.parametrize("is_async", [False, SLOW_ASYNC])
+@pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.parametrize("guard", GUARDS)
+@pytest.mark.parametrize("build", [build_node_graph, build_swarm, build_supervisor])
+def test_guards_in_other_graphs(
+    bench: RunHarness, monkeypatch: pytest.MonkeyPatch, build: Any, guard: str, place: str, is_async: bool
+) -> None:
+    monkeypatch.setattr(call_order, "_START_S", 0.5)
+    decide, expected, resume = GUARDS[guard]
+    with hold(bench) as work:
+        end = play(build(work, [Guard(decide)], place), resume, is_async=is_async)
+        assert read_log(work, end) == expected
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_tools_without_the_wrapper_of_their_middleware(bench: RunHarness, is_async: bool) -> None:
+    with hold(bench) as work:
+        graph = build_node_graph(work, [], "after", is_plain=True)
+        assert read_log(work, play(graph, is_async=is_async)) == BOTH
+
+
+HANDOFFS = {
+    "the command is rejected": (["bob"], (decide(REJECT, APPROVE),), "bob"),
+    "the handoff is rejected": (["one"], (decide(APPROVE, REJECT),), "alice"),
+    "both are approved": (["one", "bob"], (decide(APPROVE, APPROVE),), "bob"),
+}
+
+
+@pytest.mark.parametrize("is_async", [False, SLOW_ASYNC])
+@pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.parametrize("name", HANDOFFS)
+def test_handoffs_under_review(bench: RunHarness, name: str, place: str, is_async: bool) -> None:
+    expected, resume, last = HANDOFFS[name]
+    reviewed = HumanInTheLoopMiddleware(interrupt_on={"shell": True, "transfer_to_bob": True})
+    with hold(bench) as work:
+        sandboxed = SandboxMiddleware(work)
+        both = reply(("shell", {"command": ONE}), ("transfer_to_bob", {}))
+        alice = create_agent(
+            scripted_model(both, "Done."), [create_handoff_tool(agent_name="bob")], name="alice",
+            middleware=[reviewed, sandboxed] if place == "before" else [sandboxed, reviewed],
+        )  # fmt: skip
+        bob = create_agent(
+            build_sequence_model(shell("echo bob >> log", text="b"), "Done."),
+            middleware=[sandboxed],
+            name="bob",
+        )
+        team = create_swarm([alice, bob], default_active_agent="alice", state_schema=TeamState)
+        end = play(team.compile(checkpointer=work.saver), resume, is_async=is_async)
+        assert read_log(work, end) == expected
+    assert end.get("active_agent", "alice") == last
+
+
+@pytest.mark.parametrize("decision", [APPROVE, REJECT, RESPOND, EDIT], ids=lambda each: each["type"])
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_a_person_answers_in_another_process(bench: RunHarness, place: str, decision: Any) -> None:
+    """One question at a time: the second call is answered first, and runs after the first."""
+
+    def build(work: ThreadSandbox) -> Any:
+        middleware: list[Any] = [review(interrupt_mode="per_call"), SandboxMiddleware(work)]
+        if place == "after":
+            middleware.reverse()
+        model = scripted_model(shell(ONE, TWO), "Done.")
+        return create_agent(model, middleware=middleware, checkpointer=work.saver)
+
+    with hold(bench) as work:
+        first, second = sorted(play_once(build(work)), key=lambda each: str(each.value))
+    with hold(bench) as work:
+        (left,) = play_once(build(work), Command(resume={second.id: APPROVE}))
+        assert left.id == first.id
+    with hold(bench) as work:
+        end = invoke(build(work), Command(resume={first.id: decision}), False)
+        words = {"approve": ["one"], "edit": ["edited"]}.get(decision["type"], [])
+        assert read_log(work, end) == [*words, "two"]
+
+
+def play_once(graph: Any, given: Any = None) -> list[Any]:
+    end = graph.invoke(given or {"messages": [("user", "Go.")]}, CONFIG)
+    return [*end["__interrupt__"]]
+
+
+def test_a_fork_with_an_edited_call_runs_the_edited_call(bench: RunHarness) -> None:
+    wrong, right = shell("echo WRONG >> log", TWO), shell("echo RIGHT >> log", TWO)
+    model = scripted_model(wrong, "Done.")
+    with hold(bench) as work:
+        agent = create_agent(model, middleware=[SandboxMiddleware(work)], checkpointer=work.saver)
+        first = play(agent)
+        assert read_log(work, first) == ["WRONG", "two"]
+        before = next(each for each in agent.get_state_history(CONFIG) if each.next == ("tools", "tools"))
+        edited = before.values["messages"][-1].model_copy(update={"tool_calls": right.tool_calls})
+        fork = agent.update_state(before.config, {"messages": [edited]}, as_node="model")
+        end = invoke(agent, None, False) if fork is None else agent.invoke(None, fork)
+        assert read_log(work, end) == ["RIGHT", "two"]
+        assert commands(end) == ["echo RIGHT >> log", TWO]
+        again = agent.invoke(None, before.config)  # and the other branch again
+        assert read_log(work, again) == ["WRONG", "two"]
+
+
+class _KilledError(BaseException):
+    pass
+
+
+class Crash:
+    """Ends the process after a call, once."""
+
+    def __init__(self) -> None:
+        self.has_crashed = False
+
+    def __call__(self, request: ToolCallRequest) -> Any:
+        result = yield request
+        if not self.has_crashed:
+            self.has_crashed = True
+            raise _KilledError
+        return result
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.parametrize("only", ["one", "two", "fallback"])
+def test_a_crash_after_a_call_does_not_repeat_it(
+    bench: RunHarness, tmp_path: Any, only: str, place: str
+) -> None:
+    """Between the end of the effect and the checkpoint; also between the attempts of a guard."""
+    outside = tmp_path / "outside"  # of the sandbox: what is undone there stays here
+
+    def count(word: str) -> str:
+        return f"echo {word} | tee -a log >> {outside}"
+
+    def try_both(request: ToolCallRequest) -> Any:
+        yield with_command(request, count("tried one"))
+        return (yield with_command(request, count("fallback one")))
+
+    crash = Guard(Crash(), only)
+    for attempt in range(2):
+        with hold(bench) as work:
+            guards: list[Any] = [Guard(try_both, "one"), crash]
+            sandboxed = [SandboxMiddleware(work)]
+            middleware = guards + sandboxed if place == "before" else sandboxed + guards
+            if only == "two":
+                middleware.remove(crash)
+                middleware.insert(0, crash)
+            model = scripted_model(shell(count("one"), count("two")), "Done.")
+            agent = create_agent(model, middleware=middleware, checkpointer=work.saver)
+            if attempt == 0:
+                with pytest.raises((_KilledError, EarlierCallError)):
+                    invoke(agent, {"messages": [("user", "Go.")]}, False)
+            else:
+                end = invoke(agent, None, False)
+                assert read_log(work, end) == ["tried", "one", "fallback", "one", "two"]
+    assert outside.read_text().split() == ["tried", "one", "fallback", "one", "two"]
+    assert len(end["events"]) == 6
+
+
+def test_another_call_after_a_crash_replaces_the_one_before_it(bench: RunHarness) -> None:
+    """A guard that decides otherwise after a crash: nobody has seen the first result, so its effect is undone."""
+    with hold(bench) as work:
+        crash = Guard(Crash(), "one")
+        middleware = [crash, SandboxMiddleware(work)]
+        model = scripted_model(shell(ONE, TWO), "Done.")
+        with pytest.raises((_KilledError, EarlierCallError)):
+            play(create_agent(model, middleware=middleware, checkpointer=work.saver))
+    with hold(bench) as work:
+        middleware = [SandboxMiddleware(work), Guard(edit)]
+        model = scripted_model(shell(ONE, TWO), "Done.")
+        end = invoke(create_agent(model, middleware=middleware, checkpointer=work.saver), None, False)
+        assert read_log(work, end) == ["edited", "two"]
+        assert commands(end) == ["echo edited >> log", TWO]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_every_wait_has_an_end(bench: RunHarness, monkeypatch: pytest.MonkeyPatch, is_async: bool) -> None:
+    monkeypatch.setattr(call_order, "_LONGEST_WAIT_S", 0.5)
+    with hold(bench) as work:
+        model = scripted_model(shell("sleep 4", TWO), "Done.")
+        agent = create_agent(model, middleware=[SandboxMiddleware(work)], checkpointer=work.saver)
+        with pytest.raises(EarlierCallError, match=r"has not ended after 0 s \(resume the thread\)"):
+            play(agent, is_async=is_async)
+
+
+def test_any_names_of_arguments(bench: RunHarness) -> None:
+    odd = {"self": 1, "runtime": "x", "config": {}, "run_manager": 2, "call": 3, "command": ONE}
+    with hold(bench) as work:
+        model = scripted_model(reply(("shell", odd)), "Done.")
+        agent = create_agent(model, middleware=[SandboxMiddleware(work)], checkpointer=work.saver)
+        play(agent)
+        tool = SandboxMiddleware(work).tools[0]
+        with pytest.raises(RuntimeError, match="only in an agent"):
+            tool.invoke({"command": "ls"})
