@@ -17,6 +17,7 @@ from langgraph.types import Command, StateSnapshot
 from pydantic import ValidationError
 
 from langgraph_takeover.graph.own_graphs.agent_handoffs import DESTINATION
+from langgraph_takeover.graph.own_graphs.successors import find_sandbox
 from langgraph_takeover.handoff.interop.swarm import (
     attach_record,
     build_latest_record,
@@ -66,11 +67,13 @@ def create_handoff_tool(
         done = ToolMessage(
             f"Successfully transferred to {agent_name}", name=tool_name, tool_call_id=tool_call_id
         )
+        sandbox = find_sandbox(state, tool_call_id)
         record = build_latest_record(
-            [*_messages(state), done],
+            [*_messages(state), *(sandbox.results if sandbox else ()), done],
             thread_id=_thread(config),
             records=records,
             patch=patch() if patch else "",
+            sandbox=sandbox,
         )
         if model is not None and view in VIEWS_WITH_NOTES:
             record = _add_notes(record, model, records)

@@ -25,7 +25,7 @@ from langgraph.runtime import ExecutionInfo
 from langgraph.types import Interrupt
 
 from langgraph_takeover.graph.errors import EarlierCallError
-from langgraph_takeover.graph.own_graphs.agent_handoffs import read_field
+from langgraph_takeover.graph.own_graphs.agent_handoffs import is_handoff_tool, read_field
 from langgraph_takeover.graph.own_graphs.thread_sandbox import TASK_ID, ThreadSandbox
 from langgraph_takeover.handoff.ledger import effects
 from langgraph_takeover.handoff.ledger.effects import EffectKey
@@ -59,6 +59,7 @@ class RanCall(NamedTuple, Generic[ResultT]):
 class Call:
     """One execution of a call of a reply. A wrapper may run it several times."""
 
+    order: CallOrder
     step: Step
     place: int
     """Position in the reply; a call without a unique id counts as the last."""
@@ -110,6 +111,12 @@ class _NoQuestions(list[Interrupt]):
         return True
 
 
+def find_attended_call(call_id: str) -> Call | None:
+    """Return the running call with this id, if it is one of an agent with a sandbox."""
+    call = _attended.get()
+    return call if call is not None and call.step.call_ids[call.place] == call_id else None
+
+
 _attended: ContextVar[Call | None] = ContextVar("attended_call", default=None)
 
 
@@ -121,7 +128,7 @@ class CallOrder:
     """
 
     def __init__(self, work: ThreadSandbox, names: Collection[str]) -> None:
-        self._work, self._names = work, frozenset(names)
+        self.work, self._names = work, frozenset(names)
         self._changed = threading.Condition()
         self._steps: OrderedDict[str, Step] = OrderedDict()
         self._unsettled: OrderedDict[tuple[str, str | None], Step] = OrderedDict()
@@ -135,16 +142,17 @@ class CallOrder:
         ids = Counter(each["id"] for each in reply.tool_calls)
         places = {each["id"]: n for n, each in enumerate(reply.tool_calls) if ids[each["id"]] == 1}
         place = places.get(call_id, len(reply.tool_calls))
+        names = self._names | {each.name for each in runtime.tools if is_handoff_tool(each)}
         earlier = {
             each["id"]: n
             for n, each in enumerate(reply.tool_calls[:place])
-            if each["id"] in places and each["id"] not in answered and each["name"] in self._names
+            if each["id"] in places and each["id"] not in answered and each["name"] in names
         }
         step = self._find_step(reply, str(read_field(state, "sandbox_state") or BASE_STATE), runtime)
         with self._changed:
             known = step.calls.get(place)
             if known is None or known.config is not runtime.config:
-                known = Call(step, place, earlier, runtime.config)
+                known = Call(self, step, place, earlier, runtime.config)
                 if ids[call_id] > 1:
                     known.refusal = _REPEATED_ID
                 else:
@@ -219,7 +227,7 @@ class CallOrder:
                     shell_ended=result.shell_ended,
                 )
 
-            stored, after = self._work.session.run_once(
+            stored, after = self.work.session.run_once(
                 self._make_key(step, number), before, operate, _StoredCall.model_validate_json, effect
             )
             self._load_entries(step).append(_Entry(stored, after))
@@ -233,7 +241,7 @@ class CallOrder:
             if self._find_entry(call, "") is None and call.refusal is None:
                 entries = self._load_entries(call.step)
                 key = self._make_key(call.step, len(entries))
-                self._work.session.record_call(key, state_before, state_after, stored.model_dump_json())
+                self.work.session.record_call(key, state_before, state_after, stored.model_dump_json())
                 entries.append(_Entry(stored, state_after))
                 call.ran += 1
 
@@ -274,7 +282,7 @@ class CallOrder:
 
     def _has_turn(self, call: Call, begun: float) -> bool:
         """Whether the earlier calls are over: they ran, were answered by a wrapper or a person, or never start."""
-        self._work.session.stop.require_not_urgent()
+        self.work.session.stop.require_not_urgent()
         if not call.earlier:
             return True
         waited_s, tasks = time.monotonic() - begun, _find_tasks(call.config)
@@ -288,7 +296,7 @@ class CallOrder:
             if status == "failed" or waited_s > _LONGEST_WAIT_S:
                 problem = "failed" if status == "failed" else f"has not ended after {_LONGEST_WAIT_S:.0f} s"
                 raise EarlierCallError(
-                    f"thread {self._work.thread!r}: an earlier call of the same reply {problem} (resume the thread)"
+                    f"thread {self.work.thread!r}: an earlier call of the same reply {problem} (resume the thread)"
                 )
             if status == "running":
                 return False
@@ -321,22 +329,22 @@ class CallOrder:
     def _load_entries(self, step: Step) -> list[_Entry]:
         if step.entries is None:
             entries: list[_Entry] = []
-            ledger = self._work.session.ledger
+            ledger = self.work.session.ledger
             while (found := effects.find(ledger, self._make_key(step, len(entries)))) is not None:
                 if found.result is None or found.state_after is None:
                     break
                 entries.append(_Entry(_StoredCall.model_validate_json(found.result), found.state_after))
-            while entries and not self._work.session.can_enter_state(entries[-1].state):
+            while entries and not self.work.session.can_enter_state(entries[-1].state):
                 self._forget_last(step, entries)
             step.entries = entries
         return step.entries
 
     def _forget_last(self, step: Step, entries: list[_Entry]) -> None:
-        self._work.session.forget_call(self._make_key(step, len(entries) - 1))
+        self.work.session.forget_call(self._make_key(step, len(entries) - 1))
         entries.pop()
 
     def _make_key(self, step: Step, number: int) -> EffectKey:
-        return EffectKey(self._work.thread, TASK_ID, f"{step.id}.{number}")
+        return EffectKey(self.work.thread, TASK_ID, f"{step.id}.{number}")
 
 
 def refuse(call: ToolCall, reason: str | None) -> ToolMessage:
@@ -405,7 +413,8 @@ def _list_call_ids(given: Any) -> list[str | None]:
 def _read_status(channels: set[str]) -> Status:
     if channels - {"__interrupt__", "__error__", "__error_source_node__", "__resume__"}:
         return "ended"
-    return "interrupted" if "__interrupt__" in channels and "__error__" not in channels else "failed"
+    # A task that left nothing has handed over to another agent, or its step has ended.
+    return "failed" if "__error__" in channels else "interrupted"
 
 
 def _digest(value: Any) -> str:

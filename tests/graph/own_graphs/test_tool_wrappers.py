@@ -37,9 +37,10 @@ from langgraph_supervisor import create_supervisor
 from langgraph_swarm import create_handoff_tool, create_swarm
 
 from langgraph_takeover.errors import EarlierCallError
+from langgraph_takeover.graph import swarm as views
 from langgraph_takeover.graph.own_graphs import call_order
 from langgraph_takeover.integrations import SandboxState, ThreadSandbox, open_sandbox
-from langgraph_takeover.middleware import SandboxMiddleware
+from langgraph_takeover.middleware import SandboxMiddleware, receive_record
 
 from ..conftest import RunHarness, scripted_model
 from .test_agent_handoffs import ReactTeamState, TeamState, build_sequence_model
@@ -565,3 +566,39 @@ def test_any_names_of_arguments(bench: RunHarness) -> None:
         tool = SandboxMiddleware(work).tools[0]
         with pytest.raises(RuntimeError, match="only in an agent"):
             tool.invoke({"command": "ls"})
+
+
+@pytest.mark.parametrize("is_async", [False, SLOW_ASYNC])
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_record_of_a_handoff_tool_can_be_taken_over(
+    bench: RunHarness, is_async: bool, beside: bool
+) -> None:
+    """Also if the command stands beside the handoff in one reply."""
+    handoff = views.create_handoff_tool(agent_name="bob", view="structured")
+    edit = ("shell", {"command": "cp pkg/core.py pkg/new.py; sed -i 's/n + 1/n * 3/' pkg/core.py"})
+    to_bob = ("transfer_to_bob", {})
+    replies = [reply(edit, to_bob)] if beside else [reply(edit), reply(to_bob, text="t")]
+    with hold(bench) as work:
+        sandboxed = SandboxMiddleware(work)
+        alice = create_agent(build_sequence_model(*replies), [handoff], middleware=[sandboxed], name="alice")
+        back = views.create_handoff_tool(agent_name="alice", view="trace")
+        bob = create_agent(
+            build_sequence_model(shell("echo bob >> log", text="b"), "Done."),
+            [back],
+            middleware=[sandboxed],
+            name="bob",
+        )
+        team = create_swarm([alice, bob], default_active_agent="alice", state_schema=TeamState)
+        play(team.compile(checkpointer=work.saver), is_async=is_async)
+    (record_id,) = bench.home.records.list_ids()
+    record = bench.home.records.load(record_id)
+    assert sorted(file.path for file in record.edited_files) == ["pkg/core.py", "pkg/new.py"]
+    assert "+    return n * 3" in record.patch
+    assert [change.path for event in record.trace for change in event.changes] == [
+        "pkg/core.py",
+        "pkg/new.py",
+    ]
+    assert (record.task.base_directories, len(record.task.base_commit)) == (("pkg",), 40)
+    with open_sandbox(bench.home, "next", sandbox=bench.spec) as work:
+        given = receive_record(work, record_id)
+        assert b"n * 3" in work.enter(given["sandbox_state"]).read_file("pkg/core.py")
