@@ -32,7 +32,7 @@ from langgraph_takeover.sandbox.interface import (
 )
 
 ResultT = TypeVar("ResultT")
-_TASK_ID = "thread sandbox"
+TASK_ID = "thread sandbox"
 """In the journal, in the place of LangGraph's task: acts of other nodes must not replace these."""
 _JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
 
@@ -193,7 +193,7 @@ class ThreadSandbox:
 
     def make_key(self, state: str, key: str) -> EffectKey:
         """Return the key of an act in the journal; a fork with another state of the sandbox has another one."""
-        return EffectKey(self.thread, _TASK_ID, f"{state}:{key}")
+        return EffectKey(self.thread, TASK_ID, f"{state}:{key}")
 
     def snapshot(self, state: str | None = None) -> Snapshot:
         """Return the snapshot of a state; its files are in `snapshot_directory`. Raises SnapshotNotFoundError."""

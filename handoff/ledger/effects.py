@@ -42,6 +42,7 @@ _DELETE_OLDER = delete(effects).where(
     effects.c.thread == bindparam("k_thread"), effects.c.task_id != bindparam("k_task_id")
 )
 _UPDATE = update(effects).where(_KEY_MATCHES)
+_DELETE = delete(effects).where(_KEY_MATCHES)
 
 
 def find(ledger: Ledger, key: EffectKey) -> Effect | None:
@@ -79,6 +80,13 @@ def end(lease: Lease, key: EffectKey, state_after: str, result: str) -> None:
                 "ended_at": ledger.now(connection),
             },
         )
+
+
+def forget(lease: Lease, key: EffectKey) -> None:
+    """Remove an effect whose state no later effect started from. Raises FencedError."""
+    with lease.ledger.write_transaction() as connection:
+        lease.require(connection)
+        connection.execute(_DELETE, _bind_key(key))
 
 
 def list_unfinished_threads(ledger: Ledger) -> tuple[str, ...]:

@@ -219,10 +219,14 @@ class Session:
         effects.end(self._lease, key, after, result.model_dump_json())
         return result, after
 
-    def record_call(self, key: EffectKey, state_before: str, state_after: str) -> None:
+    def record_call(self, key: EffectKey, state_before: str, state_after: str, result: str) -> None:
         """Record a call that consists of recorded acts, so that later calls find the state after it."""
         effects.begin(self._lease, key, state_before)
-        effects.end(self._lease, key, state_after, "null")
+        effects.end(self._lease, key, state_after, result)
+
+    def forget_call(self, key: EffectKey) -> None:
+        """Forget a recorded call, which another one replaces. Raises FencedError."""
+        effects.forget(self._lease, key)
 
     def _has_usable_result(self, recorded: Effect) -> bool:
         """Whether a recorded call ended in a state that can be entered."""
