@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, pairwise, product
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ _OTHER_TEXT_CHANGES = re.compile(
 )
 _CODE_PATH = re.compile(r"^[\w./*-]+\.(?:pyx?|pyi|js|ts|c|h|cpp|go|rs|java|rb|php|html|sh)$")
 _BLOCKS = ("body", "orelse", "finalbody")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _MAX_CODE_CHARS, _MAX_TEXT_CHARS = 200_000, 20_000
 _MAX_COMBINATIONS, _MAX_TEXTS_PER_NAME, _MAX_WRITES = 4, 50, 200
 
@@ -53,8 +54,8 @@ def analyze_program(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(code)
-        failed_line = _find_failed_line(output, name) if exit_code != 0 else None
-        return _ProgramAnalyzer(tree, argv, output, failed_line).analyze(code)
+        failed_lines = _find_failed_lines(output, name)
+        return _ProgramAnalyzer(tree, argv, output, failed_lines, is_caught=exit_code == 0).analyze(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ProgramEffects()
 
@@ -62,11 +63,23 @@ def analyze_program(
 class _ProgramAnalyzer:
     """Walks a syntax tree; a name stands for all texts that are assigned to it."""
 
-    def __init__(self, tree: ast.Module, argv: Sequence[str], output: str, failed_line: int | None) -> None:
+    def __init__(
+        self,
+        tree: ast.Module,
+        argv: Sequence[str],
+        output: str,
+        failed_lines: Mapping[str, int],
+        *,
+        is_caught: bool,
+    ) -> None:
         nodes = list(ast.walk(tree))
-        self.argv, self.output, self.failed_line = argv, output, failed_line
+        self.argv, self.output = argv, output
+        self.failed_lines, self.is_caught = failed_lines, is_caught
         self.parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
         self.calls = [node for node in nodes if isinstance(node, ast.Call)]
+        self.calls_by_name: dict[str, list[ast.Call]] = {}
+        for call in self.calls:
+            self.calls_by_name.setdefault(_dotted_name(call.func).rpartition(".")[2], []).append(call)
         self.functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
         self.names: dict[str, list[str]] = {}
         # Two passes, because a name may be assigned after a function that uses it.
@@ -198,18 +211,18 @@ class _ProgramAnalyzer:
 
     def _is_reached(self, node: ast.AST) -> bool:
         """Whether the run reached a node, judged by its output and its traceback."""
-        ancestors = [node]
-        while ancestors[-1] in self.parents:
-            ancestors.append(self.parents[ancestors[-1]])
-        in_function = any(isinstance(parent, ast.FunctionDef) for parent in ancestors)
-        line = getattr(node, "lineno", 0)
-        if self.failed_line is not None and line >= self.failed_line and not in_function:
+        ancestors = self._list_ancestors(node)
+        if self.failed_lines and not self._is_before_failure(node):
             return False
         for child, parent in pairwise(ancestors):
             blocks = [b for b in (getattr(parent, name, None) for name in _BLOCKS) if isinstance(b, list)]
             own_block = next((block for block in blocks if child in block), None)
             if own_block is None:
                 continue
+            if isinstance(parent, ast.Try) and own_block is not parent.finalbody:
+                was_caught = any(self._did_print(handler.body) for handler in parent.handlers)
+                if was_caught and not self._did_print(own_block[own_block.index(child) :]):
+                    return False
             if any(self._did_exit(earlier) for earlier in own_block[: own_block.index(child)]):
                 return False
             others = (
@@ -218,6 +231,51 @@ class _ProgramAnalyzer:
             if any(map(self._did_print, others)) and not self._did_print(own_block):
                 return False
         return True
+
+    def _list_ancestors(self, node: ast.AST) -> list[ast.AST]:
+        """A node and everything around it, from the inside out."""
+        ancestors = [node]
+        while ancestors[-1] in self.parents:
+            ancestors.append(self.parents[ancestors[-1]])
+        return ancestors
+
+    def _is_before_failure(self, node: ast.AST) -> bool:
+        """Whether the run reached a node before the line at which it failed, in the module or by a call of its function."""
+        pending, seen = [node], {node}
+        while pending:
+            ancestors = self._list_ancestors(pending.pop())
+            line = getattr(ancestors[0], "lineno", 0)
+            scope = next((n.name for n in ancestors if isinstance(n, _FUNCTIONS)), "<module>")
+            failed_line = self.failed_lines.get(scope)
+            is_before = failed_line is not None and line < failed_line
+            if is_before or self._did_print_after(ancestors):
+                return True
+            if self.is_caught and failed_line is not None and not self._shares_try(ancestors, failed_line):
+                return True
+            calls = self.calls_by_name.get(scope, ())
+            if failed_line is None and (scope == "<module>" or not calls):
+                return True
+            pending += [call for call in calls if call not in seen]
+            seen.update(calls)
+        return False
+
+    def _did_print_after(self, ancestors: Sequence[ast.AST]) -> bool:
+        """Whether the run printed in a statement that follows a node in its block."""
+        for child, parent in pairwise(ancestors):
+            for block in (getattr(parent, name, None) for name in _BLOCKS):
+                if isinstance(block, list) and child in block:
+                    return self._did_print(block[block.index(child) + 1 :])
+        return False
+
+    @staticmethod
+    def _shares_try(ancestors: Sequence[ast.AST], failed_line: int) -> bool:
+        """Whether the body of a `try` around a node contains the failed line."""
+        return any(
+            isinstance(parent, ast.Try)
+            and child in parent.body
+            and parent.body[0].lineno <= failed_line <= (parent.body[-1].end_lineno or 0)
+            for child, parent in pairwise(ancestors)
+        )
 
     def _did_exit(self, statement: ast.stmt) -> bool:
         """Whether the run printed in a branch that ends the program, the function or the iteration."""
@@ -270,9 +328,16 @@ def _dotted_name(node: ast.AST) -> str:
     return f"{_dotted_name(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ""
 
 
-def _find_failed_line(output: str, name: str) -> int | None:
-    """Line of the program at which it failed, according to a traceback; 0 for a syntax error, None without failure."""
-    line = re.search(rf'File "(?:[^"\n]*/)?{re.escape(name)}", line (\d{{1,7}})', output)
-    if line:
-        return int(line[1])
-    return 0 if re.search(r"^(?:Syntax|Indentation)Error: ", output, re.M) else None
+def _find_failed_lines(output: str, name: str) -> Mapping[str, int]:
+    """Lines at which a program failed, by function, according to its first traceback; 0 in a syntax error, empty without one."""
+    lines: dict[str, int] = {}
+    frame = re.compile(rf' +File "(?:[^"\n]*/)?{re.escape(name)}", line (\d{{1,7}})(?:, in (\S+))?')
+    for line in output.splitlines() if name in output else ():
+        found = frame.match(line)
+        if found:
+            lines[found[2] or "<module>"] = int(found[1]) if found[2] else 0
+        elif lines and line[:1].strip():
+            break
+    if not lines and re.search(r"^(?:Syntax|Indentation)Error: ", output, re.M):
+        return {"<module>": 0}
+    return lines
