@@ -109,7 +109,9 @@ def _read_result(tool: str, action: str, output: str) -> RecordedResult:
         r"\s*(?:open|goto|scroll|view|str_replace_editor\s+view)", action
     )
     is_done = _EDITED.search(text) is not None and _REFUSAL.search(text) is None
-    is_blocked = (is_edit and not is_done) or (tool in ("editor", "shell") and _NOT_RUN.match(text) is not None)
+    is_blocked = (is_edit and not is_done) or (
+        tool in ("editor", "shell") and _NOT_RUN.match(text) is not None
+    )
     return RecordedResult(
         output,
         refused=is_blocked,

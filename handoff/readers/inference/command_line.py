@@ -39,7 +39,17 @@ _PYTHON_ERROR = re.compile(
     r"|can't find|No module named|No such file|Permission denied|cannot execute|Error while finding).*)",
     re.M,
 )
-_CONTINUING_PROGRAMS = _COPY_PROGRAMS | {"tee", "touch", "sed", "perl", "ruby", "rm", "unlink", "cat", "black"}
+_CONTINUING_PROGRAMS = _COPY_PROGRAMS | {
+    "tee",
+    "touch",
+    "sed",
+    "perl",
+    "ruby",
+    "rm",
+    "unlink",
+    "cat",
+    "black",
+}
 """Programs that go on with their next file after an error."""
 _SHELL_REFUSAL = re.compile(
     r"^(?:\S+: (?:eval: )?line \d+: |\S*sh: (?:line \d+: )?)(?P<bash>\S.*): (?:No such file or directory|Permission denied"

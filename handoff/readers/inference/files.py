@@ -17,7 +17,6 @@ from langgraph_takeover.handoff.readers.inference.content import (
 from langgraph_takeover.handoff.trace import file_kinds
 from langgraph_takeover.sandbox.interface import FileChange
 
-
 _MISSING = re.compile(
     r"no such file|not found|(?:does|do|did) not (?:exist|match)|doesn't exist|non-?existent"
     r"|(?:cannot|can't|could not|couldn't|unable to|failed to) (?:access|stat|find|open|read|locate)|ENOENT",

@@ -20,6 +20,8 @@ _OTHER_TEXT_CHANGES = re.compile(
     r"\bre\.sub|readlines|splitlines|\.insert\(|\.write(?:_text)?\(f?[\"']|\.format\(|, ?[\"']a[\"'+b]"
 )
 _CODE_PATH = re.compile(r"^[\w./*-]+\.(?:pyx?|pyi|js|ts|c|h|cpp|go|rs|java|rb|php|html|sh)$")
+_QUOTED_CODE_PATH = re.compile(r"['\"]([\w./-]{1,200}\.\w{1,5})['\"]")
+_WRITING_CALL = re.compile(r"open\([^()\n]{1,200}['\"][wax]\+?['\"]|\.write_text\(")
 _BLOCKS = ("body", "orelse", "finalbody")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _MAX_CODE_CHARS, _MAX_TEXT_CHARS = 200_000, 20_000
@@ -58,6 +60,19 @@ def analyze_program(
         return _ProgramAnalyzer(tree, argv, output, failed_lines, is_caught=exit_code == 0).analyze(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ProgramEffects()
+
+
+def list_written_paths(code: str) -> tuple[str, ...]:
+    """Paths that a Python program may write, as far as its text spells them out; of a broken one all paths of code."""
+    if len(code) > _MAX_CODE_CHARS:
+        return ()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(code)
+        return _ProgramAnalyzer(tree, (), "", {}, is_caught=True).list_named_paths()
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return tuple(_QUOTED_CODE_PATH.findall(code)) if _WRITING_CALL.search(code) else ()
 
 
 class _ProgramAnalyzer:
@@ -109,6 +124,15 @@ class _ProgramAnalyzer:
                 moves += [(end[0], end[1], call_name in _COPY_CALLS) for end in ends if len(end) == 2]
         unique_writes = tuple(dict.fromkeys(write for write in writes if write.path))
         return ProgramEffects(unique_writes, self._list_replacements(code), tuple(moves), tuple(removes))
+
+    def list_named_paths(self) -> tuple[str, ...]:
+        """Paths that any call of the program writes, moves or copies to, if the text names them."""
+        nodes: list[ast.expr] = []
+        for call in self.calls:
+            call_name = _dotted_name(call.func)
+            nodes += self._list_written_paths(call, call_name)
+            nodes += call.args[1:2] if call_name in _MOVE_CALLS | _COPY_CALLS else []
+        return tuple(path for node in nodes for path in self.list_texts(node))
 
     def _list_code_paths(self) -> list[str]:
         """Code files named by variables, as candidates for a path computed at run time."""
