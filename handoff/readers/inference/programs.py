@@ -83,7 +83,8 @@ def _apply_program(
         if write.text is not None:
             line.write_file(path, known_content(write.text))
             continue
-        reads_files = bool(effects.replacements) or _READS_FILES.search(code) is not None
+        is_made = any(write.path.startswith(f"{directory}/") for directory in effects.directories)
+        reads_files = bool(effects.replacements) or (not is_made and _READS_FILES.search(code) is not None)
         if is_new and (path in line.files.touched_contents or not reads_files):
             line.write_file(path, unknown_content(f"created:{program}:{path}"))
             continue

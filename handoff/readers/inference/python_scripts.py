@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import posixpath
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import NamedTuple
 _MOVE_CALLS = {"os.rename", "os.replace", "shutil.move"}
 _COPY_CALLS = {"shutil.copy", "shutil.copyfile", "shutil.copy2"}
 _REMOVE_CALLS = {"os.remove", "os.unlink"}
+_MAKE_CALLS = {"os.mkdir", "os.makedirs"}
 _EXIT_CALLS = {"sys.exit", "exit", "quit", "os._exit"}
 _PRINT_CALLS = _EXIT_CALLS | {"print", "SystemExit", "sys.stderr.write", "sys.stdout.write"}
 _PATH_CONVERSIONS = {"Path", "pathlib.Path", "str"}
@@ -22,6 +24,7 @@ _OTHER_TEXT_CHANGES = re.compile(
 _CODE_PATH = re.compile(r"^[\w./*-]+\.(?:pyx?|pyi|js|ts|c|h|cpp|go|rs|java|rb|php|html|sh)$")
 _QUOTED_CODE_PATH = re.compile(r"['\"]([\w./-]{1,200}\.\w{1,5})['\"]")
 _WRITING_CALL = re.compile(r"open\([^()\n]{1,200}['\"][wax]\+?['\"]|\.write_text\(")
+_UNKNOWN = "?"
 _BLOCKS = ("body", "orelse", "finalbody")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _MAX_CODE_CHARS, _MAX_TEXT_CHARS = 200_000, 20_000
@@ -44,6 +47,8 @@ class ProgramEffects(NamedTuple):
     moves: tuple[tuple[str, str, bool], ...] = ()
     """Source, target, and whether the source remains."""
     removes: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
+    """Directories that the program makes."""
 
 
 def analyze_program(
@@ -101,6 +106,12 @@ class _ProgramAnalyzer:
         for node in (*nodes, *nodes):
             self._bind(node)
         self.printed_statements = self._find_printed_statements()
+        changes = [call for call in self.calls if _dotted_name(call.func) in ("os.chdir", "chdir")]
+        self.directories = [
+            text
+            for call in changes
+            for text in (self.list_texts(call.args[0]) if call.args else []) or [_UNKNOWN]
+        ]
 
     def analyze(self, code: str) -> ProgramEffects:
         writes: list[FileWrite] = []
@@ -122,8 +133,33 @@ class _ProgramAnalyzer:
             if is_move:
                 ends = product(*(self.list_texts(node)[:1] for node in call.args[:2]))
                 moves += [(end[0], end[1], call_name in _COPY_CALLS) for end in ends if len(end) == 2]
+        writes = [write._replace(path=path) for write in writes for path in self._resolve(write.path)]
+        moves = [
+            (a, b, keeps)
+            for source, target, keeps in moves
+            for a in self._resolve(source)
+            for b in self._resolve(target)
+        ]
+        removes = [path for name in removes for path in self._resolve(name)]
         unique_writes = tuple(dict.fromkeys(write for write in writes if write.path))
-        return ProgramEffects(unique_writes, self._list_replacements(code), tuple(moves), tuple(removes))
+        return ProgramEffects(
+            unique_writes,
+            self._list_replacements(code),
+            tuple(moves),
+            tuple(removes),
+            self._list_made_directories(),
+        )
+
+    def _list_made_directories(self) -> tuple[str, ...]:
+        calls = [call for call in self.calls if _dotted_name(call.func) in _MAKE_CALLS]
+        names = (name for call in calls for name in (self.list_texts(call.args[0]) if call.args else ()))
+        return tuple(dict.fromkeys(posixpath.normpath(name) for name in names if name))
+
+    def _resolve(self, path: str) -> list[str]:
+        """A path as the program sees it after `os.chdir`; none if the directory is unknown."""
+        if path.startswith("/") or not self.directories:
+            return [path]
+        return [] if _UNKNOWN in self.directories else [posixpath.join(self.directories[0], path)]
 
     def list_named_paths(self) -> tuple[str, ...]:
         """Paths that any call of the program writes, moves or copies to, if the text names them."""
@@ -132,7 +168,7 @@ class _ProgramAnalyzer:
             call_name = _dotted_name(call.func)
             nodes += self._list_written_paths(call, call_name)
             nodes += call.args[1:2] if call_name in _MOVE_CALLS | _COPY_CALLS else []
-        return tuple(path for node in nodes for path in self.list_texts(node))
+        return tuple(path for node in nodes for name in self.list_texts(node) for path in self._resolve(name))
 
     def _list_code_paths(self) -> list[str]:
         """Code files named by variables, as candidates for a path computed at run time."""
