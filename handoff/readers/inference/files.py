@@ -112,8 +112,8 @@ class InferredFiles:
         return self._contents
 
     def mark_base_file(self, path: str) -> None:
-        """Record that a path exists in the base commit, unless an action created it."""
-        self._is_in_base.setdefault(path, True)
+        """Record that a path exists in the base commit, unless an action created it or its top-level directory."""
+        self._is_in_base.setdefault(path, path.split("/")[0] not in self._created_directories)
 
     def exists(self, path: str) -> bool:
         """Whether a path exists; an untouched path does if it is a base file or was shown."""
