@@ -64,10 +64,14 @@ class DetectorState(NamedTuple):
     """Scripts that the agent created and that have not edited source files."""
     asserting_scripts: tuple[str, ...] = ()
     """Written scripts that fail by themselves if a result is wrong."""
+    auxiliary_files: tuple[str, ...] = ()
+    """Files that are never source or reproductions: backups of source files, and scripts written to edit them."""
     edited_files: tuple[str, ...] = ()
     """Source files edited so far."""
     pending_command: str | None = None
     """The shell command whose observation comes next."""
+    pending_text: str = ""
+    """The text that the pending editor call writes into a script."""
     pending_assertion: bool = False
     """The pending action writes an assertion."""
     pending_input: bool = False

@@ -7,13 +7,9 @@ from collections.abc import Collection, Sequence
 
 from langgraph_takeover.handoff.shell.commands import SimpleCommand
 from langgraph_takeover.handoff.shell.syntax import runs_in_background
-from langgraph_takeover.handoff.text.tool_wrappers import STILL_RUNNING_HEADER
+from langgraph_takeover.handoff.text.tool_wrappers import STILL_RUNNING_HEADER, STILL_RUNNING_NOTICE
 
 _KILL_EXIT_CODES = {130, 137, 143, -2, -9, -15}
-STILL_RUNNING_NOTICE = re.compile(
-    r"\[The command has no new output after|\[The command timed out|no change timeout", re.I
-)
-"""What agents' tools print instead of an exit code while a command runs."""
 _HEADER_CHARS = 300
 _NO_EXIT_CODE = "[the command ended without an exit code]"
 """What this project's shell prints after a command that did not end by itself."""

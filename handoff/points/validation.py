@@ -99,16 +99,19 @@ def may_validate(command: str, written_scripts: Collection[str]) -> bool:
 
 
 def find_validations(
-    command: str, written_scripts: Collection[str], location: ShellLocation = _UNKNOWN_LOCATION
+    command: str,
+    written_scripts: Collection[str],
+    location: ShellLocation = _UNKNOWN_LOCATION,
+    auxiliary_files: Collection[str] = (),
 ) -> tuple[ValidationMatch, ...]:
-    """Find the validations in a command line, in order."""
+    """Find the validations in a command line, in order; a run of an auxiliary file is none."""
     if not may_validate(command, written_scripts):
         return ()
     matches = []
     if ">" in command or "tee " in command:
         written_scripts = {
             **dict.fromkeys(written_scripts),
-            **dict.fromkeys(_list_created_scripts(command, location)),
+            **dict.fromkeys(s for s in _list_created_scripts(command, location) if s not in auxiliary_files),
         }
     for position, simple, runner, run_paths in _list_runs(command):
         script = (

@@ -27,9 +27,14 @@ _REFUSAL = re.compile(
     re.MULTILINE,
 )
 _EDITED = re.compile(
-    r"has been edited|File created successfully|File updated\.|Text replaced\.|^\[File: |Last edit to .* undone"
-    r"|successfully",
+    r"has been edited|File updated\.|Text (?:replaced|inserted)\.|^\[File: |Last edit to .* undone|successfully"
+    r"|^Old (?:environment )?output\b|lines omitted\)",
     re.MULTILINE,
+)
+"""What an editing command prints on success, also shortened; a syntax error of the shell prints none of it."""
+_NOT_RUN = re.compile(
+    r"\s*(?:Operation|Interactive operation) '.*' is not supported|.*\bcontained syntax errors and was NOT executed"
+    r"|(?:.*\n)?\s*(?:COMMAND FAILED TO EXECUTE|BROKEN PIPE ERROR)\b"
 )
 _TIMEOUT_NOTICE = re.compile(
     r"EXECUTION TIMED OUT|was cancelled because it took more than|COMMAND EXECUTION TIMEOUT|command timed out",
@@ -103,13 +108,13 @@ def _read_result(tool: str, action: str, output: str) -> RecordedResult:
     is_edit = tool == "editor" and not re.match(
         r"\s*(?:open|goto|scroll|view|str_replace_editor\s+view)", action
     )
-    refused = is_edit and _REFUSAL.search(text) is not None
-    is_blocked = tool == "shell" and re.match(
-        r"\s*(?:Operation|Interactive operation) '.*' is not supported", text
+    is_done = _EDITED.search(text) is not None and _REFUSAL.search(text) is None
+    is_blocked = (is_edit and not is_done) or (
+        tool in ("editor", "shell") and _NOT_RUN.match(text) is not None
     )
     return RecordedResult(
         output,
-        refused=bool(refused or is_blocked),
+        refused=is_blocked,
         timed_out=_TIMEOUT_NOTICE.search(text) is not None,
         output=text,
     )

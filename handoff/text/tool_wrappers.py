@@ -24,6 +24,10 @@ STILL_RUNNING_HEADER = re.compile(
     re.M,
 )
 """What agents print instead of an exit code for a command that they left running."""
+STILL_RUNNING_NOTICE = re.compile(
+    r"\[The command has no new output after|\[The command timed out|no change timeout", re.I
+)
+"""What agents' tools print instead of an exit code while a command runs."""
 _FIRST_WORDS = ("Chunk ID: ", "Exit code", "Wall time: ", "Command: ", CLAUDE_NO_OUTPUT)
 _FOOTER_CHARS = 4_000
 
