@@ -17,7 +17,7 @@ from langgraph_takeover.handoff.records.record import is_valid_id, to_json, writ
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.sandbox.interface import Frozen
 from langgraph_takeover.sandbox.storage import safe_open
-from langgraph_takeover.sandbox.storage.removal import walk
+from langgraph_takeover.sandbox.storage.removal import list_matches, walk
 
 _MAX_FILE_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 20
@@ -94,13 +94,16 @@ def list_manifests(home: Path, record_id: str) -> list[Path]:
     """List the manifests of a record's continuations, the oldest first."""
     if not is_valid_id(record_id):
         return []
-    return sorted((home / "continuations" / record_id).glob("[0-9]*.json"))
+    return list_matches(home / "continuations" / record_id, "[0-9]*.json")
 
 
 def find_manifest_of(home: Path, checkout: Path) -> Manifest | None:
     """Return the newest manifest of a continuation in that checkout, if any. Raises ContinuationError."""
-    paths = sorted((home / "continuations").glob("*/[0-9]*.json"), key=lambda path: path.stat().st_mtime)
-    for path in reversed(paths):
+    paths: list[tuple[float, Path]] = []
+    for path in list_matches(home / "continuations", "*/[0-9]*.json"):
+        with contextlib.suppress(FileNotFoundError):  # its continuation was undone meanwhile
+            paths.append((path.stat().st_mtime, path))
+    for _, path in sorted(paths, reverse=True):
         manifest = load_manifest(path)
         if manifest is not None and os.path.realpath(manifest.checkout) == os.path.realpath(checkout):
             return manifest
@@ -127,7 +130,9 @@ def save_manifest(path: Path, manifest: Manifest) -> None:
 
 def load_manifest(path: Path) -> Manifest | None:
     """Return a manifest; None if nothing was created yet. Raises ContinuationError."""
-    return _load(path, Manifest) if path.stat().st_size else None
+    with contextlib.suppress(FileNotFoundError):
+        return _load(path, Manifest) if path.stat().st_size else None
+    return None
 
 
 def _load(path: Path, kind: type[_Kind]) -> _Kind:
