@@ -222,7 +222,7 @@ def _probe_storage() -> list[HostCapability]:
 def _describe_directory(directory: Path) -> str:
     from rich.filesize import decimal
 
-    number = len(list_directory(directory))
+    number = len(list_directory(directory)) if directory.is_dir() else 0
     return f"{number}, {decimal(disk_usage(directory))}" if number else "none"
 
 

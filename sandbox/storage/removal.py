@@ -40,7 +40,7 @@ def list_directory(directory: Path) -> list[Path]:
     """The sorted entries of a directory; empty if it does not exist."""
     try:
         return sorted(directory.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return []
 
 
