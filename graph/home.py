@@ -43,7 +43,7 @@ from langgraph_takeover.sandbox.interface import (
     SandboxSpec,
     SandboxUnavailableError,
 )
-from langgraph_takeover.sandbox.storage.removal import remove_tree, set_aside
+from langgraph_takeover.sandbox.storage.removal import list_directory, remove_tree, set_aside
 
 DATABASE_FILE = "takeover.sqlite"
 ParametersT = ParamSpec("ParametersT")
@@ -202,7 +202,7 @@ class Home:
             used = snapshot_directory_names(snapshots.list_snapshots(self.ledger))
             unused = [
                 each
-                for each in _list_entries(self.snapshot_directory)
+                for each in list_directory(self.snapshot_directory)
                 if each.name not in used and (is_exclusive or not _is_in_progress(each))
             ]
             for each in unused:
@@ -269,7 +269,3 @@ def _is_in_progress(directory: Path) -> bool:
         return directory.name.startswith(".") and time.time() - directory.stat().st_mtime < _MAX_SNAPSHOT_S
     except FileNotFoundError:
         return True  # it has just finished
-
-
-def _list_entries(directory: Path) -> list[Path]:
-    return list(directory.iterdir()) if directory.is_dir() else []

@@ -21,6 +21,7 @@ from langgraph_takeover.sandbox.interface import (
     SandboxSpec,
     TakeoverError,
 )
+from langgraph_takeover.sandbox.storage.removal import walk
 from langgraph_takeover.sandbox.telemetry import start_span
 
 HandoffState = Literal["needs_completion", "already_solved", "behavior_broken"]
@@ -123,8 +124,8 @@ def _grade(task: Task, patch: str, spec: SandboxSpec, directory: Path, network: 
         return _grade_by_log(task, patch, spec, directory)
     finally:
         # Only the grader needs the unredacted output.
-        for path in directory.rglob("*"):
-            _redact_file(path)
+        for path, _ in walk(directory):
+            _redact_file(directory / path)
 
 
 def _redact_file(path: Path) -> None:

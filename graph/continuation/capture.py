@@ -58,6 +58,7 @@ from langgraph_takeover.sandbox.repository.patches import (
     patch_since,
 )
 from langgraph_takeover.sandbox.snapshots.contents import read_contents
+from langgraph_takeover.sandbox.storage.removal import list_matches
 
 _STALE_S = 24 * 3600
 _MAX_ENV_FILES, _MAX_ENV_BYTES = 20, 1 << 16
@@ -253,7 +254,7 @@ class _CaptureBuilder:
     def _find_secrets(self, events: tuple[Event, ...]) -> tuple[str, ...]:
         """List the secrets that the session's outputs and the repository's `.env` files assign to variables."""
         texts = [event.text for event in events if event.kind == "observation"]
-        for path in sorted(self._repository.root.glob(".env*"))[:_MAX_ENV_FILES]:
+        for path in list_matches(self._repository.root, ".env*")[:_MAX_ENV_FILES]:
             with contextlib.suppress(OSError):
                 texts.append(read_untrusted_head(path, _MAX_ENV_BYTES).decode(errors="replace"))
         return tuple(dict.fromkeys(find_assigned_secrets(texts)))

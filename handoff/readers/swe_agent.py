@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     to_mappings,
 )
 from langgraph_takeover.handoff.trace.events import UNREADABLE
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 _REFUSAL = re.compile(
     r"Your proposed edit has introduced new syntax error|No replacement was performed|^Usage: |^ERROR: "
@@ -220,7 +220,7 @@ def _read_state(step: Mapping[str, Any]) -> Mapping[str, Any]:
     state = step.get("state")
     if isinstance(state, str):
         try:
-            state = json.loads(state)
+            state = parse_json(state)
         except ValueError:
             return {}
     return state if isinstance(state, Mapping) else {}
@@ -248,7 +248,7 @@ def _read_task(data: Mapping[str, Any]) -> str:
 def _read_model(data: Mapping[str, Any]) -> str:
     config = data.get("replay_config")
     try:
-        config = json.loads(config) if isinstance(config, str) else config
+        config = parse_json(config) if isinstance(config, str) else config
     except ValueError:
         return ""
     agent = config.get("agent") if isinstance(config, Mapping) else None

@@ -24,7 +24,7 @@ from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage
 from langgraph_takeover.handoff.trace.sequences import FailFastTuple
 from langgraph_takeover.sandbox.interface import Frozen, Snapshot, TakeoverError
 from langgraph_takeover.sandbox.storage.durability import sync_directory
-from langgraph_takeover.sandbox.storage.removal import remove_tree
+from langgraph_takeover.sandbox.storage.removal import list_matches, remove_tree
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
 SCHEMA_VERSION = 7
@@ -296,7 +296,9 @@ class RecordStore:
             with commit_guard():
                 # Before the record is visible: a caller that finds it does not get here again.
                 dead = glob.escape(f".partial-{record_id}")
-                for left in {*self.root.glob(dead), *self.root.glob(f"{dead}.????????")} - {partial}:
+                for left in {*list_matches(self.root, dead), *list_matches(self.root, f"{dead}.????????")} - {
+                    partial
+                }:
                     remove_tree(left)
                 remove_tree(self.directory(record_id))
                 partial.rename(self.directory(record_id))
@@ -369,7 +371,7 @@ class RecordStore:
         write_durably(self.directory(record_id) / name, to_json(sealed))
 
     def list_ids(self) -> tuple[str, ...]:
-        return tuple(sorted(path.parent.name for path in self.root.glob(f"[!.]*/{RECORD_FILE}")))
+        return tuple(sorted(path.parent.name for path in list_matches(self.root, f"[!.]*/{RECORD_FILE}")))
 
     def _describe_available(self) -> str:
         ids = self.list_ids()
@@ -386,7 +388,7 @@ class RecordStore:
 
     def remove_partial(self, older_than: float | None = None) -> int:
         """Remove partial records that a kill left, or those of that age; return their number."""
-        left = list(self.root.glob(".partial-*"))
+        left = list_matches(self.root, ".partial-*")
         if older_than is not None:
             left = [each for each in left if _modification_time(each) < older_than]
         for partial in left:

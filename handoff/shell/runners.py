@@ -22,6 +22,8 @@ _QUERY_OPTIONS = frozenset({
 
 _VALUED_OPTIONS = {"-W", "-X", "-Q"}
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
+_MAX_WRAPPERS = 20
+"""Interpreters and launchers before the runner itself; with more, nothing sensible runs."""
 TEST_FILE = "test file"
 """Name of the row for a test file run directly; a file that the predecessor wrote makes it a reproduction."""
 
@@ -72,13 +74,13 @@ RUNNERS: tuple[Runner, ...] = (
         ("doctest", r"doctest( .*)?", _S.doctest, "python -m doctest mod.py"),
         ("make", r"g?make (.* )?(([\w-]*[-_])?tests?|(unit|run|py)tests?|check|[\w]*test-[\w-]+|doctest)( .*)?",
          _ANY_TEST, "make test"),
-        ("npm", r"(npm|pnpm|yarn|bun) ((run(-script)?|-r|workspace \S+) )?(--?(prefix|filter|cwd)[ =]\S+ |--?\S+ )*"
+        ("npm", r"(npm|pnpm|yarn|bun) ((run(-script)?|-r|workspace \S+) )?(--?(prefix|filter|cwd)[ =]\S+ |-\S+ )*+"
          r"(test|t)([:-]\S+)?( .*)?", _JS_TESTS,
          "npm run test:unit"),
         ("javascript",
          r"(jest|vitest|mocha|ava|karma|tap|jasmine|cypress|playwright|(react-scripts|ng) test)(\.js)?( .*)?",
          _JS_TESTS, "npx jest a.test.js"),
-        ("node", r"(node|deno|bun) (--?\S+ )*(--test|test)( .*)?", _JS_TESTS, "node --test"),
+        ("node", r"(node|deno|bun) (-\S+ )*(--test|test)( .*)?", _JS_TESTS, "node --test"),
         ("cargo", r"cargo (\+\S+ )?(-\S+ )*(test|t|nextest run)( .*)?", _S.cargo, "cargo test --lib"),
         ("go", r"(go (-C \S+ )?test|gotestsum)( .*)?", _S.go, "go test ./..."),
         ("maven", r"(mvn|mvnw)( .*)? (test|verify|surefire:test|integration-test)( .*)?", _S.maven,
@@ -110,7 +112,7 @@ RUNNERS: tuple[Runner, ...] = (
          "node --check a.js"),
         ("clippy", r"cargo (clippy|check|fmt .*--check)( .*)?", _S.cargo, "cargo clippy"),
         ("go vet", r"(go vet|golangci-lint run|staticcheck|gofmt -l)( .*)?", _S.match_lines(), "go vet ./..."),
-        ("pre-commit", r"pre-commit run( .*)?", _S.match_lines("", r"\.{3,}Failed$"), "pre-commit run -a"),
+        ("pre-commit", r"pre-commit run( .*)?", _S.match_lines("", r"\.{3}Failed$"), "pre-commit run -a"),
         ("make lint", r"g?make (.* )?(lint|typecheck|mypy|flake8|style)( .*)?", _S.make, "make lint"),
         ("npm lint", r"(npm|pnpm|yarn|bun) (run )?(lint|typecheck|type-check|tsc)\S*( .*)?",
          _S.combine(_S.eslint, _S.tsc), "npm run lint"),
@@ -207,28 +209,27 @@ _INTERPRETED_RUNNERS = {
 def normalize_command(argv: Sequence[str]) -> list[str]:
     """Normalize a command: `/usr/bin/python3 -W error -m pytest -q` and `./venv/bin/pytest -q` to `pytest -q`."""
     words = list(argv)
+    for _ in range(_MAX_WRAPPERS):
+        name = posixpath.basename(words[0]) if words else ""
+        if name == "coverage" and words[1:2] == ["run"]:
+            words = ["python", *words[2:]]
+        elif _PYTHON.fullmatch(name):
+            target = find_python_target(words[1:])
+            if target is None or target[0] == "-c":
+                return target or []
+            if target[0] == "-m" and target[1] != "coverage":
+                return target[1:]
+            words = target[1:] if target[0] == "-m" else target
+        elif name in ("node", "php", "ruby") and (script := _find_interpreted_runner(words)):
+            words = [script, *words[2:]]
+        elif name in ("yarn", "pnpm") and len(words) > 1 and words[1] in _INTERPRETED_RUNNERS:
+            words = words[1:]
+        else:
+            break
+    else:
+        return []
     if not words:
         return []
-    name = posixpath.basename(words[0])
-    if name == "coverage" and words[1:2] == ["run"]:
-        return normalize_command(["python", *words[2:]])
-    if _PYTHON.fullmatch(name):
-        target = find_python_target(words[1:])
-        if target is None:
-            return []
-        if target[0] == "-m" and target[1] == "coverage":
-            return normalize_command(target[1:])
-        if target[0] == "-m":
-            return target[1:]
-        if target[0] == "-c":
-            return target
-        return normalize_command(target)
-    if name in ("node", "php", "ruby") and len(words) > 1 and not words[1].startswith("-"):
-        script = posixpath.basename(words[1]).removesuffix(".js")
-        if script in _INTERPRETED_RUNNERS:
-            return normalize_command([script, *words[2:]])
-    if name in ("yarn", "pnpm") and len(words) > 1 and words[1] in _INTERPRETED_RUNNERS:
-        return normalize_command(words[1:])
     if words[0].endswith("bin/" + name) and name.partition("_")[0] in ("test", "doctest"):
         return ["bin/" + name, *words[1:]]
     if name in ("test", "doctest"):
@@ -237,20 +238,24 @@ def normalize_command(argv: Sequence[str]) -> list[str]:
     return [name, *words[1:]]
 
 
+def _find_interpreted_runner(words: Sequence[str]) -> str | None:
+    """The runner that `node PATH`, `php PATH` or `ruby PATH` runs."""
+    path = words[1] if len(words) > 1 and not words[1].startswith("-") else ""
+    script = posixpath.basename(path).removesuffix(".js")
+    return script if script in _INTERPRETED_RUNNERS else None
+
+
 def find_python_target(words: Sequence[str]) -> list[str] | None:
     """The target of a Python interpreter: `-m mod …`, `-c text …` or `script …`; None if it has none."""
-    rest = list(words)
-    while rest:
-        word = rest[0]
-        if word == "-":
-            return None
-        if word in ("--version", "--help", "-V", "-h"):
+    at = 0
+    while at < len(words):
+        word = words[at]
+        if word in ("-", "--version", "--help", "-V", "-h"):
             return None
         if re.fullmatch(r"-[A-Za-z]*[mc]", word) and not word.startswith(("-W", "-X")):
-            return ["-" + word[-1], *rest[1:]] if len(rest) > 1 else None
+            return ["-" + word[-1], *words[at + 1 :]] if at + 1 < len(words) else None
         if not word.startswith("-"):
-            return rest
-        option = rest.pop(0)
-        if option in (*_VALUED_OPTIONS, "-a", "--rcfile", "--source", "--omit", "--include"):
-            rest = rest[1:]
+            return list(words[at:])
+        is_valued = word in (*_VALUED_OPTIONS, "-a", "--rcfile", "--source", "--omit", "--include")
+        at += 2 if is_valued else 1
     return None

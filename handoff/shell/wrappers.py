@@ -79,29 +79,37 @@ class UnwrappedCommand(NamedTuple):
 
 def unwrap_command(words: Sequence[str]) -> UnwrappedCommand:
     """Remove the wrappers of a command."""
-    argv = list(words)
+    argv = tuple(words)
     environment: list[str] = []
-    while argv:
-        name = posixpath.basename(argv[0])
+    start = 0
+    while start < len(argv):
+        name = posixpath.basename(argv[start])
         wrapper = next(
-            (w for w in _WRAPPERS_BY_NAME.get(name, ()) if tuple(argv[1 : len(w.words)]) == w.words[1:]), None
+            (
+                w
+                for w in _WRAPPERS_BY_NAME.get(name, ())
+                if argv[start + 1 : start + len(w.words)] == w.words[1:]
+            ),
+            None,
         )
-        if wrapper is None or (wrapper.words == ("command",) and argv[1:2] in (["-v"], ["-V"])):
+        if wrapper is None or (
+            wrapper.words == ("command",) and argv[start + 1 : start + 2] in (("-v",), ("-V",))
+        ):
             break
-        rest = argv[len(wrapper.words) :]
-        while rest and rest[0].startswith("-") and len(rest[0]) > 1:
-            option = rest.pop(0)
-            if option in wrapper.valued_options and rest:
-                rest.pop(0)
+        at = start + len(wrapper.words)
+        while at < len(argv) and argv[at].startswith("-") and len(argv[at]) > 1:
+            option = argv[at]
+            at += 2 if option in wrapper.valued_options else 1
             if option == "--":
                 break
-        rest = rest[wrapper.operand_count :]
-        while wrapper.words == ("env",) and rest and _ASSIGNMENT.match(rest[0]):
-            environment.append(rest.pop(0))
-        if not rest:
+        at += wrapper.operand_count
+        while wrapper.words == ("env",) and at < len(argv) and _ASSIGNMENT.match(argv[at]):
+            environment.append(argv[at])
+            at += 1
+        if at >= len(argv):
             break
-        argv = rest
-    return UnwrappedCommand(tuple(argv), tuple(environment))
+        start = at
+    return UnwrappedCommand(argv[start:], tuple(environment))
 
 
 def find_inline_script(argv: Sequence[str], stdin: str | None) -> str | None:
@@ -111,17 +119,18 @@ def find_inline_script(argv: Sequence[str], stdin: str | None) -> str | None:
         return " ".join(argv[1:])
     if name not in _SHELLS:
         return None
-    words = list(argv[1:])
-    prefix = ""
-    while words and words[0][:1] in "-+" and len(words[0]) > 1:
-        flag = words.pop(0)
+    at, prefix = 1, ""
+    while at < len(argv) and argv[at][:1] in "-+" and len(argv[at]) > 1:
+        flag = argv[at]
+        at += 1
         if flag.startswith("--"):
             continue
-        if flag.endswith("o") and words:
-            prefix += f"set -o {words.pop(0)}\n"
+        if flag.endswith("o") and at < len(argv):
+            prefix += f"set -o {argv[at]}\n"
+            at += 1
         if "e" in flag:
             prefix += "set -e\n"
         if "c" in flag:
-            return prefix + words[0] if words else None
-    no_script = not words or words == ["-"]
+            return prefix + argv[at] if at < len(argv) else None
+    no_script = at == len(argv) or tuple(argv[at:]) == ("-",)
     return prefix + stdin if no_script and stdin is not None else None
