@@ -12,14 +12,8 @@ from langgraph_takeover.handoff.shell import heredocs
 from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
 from langgraph_takeover.handoff.shell.python_launches import LAUNCHERS, list_launched_commands
-from langgraph_takeover.handoff.shell.runners import (
-    TEST_FILE,
-    Runner,
-    ValidationKind,
-    find_python_target,
-    find_runner,
-    may_be_runner,
-)
+from langgraph_takeover.handoff.shell.runner_table import Runner, ValidationKind
+from langgraph_takeover.handoff.shell.runners import find_python_target, find_runner, may_be_runner
 from langgraph_takeover.handoff.trace.file_kinds import is_script
 
 _KINDS_BY_STRENGTH: tuple[ValidationKind, ...] = ("test", "reproduction", "lint", "build")
@@ -139,7 +133,7 @@ def _list_runs(command: str) -> tuple[tuple[int, SimpleCommand, Runner | None, t
     runs = []
     for position, simple in enumerate(parse_command(command)):
         runner = find_runner(simple.argv)
-        run_paths = tuple(_list_run_paths(simple)) if runner is None or runner.name == TEST_FILE else ()
+        run_paths = tuple(_list_run_paths(simple)) if runner is None or runner.runs_file else ()
         if runner is not None or run_paths:
             runs.append((position, simple, runner, run_paths))
         elif simple.name.startswith(("python", "pypy")) and (text := _find_inline_python(simple)):
