@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal, NamedTuple
 
 ValidationOutcome = Literal["passed", "failed", "environment_error", "unknown"]
@@ -131,7 +131,7 @@ def _split_lines(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(s for line in text.split("\n") if (s := line.strip()[:_MAX_LINE_CHARS])))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
@@ -166,6 +166,14 @@ def merge(*parsers: SummaryParser) -> SummaryParser:
 _N = r"[1-9]\d*"
 
 # Python
+pytest_counts = combine(
+    pytest,
+    LineSummary(
+        rf"=* ?(?:\d+ [a-z]+, )*{_N} passed(?:, \d+ [a-z]+)*$",
+        rf"=* ?(?:\d+ [a-z]+, )*{_N} (?:failed|errors?)(?:, \d+ [a-z]+)*$",
+    ),
+)
+"""The summary of pytest, also without its duration."""
 tox = combine(
     LineSummary(
         empty=r".*could not find python interpreter|\S+: install_deps> |.*: skipped because could not find"
@@ -204,7 +212,8 @@ javascript = LineSummary(
     r"No tests? (?:files? )?found|Error: No tests? (?:files? )?found|[#ℹ] tests 0$|error: No test modules found"
     r"|Couldn't find any files to test|.*[Mm]issing script:|.*: not found$|.*could not determine executable"
     r"|.*Could not read package\.json|.*Script not found|npm (?:ERR!|error) npx canceled|Could not find '"
-    r"|.*test files were found, but did not match|Can't run because no spec files",
+    r"|.*test files were found, but did not match|No valid test files found|No files were found matching"
+    r"|.*did not match any test files|Can't run because no spec files|Error HHE?\d+: You are not inside",
 )  # fmt: skip
 
 # Java and its relatives
@@ -215,6 +224,17 @@ maven = LineSummary(
     r".*Could not resolve (?:dependencies|all)|.*No tests were executed|.*there is no POM|.*No tests found for given"
     r"|.*Task '\S+' not found|.*No tests matching pattern|.*does not contain a Gradle build",
 )
+
+
+def maven_test(text: str) -> ValidationOutcome | None:
+    """Parse the output of Maven for its tests; a build without tests succeeds too."""
+    lines = _split_lines(text)
+    has_none = _matches_any(r"\[INFO\] No tests to run", lines) and not _matches_any(
+        rf".*Tests run: {_N}", lines
+    )
+    return "environment_error" if has_none and maven(text) == "passed" else maven(text)
+
+
 junit = LineSummary(
     rf"OK \({_N} tests?\)|\[ +{_N} tests successful +\]|Total tests run: {_N}, (?:Passes: \d+, )?Failures: 0",
     rf"FAILURES!!!|\[ +{_N} (?:tests|containers) failed +\]|Tests run: \d+, +Failures: {_N}"
@@ -252,7 +272,7 @@ meson = LineSummary(
     rf"Ok: +{_N}",
     rf"(?:Fail|Timeout|Unexpected Pass): +{_N}",
     r"No tests defined|No suitable tests defined",
-    r"ERROR: (?:No such build data file|Build data file|No such directory|Current directory is not a meson build)",
+    r"ERROR: (?:No such build data file|Build data file|Current directory is not a meson build|.*does not match any test)",
 )
 cpp_tests = LineSummary(
     rf"\[  PASSED  \] {_N} test|All tests passed \({_N} assertion|(?:\[doctest\] )?test cases: +{_N} \|.*\| +0 failed"
@@ -301,6 +321,7 @@ rspec = LineSummary(
     rf".*\b{_N} (?:examples?|runs|tests), (?:.*\b)?0 failures\b(?!, {_N} error|.* {_N} errors)",
     rf".*\b\d+ (?:examples?|runs|tests), .*\b{_N} (?:failures?|errors?)\b",
     r"0 examples, 0 failures$|0 (?:runs|tests), |.*Could not find gem",
+    r"cannot load such file -- \S+_spec(?:\.rb)?$",
 )
 cucumber = LineSummary(
     rf"{_N} (?:scenarios?|examples?) \((?!.*failed|.*undefined|.*ambiguous|.*broken).*\d+ passed",
@@ -344,7 +365,7 @@ exunit = LineSummary(
     r"Paths given to \"mix test\" did not match|.*no test was executed|\*\* \(Mix\) (?:Could not find|The task)",
 )
 eunit = LineSummary(
-    rf"All {_N} tests passed|{_N} tests?, 0 failures|.*, 0 failed, {_N} (?:passed|ok)|Test passed\.$",
+    rf"(?:All )?{_N} tests passed|{_N} tests?, 0 failures|.*, 0 failed, {_N} (?:passed|ok)|Test passed\.$",
     rf"Failed: {_N}\.|Failed {_N} tests\.|\d+ tests?, {_N} failures?|===> (?:Error|Compiling .* failed)|.*\b{_N} failed, ",
     r"There were no tests to run|All 0 tests passed|0 tests, 0 failures",
     r"===> (?:Command \S+ not found|Unable to|Could not find|Failed to fetch|Package not found)",
@@ -358,11 +379,11 @@ gleam = LineSummary(
 
 # Haskell
 haskell = LineSummary(
-    rf"({_N}) of \1 test suites \(\d+ of \d+ test cases\) passed|All {_N} tests passed|{_N} examples?, 0 failures"
+    rf"(?P<suites>{_N}) of (?P=suites) test suites \(|All {_N} tests passed|{_N} examples?, 0 failures"
     rf"|Cases: {_N} +Tried: {_N} +Errors: 0 +Failures: 0$|\+\+\+ OK, passed|Test suite \S+: PASS",
-    rf"\d+ of \d+ test suites \(\d+ of \d+ test cases\) passed|{_N} out of \d+ tests failed|\d+ examples?, {_N} failures?"
-    rf"|Cases: \d+ +Tried: \d+ +Errors: (?:{_N}|0 +Failures: {_N})|\*\*\* Failed!|Test suite \S+: FAIL"
-    r"|Test suite failure for package|\S+\.hs:\d+:\d+: error",
+    rf"(?P<suites>\d+) of (?!(?P=suites) )\d+ test suites|{_N} out of \d+ tests failed"
+    rf"|\d+ examples?, {_N} failures?|Cases: \d+ +Tried: \d+ +Errors: (?:{_N}|0 +Failures: {_N})|\*\*\* Failed!"
+    r"|Test suite \S+: FAIL|Test suite failure for package|\S+\.hs:\d+:\d+: error",
     r".*no test suites|All 0 tests passed",
     r".*(?:Could not resolve dependencies|No cabal file found|The package directory|no 'cabal\.project')",
 )
@@ -390,7 +411,9 @@ shunit = LineSummary("OK$", rf"FAILED \((?:failures|errors)={_N}|.*shunit2:ERROR
 def tap(text: str) -> ValidationOutcome | None:
     """Parse the Test Anything Protocol and the summary of Bats; a pass needs the plan `1..3` and every result."""
     lines = _split_lines(text)
-    if _matches_any(rf"{_N} tests?, {_N} failures?|not ok \d+(?!.*# (?:TODO|SKIP|todo|skip))|Bail out!", lines):
+    if _matches_any(
+        rf"{_N} tests?, {_N} failures?|not ok \d+(?!.*# (?:TODO|SKIP|todo|skip))|Bail out!", lines
+    ):
         return "failed"
     if _matches_any(rf"{_N} tests?, 0 failures", lines):
         return "passed"
@@ -423,14 +446,15 @@ ocaml = LineSummary(
     r"Error: I cannot find the root|Error: Library \".*\" not found",
 )
 zig = LineSummary(
-    rf"All {_N} tests passed|Build Summary: (\d+)/\1 steps succeeded.*(?!failed)",
+    rf"All {_N} tests passed|Build Summary: (?P<steps>\d+)/(?P=steps) steps succeeded",
     rf"error: {_N} of \d+ tests? failed|\d+ passed; \d+ skipped; {_N} failed|Build Summary: .*\b{_N} failed"
     r"|error: the following (?:test )?command (?:failed|terminated)|\S+\.zig:\d+:\d+: error: |.* transitive failure",
     r"All 0 tests passed",
     r"error: (?:no build\.zig|.*build\.zig file|unable to find zig installation)",
 )
 nim = LineSummary(
-    r"PASS: \S+|\[OK\] |.*Success: All tests passed", r"FAIL: \S+|\[FAILED\] |.*Error: +(?:execution|Execution|Some tests)"
+    r"PASS: \S+|\[OK\] |.*Success: All tests passed",
+    r"FAIL: \S+|\[FAILED\] |.*Error: +(?:execution|Execution|Some tests)",
 )
 dlang = LineSummary(
     rf"{_N} modules passed unittests|All unit tests have been run successfully",
@@ -445,7 +469,7 @@ pester = LineSummary(
     r".*No test files were found|.*The term 'Invoke-Pester' is not recognized",
 )
 forge = LineSummary(
-    rf"Suite result: ok\. {_N} passed; 0 failed|Test result: ok\. {_N} passed|Ran {_N} test suites? .*: {_N} tests passed, 0 failed",
+    rf"(?:Suite|Test) result: ok\. {_N} passed; 0 failed|Ran {_N} test suites? .*: {_N} tests passed, 0 failed",
     rf"(?:Suite|Test) result: FAILED|Ran \d+ test suites? .*, {_N} failed|Encountered a total of {_N} failing"
     r"|(?:Error: )?Compiler run failed",
     "",
@@ -493,11 +517,13 @@ dbt = LineSummary(
     r".*Nothing to do\.",
     r".*(?:No dbt_project\.yml found|Could not find profile|Could not find adapter type|not find profile named)",
 )
-elm = LineSummary(r"TEST RUN PASSED", r"TEST RUN FAILED|-- [A-Z ]+ -+ .*\.elm$", r"TEST RUN INCOMPLETE because there are no")
+elm = LineSummary(
+    r"TEST RUN PASSED", r"TEST RUN FAILED|-- [A-Z ]+ -+ .*\.elm$", r"TEST RUN INCOMPLETE because there are no"
+)
 
 # Programs that run the scripts of packages
 workspaces = LineSummary(
-    rf"Tasks: +({_N}) successful, \1 total|> *NX +Successfully ran targets?|NX +Successfully ran targets?"
+    rf"Tasks: +(?P<tasks>{_N}) successful, (?P=tasks) total|> *NX +Successfully ran targets?|NX +Successfully ran targets?"
     r"|lerna success run Ran |==\[ SUCCESS: \d+",
     rf"(?:> *)?NX +(?:Running target .* failed|Ran target.*failed)|✖ +\d+/\d+ (?:targets )?failed|Failed: +\S+#\S+"
     rf"|(?:\d+ )?ERROR +run failed|lerna ERR! .* exited {_N}|==\[ FAILURE: \d+|.*ERR_PNPM_RECURSIVE_RUN",
@@ -515,13 +541,18 @@ ruff = LineSummary(
 )
 mypy = LineSummary(r"Success: no issues found", rf"Found {_N} errors? in |\S+:\d+(?::\d+)?: error: ")
 pyright = LineSummary(r"0 errors\b", rf"{_N} errors?,")
-eslint = LineSummary(rf"✖ {_N} problems? \(0 errors", rf"✖ {_N} problems? \([1-9]")
+eslint = LineSummary(
+    rf"✖ {_N} problems? \(0 errors",
+    rf"✖ {_N} problems? \([1-9]|\S+\.[cm]?[jt]sx?:\d+:\d+: ",
+    not_run="No files matching the pattern|ESLint couldn't find",
+)
 tsc = LineSummary("", r".*\berror TS\d+")
 web_check = LineSummary(
     r"svelte-check found 0 errors|- 0 errors$|.*COMPLETED \d+ FILES 0 ERRORS|Checked \d+ files? .*No fixes applied"
     r"|All matched files use Prettier|Found \d+ warnings? and 0 errors|No errors!|Checked \d+ files?$",
     rf"svelte-check found {_N} errors?|- {_N} errors?$|.*COMPLETED \d+ FILES {_N} ERRORS|Found {_N} errors?\b"
-    rf"|.*Code style issues (?:found|in)|Found \d+ warnings? and {_N} errors?|.*\berror TS\d+|error: (?:Found|Type checking)",
+    rf"|.*Code style issues (?:found|in)|Found \d+ warnings? and {_N} errors?|.*\berror TS\d+|Found {_N} problem"
+    r"|.*\bTS\d+ \[ERROR\]|error: (?:Found|Type checking)",
     "",
     r"No (?:svelte|files) (?:input )?files were found|\[error\] No files matching|.*No files were processed",
 )
@@ -531,8 +562,10 @@ findings = LineSummary(
     r"|Total: 0 warnings / 0 errors|All Finished|.*found no issues|.*0 lint findings|done \(passed successfully\)",
     rf"{_N} issues? found|{_N} issues?:$|.*\b{_N} offenses? detected|\[ERROR\] Found {_N} error|.*linting took .*errors: {_N}"
     rf"|{_N} issue\(s\) found|Errors: {_N}$|Detected {_N} problem|{_N} hints?$|Failure: {_N} problem"
-    rf"|Total: \d+ warnings / {_N} errors?|L: +\d+ \| P: +\d+ \| +\w+ \|"
+    rf"|Total: \d+ warnings? / {_N} errors?|L: +\d+ \| P: +\d+ \| +\w+ \|"
     rf"|.*Done linting! Found \d+ violations?, {_N} serious|(?:error|warning) -? ?.* [-•] \S+:\d+:\d+ [-•]",
+    "",
+    r"User Error: (?:No dialect|Specified path)|No Gemfile|No such file",
 )
 
 # Builds
@@ -559,7 +592,10 @@ images = LineSummary(
     r".*Cannot connect to the Docker daemon|.*no configuration file provided|.*no such service: |unable to prepare context"
     r"|.*failed to read dockerfile|.*no such host|.*TLS handshake timeout|.*i/o timeout",
 )
-nix = LineSummary("all checks passed!", r"error: (?!.*(?:experimental Nix feature|could not find a flake|unable to download))")
+nix = LineSummary(
+    "all checks passed!",
+    r"error: (?!.*(?:experimental Nix feature|could not find a flake|unable to download))",
+)
 
 any_test = merge(
     pytest, unittest, sympy, tap, behave, robot, javascript, maven, junit, sbt, dotnet, ctest, meson, cpp_tests,

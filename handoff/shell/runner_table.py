@@ -71,7 +71,7 @@ _BUILD_TASK = r"(build|compile|bundle)\S*"
 
 RUNNERS: tuple[Runner, ...] = (
     # Tests: Python
-    _test("pytest", rf"(pytest|py\.test)(-[\d.]+)?{_ARGS}", _S.pytest, silenced_by=r"-qq+|-q -q|.*no:terminal"),
+    _test("pytest", rf"(pytest|py\.test)(-[\d.]+)?{_ARGS}", _S.pytest_counts, silenced_by=r"-qq+|-q -q|.*no:terminal"),
     _test("unittest", rf"(unittest|unit2){_ARGS}", _S.unittest),
     _test("tox", rf"tox{_ARGS}", _S.tox, "anything"),
     _test("nox", rf"nox{_ARGS}", _S.tox, "anything"),
@@ -101,17 +101,18 @@ RUNNERS: tuple[Runner, ...] = (
     _test("ng", rf"ng (e2e|t){_ARGS}", _S.javascript),
     # Tests: Java and its relatives
     _test("maven", rf"(mvn|mvnw|mvnd)( .*)? (test|verify|surefire:test|integration-test|failsafe:\S+){_ARGS}",
-          _S.maven, silenced_by="-q|--quiet"),
+          _S.maven_test, silenced_by="-q|--quiet"),
     _test("gradle", rf"(gradle|gradlew)( .*)? (\S*:)?(test\w*|\w+Test|check){_ARGS}", _S.maven, silenced_by="-q|--quiet"),
     _test("ant", rf"ant( .*)? ([\w-]*test[\w-]*|junit){_ARGS}", _S.combine(_S.maven, _S.junit), silenced_by="-q|-quiet"),
-    _test("junit", rf"java .*(junit-platform-console\S*|org\.junit\.\S+|org\.testng\.TestNG|org\.scalatest\.tools\.Runner){_ARGS}",
+    _test("junit", rf"java .*(junit-platform-console\S*|org\.junit\.\S+|org\.testng\.TestNG"
+          rf"|org\.scalatest\.tools\.Runner){_ARGS}",
           _S.combine(_S.junit, _S.sbt)),
     _test("sbt", rf"(sbt|sbtx|mill|scala-cli|scala|amm)( .*)? '?([\w.-]+[/.])*(test\w*|Test/\S+|testOnly.*){_ARGS}",
           _S.combine(_S.sbt, _S.junit)),
     # Tests: C#, C and C++
     _test("dotnet test", rf"(dotnet (test|vstest|watch test)|vstest\.console|nunit3?-console|xunit\.console){_ARGS}", _S.dotnet,
           silenced_by=r"-v[ :]q|--verbosity[ =]q"),
-    _test("ctest", rf"ctest{_ARGS}", _S.ctest, silenced_by="-Q|--quiet"),
+    _test("ctest", rf"(ctest|cmake .*--build .*(--target|-t) (test|check)\S*){_ARGS}", _S.ctest, silenced_by="-Q|--quiet"),
     _test("meson test", rf"(meson test|ninja (.* )?test){_ARGS}", _S.combine(_S.meson, _S.ctest), silenced_by="-q|--quiet"),
     _test("bazel", rf"(bazel|bazelisk|buck2?|pants|plz|please)( .*)? (test|coverage){_ARGS}", _S.combine(_S.bazel, _PY_OR_UNIT)),
     _test("runtest", rf"(runtest|llvm-lit|lit|lit\.py){_ARGS}", _S.automake),
@@ -144,7 +145,8 @@ RUNNERS: tuple[Runner, ...] = (
     _test("lisp", r"(sbcl|ros|ecl|emacs|eask|eldev|cask|rove|clisp) .*(test|fiveam|5am|parachute|rove|ert-run|buttercup)\S*.*",
           _S.lisp, "anything"),
     # Tests: other languages
-    _test("testthat", r"(Rscript|R|r)( -\S+)* (-e|--eval) .*(testthat::|devtools::(test|check)|tinytest::|rcmdcheck|test_(dir|file"
+    _test("testthat", r"(Rscript|R|r)( -\S+)* (-e|--eval) .*(testthat::|devtools::(test|check)|tinytest::|rcmdcheck|test_(dir"
+          r"|file"
           rf"|local|check|package)).*|R CMD check{_ARGS}", _S.testthat),
     _test("julia", rf"julia( .*)? (-\w*e .*\b(Pkg\.test|runtests)\b.*|(\S*/)?(runtests|test_\w+|\w+_test)\.jl{_ARGS})", _S.julia),
     _test("zig build test", rf"zig( build)?( .*)? test{_ARGS}", _S.zig, "nothing"),
@@ -167,7 +169,8 @@ RUNNERS: tuple[Runner, ...] = (
           _S.combine(_S.workspaces, _S.any_test)),
     _test("npm test", rf"{_PACKAGE_SCRIPT} {_TEST_TASK}{_ARGS}", _S.combine(_S.workspaces, _S.any_test), "anything"),
     _test("task test", rf"{_TASK_RUNNER} ((run|exec|cmd|test --) )?(--?\S+ )*{_TEST_TASK}{_ARGS}", _S.any_test, "anything"),
-    _test("test script", r"(ruby|node|perl|lua|luajit|Rscript|php|bun|tsx|ts-node|julia|dart|crystal|elixir)( run)? (-\S+ )*(\S*/)?"
+    _test("test script", r"(ruby|node|perl|lua|luajit|Rscript|php|bun|tsx|ts-node|julia|dart|crystal"
+          r"|elixir)( run)? (-\S+ )*(\S*/)?"
           rf"((test_\w+|[\w-]+[._-](test|spec)|testthat|tests?)\.(rb|[cm]?[jt]sx?|lua|R|php|dart|cr|exs)|\S+\.t){_ARGS}",
           _S.combine(_S.any_test, _S.shunit), "anything", runs_file=True),
     _test("test program", rf"\./[\w-]*[tT]est[\w-]*(\.sh)?{_ARGS}",
@@ -182,7 +185,8 @@ RUNNERS: tuple[Runner, ...] = (
     _lint("format check", rf"(black|isort|yapf|autopep8)( .*)? (--check|--check-only|-c|--diff){_ARGS}", _S.ruff),
     _lint("py_compile", rf"(py_compile|compileall){_ARGS}", _S.syntax_errors),
     _lint("eslint", rf"(eslint|stylelint|jshint|tslint|standard|xo|ng lint|next lint){_ARGS}", _S.combine(_S.eslint, _S.findings)),
-    _lint("web check", rf"(svelte-check|astro check|vue-tsc .*--noEmit|biome (check|lint|ci)|prettier .*(--check|-c)|oxlint|flow( check)?"
+    _lint("web check", rf"(svelte-check|astro check|vue-tsc .*--noEmit|biome (check|lint|ci)|prettier .*(--check|-c)|oxlint"
+          rf"|flow( check)?"
           rf"|deno (check|lint|fmt .*--check)){_ARGS}", _S.web_check, "anything"),
     _lint("tsc --noEmit", rf"(tsc|vue-tsc)( .*)? --noEmit{_ARGS}", _S.tsc),
     _lint("syntax", r"(node (--check|-c)|(ba|z|da|k)?sh -n|php -l|ruby -c|perl -c|luac -p) .*", _S.LineSummary()),
@@ -195,14 +199,17 @@ RUNNERS: tuple[Runner, ...] = (
     _lint("npm lint", rf"{_PACKAGE_SCRIPT} {_LINT_TASK}{_ARGS}",
           _S.combine(_S.eslint, _S.web_check, _S.tsc, _S.workspaces), "anything"),
     _lint("task lint", rf"{_TASK_RUNNER} (run )?{_LINT_TASK}{_ARGS}", _S.combine(_S.ruff, _S.mypy, _S.eslint), "anything"),
-    _lint("rubocop", rf"(rubocop|standardrb|erb_?lint|srb tc|steep check|dart analyze|flutter analyze|luacheck|clj-kondo|swiftlint"
+    _lint("rubocop", rf"(rubocop|standardrb|erb_?lint|srb tc|steep check|dart analyze|flutter analyze|luacheck|clj-kondo"
+          rf"|swiftlint"
           rf"|hlint|gdlint|tflint|phpstan( analy[sz]e)?|psalm|dialyzer|mix (dialyzer|credo)|slither){_ARGS}",
           _S.combine(_S.findings, _S.error_lines), "anything"),
     _lint("sqlfluff lint", rf"sqlfluff lint{_ARGS}", _S.findings, "summary"),
     _lint("terraform validate", rf"(terraform|tofu|terragrunt)( -\S+)* validate{_ARGS}", _S.terraform, "summary"),
     _lint("nix flake check", rf"nix flake check{_ARGS}", _S.nix, "anything"),
-    _lint("formatting", r"(terraform fmt .*-check|gleam format .*--check|mix format .*--check-formatted|zig fmt .*--check|scarb fmt .*--check"
-          r"|forge fmt .*--check|nixpkgs-fmt --check|stylua .*--check|dart format .*--set-exit-if-changed|dune fmt|scalafmt .*--check"
+    _lint("formatting", r"(terraform fmt .*-check|gleam format .*--check|mix format .*--check-formatted|zig fmt .*--check"
+          r"|scarb fmt .*--check"
+          r"|forge fmt .*--check|nixpkgs-fmt --check|stylua .*--check|dart format .*--set-exit-if-changed|dune fmt"
+          r"|scalafmt .*--check"
           r"|clang-format .*(-n|--dry-run)|shfmt -d|gofumpt -l|sqlfmt .*--check|php-cs-fixer .*--dry-run|gdformat .*--check"
           r"|csharpier .*--check|dotnet format .*--verify-no-changes|buf lint|buf format .*-d|actionlint|statix check|deadnix).*",
           _S.LineSummary()),
@@ -213,36 +220,49 @@ RUNNERS: tuple[Runner, ...] = (
     _build("setup.py build", rf"setup\.py (.* )?(build\w*|bdist\w*|sdist){_ARGS}", _S.compiler),
     _build("build", rf"(build|pyproject-build|flit build|poetry build|hatch build|uv build|maturin (build|develop)){_ARGS}",
            _S.combine(_S.compiler, _S.cargo)),
-    _build("cargo build", rf"(cross|cargo) (\+\S+ )?(build|b|build-sbf|build-bpf|contract build|rustc|doc|ndk .*build){_ARGS}", _S.cargo),
+    _build("cargo build", rf"(cross|cargo) (\+\S+ )?(build|b|build-sbf|build-bpf|contract build|rustc|doc|ndk .*build){_ARGS}",
+           _S.cargo),
     _build("cargo run", rf"cargo (\+\S+ )?(run|r){_ARGS}", _S.cargo_run, "anything"),
     _build("wasm-pack build", rf"(wasm-pack build|trunk build|anchor build){_ARGS}", _S.cargo),
     _build("go build", rf"go (-C \S+ )?(build|install){_ARGS}", _S.compiler),
-    _build("go run", r"go run (?!.*\.go\b).*", _S.combine(_S.compiler, _S.LineSummary(failed=r"panic: |exit status [1-9]")), "anything"),
-    _build("bundler", rf"(ng build|vite build|webpack|rollup|next build|astro build|nuxt build|parcel build|tsup|esbuild|vue-cli-service build"
-           rf"|gatsby build|remix (vite:)?build|expo export|rspack build|rsbuild build|svelte-kit build|docusaurus build|electron-builder){_ARGS}",
+    _build("go run", r"go run (?!.*\.go\b).*",
+           _S.combine(_S.compiler, _S.LineSummary(failed=r"panic: |exit status [1-9]")), "anything"),
+    _build("bundler", rf"(ng build|vite build|webpack|rollup|next build|astro build|nuxt build|parcel build|tsup|esbuild"
+           rf"|vue-cli-service build"
+           rf"|gatsby build|remix (vite:)?build|expo export|rspack build|rsbuild build|svelte-kit build|docusaurus build"
+           rf"|electron-builder){_ARGS}",
            _S.bundler, "anything"),
     _build("workspace build", rf"(nx|turbo|lerna)( .*)? ((\S+[:#])?{_BUILD_TASK}|(-t|--targets?)[ =]{_BUILD_TASK}){_ARGS}",
            _S.combine(_S.workspaces, _S.bundler), "summary"),
     _build("npm build", rf"{_PACKAGE_SCRIPT} {_BUILD_TASK}{_ARGS}", _S.combine(_S.bundler, _S.tsc, _S.workspaces)),
     _build("tsc", rf"tsc{_ARGS}", _S.tsc),
-    _build("maven build", rf"(mvn|mvnw|mvnd|gradle|gradlew|ant)( .*)? (\S*:)?(compile\w*|package|build|assemble\w*|install){_ARGS}", _S.maven),
-    _build("sbt compile", rf"(sbt|mill|scala-cli)( .*)? ([\w.-]+[/.])*(compile|assembly|package){_ARGS}", _S.combine(_S.sbt, _S.compiler)),
+    _build("maven build", rf"(mvn|mvnw|mvnd|gradle|gradlew|ant)( .*)? (\S*:)?(compile\w*|package|build|assemble\w*"
+           rf"|install){_ARGS}", _S.maven),
+    _build("sbt compile", rf"(sbt|mill|scala-cli)( .*)? ([\w.-]+[/.])*(compile|assembly|package){_ARGS}",
+           _S.combine(_S.sbt, _S.compiler)),
     _build("dotnet build", rf"(dotnet (build|publish|pack|msbuild)|msbuild){_ARGS}",
            _S.combine(_S.LineSummary(r"Build succeeded", _S.dotnet.failed, "", _S.dotnet.not_run), _S.compiler), "anything"),
-    _build("xcodebuild", rf"xcodebuild( .*)?", _S.xcodebuild, "anything"),
-    _build("docker build", rf"((docker|podman|nerdctl|buildah)( buildx| image)?|docker-compose|(docker|podman) compose)( -\S+( \S+)?)* "
+    _build("xcodebuild", r"xcodebuild( .*)?", _S.xcodebuild, "anything"),
+    _build("docker build", rf"((docker|podman|nerdctl|buildah)( buildx| image)?|docker-compose|(docker"
+           rf"|podman) compose)( -\S+( \S+)?)* "
            rf"(build|bake|bud){_ARGS}", _S.images, "anything"),
     _build("bazel build", rf"(bazel|bazelisk|buck2?|pants|plz)( .*)? (build|check|lint){_ARGS}",
            _S.LineSummary(r".*Build completed successfully|BUILD SUCCEEDED", _S.bazel.failed, "", _S.bazel.not_run), "anything"),
-    _build("cmake", rf"(cmake .*--build|ninja|meson compile|swift build|scons|nmake|gn gen){_ARGS}", _S.combine(_S.compiler, _S.make)),
-    _build("compiler", rf"(gcc|g\+\+|clang|clang\+\+|cc|c\+\+|nvcc|javac|kotlinc|scalac|rustc|cython|cythonize|solc|vyper|gfortran|ghc"
+    _build("cmake", rf"(cmake .*--build|ninja|meson compile|swift build|scons|nmake|gn gen){_ARGS}",
+           _S.combine(_S.compiler, _S.make)),
+    _build("compiler", rf"(gcc|g\+\+|clang|clang\+\+|cc|c\+\+|nvcc|javac|kotlinc|scalac|rustc|cython|cythonize|solc|vyper"
+           rf"|gfortran|ghc"
            rf"|ocamlfind|ocamlopt|dmd|ldc2|fpc|valac){_ARGS}", _S.compiler),
-    _build("language build", rf"(dune build|mix compile|gleam build|rebar3 compile|zig (build|build-\w+)|nim (c|cpp|check)|nimble build"
-           rf"|crystal build|dub build|v (-\S+ )*(\.|\S+\.v)|dart compile|flutter build|elm make|raco make|cabal (v2-|new-)?build|stack build|lein compile)"
+    _build("language build", rf"(dune build|mix compile|gleam build|rebar3 compile|zig (build|build-\w+)|nim (c|cpp|check)"
+           rf"|nimble build"
+           rf"|crystal build|dub build|v (-\S+ )*(\.|\S+\.v)|dart compile|flutter build|elm make|raco make|cabal (v2-"
+           rf"|new-)?build|stack build|lein compile)"
            rf"(?! .*\btest){_ARGS}",
            _S.combine(_S.LineSummary(failed="|".join((_S.exunit.failed, _S.zig.failed, _S.haskell.failed, _S.gleam.failed)),
-                                     not_run="|".join((_S.gleam.not_run, _S.zig.not_run, _S.haskell.not_run))), _S.elm, _S.compiler)),
-    _build("contracts", rf"(forge (build|compile|b)|hardhat compile|truffle compile|brownie compile|ape compile|scarb build|(sui|aptos) move "
+                                     not_run="|".join((_S.gleam.not_run, _S.zig.not_run, _S.haskell.not_run))),
+                      _S.elm, _S.compiler)),
+    _build("contracts", rf"(forge (build|compile|b)|hardhat compile|truffle compile|brownie compile|ape compile|scarb build"
+           rf"|(sui|aptos) move "
            rf"(build|compile)|tact|starknet-compile|blueprint build){_ARGS}",
            _S.combine(
                _S.LineSummary(r"Compiler run successful|No files changed, compilation skipped|Finished |BUILDING ",
@@ -252,5 +272,5 @@ RUNNERS: tuple[Runner, ...] = (
     _build("dbt", rf"dbt (build|run|compile|parse){_ARGS}", _S.dbt, "anything"),
     _build("sphinx", rf"(sphinx-build|sphinx|sphinx\.cmd\.build)( .*)? (\./)?docs?(/\S*)?{_ARGS}", _S.sphinx),
     _build("task build", rf"{_TASK_RUNNER} (run )?{_BUILD_TASK}{_ARGS}", _S.combine(_S.bundler, _S.compiler), "anything"),
-    _build("make", rf"g?make( (?!clean|distclean|install|uninstall|help)\S+)*", _S.combine(_S.make, _S.sphinx)),
+    _build("make", r"g?make( (?!clean|distclean|install|uninstall|help)\S+)*", _S.combine(_S.make, _S.sphinx)),
 )  # fmt: skip

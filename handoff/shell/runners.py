@@ -70,14 +70,16 @@ def find_runner(argv: Sequence[str]) -> Runner | None:
 
 _INTERPRETED_RUNNERS = frozenset({
     "jest", "vitest", "mocha", "ava", "tsc", "eslint", "phpunit", "pest", "artisan", "rspec", "tap", "tape", "jasmine", "karma",
-    "playwright", "cypress", "wdio", "hardhat", "svelte-check", "astro", "nx", "turbo", "ng", "biome", "prettier", "vue-tsc", "oxlint",
-    "stylelint", "vite", "next", "nuxt", "webpack", "rollup", "tsup", "lerna", "react-scripts", "cucumber-js", "codecept", "phpstan",
-    "psalm", "behat", "phpspec", "rubocop", "rails", "cucumber", "uvu", "qunit", "standard", "xo",
+    "playwright", "cypress", "wdio", "hardhat", "svelte-check", "astro", "nx", "turbo", "ng", "biome", "prettier", "vue-tsc",
+    "oxlint", "stylelint", "vite", "next", "nuxt", "webpack", "rollup", "tsup", "lerna", "react-scripts", "cucumber-js",
+    "codecept", "phpstan", "psalm", "behat", "phpspec", "rubocop", "rails", "cucumber", "uvu", "qunit", "standard", "xo",
 })  # fmt: skip
 """Runners that are often called by path, as in `node node_modules/.bin/jest`, or by a package manager."""
 
 
-_TEST_PROGRAM = re.compile(r"(?:[A-Za-z]\w*[-_])*(?:unit|run|all)?[-_]?tests?(?:[-_][\w-]+)?(?:\.sh)?|[A-Z]\w*Tests?")
+_TEST_PROGRAM = re.compile(
+    r"(?:[A-Za-z]\w*[-_])*(?:unit|run|all)?[-_]?tests?(?:[-_][\w-]+)?(?:\.sh)?|[A-Z]\w*Tests?"
+)
 """Names of compiled tests and of scripts that run tests."""
 _EXECUTABLE_SUFFIX = re.compile(r"\.(?:exe|cmd|bat)$")
 
@@ -109,7 +111,11 @@ def normalize_command(argv: Sequence[str]) -> list[str]:
         return normalize_command(words[1:])
     if words[0].endswith("bin/" + name) and name.partition("_")[0] in ("test", "doctest"):
         return ["bin/" + name, *words[1:]]
-    if name in ("bash", "sh", "zsh") and len(words) > 1 and _TEST_PROGRAM.fullmatch(posixpath.basename(words[1])):
+    if (
+        name in ("bash", "sh", "zsh")
+        and len(words) > 1
+        and _TEST_PROGRAM.fullmatch(posixpath.basename(words[1]))
+    ):
         return ["./" + posixpath.basename(words[1]), *words[2:]]
     if "/" in words[0] and not words[0].startswith(("/bin/", "/usr/bin/")) and _TEST_PROGRAM.fullmatch(name):
         return ["./" + name, *words[1:]]
