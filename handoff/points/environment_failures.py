@@ -84,16 +84,29 @@ def is_killed(command: str, exit_code: int | None) -> bool:
     return exit_code in _KILL_EXIT_CODES or (exit_code == 124 and "timeout" in command)
 
 
+_WRAPPER_NAMES = (
+    "npx|pnpm|yarn|bunx?|uvx?|poetry|pipenv|pdm|hatch|rye|pixi|conda|bundle|mise|docker(?:-compose)?|podman"
+    "|kubectl|ssh|xcrun|sudo"
+)
+"""Programs that run a runner, and may be missing themselves."""
+_LAUNCH_ERROR = re.compile(
+    r"OCI runtime exec failed|.{0,200}executable file not found in \$PATH|Error response from daemon: |Error: No such container"
+    r"|Cannot connect to the Docker daemon|service \"\S+\" is not running|no such service: |no configuration file provided"
+    r"|Error from server|error: unable to upgrade connection|error: (?:pod|container) \S+ .{0,80}not (?:found|running|valid)"
+    r"|ssh: (?:connect to host|Could not resolve hostname)|Host key verification failed|\S+: Permission denied \(publickey"
+    r"|npm (?:ERR!|error) (?:npx canceled|could not determine executable)|Unable to find image .* locally$"
+)
+"""The start of a line that a wrapper, an engine of containers or SSH prints if it cannot start the program."""
+
+
 def is_start_failure(command: SimpleCommand, text: str) -> bool:
     """Whether the program is missing, rejects its arguments or lacks required settings."""
     if "not found" in text or "No such file" in text or "Permission denied" in text:
         name = re.escape(command.argv[0])
-        missing = (
-            rf"(?:^|: ){name}: (?:command not found|not found|No such file or directory|Permission denied)"
-        )
-        if re.search(missing, text, re.M):
+        reason = "(?:command not found|not found|No such file or directory|Permission denied)"
+        if re.search(rf"(?:^|: )(?:{name}|{_WRAPPER_NAMES}): {reason}", text, re.M):
             return True
-    return is_setup_failure(text)
+    return is_setup_failure(text) or any(map(_LAUNCH_ERROR.match, text.splitlines()))
 
 
 def is_import_failure(text: str, edited_files: Collection[str]) -> bool:

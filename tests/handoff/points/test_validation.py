@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-
 import pytest
 
 from langgraph_takeover.handoff.points.decisive_lines import extract_evidence
 from langgraph_takeover.handoff.points.outcomes import clean_output, judge_output
 from langgraph_takeover.handoff.points.validation import classify
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
-from langgraph_takeover.handoff.shell.runners import RUNNERS, Runner, ValidationKind, find_runner
+from langgraph_takeover.handoff.shell.runner_table import ValidationKind
 
 TRACEBACK = """Traceback (most recent call last):
   File "/testbed/{file}", line 3, in <module>
@@ -26,12 +24,6 @@ FAILED tests/test_a.py::test_one - assert 1 == 2
 """
 UNITTEST = "test_a (t.T) ... {line}\n\n------\nRan 3 tests in 0.001s\n\n{end}\n"
 WRITTEN = ("repro.py", "/tmp/repro.py", "tools/check.sh", "pkg/demo.py", "test_mine.py")
-
-
-@pytest.mark.parametrize("row", RUNNERS, ids=lambda row: f"{row.kind}-{row.name}")
-def test_every_row_matches_its_example(row: Runner) -> None:
-    runner = find_runner([w for w in shlex.split(row.example) if w not in ("npx", "bundle", "exec")])
-    assert runner is row
 
 
 @pytest.mark.parametrize(
