@@ -99,6 +99,8 @@ class Step:
     statuses: dict[int, Status] = field(default_factory=dict)
     calls: dict[int, Call] = field(default_factory=dict)
     entries: list[_Entry] | None = None
+    next_checkpoint: str | None = None
+    """The checkpoint after the step."""
 
 
 class _NoQuestions(list[Interrupt]):
@@ -131,7 +133,7 @@ class CallOrder:
         self.work, self._names = work, frozenset(names)
         self._changed = threading.Condition()
         self._steps: OrderedDict[str, Step] = OrderedDict()
-        self._unsettled: OrderedDict[tuple[str, str | None], Step] = OrderedDict()
+        self._latest: OrderedDict[tuple[str, str | None], Step] = OrderedDict()
 
     def find_call(self, state: Any, runtime: ToolRuntime[Any, Any], call_id: str | None) -> Call:
         """Return the call of the state's last reply with this id; the same object for all attempts of an execution."""
@@ -251,18 +253,24 @@ class CallOrder:
             entries = self._load_entries(call.step)
             return entries[-1].state if entries else call.step.state_before
 
-    def settle(self, state: Any, at: ExecutionInfo | None) -> tuple[str, dict[int, dict[str, Any]]] | None:
-        """Return the sandbox's state after the step of the last reply, and the updates of its calls; None the next time.
+    def find_updates(
+        self, state: Any, at: ExecutionInfo | None
+    ) -> tuple[str, dict[int, dict[str, Any]]] | None:
+        """Return the sandbox's state after the step of the last reply, and the updates of its calls.
 
-        Wrappers outside of ours may have dropped them.
+        Wrappers outside of ours may have dropped them. Only the checkpoint after the step gets them; later ones get None.
         """
         reply, _ = _find_reply(read_field(state, "messages") or ())
+        checkpoint = at.checkpoint_id if at else ""
         with self._changed:
-            step = self._unsettled.pop((_find_graph(at), reply.id), None)
-        if step is None or not step.entries:
-            return None
+            step = self._latest.get((_find_graph(at), reply.id))
+            if step is None or not step.entries:
+                return None
+            step.next_checkpoint = step.next_checkpoint or checkpoint
+            if step.next_checkpoint != checkpoint:
+                return None
         updates = {number: each for call in step.calls.values() for number, each in call.updates.items()}
-        return step.entries[-1].state, dict(sorted(updates.items()))
+        return step.entries[-1].state, updates
 
     def _find_step(self, reply: AIMessage, state: str, runtime: ToolRuntime[Any, Any]) -> Step:
         """Return the step: equal when it is resumed, different in every fork."""
@@ -274,8 +282,8 @@ class CallOrder:
                 name, Step(name, state, (*(each["id"] for each in reply.tool_calls), None))
             )
             self._steps.move_to_end(name)
-            self._unsettled[graph, reply.id] = step
-            for steps in (self._steps, self._unsettled):
+            self._latest[graph, reply.id] = step
+            for steps in (self._steps, self._latest):
                 if len(steps) > _MAX_STEPS:
                     steps.popitem(last=False)
             return step
@@ -292,7 +300,7 @@ class CallOrder:
             else:
                 status = call.step.statuses.get(place) or ("running" if waited_s < _START_S else "ended")
             if status == "interrupted":
-                raise GraphInterrupt(_NoQuestions())
+                raise GraphInterrupt(_NoQuestions() if _has_answers(call.config) else ())
             if status == "failed" or waited_s > _LONGEST_WAIT_S:
                 problem = "failed" if status == "failed" else f"has not ended after {_LONGEST_WAIT_S:.0f} s"
                 raise EarlierCallError(
@@ -394,6 +402,15 @@ def _find_tasks(config: Mapping[str, Any]) -> dict[str | None, Status] | None:
         }
     except (AttributeError, IndexError, KeyError, TypeError):
         return None
+
+
+def _has_answers(config: Mapping[str, Any]) -> bool:
+    """Whether a person has answered a question of this call."""
+    try:
+        task = config["configurable"]["__pregel_call"].args[0]()
+        return any(channel == "__resume__" for channel, _ in task.writes)
+    except (AttributeError, IndexError, KeyError, TypeError):
+        return False
 
 
 def _list_call_ids(given: Any) -> list[str | None]:

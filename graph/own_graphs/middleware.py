@@ -187,10 +187,10 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
 
     def _find_dropped(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any]:
         """Return what the calls of the last reply changed and a wrapper outside of ours kept from the state."""
-        settled = self._order.settle(state, runtime.execution_info)
-        if settled is None:
+        found = self._order.find_updates(state, runtime.execution_info)
+        if found is None:
             return {}
-        sandbox_state, updates = settled
+        sandbox_state, updates = found
         saved, first = set(), min((each["events"][0]["index"] for each in updates.values()), default=0)
         for event in reversed(state.get("events", [])):
             if event["index"] < first:

@@ -42,7 +42,7 @@ from langgraph_takeover.graph.own_graphs import call_order
 from langgraph_takeover.integrations import SandboxState, ThreadSandbox, open_sandbox
 from langgraph_takeover.middleware import SandboxMiddleware, receive_record
 
-from ..conftest import RunHarness, scripted_model
+from ..conftest import DONE, RunHarness, scripted_model
 from .test_agent_handoffs import ReactTeamState, TeamState, build_sequence_model
 from .test_middleware import reply, shell
 
@@ -557,6 +557,36 @@ def test_every_wait_has_an_end(bench: RunHarness, monkeypatch: pytest.MonkeyPatc
             play(agent, is_async=is_async)
 
 
+def test_a_review_keeps_what_a_guard_hid(bench: RunHarness) -> None:
+    with hold(bench) as work:
+        middleware = [Guard(answer_itself_after_running, "core"), SandboxMiddleware(work, policy="review")]
+        model = scripted_model(shell("sed -i 's/n + 1/n * 3/' pkg/core.py"), "Done.")
+        agent = create_agent(model, middleware=middleware, checkpointer=work.saver)
+        end = play(agent, ({"decision": "refuse"},))
+        assert b"n * 3" in work.enter(end["sandbox_state"]).read_file("pkg/core.py")
+    assert len(end["events"]) == 2
+    assert len(end["records"]) == 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_command_after_a_handoff_does_not_run(bench: RunHarness, is_async: bool) -> None:
+    with hold(bench) as work:
+        both = reply(("transfer_to_bob", {}), ("shell", {"command": ONE}))
+        sandboxed = SandboxMiddleware(work)
+        alice = create_agent(
+            scripted_model(both),
+            [create_handoff_tool(agent_name="bob")],
+            middleware=[sandboxed],
+            name="alice",
+        )
+        bob = create_agent(
+            build_sequence_model(shell(TWO, text="b"), "Done."), middleware=[sandboxed], name="bob"
+        )
+        team = create_swarm([alice, bob], default_active_agent="alice", state_schema=TeamState)
+        end = play(team.compile(checkpointer=work.saver), is_async=is_async)
+        assert read_log(work, end) == ["two"]
+
+
 def test_any_names_of_arguments(bench: RunHarness) -> None:
     odd = {"self": 1, "runtime": "x", "config": {}, "run_manager": 2, "call": 3, "command": ONE}
     with hold(bench) as work:
@@ -599,6 +629,12 @@ def test_a_record_of_a_handoff_tool_can_be_taken_over(
         "pkg/new.py",
     ]
     assert (record.task.base_directories, len(record.task.base_commit)) == (("pkg",), 40)
+    assert (
+        bench.take_over(
+            build_sequence_model("```bash\ngrep 'n \\* 3' pkg/core.py\n```", DONE), "structured", record_id
+        )["stop_reason"]
+        == "finished"
+    )
     with open_sandbox(bench.home, "next", sandbox=bench.spec) as work:
         given = receive_record(work, record_id)
         assert b"n * 3" in work.enter(given["sandbox_state"]).read_file("pkg/core.py")
