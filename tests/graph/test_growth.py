@@ -9,13 +9,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from langchain_core.messages import AIMessage
+from langgraph.channels import DeltaChannel
+from langgraph.types import Overwrite
 from sqlalchemy import create_engine, text
 
 from langgraph_takeover.graph.home import DATABASE_FILE
+from langgraph_takeover.nodes.state import AgentState, extend_list
 
 from .conftest import BOTH_DATABASES, DONE, RunHarness, Scripted, native_reply, parse_events, scripted_model
 
@@ -139,3 +142,22 @@ def test_a_late_step_does_no_more_than_an_early_one(bench: RunHarness, kind: str
     # Condensing waits until the window is full, and then works in every few steps.
     early, late = statistics.fmean(calls[45:95]), statistics.fmean(calls[-50:])
     assert late < 1.02 * early, (early, late)
+
+
+@pytest.mark.parametrize("writes", [[], [[3]], [[3], [4, 5]], [[]], [Overwrite([7])], [Overwrite(None)]])
+def test_an_edge_sees_the_list_after_the_writes_of_its_node(writes: list[Any]) -> None:
+    channel = (
+        get_type_hints(AgentState, include_extras=True)["events"].__metadata__[0].from_checkpoint([1, 2])
+    )
+    expected = DeltaChannel(extend_list).from_checkpoint([1, 2])
+    edge = channel.copy()
+    assert expected.update(writes) == edge.update(writes) == bool(writes)
+    seen, whole = edge.get(), expected.get()
+    assert [*seen] == [*reversed([*reversed(seen)])] == whole
+    assert len(seen) == len(whole)
+    assert [seen[place] for place in range(-len(whole), len(whole))] == whole * 2
+    assert list(seen[1:]) == whole[1:]
+    assert list(seen[-2:]) == whole[-2:]
+    assert channel.get() == [1, 2]
+    with pytest.raises(IndexError):
+        seen[len(whole)]
