@@ -19,7 +19,7 @@ _PYTEST_WORDS = {
     "warnings", "rerun", "pytest", "subtests",
 }  # fmt: skip
 _PYTEST_FAILURE = re.compile(
-    r"^(?:FAILED|ERROR) \S+\.py\b|^\S+::\S.* (?:FAILED|ERROR)\b"
+    r"^(?:FAILED|ERROR) \S+\.py\b|^(?>\S+?::)\S.* (?:FAILED|ERROR)\b"
     r"|^\S+\.py [.sxX]*[FE][.sxXFE]*(?: +\[ *\d+%\])?$",
     re.M,
 )
@@ -27,7 +27,7 @@ _PYTEST_DOTS = re.compile(
     r"\A\s*(?:^(?:\S+\.py )?[.sxX]+ +\[ *\d+%\]\n)*^(?:\S+\.py )?[.sxX]+ +\[100%\]$", re.M
 )
 _UNITTEST_SUMMARY = re.compile(
-    r"^(?P<ok>OK|PASSED)(?: \([\w ]+=\d+.*\))?$"
+    r"^(?P<ok>OK|PASSED)(?: \([\w ]+=\d.*\))?$"
     r"|^(?P<bad>FAILED) \((?:failures|errors|unexpected successes|skipped|expected failures|successes)=.*\)$"
     r"|^(?P<none>NO TESTS RAN)\b.*$",
     re.M,
@@ -38,7 +38,7 @@ _UNITTEST_FAILURE = re.compile(
 )
 _SYMPY_SUMMARY = re.compile(r"tests finished: ((?:.*\n)??.*in [\d.]+ seconds|.*)")
 _SYMPY_FAILURE = re.compile(r"^\S+\[\d+\] .*\[FAIL\]$|^ *\[FAIL\]$|^DO \*NOT\* COMMIT!", re.M)
-_COUNT = re.compile(r"(\d+) (failed|passed|exceptions?|errors?|xpassed|xfailed|skipped)")
+_COUNT = re.compile(r"(?<!\d)(\d+) (failed|passed|exceptions?|errors?|xpassed|xfailed|skipped)")
 
 _PYTEST_HINTS = (" passed", " failed", " error", " skipped", " xfailed", " xpassed", " deselected", " warning",
                  "no tests ran", "FAILED", "ERROR", ".py ", "[100%]")  # fmt: skip
@@ -146,12 +146,12 @@ cargo = match_lines(
     r"^test result: ok\. 0 passed",
 )
 javascript = match_lines(
-    r"^\s*Tests:?\s+.*\d+ passed|^\s*[1-9]\d* passing\b|^# fail 0$|^\u2139 fail 0$|^\s*\d+ tests? passed"
-    r"|^\s*[1-9]\d* passed \(|^\s*[1-9]\d* pass$|^ok \| ",
-    r"^\s*Tests:?\s+.*\b[1-9]\d* failed|^\s*[1-9]\d* failing\b|^\s*Test Files\s+.*\b[1-9]\d* failed"
-    r"|^\s*Errors\s+[1-9]|^\s*[1-9]\d* tests? failed|^(?:#|\u2139) fail [1-9]|^Test Suites: .*\b[1-9]\d* failed"
-    r"|^\s*[1-9]\d* failed$|^\s*[1-9]\d* fail$|^FAILED \| ",
-    r"^No tests found|^No test files found|issing script:|^\s*0 passing\b|^(?:#|\u2139) tests 0$"
+    r"^[ \t]*Tests:?[ \t].*\d passed|^[ \t]*[1-9]\d* passing\b|^# fail 0$|^\u2139 fail 0$|^[ \t]*\d+ tests? passed"
+    r"|^[ \t]*[1-9]\d* passed \(|^[ \t]*[1-9]\d* pass$|^ok \| ",
+    r"^[ \t]*Tests:?[ \t].*\b[1-9]\d* failed|^[ \t]*[1-9]\d* failing\b|^[ \t]*Test Files[ \t].*\b[1-9]\d* failed"
+    r"|^[ \t]*Errors[ \t]+[1-9]|^[ \t]*[1-9]\d* tests? failed|^(?:#|\u2139) fail [1-9]|^Test Suites: .*\b[1-9]\d* failed"
+    r"|^[ \t]*[1-9]\d* failed$|^[ \t]*[1-9]\d* fail$|^FAILED \| ",
+    r"^No tests found|^No test files found|issing script:|^[ \t]*0 passing\b|^(?:#|\u2139) tests 0$"
     r"|: not found$|could not determine executable|Could not read package\.json|Script not found",
     no_tests_first=True,
 )
@@ -169,13 +169,13 @@ ctest = match_lines(
     no_tests_first=True,
 )
 rspec = match_lines(
-    r"\b[1-9]\d* examples?, 0 failures\b(?!, [1-9]\d* error)|\b[1-9]\d* runs, .* 0 failures, 0 errors",
-    r"\b\d+ examples?, (?:[1-9]\d* failure|0 failures, [1-9]\d* error)|\d+ runs, .*\b[1-9]\d* (?:failures|errors)",
+    r"\b[1-9]\d* examples?, 0 failures\b(?!, [1-9]\d* error)|^(?>.*?\b[1-9]\d* runs, ).* 0 failures, 0 errors",
+    r"\b\d+ examples?, (?:[1-9]\d* failure|0 failures, [1-9]\d* error)|^(?>.*?\d runs, ).*\b[1-9]\d* (?:failures|errors)",
     r"^0 examples, 0 failures$|^0 runs, |Could not find gem",
 )
 phpunit = match_lines(
-    r"^OK \(\d+ tests?|^OK, but |^\s*Tests:\s+(?!.*failed).*\d+ passed",
-    r"^(?:FAILURES|ERRORS)!$|^Tests: .*(?:Failures|Errors): [1-9]|^\s*Tests:\s+.*\b[1-9]\d* failed",
+    r"^OK \(\d+ tests?|^OK, but |^[ \t]*Tests:[ \t](?!.*failed).*\d passed",
+    r"^(?:FAILURES|ERRORS)!$|^Tests: .*(?:Failures|Errors): [1-9]|^[ \t]*Tests:[ \t].*\b[1-9]\d* failed",
     r"^No tests executed!",
 )
 doctest = match_lines(r"^Test passed\.$", r"^\*\*\*Test Failed\*\*\* [1-9]")
