@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from langgraph_takeover.evals.tasks import Task
 
 _CHANGES_SHELL_STATE = re.compile(
-    r"(^|[;&|({\n])\s*(cd|pushd|popd|export|unset|set|source|\.|alias|exit|exec|shopt|trap|umask|ulimit)(\s|$)"
-    r"|(^|[;&\n])\s*\w+=\S*\s*($|[;&\n])"
+    r"(^|[;&|({\n])[^\S\n]*(cd|pushd|popd|export|unset|set|source|\.|alias|exit|exec|shopt|trap|umask|ulimit)(\s|$)"
+    r"|(^|[;&\n])[^\S\n]*\w+=\S*\s*($|[;&\n])"
 )
 _SEARCHES = re.compile(r"\s*(search_dir|search_file|find_file)\s+(.*)", re.S)
 _PROGRAM_INPUTS = {"", "C-c", "C-d", "C-z"}

@@ -39,7 +39,7 @@ _NO_RESULT = re.compile(
     re.IGNORECASE,
 )
 _MISSING_TOOL = re.compile(
-    r"(?:`([\w.+-]+)`|(?<!\bthe )(?<!\ba )(?<!\ban )\b(?<!`)([\w.+-]+))(?: command| program| module| package| tool)? "
+    r"(?:`([\w.+-]++)`|(?<!\bthe )(?<!\ba )(?<!\ban )(?<![\w.+`-])([\w.+-]++))(?: command| program| module| package| tool)? "
     r"(?:is|was) (?:(?:not|never) (?:installed|available)|unavailable)\b",
     re.IGNORECASE,
 )

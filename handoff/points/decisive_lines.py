@@ -9,7 +9,7 @@ from langgraph_takeover.handoff.points.script_verdicts import TRACEBACK, has_fai
 
 _MAX_LINE_CHARS = 1_000
 _FAILED_TEST = re.compile(
-    r"^(?:FAILED|ERROR|FAIL|FAILURE)\b|::\S+ (?:FAILED|ERROR)\b|\[FAIL\]$|^--- FAIL|\.\.\. (?:FAIL|ERROR|FAILED)$"
+    r"^(?:FAILED|ERROR|FAIL|FAILURE)\b|(?<!\S)(?>\S*?::)\S+ (?:FAILED|ERROR)\b|\[FAIL\]$|^--- FAIL|\.\.\. (?:FAIL|ERROR|FAILED)$"
 )
 _DECISIVE_LINE = re.compile(
     r"^E  +(?![+?-] )\S|^[\w.]*(?:Error|Exception): "

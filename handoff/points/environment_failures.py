@@ -54,7 +54,8 @@ _SETUP_ERROR_WORDS = (
 """A text without any of these words cannot match; searching words is much faster than the pattern."""
 _MISSING_MODULE = re.compile(r"\b(?:ModuleNotFoundError|ImportError): No module named '?([\w.]+)'?", re.M)
 _MISSING_PACKAGE = re.compile(
-    r"ImportError: .*(?:requires? the .*package|not installed|pip install|[Pp]lease install)"
+    r"^(?>.*?ImportError: )(?:(?>.*?requires? the ).*package|.*(?:not installed|pip install|[Pp]lease install))",
+    re.M,
 )
 _DYNAMIC_IMPORT_ERROR = re.compile(r"in _find_and_load(?:_unlocked)?\n+ModuleNotFoundError: ")
 _FAILED_COUNT = re.compile(r"\b[1-9]\d* failed\b|\bfailures=[1-9]")
@@ -159,15 +160,15 @@ def has_earlier_failure(earlier_commands: Sequence[SimpleCommand], text: str) ->
 
 _SILENT_PROGRAMS = {"[", "test", "grep", "cmp", "which", "command", "false"}
 _ERROR_PATTERNS = {
-    "git": r"^(?:error|fatal): ",
-    "pip": r"^ERROR: ",
-    "conda": r"^\w*(?:Conda|Environment)\w*(?:Error|NotFound)",
-    "npm": r"^npm (?:ERR!|error) ",
-    "yarn": r"^error ",
-    "apt-get": r"^E: ",
-    "apt": r"^E: ",
-    "patch": r"FAILED|malformed patch|can't find file to patch",
-    "diff": r"^[<>] |^(?:---|\+\+\+) |^Only in ",
+    "git": re.compile(r"^(?:error|fatal): ", re.M),
+    "pip": re.compile(r"^ERROR: ", re.M),
+    "conda": re.compile(r"^(?>\w*?(?:Conda|Environment))\w*(?:Error|NotFound)", re.M),
+    "npm": re.compile(r"^npm (?:ERR!|error) ", re.M),
+    "yarn": re.compile(r"^error ", re.M),
+    "apt-get": re.compile(r"^E: ", re.M),
+    "apt": re.compile(r"^E: ", re.M),
+    "patch": re.compile(r"FAILED|malformed patch|can't find file to patch", re.M),
+    "diff": re.compile(r"^[<>] |^(?:---|\+\+\+) |^Only in ", re.M),
 }
 
 
@@ -179,7 +180,7 @@ def _did_fail(command: SimpleCommand, text: str) -> bool:
         return True
     pip = name.startswith("python") and "pip" in command.argv[1:3]
     error_pattern = _ERROR_PATTERNS.get("pip" if pip or name.startswith("pip") else name)
-    if error_pattern and re.search(error_pattern, text, re.M):
+    if error_pattern and error_pattern.search(text):
         return True
     if name in ("source", ".") and re.search(r": No such file or directory$", text, re.M):
         return any(f"{word}: No such file" in text for word in command.argv[1:])

@@ -20,7 +20,7 @@ _PYTEST_WORDS = {
     "warnings", "rerun", "pytest", "subtests",
 }  # fmt: skip
 _PYTEST_FAILURE = re.compile(
-    r"^(?:FAILED|ERROR) \S+\.py\b|^\S+::\S.* (?:FAILED|ERROR)\b"
+    r"^(?:FAILED|ERROR) \S+\.py\b|^(?>\S+?::)\S.* (?:FAILED|ERROR)\b"
     r"|^\S+\.py [.sxX]*[FE][.sxXFE]*(?: +\[ *\d+%\])?$",
     re.M,
 )
@@ -28,7 +28,7 @@ _PYTEST_DOTS = re.compile(
     r"\A\s*(?:^(?:\S+\.py )?[.sxX]+ +\[ *\d+%\]\n)*^(?:\S+\.py )?[.sxX]+ +\[100%\]$", re.M
 )
 _UNITTEST_SUMMARY = re.compile(
-    r"^(?P<ok>OK|PASSED)(?: \([\w ]+=\d+.*\))?$"
+    r"^(?P<ok>OK|PASSED)(?: \([\w ]+=\d.*\))?$"
     r"|^(?P<bad>FAILED) \((?:failures|errors|unexpected successes|skipped|expected failures|successes)=.*\)$"
     r"|^(?P<none>NO TESTS RAN)\b.*$",
     re.M,
@@ -39,7 +39,7 @@ _UNITTEST_FAILURE = re.compile(
 )
 _SYMPY_SUMMARY = re.compile(r"tests finished: ((?:.*\n)??.*in [\d.]+ seconds|.*)")
 _SYMPY_FAILURE = re.compile(r"^\S+\[\d+\] .*\[FAIL\]$|^ *\[FAIL\]$|^DO \*NOT\* COMMIT!", re.M)
-_COUNT = re.compile(r"(\d+) (failed|passed|exceptions?|errors?|xpassed|xfailed|skipped)")
+_COUNT = re.compile(r"(?<!\d)(\d+) (failed|passed|exceptions?|errors?|xpassed|xfailed|skipped)")
 
 _PYTEST_HINTS = (" passed", " failed", " error", " skipped", " xfailed", " xpassed", " deselected", " warning",
                  "no tests ran", "FAILED", "ERROR", ".py ", "[100%]")  # fmt: skip

@@ -18,7 +18,9 @@ QWEN_FOOTER = re.compile(
     r"\nError: (?P<error>.*)\nExit Code: (?P<code>-?\d{1,9}|\(none\))\nSignal: [^\n]*"
     r"(?:\nBackground PIDs: [^\n]*)?(?:\nProcess Group PGID: [^\n]*)?\s*\Z"
 )
-OPENCODE_FOOTER = re.compile(r"\n*<(shell|bash)_metadata>\n(?P<notice>[^<]{0,2000})\n?</\1_metadata>\s*\Z")
+OPENCODE_FOOTER = re.compile(
+    r"(?<!\n)\n*+<(shell|bash)_metadata>\n(?P<notice>[^<]{0,2000})\n?</\1_metadata>\s*\Z"
+)
 STILL_RUNNING_HEADER = re.compile(
     r"^Process running with session ID \d|^Command running in background with ID: |^Background shell started\.",
     re.M,

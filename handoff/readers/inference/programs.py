@@ -25,7 +25,7 @@ from langgraph_takeover.handoff.shell.runners import find_python_target
 SHELLS = {"bash", "sh", "zsh", "source", "."}
 _READS_FILES = re.compile(
     r"\.read\(|\.read_text\(|readlines|fileinput|for \w+ in (?:f|file|fin|src|infile)\b"
-    r"|open\([^)]*['\"](?:r[+bt]*|a[+bt]*)['\"]"
+    r"|open\((?:(?!open\()[^)])*['\"](?:r[+bt]*|a[+bt]*)['\"]"
 )
 
 
