@@ -13,6 +13,14 @@ Verdict = Literal["explicit", "exit_code_only"]
 """Basis of a pass: a result or verdict in the output, or an assertion of the script; or nothing but exit code 0."""
 
 
+NO_VERDICT = "exited 0; its output states no verdict"
+
+
+def describe_outcome(outcome: ValidationOutcome, verdict: Verdict | None) -> str:
+    """The result of a validation in words, the same wherever it is shown; exit code 0 alone is no pass."""
+    return NO_VERDICT if verdict == "exit_code_only" else outcome
+
+
 class CodeFile(NamedTuple):
     """Contents of one code file of the repository, as hashes; None if the file is absent."""
 
@@ -41,6 +49,16 @@ class ValidationRun(NamedTuple):
     """Directory of the command, if its line changes the directory."""
     verdict: Verdict | None = None
     """Basis of the outcome `passed`; None for other outcomes."""
+
+    @property
+    def result(self) -> str:
+        """The result in words."""
+        return describe_outcome(self.outcome, self.verdict)
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether it passed by a result or a verdict, not only by exit code 0."""
+        return self.outcome == "passed" and self.verdict != "exit_code_only"
 
 
 class PendingValidation(NamedTuple):

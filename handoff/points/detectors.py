@@ -232,7 +232,7 @@ def _process_observation(
             or (run.outcome == "unknown" and state.pending_validation is None)
         )
         if run is not None and follows_edit and is_result:
-            candidates.append(("first_validation", f"{run.kind} {run.outcome}: {run.command}"))
+            candidates.append(("first_validation", f"{run.kind} {run.result}: {run.command}"))
             state = state._replace(failed_after_edit=state.failed_after_edit or run.outcome == "failed")
     new = [(kind, detail) for kind, detail in candidates if kind not in state.fired]
     points = tuple(_build_point(kind, event.index, detail) for kind, detail in new)
