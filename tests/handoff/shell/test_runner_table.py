@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,3 +60,19 @@ def test_every_example_is_recognized_and_judged_right(example: Example) -> None:
     matches = find_validations(example.command, ())
     assert [match.runner.name for match in matches if match.runner] == [example.row]
     assert judge_output(example.command, example.output, example.exit_code) == example.outcome
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n" * 1_000_000,
+        "1 failed, " * 100_000,
+        "".join(f"Tests: {number} passed, 1 \n" for number in range(5_000)),
+    ],
+    ids=["blank lines", "one line", "many lines"],
+)
+def test_the_time_of_every_summary_is_linear(text: str) -> None:
+    started = time.monotonic()
+    for parse in {row.parse_summary for row in RUNNERS}:
+        parse(text)
+    assert time.monotonic() - started < 100
