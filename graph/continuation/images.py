@@ -41,7 +41,8 @@ def rebase_record(home: Path, record_id: str, image: str) -> HandoffRecord:
         existing = store.load(new_id)
         if not is_made_of(home, existing, record):
             raise ContinuationError(
-                f"--image: record {new_id} exists, but was not made here of {record_id} (remove it: handoff discard {new_id})"
+                f"--image: record {new_id} exists, but was not made here of {record_id} (remove it: handoff discard "
+                f"{new_id} --home {home})"
             )
         return existing
 
