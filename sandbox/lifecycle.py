@@ -21,6 +21,11 @@ class SandboxManager:
             self._sandbox = sandbox.start(self.spec)
         return self._sandbox
 
+    @property
+    def current(self) -> Sandbox | None:
+        """The current sandbox, if there is one."""
+        return self._sandbox
+
     def restore(self, snapshot: Snapshot, store: Path) -> Sandbox:
         """Replace the current sandbox by a restored one."""
         self.close()

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from typing_extensions import Unpack
 
 from langgraph_takeover.graph.agent import Checkpointer
+from langgraph_takeover.graph.checkpoints.inspection import DELIVERY_METADATA
 from langgraph_takeover.graph.checkpoints.savers import open_saver
 from langgraph_takeover.graph.delivery.resending import find_fresh_record
 from langgraph_takeover.graph.delivery.rollback import roll_back as roll_back_handoff
@@ -239,7 +240,10 @@ def _open_delivery_graph(home: Home, handoff_id: str) -> Iterator[tuple[Any, Run
     lease = acquire(home.ledger, thread)
     try:
         with open_saver(home.ledger, lease) as saver:
-            yield build_delivery(saver), {"configurable": {"thread_id": thread}}
+            yield (
+                build_delivery(saver),
+                {"configurable": {"thread_id": thread}, "metadata": DELIVERY_METADATA},
+            )
     finally:
         lease.release()
 

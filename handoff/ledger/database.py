@@ -35,6 +35,8 @@ from langgraph_takeover.sandbox.interface import TakeoverError
 BUSY_S = 60.0
 """Seconds that a writer waits for another transaction."""
 RETRY_PAUSE_S = 0.02
+ERASE_DELETED = "PRAGMA secure_delete=ON"
+"""Overwrite what is deleted in SQLite: the results of a deleted thread may be secret."""
 _READ_ONLY_OPTION = "takeover_reads"
 Synchronous = Literal["NORMAL", "FULL"]
 """Whether an SQLite transaction survives only its process, or a power loss too."""
@@ -203,6 +205,7 @@ def _configure_connection(connection: Any, synchronous: Synchronous) -> None:
     connection.execute("PRAGMA page_size=16384")
     _enable_wal(connection)
     connection.execute(f"PRAGMA synchronous={synchronous}")
+    connection.execute(ERASE_DELETED)
 
 
 def _is_locked(error: BaseException) -> bool:
