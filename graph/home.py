@@ -41,6 +41,7 @@ from langgraph_takeover.nodes.session.snapshots import (
 )
 from langgraph_takeover.nodes.session.workers import Workers, default_workers
 from langgraph_takeover.sandbox import remove_stale_resources
+from langgraph_takeover.sandbox.failures import clean_up
 from langgraph_takeover.sandbox.interface import (
     BackendName,
     SandboxSpec,
@@ -103,10 +104,9 @@ class Home:
             snapshot_every=snapshot_every,
             workers=self.workers,
         )
-        try:
-            with contextlib.suppress(
-                SandboxUnavailableError
-            ):  # a caller that needs a sandbox gets the error later
+        with clean_up(session.close):
+            # A caller that needs a sandbox gets the error later.
+            with contextlib.suppress(SandboxUnavailableError):
                 _stop_stale_sandbox(lease.previous_place)
             with (
                 open_saver(self.ledger, lease, self.workers) as saver,
@@ -115,8 +115,6 @@ class Home:
             ):
                 saver.deletion = lambda: self._surround_deletion(session)
                 yield session, saver
-        finally:
-            session.close()
 
     @contextmanager
     def _surround_deletion(self, session: Session) -> Iterator[None]:
@@ -137,13 +135,10 @@ class Home:
         """
         self.require_thread(thread)
         lease = acquire(self.ledger, thread)
-        try:
-            with open_saver(self.ledger, lease, self.workers) as saver:
-                if records:
-                    self.ledger.begin_deletion(thread)
-                saver.delete_thread(thread)
-        finally:
-            lease.release()
+        with clean_up(lease.release), open_saver(self.ledger, lease, self.workers) as saver:
+            if records:
+                self.ledger.begin_deletion(thread)
+            saver.delete_thread(thread)
         self.finish_deletions()
 
     def finish_deletions(self) -> None:
@@ -297,14 +292,10 @@ def _open_home(path: Path, database: str | None, workers: Workers) -> Iterator[H
     except OSError as error:
         raise LedgerUnavailableError(f"{path}: {error.strerror} (pass a writable directory)") from error
     ledger = Ledger(database or f"sqlite:///{path.absolute() / DATABASE_FILE}")
-    try:
-        with open_saver(ledger, workers=workers) as saver:
-            home = Home(path, ledger, saver, workers)
-            home.finish_deletions()
-            yield home
-    finally:
-        workers.close()
-        ledger.close()
+    with clean_up(workers.close, ledger.close), open_saver(ledger, workers=workers) as saver:
+        home = Home(path, ledger, saver, workers)
+        home.finish_deletions()
+        yield home
 
 
 def _stop_stale_sandbox(location: str) -> None:

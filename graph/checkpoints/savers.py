@@ -31,6 +31,7 @@ from langgraph_takeover.handoff.ledger.leases import SELECT_LEASE
 from langgraph_takeover.handoff.ledger.signals import defer_signals
 from langgraph_takeover.handoff.ledger.store import DELETE_THREAD
 from langgraph_takeover.nodes.session.workers import Workers, default_workers
+from langgraph_takeover.sandbox.failures import clean_up, run_all
 
 Writes = Sequence[tuple[str, Any]]
 _RETRY_PAUSE_S = 0.02
@@ -139,10 +140,8 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
                 yield cursor
                 return
             cursor.execute("BEGIN")
-            try:
+            with clean_up(self.conn.rollback):
                 yield cursor
-            finally:
-                self.conn.rollback()
 
     @contextmanager
     def write_atomically(self, thread: str) -> Iterator[None]:
@@ -172,8 +171,8 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
                 _require_lease(str(thread), self._lease, row)
                 self._thread_local.recorder = recorder = WriteRecorder(cursor, str(thread))
                 yield recorder
-            except BaseException:
-                self.conn.rollback()
+            except BaseException as error:
+                run_all(self.conn.rollback, error=error)
                 raise
             finally:
                 self._thread_local.recorder = None
@@ -197,6 +196,11 @@ def _open_postgres_saver(connection: Any, ledger: Ledger, lease: Lease | None) -
         def __init__(self) -> None:
             super().__init__(connection)
             self.order = threading.RLock()
+
+        @contextmanager
+        def _cursor(self, **kwargs: Any) -> Iterator[Any]:
+            with ledger.translate_errors(psycopg.Error), super()._cursor(**kwargs) as cursor:
+                yield cursor
 
         def put(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
             with self.write_atomically(config["configurable"]["thread_id"]), _explain_unstorable_values():
@@ -293,11 +297,13 @@ def _open_saver(ledger: Ledger, lease: Lease | None) -> Iterator[Saver]:
 @contextmanager
 def _close_when_idle(connection: Any, lock: Any) -> Iterator[None]:
     """Close a connection while no thread writes: an abandoned stream may still write in its own thread."""
-    try:
-        yield
-    finally:
+
+    def close() -> None:
         with lock:
             connection.close()
+
+    with clean_up(close):
+        yield
 
 
 @contextmanager

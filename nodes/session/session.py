@@ -35,6 +35,7 @@ from langgraph_takeover.nodes.session.stop_signal import StopSignal
 from langgraph_takeover.nodes.session.trace_state import TraceState
 from langgraph_takeover.nodes.session.workers import Workers, default_workers
 from langgraph_takeover.sandbox import remove_stale_resources
+from langgraph_takeover.sandbox.failures import clean_up, run_all
 from langgraph_takeover.sandbox.interface import (
     FileChange,
     Sandbox,
@@ -133,7 +134,7 @@ class Session:
 
     def _require_open(self) -> None:
         if self.is_closed:
-            raise SandboxUnavailableError(f"thread {self.thread!r}: its run was closed; resume it")
+            raise SandboxUnavailableError(f"thread {self.thread!r} is closed here (open or resume it again)")
 
     def require_no_act(self) -> None:
         """Raise ActConflictError if an operation calls this that runs in the sandbox."""
@@ -204,7 +205,7 @@ class Session:
         sandbox = self._start_base(task) if state_id == BASE_STATE else self._restore_state(state_id)
         if self.is_closed:  # meanwhile: the caller left the stream, and this node ran on in its thread
             self.close_sandbox()
-            raise SandboxUnavailableError(f"thread {self.thread!r}: its run was closed; resume it")
+        self._require_open()
         if self.stop.is_urgent:
             self.close_sandbox()
         self.stop.require_not_urgent()
@@ -389,6 +390,7 @@ class Session:
 
     def forget_snapshots(self, *, keep: Collection[str] = ()) -> None:
         """Forget the thread's states except the base and `keep`; records are not affected."""
+        self._require_open()
         self._states.forget(keep=keep)
 
     @contextlib.contextmanager
@@ -410,6 +412,7 @@ class Session:
 
     def adopt_snapshot(self, snapshot: Snapshot, store: Path) -> str:
         """Add a snapshot, whose files are in `store`, to the thread's states, and return the state's id."""
+        self._require_open()
         return self._states.adopt_snapshot(snapshot, store)
 
     # Lease
@@ -473,19 +476,26 @@ class Session:
         self.is_closed = True
         # First of all: a node that still runs in another thread must not use a half-removed sandbox.
         self._lease.end()
-        try:
+        with clean_up(self._remove_stale_resources, self._release_lease):
             self.close_sandbox()
             if self._turn.acquire(timeout=_CLOSING_WAIT_S):  # another OS thread may be starting a sandbox
                 self._turn.release()
                 self.close_sandbox()
-            # A process that took the thread over has a sandbox under the same owner name.
-            if not self._is_lease_lost():
-                spec = self._sandbox_manager.spec
-                remove_stale_resources(spec.backend, spec.owner, kept_images=None)
-        finally:
-            # If the database is unavailable, the lease expires.
-            with contextlib.suppress(LedgerUnavailableError):
-                self._lease.release()
+
+    def _remove_stale_resources(self) -> None:
+        if self._is_lease_lost():
+            return  # a process that took the thread over has a sandbox under the same owner name
+        spec = self._sandbox_manager.spec
+        try:
+            remove_stale_resources(spec.backend, spec.owner, kept_images=None)
+        except SandboxUnavailableError:
+            if self._sandbox_manager.was_started:
+                raise
+
+    def _release_lease(self) -> None:
+        # If the database is unavailable, the lease expires.
+        with contextlib.suppress(LedgerUnavailableError):
+            self._lease.release()
 
 
 class _StateView:
@@ -522,5 +532,7 @@ class _StateView:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        failed = run_all(self.close, error=error)
+        if failed is not None and error is None:
+            raise failed
