@@ -49,6 +49,7 @@ from langgraph_takeover.nodes.records import build_record_id, read_edited_files
 from langgraph_takeover.sandbox import remove_stale_resources, restore
 from langgraph_takeover.sandbox.backends.checkouts import CHECKOUT_WORKSPACE, snapshot_directory
 from langgraph_takeover.sandbox.backends.selection import make_restore_spec, require_isolated_backend
+from langgraph_takeover.sandbox.failures import clean_up
 from langgraph_takeover.sandbox.interface import BackendName, Frozen, Sandbox, Snapshot
 from langgraph_takeover.sandbox.repository.patches import (
     RepositoryError,
@@ -273,14 +274,8 @@ def select_point(points: tuple[HandoffPoint, ...]) -> HandoffPoint:
 def _open_snapshot(snapshot: Snapshot, store: Path, backend: BackendName) -> Iterator[Sandbox]:
     owner = f"capture-{secrets.token_hex(4)}"
     spec = make_restore_spec(snapshot, backend, owner)
-    try:
-        sandbox = restore(snapshot, store, spec)
-        try:
-            yield sandbox
-        finally:
-            sandbox.close()
-    finally:
-        remove_stale_resources(backend, owner)
+    with clean_up(lambda: remove_stale_resources(backend, owner)), restore(snapshot, store, spec) as sandbox:
+        yield sandbox
 
 
 def _redact_record(record: HandoffRecord, known_secrets: tuple[str, ...]) -> HandoffRecord:

@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -24,7 +24,12 @@ from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage
 from langgraph_takeover.handoff.trace.sequences import FailFastTuple
 from langgraph_takeover.sandbox.interface import Frozen, Snapshot, TakeoverError
 from langgraph_takeover.sandbox.storage.durability import sync_directory
-from langgraph_takeover.sandbox.storage.removal import list_matches, remove_tree
+from langgraph_takeover.sandbox.storage.removal import (
+    REMOVED_PREFIX,
+    list_matches,
+    remove_tree,
+    set_aside,
+)
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
 SCHEMA_VERSION = 7
@@ -372,6 +377,15 @@ class RecordStore:
 
     def list_ids(self) -> tuple[str, ...]:
         return tuple(sorted(path.parent.name for path in list_matches(self.root, f"[!.]*/{RECORD_FILE}")))
+
+    def remove_thread(self, thread: str) -> None:
+        """Remove the records that were made on a thread, and their snapshots."""
+        for record_id in self.list_ids():
+            with suppress(RecordError):  # damaged: nobody knows whose it is
+                if self.load(record_id).thread_id == thread:
+                    set_aside(self.directory(record_id))
+        for each in list_matches(self.root, f"{REMOVED_PREFIX}*"):
+            remove_tree(each)
 
     def _describe_available(self) -> str:
         ids = self.list_ids()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from langgraph_takeover.sandbox.changes.layers import TRUSTED_OPAQUE, USER_OPAQUE
+from langgraph_takeover.sandbox.failures import cache_unless
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 from langgraph_takeover.sandbox.isolation import seccomp
 from langgraph_takeover.sandbox.storage.ownership import make_labels
@@ -85,7 +86,7 @@ def opaque_attribute() -> str:
     return USER_OPAQUE if "name=rootless" in options else TRUSTED_OPAQUE
 
 
-@functools.cache
+@cache_unless(lambda options: not options)
 def system_call_filter(daemon: Any) -> tuple[str, ...]:
     """Return the security options by which a daemon filters a container's system calls.
 
