@@ -16,6 +16,8 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command, StateSnapshot
 from pydantic import ValidationError
 
+from langgraph_takeover.graph.own_graphs.agent_handoffs import DESTINATION
+from langgraph_takeover.graph.own_graphs.successors import find_sandbox
 from langgraph_takeover.handoff.interop.swarm import (
     attach_record,
     build_latest_record,
@@ -32,8 +34,6 @@ from langgraph_takeover.nodes.model.actions import RECALL_TOOL
 from langgraph_takeover.nodes.model.notes import write_model_notes
 from langgraph_takeover.sandbox.interface import Snapshot
 
-DESTINATION = "__handoff_destination"
-"""The metadata key by which `langgraph_swarm.create_swarm` finds a tool's target."""
 _WINDOW_TOKENS = 128_000
 _MODEL_TIMEOUT_S = 600.0
 
@@ -67,11 +67,13 @@ def create_handoff_tool(
         done = ToolMessage(
             f"Successfully transferred to {agent_name}", name=tool_name, tool_call_id=tool_call_id
         )
+        sandbox = find_sandbox(state, tool_call_id)
         record = build_latest_record(
-            [*_messages(state), done],
+            [*_messages(state), *(sandbox.results if sandbox else ()), done],
             thread_id=_thread(config),
             records=records,
             patch=patch() if patch else "",
+            sandbox=sandbox,
         )
         if model is not None and view in VIEWS_WITH_NOTES:
             record = _add_notes(record, model, records)

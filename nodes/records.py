@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from langgraph.runtime import Runtime
 
@@ -130,20 +131,14 @@ def save_record(
     point, external = _shift_point(point, state, trace), state.get("external")
 
     def build(directory: Path) -> HandoffRecord:
-        sandbox = session.enter_state(state["sandbox_state"], own_task)
-        snapshot = session.save_snapshot(state["sandbox_state"])
-        copy_to_store(snapshot, session.snapshot_directory(snapshot), directory)
         record = HandoffRecord(
             id=record_id,
             task=task or own_task,
             predecessor=predecessor,
             point=point,
-            patch=_compute_patch(sandbox, own_task.base_commit),
-            snapshot=snapshot,
+            **save_files(session, state["sandbox_state"], own_task, trace, directory),
             thread_id=session.thread,
             checkpoint_id=checkpoint,
-            files=list_files(sandbox),
-            edited_files=read_edited_files(sandbox, trace, own_task),
             trace=trace,
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             payload=payload,
@@ -166,6 +161,21 @@ def save_record(
             span.set({"takeover.backend": record.required_snapshot.backend})
             span.set({"takeover.snapshot.digest": record.required_snapshot.digest})
     return record
+
+
+def save_files(
+    session: Session, state_id: str, task: TaskBrief, trace: tuple[Event, ...], directory: Path
+) -> dict[str, Any]:
+    """Save the sandbox of a state in a record's directory, and return the record's fields about its files."""
+    sandbox = session.enter_state(state_id, task)
+    snapshot = session.save_snapshot(state_id)
+    copy_to_store(snapshot, session.snapshot_directory(snapshot), directory)
+    return {
+        "patch": _compute_patch(sandbox, task.base_commit),
+        "snapshot": snapshot,
+        "files": list_files(sandbox),
+        "edited_files": read_edited_files(sandbox, trace, task),
+    }
 
 
 def _find_record(context: AgentContext, record_id: str) -> HandoffRecord | None:

@@ -50,6 +50,7 @@ from langgraph_takeover.nodes.records import build_record_id, read_edited_files
 from langgraph_takeover.sandbox import remove_stale_resources, restore
 from langgraph_takeover.sandbox.backends.checkouts import CHECKOUT_WORKSPACE, snapshot_directory
 from langgraph_takeover.sandbox.backends.selection import make_restore_spec, require_isolated_backend
+from langgraph_takeover.sandbox.failures import clean_up
 from langgraph_takeover.sandbox.interface import BackendName, Frozen, Sandbox, Snapshot
 from langgraph_takeover.sandbox.repository.patches import (
     RepositoryError,
@@ -59,6 +60,7 @@ from langgraph_takeover.sandbox.repository.patches import (
     patch_since,
 )
 from langgraph_takeover.sandbox.snapshots.contents import read_contents
+from langgraph_takeover.sandbox.storage.removal import list_matches
 
 _STALE_S = 24 * 3600
 _MAX_ENV_FILES, _MAX_ENV_BYTES = 20, 1 << 16
@@ -257,7 +259,7 @@ class _CaptureBuilder:
     def _find_secrets(self, events: tuple[Event, ...]) -> tuple[str, ...]:
         """List the secrets that the session's outputs and the repository's `.env` files assign to variables."""
         texts = [event.text for event in events if event.kind == "observation"]
-        for path in sorted(self._repository.root.glob(".env*"))[:_MAX_ENV_FILES]:
+        for path in list_matches(self._repository.root, ".env*")[:_MAX_ENV_FILES]:
             with contextlib.suppress(OSError):
                 texts.append(read_untrusted_head(path, _MAX_ENV_BYTES).decode(errors="replace"))
         return tuple(dict.fromkeys(find_assigned_secrets(texts)))
@@ -276,14 +278,8 @@ def select_point(points: tuple[HandoffPoint, ...]) -> HandoffPoint:
 def _open_snapshot(snapshot: Snapshot, store: Path, backend: BackendName) -> Iterator[Sandbox]:
     owner = f"capture-{secrets.token_hex(4)}"
     spec = make_restore_spec(snapshot, backend, owner)
-    try:
-        sandbox = restore(snapshot, store, spec)
-        try:
-            yield sandbox
-        finally:
-            sandbox.close()
-    finally:
-        remove_stale_resources(backend, owner)
+    with clean_up(lambda: remove_stale_resources(backend, owner)), restore(snapshot, store, spec) as sandbox:
+        yield sandbox
 
 
 def _redact_record(record: HandoffRecord, known_secrets: tuple[str, ...]) -> HandoffRecord:

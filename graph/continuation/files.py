@@ -20,7 +20,7 @@ from langgraph_takeover.handoff.records.record import HandoffRecord, is_valid_id
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.sandbox.interface import Frozen
 from langgraph_takeover.sandbox.storage import safe_open
-from langgraph_takeover.sandbox.storage.removal import walk
+from langgraph_takeover.sandbox.storage.removal import list_matches, walk
 
 _STATE_VARIABLE = "XDG_STATE_HOME"
 _PARENTS_FILE = "parents.json"
@@ -211,13 +211,16 @@ def list_manifests(home: Path, record_id: str) -> list[Path]:
     """List the manifests of a record's continuations from a home, the oldest first. Raises ContinuationError."""
     if not is_valid_id(record_id):
         return []
-    return sorted((_manifest_directory(home) / record_id).glob("[0-9]*.json"))
+    return list_matches(_manifest_directory(home) / record_id, "[0-9]*.json")
 
 
 def find_manifest_of(home: Path, checkout: Path) -> Manifest | None:
     """Return the newest manifest of a continuation in that checkout, if any. Raises ContinuationError."""
-    paths = sorted(_manifest_directory(home).glob("*/[0-9]*.json"), key=lambda path: path.stat().st_mtime)
-    for path in reversed(paths):
+    paths: list[tuple[float, Path]] = []
+    for path in list_matches(_manifest_directory(home), "*/[0-9]*.json"):
+        with contextlib.suppress(FileNotFoundError):  # its continuation was undone meanwhile
+            paths.append((path.stat().st_mtime, path))
+    for _, path in sorted(paths, reverse=True):
         manifest = load_manifest(path)
         if manifest is not None and os.path.realpath(manifest.checkout) == os.path.realpath(checkout):
             return manifest
@@ -249,7 +252,9 @@ def save_manifest(path: Path, manifest: Manifest) -> None:
 
 def load_manifest(path: Path) -> Manifest | None:
     """Return a manifest; None if nothing was created yet. Raises ContinuationError."""
-    return _load(path, Manifest) if path.stat().st_size else None
+    with contextlib.suppress(FileNotFoundError):
+        return _load(path, Manifest) if path.stat().st_size else None
+    return None
 
 
 def _load(path: Path, kind: type[_Kind]) -> _Kind:

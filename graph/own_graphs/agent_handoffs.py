@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool
 from langgraph.config import get_config
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command, Send
@@ -15,6 +16,8 @@ from langgraph_takeover.graph.errors import SandboxStateLostError
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox
 
 CHANNEL = "sandbox_state"
+DESTINATION = "__handoff_destination"
+"""The metadata key by which `langgraph_swarm.create_swarm` finds a tool's target."""
 _NAMESPACE_SEPARATOR = "|"
 """Between the names of nested graphs in a checkpoint's namespace."""
 
@@ -57,6 +60,11 @@ def is_handoff(result: Any) -> bool:
     if isinstance(result, list):
         return any(map(is_handoff, result))
     return isinstance(result, Command) and result.graph == Command.PARENT
+
+
+def is_handoff_tool(tool: BaseTool | None) -> bool:
+    """Whether `langgraph_swarm.create_swarm` would take a tool for a handoff tool."""
+    return tool is not None and DESTINATION in (tool.metadata or {})
 
 
 def pass_on_state(result: Any, agent_state: Any, sandbox_state: str | None) -> Any:
@@ -113,8 +121,13 @@ def _add_to_send(target: Any, before: str | None, state: str) -> Any:
     return target
 
 
+def read_field(agent_state: Any, name: str) -> Any:
+    """Return a field of an agent's state, which may be of any form; None if it is missing."""
+    if isinstance(agent_state, Mapping):
+        return agent_state.get(name)
+    return getattr(agent_state, name, None)
+
+
 def _read_state(agent_state: Any) -> str | None:
-    found = (
-        agent_state.get(CHANNEL) if isinstance(agent_state, Mapping) else getattr(agent_state, CHANNEL, None)
-    )
+    found = read_field(agent_state, CHANNEL)
     return str(found) if found else None

@@ -15,7 +15,7 @@ from langgraph.types import Command
 from pydantic import JsonValue, ValidationError
 
 from langgraph_takeover.graph.errors import ActResultError
-from langgraph_takeover.graph.own_graphs.call_order import CallOrder
+from langgraph_takeover.graph.own_graphs.call_order import Call, CallOrder, refuse
 from langgraph_takeover.graph.own_graphs.deep_backend import SandboxBackend
 from langgraph_takeover.graph.own_graphs.thread_sandbox import SandboxState
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect, find_effect
@@ -65,7 +65,7 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         super().__init__(backend=backend, **options)
         self._sandbox_backend = backend
         self._work, self._session = backend.work, backend.work.session
-        self._order = CallOrder(backend.work)
+        self._order = CallOrder(backend.work, _READERS | _WRITERS | {_SUBAGENT})
         schema: Any = vars(self)["state_schema"]
         fields = {
             "__annotations__": get_type_hints(SandboxState, include_extras=True),
@@ -155,57 +155,64 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         return state
 
     def _call_in_order(
-        self, request: ToolCallRequest, call: Callable[[ToolCallRequest], ToolResult]
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
     ) -> ToolResult:
-        if (refusal := self._order.refuse_repeated_id(request)) is not None:
-            return refusal
-        earlier, name = self._order.name_calls(request, _is_sandbox_call)
-        with self._order.take_turn(request.state["sandbox_state"], earlier, name) as before:
-            request = request.override(state={**request.state, "sandbox_state": before})
+        call = self._order.find_call(request.state, request.runtime, request.tool_call["id"])
+        with self._order.attend(call):
+            self._order.wait_for_earlier(call)
+            if call.refusal is not None:
+                return refuse(request.tool_call, call.refusal)
+            before = self._order.find_state(call)
             if request.tool_call["name"] == _SUBAGENT:
-                return self._call_subagent(request, name, before, call)
-            return self._call_once(request, name, before, call)
+                return self._call_subagent(call, _with_state(request, before), before, handler)
+            self._sandbox_backend.enter(before)
+            return self._call_once(call, request, handler)
 
     def _call_once(
-        self,
-        request: ToolCallRequest,
-        name: str,
-        before: str,
-        call: Callable[[ToolCallRequest], ToolResult],
+        self, call: Call, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
     ) -> ToolResult:
-        def operate(sandbox: Sandbox) -> _StoredReply:
+        def operate(sandbox: Sandbox, before: str) -> _StoredReply:
             with self._sandbox_backend.bind(sandbox):
-                result = call(request)
+                result = handler(_with_state(request, before))
             return _store(self._work.thread, result, sandbox.changes())
 
-        self._sandbox_backend.enter(before)
-        stored, after = self._session.run_once(
-            self._work.make_key(before, name),
-            before,
+        ran = self._order.run(
+            call,
+            _describe(request.tool_call),
             operate,
             _StoredReply.model_validate_json,
             _find_effect(request.tool_call),
         )
-        self._sandbox_backend.accept(after)
-        update = {**stored.update, "sandbox_state": after}
-        return Command(update={**update, "messages": messages_from_dict([*stored.messages])})
+        if ran is None:
+            return refuse(request.tool_call, call.refusal)
+        self._sandbox_backend.accept(self._order.find_state(call))
+        update = {**ran.result.update, "sandbox_state": ran.state}
+        return Command(update={**update, "messages": messages_from_dict([*ran.result.messages])})
 
     def _call_subagent(
         self,
+        call: Call,
         request: ToolCallRequest,
-        name: str,
         before: str,
-        call: Callable[[ToolCallRequest], ToolResult],
+        handler: Callable[[ToolCallRequest], ToolResult],
     ) -> ToolResult:
         """Run a subagent, whose own state has the state of the sandbox."""
-        result = call(request)
+        result = handler(request)
         update = (
             dict(result.update) if isinstance(result, Command) and isinstance(result.update, dict) else {}
         )
         after = self._sandbox_backend.save(str(update.get("sandbox_state", before)))
-        self._session.record_call(self._work.make_key(before, name), before, after)
+        self._order.record(call, _describe(request.tool_call), before, after)
         messages = [result] if isinstance(result, ToolMessage) else update["messages"]
         return Command(update={**update, "messages": messages, "sandbox_state": after})
+
+
+def _with_state(request: ToolCallRequest, state: str) -> ToolCallRequest:
+    return request.override(state={**request.state, "sandbox_state": state})
+
+
+def _describe(call: ToolCall) -> list[Any]:
+    return [call["name"], call["args"]]
 
 
 def _is_sandbox_call(call: ToolCall) -> bool:

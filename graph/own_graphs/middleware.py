@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from operator import itemgetter
 from typing import Annotated, Any, Literal, NotRequired, cast
 
 from langchain.agents.middleware import AgentMiddleware, hook_config
 from langchain.agents.middleware.types import AgentState as ChatState
 from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool
-from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.prebuilt.tool_node import ToolCallRequest, ToolRuntime
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from langgraph_takeover.graph.own_graphs.agent_handoffs import is_handoff, pass_on_state, require_shared_state
-from langgraph_takeover.graph.own_graphs.call_order import CallOrder
+from langgraph_takeover.graph.own_graphs.agent_handoffs import (
+    is_handoff,
+    is_handoff_tool,
+    pass_on_state,
+    read_field,
+    require_shared_state,
+)
+from langgraph_takeover.graph.own_graphs.call_order import Call, CallOrder, refuse
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox, keep_latest
 from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
 from langgraph_takeover.handoff.shell.command_effects import find_effect
@@ -38,6 +46,14 @@ ToolResult = ToolMessage | Command[Any]
 _POINTS: tuple[PointKind, ...] = ("first_source_edit", "first_validation", "first_post_failure_edit")
 
 
+def merge_events(events: list[dict[str, Any]], added: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add events in their order, whichever call of a step was saved first."""
+    merged = [*events, *added]
+    if events and added and added[0]["index"] < events[-1]["index"]:
+        merged.sort(key=itemgetter("index"))
+    return merged
+
+
 class SandboxAgentState(ChatState[Any]):
     """The state of an agent with a `SandboxMiddleware`: messages, and what belongs to the sandbox and to handoffs."""
 
@@ -45,7 +61,7 @@ class SandboxAgentState(ChatState[Any]):
     """Id of the sandbox's state."""
     task: NotRequired[dict[str, Any]]
     """`TaskBrief` as JSON."""
-    events: NotRequired[Annotated[list[dict[str, Any]], operator.add]]
+    events: NotRequired[Annotated[list[dict[str, Any]], merge_events]]
     """Calls and observations of the sandbox's tools, as JSON."""
     edits: NotRequired[Annotated[list[dict[str, Any]], operator.add]]
     """The editor's changes, for undo."""
@@ -93,12 +109,12 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         observation_chars: int = 20_000,
     ) -> None:
         super().__init__()
-        self.tools = _build_tools()
+        self.tools = _build_tools(self._run_tool, self._arun_tool)
         self._names = frozenset(tool.name for tool in self.tools)
         self._work, self._session = work, work.session
         self._points, self._policy, self._model_name = frozenset(points), policy, model_name
         self._timeout_s, self._max_chars = command_timeout_s, observation_chars
-        self._order = CallOrder(work)
+        self._order = CallOrder(work, self._names)
 
     def before_agent(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Describe the task: the first message of a person, and the repository at the start."""
@@ -111,7 +127,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         task = build_task_brief(self._work.thread, redact(first.text if first else ""), sandbox)
         update: dict[str, Any] = {"task": task.model_dump(mode="json")}
         if not state.get("sandbox_state"):
-            update["sandbox_state"] = self._session.start_run()
+            update["sandbox_state"] = self._work.start()
         return update
 
     def after_agent(self, state: SandboxAgentState, runtime: Runtime[Any]) -> None:
@@ -121,39 +137,47 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
     ) -> ToolResult:
-        """Make a call of the sandbox's tools once; pass on others."""
-        if request.tool_call["name"] not in self._names:
-            return self._pass_on_state(request, handler(request))
-        return self._call_once(request)
+        """Note how a call ends, for the calls after it; a handoff waits for the calls before it."""
+        call = self._order.find_call(request.state, request.runtime, request.tool_call["id"])
+        with self._order.attend(call):
+            if is_handoff_tool(request.tool):
+                self._order.wait_for_earlier(call)
+            result = handler(request)
+            if is_handoff(result):
+                self._order.wait_for_earlier(call)
+            return self._add_state(request, call, result)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
     ) -> ToolResult:
-        if request.tool_call["name"] not in self._names:
+        call = self._order.find_call(request.state, request.runtime, request.tool_call["id"])
+        with self._order.attend(call):
+            if is_handoff_tool(request.tool):
+                await self._order.wait_for_earlier_async(call)
             result = await handler(request)
-            return await self._work.run_blocking(lambda: self._pass_on_state(request, result))
-        earlier, _ = self._order.name_calls(request, self._is_sandbox_call)
-        if earlier:
-            state = request.state.get("sandbox_state", "")
-            await self._work.run_in_own_thread(lambda: self._order.wait_for(state, earlier))
-        return await self._work.run_blocking(lambda: self._call_once(request))
+            if is_handoff(result):
+                await self._order.wait_for_earlier_async(call)
+                return await self._work.run_blocking(lambda: self._add_state(request, call, result))
+            return self._add_state(request, call, result)
 
     @hook_config(can_jump_to=["end"])
     def before_model(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Make the records of new handoff points, and apply the policy."""
         self._session.stop.require_running()
-        events, checked = state.get("events", []), state.get("checked_events", 0)
+        update = self._find_dropped(state, runtime)
+        events, checked = (
+            merge_events(state.get("events", []), update.get("events", [])),
+            state.get("checked_events", 0),
+        )
         if len(events) == checked:
-            return None
+            return update or None
+        state = cast(SandboxAgentState, {**state, **update, "events": events})
         task = TaskBrief.model_validate(state["task"])
         trace = self._session.update_trace_state(events[:checked], task, state.get("record"))
         points = [point for each in events[checked:] for point in trace.add(Event.model_validate(each), each)]
         fired = [point for point in points if point.kind in self._points]
         records = [self._save_record(state, point, runtime) for point in fired]
-        update: dict[str, Any] = {
-            "checked_events": len(events),
-            "records": [record.id for record in records],
-        }
+        update |= {"checked_events": len(events), "records": [record.id for record in records]}
         if records and (
             self._policy == "stop"
             or (self._policy == "review" and wait_for_review(self._session, records[0]))
@@ -161,42 +185,76 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             update["jump_to"] = "end"
         return update
 
-    def _call_once(self, request: ToolCallRequest) -> ToolResult:
-        if (refusal := self._order.refuse_repeated_id(request)) is not None:
-            return refusal
-        action = _parse_call(request.tool_call)
+    def _find_dropped(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any]:
+        """Return what the calls of the last reply changed and a wrapper outside of ours kept from the state."""
+        found = self._order.find_updates(state, runtime.execution_info)
+        if found is None:
+            return {}
+        sandbox_state, updates = found
+        saved, first = set(), min((each["events"][0]["index"] for each in updates.values()), default=0)
+        for event in reversed(state.get("events", [])):
+            if event["index"] < first:
+                break
+            saved.add(event["index"])
+        dropped = {n: each for n, each in updates.items() if each["events"][0]["index"] not in saved}
+        changed = sandbox_state != state.get("sandbox_state")
+        return _join_updates(dropped) | ({"sandbox_state": sandbox_state} if dropped or changed else {})
+
+    def _run_tool(self, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolResult:
+        placed = self._order.find_call(runtime.state, runtime, call["id"])
+        with self._order.attend(placed):
+            self._order.wait_for_earlier(placed)
+            return self._run_call(call, runtime, placed)
+
+    async def _arun_tool(self, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolResult:
+        placed = self._order.find_call(runtime.state, runtime, call["id"])
+        with self._order.attend(placed):
+            await self._order.wait_for_earlier_async(placed)
+            return await self._work.run_blocking(lambda: self._run_call(call, runtime, placed))
+
+    def _run_call(self, call: ToolCall, runtime: ToolRuntime[Any, Any], placed: Call) -> ToolResult:
+        """Run a call as the last wrapper passed it on, once."""
+        action = _parse_call(call)
         if isinstance(action, UnreadableReply):
-            return ToolMessage(action.correction, tool_call_id=request.tool_call["id"], status="error")
-        earlier, name = self._order.name_calls(request, self._is_sandbox_call)
-        with self._order.take_turn(request.state.get("sandbox_state", ""), earlier, name) as before:
-            observation, after = self._session.run_once(
-                self._work.make_key(before, name),
-                before,
-                lambda sandbox: self._execute(sandbox, action, request.state).redact_secrets(),
-                Observation.model_validate_json,
-                # Always in the journal, where the next call of the reply finds the state after it.
-                "shell" if _has_no_effect(action) else "anything",
-            )
-        index = len(request.state.get("events", ())) + 2 * len(earlier)
-        return Command(update=_build_update(action, observation, after, index, request.tool_call["id"]))
+            return refuse(call, action.correction)
+        edits = read_field(runtime.state, "edits") or []
+        ran = self._order.run(
+            placed,
+            [action.tool, dict(action.arguments)],
+            lambda sandbox, _: self._execute(sandbox, action, edits).redact_secrets(),
+            Observation.model_validate_json,
+            # Always in the journal, where the next call of the reply finds the state after it.
+            "shell" if _has_no_effect(action) else "anything",
+        )
+        if ran is None:
+            return refuse(call, placed.refusal)
+        index = len(read_field(runtime.state, "events") or ()) + 2 * ran.number
+        update = _build_update(action, ran.result, ran.state, index)
+        placed.updates[ran.number] = update
+        message = ToolMessage(update["events"][1]["text"], tool_call_id=call["id"], name=action.tool)
+        return Command(update={**_join_updates(placed.updates), "messages": [message]})
 
-    def _pass_on_state(self, request: ToolCallRequest, result: ToolResult) -> ToolResult:
-        """Give the state after the earlier calls of the reply to the agent that another tool hands over to."""
-        if not is_handoff(result):
+    def _add_state(self, request: ToolCallRequest, call: Call, result: ToolResult) -> ToolResult:
+        """Return the result of a call with what its attempts changed, whatever the wrappers inside made of it.
+
+        A handoff gets the state after the earlier calls of the reply.
+        """
+        if is_handoff(result):
+            return cast(ToolResult, pass_on_state(result, request.state, self._order.find_state(call)))
+        if not call.updates:
             return result
-        earlier, _ = self._order.name_calls(request, self._is_sandbox_call)
-        state = self._order.wait_for(request.state.get("sandbox_state", ""), earlier)
-        return cast(ToolResult, pass_on_state(result, request.state, state))
+        if isinstance(result, ToolMessage):
+            return Command(update={**_join_updates(call.updates), "messages": [result]})
+        if isinstance(result, Command) and isinstance(result.update, dict):
+            return replace(result, update={**result.update, **_join_updates(call.updates)})
+        return result
 
-    def _is_sandbox_call(self, call: ToolCall) -> bool:
-        return call["name"] in self._names and isinstance(_parse_call(call), Action)
-
-    def _execute(self, sandbox: Sandbox, action: Action, state: Any) -> Observation:
+    def _execute(self, sandbox: Sandbox, action: Action, edits: list[dict[str, Any]]) -> Observation:
         if action.tool == "shell":
             return execute_command(
                 sandbox, action.arguments["command"], timeout_s=self._timeout_s, max_chars=self._max_chars
             )
-        return execute_editor(sandbox, action.arguments, state.get("edits", []), max_chars=self._max_chars)
+        return execute_editor(sandbox, action.arguments, edits, max_chars=self._max_chars)
 
     def _save_record(
         self, state: SandboxAgentState, point: HandoffPoint, runtime: Runtime[Any]
@@ -216,15 +274,27 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         )
 
 
-def _build_tools() -> list[BaseTool]:
+class _SandboxTool(StructuredTool):
+    """A tool whose function gets the whole call, so that any name of an argument is possible."""
+
+    def _to_args_and_kwargs(
+        self, tool_input: str | dict[str, Any], tool_call_id: str | None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        arguments = dict(tool_input) if isinstance(tool_input, dict) else {}
+        if (runtime := arguments.pop("runtime", None)) is None:
+            raise RuntimeError("this tool works only in an agent with its SandboxMiddleware")
+        return (), {"call": ToolCall(name=self.name, args=arguments, id=tool_call_id), "runtime": runtime}
+
+
+def _build_tools(run: Callable[..., Any], arun: Callable[..., Any]) -> list[BaseTool]:
     schemas = [each["function"] for each in build_tool_schemas(offer_handoff=False)]
-
-    def refuse(**arguments: Any) -> str:
-        raise RuntimeError("this tool works only in an agent with its SandboxMiddleware")
-
     return [
-        StructuredTool(
-            name=each["name"], description=each["description"], args_schema=each["parameters"], func=refuse
+        _SandboxTool(
+            name=each["name"],
+            description=each["description"],
+            args_schema=each["parameters"],
+            func=run,
+            coroutine=arun,
         )
         for each in schemas
         if each["name"] in ("shell", "editor")
@@ -241,16 +311,22 @@ def _has_no_effect(action: Action) -> bool:
     return action.arguments["command"] == "view"
 
 
-def _build_update(
-    action: Action, observation: Observation, state: str, index: int, call_id: str | None
-) -> dict[str, Any]:
+def _build_update(action: Action, observation: Observation, state: str, index: int) -> dict[str, Any]:
     called = Event(
         index=index, kind="action", tool=action.tool, text="", arguments=redact(dict(action.arguments))
     )
     observed = build_observation_event(index + 1, action.tool, observation)
     update: dict[str, Any] = {
-        "messages": [ToolMessage(observed.text, tool_call_id=call_id, name=action.tool)],
         "sandbox_state": state,
         "events": [called.model_dump(mode="json"), observed.model_dump(mode="json")],
     }
     return update | {"edits": [observation.edit]} if observation.edit is not None else update
+
+
+def _join_updates(updates: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+    """Return one update of the agent's state after several attempts or calls."""
+    joined: dict[str, Any] = {}
+    for _, update in sorted(updates.items()):
+        for name, value in update.items():
+            joined[name] = [*joined.get(name, []), *value] if isinstance(value, list) else value
+    return joined

@@ -6,18 +6,20 @@ import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from langchain_core.messages import BaseMessage
 
 from langgraph_takeover.handoff.interop.recordings import build_record, list_handoff_points
 from langgraph_takeover.handoff.readers import swarm
 from langgraph_takeover.handoff.readers.recorded_run import TraceError
-from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore, TaskBrief
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Trace
-from langgraph_takeover.sandbox.interface import Snapshot
+from langgraph_takeover.sandbox.interface import FileChange, Snapshot
 
 SwarmState = Mapping[str, Any] | Sequence[Any]
 """A swarm's state or its messages: objects, or any dump of them."""
@@ -55,28 +57,109 @@ def from_swarm(
     return tuple(made)
 
 
+class SandboxSource(Protocol):
+    """The sandbox in which the last agent of a conversation worked."""
+
+    @property
+    def state_id(self) -> str: ...
+
+    @property
+    def task(self) -> TaskBrief: ...
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """What the sandbox observed during the agent's turn."""
+
+    @property
+    def records(self) -> RecordStore: ...
+
+    def save(self, record: HandoffRecord, directory: Path) -> HandoffRecord:
+        """Save the snapshot in the record's directory, and return the record with it."""
+
+    def hold_lease(self) -> AbstractContextManager[None]: ...
+
+
 def build_latest_record(
-    state: SwarmState, *, thread_id: str = "", records: RecordStore | None = None, patch: str = ""
+    state: SwarmState,
+    *,
+    thread_id: str = "",
+    records: RecordStore | None = None,
+    patch: str = "",
+    sandbox: SandboxSource | None = None,
 ) -> HandoffRecord:
     """Return the record at the end of a conversation, named after its content; the same content gives the same record.
 
-    Known secrets are redacted. With a store it is saved there durably. `patch` is the files' difference from their
-    start, if known. Raises TraceError and RecordError.
+    Known secrets are redacted. With a store it is saved there durably; with a sandbox, in the store of its home unless
+    `records` is another. `patch` is the files' difference from their start, if known. Raises TraceError and RecordError.
     """
     name = re.sub(r"[^\w.+-]", "_", thread_id, flags=re.ASCII)[:60].lstrip(".") or "swarm"
     found = _parse_conversation(state, name, thread_id, records)
+    if sandbox is not None:
+        events = apply_observed_events(found.trace.events, sandbox.events)
+        found = found._replace(trace=found.trace.model_copy(update={"events": events}))
     clean = Trace.model_validate(redact(found.trace.model_dump(mode="json")))
     point = list_handoff_points(clean)[-1]
     by = found.last_agent or _find_last_agent(clean.events)
     record = _build_record(found._replace(trace=clean), point, by, thread_id)
     record = record.model_copy(update={"patch": redact(patch)})
-    record_id = f"{record.id}.{record.seal().digest[:16]}"
+    digest = record.seal().digest[:16]
+    if sandbox is not None:
+        task, records = sandbox.task, records or sandbox.records
+        known = {"base_directories": task.base_directories, "workspace": task.workspace}
+        base = record.task.base_commit or task.base_commit
+        record = record.model_copy(
+            update={"task": record.task.model_copy(update={**known, "base_commit": base})}
+        )
+        digest = f"{digest[:8]}{sandbox.state_id[-8:]}"
+    record_id = f"{record.id}.{digest}"
     if records is not None:
         with contextlib.suppress(RecordError):  # created now, or created again
             return records.load(record_id)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     record = record.model_copy(update={"id": record_id, "created_at": now}).seal()
+    if sandbox is not None and records is not None:
+        return records.create(
+            record_id, lambda directory: sandbox.save(record, directory), commit_guard=sandbox.hold_lease
+        )
     return record if records is None else records.create(record_id, lambda _: record)
+
+
+def apply_observed_events(events: Sequence[Event], observed: Sequence[Event]) -> tuple[Event, ...]:
+    """Return the events of a conversation with what a sandbox observed: the calls that ran, and their changes.
+
+    An observation belongs to the latest result with its text, or to the latest call with its arguments. The changes of
+    one that is not in the conversation, such as an attempt before a retry, are those of the next.
+    """
+    result, end = list(events), len(events)
+    later: tuple[FileChange, ...] = ()
+    last: int | None = None
+    for action, seen in reversed(list(zip(observed[::2], observed[1::2], strict=False))):
+        found = next(
+            (
+                n
+                for n in range(end - 1, 0, -1)
+                if result[n].kind == "observation"
+                and result[n].tool == seen.tool
+                and (result[n].text.endswith(seen.text) or result[n - 1].arguments == action.arguments)
+            ),
+            None,
+        )
+        if found is None and last is None:
+            later = (*seen.changes, *later)
+        elif found is None:
+            assert last is not None
+            result[last] = result[last].model_copy(update={"changes": (*seen.changes, *result[last].changes)})
+        else:
+            fields = seen.model_dump(exclude={"index", "text", "usage", "changes", "reads"})
+            result[found] = result[found].model_copy(
+                update={**fields, "changes": (*seen.changes, *later), "reads": seen.reads}
+            )
+            result[found - 1] = result[found - 1].model_copy(update={"arguments": action.arguments})
+            last = end = found
+            later = ()
+    if later:
+        result[-1] = result[-1].model_copy(update={"changes": later})
+    return tuple(result)
 
 
 def attach_record(

@@ -23,6 +23,7 @@ from langgraph_takeover.handoff.readers.openhands import v1 as openhands_v1
 from langgraph_takeover.handoff.readers.recorded_run import RecordedRun, TraceError, build_trace
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.trace.events import Trace
+from langgraph_takeover.sandbox.storage.removal import list_matches
 from langgraph_takeover.sandbox.storage.untrusted_json import check_values, parse_json
 
 __all__ = ["FORMATS", "TraceError", "describe_skipped_lines", "parse_trace", "read_traces"]
@@ -132,7 +133,7 @@ def _read_documents(path: Path) -> tuple[list[Any], int]:
 
 def _read_event_files(directory: Path) -> tuple[list[Any], int]:
     """Return the events of a directory as one document; a damaged file is what a damaged line is elsewhere."""
-    parts = [(path, _read_file(path)) for path in sorted(directory.glob("event-*.json"))]
+    parts = [(path, _read_file(path)) for path in list_matches(directory, "event-*.json")]
     whole = [_decode_json(raw, str(path)) for path, raw in parts if not _is_damaged(raw)]
     if parts and not whole:
         raise TraceError(f"{parts[0][0]}: not JSON: it has NUL bytes, or is not UTF-8")

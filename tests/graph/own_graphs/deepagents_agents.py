@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 from deepagents import create_deep_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware, ToolCallLimitMiddleware
+from langchain.agents.middleware.types import AgentMiddleware
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatResult
+from langgraph.types import Command
 
 from langgraph_takeover.deepagents import SandboxBackend, SandboxFilesystemMiddleware
 from langgraph_takeover.errors import EarlierCallError
@@ -130,6 +133,82 @@ def test_secrets_are_not_stored(bench: RunHarness) -> None:
         assert work.enter(end["sandbox_state"]).read_file("note").decode().strip() == key
     assert key not in "".join(results(end))
     assert "[redacted]" in results(end)[0]
+
+
+class _Guard(AgentMiddleware[Any, Any, Any]):
+    """Runs other commands than the first one of the reply; without commands it refuses."""
+
+    def __init__(self, *commands: str) -> None:
+        super().__init__()
+        self._commands = commands
+
+    def _replace(self, request: Any) -> list[Any]:
+        call = request.tool_call
+        return [request.override(tool_call={**call, "args": {"command": each}}) for each in self._commands]
+
+    def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+        if "one" not in str(request.tool_call["args"]):
+            return handler(request)
+        result: Any = ToolMessage("Refused.", tool_call_id=request.tool_call["id"])
+        for each in self._replace(request):
+            result = handler(each)
+        return result
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        if "one" not in str(request.tool_call["args"]):
+            return await handler(request)
+        result: Any = ToolMessage("Refused.", tool_call_id=request.tool_call["id"])
+        for each in self._replace(request):
+            result = await handler(each)
+        return result
+
+
+def _review(*decisions: str) -> tuple[Any, Any]:
+    answers = [{"type": each, "message": "No."} if each == "reject" else {"type": each} for each in decisions]
+    return HumanInTheLoopMiddleware(interrupt_on={"execute": True}), Command(resume={"decisions": answers})
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (lambda: (_Guard(), None), "two"),
+        (lambda: (_Guard("echo edited >> log"), None), "edited two"),
+        (lambda: (_Guard("echo tried >> log; exit 1", "echo fallback >> log"), None), "tried fallback two"),
+        (lambda: _review("reject", "approve"), "two"),
+        (lambda: _review("approve", "reject"), "one"),
+        (lambda: (ToolCallLimitMiddleware(tool_name="execute", run_limit=1), None), "one"),
+    ],
+)
+def test_what_runs_is_what_was_approved(
+    bench: RunHarness, is_async: bool, place: str, other: Any, expected: str
+) -> None:
+    middleware, resume = other()
+    with hold(bench) as work:
+        backend = SandboxBackend(work)
+        ours = SandboxFilesystemMiddleware(backend)
+        agent = create_deep_agent(
+            scripted_model(execute("echo one >> log", "echo two >> log"), "Done."),
+            backend=backend,
+            middleware=[middleware, ours] if place == "before" else [ours, middleware],
+            checkpointer=work.saver,
+        )
+        end = invoke(agent, ask(), is_async=is_async)
+        if resume is not None:
+            end = invoke(agent, resume, is_async=is_async)
+        assert work.enter(end["sandbox_state"]).read_file("log").decode().split() == expected.split()
+
+
+def test_a_fork_with_an_edited_call_runs_the_edited_call(bench: RunHarness) -> None:
+    with hold(bench) as work:
+        agent = build(work, scripted_model(execute("echo WRONG >> log", text="1"), "Done."))
+        agent.invoke(ask(), CONFIG)
+        before = next(each for each in agent.get_state_history(CONFIG) if each.next == ("tools",))
+        edited = execute("echo RIGHT >> log; cat log", text="1")
+        edited = edited.model_copy(update={"id": before.values["messages"][-1].id})
+        fork = agent.update_state(before.config, {"messages": [edited]}, as_node="model")
+        assert results(agent.invoke(None, fork))[0].startswith("RIGHT\n")
 
 
 class _TaskModel(Scripted):
