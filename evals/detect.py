@@ -165,6 +165,7 @@ def build_report(name: str, trace: Trace) -> dict[str, Any]:
         "events": len(trace.events),
         "points": points,
         "validations": validations,
+        **({"skipped_lines": trace.skipped_lines} if trace.skipped_lines else {}),
     }
 
 

@@ -93,7 +93,7 @@ def select_trace_files(
 
 def read_traces(files: Sequence[Path], trace_format: str) -> Iterator[tuple[str, Trace]]:
     """Read every readable trace with its name; others print one line on stderr. Raises UnknownTraceError."""
-    from langgraph_takeover.handoff.readers import FORMATS, TraceError, read_traces
+    from langgraph_takeover.handoff.readers import FORMATS, TraceError, describe_skipped_lines, read_traces
 
     if trace_format != "auto" and trace_format not in FORMATS:
         raise UnknownTraceError(f"--format: unknown format {trace_format!r} (use auto, {', '.join(FORMATS)})")
@@ -109,6 +109,8 @@ def read_traces(files: Sequence[Path], trace_format: str) -> Iterator[tuple[str,
                         _print_error(str(trace))
                     printed.add(str(trace))
                 else:
+                    if skipped := describe_skipped_lines(trace):
+                        print(f"warning: {make_printable(str(path))}: {skipped}", file=sys.stderr)
                     several = number > 0 or path.suffix == ".jsonl"
                     yield f"{path}#{number}" if several else str(path), trace
         except TraceError as error:

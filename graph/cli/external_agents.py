@@ -128,6 +128,8 @@ def _print_capture(done: Capture, home: Path) -> None:
         print_safely(
             f"The snapshot holds files that usually contain secrets: {_list_files(done.secret_files)}. Keep it private."
         )
+    if done.skipped_lines:
+        print_safely(f"The session's file is damaged: {done.skipped_lines}.")
     if done.patch_error:
         print_safely(f"The record has no patch: {done.patch_error}. The snapshot is complete.")
     other = "claude-code" if record.external.agent == "codex" else "codex"

@@ -128,7 +128,7 @@ def list_handoffs(
         raise UsageError(
             f"--state: unknown state {wrong[0]!r:.40} (use {', '.join(get_args(handoffs.HandoffState))})"
         )
-    with open_existing_home(home, database) as found:
+    with open_existing_home(home, database, empty_without_ledger=as_json) as found:
         every = handoffs.list_handoffs(found.ledger, state or ())  # type: ignore[arg-type]
     if as_json:
         print(json.dumps([each.model_dump(mode="json") for each in every], indent=1))
@@ -240,7 +240,7 @@ def show_status(
     home: HomeOption = _DEFAULT_HOME, database: DatabaseOption = None, as_json: JsonOption = False
 ) -> None:
     """List the threads of a home with their status."""
-    with open_existing_home(home, database) as found:
+    with open_existing_home(home, database, empty_without_ledger=as_json) as found:
         statuses = {thread: found.status(thread) for thread in found.threads()}
     if as_json:
         print(json.dumps(statuses, indent=1))
@@ -270,7 +270,7 @@ def repair_home(
     """Repair what crashes left where that is safe, and report the rest."""
     from langgraph_takeover.graph.delivery.recovery import repair as repaired
 
-    with open_existing_home(home, database) as found:
+    with open_existing_home(home, database, empty_without_ledger=as_json) as found:
         findings = repaired(found)
     if as_json:
         print(json.dumps([each._asdict() for each in findings], indent=1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,12 +83,22 @@ def report_user_errors() -> Iterator[None]:
 
 
 @contextmanager
-def open_existing_home(home: Path, database: str | None) -> Iterator[Home]:
+def open_existing_home(
+    home: Path, database: str | None, *, empty_without_ledger: bool = False
+) -> Iterator[Home]:
+    """Open a home; one that has no ledger yet counts as empty, and stays as it is, if the caller only lists what it has."""
     from langgraph_takeover.graph.home import open_home
 
     if not home.is_dir():
         raise UsageError(f"--home: directory not found: {home} (pass the home of the runs)")
     if database is None and not (home / _DATABASE_FILE).is_file():
+        if empty_without_ledger:
+            with (
+                tempfile.TemporaryDirectory(prefix="takeover-empty-") as empty,
+                open_home(Path(empty)) as found,
+            ):
+                yield found
+            return
         raise UsageError(f"--home: {home}: no {_DATABASE_FILE} in it (pass the home, or its --database)")
     with open_home(home, database) as found:
         yield found

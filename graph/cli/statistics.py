@@ -54,7 +54,7 @@ def show_statistics(
     """Show success rate, time to acceptance, retries and refusals: of all handoffs, by agent and by view."""
     from langgraph_takeover.handoff.ledger.statistics import compute_statistics
 
-    with open_existing_home(home, database) as found:
+    with open_existing_home(home, database, empty_without_ledger=as_json) as found:
         computed = compute_statistics(found.ledger)
     if as_json:
         print(computed.model_dump_json(indent=1))

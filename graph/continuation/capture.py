@@ -29,6 +29,7 @@ from langgraph_takeover.handoff.interop.sessions import (
     move_session,
     read_session,
 )
+from langgraph_takeover.handoff.readers import describe_skipped_lines
 from langgraph_takeover.handoff.readers.external.session_files import (
     AGENTS,
     LATEST,
@@ -86,6 +87,8 @@ class Capture(Frozen):
     """Files of the snapshot that usually hold secrets. A snapshot has every file as it is."""
     patch_error: str = ""
     """The reason why the record has no patch."""
+    skipped_lines: str = ""
+    """Says how many lines of the session's file are damaged, and so not in the record."""
 
 
 def capture_session(
@@ -234,6 +237,7 @@ class _CaptureBuilder:
                 and not path.startswith(".git/")
             ),
             patch_error=self._patch_error,
+            skipped_lines=describe_skipped_lines(self._trace),
         )
 
     def _describe_session(self, trace: Trace) -> ExternalSession:

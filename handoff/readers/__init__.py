@@ -26,7 +26,7 @@ from langgraph_takeover.handoff.trace.events import Trace
 from langgraph_takeover.sandbox.storage.removal import list_matches
 from langgraph_takeover.sandbox.storage.untrusted_json import check_values, parse_json
 
-__all__ = ["FORMATS", "TraceError", "parse_trace", "read_traces"]
+__all__ = ["FORMATS", "TraceError", "describe_skipped_lines", "parse_trace", "read_traces"]
 
 
 class _Format(NamedTuple):
@@ -60,13 +60,16 @@ FORMATS = tuple(name for entry in _FORMAT_TABLE for name in entry.names)
 def read_traces(path: Path, format_name: str = "auto") -> Iterator[Trace | TraceError]:
     """Yield the traces of a file, or of a directory of numbered event files.
 
-    A file of several runs yields a `TraceError` for each unreadable run, so that the position of a run is its number. An
-    ATIF document with embedded subagents is a file of several runs. Raises TraceError if the file contains no trace at
-    all, or only lines of an unknown format.
+    Of a file with one event per line, damaged lines (with NUL bytes, or not UTF-8) and an incomplete last one are left out
+    and counted in `skipped_lines`: a power cut leaves them. A file of several runs yields a `TraceError` for each
+    unreadable run, so that the position of a run is its number. An ATIF document with embedded subagents is a file of
+    several runs. Raises TraceError if the file contains no trace at all, or only lines of an unknown format.
     """
-    rows = [part for row in _read_documents(path) for part in atif.split_document(row)]
+    documents, skipped = _read_documents(path)
+    rows = [part for row in documents for part in atif.split_document(row)]
     if len(rows) == 1:
-        yield _parse_document(rows[0], path, _trace_name(path), format_name)
+        trace = _parse_document(rows[0], path, _trace_name(path), format_name)
+        yield trace.model_copy(update={"skipped_lines": skipped}) if skipped else trace
         return
     if not any(isinstance(row, TraceError) or _find_format(row) for row in rows):
         raise TraceError(_describe_unknown_format(path))
@@ -81,19 +84,24 @@ def read_traces(path: Path, format_name: str = "auto") -> Iterator[Trace | Trace
             yield error
 
 
-def _read_documents(path: Path) -> Iterator[Any]:
-    """Yield the documents of a file: one document, or one per line if every line is a run."""
+def describe_skipped_lines(trace: Trace) -> str:
+    """Say how many lines of a recording were left out; empty if none was."""
+    count = trace.skipped_lines
+    return f"{count} damaged or incomplete line{'' if count == 1 else 's'} skipped" if count else ""
+
+
+def _read_documents(path: Path) -> tuple[list[Any], int]:
+    """Return the documents of a file, and how many lines were left out: one document, or one per line if every line is a run."""
     if path.is_dir():
-        parts = list_matches(path, "event-*.json")
-        yield [_decode_json(_read_file(part), str(part)) for part in parts]
-        return
+        return _read_event_files(path)
     raw = _read_file(path)
     if path.suffix != ".jsonl":
         try:
-            yield _decode_json(raw, str(path))
-            return
+            return [_decode_json(raw, str(path))], 0
         except TraceError:
-            first = raw.lstrip().partition(b"\n")[0].strip()
+            first = next(
+                (line for line in raw.splitlines() if line.strip() and not _is_damaged(line)), b""
+            ).strip()
             if not (first.startswith(b"{") and first.endswith(b"}")):
                 raise
     try:
@@ -106,6 +114,8 @@ def _read_documents(path: Path) -> Iterator[Any]:
     rows: list[Any] = []
     for number, line in lines:
         try:
+            if b"\0" in line:  # which the detection of UTF-16 would take for text
+                raise TraceError(f"{path}: line {number}: not JSON: it has NUL bytes")
             rows.append(_decode_json(line, f"{path}: line {number}"))
         except TraceError as error:
             rows.append(error)
@@ -113,13 +123,32 @@ def _read_documents(path: Path) -> Iterator[Any]:
     if not readable:
         raise rows[0]
     if not _is_one_run(readable):
-        yield from rows
-        return
+        return rows, 0
     # An incomplete last line is tolerated, because the run may have been killed while writing it.
-    first_error = next((row for row in rows[:-1] if isinstance(row, TraceError)), None)
-    if first_error is not None:
-        raise first_error
-    yield readable
+    for (_, line), row in zip(lines[:-1], rows[:-1], strict=True):
+        if isinstance(row, TraceError) and not _is_damaged(line):
+            raise row
+    return [readable], len(rows) - len(readable)
+
+
+def _read_event_files(directory: Path) -> tuple[list[Any], int]:
+    """Return the events of a directory as one document; a damaged file is what a damaged line is elsewhere."""
+    parts = [(path, _read_file(path)) for path in list_matches(directory, "event-*.json")]
+    whole = [_decode_json(raw, str(path)) for path, raw in parts if not _is_damaged(raw)]
+    if parts and not whole:
+        raise TraceError(f"{parts[0][0]}: not JSON: it has NUL bytes, or is not UTF-8")
+    return [whole], len(parts) - len(whole)
+
+
+def _is_damaged(raw: bytes) -> bool:
+    """Whether text has NUL bytes or is not UTF-8: a file system filled it, and no program wrote it."""
+    if b"\0" in raw:
+        return True
+    try:
+        raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return True
+    return False
 
 
 def _read_file(path: Path) -> bytes:

@@ -138,6 +138,8 @@ class Trace(Frozen):
     running: tuple[str, ...] = ()
     """Commands that still ran in the background at the end, as far as the recording shows."""
     continues: Continuation | None = None
+    skipped_lines: int = 0
+    """Lines of the recording that were left out: damaged ones, and an incomplete last one."""
 
 
 def action_indices(events: Iterable[Event]) -> dict[int, int]:

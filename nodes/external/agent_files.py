@@ -98,10 +98,10 @@ def _has_result(sandbox: Sandbox, home: str, pattern: str, call_id: str) -> bool
     if not _SAFE_ID.fullmatch(call_id):
         return True
     tail = f'{_IS_FILE} && tail -c {_MAX_SESSION_BYTES} -- "$file"'
-    # Twice: the call has the same id as its result.
+    # Twice: the call has the same id as its result. As text: NUL bytes would make the file a binary one.
     script = (
         f"for file in {shlex.quote(home)}/{pattern}; do {tail}; done | "
-        f"grep -oF -- {shlex.quote(call_id)} | head -n 2 | wc -l"
+        f"grep -aoF -- {shlex.quote(call_id)} | head -n 2 | wc -l"
     )
     return _inspect(sandbox, script).strip() == "2"
 

@@ -139,6 +139,18 @@ def test_an_unknown_format_is_reported_once(tmp_path: Path) -> None:
     ]
 
 
+def test_damaged_lines_of_a_session_are_counted(tmp_path: Path) -> None:
+    session = ROOT / "tests" / "handoff" / "readers" / "sessions" / "codex.jsonl"
+    path = tmp_path / "codex.jsonl"
+    path.write_bytes(session.read_bytes() + b"\xff\xfe\n" + b"\0" * 4096)
+    done, whole = run("detect", path, "--json"), run("detect", session, "--json")
+    assert done.stderr == f"warning: {path}: 2 damaged or incomplete lines skipped\n"
+    report = json.loads(done.stdout)
+    assert report.pop("skipped_lines") == 2
+    assert report | {"trace": ""} == json.loads(whole.stdout) | {"trace": ""}
+    assert whole.stderr == ""
+
+
 def test_a_full_disk_is_one_line(folder: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

@@ -182,6 +182,19 @@ def test_usage_errors_are_one_line(bench: RunHarness, argv: list[str], expected:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("command", "empty"), [("list", []), ("status", {}), ("repair", []), ("stats", {"handoffs": 0})]
+)
+def test_a_home_without_a_ledger_is_empty(tmp_path: Path, command: str, empty: Any) -> None:
+    """Such as one that has captured records only. It gets no ledger by being asked."""
+    (tmp_path / "records").mkdir()
+    done = handoff(command, "--json", "--home", str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert found == empty or empty.items() <= found.items()
+    assert [path.name for path in tmp_path.iterdir()] == ["records"]
+
+
 def test_startup_repairs_dead_handoffs_and_reports_the_rest(bench: RunHarness) -> None:
     found = offer_handoff(bench, "tester")
     with bench.home.ledger.write_transaction() as connection:

@@ -179,6 +179,17 @@ def test_an_agent_that_cannot_be_captured(workplace: Workplace) -> None:
         workplace.capture("nobody")
 
 
+def test_a_session_with_damaged_lines(workplace: Workplace) -> None:
+    """A power cut leaves blocks of NUL bytes; the rest of the session is captured."""
+    (path,) = workplace.user_home.rglob("rollout-*.jsonl")
+    whole = workplace.capture().record
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:4], b"\0" * 4096, b"\n", b"\xff\n", *lines[4:]]))
+    done = workplace.capture()
+    assert done.skipped_lines == "2 damaged or incomplete lines skipped"
+    assert [event.text for event in done.record.trace] == [event.text for event in whole.trace]
+
+
 def test_a_session_without_actions(workplace: Workplace) -> None:
     write_claude_session(workplace.user_home, str(workplace.repository), [])
     with pytest.raises(TraceError, match="no action yet"):

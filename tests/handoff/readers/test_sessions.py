@@ -375,3 +375,57 @@ def test_damaged_sessions_never_crash_the_readers(name: str, seed: int) -> None:
         assert "\n" not in str(error)  # noqa: PT017
     else:
         annotate_steps(trace)
+
+
+DAMAGES = {
+    "NUL bytes": lambda line: b"\0" * len(line),
+    "NUL bytes in its middle": lambda line: line[:20] + b"\0" * 40 + line[60:],
+    "NUL bytes before it": lambda line: b"\0" * 512 + line,
+    "not UTF-8": lambda line: line[:20] + b"\xff\xfe" + line[20:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["codex", "codex-compacted", "claude-code", "qwen-code", "openhands", "own"])
+def test_a_damaged_line_is_skipped_and_counted(name: str, damage: str, tmp_path: Path) -> None:
+    """Whichever line it is, the session is that without the line."""
+    if name == "openhands":
+        action = {"kind": "ActionEvent", "tool_name": "terminal", "action": {"command": "ls"}}
+        lines = [json.dumps(action | {"id": str(number)}).encode() for number in range(4)]
+    elif name == "own":
+        lines = [event.model_dump_json().encode() for event in load("codex.jsonl").events[:1]] * 4
+    else:
+        lines = (SESSIONS / f"{name}.jsonl").read_bytes().splitlines()
+    path = tmp_path / "session.jsonl"
+    for number in range(0, len(lines), max(1, len(lines) // 8)):
+        path.write_bytes(b"\n".join([*lines[:number], *lines[number + 1 :]]))
+        (whole,) = read_traces(path)
+        path.write_bytes(b"\n".join([*lines[:number], DAMAGES[damage](lines[number]), *lines[number + 1 :]]))
+        (trace,) = read_traces(path)
+        assert isinstance(trace, Trace)
+        assert isinstance(whole, Trace)
+        assert (trace.skipped_lines, whole.skipped_lines) == (1, 0)
+        assert trace.model_copy(update={"skipped_lines": 0}) == whole
+
+
+def test_damaged_lines_of_other_files(tmp_path: Path) -> None:
+    lines = (SESSIONS / "codex.jsonl").read_bytes().splitlines()
+    # A block of the file system without a line's end, and an incomplete last line.
+    path = tmp_path / "session.txt"
+    path.write_bytes(b"\0" * 4096 + b"\n" + b"\n".join([*lines[:9], b"\0" * 4096, *lines[9:], lines[0][:50]]))
+    (trace,) = read_traces(path)
+    assert isinstance(trace, Trace)
+    assert trace.skipped_lines == 3
+    assert trace.events == load("codex.jsonl").events
+    # OpenHands keeps each event in a file.
+    action = {"kind": "ActionEvent", "tool_name": "terminal", "action": {"command": "ls"}}
+    for number in range(3):
+        content = json.dumps(action | {"id": str(number)}).encode()
+        damaged = b"\0" * len(content)
+        (tmp_path / f"event-0000{number}-x.json").write_bytes(damaged if number == 1 else content)
+    (trace,) = read_traces(tmp_path)
+    assert isinstance(trace, Trace)
+    assert (len(trace.events), trace.skipped_lines) == (2, 1)
+    path.write_bytes(b"\0" * 4096)
+    with pytest.raises(TraceError, match="not JSON"):
+        list(read_traces(path))
