@@ -68,9 +68,12 @@ class ResultsPage(BaseModel, frozen=True, extra="forbid"):
         share = sum(part.stolen * part.seconds for part in self.parts) / seconds
         return f"CPU steal was {_format_percent(share)}"
 
+    def list_missed_goals(self) -> list[Figure]:
+        return [figure for part in self.parts for figure in part.figures if figure.is_met is False]
+
     def describe_goals(self) -> str:
         measured = [figure for part in self.parts for figure in part.figures if figure.is_met is not None]
-        missed = [figure.name for figure in measured if not figure.is_met]
+        missed = [figure.name for figure in self.list_missed_goals()]
         text = f"{len(measured) - len(missed)} of {len(measured)} measured goals are met"
         return f"{text}; not met: {', '.join(missed)}" if missed else text
 

@@ -1,8 +1,9 @@
 """Cost of a step of the runtime, compared with other agent loops, and its growth with the number of steps.
 
 A step is one answer of an instant model and one command, both on disk before the next step. Every figure is a median
-over rounds in which the loops alternate; so are the ratios. The long run is made three times. All loops run on one core
-unless --all-cores is given: on several cores, the time of a step varies more between minutes than between loops.
+over rounds in which the loops alternate; so are the ratios. The long run is made three times, the longest once. All loops
+run on one core unless --all-cores is given: on several cores, the time of a step varies more between minutes than between
+loops. Growth is measured in processor time of this process, which other programs on the host hardly change.
 
 The model is called without LangChain's handling of the conversation, which takes about 1.6 µs per message. One figure
 includes it.
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -27,6 +29,7 @@ import typer
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
+from pydantic import Field
 
 from benchmarks.agent_loops import PeerUnavailableError, build_command, time_mini_swe_agent, time_react_loop
 from benchmarks.figures import Figure, Goal, format_count, print_figures, print_progress, run_command
@@ -36,6 +39,8 @@ from langgraph_takeover.sandbox.interface import SandboxSpec
 
 _COMPARED_STEPS, _OBSERVATION_BYTES = 100, 2048
 _LONG_ROUNDS = 3
+_LONG_LIMIT, _LONGEST_LIMIT = 1.1, 1.25
+"""Goals: the cost of a step late in the long and the longest run, compared with one of the first."""
 _EPILOG = """Examples:
 
 python benchmarks/runtime.py
@@ -54,6 +59,7 @@ class InstantModel(BaseChatModel):
     command: str
     steps: int
     call_times: list[float]
+    processor_times: list[float] = Field(default_factory=list)
 
     @property
     def _llm_type(self) -> str:
@@ -61,6 +67,7 @@ class InstantModel(BaseChatModel):
 
     def _generate(self, messages: list[Any], *_: Any, **__: Any) -> ChatResult:
         self.call_times.append(time.perf_counter())
+        self.processor_times.append(time.process_time())
         done = len(self.call_times) > self.steps
         text = "<finish>Done.</finish>" if done else f"```bash\n{self.command}\n```"
         usage: Any = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
@@ -80,6 +87,8 @@ class RunTiming(NamedTuple):
 
     steps: list[float]
     """Seconds of each step except the first."""
+    processor: list[float]
+    """The same in processor time of this process, without commands."""
     trace_bytes: int
     """Size of the texts of all events."""
     database_bytes: int
@@ -110,10 +119,12 @@ def time_runtime(
             assert run.resume().steps == done.steps == steps + 1
         resume_s = time.perf_counter() - start
     trace_bytes = sum(len(event.text.encode()) for event in done.events)
-    intervals = [
-        later - earlier for earlier, later in zip(model.call_times[1:], model.call_times[2:], strict=False)
-    ]
-    return RunTiming(intervals, trace_bytes, _measure_database_bytes(work, database) - bytes_before, resume_s)
+    steps_s, processor_s = (
+        [later - earlier for earlier, later in pairwise(times[1:])]
+        for times in (model.call_times, model.processor_times)
+    )
+    database_bytes = _measure_database_bytes(work, database) - bytes_before
+    return RunTiming(steps_s, processor_s, trace_bytes, database_bytes, resume_s)
 
 
 def _measure_database_bytes(work: Path, database: str | None) -> int:
@@ -129,7 +140,7 @@ def _measure_database_bytes(work: Path, database: str | None) -> int:
 
 
 def _measure(
-    steps: int, long_steps: int, rounds: int, peer_python: str, database: str | None
+    steps: int, long_steps: int, longest_steps: int, rounds: int, peer_python: str, database: str | None
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Measure seconds by name and the sizes of the long run; also return the reasons for missing peers."""
 
@@ -162,17 +173,22 @@ def _measure(
         if len(samples[peer]) == rounds:
             pairs = zip(samples["runtime"], samples[peer], strict=True)
             medians[f"step_over_{peer}"] = statistics.median(own / other for own, other in pairs)
-    long: list[RunTiming] = []
-    for number in range(min(rounds, _LONG_ROUNDS)):
-        print_progress(f"{long_steps:,} steps, {number + 1} of {min(rounds, _LONG_ROUNDS)}")
+    long_runs = [long_steps] * min(rounds, _LONG_ROUNDS) + [longest_steps]
+    timings: dict[int, list[RunTiming]] = {}
+    for number, length in enumerate(long_runs, 1):
+        print_progress(f"long run {number} of {len(long_runs)}: {length:,} steps")
         with tempfile.TemporaryDirectory(prefix="benchmark-", dir="/var/tmp") as work:
             gc.collect()
-            long.append(
-                time_runtime(long_steps, Path(work), build_command(_OBSERVATION_BYTES), database=database)
+            command = build_command(_OBSERVATION_BYTES)
+            timings.setdefault(length, []).append(
+                time_runtime(length, Path(work), command, database=database)
             )
+    long, longest = timings[long_steps], timings[longest_steps]
     medians |= {
-        "early": statistics.median(statistics.median(each.steps[:_COMPARED_STEPS]) for each in long),
-        "late": statistics.median(statistics.median(each.steps[-_COMPARED_STEPS:]) for each in long),
+        "early": _measure_steps(long, slice(_COMPARED_STEPS)),
+        "late": _measure_steps(long, slice(-_COMPARED_STEPS, None)),
+        "earliest": _measure_steps(longest, slice(_COMPARED_STEPS)),
+        "latest": _measure_steps(longest, slice(-_COMPARED_STEPS, None)),
         "trace": statistics.median(each.trace_bytes for each in long),
         "database": statistics.median(each.database_bytes for each in long),
         "resume": statistics.median(each.resume_s for each in long),
@@ -180,7 +196,14 @@ def _measure(
     return medians, reasons
 
 
-def _build_figures(medians: dict[str, float], reasons: dict[str, str], long_steps: int) -> Iterator[Figure]:
+def _measure_steps(timings: list[RunTiming], steps: slice) -> float:
+    """Return the median processor time of some steps of a run, in seconds; the median over the runs."""
+    return statistics.median(statistics.median(each.processor[steps]) for each in timings)
+
+
+def _build_figures(
+    medians: dict[str, float], reasons: dict[str, str], long_steps: int, longest_steps: int
+) -> Iterator[Figure]:
     ms = {name: seconds * 1e3 for name, seconds in medians.items()}
     for peer, title, goal in (
         ("mini", "mini-swe-agent, saving each step", Goal(0.7, "ratio")),
@@ -191,15 +214,19 @@ def _build_figures(medians: dict[str, float], reasons: dict[str, str], long_step
     yield Figure("step, with LangChain's handling of messages", "ms", ms["runtime_with_langchain"])
     yield Figure("step with a file change, followed by a snapshot", "ms", ms["runtime_with_effect"])
     yield Figure(f"reopening a run of {long_steps:,} steps", "ms", ms["resume"])
-    yield Figure(
-        f"step with 2 KB of output: the last {_COMPARED_STEPS} of {long_steps:,}",
-        "ms",
-        ms["late"],
-        ms["early"],
-        f"the first {_COMPARED_STEPS}",
-        Goal(1.25, "ratio"),
-        growth=True,
-    )
+    for late, early, length, limit in (
+        ("late", "early", long_steps, _LONG_LIMIT),
+        ("latest", "earliest", longest_steps, _LONGEST_LIMIT),
+    ):
+        yield Figure(
+            f"processor time of a step with 2 KB of output: the last {_COMPARED_STEPS} of {length:,}",
+            "ms",
+            ms[late],
+            ms[early],
+            f"the first {_COMPARED_STEPS}",
+            Goal(limit, "ratio"),
+            growth=True,
+        )
     yield Figure(
         f"database after {long_steps:,} steps",
         "MB",
@@ -216,6 +243,9 @@ def main(
     long_steps: Annotated[
         int, typer.Option(min=2 * _COMPARED_STEPS, help="Steps of the long run, for growth.")
     ] = 2000,
+    longest_steps: Annotated[
+        int, typer.Option(min=2 * _COMPARED_STEPS, help="Steps of the longest run, which is made once.")
+    ] = 10_000,
     rounds: Annotated[int, typer.Option(min=1, help="Number of rounds; figures are medians.")] = 5,
     peer_python: Annotated[
         str,
@@ -234,9 +264,9 @@ def main(
     if not all_cores:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     cores = len(os.sched_getaffinity(0))
-    medians, reasons = _measure(steps, long_steps, rounds, peer_python, database)
+    medians, reasons = _measure(steps, long_steps, longest_steps, rounds, peer_python, database)
     title = f"medians of {format_count(rounds, 'round')}; runs of {steps} steps, `true`, on {format_count(cores, 'core')}"
-    print_figures(title, _build_figures(medians, reasons, long_steps), as_json=as_json)
+    print_figures(title, _build_figures(medians, reasons, long_steps, longest_steps), as_json=as_json)
 
 
 if __name__ == "__main__":

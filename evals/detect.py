@@ -44,7 +44,13 @@ Examples:
 _WIDE_CONSOLE, _FIXED_WIDTH, _NARROW_FIXED_WIDTH = 120, 92, 64
 _MIN_COMMAND_WIDTH, _MAX_KIND_WIDTH = 8, 26
 _SHARED_TRAJECTORIES = Path("../shared/trajectories")
-_STYLES = {"failed": "red", "passed": "green", "environment_error": "yellow", "unknown": "dim"}
+_STYLES = {
+    "failed": "red",
+    "passed": "green",
+    "environment_error": "yellow",
+    "unknown": "dim",
+    "no verdict": "dim",
+}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -137,6 +143,7 @@ def build_report(name: str, trace: Trace) -> dict[str, Any]:
             "command": _format_command(step),
             "paths": list(step.edited_files) if point.kind != "first_validation" else [],
             "outcome": step.validation.outcome if step.validation is not None else None,
+            "verdict": step.validation.verdict if step.validation is not None else None,
             "why": explain_point(step, point, rows[:number]),
         }
         for number, step in enumerate(rows)
@@ -179,7 +186,8 @@ def _print_timeline(console: Console, name: str, trace: Trace) -> None:
     width = max(console.width - (_NARROW_FIXED_WIDTH if narrow else _FIXED_WIDTH), _MIN_COMMAND_WIDTH)
     reasons = []
     for number, step in enumerate(rows):
-        outcome = step.validation.outcome if step.validation is not None else ""
+        run = step.validation
+        outcome = "" if run is None else "no verdict" if run.verdict == "exit_code_only" else run.outcome
         did = make_printable(" ".join(_format_command(step).split()))
         cells = (
             "" if step.action_index is None else str(step.action_index),

@@ -100,9 +100,10 @@ def command(
         "allow_unisolated": allow_unisolated,
     }
     explicit = {name for name in options if is_explicit(context, name)}
+    again = " --allow-unisolated" if allow_unisolated else ""
     code = run_command(
         where,
-        f"{program_name('takeover-poison', 'evals.poison')} {run_directory} --resume --out {where}",
+        f"{program_name('takeover-poison', 'evals.poison')} {run_directory} --resume --out {where}{again}",
         lambda: prepare_poison_run(run_directory, options, explicit, out, where, resume=resume),
         lambda prepared: run(make_console(), *prepared, where, workers=workers),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
 import shlex
@@ -81,7 +82,8 @@ def command(
     from langgraph_takeover.sandbox.cli.program import program_name
 
     program = program_name("takeover", "evals.takeover")
-    resume_command = f"{program} --resume --out {where}{_format_executor_options(executor, **cluster)}"
+    again = " --allow-unisolated" if options["allow_unisolated"] else ""
+    resume_command = f"{program} --resume --out {where}{again}{_format_executor_options(executor, **cluster)}"
     code = run_command(where, resume_command, prepare, begin)
     raise typer.Exit(code)
 
@@ -177,11 +179,24 @@ def print_plan(
     ):
         work = RunJobs(config, out, {task.id: task for task in tasks}, get_journals(database, config.run_id))
         plan_table.print_plan(console, config, tasks, plan.make_plan(work), out, workers)
+    if (out / CONFIG_FILE).exists():
+        _print_stale_resources(config, out)
     try:
         checks.check_run(config, tasks, out)
     except preparation.usage_errors() as error:
         print(f"The run cannot start yet: {error}")
     return DONE
+
+
+def _print_stale_resources(config: RunConfig, out: Path) -> None:
+    """Print what a killed run left behind, which `--resume` removes."""
+    from langgraph_takeover.evals.run.execution.directory import list_stale_resources
+    from langgraph_takeover.evals.run.paths import RunPaths
+    from langgraph_takeover.sandbox.interface import SandboxUnavailableError
+
+    with RunPaths(out).home() as home, contextlib.suppress(SandboxUnavailableError):
+        for name in list_stale_resources(config, home):
+            print(f"--resume removes: {name}")
 
 
 def _choose_executor(

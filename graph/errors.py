@@ -17,6 +17,10 @@ class ThreadExistsError(TakeoverError, ValueError):
     """The thread already holds a run, of this task or of another."""
 
 
+class ForeignThreadError(TakeoverError, ValueError):
+    """The thread belongs to a graph of another kind than the call works on."""
+
+
 class WaitingError(TakeoverError, ValueError):
     """The thread waits for a person, and the call would lose the question."""
 

@@ -12,7 +12,10 @@ from typing import Literal, ParamSpec, TypeVar, cast, get_args
 from langgraph_takeover.graph.checkpoints.inspection import (
     CheckpointInfo,
     describe_checkpoint,
+    has_next_step,
+    is_own_graph,
     is_waiting,
+    require_graph,
     thread_config,
 )
 from langgraph_takeover.graph.checkpoints.savers import Saver, open_saver
@@ -38,12 +41,18 @@ from langgraph_takeover.nodes.session.snapshots import (
 )
 from langgraph_takeover.nodes.session.workers import Workers, default_workers
 from langgraph_takeover.sandbox import remove_stale_resources
+from langgraph_takeover.sandbox.failures import clean_up
 from langgraph_takeover.sandbox.interface import (
     BackendName,
     SandboxSpec,
     SandboxUnavailableError,
 )
-from langgraph_takeover.sandbox.storage.removal import remove_tree, set_aside
+from langgraph_takeover.sandbox.storage.removal import (
+    REMOVED_PREFIX,
+    list_directory,
+    remove_tree,
+    set_aside,
+)
 
 DATABASE_FILE = "takeover.sqlite"
 ParametersT = ParamSpec("ParametersT")
@@ -100,19 +109,53 @@ class Home:
             snapshot_every=snapshot_every,
             workers=self.workers,
         )
-        try:
-            with contextlib.suppress(
-                SandboxUnavailableError
-            ):  # a caller that needs a sandbox gets the error later
+        with clean_up(session.close):
+            # A caller that needs a sandbox gets the error later.
+            with contextlib.suppress(SandboxUnavailableError):
                 _stop_stale_sandbox(lease.previous_place)
             with (
                 open_saver(self.ledger, lease, self.workers) as saver,
                 session.explain_fencing(),
                 session.stop.explain(),
             ):
+                saver.deletion = lambda: self._surround_deletion(session)
                 yield session, saver
-        finally:
-            session.close()
+
+    @contextmanager
+    def _surround_deletion(self, session: Session) -> Iterator[None]:
+        with session.forget_everything():
+            yield
+        self.finish_deletions()
+
+    def delete_thread(self, thread: str, *, records: bool = False) -> None:
+        """Delete a thread: its checkpoints, its journal, its snapshots, and with `records` the records made on it.
+
+        Its name is free afterwards. The handoffs of its records stay in the ledger. Raises ThreadNotFoundError,
+        ThreadNameError, and ThreadHeldError while a process works on it.
+
+        Example:
+            >>> home.delete_thread("fix-1")
+            >>> home.status("fix-1")
+            'empty'
+        """
+        self.require_thread(thread)
+        lease = acquire(self.ledger, thread)
+        with clean_up(lease.release), open_saver(self.ledger, lease, self.workers) as saver:
+            if records:
+                self.ledger.begin_deletion(thread)
+            saver.delete_thread(thread)
+        self.finish_deletions()
+
+    def finish_deletions(self) -> None:
+        """Remove what deleted threads left in files, if a process died before it had removed them."""
+        if deleted := self.ledger.list_deletions():
+            self.remove_unused_snapshots()
+            for thread in (thread for thread, with_records in deleted.items() if with_records):
+                if (
+                    self.saver.get_tuple(thread_config(thread)) is None
+                ):  # otherwise it died before the deletion
+                    self.records.remove_thread(thread)
+            self.ledger.end_deletions(deleted)
 
     async def acall(
         self,
@@ -167,7 +210,12 @@ class Home:
         return leases.list_threads(self.ledger)
 
     def request_handoff(self, thread: str, reason: str = "") -> None:
-        """Ask the run on a thread to hand over after its current or next step. Raises ThreadNotFoundError."""
+        """Ask the run on a thread to hand over after its current or next step.
+
+        Raises ThreadNotFoundError, and ForeignThreadError for a graph of the user's own, which makes no record on request.
+        """
+        leases.check_thread(thread)
+        require_graph(self.saver, thread, own=False)
         if not leases.request_handoff(self.ledger, thread, reason):
             raise ThreadNotFoundError(
                 f"thread not found: {thread!r} ({self._describe_other_threads(thread)})"
@@ -190,8 +238,11 @@ class Home:
         stored = self.saver.get_tuple(thread_config(thread))
         if stored is None:
             return "empty"
-        values = stored.checkpoint["channel_values"]
-        return "waiting" if is_waiting(stored) else get_run_status(values.get("stop_reason")).value
+        if is_waiting(stored):
+            return "waiting"
+        if is_own_graph(stored):
+            return "stopped" if has_next_step(stored) else "finished"
+        return get_run_status(stored.checkpoint["channel_values"].get("stop_reason")).value
 
     def remove_unused_snapshots(self, *, is_exclusive: bool = False) -> int:
         """Remove snapshots that no checkpoint and no record uses; return the number of removed directories.
@@ -202,7 +253,7 @@ class Home:
             used = snapshot_directory_names(snapshots.list_snapshots(self.ledger))
             unused = [
                 each
-                for each in _list_entries(self.snapshot_directory)
+                for each in list_directory(self.snapshot_directory)
                 if each.name not in used and (is_exclusive or not _is_in_progress(each))
             ]
             for each in unused:
@@ -246,12 +297,10 @@ def _open_home(path: Path, database: str | None, workers: Workers) -> Iterator[H
     except OSError as error:
         raise LedgerUnavailableError(f"{path}: {error.strerror} (pass a writable directory)") from error
     ledger = Ledger(database or f"sqlite:///{path.absolute() / DATABASE_FILE}")
-    try:
-        with open_saver(ledger, workers=workers) as saver:
-            yield Home(path, ledger, saver, workers)
-    finally:
-        workers.close()
-        ledger.close()
+    with clean_up(workers.close, ledger.close), open_saver(ledger, workers=workers) as saver:
+        home = Home(path, ledger, saver, workers)
+        home.finish_deletions()
+        yield home
 
 
 def _stop_stale_sandbox(location: str) -> None:
@@ -266,10 +315,7 @@ def _stop_stale_sandbox(location: str) -> None:
 def _is_in_progress(directory: Path) -> bool:
     """Whether another process may be writing a snapshot into it."""
     try:
-        return directory.name.startswith(".") and time.time() - directory.stat().st_mtime < _MAX_SNAPSHOT_S
+        is_part = directory.name.startswith(".") and not directory.name.startswith(REMOVED_PREFIX)
+        return is_part and time.time() - directory.stat().st_mtime < _MAX_SNAPSHOT_S
     except FileNotFoundError:
         return True  # it has just finished
-
-
-def _list_entries(directory: Path) -> list[Path]:
-    return list(directory.iterdir()) if directory.is_dir() else []

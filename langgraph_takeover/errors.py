@@ -8,6 +8,7 @@ from langgraph_takeover.graph.errors import (
     CheckpointCorruptError,
     ContinuationError,
     EarlierCallError,
+    ForeignThreadError,
     HandoffError,
     NotWaitingError,
     RecordNotTakenError,
@@ -49,6 +50,7 @@ from langgraph_takeover.nodes.model.errors import (
     ReplyTimeoutError,
     ReplyTooLargeError,
 )
+from langgraph_takeover.nodes.session.graph_tasks import ActConflictError
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import InputError
 from langgraph_takeover.sandbox.interface import (
@@ -62,6 +64,7 @@ from langgraph_takeover.sandbox.repository.patches import RepositoryError
 from langgraph_takeover.sandbox.shell.session import ShellNotStartedError
 
 __all__ = [
+    "ActConflictError",
     "ActResultError",
     "AgentProgramError",
     "CaptureError",
@@ -73,6 +76,7 @@ __all__ = [
     "ExternalAgentError",
     "FencedError",
     "FileAccessError",
+    "ForeignThreadError",
     "HandedOverError",
     "HandoffError",
     "HandoffNotFoundError",

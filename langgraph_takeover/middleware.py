@@ -11,6 +11,6 @@ from langgraph_takeover.graph.own_graphs.middleware import (
     SandboxAgentState,
     SandboxMiddleware,
 )
-from langgraph_takeover.graph.own_graphs.successors import receive_record
+from langgraph_takeover.graph.own_graphs.successors import complete_handoff, receive_record
 
-__all__ = ["SandboxAgentState", "SandboxMiddleware", "receive_record"]
+__all__ = ["SandboxAgentState", "SandboxMiddleware", "complete_handoff", "receive_record"]

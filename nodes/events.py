@@ -10,7 +10,7 @@ from langgraph.runtime import Runtime
 from pydantic import ValidationError
 
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage, compute_tree_digest
+from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage
 from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.model.actions import format_reply
 from langgraph_takeover.nodes.open_calls import NOT_RUN, answer_action, answer_open_calls, list_open_calls
@@ -113,7 +113,7 @@ def build_action_event(
         tool=tool,
         text=text,
         arguments=arguments,
-        tree=compute_tree_digest(trace_state.differences),
+        tree=trace_state.tree,
         usage=usage,
         seconds=seconds,
     )
@@ -156,7 +156,7 @@ def record_observation(
     tool = last_action(state).tool
     event = build_observation_event(len(state["events"]), tool, observation)
     trace_state = update_trace_state(state, context)
-    tree = compute_tree_digest(trace_state.compute_differences_with(event.changes))
+    tree = trace_state.compute_tree_after(event.changes)
     event = event.model_copy(update={"tree": tree})
     event_data = store_event(event)
     points = [point for point in trace_state.add(event, event_data) if point.kind in context.points]

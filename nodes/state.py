@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NotRequired, cast
+from typing import Annotated, Any, Literal, NotRequired, Self, cast
 
 from annotated_types import Ge
 from langchain_core.messages import AnyMessage, BaseMessage
@@ -38,7 +38,7 @@ external agent ended before its work did."""
 
 def extend_list(items: list[Any], writes: Sequence[list[Any]]) -> list[Any]:
     """Reducer of growing lists."""
-    return [*items, *(item for write in writes for item in write)]
+    return [*items, *[item for write in writes for item in write]]
 
 
 def take_latest(value: dict[str, Any], writes: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -46,9 +46,49 @@ def take_latest(value: dict[str, Any], writes: Sequence[dict[str, Any]]) -> dict
     return writes[-1] if writes else value
 
 
+class ListChannel(DeltaChannel[Any]):
+    """A delta channel of a growing list.
+
+    LangGraph copies every channel for every edge, and applies the node's writes. Here the edge sees both one after another,
+    because a copied list costs time with each earlier step.
+    """
+
+    _added: list[Any] | None = None
+    """The writes that follow the list; None in a channel that is no copy."""
+
+    def copy(self) -> Self:
+        new = self.from_checkpoint(self.value)
+        new._added = []
+        return new
+
+    def update(self, values: Sequence[Any]) -> bool:
+        if self._added is None or not all(isinstance(each, list) for each in values):
+            return super().update(values)
+        self._added = extend_list(self._added, values)
+        return bool(values)
+
+    def get(self) -> Any:
+        return _Concatenation(super().get(), self._added) if self._added else super().get()
+
+
+class _Concatenation(Sequence[Any]):
+    def __init__(self, first: Sequence[Any], second: Sequence[Any]) -> None:
+        self._first, self._second = first, second
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._second)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        place = range(len(self))[index]
+        before = len(self._first)
+        return self._first[place] if place < before else self._second[place - before]
+
+
 # A delta channel writes what a step adds, once; other channels are written completely with every checkpoint.
 # Rarer snapshots than this would slow down resuming; each costs the whole list.
-_LIST_CHANNEL: DeltaChannel[Any] = DeltaChannel(extend_list, snapshot_frequency=5000)
+_LIST_CHANNEL = ListChannel(extend_list, snapshot_frequency=5000)
 _VALUE_CHANNEL: DeltaChannel[Any] = DeltaChannel(take_latest, dict, snapshot_frequency=5000)
 
 _STEP_CHANNEL: EphemeralValue[Any] = EphemeralValue(str)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from langgraph_takeover import sandbox
+from langgraph_takeover.sandbox.failures import run_all
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec, Snapshot
 
 
@@ -14,17 +15,26 @@ class SandboxManager:
     def __init__(self, spec: SandboxSpec) -> None:
         self.spec = spec
         self._sandbox: Sandbox | None = None
+        self.was_started = False
+        """Whether there has been a sandbox."""
 
     def sandbox(self) -> Sandbox:
         """Return the current sandbox; start it from its base at the first call."""
         if self._sandbox is None:
             self._sandbox = sandbox.start(self.spec)
+            self.was_started = True
+        return self._sandbox
+
+    @property
+    def current(self) -> Sandbox | None:
+        """The current sandbox, if there is one."""
         return self._sandbox
 
     def restore(self, snapshot: Snapshot, store: Path) -> Sandbox:
         """Replace the current sandbox by a restored one."""
         self.close()
         self._sandbox = sandbox.restore(snapshot, store, self.spec)
+        self.was_started = True
         return self._sandbox
 
     def close(self) -> None:
@@ -36,5 +46,7 @@ class SandboxManager:
     def __enter__(self) -> SandboxManager:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        failed = run_all(self.close, error=error)
+        if failed is not None and error is None:
+            raise failed

@@ -39,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = _mix_packages(items)
+    _mark_further_cases(items)
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_SLOW_TIMEOUT_S))
@@ -48,6 +49,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     # A worker holds ten thousand tests and their modules; each full garbage collection would search them all.
     gc.freeze()
     gc.enable()
+
+
+def _mark_further_cases(items: list[pytest.Item]) -> None:
+    """Leave to the slow tests all but N cases, evenly spaced, of each test with the mark `cases(N)`."""
+    groups = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("cases"):
+            groups[item.nodeid.partition("[")[0]].append(item)
+    for group in groups.values():
+        marker = group[0].get_closest_marker("cases")
+        number = marker.args[0] if marker else 0
+        first_tier = {place * len(group) // number for place in range(number)}
+        for place, item in enumerate(group):
+            if place not in first_tier:
+                item.add_marker("slow")
 
 
 def _mix_packages(items: list[pytest.Item]) -> list[pytest.Item]:

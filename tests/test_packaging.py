@@ -124,6 +124,7 @@ assert len(files) == len(set(files)) > 50
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("module", ["sandbox", "handoff", "evals.detect"])
 def test_a_checkout_runs_modules_by_their_short_names(module: str) -> None:
     arguments = [sys.executable, "-m", module, "--help"]
@@ -216,6 +217,7 @@ def list_modules(package: str) -> list[Path]:
     return [each for each in modules if "suite" not in each.parts and each.name != "mini_driver.py"]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("layer", [*LAYERS, PACKAGE])
 def test_a_layer_imports_the_base_and_the_extras_of_its_scope(layer: str) -> None:
     modules = list_modules(layer) if layer != PACKAGE else list((ROOT / PACKAGE).glob("*.py"))

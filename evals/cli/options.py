@@ -63,7 +63,11 @@ OPTIONS: dict[str, OptionInfo] = {
         "See examples/models.yaml.",
         show_default=False,
     ),
-    "predecessor": Option(help="Model that starts the tasks (repeatable).", show_default="--model"),
+    "predecessor": Option(
+        help="Model that starts the tasks (repeatable). replay:FILE or replay:DIR plays recorded runs, each on the task that "
+        "its id names; a file without an id, on the only selected task.",
+        show_default="--model",
+    ),
     "successor": Option(
         help="Model that takes over (repeatable). A replay of the predecessor's own file resumes at "
         "the handoff point; replay:FILE@N starts at action N, replay:FILE#K replays run K of the file.",

@@ -145,20 +145,25 @@ def _print_error(message: str) -> None:
 
 
 def _list_traces_in(directory: Path) -> list[Path]:
-    try:
-        inside = sorted(directory.iterdir())
-    except OSError as error:
-        _print_error(f"{directory}: {describe_error(error)}")
-        return []
-    if any(path.name.startswith("event-") and path.suffix == ".json" for path in inside):
-        return [directory]
-    if "record.json" in {path.name for path in inside}:
-        inside = [path for path in inside if path.name not in _RECORD_SIDECARS]
     found: list[Path] = []
-    for path in inside:
-        if path.is_dir():
-            if not path.is_symlink() and not path.name.startswith("."):
-                found += _list_traces_in(path)
-        elif path.is_file() and path.suffix.lower() in _SUFFIXES:
+    waiting = [directory]
+    while waiting:
+        path = waiting.pop()
+        try:
+            if path != directory and not path.is_dir():
+                if path.suffix.lower() in _SUFFIXES and path.is_file():
+                    found.append(path)
+                continue
+            if path != directory and (path.is_symlink() or path.name.startswith(".")):
+                continue
+            inside = sorted(path.iterdir())
+        except OSError as error:
+            _print_error(f"{path!s:.200}: {describe_error(error)}")
+            continue
+        if any(each.name.startswith("event-") and each.suffix == ".json" for each in inside):
             found.append(path)
+            continue
+        if "record.json" in {each.name for each in inside}:
+            inside = [each for each in inside if each.name not in _RECORD_SIDECARS]
+        waiting += reversed(inside)
     return found

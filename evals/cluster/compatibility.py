@@ -11,6 +11,7 @@ from pathlib import Path
 from langgraph_takeover.evals.models import parse_model_name
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.evals.tasks import Task
+from langgraph_takeover.sandbox.storage.removal import walk
 
 _PACKAGES = ("sandbox", "handoff", "nodes", "graph", "evals")
 _DEPENDENCIES = (
@@ -36,7 +37,10 @@ def collect_versions(config: RunConfig, tasks: tuple[Task, ...]) -> Versions:
         versions |= {f"image {name}": _image_id(name) for name in dict.fromkeys(images) if name is not None}
     for name in (*config.predecessors, *config.successors):
         if parse_model_name(name).kind == "replay":
-            versions[str(parse_model_name(name).file)] = _file_digest(parse_model_name(name).file)
+            recorded = [
+                parse_model_name(each).file for each in config.recordings.get(name, {"": name}).values()
+            ]
+            versions |= {str(file): _file_digest(file) for file in recorded}
     return versions
 
 
@@ -52,7 +56,7 @@ def _source_digest() -> str:
     digest = hashlib.sha256()
     for package in _PACKAGES:
         root = Path(str(files(f"langgraph_takeover.{package}")))
-        for path in sorted(root.rglob("*")):
+        for path in sorted(root / name for name, _ in walk(root)):
             if path.is_file() and "__pycache__" not in path.parts:
                 name = f"{package}/{path.relative_to(root)}"
                 digest.update(f"{name}\0{_file_digest(path)}\0".encode())

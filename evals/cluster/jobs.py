@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import hashlib
 import json
 import secrets
@@ -33,7 +34,7 @@ from langgraph_takeover.handoff.records.record import NOTES_FILE, RecordError
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.nodes.session.snapshots import build_owner_name
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
-from langgraph_takeover.sandbox.storage.removal import remove_tree
+from langgraph_takeover.sandbox.storage.removal import list_matches, remove_tree
 from langgraph_takeover.sandbox.telemetry import flush
 
 NODE_ERRORS = (SandboxUnavailableError, RecordError, LedgerUnavailableError)
@@ -70,7 +71,7 @@ class NodeRun:
 
     def list_siblings(self) -> Iterator[NodeRun]:
         """The same run on other nodes, including dead ones, whose directories are on this host."""
-        for path in self._parent.glob(f"{self._prefix}*"):
+        for path in list_matches(self._parent, f"{glob.escape(self._prefix)}*"):
             if path != self.directory:
                 yield NodeRun(self._run, path.name.removeprefix(self._prefix))
 

@@ -86,7 +86,8 @@ def prepare_poison_run(
     _check_notes(source, config, chosen)
     tasks = load_tasks(config.tasks, tuple(dict.fromkeys(record.task.id for record in chosen.values())))
     by_id = {task.id: task for task in tasks}
-    check_takeovers(config, tasks, out)
+    # The command decides whether commands run as the user, never a file in the run's directory.
+    check_takeovers(config.model_copy(update={"allow_unisolated": options["allow_unisolated"]}), tasks, out)
     if resume:
         check_ledger(out)
     else:

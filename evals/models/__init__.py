@@ -1,6 +1,6 @@
 """Chat models of a run, selected by name."""
 
-from langgraph_takeover.evals.models.checks import check_model, describe_ambiguous_models
+from langgraph_takeover.evals.models.checks import check_model, check_recording, describe_ambiguous_models
 from langgraph_takeover.evals.models.entries import (
     ModelEntry,
     ModelPrice,
@@ -42,6 +42,7 @@ __all__ = [
     "build_notes_llm",
     "build_notes_model",
     "check_model",
+    "check_recording",
     "describe_ambiguous_models",
     "find_entry_difference",
     "find_notes_limit",

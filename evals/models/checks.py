@@ -27,26 +27,31 @@ def check_model(
         if model.kind != NATIVE:
             check_client(name)
     if model.kind == "replay":
-        from langgraph_takeover.evals.models.replay import TrajectoryError, read_trajectory
+        from langgraph_takeover.evals.models.replay import assign_recordings
 
-        try:
-            turns = read_trajectory(model.file, model.number)
-        except TrajectoryError as error:
-            raise ModelNameError(f"{name}: {error}") from error
-        if model.start is not None and model.start >= len(turns):
-            raise ModelNameError(
-                f"{name}: the recording has only {len(turns)} actions (use a number below {len(turns)} after '@')"
-            )
-        if len(tasks) > 1:
-            raise ModelNameError(
-                f"{name}: a trajectory replays one task, but {len(tasks)} are selected (select one by --task-ids)"
-            )
+        for recording in assign_recordings(name, tasks).values() if tasks else (name,):
+            check_recording(recording)
     if model.kind == "builtin":
         unsupported = [task.id for task in tasks if not _has_facts(task)]
         if unsupported:
             raise ModelNameError(
                 f"{name} supports only the bundled tasks, not {unsupported[0]} (use --model openai:NAME)"
             )
+
+
+def check_recording(name: str) -> None:
+    """Check that the recording of a replay can be played. Raises ModelNameError."""
+    from langgraph_takeover.evals.models.replay import TrajectoryError, read_trajectory
+
+    model = parse_model_name(name)
+    try:
+        turns = read_trajectory(model.file, model.number)
+    except TrajectoryError as error:
+        raise ModelNameError(f"{name}: {error}") from error
+    if model.start is not None and model.start >= len(turns):
+        raise ModelNameError(
+            f"{name}: the recording has only {len(turns)} actions (use a number below {len(turns)} after '@')"
+        )
 
 
 def describe_ambiguous_models(

@@ -90,6 +90,11 @@ class ModelName(NamedTuple):
         return int(self._number) if self._number else 0
 
     @property
+    def has_number(self) -> bool:
+        """Replays only: whether the name contains the index of a run."""
+        return bool(self._number)
+
+    @property
     def start(self) -> int | None:
         """Replays only: index of the first action to play, if the name contains one."""
         return int(self._start) if self._start else None

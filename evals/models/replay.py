@@ -1,4 +1,4 @@
-"""A model that replays the recorded actions of a real run, of any agent."""
+"""A model that replays the recorded actions of a real run, of any agent; and the task of each recording."""
 
 from __future__ import annotations
 
@@ -6,21 +6,28 @@ import json
 import posixpath
 import re
 import shlex
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage
 
+from langgraph_takeover.evals.models.names import ModelName, ModelNameError, parse_model_name
 from langgraph_takeover.evals.models.scripted import ScriptedModel, Turn
 from langgraph_takeover.handoff.readers import TraceError, read_traces
 from langgraph_takeover.handoff.readers.inference.patches import parse_patch
 from langgraph_takeover.handoff.readers.tool_names import is_submission
 from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace, action_indices
 from langgraph_takeover.sandbox.interface import TakeoverError
 
+if TYPE_CHECKING:
+    from langgraph_takeover.evals.tasks import Task
+
 _CHANGES_SHELL_STATE = re.compile(
-    r"(^|[;&|({\n])\s*(cd|pushd|popd|export|unset|set|source|\.|alias|exit|exec|shopt|trap|umask|ulimit)(\s|$)"
-    r"|(^|[;&\n])\s*\w+=\S*\s*($|[;&\n])"
+    r"(^|[;&|({\n])[^\S\n]*(cd|pushd|popd|export|unset|set|source|\.|alias|exit|exec|shopt|trap|umask|ulimit)(\s|$)"
+    r"|(^|[;&\n])[^\S\n]*\w+=\S*\s*($|[;&\n])"
 )
 _SEARCHES = re.compile(r"\s*(search_dir|search_file|find_file)\s+(.*)", re.S)
 _PROGRAM_INPUTS = {"", "C-c", "C-d", "C-z"}
@@ -42,6 +49,9 @@ def apply(changes):
             target.write_text(text)
 """
 _HEREDOC_MARK = "TAKEOVER_REPLAY_END"
+_SUFFIXES = (".json", ".jsonl", ".traj")
+_INSTANCE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*__[A-Za-z0-9_.-]+-\d+")
+"""The form of an id of SWE-bench, which a recording that names another task cannot have by accident."""
 
 
 class TrajectoryError(TakeoverError, ValueError):
@@ -66,8 +76,31 @@ class ReplayModel(ScriptedModel):
         return Turn("The recorded actions end here.", Action("finish", {}))
 
 
+class RecordedStep(NamedTuple):
+    """One action that a replay repeats."""
+
+    turn: Turn
+    number: int
+    """The index of the action in the recording, as takeover-detect counts."""
+    observation: Event | None
+    comparison: Literal["output", "success", "nothing"]
+    """What is comparable: the output of the recorded command itself; of another tool's call, whether it succeeds."""
+
+
+class Recording(NamedTuple):
+    """A recorded run and the steps of its replay."""
+
+    trace: Trace
+    steps: tuple[RecordedStep, ...]
+
+
 def read_trajectory(path: Path, number: int = 0, workspace: str = "") -> tuple[Turn, ...]:
-    """The actions of run `number` of the file that had an effect.
+    """The actions that `read_recording` reads. Raises TrajectoryError."""
+    return tuple(step.turn for step in read_recording(path, number, workspace).steps)
+
+
+def read_recording(path: Path, number: int = 0, workspace: str = "") -> Recording:
+    """Run `number` of the file, with its actions that had an effect.
 
     Omits refused calls, input to a running program, and tools that touch no file. If `workspace` differs from the
     recorded repository path, absolute paths are rewritten. Raises TrajectoryError.
@@ -82,7 +115,8 @@ def read_trajectory(path: Path, number: int = 0, workspace: str = "") -> tuple[T
     if isinstance(trace, TraceError):
         raise TrajectoryError(str(trace)) from trace
     answers = {event.index - 1: event for event in trace.events if event.kind == "observation"}
-    turns = []
+    numbers = action_indices(trace.events)
+    steps = []
     for event in trace.events:
         if event.kind != "action" or event.tool == UNREADABLE:
             continue
@@ -91,10 +125,18 @@ def read_trajectory(path: Path, number: int = 0, workspace: str = "") -> tuple[T
             continue
         action = _convert_action(event, trace, path)
         if action is not None:
-            turns.append(Turn(_extract_thought(event), _relocate_paths(action, trace.workspace, workspace)))
-    if not turns:
+            turn = Turn(_extract_thought(event), _relocate_paths(action, trace.workspace, workspace))
+            steps.append(RecordedStep(turn, numbers[event.index], answer, _choose_comparison(event, action)))
+    if not steps:
         raise TrajectoryError(f"{path}: nothing to replay (the run has no shell or editor action)")
-    return tuple(turns)
+    return Recording(trace, tuple(steps))
+
+
+def _choose_comparison(event: Event, action: Action) -> Literal["output", "success", "nothing"]:
+    command = event.arguments.get("command", "")
+    if event.tool != "shell" or command.startswith("apply_patch"):
+        return "nothing" if action.tool == "finish" else "success"
+    return "output" if command in action.arguments.get("command", "") else "nothing"
 
 
 def _relocate_paths(action: Action, old: str, new: str) -> Action:
@@ -217,3 +259,96 @@ def _extract_thought(event: Event) -> str:
             thought = thought.replace(value, "")
     thought = re.sub(r"```\w*\s*```", "", thought)
     return _MARKUP.sub("", thought).strip()
+
+
+class _RecordedRun(NamedTuple):
+    path: Path
+    number: int
+    id: str
+
+    def names(self, task_id: str) -> bool:
+        """Whether the id of the recording, or of its file, contains the id of the task."""
+        return re.search(rf"(?<![A-Za-z0-9]){re.escape(task_id)}(?![A-Za-z0-9])", self.id) is not None
+
+    @property
+    def names_a_task(self) -> bool:
+        return _INSTANCE_ID.search(self.id) is not None
+
+
+def assign_recordings(name: str, tasks: Sequence[Task], *, is_part: bool = False) -> dict[str, str]:
+    """The recording of each task, as a model name; tasks without one are left out.
+
+    `name` is that of a replay: a file, one run of a file, or a directory of files, below which every readable recording
+    counts. `is_part`: the tasks are a shard, so that a recording may belong to another one. Raises ModelNameError.
+    """
+    model = parse_model_name(name)
+    found = _list_runs(model.file)
+    if model.has_number:
+        found = tuple(each for each in found if each.number == model.number)
+    assigned: dict[str, str] = {}
+    for task in tasks:
+        own = [each for each in found if each.names(task.id)]
+        if len(own) > 1:
+            raise ModelNameError(
+                f"{name}: two recordings of task {task.id}: {_locate(own[0])} and {_locate(own[1])} (name one of them)"
+            )
+        if own:
+            assigned[task.id] = _name_recording(model, own[0])
+    if assigned or (is_part and any(each.names_a_task for each in found)):
+        return assigned
+    # A file that names no task belongs to the only one; its further runs are selected by `#K`.
+    first = next((each for each in found if not each.names_a_task), None)
+    if first is not None and len(tasks) == 1 and not _holds_files(model.file):
+        return {tasks[0].id: _name_recording(model, first)}
+    selected = tasks[0].id if len(tasks) == 1 else f"any of the {len(tasks)} selected tasks"
+    named = next((each.id for each in found if each.names_a_task), "")
+    if named and len(found) == 1:
+        raise ModelNameError(f"{name}: a recording of {named}, not of {selected} (select it by --task-ids)")
+    if not found or named:
+        raise ModelNameError(f"{name}: no recording of {selected} (pass another file or directory)")
+    raise ModelNameError(
+        f"{name}: the recording names no task, but {len(tasks)} are selected (select one by --task-ids)"
+        if len(tasks) > 1
+        else f"{name}: no recording names {selected} (pass the file of its recording)"
+    )
+
+
+def _name_recording(model: ModelName, recording: _RecordedRun) -> str:
+    agent = f"{model.agent}:" if model.agent else ""
+    start = "" if model.start is None else f"@{model.start}"
+    return f"{agent}replay:{recording.path}#{recording.number}{start}"
+
+
+def _locate(recording: _RecordedRun) -> str:
+    return f"{recording.path}#{recording.number}"
+
+
+def _holds_files(path: Path) -> bool:
+    """Whether the path is a directory of recordings; one recording may be a directory of numbered events."""
+    return path.is_dir() and not any(path.glob("event-*.json"))
+
+
+@lru_cache(maxsize=32)
+def _list_runs(path: Path) -> tuple[_RecordedRun, ...]:
+    """The readable recordings of a file or below a directory, in the order of their names. Raises ModelNameError."""
+    if not _holds_files(path):
+        try:
+            return tuple(_read_runs(path))
+        except TraceError as error:
+            raise ModelNameError(f"replay:{path}: {error}") from error
+    found: list[_RecordedRun] = []
+    for file in sorted(path.rglob("*")):
+        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+        if hidden or not file.is_file() or file.suffix.lower() not in _SUFFIXES:
+            continue
+        try:
+            found += _read_runs(file)
+        except TraceError:
+            continue  # for instance a file of results beside the recordings
+    return tuple(found)
+
+
+def _read_runs(path: Path) -> Iterator[_RecordedRun]:
+    for number, trace in enumerate(read_traces(path)):
+        if not isinstance(trace, TraceError):
+            yield _RecordedRun(path, number, trace.id)

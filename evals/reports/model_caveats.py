@@ -30,7 +30,26 @@ def list_model_caveats(results: Results) -> list[str]:
                 caveats.append(
                     f"{empty} of {calls} replies of {name} as {role} had neither text nor action{cure}."
                 )
+    caveats += _list_divergent_replays(results)
     without_text = [row for row in results.notes if row["outcome"] == "written" and row.get("detail")]
     if without_text:
         caveats.append(f"{len(without_text)} notes lack text: {without_text[0]['detail']}.")
     return list(dict.fromkeys(caveats))
+
+
+def _list_divergent_replays(results: Results) -> list[str]:
+    """A caveat about replays whose observations differ from their recordings."""
+    rows = [row for row in (*results.predecessors, *results.takeovers) if row.get("divergence")]
+    if not rows:
+        return []
+    names = ", ".join(
+        f"{row.get('record_id') or row['task_id']}{' ' + row['view'] if row.get('view') else ''} from action "
+        f"{row['divergence_step']} on ({row['divergence']:.0%} of its steps)"
+        for row in rows[:3]
+    )
+    more = ", …" if len(rows) > 3 else ""
+    missed = sum(len(row.get("missed_points") or ()) for row in rows)
+    points = f"; {missed} points of the recordings were not reached" if missed else ""
+    return [
+        f"Warning: replays whose observations differ from the recording: {len(rows)}: {names}{more}{points}."
+    ]

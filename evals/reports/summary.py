@@ -36,6 +36,7 @@ def summarize(results: Results) -> dict[str, Any]:
         "predecessors": dict(Counter(row["outcome"] for row in predecessors)),
         "without_points": [
             {name: row[name] for name in ("task_id", "stop_reason", "events")}
+            | {name: row.get(name) for name in ("divergence", "divergence_step", "missed_points")}
             for row in predecessors
             if row["outcome"] == "run" and not row["records"]
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -17,7 +18,7 @@ from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 def print_summary(console: Console, summary: dict[str, Any]) -> None:
     """Print the table, its caveats and the failures."""
     if summary["without_points"] and not summary["points"]:
-        console.print("Nothing to compare: no predecessor reached a handoff point.", style="yellow")
+        console.print(_explain_missing_points(summary["without_points"]), style="yellow", markup=False)
     table = ConsoleTable(title="Takeovers by view; deltas matched to the repository view at the same point")
     costs = _choose_cost_columns(summary)
     for name in (
@@ -60,6 +61,19 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
     )
     _print_costs(console, summary["costs"])
     _print_caveats(console, summary)
+
+
+def _explain_missing_points(rows: Sequence[dict[str, Any]]) -> str:
+    """Why there is nothing to compare."""
+    differ = [row for row in rows if row["divergence"] and row["missed_points"]]
+    if not differ:
+        return "Nothing to compare: no predecessor reached a handoff point."
+    first = differ[0]
+    return (
+        f"Nothing to compare: the recording of {first['task_id']} reaches {', '.join(first['missed_points'])}; its replay reaches "
+        f"none, and its observations differ from action {first['divergence_step']} on ({first['divergence']:.0%} of its steps). "
+        "Replay it in the image in which it was recorded."
+    )
 
 
 def _print_caveats(console: Console, summary: dict[str, Any]) -> None:

@@ -32,7 +32,11 @@ def check_run(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
         )
     writers = tuple(config.choose_writer(name) for name in config.predecessors)
     for name in dict.fromkeys((*config.predecessors, *config.successors, *writers)):
-        models.check_model(name, tasks, config.base_url, config.models)
+        if name in config.recordings:
+            for recording in config.recordings[name].values():
+                models.check_recording(recording)
+        else:
+            models.check_model(name, tasks, config.base_url, config.models)
     check_windows(config)
     if any(models.parse_model_name(name).kind == "replay" for name in writers) and len(config.views) > 1:
         wanting = [view for view in config.views if view in VIEWS_WITH_NOTES]

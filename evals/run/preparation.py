@@ -81,7 +81,8 @@ def prepare_run(
     Raises RunUsageError, ModelNameError, TaskSourceError, LedgerUnavailableError or SandboxUnavailableError.
     """
     config, tasks = resolve_run(options, explicit, out, resume=resume)
-    check_run(config, tasks, out)
+    # The command decides whether commands run as the user, never a file in the run's directory.
+    check_run(config.model_copy(update={"allow_unisolated": options["allow_unisolated"]}), tasks, out)
     extra_check(config, tasks, out)
     if resume:
         check_ledger(out)
@@ -122,7 +123,30 @@ def resolve_run(
     config = keep_used_models(RunConfig(run_id=make_run_id(), sandbox="process", **settled))
     config = config.model_copy(update={"predecessor_limits": _find_predecessor_limits(config)})
     tasks = load_run_tasks(config)
-    return config.model_copy(update={"sandbox": _choose_backend(options, tasks)}), tasks
+    found = {"recordings": _assign_recordings(config, tasks), "sandbox": _choose_backend(options, tasks)}
+    return config.model_copy(update=found), tasks
+
+
+def _assign_recordings(config: RunConfig, tasks: Sequence[Task]) -> dict[str, dict[str, str]]:
+    """The recordings of the replays by task. Raises ModelNameError, or RunUsageError if a task has no model."""
+    from langgraph_takeover.evals.models.replay import assign_recordings
+
+    names = dict.fromkeys((*config.predecessors, *config.successors))
+    recordings = {
+        name: assign_recordings(name, tasks, is_part=config.shard is not None)
+        for name in names
+        if models.parse_model_name(name).kind == "replay"
+    }
+    for role, own in (("predecessor", config.predecessors), ("successor", config.successors)):
+        known = set().union(*(recordings[name] for name in own if name in recordings))
+        missing = [task.id for task in tasks if task.id not in known]
+        if missing and all(name in recordings for name in own):
+            more = f" and {len(missing) - 1} more tasks" if len(missing) > 1 else ""
+            having = ",".join(task.id for task in tasks if task.id in known)
+            raise RunUsageError(
+                f"--{role}: no recording of {missing[0]}{more} (pass one, or --task-ids {having or 'of other tasks'})"
+            )
+    return recordings
 
 
 def _mix_agents(options: dict[str, Any], study: str | None, *, is_new: bool = True) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -215,7 +216,9 @@ def _reservation_reason(store: RecordStore, name: str) -> str:
 
 
 def _modified_at(store: RecordStore, name: str) -> int:
-    return (store.directory(name) / RECORD_FILE).stat().st_mtime_ns
+    with contextlib.suppress(FileNotFoundError):
+        return (store.directory(name) / RECORD_FILE).stat().st_mtime_ns
+    return 0  # it was removed meanwhile
 
 
 def _started_backend(home: Home, state: AgentState) -> BackendName | None:

@@ -21,6 +21,7 @@ from langgraph_takeover.sandbox.interface import (
     SandboxSpec,
     TakeoverError,
 )
+from langgraph_takeover.sandbox.storage.removal import walk
 from langgraph_takeover.sandbox.telemetry import start_span
 
 HandoffState = Literal["needs_completion", "already_solved", "behavior_broken"]
@@ -123,8 +124,8 @@ def _grade(task: Task, patch: str, spec: SandboxSpec, directory: Path, network: 
         return _grade_by_log(task, patch, spec, directory)
     finally:
         # Only the grader needs the unredacted output.
-        for path in directory.rglob("*"):
-            _redact_file(path)
+        for path, _ in walk(directory):
+            _redact_file(directory / path)
 
 
 def _redact_file(path: Path) -> None:
@@ -175,30 +176,30 @@ def _grade_by_log(task: Task, patch: str, spec: SandboxSpec, directory: Path) ->
 
     test_spec = make_test_spec({"image": "", **task.instance})
     (directory / _PATCH_NAME).write_text(patch, errors="surrogateescape")
-    grading_sandbox = sandbox.start(spec)
-    try:
-        home = grading_sandbox.inspect('printf %s "$HOME"').output
-        grading_sandbox.write_file(f"{home}/{_PATCH_NAME}", patch.encode("utf-8", "surrogateescape"))
-        attempts = "; ".join(
-            f"{command} {home}/{_PATCH_NAME} >/dev/null 2>&1 && exit 0; git checkout -q -- .; git clean -qfd"
-            for command in GIT_APPLY_CMDS
-        )
-        if grading_sandbox.inspect(f"{attempts}; exit 1").exit_code != 0:
-            return _make_unresolved("the patch does not apply")
-        # Only the `process` back end has its repository at another path than the script expects.
-        script = test_spec.eval_script.replace("/testbed", grading_sandbox.workspace)
-        grading_sandbox.write_file(f"{home}/eval.sh", script.encode())
-        run = grading_sandbox.run(f"bash {home}/eval.sh >{home}/{_LOG_NAME} 2>&1", timeout_s=EVAL_TIMEOUT_S)
-        if run.timed_out:
-            return _make_unresolved("the tests timed out")
+    with sandbox.start(spec) as grading_sandbox:
         try:
-            log = _read_long_file(grading_sandbox, f"{home}/{_LOG_NAME}")
+            home = grading_sandbox.inspect('printf %s "$HOME"').output
+            grading_sandbox.write_file(f"{home}/{_PATCH_NAME}", patch.encode("utf-8", "surrogateescape"))
+            attempts = "; ".join(
+                f"{command} {home}/{_PATCH_NAME} >/dev/null 2>&1 && exit 0; git checkout -q -- .; git clean -qfd"
+                for command in GIT_APPLY_CMDS
+            )
+            if grading_sandbox.inspect(f"{attempts}; exit 1").exit_code != 0:
+                return _make_unresolved("the patch does not apply")
+            # Only the `process` back end has its repository at another path than the script expects.
+            script = test_spec.eval_script.replace("/testbed", grading_sandbox.workspace)
+            grading_sandbox.write_file(f"{home}/eval.sh", script.encode())
+            run = grading_sandbox.run(
+                f"bash {home}/eval.sh >{home}/{_LOG_NAME} 2>&1", timeout_s=EVAL_TIMEOUT_S
+            )
+            if run.timed_out:
+                return _make_unresolved("the tests timed out")
+            try:
+                log = _read_long_file(grading_sandbox, f"{home}/{_LOG_NAME}")
+            except FileAccessError as error:
+                return _make_unresolved(f"the tests' log cannot be read: {error}")
         except FileAccessError as error:
-            return _make_unresolved(f"the tests' log cannot be read: {error}")
-    except FileAccessError as error:
-        raise GradingError(f"cannot write to the grading sandbox: {error}") from error
-    finally:
-        grading_sandbox.close()
+            raise GradingError(f"cannot write to the grading sandbox: {error}") from error
     log_path = directory / _LOG_NAME
     log_path.write_text(log.decode("utf-8", "replace"))
     prediction = {"instance_id": task.id, "model_name_or_path": "takeover", "model_patch": patch}

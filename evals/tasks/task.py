@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.sandbox.interface import BackendName, Frozen, SandboxSpec, TakeoverError
+from langgraph_takeover.sandbox.storage.removal import list_matches
 
 SUITE = Path(str(files("langgraph_takeover.evals.tasks") / "suite"))
 _STREAM = "repo.fast-export"
@@ -102,7 +103,7 @@ def _find_installed_packages() -> tuple[Path, ...]:
     Bundled tasks need none of them. Hiding them makes results independent of the host.
     """
     roots = (Path(sys.base_prefix), Path("/usr"), Path("/usr/local"))
-    return tuple(sorted({path for root in roots for path in root.glob(_PACKAGES)}))
+    return tuple(sorted({path for root in roots for path in list_matches(root, _PACKAGES)}))
 
 
 def _run_git(directory: Path, *arguments: str, stdin: Any = subprocess.DEVNULL) -> None:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, cast
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
+from langgraph.checkpoint.serde.types import INTERRUPT, RESUME, TASKS
+from langgraph.constants import START
 from langgraph.types import Interrupt
 
+from langgraph_takeover.graph.errors import CheckpointCorruptError, ForeignThreadError
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE
 
 GraphKind = Literal["agent", "takeover", "team"]
+_NEXT_PREFIX = "branch:to:"
+"""Before a node's name, in the channel that makes it due."""
+_OWN_CHANNEL = "fired"
+"""A channel that every graph of the runtime writes in its first step."""
+_DELIVERY = "delivery"
+DELIVERY_METADATA = {"graph": _DELIVERY}
+"""Marks the checkpoints of a delivery."""
 
 
 class CheckpointInfo(NamedTuple):
@@ -36,7 +46,67 @@ class CheckpointInfo(NamedTuple):
 
 
 def graph_kind(checkpoint: CheckpointTuple) -> GraphKind:
-    return cast(GraphKind, checkpoint.metadata.get("graph", "agent"))
+    """Return which of the runtime's graphs wrote a checkpoint. Raises ForeignThreadError if none did."""
+    kind = _find_kind(checkpoint)
+    if kind in get_args(GraphKind):
+        return cast(GraphKind, kind)
+    thread = checkpoint.config["configurable"]["thread_id"]
+    raise ForeignThreadError(
+        f"thread {thread!r:.60} belongs to the delivery of a handoff, not to an agent (call deliver)"
+        if kind == _DELIVERY
+        else f"thread {thread!r:.60} belongs to a graph of your own, not to an agent or a team of this package "
+        "(open it with open_sandbox)"
+    )
+
+
+def require_graph(saver: Any, thread: str, *, own: bool) -> None:
+    """Raise ForeignThreadError unless the thread is new, or the runtime's, or with `own` that of a user's graph."""
+    stored = None
+    with suppress(CheckpointCorruptError):  # an earlier checkpoint may still be intact
+        stored = saver.get_tuple(thread_config(thread))
+    if stored is None:
+        return
+    if not own:
+        graph_kind(stored)
+    elif kind := _find_kind(stored):
+        raise ForeignThreadError(
+            f"thread {thread!r:.60} belongs to {'a delivery' if kind == _DELIVERY else 'a run'} of this package, not to a "
+            "graph of your own (resume it there, or choose another name)"
+        )
+
+
+def is_own_graph(checkpoint: CheckpointTuple) -> bool:
+    """Whether a graph of the user's own wrote a checkpoint."""
+    return _find_kind(checkpoint) is None
+
+
+def has_next_step(checkpoint: CheckpointTuple) -> bool:
+    """Whether a graph has not ended at a checkpoint: a node is due, or has begun."""
+    values = checkpoint.checkpoint["channel_values"]
+    return bool(
+        checkpoint.metadata.get("source") == "input"
+        or any(name == START or name.startswith(_NEXT_PREFIX) for name in values)
+        or values.get(TASKS)
+        or any(_is_complete_join(name, value) for name, value in values.items())
+    )
+
+
+def _is_complete_join(channel: str, value: Any) -> bool:
+    """Whether a channel `join:a+b:c` has all nodes that its node waits for."""
+    kind, _, rest = channel.partition(":")
+    return kind == "join" and bool(value) and set(value) >= set(rest.rpartition(":")[0].split("+"))
+
+
+def _find_kind(checkpoint: CheckpointTuple) -> str | None:
+    """Return the name of the runtime's graph that wrote a checkpoint; None if another graph did."""
+    named = checkpoint.metadata.get("graph")
+    has_started = checkpoint.metadata.get("source") != "input"
+    is_ours = _OWN_CHANNEL in checkpoint.checkpoint["channel_versions"]
+    if named == _DELIVERY:
+        return _DELIVERY
+    if has_started and not is_ours:
+        return None
+    return named if named in get_args(GraphKind) else "agent" if is_ours else None
 
 
 def has_answer(checkpoint: CheckpointTuple) -> bool:
@@ -84,12 +154,13 @@ def describe_checkpoint(stored: Any, restorable: frozenset[str]) -> CheckpointIn
     """Describe a stored checkpoint; `restorable` are the sandbox states with a snapshot."""
     values = stored.checkpoint["channel_values"]
     state_id = values.get("sandbox_state") or BASE_STATE
-    prefix = "branch:to:"
     return CheckpointInfo(
         checkpoint=stored.config["configurable"]["checkpoint_id"],
         parent=stored.parent_config["configurable"]["checkpoint_id"] if stored.parent_config else None,
         step=values.get("steps", 0),
-        next=tuple(sorted(name.removeprefix(prefix) for name in values if name.startswith(prefix))),
+        next=tuple(
+            sorted(name.removeprefix(_NEXT_PREFIX) for name in values if name.startswith(_NEXT_PREFIX))
+        ),
         state_id=state_id,
         is_restorable=state_id in restorable,
         created_at=stored.checkpoint["ts"],

@@ -13,8 +13,10 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
     CheckpointTuple,
+    copy_checkpoint,
     get_checkpoint_id,
 )
+from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.types import ERROR
 from langgraph.checkpoint.sqlite import SqliteSaver
 from sqlalchemy import make_url
@@ -24,13 +26,22 @@ from langgraph_takeover.graph.checkpoints.checksums import ChainKey, WriteRecord
 from langgraph_takeover.graph.checkpoints.threaded_saver import ThreadedSaver
 from langgraph_takeover.graph.errors import ThreadNotHeldError, UnstorableValueError
 from langgraph_takeover.handoff.ledger import FencedError, Lease, Ledger, LedgerUnavailableError
-from langgraph_takeover.handoff.ledger.database import BUSY_S
+from langgraph_takeover.handoff.ledger.database import BUSY_S, ERASE_DELETED
 from langgraph_takeover.handoff.ledger.leases import SELECT_LEASE
 from langgraph_takeover.handoff.ledger.signals import defer_signals
+from langgraph_takeover.handoff.ledger.store import DELETE_THREAD
 from langgraph_takeover.nodes.session.workers import Workers, default_workers
+from langgraph_takeover.sandbox.failures import clean_up, run_all
 
 Writes = Sequence[tuple[str, Any]]
 _RETRY_PAUSE_S = 0.02
+_KEY_MATCHES = "thread_id = {0} AND checkpoint_ns = {0} AND checkpoint_id = {0}"
+_DELETE_NEEDLESS_BLOBS = """
+    DELETE FROM checkpoint_blobs b WHERE b.thread_id = %s AND NOT EXISTS (
+        SELECT 1 FROM checkpoints c WHERE c.thread_id = b.thread_id AND c.checkpoint_ns = b.checkpoint_ns
+        AND c.checkpoint -> 'channel_versions' ->> b.channel = b.version
+    )
+"""
 
 
 class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
@@ -82,9 +93,23 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
             recorder.store_writes_checksum()
 
     def delete_thread(self, thread_id: str) -> None:
+        with self.deletion(), self._write_transaction(thread_id) as recorder:
+            self.delete_checkpoints(thread_id)
+            for statement in DELETE_THREAD:
+                recorder.execute(statement.format("?"), (str(thread_id),))
+
+    def delete_checkpoints(self, thread_id: str) -> None:
+        """Delete the thread's checkpoints alone."""
         with self._write_transaction(thread_id) as recorder:
             super().delete_thread(thread_id)
             recorder.execute("DELETE FROM takeover_seals WHERE thread_id = ?", (str(thread_id),))
+
+    def prune_thread(self, thread_id: str) -> None:
+        """Delete the thread's checkpoints that the newest one does not need."""
+        with self._write_transaction(thread_id) as recorder:
+            for needless in _list_needless(self, thread_id):
+                for table in ("checkpoints", "writes", "takeover_seals"):
+                    recorder.execute(f"DELETE FROM {table} WHERE {_KEY_MATCHES.format('?')}", needless)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         with self._read_transaction() as cursor:
@@ -115,10 +140,8 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
                 yield cursor
                 return
             cursor.execute("BEGIN")
-            try:
+            with clean_up(self.conn.rollback):
                 yield cursor
-            finally:
-                self.conn.rollback()
 
     @contextmanager
     def write_atomically(self, thread: str) -> Iterator[None]:
@@ -148,8 +171,8 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
                 _require_lease(str(thread), self._lease, row)
                 self._thread_local.recorder = recorder = WriteRecorder(cursor, str(thread))
                 yield recorder
-            except BaseException:
-                self.conn.rollback()
+            except BaseException as error:
+                run_all(self.conn.rollback, error=error)
                 raise
             finally:
                 self._thread_local.recorder = None
@@ -174,6 +197,11 @@ def _open_postgres_saver(connection: Any, ledger: Ledger, lease: Lease | None) -
             super().__init__(connection)
             self.order = threading.RLock()
 
+        @contextmanager
+        def _cursor(self, **kwargs: Any) -> Iterator[Any]:
+            with ledger.translate_errors(psycopg.Error), super()._cursor(**kwargs) as cursor:
+                yield cursor
+
         def put(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
             with self.write_atomically(config["configurable"]["thread_id"]), _explain_unstorable_values():
                 return super().put(config, *args)
@@ -183,13 +211,21 @@ def _open_postgres_saver(connection: Any, ledger: Ledger, lease: Lease | None) -
                 super().put_writes(config, _drop_failed_writes(writes), *args, **kwargs)
 
         def delete_thread(self, thread_id: str) -> None:
+            with self.deletion(), self.write_atomically(thread_id):
+                super().delete_thread(thread_id)
+                for statement in DELETE_THREAD:
+                    connection.execute(statement.format("%s"), (str(thread_id),))
+
+        def delete_checkpoints(self, thread_id: str) -> None:
             with self.write_atomically(thread_id):
                 super().delete_thread(thread_id)
 
-        def prune(self, thread_ids: Sequence[str], **kwargs: Any) -> None:
-            for thread in thread_ids:
-                with self.write_atomically(thread):
-                    super().prune([thread], **kwargs)
+        def prune_thread(self, thread_id: str) -> None:
+            with self.write_atomically(thread_id):
+                for needless in _list_needless(self, thread_id):
+                    for table in ("checkpoints", "checkpoint_writes"):
+                        connection.execute(f"DELETE FROM {table} WHERE {_KEY_MATCHES.format('%s')}", needless)
+                connection.execute(_DELETE_NEEDLESS_BLOBS, (thread_id,))
 
         @contextmanager
         def write_atomically(self, thread: str) -> Iterator[None]:
@@ -240,6 +276,7 @@ def _open_saver(ledger: Ledger, lease: Lease | None) -> Iterator[Saver]:
         with closing(connection):
             with ledger.translate_errors(sqlite3.Error):
                 connection.execute("PRAGMA synchronous=NORMAL")
+                connection.execute(ERASE_DELETED)
                 saver = FencedSqliteSaver(connection, ledger, lease)
                 saver.setup()
             with _close_when_idle(connection, saver.lock):
@@ -260,11 +297,13 @@ def _open_saver(ledger: Ledger, lease: Lease | None) -> Iterator[Saver]:
 @contextmanager
 def _close_when_idle(connection: Any, lock: Any) -> Iterator[None]:
     """Close a connection while no thread writes: an abandoned stream may still write in its own thread."""
-    try:
-        yield
-    finally:
+
+    def close() -> None:
         with lock:
             connection.close()
+
+    with clean_up(close):
+        yield
 
 
 @contextmanager
@@ -284,6 +323,39 @@ def _drop_failed_writes(writes: Writes) -> Writes:
     if any(channel == ERROR for channel, _ in writes):
         return [write for write in writes if write[0] in WRITES_IDX_MAP]
     return writes
+
+
+def fork_checkpoint(
+    saver: Saver, stored: CheckpointTuple, values: dict[str, Any], metadata: dict[str, Any] | None = None
+) -> str:
+    """Write a copy of a checkpoint with other values in some channels, as the thread's newest; return its id."""
+    versions = stored.checkpoint["channel_versions"]
+    new = {name: saver.get_next_version(versions.get(name), None) for name in values}
+    copied = copy_checkpoint(stored.checkpoint) | {
+        "id": str(uuid6(clock_seq=-1)),
+        "channel_values": stored.checkpoint["channel_values"] | values,
+        "channel_versions": versions | new,
+    }
+    saver.put(stored.config, copied, {**stored.metadata, **(metadata or {}), "source": "update"}, new)
+    return str(copied["id"])
+
+
+def _list_needless(saver: Any, thread: str) -> list[tuple[str, str, str]]:
+    """List the keys of checkpoints that a thread's newest one does not need: neither for its subgraphs nor for deltas."""
+    found = [*saver.list({"configurable": {"thread_id": thread}})]  # newest first
+    keys = [_chain_key(each.config) for each in found]
+    ids = [str(each.config["configurable"]["checkpoint_id"]) for each in found]
+    root = next((id_ for key, id_ in zip(keys, ids, strict=True) if not key.namespace), None)
+    needless, seen = [], set()
+    for key, id_, stored in zip(keys, ids, found, strict=True):
+        # The checkpoints of a task's subgraph name the one that the task began with.
+        is_of_task = ":" in key.namespace
+        is_current = not is_of_task or stored.metadata.get("parents", {}).get("") == root
+        has_deltas = "counters_since_delta_snapshot" in stored.metadata
+        if not is_current or (key.namespace in seen and not has_deltas):
+            needless.append((thread, key.namespace, id_))
+        seen.add(key.namespace)
+    return needless
 
 
 def _chain_key(config: RunnableConfig) -> ChainKey:

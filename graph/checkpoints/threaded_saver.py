@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -15,6 +16,8 @@ class ThreadedSaver(BaseCheckpointSaver[str]):
     """Makes each asynchronous call in a thread of the home."""
 
     workers: Workers
+    deletion: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Surrounds the deletion of the thread: nothing else happens on it meanwhile, and its files are removed afterwards."""
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return await self.workers.run("quick", lambda: self.get_tuple(config))

@@ -22,6 +22,7 @@ from langgraph_takeover.graph.errors import ThreadNotHeldError
 from langgraph_takeover.handoff.ledger import Lease
 from langgraph_takeover.handoff.ledger.leases import SELECT_LEASE
 from langgraph_takeover.handoff.ledger.signals import defer_signals
+from langgraph_takeover.sandbox.failures import run_all
 
 Writes = Sequence[tuple[str, Any]]
 Begin = Callable[[Any, Lease], AbstractContextManager[Any]]
@@ -164,8 +165,8 @@ def begin_sqlite(saver: Any, lease: Lease) -> Iterator[Any]:
                 connection.execute("BEGIN IMMEDIATE")
             lease.update_from_row(connection.execute(_SELECT_SQLITE, (lease.thread,)).fetchone())
             yield _bind(saver, connection, threading.Lock())
-        except BaseException:
-            connection.rollback()
+        except BaseException as error:
+            run_all(connection.rollback, error=error)
             raise
 
 
@@ -181,8 +182,11 @@ async def begin_sqlite_async(saver: Any, lease: Lease) -> AsyncIterator[Any]:
             rows = await connection.execute_fetchall(_SELECT_SQLITE, (lease.thread,))
             lease.update_from_row(next(iter(rows), None))
             yield _bind(saver, connection, asyncio.Lock())
-        except BaseException:
-            await connection.rollback()
+        except BaseException as error:
+            try:
+                await connection.rollback()
+            except Exception as failed:
+                error.add_note(f"clean-up failed, too: {type(failed).__name__}: {failed}")
             raise
 
 

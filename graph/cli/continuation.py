@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections import Counter
 from collections.abc import Mapping
@@ -169,9 +170,11 @@ def _continue_in_sandbox(request: _SandboxRequest) -> None:
         )
     views.find_view(request.view)
     model, name = _build_model(request, request.model)
+    record = _choose_record(request)
+    patches = _prepare_patch_directory(request)
     outcome = continue_in_sandbox(
         request.home,
-        _choose_record(request),
+        record,
         agent=request.agent,
         model=model,
         model_name=name,
@@ -180,13 +183,23 @@ def _continue_in_sandbox(request: _SandboxRequest) -> None:
         backend=cast("BackendName", request.sandbox),
         show=print_safely,
     )
-    patch = request.home / "continuations" / request.record / f"{outcome.thread}.patch"
-    patch.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    patch.write_text(outcome.diff_from_base, encoding="utf-8", errors="surrogateescape")
+    patch = patches / f"{outcome.thread}.patch"
+    with patch.open("x", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(outcome.diff_from_base)
     print_safely(
         f"{outcome.status.value}: {outcome.stop_reason}, {outcome.steps} replies, {len(outcome.events)} events"
     )
     print_safely(f"patch against the record's commit: {patch} ({len(outcome.diff_from_base):,} characters)")
+
+
+def _prepare_patch_directory(request: _SandboxRequest) -> Path:
+    """Return the directory of a record's patches, inside the home: a foreign home could hold a link to any other one."""
+    directory = request.home / "continuations" / request.record
+    expected = Path(os.path.realpath(request.home), "continuations", request.record)
+    if Path(os.path.realpath(directory)) != expected:
+        raise UsageError(f"--home: {directory}: leads out of the home (remove the link)")
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return directory
 
 
 def _choose_record(request: _SandboxRequest) -> str:

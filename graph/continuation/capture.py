@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from langgraph_takeover.graph.continuation.files import (
-    CaptureOrigin,
+    KnownRecord,
     ensure_private_directory,
     find_manifest_of,
-    save_origin,
+    require_state_directory,
+    save_known,
 )
 from langgraph_takeover.graph.continuation.repository import Repository, find_repository
 from langgraph_takeover.graph.errors import CaptureError
@@ -48,6 +49,7 @@ from langgraph_takeover.nodes.records import build_record_id, read_edited_files
 from langgraph_takeover.sandbox import remove_stale_resources, restore
 from langgraph_takeover.sandbox.backends.checkouts import CHECKOUT_WORKSPACE, snapshot_directory
 from langgraph_takeover.sandbox.backends.selection import make_restore_spec, require_isolated_backend
+from langgraph_takeover.sandbox.failures import clean_up
 from langgraph_takeover.sandbox.interface import BackendName, Frozen, Sandbox, Snapshot
 from langgraph_takeover.sandbox.repository.patches import (
     RepositoryError,
@@ -57,6 +59,7 @@ from langgraph_takeover.sandbox.repository.patches import (
     patch_since,
 )
 from langgraph_takeover.sandbox.snapshots.contents import read_contents
+from langgraph_takeover.sandbox.storage.removal import list_matches
 
 _STALE_S = 24 * 3600
 _MAX_ENV_FILES, _MAX_ENV_BYTES = 20, 1 << 16
@@ -99,7 +102,8 @@ def capture_session(
     `session` is an id, its unique beginning, or `latest`: the newest session that ran in the repository. The session is in
     `user_home`, by default the user's own. The record has the repository at `/testbed`, and the session's paths with it.
     Secrets in the session are redacted; the snapshot holds every file as it is, ignored ones included.
-    Default back end: `host`. Raises CaptureError, SessionError, TraceError, SandboxUnavailableError and OutOfDiskError.
+    Default back end: `host`. Raises CaptureError, ContinuationError, SessionError, TraceError, SandboxUnavailableError and
+    OutOfDiskError.
     """
     if agent not in AGENTS:
         reason = "keeps no sessions that can be captured" if agent in AGENT_NAMES else "is not known"
@@ -107,6 +111,7 @@ def capture_session(
     chosen = backend or require_isolated_backend()
     found = find_repository(repository)
     _require_outside(home, found)
+    require_state_directory()
     source = find_repository_session(agent, session, found.root, user_home or Path.home())
     with open_session_file(source, user_home or Path.home()) as path:
         before = _identify(path)
@@ -123,7 +128,6 @@ def capture_session(
         store = RecordStore(ensure_private_directory(home) / "records")
         store.remove_partial(datetime.now(UTC).timestamp() - _STALE_S)
         builder = _CaptureBuilder(found, source, trace, chosen)
-        save_origin(home, builder.record_id, CaptureOrigin(repository=str(found.root), agent=agent))
 
         def build(directory: Path) -> HandoffRecord:
             record = builder.build(directory)
@@ -134,6 +138,7 @@ def capture_session(
             return record
 
         record = store.create(builder.record_id, build)
+        save_known(home, record, KnownRecord(repository=str(found.root), agent=agent))
     return builder.describe(record, store.directory(record.id))
 
 
@@ -250,7 +255,7 @@ class _CaptureBuilder:
     def _find_secrets(self, events: tuple[Event, ...]) -> tuple[str, ...]:
         """List the secrets that the session's outputs and the repository's `.env` files assign to variables."""
         texts = [event.text for event in events if event.kind == "observation"]
-        for path in sorted(self._repository.root.glob(".env*"))[:_MAX_ENV_FILES]:
+        for path in list_matches(self._repository.root, ".env*")[:_MAX_ENV_FILES]:
             with contextlib.suppress(OSError):
                 texts.append(read_untrusted_head(path, _MAX_ENV_BYTES).decode(errors="replace"))
         return tuple(dict.fromkeys(find_assigned_secrets(texts)))
@@ -269,14 +274,8 @@ def select_point(points: tuple[HandoffPoint, ...]) -> HandoffPoint:
 def _open_snapshot(snapshot: Snapshot, store: Path, backend: BackendName) -> Iterator[Sandbox]:
     owner = f"capture-{secrets.token_hex(4)}"
     spec = make_restore_spec(snapshot, backend, owner)
-    try:
-        sandbox = restore(snapshot, store, spec)
-        try:
-            yield sandbox
-        finally:
-            sandbox.close()
-    finally:
-        remove_stale_resources(backend, owner)
+    with clean_up(lambda: remove_stale_resources(backend, owner)), restore(snapshot, store, spec) as sandbox:
+        yield sandbox
 
 
 def _redact_record(record: HandoffRecord, known_secrets: tuple[str, ...]) -> HandoffRecord:

@@ -1,4 +1,7 @@
-"""What capture and continuation leave in a home: the origin of each record, and a manifest of each continuation."""
+"""What capture and continuation keep in the user's state directory: known records, and a manifest of each continuation.
+
+Permission and undo are decided by these files alone: no home, record or archive can bring one.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,15 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from langgraph_takeover.graph.errors import ContinuationError
-from langgraph_takeover.handoff.records.record import is_valid_id, to_json, write_durably
+from langgraph_takeover.handoff.records.record import HandoffRecord, is_valid_id, to_json, write_durably
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.sandbox.interface import Frozen
 from langgraph_takeover.sandbox.storage import safe_open
-from langgraph_takeover.sandbox.storage.removal import walk
+from langgraph_takeover.sandbox.storage.removal import list_matches, walk
 
+_STATE_VARIABLE = "XDG_STATE_HOME"
+_PARENTS_FILE = "parents.json"
+_ATTEMPTS = 5
 _MAX_FILE_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 20
 _CHANGED_BY_READING = re.compile(r"\.git/(?:opencode|index|modules/.+/index)")
@@ -26,11 +32,21 @@ _CHANGED_BY_READING = re.compile(r"\.git/(?:opencode|index|modules/.+/index)")
 _Kind = TypeVar("_Kind", bound=Frozen)
 
 
-class CaptureOrigin(Frozen):
-    """Where a record was captured. Only this host has it: no archive of a record brings one."""
+class KnownRecord(Frozen):
+    """How a record of a home, with exactly that content, came from this user's own commands."""
 
-    repository: str
-    agent: str
+    repository: str = ""
+    """The repository that was captured; empty if it was not captured here."""
+    agent: str = ""
+    image_of: str = ""
+    """The key of the record that `--image` put into an image; empty for a captured one."""
+
+
+class Inode(Frozen):
+    """Identity of a file or a directory on this host."""
+
+    device: int
+    number: int
 
 
 class CreatedFile(Frozen):
@@ -38,6 +54,16 @@ class CreatedFile(Frozen):
 
     path: str
     sha256: str
+    inode: Inode | None = None
+    """None until it exists."""
+
+
+class CreatedDirectory(Frozen):
+    """A directory that a continuation created."""
+
+    path: str
+    inode: Inode | None = None
+    """None until it exists."""
 
 
 class Manifest(Frozen):
@@ -49,8 +75,10 @@ class Manifest(Frozen):
     checkout: str
     staging: str
     """Directory in which the checkout is prepared, beside it."""
+    staging_inode: Inode | None = None
     checkout_digest: str = ""
     """Empty until the checkout is complete."""
+    checkout_inode: Inode | None = None
     task: str = ""
     """The task of the record."""
     own_texts: tuple[str, ...] = ()
@@ -59,8 +87,14 @@ class Manifest(Frozen):
     """Whether there was an empty directory in its place."""
     files: tuple[CreatedFile, ...] = ()
     """Files outside the checkout: the native session."""
-    directories: tuple[str, ...] = ()
+    directories: tuple[CreatedDirectory, ...] = ()
     """Directories that the continuation created for them, the outermost first."""
+
+
+class StateParents(Frozen):
+    """The directories that were created for the user's state directory, the outermost first."""
+
+    directories: tuple[CreatedDirectory, ...] = ()
 
 
 def ensure_private_directory(path: Path) -> Path:
@@ -70,49 +104,140 @@ def ensure_private_directory(path: Path) -> Path:
     return path
 
 
-def save_origin(home: Path, record_id: str, origin: CaptureOrigin) -> None:
-    """Save where a record is captured."""
-    write_durably(ensure_private_directory(home / "captures") / f"{record_id}.json", to_json(origin))
+def require_state_directory() -> Path:
+    """Return the user's state directory, which may not exist yet.
+
+    Raises ContinuationError unless it is this user's own directory, and nobody else can enter it.
+    """
+    # A relative path would let the current directory decide.
+    named = os.environ.get(_STATE_VARIABLE, "")
+    try:
+        parent = Path(named) if named.startswith("/") else Path.home() / ".local" / "state"
+    except RuntimeError:
+        parent = Path()
+    if not parent.is_absolute():
+        raise ContinuationError(f"no home directory of this user (set HOME, or {_STATE_VARIABLE})")
+    path = parent / "takeover"
+    try:
+        info = path.lstat()
+    except FileNotFoundError:
+        return path
+    except OSError as error:
+        raise ContinuationError(
+            f"{path}: {describe_error(error)} (set {_STATE_VARIABLE} to a directory of yours)"
+        ) from error
+    if not stat.S_ISDIR(info.st_mode):
+        raise ContinuationError(f"{path}: not a directory (remove it, or set {_STATE_VARIABLE})")
+    if info.st_uid != os.geteuid():
+        raise ContinuationError(
+            f"{path}: belongs to another user (set {_STATE_VARIABLE} to a directory of yours)"
+        )
+    if info.st_mode & 0o077:
+        raise ContinuationError(
+            f"{path}: others can enter it (if only you wrote to it: chmod 700 {path}; else remove it)"
+        )
+    return path
 
 
-def load_origin(home: Path, record_id: str) -> CaptureOrigin | None:
-    """Return where a record was captured; None if that was not in this home. Raises ContinuationError."""
-    path = _origin_path(home, record_id)
-    return _load(path, CaptureOrigin) if os.path.lexists(path) else None
+def _ensure_state_directory(*parts: str) -> Path:
+    root = require_state_directory()
+    try:
+        missing = [each for each in root.parents if not each.exists()]
+        if not root.exists():
+            ensure_private_directory(root)
+            created = (CreatedDirectory(path=str(each), inode=identify(each)) for each in reversed(missing))
+            write_durably(root / _PARENTS_FILE, to_json(StateParents(directories=tuple(created))))
+        return ensure_private_directory(require_state_directory().joinpath(*parts))
+    except OSError as error:
+        raise ContinuationError(
+            f"{root}: {describe_error(error)} (set {_STATE_VARIABLE} to a directory that can be written to)"
+        ) from error
 
 
-def remove_origin(home: Path, record_id: str) -> None:
-    """Remove where a record was captured."""
-    _origin_path(home, record_id).unlink(missing_ok=True)
+def remove_empty_state() -> None:
+    """Remove the directories of the user's state that are empty; if all are, also those that were created for it."""
+    root = require_state_directory()
+    for pattern in ("continuations/*/*", "*/*", "*"):
+        for each in root.glob(pattern):
+            with contextlib.suppress(OSError):  # not empty
+                each.rmdir()
+    with contextlib.suppress(OSError):
+        if [each.name for each in root.iterdir()] != [_PARENTS_FILE]:
+            return
+        parents = _load(root / _PARENTS_FILE, StateParents).directories
+        (root / _PARENTS_FILE).unlink()
+        root.rmdir()
+        for parent in reversed(parents):
+            if identify(Path(parent.path)) == parent.inode:
+                Path(parent.path).rmdir()
 
 
-def _origin_path(home: Path, record_id: str) -> Path:
-    return home / "captures" / f"{record_id}.json"
+def compute_key(record: HandoffRecord) -> str:
+    """Return the digest of everything in a record that another agent may read or run: its snapshot, notes and review too."""
+    parts = (record.digest, record.required_snapshot.digest, *map(to_json, record.attachments.values()))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def save_known(home: Path, record: HandoffRecord, known: KnownRecord) -> None:
+    """Save how a record came from this user's own commands. Raises ContinuationError."""
+    for _ in range(_ATTEMPTS):
+        directory = _ensure_state_directory("records", _name_home(home))
+        with contextlib.suppress(FileNotFoundError):  # another process removed the empty directory
+            write_durably(directory / f"{compute_key(record)}.json", to_json(known))
+            return
+    raise ContinuationError(f"{directory}: removed again and again (try again)")
+
+
+def load_known(home: Path, record: HandoffRecord) -> KnownRecord | None:
+    """Return how a record came from this user's own commands; None if it did not. Raises ContinuationError."""
+    path = _known_path(home, record)
+    return _load(path, KnownRecord) if os.path.lexists(path) else None
+
+
+def forget_known(home: Path, record: HandoffRecord) -> None:
+    """Remove what `save_known` saved."""
+    _known_path(home, record).unlink(missing_ok=True)
+
+
+def _known_path(home: Path, record: HandoffRecord) -> Path:
+    return require_state_directory() / "records" / _name_home(home) / f"{compute_key(record)}.json"
+
+
+def _name_home(home: Path) -> str:
+    return hashlib.sha256(os.fsencode(os.path.realpath(home))).hexdigest()[:32]
 
 
 def list_manifests(home: Path, record_id: str) -> list[Path]:
-    """List the manifests of a record's continuations, the oldest first."""
+    """List the manifests of a record's continuations from a home, the oldest first. Raises ContinuationError."""
     if not is_valid_id(record_id):
         return []
-    return sorted((home / "continuations" / record_id).glob("[0-9]*.json"))
+    return list_matches(_manifest_directory(home) / record_id, "[0-9]*.json")
 
 
 def find_manifest_of(home: Path, checkout: Path) -> Manifest | None:
     """Return the newest manifest of a continuation in that checkout, if any. Raises ContinuationError."""
-    paths = sorted((home / "continuations").glob("*/[0-9]*.json"), key=lambda path: path.stat().st_mtime)
-    for path in reversed(paths):
+    paths: list[tuple[float, Path]] = []
+    for path in list_matches(_manifest_directory(home), "*/[0-9]*.json"):
+        with contextlib.suppress(FileNotFoundError):  # its continuation was undone meanwhile
+            paths.append((path.stat().st_mtime, path))
+    for _, path in sorted(paths, reverse=True):
         manifest = load_manifest(path)
         if manifest is not None and os.path.realpath(manifest.checkout) == os.path.realpath(checkout):
             return manifest
     return None
 
 
+def _manifest_directory(home: Path) -> Path:
+    return require_state_directory() / "continuations" / _name_home(home)
+
+
 def reserve_manifest(home: Path, record_id: str) -> Path:
-    """Create an empty manifest with the next number, which no other process has."""
-    directory = ensure_private_directory(home / "continuations" / record_id)
+    """Create an empty manifest with the next number, which no other process has. Raises ContinuationError."""
     for number in range(1, 10_000):
+        directory = _ensure_state_directory("continuations", _name_home(home), record_id)
         path = directory / f"{number:04}.json"
-        with contextlib.suppress(FileExistsError):
+        # Not found: another process removed the empty directory.
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
             path.open("xb").close()
             return path
     raise ContinuationError(
@@ -127,7 +252,9 @@ def save_manifest(path: Path, manifest: Manifest) -> None:
 
 def load_manifest(path: Path) -> Manifest | None:
     """Return a manifest; None if nothing was created yet. Raises ContinuationError."""
-    return _load(path, Manifest) if path.stat().st_size else None
+    with contextlib.suppress(FileNotFoundError):
+        return _load(path, Manifest) if path.stat().st_size else None
+    return None
 
 
 def _load(path: Path, kind: type[_Kind]) -> _Kind:
@@ -137,6 +264,15 @@ def _load(path: Path, kind: type[_Kind]) -> _Kind:
         raise ContinuationError(f"{path}: {describe_error(error)}") from error
     except ValidationError as error:
         raise ContinuationError(f"{path}: damaged: {error.errors()[0]['msg']} (remove it)") from error
+
+
+def identify(path: Path) -> Inode | None:
+    """Return the identity of a file or a directory, never of a link's target; None if it does not exist."""
+    try:
+        info = path.lstat()
+    except OSError:
+        return None
+    return Inode(device=info.st_dev, number=info.st_ino)
 
 
 def hash_file(path: Path) -> str | None:

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from langgraph_takeover.graph.continuation.files import (
+    CreatedDirectory,
     CreatedFile,
     Manifest,
     hash_tree,
-    load_origin,
+    identify,
+    load_known,
+    remove_empty_state,
     reserve_manifest,
     save_manifest,
 )
@@ -39,6 +42,7 @@ from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
 from langgraph_takeover.nodes.external.conversation import Opening, build_record_opening
 from langgraph_takeover.sandbox.backends.checkouts import write_checkout
 from langgraph_takeover.sandbox.interface import Frozen
+from langgraph_takeover.sandbox.storage.host_directories import translate_disk_errors
 from langgraph_takeover.sandbox.storage.removal import is_directory, remove_tree
 
 _MAX_INLINE_CHARS = 200
@@ -81,8 +85,8 @@ def prepare_continuation(
     """Write a record's repository to a new directory, and what another agent needs to continue there.
 
     Under the views `transcript` and `payload` the agent gets a native session in its own home, in new files; under the others
-    a first prompt. Default directory: `NAME-continued` beside the captured repository. A record that was not captured in
-    this home needs `allow_unisolated`, because its content would run as you. After an error nothing is left.
+    a first prompt. Default directory: `NAME-continued` beside the captured repository. A record with content that this user
+    did not capture into this home needs `allow_unisolated`, because its content would run as you. After an error nothing is left.
 
     Raises ContinuationError, UnknownAgentProgramError, UnknownViewError, RecordError, SnapshotCorruptError,
     SandboxUnavailableError and OutOfDiskError.
@@ -141,6 +145,11 @@ class _Plan(NamedTuple):
     target: Path
     staging: Path
 
+    @property
+    def tree(self) -> Path:
+        """The checkout before it gets its place."""
+        return self.staging / "checkout"
+
 
 def _create_everything(
     plan: _Plan, save: Callable[[Manifest], None]
@@ -155,9 +164,13 @@ def _create_everything(
         checkout_existed=plan.target.exists(),
     )
     save(manifest)
-    write_checkout(plan.record.required_snapshot, plan.store, plan.staging)
-    notes = NOTES_DIRECTORY if is_directory(plan.staging / ".git") else ".takeover"
-    remove_tree(plan.staging / notes)  # of an earlier continuation
+    with translate_disk_errors():
+        plan.staging.mkdir(mode=0o700)
+    manifest = manifest.model_copy(update={"staging_inode": identify(plan.staging)})
+    save(manifest)
+    write_checkout(plan.record.required_snapshot, plan.store, plan.tree)
+    notes = NOTES_DIRECTORY if is_directory(plan.tree / ".git") else ".takeover"
+    remove_tree(plan.tree / notes)  # of an earlier continuation
     launch = Launch(
         program=(plan.executable,),
         home=str(plan.user_home),
@@ -173,25 +186,48 @@ def _create_everything(
         launch,
         event_directory=f"{plan.target}/{notes}/events",
     )
-    message = _write_prompt(plan.staging, plan.target, notes, opening)
+    message = _write_prompt(plan.tree, plan.target, notes, opening)
     files = list_session_files(plan.adapter.name, plan.user_home, opening.session)
-    save(
-        manifest.model_copy(
-            update={
-                "checkout_digest": hash_tree(plan.staging),
-                "task": plan.record.task.prompt,
-                "own_texts": tuple(each[:_MAX_OWN_CHARS] for each in (message, opening.message)),
-                "files": tuple(
-                    CreatedFile(path=str(path), sha256=digest_text(text)) for path, text in files.items()
-                ),
-                "directories": tuple(map(str, list_missing_directories(files))),
-            }
-        )
+    manifest = manifest.model_copy(
+        update={
+            "checkout_digest": hash_tree(plan.tree),
+            "checkout_inode": identify(plan.tree),
+            "task": plan.record.task.prompt,
+            "own_texts": tuple(each[:_MAX_OWN_CHARS] for each in (message, opening.message)),
+            "files": tuple(
+                CreatedFile(path=str(path), sha256=digest_text(text)) for path, text in files.items()
+            ),
+            "directories": tuple(
+                CreatedDirectory(path=str(path)) for path in list_missing_directories(files)
+            ),
+        }
     )
-    _move_into_place(plan.staging, plan.target)
+    save(manifest)
+    _move_into_place(plan.tree, plan.target)
+    plan.staging.rmdir()
+    _create_session_files(files, manifest, save)
+    return opening, message, tuple(files)
+
+
+def _create_session_files(
+    files: Mapping[Path, str], manifest: Manifest, save: Callable[[Manifest], None]
+) -> None:
+    """Create the files of the native session and their directories; save the identity of each as soon as it exists."""
+    directories: list[CreatedDirectory] = list(manifest.directories)
+    for each in manifest.directories:
+        try:
+            Path(each.path).mkdir(mode=0o700)
+        except FileExistsError:  # created by somebody else meanwhile
+            directories.remove(each)
+        else:
+            inode = identify(Path(each.path))
+            directories[directories.index(each)] = each.model_copy(update={"inode": inode})
+        manifest = manifest.model_copy(update={"directories": tuple(directories)})
+        save(manifest)
     for path, text in files.items():
         create_file(path, text)
-    return opening, message, tuple(files)
+    created = (each.model_copy(update={"inode": identify(Path(each.path))}) for each in manifest.files)
+    save(manifest.model_copy(update={"files": tuple(created)}))
 
 
 def start_continuation(continuation: PreparedContinuation) -> NoReturn:
@@ -204,11 +240,12 @@ def start_continuation(continuation: PreparedContinuation) -> NoReturn:
 def _choose_directory(
     home: Path, record: HandoffRecord, directory: Path | None, allow_unisolated: bool
 ) -> Path:
-    origin = load_origin(home, record.id)
+    known = load_known(home, record)
+    origin = known if known is not None and known.repository else None
     if origin is None and not allow_unisolated:
         raise ContinuationError(
-            f"record {record.id} was not captured here: in a plain checkout its content would run as you (use --sandbox host, "
-            "or pass --allow-unisolated)"
+            f"record {record.id} was not captured here with this content: in a plain checkout it would run as you (use "
+            "--sandbox host, or pass --allow-unisolated)"
         )
     if directory is None and origin is None:
         raise ContinuationError(f"--in: name the new directory: record {record.id} was not captured here")
@@ -253,8 +290,7 @@ def _undo_on_failure(path: Path) -> Iterator[Callable[[Manifest], None]]:
         if saved:
             undo_manifest(saved[-1], [], [])
         path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # not empty
-            path.parent.rmdir()
+        remove_empty_state()
         raise
 
 

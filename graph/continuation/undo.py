@@ -7,17 +7,21 @@ import os
 from pathlib import Path
 
 from langgraph_takeover.graph.continuation.files import (
+    CreatedDirectory,
+    CreatedFile,
     Manifest,
+    forget_known,
     hash_file,
     hash_tree,
+    identify,
     list_manifests,
     load_manifest,
-    remove_origin,
+    remove_empty_state,
     save_manifest,
 )
-from langgraph_takeover.graph.continuation.images import list_rebased
+from langgraph_takeover.graph.continuation.images import is_made_of, list_rebased
 from langgraph_takeover.graph.errors import ContinuationError
-from langgraph_takeover.handoff.records.record import RecordStore
+from langgraph_takeover.handoff.records.record import RecordError, RecordStore
 from langgraph_takeover.sandbox.interface import Frozen
 from langgraph_takeover.sandbox.storage.removal import is_directory, remove_tree, set_aside
 
@@ -32,15 +36,16 @@ class Removal(Frozen):
 
 
 def undo_continuations(home: Path, record_id: str) -> Removal:
-    """Remove what the continuations of a record created, the newest first, unless it has changed since.
+    """Remove what this user's continuations of a record created, the newest first, unless it has changed since.
 
-    What stays is kept in the manifest, so that a later call removes it from there once it is gone. Raises
-    ContinuationError if there is nothing to undo, or if a manifest cannot be read.
+    Only files and directories with the identity that they had at their creation are removed. What stays is kept in the
+    manifest, so that a later call removes it from there once it is gone. Raises ContinuationError if there is nothing to
+    undo, or if a manifest cannot be read.
     """
     paths = list_manifests(home, record_id)
     if not paths:
         raise ContinuationError(
-            f"record {record_id}: nothing to undo: it was not continued from {home} (pass its --home)"
+            f"record {record_id}: nothing to undo: you have not continued it from {home} (pass its --home)"
         )
     removed: list[str] = []
     left: list[str] = []
@@ -51,52 +56,58 @@ def undo_continuations(home: Path, record_id: str) -> Removal:
             path.unlink()
         else:
             save_manifest(path, remaining)
-    with contextlib.suppress(OSError):  # not empty
-        paths[0].parent.rmdir()
-        paths[0].parent.parent.rmdir()
+    remove_empty_state()
     return Removal(removed=tuple(removed), left=tuple(left))
 
 
 def undo_manifest(manifest: Manifest, removed: list[str], left: list[str]) -> Manifest | None:
     """Remove what one continuation created; return the manifest of what stays, if anything does."""
     before = len(left)
-    _remove_staging(manifest)
+    _remove_staging(manifest, left)
     _undo_checkout(manifest, removed, left)
-    kept = tuple(each for each in manifest.files if not _undo_file(each.path, each.sha256, removed, left))
-    for directory in reversed(manifest.directories):
-        with contextlib.suppress(OSError):  # not empty, or gone
-            Path(directory).rmdir()
+    files = tuple(each for each in manifest.files if not _undo_file(each, removed, left))
+    directories = tuple(each for each in reversed(manifest.directories) if not _undo_directory(each, left))
     if len(left) == before:
         return None
-    return manifest.model_copy(update={"files": kept})
+    return manifest.model_copy(update={"files": files, "directories": directories[::-1]})
 
 
-def _remove_staging(manifest: Manifest) -> None:
+def _remove_staging(manifest: Manifest, left: list[str]) -> None:
     staging = Path(manifest.staging)
-    if staging.name.startswith(".") and staging.name.endswith(STAGING_SUFFIX):
+    found = identify(staging)
+    if found is None:
+        return
+    if found in (manifest.staging_inode, manifest.checkout_inode):
         remove_tree(staging)
+        return
+    if manifest.staging_inode is None:  # killed before its identity was saved: it is empty
+        with contextlib.suppress(OSError):
+            staging.rmdir()
+            return
+    left.append(f"{staging} (not what the continuation created)")
 
 
 def _undo_checkout(manifest: Manifest, removed: list[str], left: list[str]) -> None:
     checkout = Path(manifest.checkout)
     if not manifest.checkout_digest or not os.path.lexists(checkout):
         return
-    if not is_directory(checkout) or hash_tree(checkout) != manifest.checkout_digest:
+    if identify(checkout) != manifest.checkout_inode or hash_tree(checkout) != manifest.checkout_digest:
         if not (manifest.checkout_existed and is_directory(checkout) and not any(checkout.iterdir())):
             left.append(f"{checkout} (changed since; to remove it: rm -rf {checkout})")
         return
     checkout.rename(manifest.staging)  # a name from which a later undo removes it if this one is killed
-    _remove_staging(manifest)
+    _remove_staging(manifest, left)
     if manifest.checkout_existed:
         checkout.mkdir()
     removed.append(str(checkout))
 
 
-def _undo_file(name: str, sha256: str, removed: list[str], left: list[str]) -> bool:
-    path = Path(name)
-    if not os.path.lexists(path):
+def _undo_file(file: CreatedFile, removed: list[str], left: list[str]) -> bool:
+    path = Path(file.path)
+    found = identify(path)
+    if found is None:
         return True
-    if hash_file(path) != sha256:
+    if hash_file(path) != file.sha256 or found != (file.inode or found):
         left.append(f"{path} (changed since: the agent has continued the session)")
         return False
     path.unlink()
@@ -104,22 +115,49 @@ def _undo_file(name: str, sha256: str, removed: list[str], left: list[str]) -> b
     return True
 
 
+def _undo_directory(directory: CreatedDirectory, left: list[str]) -> bool:
+    path = Path(directory.path)
+    found = identify(path)
+    if found is None:
+        return True
+    if found != directory.inode:
+        left.append(f"{path} (not what the continuation created)")
+        return False
+    with contextlib.suppress(OSError):  # not empty: others use it too
+        path.rmdir()
+    return True
+
+
 def discard_record(home: Path, record_id: str) -> Removal:
-    """Remove a captured record with its snapshot, and what `--image` made of it.
+    """Remove a captured record with its snapshot, and what this user's `--image` made of it.
 
     Raises RecordError, and ContinuationError if it was continued.
     """
+    left: list[str] = []
     if list_manifests(home, record_id):
         raise ContinuationError(
             f"record {record_id}: it was continued (first: handoff continue {record_id} --undo --home {home})"
         )
     store = RecordStore(home / "records")
-    store.load(record_id)
-    removed = [store.directory(each) for each in (record_id, *list_rebased(home, record_id))]
-    for directory in removed:
+    record = store.load(record_id)
+    discarded = [record]
+    for name in list_rebased(home, record_id):
+        try:
+            rebased = store.load(name)
+            is_own = is_made_of(home, rebased, record)
+        except RecordError:
+            is_own = False
+        if is_own:
+            discarded.append(rebased)
+        else:
+            left.append(f"{store.directory(name)} (not made here of this record)")
+    removed = [store.directory(each.id) for each in discarded]
+    for each, directory in zip(discarded, removed, strict=True):
         remove_tree(set_aside(directory))
-        remove_origin(home, directory.name)
-    for empty in (home / "records", home / "captures", home):
+        if each.snapshot is not None:
+            forget_known(home, each)
+    remove_empty_state()
+    for empty in (home / "records", home):
         with contextlib.suppress(OSError):
             empty.rmdir()
-    return Removal(removed=tuple(map(str, removed)))
+    return Removal(removed=tuple(map(str, removed)), left=tuple(left))

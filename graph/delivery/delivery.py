@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from typing_extensions import Unpack
 
 from langgraph_takeover.graph.agent import Checkpointer
+from langgraph_takeover.graph.checkpoints.inspection import DELIVERY_METADATA
 from langgraph_takeover.graph.checkpoints.savers import open_saver
 from langgraph_takeover.graph.delivery.resending import find_fresh_record
 from langgraph_takeover.graph.delivery.rollback import roll_back as roll_back_handoff
@@ -45,6 +46,7 @@ from langgraph_takeover.nodes.delivery.steps import (
     resend,
     roll_back,
 )
+from langgraph_takeover.sandbox.failures import clean_up
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
 _LOG = logging.getLogger(__name__)
@@ -237,11 +239,8 @@ def _open_delivery_graph(home: Home, handoff_id: str) -> Iterator[tuple[Any, Run
     """Open the graph of a delivery, under a lease of its own."""
     thread = f"delivery.{handoff_id}"
     lease = acquire(home.ledger, thread)
-    try:
-        with open_saver(home.ledger, lease) as saver:
-            yield build_delivery(saver), {"configurable": {"thread_id": thread}}
-    finally:
-        lease.release()
+    with clean_up(lease.release), open_saver(home.ledger, lease) as saver:
+        yield build_delivery(saver), {"configurable": {"thread_id": thread}, "metadata": DELIVERY_METADATA}
 
 
 def _log_escalated(handoff: Handoff) -> None:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
-from langgraph_takeover.graph.checkpoints.inspection import graph_kind
+from langgraph_takeover.graph.checkpoints.inspection import GraphKind, graph_kind, is_own_graph
+from langgraph_takeover.graph.checkpoints.savers import Saver, fork_checkpoint
 from langgraph_takeover.graph.errors import CheckpointCorruptError, RollbackError
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.runs.validation import check_sandbox
@@ -72,31 +73,42 @@ def roll_back(
             f"handoff {found.id}: thread {record.thread_id!r} no longer has checkpoint {record.checkpoint_id} "
             f"(its record can still be taken over: {record.id})"
         )
+    kind = None if is_own_graph(point) else graph_kind(point)
     spec = sandbox or sandbox_spec_for(record)
     if found.state != "rolled_back":
         found = handoffs.change_state(
             home.ledger, found.id, "rolled_back", by=by, version=found.version, reason=reason
         )
     with home.open_session(record.thread_id, spec) as (session, saver):
-        graph = build_graph(graph_kind(point), saver)
         done = _find_rollback_checkpoint(home, found)
         if done is None:
-            at = _config_at(record.thread_id, record.checkpoint_id) | {
-                "metadata": {"graph": graph_kind(point), _ROLLBACK_KEY: found.id}
-            }
-            values: dict[str, Any] = {
-                "sandbox_state": session.adopt_record(record),
-                "fired": [],
-                "stop_reason": None,
-            }
-            if graph_kind(point) == "team":
-                values["passing"] = None
-            written = graph.update_state(at, values, as_node="interruption")
-            done = written["configurable"]["checkpoint_id"]
-        state = cast(AgentState, graph.get_state(_config_at(record.thread_id, done)).values)
+            done = _write_checkpoint(found, point, kind, session.adopt_record(record), saver)
+        stored = saver.get_tuple(_config_at(record.thread_id, done))
+        state = cast(
+            AgentState,
+            build_graph(kind, saver).get_state(stored.config).values
+            if kind
+            else stored.checkpoint["channel_values"],
+        )
         _check_consistency(session, state, record)
         events = len(state.get("events", ()))
     return Rollback(found, record.thread_id, done, events)
+
+
+def _write_checkpoint(
+    handoff: Handoff, point: CheckpointTuple, kind: GraphKind | None, sandbox_state: str, saver: Saver
+) -> str:
+    """Write a copy of a record's checkpoint, in its sandbox, as the thread's newest; return its id."""
+    values: dict[str, Any] = {"sandbox_state": sandbox_state}
+    metadata = {_ROLLBACK_KEY: handoff.id}
+    if kind is None:  # of a graph that only the user can build
+        return fork_checkpoint(saver, point, values, metadata)
+    values |= {"fired": [], "stop_reason": None}
+    if kind == "team":
+        values["passing"] = None
+    at = cast(RunnableConfig, {**point.config, "metadata": {"graph": kind, **metadata}})
+    written = build_graph(kind, saver).update_state(at, values, as_node="interruption")
+    return str(written["configurable"]["checkpoint_id"])
 
 
 def sandbox_spec_for(record: HandoffRecord, backend: BackendName | None = None) -> SandboxSpec:

@@ -15,20 +15,21 @@ from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from langgraph_takeover.graph.connection_guard import ConnectionGuard
 from langgraph_takeover.graph.errors import ServerAddressError
 
 LOOPBACK = "127.0.0.1"
 PATH = "/mcp"
 _SHUTDOWN_S = 5
-_MAX_CONNECTIONS = 64
 
 
 class BearerCheck:
-    """Middleware that requires the token in the `Authorization` header."""
+    """Middleware that requires the token in the `Authorization` header, and then gives the request its place."""
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, token: str, guard: ConnectionGuard) -> None:
+        self.app, self._guard = app, guard
         self._expected = f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,7 +39,10 @@ class BearerCheck:
         # The scheme is not case-sensitive, and compare_digest takes the same time for every token.
         given = b"Bearer" + found[0][6:] if len(found) == 1 and found[0][:6].lower() == b"bearer" else b""
         if scope["type"] == "http" and secrets.compare_digest(given, self._expected):
-            return await self.app(scope, receive, send)
+            with self._guard.admit() as has_place:
+                if has_place:
+                    return await self.app(scope, receive, send)
+            return await PlainTextResponse("too many requests at once\n", 503)(scope, receive, send)
         response = PlainTextResponse(
             "token: missing or wrong (pass the header Authorization: Bearer TOKEN)\n",
             401,
@@ -69,9 +73,11 @@ def serve_http(server: Server[Any], port: int, token: str, on_listening: Callabl
                 allowed_hosts=names, allowed_origins=[f"http://{name}" for name in names]
             ),
         )
+        guard, protocol = ConnectionGuard(), type("GuardedProtocol", (H11Protocol,), {})
+        guard.watch(protocol)
         config = uvicorn.Config(
-            BearerCheck(app, token), log_level="warning", access_log=False, server_header=False, ws="none",
-            limit_concurrency=_MAX_CONNECTIONS, timeout_graceful_shutdown=_SHUTDOWN_S,
+            BearerCheck(app, token, guard), log_level="warning", access_log=False, server_header=False, ws="none",
+            http=protocol, timeout_graceful_shutdown=_SHUTDOWN_S,
         )  # fmt: skip
         on_listening(f"http://{LOOPBACK}:{port}{PATH}")
         uvicorn.Server(config).run(sockets=[listener])

@@ -26,7 +26,7 @@ from langgraph.types import Interrupt
 
 from langgraph_takeover.graph.errors import EarlierCallError
 from langgraph_takeover.graph.own_graphs.agent_handoffs import is_handoff_tool, read_field
-from langgraph_takeover.graph.own_graphs.thread_sandbox import TASK_ID, ThreadSandbox
+from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox
 from langgraph_takeover.handoff.ledger import effects
 from langgraph_takeover.handoff.ledger.effects import EffectKey
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
@@ -353,7 +353,7 @@ class CallOrder:
         entries.pop()
 
     def _make_key(self, step: ReplyStep, number: int) -> EffectKey:
-        return EffectKey(self.work.thread, TASK_ID, f"{step.id}.{number}")
+        return self.work.make_key(step.id, str(number))
 
 
 def refuse(call: ToolCall, reason: str | None) -> ToolMessage:

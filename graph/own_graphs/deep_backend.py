@@ -95,7 +95,7 @@ class SandboxBackend(SandboxBackendProtocol):
     def start(self) -> str:
         """Save the first state of a new thread, with what calls outside the agent changed; return its id."""
         with self._lock:
-            self.accept(self.work.session.start_run())
+            self.accept(self.work.start())
             return self.find_state()
 
     def accept(self, state: str) -> None:

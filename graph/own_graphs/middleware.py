@@ -127,7 +127,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         task = build_task_brief(self._work.thread, redact(first.text if first else ""), sandbox)
         update: dict[str, Any] = {"task": task.model_dump(mode="json")}
         if not state.get("sandbox_state"):
-            update["sandbox_state"] = self._session.start_run()
+            update["sandbox_state"] = self._work.start()
         return update
 
     def after_agent(self, state: SandboxAgentState, runtime: Runtime[Any]) -> None:

@@ -9,9 +9,15 @@ from typing import Any
 
 from langchain_core.messages import ToolMessage
 
+from langgraph_takeover.graph.delivery.offer import renew_offer
+from langgraph_takeover.graph.errors import HandoffError
 from langgraph_takeover.graph.own_graphs.agent_handoffs import read_field
 from langgraph_takeover.graph.own_graphs.call_order import find_attended_call
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox
+from langgraph_takeover.handoff.ledger import handoffs
+from langgraph_takeover.handoff.ledger.acceptance import Receiver, find_refusal
+from langgraph_takeover.handoff.ledger.handoffs import OPEN_STATES, Handoff
+from langgraph_takeover.handoff.records.envelope import Understanding
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore, TaskBrief
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.views import Recipient, find_view
@@ -19,24 +25,101 @@ from langgraph_takeover.handoff.views.names import ViewName
 from langgraph_takeover.nodes.records import save_files
 from langgraph_takeover.nodes.session.session import Session
 
+_CONFIRM_TIMEOUT_S = 900.0
+
 
 def receive_record(
-    work: ThreadSandbox, record_id: str, view: ViewName = "structured", *, window_tokens: int = 128_000
+    work: ThreadSandbox,
+    record_id: str,
+    view: ViewName = "structured",
+    *,
+    window_tokens: int = 128_000,
+    agent_name: str | None = None,
+    understanding: Understanding | None = None,
 ) -> dict[str, Any]:
     """Return the input of an agent that takes over a record on a new thread, under a view.
 
-    The thread's sandbox gets the record's snapshot. Raises RecordError, UnknownViewError, SnapshotCorruptError and
-    SandboxUnavailableError.
+    The thread's sandbox gets the record's snapshot. If the record was offered by `hand_over`, this accepts the offer, and
+    nobody writes to the source's thread any more; `complete_handoff` ends it. A repeated call on the same thread changes
+    nothing.
+
+    Args:
+        work: the sandbox of the new thread.
+        record_id: id of the record.
+        view: what the agent sees of it.
+        window_tokens: the context window of the agent's model.
+        agent_name: the name that the offer is for, if the record was offered to several.
+        understanding: what the agent confirms, for the ledger.
+
+    Raises RecordError, UnknownViewError, SnapshotCorruptError and SandboxUnavailableError; HandoffError for a refused
+    offer, or if several are open; IllegalTransitionError and HandedOverError if another agent was faster.
     """
     record = work.session.records.load(record_id)
+    offer = _find_offer(work, record_id, agent_name)
+    if offer is not None and offer.envelope:
+        record = record.model_copy(update={"envelope": offer.envelope})
     messages = find_view(view)(record, Recipient(protocol="native", window_tokens=window_tokens))
     state = work.restore(record.required_snapshot, work.session.records.directory(record.id))
+    if offer is not None and offer.successor != work.thread:
+        _accept(work, offer, understanding)
     return {
         "messages": messages,
         "sandbox_state": state,
         "task": record.task.model_dump(mode="json"),
         "record": record.id,
     }
+
+
+def complete_handoff(work: ThreadSandbox, reason: str = "finished") -> Handoff | None:
+    """Note in the ledger that the work of the handoff that `receive_record` accepted is done; None if it accepted none.
+
+    Raises IllegalTransitionError if the handoff was taken back.
+    """
+    ledger = work.session.ledger
+    found = handoffs.find_by_successor(ledger, work.thread)
+    if found is None:
+        return None
+    handoffs.advance(ledger, found.id, "completed", by=found.target, reason=reason)
+    return handoffs.load(ledger, found.id)
+
+
+def _find_offer(work: ThreadSandbox, record_id: str, agent_name: str | None) -> Handoff | None:
+    """Return the handoff that this thread accepted, or the one offer that it can accept. Raises HandoffError."""
+    found = [
+        each
+        for each in handoffs.list_handoffs(work.session.ledger, OPEN_STATES)
+        if each.record == record_id and agent_name in (None, each.target)
+    ]
+    if accepted := [each for each in found if each.successor == work.thread]:
+        return accepted[-1]
+    offers = [each for each in found if each.state in ("offered", "timed_out")]
+    if len(offers) > 1:
+        raise HandoffError(
+            f"record {record_id}: it is offered to {', '.join(each.target for each in offers)[:200]} (pass agent_name=)"
+        )
+    return offers[0] if offers else None
+
+
+def _accept(work: ThreadSandbox, offer: Handoff, understanding: Understanding | None) -> None:
+    ledger = work.session.ledger
+    offer = renew_offer(ledger, offer, offer.target, confirm_timeout_s=_CONFIRM_TIMEOUT_S)
+    refusal = find_refusal(ledger, work.session.records, offer, Receiver(name=offer.target))
+    if refusal is not None:
+        handoffs.change_state(
+            ledger, offer.id, "rejected", by=offer.target, version=offer.version, reason=str(refusal)
+        )
+        raise HandoffError(f"handoff {offer.id} is rejected: {refusal}")
+    handoffs.change_state(
+        ledger,
+        offer.id,
+        "accepted",
+        by=offer.target,
+        version=offer.version,
+        reason=understanding.next_step if understanding else f"thread {work.thread}",
+        successor=work.thread,
+        understanding=understanding,
+    )
+    handoffs.advance(ledger, offer.id, "active", by=offer.target)
 
 
 @dataclass(frozen=True)

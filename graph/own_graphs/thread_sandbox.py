@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
-from typing import Annotated, Any, NamedTuple, TypeVar
+from threading import Lock, Thread
+from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langchain_core.runnables import RunnableConfig
+from langgraph.channels import LastValue
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    CheckpointTuple,
+)
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from langgraph_takeover.graph.errors import ActResultError
+from langgraph_takeover.graph.checkpoints.inspection import require_graph, resume_state_id
+from langgraph_takeover.graph.checkpoints.savers import Saver, fork_checkpoint
+from langgraph_takeover.graph.errors import ActResultError, SandboxStateLostError, ThreadNotFoundError
 from langgraph_takeover.graph.home import Home
+from langgraph_takeover.handoff.ledger import effects as journal
 from langgraph_takeover.handoff.ledger import leases
+from langgraph_takeover.handoff.ledger import snapshots as ledger_snapshots
 from langgraph_takeover.handoff.ledger.effects import EffectKey
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
+from langgraph_takeover.nodes.session.graph_tasks import (
+    ActConflictError,
+    GraphTask,
+    choose_last_state,
+    find_graph_task,
+)
 from langgraph_takeover.nodes.session.openable_context import OpenableContext
 from langgraph_takeover.nodes.session.session import Session
-from langgraph_takeover.nodes.session.snapshots import BASE_STATE, SnapshotEvery
+from langgraph_takeover.nodes.session.snapshots import BASE_STATE, SnapshotEvery, SnapshotNotFoundError
 from langgraph_takeover.nodes.session.stop_signal import AbortableWork
+from langgraph_takeover.nodes.state import InputError
 from langgraph_takeover.sandbox.backends.pools import run_in_pool
 from langgraph_takeover.sandbox.interface import (
     FileChange,
@@ -32,20 +49,45 @@ from langgraph_takeover.sandbox.interface import (
 )
 
 ResultT = TypeVar("ResultT")
-TASK_ID = "thread sandbox"
-"""In the journal, in the place of LangGraph's task: acts of other nodes must not replace these."""
+CHANNEL = "sandbox_state"
 _JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
+_SAVING_S, _SAVING_POLL_S = 2.0, 0.01
+_CALLS = "calls"
+"""In the journal, in the place of LangGraph's task, for calls that other tasks of the step look up."""
 
 
-def keep_latest(_: str, new: str) -> str:
-    """Reduce the states of the sandbox to the one that the last node of a step wrote."""
-    return new
+class LatestState(LastValue[str]):
+    """The channel of the sandbox's state. If several tasks of a step left states, the one that includes the others remains.
+
+    It ignores None. Raises ActConflictError if no state includes the others, and InputError for what is no state.
+    """
+
+    __slots__ = ()
+
+    def update(self, values: Sequence[str | None]) -> bool:
+        written = [each for each in values if each]
+        for each in written:
+            if not isinstance(each, str):
+                raise InputError(
+                    f"{CHANNEL}: {each!r:.60} is no state of the sandbox (return the state of an act)"
+                )
+        if changed := [each for each in written if each != self.value]:
+            self.value = choose_last_state(changed)
+        return bool(written)
+
+    def from_checkpoint(self, checkpoint: Any) -> Self:
+        return super().from_checkpoint(checkpoint) if checkpoint else type(self)(self.typ, self.key)
+
+
+keep_latest = LatestState(str)
+"""The channel, for annotations of states."""
 
 
 class SandboxState(TypedDict, total=False):
     """The part of a graph's state that belongs to the sandbox: inherit your state from it.
 
-    If several nodes of a step act, their calls must be in order: the state of the last one remains.
+    Nodes of one step can act side by side: each act begins in the state that the previous one left, and the last state
+    remains.
 
     Example:
         >>> from langgraph_takeover.integrations import SandboxState
@@ -98,21 +140,77 @@ class ThreadSandbox:
         '1\\n'
     """
 
-    def __init__(self, session: Session, saver: BaseCheckpointSaver[str]) -> None:
+    def __init__(self, session: Session, saver: BaseCheckpointSaver[str], home: Home) -> None:
+        self._home = home
         self.thread = session.thread
         self.saver = saver
         """The checkpointer to compile the graph with. It writes only to this thread, and only while this process holds it."""
         self.session = session
         """The session behind it, for the integrations of this package."""
+        self._claims_lock = Lock()
+        self._claimed_step = ""
+        self._claims: dict[EffectKey, tuple[object, int]] = {}
+        """The keys that tasks of the newest step have used, each with the execution that did."""
         self.last_messages: set[str] = set()
         """Ids of the messages with which agents of this process ended their turns in the sandbox."""
 
     def enter(self, state: str | None = None) -> Sandbox:
         """Return the sandbox in a state, for reading: what changes it belongs in `act`.
 
-        Raises SnapshotNotFoundError, SnapshotCorruptError and SandboxUnavailableError.
+        Each call of the returned sandbox waits until no act runs, and finds that state, whatever acts came between.
+        Raises SnapshotNotFoundError, SnapshotCorruptError and SandboxUnavailableError; ActConflictError inside an act; and
+        SandboxStateLostError for a node without a state, if the thread has one.
         """
-        return self.session.enter_state(state or BASE_STATE)
+        return self.session.view_state(self._find_start(state))
+
+    def start(self) -> str:
+        """Return the id of a new thread's first state. Raises what `enter` raises."""
+        self._find_start(None)
+        return self.session.start_run(find_graph_task())
+
+    def _find_start(self, state: str | None) -> str:
+        """Return the state to begin in: the base, if a graph has none yet. Raises SandboxStateLostError."""
+        if state:
+            return state
+        graph_task = find_graph_task()
+        if graph_task is not None and (lost := self._find_lost_state(graph_task)) is not None:
+            raise SandboxStateLostError(
+                f"thread {self.thread!r}: this node has no {CHANNEL}, but the thread is in state {lost} (inherit the graph's "
+                f"state from SandboxState, pass {CHANNEL} to a graph that a node or tool calls, or pass state={BASE_STATE!r} "
+                "to begin anew; repair() restores a lost state)"
+            )
+        return BASE_STATE
+
+    def _find_lost_state(self, graph_task: GraphTask) -> str | None:
+        """Return the state of the thread that a task without a state would ignore, if there is one."""
+        moves = journal.list_moves(self.session.ledger, self.thread)
+        for move in moves:
+            if move.step == graph_task.step and graph_task.compare(move.place) == "other":
+                return move.state_after
+        earlier = {move.step: move.state_after for move in moves if move.step != graph_task.step}
+        stored = self._load_step(graph_task.step, may_wait=bool(earlier))
+        if stored is None:  # of another thread, or in another saver
+            return None
+        if (state := stored.checkpoint["channel_values"].get(CHANNEL)) not in (None, "", BASE_STATE):
+            return str(state)
+        while earlier and stored is not None and stored.parent_config is not None:
+            parent = stored.parent_config["configurable"]["checkpoint_id"]
+            # A fork of a checkpoint does not include the step that began with it.
+            if parent in earlier and stored.metadata.get("source") == "loop":
+                return earlier[parent]
+            stored = self.saver.get_tuple(self._config_at(parent))
+        return None
+
+    def _load_step(self, step: str, *, may_wait: bool) -> CheckpointTuple | None:
+        """Return the checkpoint that a step began with. By default, LangGraph saves it while the step's nodes run."""
+        ends_at = time.monotonic() + (_SAVING_S if may_wait else 0)
+        while (stored := self.saver.get_tuple(self._config_at(step))) is None and time.monotonic() < ends_at:
+            time.sleep(_SAVING_POLL_S)
+        return stored
+
+    def _config_at(self, checkpoint: str | None = None) -> RunnableConfig:
+        configurable = {"thread_id": self.thread, "checkpoint_ns": ""}
+        return {"configurable": configurable | ({"checkpoint_id": checkpoint} if checkpoint else {})}
 
     def act(
         self,
@@ -125,17 +223,21 @@ class ThreadSandbox:
         """Call a function with the sandbox once, and return its result with the state after it.
 
         Args:
-            key: name of the act among those that begin in `state`, equal when the node runs again: the id of a tool
-                call, or the name of the node.
+            key: name of the act among those of the same LangGraph task that begin in `state`, equal when the task runs
+                again. Outside of a graph: among all acts of the thread that begin in `state`.
             function: must do all its work in the sandbox, and return JSON-like data.
+            state: the state to begin in; None at the start. Acts of parallel nodes that begin in one state follow each
+                other: each begins in the state that the previous one left.
             effects: `nothing` for a function that only reads: it is repeated instead of recorded.
 
         If the process dies in the middle, the next run of the node restores the sandbox as it was before and calls the
         function again. If it dies later, the recorded result is returned. Raises what the function raises,
-        ActResultError, FencedError and what `enter` raises.
+        ActResultError, FencedError, what `enter` raises, and ActConflictError for a key that a task repeats and for
+        states that do not follow each other.
         """
-        before = state or BASE_STATE
+        self.session.require_no_act()
         self.session.stop.require_running()
+        before = self._find_start(state)
 
         def operate(sandbox: Sandbox) -> _StoredAct:
             value = function(sandbox)
@@ -148,10 +250,37 @@ class ThreadSandbox:
                     "(return text, numbers, lists or dicts)"
                 ) from error
 
-        stored, after = self.session.run_once(
-            self.make_key(before, key), before, operate, _StoredAct.model_validate_json, effects
-        )
+        with self._claim_key(before, key, is_recorded=effects != "nothing") as effect_key:
+            stored, after = self.session.run_once(
+                effect_key, before, operate, _StoredAct.model_validate_json, effects
+            )
         return Act(stored.value, after, stored.changes)
+
+    @contextmanager
+    def _claim_key(self, state: str, key: str, *, is_recorded: bool) -> Iterator[EffectKey]:
+        """Yield an act's key in the journal. Raises ActConflictError if the same execution of a task has used it."""
+        graph_task = find_graph_task()
+        effect_key = self.make_key(state, key)
+        if graph_task is None or not is_recorded:
+            yield effect_key
+            return
+        effect_key = effect_key._replace(task_id=f"{graph_task.step}:{graph_task.id}")
+        execution = (graph_task.execution, graph_task.attempt)
+        with self._claims_lock:
+            if self._claimed_step != graph_task.step:
+                self._claimed_step, self._claims = graph_task.step, {}
+            if self._claims.get(effect_key) == execution:
+                raise ActConflictError(
+                    f"thread {self.thread!r}: the key {key!r:.60} repeats in one task, for acts that begin in one state "
+                    "(give each act a key of its own)"
+                )
+            self._claims[effect_key] = execution
+        try:
+            yield effect_key
+        except BaseException:  # it may be tried again
+            with self._claims_lock:
+                self._claims.pop(effect_key, None)
+            raise
 
     async def aact(
         self,
@@ -192,8 +321,76 @@ class ThreadSandbox:
             pool.shutdown(wait=False)
 
     def make_key(self, state: str, key: str) -> EffectKey:
-        """Return the key of an act in the journal; a fork with another state of the sandbox has another one."""
-        return EffectKey(self.thread, TASK_ID, f"{state}:{key}")
+        """Return the key of a call in the journal, which all tasks of a step can look up; another step has another one."""
+        graph_task = find_graph_task()
+        task_id = journal.NO_TASK if graph_task is None else f"{graph_task.step}:{_CALLS}"
+        return EffectKey(self.thread, task_id, f"{state}:{key}")
+
+    def prune(self) -> None:
+        """Delete the thread's history and its snapshots, except the newest checkpoint with all channels; records stay.
+
+        Subgraphs keep what the newest checkpoint needs of them. Raises ThreadNotFoundError, FencedError, and
+        SnapshotNotFoundError if the newest state has no snapshot.
+        """
+        newest = self._load_newest()
+        state = resume_state_id(newest, is_rerun=False)
+        if not self.session.can_enter_state(state):
+            raise SnapshotNotFoundError(
+                f"thread {self.thread!r}: no snapshot of its newest state {state!r:.60} (call repair, then prune)"
+            )
+        if state != BASE_STATE:
+            self.session.save_snapshot(state)
+        saver: Saver = self.saver
+        saver.prune_thread(self.thread)
+        self.session.forget_snapshots(keep=self._list_needed_states(newest))
+        self._home.remove_unused_snapshots()
+
+    def _list_needed_states(self, newest: CheckpointTuple) -> set[str]:
+        """List the states with a snapshot that the remaining checkpoints, or calls of an unfinished step, refer to."""
+        values = [
+            (each.checkpoint["channel_values"], each.pending_writes)
+            for each in self.saver.list({"configurable": {"thread_id": self.thread}})
+            if each.config["configurable"].get("checkpoint_ns") or each.config == newest.config
+        ]
+        text = self.saver.serde.dumps_typed(values)[1]
+        known = ledger_snapshots.list_state_ids(self.session.ledger, self.thread)
+        calls = journal.list_states(
+            self.session.ledger, self.thread, newest.config["configurable"]["checkpoint_id"]
+        )
+        return {each for each in known if each.encode() in text or each in calls}
+
+    def repair(self, state: str | None = None) -> str:
+        """Give the newest checkpoint a state of the sandbox, if its own is missing; return the state.
+
+        Default: the state of the nearest earlier checkpoint that has one with a snapshot. The graph continues from there
+        with the newest values of all other channels. Raises ThreadNotFoundError and SnapshotNotFoundError.
+        """
+        newest = self._load_newest()
+        if state is None:
+            now = newest.checkpoint["channel_values"].get(CHANNEL)
+            if isinstance(now, str) and now and self.session.can_enter_state(now):
+                return now
+            state = self._find_earlier_state(newest)
+        elif not self.session.can_enter_state(state):
+            raise SnapshotNotFoundError(f"thread {self.thread!r}: no snapshot of state {state!r:.60}")
+        fork_checkpoint(self.saver, newest, {CHANNEL: state})
+        return state
+
+    def _find_earlier_state(self, stored: CheckpointTuple | None) -> str:
+        while stored is not None:
+            found = stored.checkpoint["channel_values"].get(CHANNEL)
+            if isinstance(found, str) and found and self.session.can_enter_state(found):
+                return found
+            stored = self.saver.get_tuple(stored.parent_config) if stored.parent_config else None
+        return BASE_STATE
+
+    def _load_newest(self) -> CheckpointTuple:
+        stored = self.saver.get_tuple(self._config_at())
+        if stored is None:
+            raise ThreadNotFoundError(
+                f"thread {self.thread!r}: no graph has run on it (invoke one with checkpointer=work.saver)"
+            )
+        return stored
 
     def snapshot(self, state: str | None = None) -> Snapshot:
         """Return the snapshot of a state; its files are in `snapshot_directory`. Raises SnapshotNotFoundError."""
@@ -241,8 +438,10 @@ def open_sandbox(
 def _open_sandbox(
     home: Home, thread: str, sandbox: SandboxSpec, snapshot_every: SnapshotEvery, lease_s: float
 ) -> Iterator[ThreadSandbox]:
+    leases.check_thread(thread)
+    require_graph(home.saver, thread, own=True)
     with home.open_session(thread, sandbox, snapshot_every=snapshot_every, lease_s=lease_s) as (
         session,
         saver,
     ):
-        yield ThreadSandbox(session, saver)
+        yield ThreadSandbox(session, saver, home)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, get_args
 from langchain_core.language_models import BaseChatModel
 from typing_extensions import Unpack
 
+from langgraph_takeover.graph.checkpoints.inspection import require_graph
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.outcome import Outcome, RunStatus
 from langgraph_takeover.graph.runs.delegation import ChildRunner, Delegation
@@ -17,6 +18,7 @@ from langgraph_takeover.graph.runs.options import AgentRunOptions, OpenRunSettin
 from langgraph_takeover.graph.runs.run import Run
 from langgraph_takeover.graph.runs.validation import check_sandbox, check_takeover, check_task, check_tools
 from langgraph_takeover.graph.team import create_team
+from langgraph_takeover.handoff.ledger import leases
 from langgraph_takeover.handoff.ledger.leases import TTL_S
 from langgraph_takeover.handoff.views.names import TakeoverView
 from langgraph_takeover.nodes.context.agents import Agent, Team
@@ -88,6 +90,8 @@ def _open_run(
 ) -> Iterator[Run]:
     snapshot_every, lease_s, on_progress, delegation = options
     _check_arguments(sandbox, snapshot_every, delegation)
+    leases.check_thread(thread)
+    require_graph(home.saver, thread, own=False)
     team = None
     if agents is not None:
         team = _extract_team(agents, agent_settings, model=model, model_name=model_name)

@@ -159,4 +159,3 @@ class GraphRunner:
             stored = self._saver.get_tuple(call.config) if call.frees_name else None
             if stored is not None and "sandbox_state" not in stored.checkpoint["channel_values"]:
                 self._saver.delete_thread(self._session.thread)
-                self._session.forget_snapshots()

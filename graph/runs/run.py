@@ -282,15 +282,14 @@ class Run(ThreadGraphs):
             restorable = self.home.find_restorable_checkpoint(self.thread, newest)
             raise snapshot_not_found_error(self.thread, None, restorable)
         with self._saver.write_atomically(self.thread):
-            self._saver.delete_thread(self.thread)
+            self._saver.delete_checkpoints(self.thread)
             self._graph(kind).update_state(self.config, values, as_node=last_node)
         self.session.forget_snapshots(keep={values["sandbox_state"]})
         self.home.remove_unused_snapshots()
 
     def discard(self) -> None:
-        """Delete the thread's checkpoints and snapshots, so that it can start again; records stay."""
+        """Delete the thread, so that it can start again; records stay."""
         self._saver.delete_thread(self.thread)
-        self.delete_snapshots()
 
     def delete_snapshots(self) -> None:
         """Delete the thread's snapshots to free disk space; records stay. The thread can no longer be resumed."""

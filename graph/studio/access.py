@@ -23,7 +23,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from langgraph_takeover.graph.connection_guard import ConnectionGuard
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 TOKEN_VARIABLE = "TAKEOVER_STUDIO_TOKEN"
@@ -44,6 +46,7 @@ _HOST = re.compile(r"[a-z0-9.-]+(:\d+)?|\[[0-9a-f:]+\](:\d+)?")
 _SERVED_ROUTES = frozenset(
     ("ok", "info", "docs", "openapi.json", "metrics", "assistants", "threads", "runs", "store")
 )
+_MAX_REQUESTS = 512
 # The headers that LangGraph's own CORS settings expose to a page.
 _EXPOSED_HEADERS = ("content-location", "x-pagination-next", "x-pagination-total")
 
@@ -149,9 +152,9 @@ class TokenCheck:
     only in the header, so no log contains it.
     """
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: Access, guard: ConnectionGuard) -> None:
         self.app = app
-        self._access = access
+        self._access, self._guard = access, guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -164,7 +167,12 @@ class TokenCheck:
             return await _refuse(scope, receive, send, 401, "token: missing or wrong (see docs/studio.md)")
         if scope["path"] != "/" and scope["path"].removeprefix("/").partition("/")[0] not in _SERVED_ROUTES:
             return await _refuse(scope, receive, send, 404, "path: not served")
-        return await self.app(scope, receive, send)
+        if scope["path"] == PUBLIC_PATH:
+            return await self.app(scope, receive, send)
+        with self._guard.admit() as has_place:
+            if has_place:
+                return await self.app(scope, receive, send)
+        return await _refuse(scope, receive, send, 503, "too many requests at once")
 
 
 def _with_token_in_header(scope: Scope, path: str, token: str) -> Scope:
@@ -184,7 +192,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, reaso
     return await JSONResponse({"detail": reason}, status, headers)(scope, receive, send)
 
 
-def build_middleware(access: Access) -> list[Middleware]:
+def build_middleware(access: Access, guard: ConnectionGuard | None = None) -> list[Middleware]:
     """The middleware of every request, outermost first."""
     return [
         Middleware(AddressCheck, access=access),
@@ -196,7 +204,7 @@ def build_middleware(access: Access) -> list[Middleware]:
             allow_private_network=True,
             expose_headers=_EXPOSED_HEADERS,
         ),
-        Middleware(TokenCheck, access=access),
+        Middleware(TokenCheck, access=access, guard=guard or ConnectionGuard()),
     ]
 
 
@@ -209,6 +217,7 @@ def _load_access() -> Access:
 
 
 _access = _load_access()
+_guard = ConnectionGuard(max_admitted=_MAX_REQUESTS)
 auth = Auth()
 
 
@@ -223,7 +232,8 @@ async def authenticate(authorization: str | None) -> Auth.types.MinimalUserDict:
 
 
 @asynccontextmanager
-async def _announce_access(_: Starlette) -> AsyncIterator[None]:
+async def _open_access(_: Starlette) -> AsyncIterator[None]:
+    _guard.watch(AutoHTTPProtocol)  # LangGraph starts the server, with uvicorn's default protocol
     token = f"${TOKEN_VARIABLE}" if os.environ.get(TOKEN_VARIABLE) else _access.token
     url = f"{os.environ.get(_URL_VARIABLE, '')}/{token}"
     print(
@@ -235,4 +245,4 @@ async def _announce_access(_: Starlette) -> AsyncIterator[None]:
     yield
 
 
-app = Starlette(middleware=build_middleware(_access), lifespan=_announce_access)
+app = Starlette(middleware=build_middleware(_access, _guard), lifespan=_open_access)

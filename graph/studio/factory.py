@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -37,6 +37,7 @@ from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.sandbox.failures import run_all
 from langgraph_takeover.sandbox.interface import SandboxSpec, SnapshotCorruptError
 
 # TAKEOVER_HOME, by contrast, is the host's directory for sandboxes.
@@ -108,8 +109,10 @@ def serve(
         hold = _ServedRun(form, choices, build_setup)
         try:
             yield build(hold)
-        finally:
-            await asyncio.to_thread(hold.close)
+        except BaseException as error:
+            await asyncio.to_thread(partial(run_all, hold.close, error=error))
+            raise
+        await asyncio.to_thread(hold.close)
 
     return factory
 

@@ -175,18 +175,17 @@ def _is_attempt(action: Event, has_changes: bool, what: str) -> bool:
 
 def _find_failures(steps: list[Step], trace: tuple[Event, ...], task: TaskBrief) -> dict[int, str]:
     """Return how each failed action failed: by itself, or by a validation before the next change."""
-    outcomes = {
-        run.event_index: run.outcome for run in list_validations(trace, task.base_directories, task.workspace)
-    }
+    runs = {run.event_index: run for run in list_validations(trace, task.base_directories, task.workspace)}
     found: dict[int, str] = {}
     pending: list[int] = []
     for action, seen in steps:
         assert seen is not None
         if seen.changes:
             pending = [seen.index]
-        if outcomes.get(seen.index) == "failed":
+        run = runs.get(seen.index)
+        if run is not None and run.outcome == "failed":
             found |= dict.fromkeys(pending, f"validation failed after it, at e{seen.index}")
-        elif outcomes.get(seen.index) == "passed":
+        elif run is not None and run.has_passed:
             pending = []
         if seen.timed_out:
             found[seen.index] = "it did not end in time"

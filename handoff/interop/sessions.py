@@ -31,7 +31,7 @@ _MAX_SHOWN_IDS = 5
 _CWD = re.compile(r'"cwd"\s*:\s*("(?:[^"\\]|\\.){1,4096}")')
 """Inside a JSON text, the quotes of this name would be escaped: it is a field of a row."""
 _ASSIGNMENT = re.compile(
-    r"^\s*(?:export |declare -x )?([A-Z][A-Z0-9_]{2,60})=([\"']?)([\w+/=.~:@%!^*-]{8,4096})\2\s*$",
+    r"^[^\S\n]*(?:export |declare -x )?([A-Z][A-Z0-9_]{2,60})=([\"']?)([\w+/=.~:@%!^*-]{8,4096})\2[^\S\n]*$",
     re.MULTILINE,
 )
 

@@ -35,7 +35,10 @@ from langgraph_takeover.sandbox.interface import TakeoverError
 BUSY_S = 60.0
 """Seconds that a writer waits for another transaction."""
 RETRY_PAUSE_S = 0.02
+ERASE_DELETED = "PRAGMA secure_delete=ON"
+"""Overwrite what is deleted in SQLite: the results of a deleted thread may be secret."""
 _READ_ONLY_OPTION = "takeover_reads"
+_CLOSED = "it is closed here (use it inside its with block, or open it again)"
 Synchronous = Literal["NORMAL", "FULL"]
 """Whether an SQLite transaction survives only its process, or a power loss too."""
 
@@ -63,6 +66,7 @@ class Database:
         """
         self.url = url
         self._engine = _create_engine(url, synchronous)
+        self._is_closed = False
         self.is_sqlite = self._engine.dialect.name == "sqlite"
         try:
             self._create(tables, version, schema)
@@ -100,16 +104,24 @@ class Database:
     @contextmanager
     def write_transaction(self) -> Iterator[Connection]:
         """One transaction that nobody else writes in; all of it, or nothing, is done."""
+        self._require_open()
         with defer_signals(), self.translate_errors(), self._engine.begin() as connection:
             yield connection
 
     @contextmanager
     def read_transaction(self) -> Iterator[Connection]:
+        self._require_open()
         with defer_signals(), self.translate_errors(), self._engine.connect() as connection:
             yield connection.execution_options(**{_READ_ONLY_OPTION: True})
 
     def close(self) -> None:
+        self._is_closed = True
         self._engine.dispose()
+
+    def _require_open(self) -> None:
+        # The engine would open the database again.
+        if self._is_closed:
+            raise LedgerUnavailableError(f"{self.name}: {_CLOSED}")
 
     @contextmanager
     def translate_errors(self, *errors: type[Exception]) -> Iterator[None]:
@@ -203,6 +215,7 @@ def _configure_connection(connection: Any, synchronous: Synchronous) -> None:
     connection.execute("PRAGMA page_size=16384")
     _enable_wal(connection)
     connection.execute(f"PRAGMA synchronous={synchronous}")
+    connection.execute(ERASE_DELETED)
 
 
 def _is_locked(error: BaseException) -> bool:
@@ -225,6 +238,8 @@ def _enable_wal(connection: sqlite3.Connection) -> None:
 def _describe_cause(error: BaseException | None) -> str:
     lines = str(error).strip().splitlines()
     message = lines[0] if lines else type(error).__name__
+    if re.search("closed database|connection is closed", message):
+        return _CLOSED
     cures = {
         "disk is full": "free some space and resume",
         "readonly|unable to open|read-only": "the file and its directory must be writable",

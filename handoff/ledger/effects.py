@@ -1,18 +1,22 @@
 """The journal of effects: started tool calls of a thread, their results, and the sandbox states before and after them.
 
 Only a node that a crash interrupted reads the results of its calls. Once another node starts to act, the checkpoint
-between them is on disk, so the journal lets go of what lies before: it stays as small as one node's calls.
+between them is on disk, so the journal lets go of what lies before: it stays as small as one node's calls. In a user's
+graph, nodes of one step act side by side, and the journal keeps the calls of the whole step.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, not_, select, update
 
 from langgraph_takeover.handoff.ledger.checksums import add_checksum, verify_text
 from langgraph_takeover.handoff.ledger.leases import Lease
-from langgraph_takeover.handoff.ledger.store import Ledger, effects
+from langgraph_takeover.handoff.ledger.store import Ledger, effects, moves
+
+NO_TASK = "thread sandbox"
+"""The task of calls outside of a graph: nothing shows when such a call is no longer needed, so the journal keeps it."""
 
 
 class EffectKey(NamedTuple):
@@ -20,7 +24,24 @@ class EffectKey(NamedTuple):
 
     thread: str
     task_id: str
+    """In a user's graph, the step and the task, separated by a colon."""
     call: str
+
+    @property
+    def step(self) -> str:
+        """The step of a user's graph; empty for others."""
+        return self.task_id.rpartition(":")[0]
+
+
+class Move(NamedTuple):
+    """A change of the sandbox by a task of a user's graph."""
+
+    place: str
+    """The task, with the tasks and steps around it."""
+    call: str
+    step: str
+    state_before: str
+    state_after: str
 
 
 class Effect(NamedTuple):
@@ -41,6 +62,11 @@ _INSERT = insert(effects)
 _DELETE_OLDER = delete(effects).where(
     effects.c.thread == bindparam("k_thread"), effects.c.task_id != bindparam("k_task_id")
 )
+_DELETE_OLDER_STEPS = delete(effects).where(
+    effects.c.thread == bindparam("k_thread"),
+    effects.c.task_id.like("%:%"),
+    not_(effects.c.task_id.like(bindparam("k_prefix"))),
+)
 _UPDATE = update(effects).where(_KEY_MATCHES)
 _DELETE = delete(effects).where(_KEY_MATCHES)
 
@@ -58,7 +84,7 @@ def begin(lease: Lease, key: EffectKey, state_id: str) -> Effect | None:
         lease.require(connection)
         row = connection.execute(_SELECT, _bind_key(key)).first()
         if row is None:
-            connection.execute(_DELETE_OLDER, _bind_key(key))
+            _delete_older(connection, key)
             connection.execute(
                 _INSERT,
                 {**key._asdict(), "state_before": state_id, "begun_at": ledger.now(connection)},
@@ -66,8 +92,16 @@ def begin(lease: Lease, key: EffectKey, state_id: str) -> Effect | None:
     return _parse_effect(ledger, key, row)
 
 
-def end(lease: Lease, key: EffectKey, state_after: str, result: str) -> None:
-    """Note what an effect came to. Raises FencedError."""
+def _delete_older(connection: Connection, key: EffectKey) -> None:
+    """Delete the effects that no interrupted node can ask for any more."""
+    if key.step:
+        connection.execute(_DELETE_OLDER_STEPS, {"k_thread": key.thread, "k_prefix": f"{key.step}:%"})
+    elif key.task_id != NO_TASK:
+        connection.execute(_DELETE_OLDER, _bind_key(key))
+
+
+def end(lease: Lease, key: EffectKey, state_after: str, result: str, move: Move | None = None) -> None:
+    """Note what an effect came to, and the change of the sandbox that it was. Raises FencedError."""
     ledger = lease.ledger
     with ledger.write_transaction() as connection:
         lease.require(connection)
@@ -80,13 +114,46 @@ def end(lease: Lease, key: EffectKey, state_after: str, result: str) -> None:
                 "ended_at": ledger.now(connection),
             },
         )
+        if move is not None:
+            _insert_move(connection, key.thread, move)
+
+
+def record_move(lease: Lease, move: Move) -> None:
+    """Record a change of the sandbox. Raises FencedError."""
+    with lease.ledger.write_transaction() as connection:
+        lease.require(connection)
+        _insert_move(connection, lease.thread, move)
+
+
+def _insert_move(connection: Connection, thread: str, move: Move) -> None:
+    """Insert a move; forget those of earlier steps, and the same call's earlier one."""
+    is_same = (moves.c.place == move.place) & (moves.c.call == move.call)
+    connection.execute(delete(moves).where(moves.c.thread == thread, (moves.c.step != move.step) | is_same))
+    connection.execute(insert(moves).values(thread=thread, **move._asdict()))
+
+
+def list_moves(ledger: Ledger, thread: str) -> tuple[Move, ...]:
+    """List the changes of a thread's sandbox in its newest step."""
+    query = select(*(moves.c[name] for name in Move._fields)).where(moves.c.thread == thread)
+    with ledger.read_transaction() as connection:
+        return tuple(Move(*row) for row in connection.execute(query))
+
+
+def list_states(ledger: Ledger, thread: str, step: str) -> frozenset[str]:
+    """List the sandbox states of the effects in one step of a user's graph."""
+    query = select(effects.c.state_before, effects.c.state_after).where(
+        effects.c.thread == thread, effects.c.task_id.like(f"{step}:%")
+    )
+    with ledger.read_transaction() as connection:
+        return frozenset(state for row in connection.execute(query) for state in row if state)
 
 
 def forget(lease: Lease, key: EffectKey) -> None:
-    """Remove an effect whose state no later effect started from. Raises FencedError."""
+    """Remove an effect, and its change of the sandbox, from whose state no later effect started. Raises FencedError."""
     with lease.ledger.write_transaction() as connection:
         lease.require(connection)
         connection.execute(_DELETE, _bind_key(key))
+        connection.execute(delete(moves).where(moves.c.thread == key.thread, moves.c.call == key.call))
 
 
 def list_unfinished_threads(ledger: Ledger) -> tuple[str, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from sqlalchemy import (
@@ -16,7 +16,10 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    delete,
+    insert,
     make_url,
+    select,
     text,
 )
 
@@ -51,6 +54,17 @@ effects = Table(
     Column("begun_at", Float, nullable=False),
     Column("ended_at", Float),
 )
+moves = Table(
+    "takeover_moves",
+    _metadata,
+    Column("thread", Text, primary_key=True),
+    Column("place", Text, primary_key=True),
+    Column("call", Text, primary_key=True),
+    Column("step", Text, nullable=False),
+    Column("state_before", Text, nullable=False),
+    Column("state_after", Text, nullable=False),
+)
+"""In the newest step of a user's graph: which task led the sandbox from which state to which."""
 snapshots = Table(
     "takeover_snapshots",
     _metadata,
@@ -115,6 +129,21 @@ stops = Table(
     Column("mode", Text, nullable=False),
 )
 """Requests to stop the holder of the lease with that token."""
+deletions = Table(
+    "takeover_deletions",
+    _metadata,
+    Column("thread", Text, primary_key=True),
+    Column("records", Integer, nullable=False),
+)
+"""Deleted threads whose files may still exist; `records` is 1 if their records are to be removed too."""
+DELETE_THREAD = (
+    "DELETE FROM takeover_effects WHERE thread = {}",
+    "DELETE FROM takeover_moves WHERE thread = {}",
+    "DELETE FROM takeover_snapshots WHERE thread = {}",
+    "UPDATE takeover_leases SET requested = NULL WHERE thread = {}",
+    "INSERT INTO takeover_deletions (thread, records) VALUES ({}, 0) ON CONFLICT (thread) DO NOTHING",
+)
+"""Statements that delete a thread, in the transaction of a saver; `{}` is the driver's parameter."""
 
 
 class Ledger(Database):
@@ -152,6 +181,25 @@ class Ledger(Database):
         else:
             with self._engine.begin() as connection:
                 yield bool(connection.execute(text("SELECT pg_try_advisory_xact_lock(8402158)")).scalar())
+
+    def begin_deletion(self, thread: str) -> None:
+        """Note that a thread's records are to be removed once it is deleted."""
+        with self.write_transaction() as connection:
+            connection.execute(delete(deletions).where(deletions.c.thread == thread))
+            connection.execute(insert(deletions).values(thread=thread, records=1))
+
+    def list_deletions(self) -> dict[str, bool]:
+        """List the deleted threads whose files may still exist, and whether their records are to be removed."""
+        with self.read_transaction() as connection:
+            return {row.thread: bool(row.records) for row in connection.execute(select(deletions))}
+
+    def end_deletions(self, threads: Collection[str]) -> None:
+        """Note that nothing is left of deleted threads. SQLite's log is emptied, because it has what they wrote."""
+        if self.is_sqlite:
+            with self.translate_errors(), closing(self._engine.raw_connection()) as connection:
+                connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with self.write_transaction() as connection:
+            connection.execute(delete(deletions).where(deletions.c.thread.in_(threads)))
 
     def now(self, connection: Connection) -> float:
         """Return the seconds since the epoch, by the clock of the database."""

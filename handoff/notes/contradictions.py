@@ -39,7 +39,7 @@ _NO_RESULT = re.compile(
     re.IGNORECASE,
 )
 _MISSING_TOOL = re.compile(
-    r"(?:`([\w.+-]+)`|(?<!\bthe )(?<!\ba )(?<!\ban )\b(?<!`)([\w.+-]+))(?: command| program| module| package| tool)? "
+    r"(?:`([\w.+-]++)`|(?<!\bthe )(?<!\ba )(?<!\ban )(?<![\w.+`-])([\w.+-]++))(?: command| program| module| package| tool)? "
     r"(?:is|was) (?:(?:not|never) (?:installed|available)|unavailable)\b",
     re.IGNORECASE,
 )
@@ -127,9 +127,9 @@ def _is_false_success_claim(sentence: str, claim: Claim, evidence: Evidence) -> 
         return False
     # It may refer to an earlier run that passed, unless it claims that all pass.
     cited = {
-        run.outcome for run in evidence.runs if {run.event_index, run.event_index - 1} & set(claim.events)
+        run.has_passed for run in evidence.runs if {run.event_index, run.event_index - 1} & set(claim.events)
     }
-    return _TOTALITY_WORDS.search(sentence) is not None or "passed" not in cited
+    return _TOTALITY_WORDS.search(sentence) is not None or True not in cited
 
 
 def _describe_validation(evidence: Evidence) -> str:
@@ -137,7 +137,7 @@ def _describe_validation(evidence: Evidence) -> str:
     if latest is None:
         return "no validation was run"
     if latest.verdict == "exit_code_only":
-        return "the latest validation exited 0, but its output states no verdict"
+        return f"the latest validation {latest.result}"
     if evidence.state.edited_files and evidence.outcome is None:
         return "nothing was validated after the latest source change"
     return f"the latest validation {_OUTCOME_TEXTS.get(latest.outcome, 'has no readable result')}"

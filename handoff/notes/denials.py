@@ -28,7 +28,7 @@ _FIX = (
 _CHANGE = r"(?:change|edit|modification)s?"
 _WHOLE = rf"(?: (?:for|to|in|of|on) (?:{_SOURCE}|{_THE}{_QUALITY}(?:fix|issues?|bugs?|problems?|defects?|regression|task)))?"
 """A place or a purpose that is no part of the whole."""
-_NOW = r"(?: (?:yet|still|so far|to date|actually|currently|been|at this point|at all))*"
+_NOW = r"(?: (?:yet|still|so far|to date|actually|currently|been|at this point|at all))*+"
 _END = (
     rf"{_NOW}{_WHOLE}{_NOW}(?: before (?:the )?(?:hand-?off|handover|interruption))?"
     r"(?=\W*$|,|\s[(–—-]|\s(?:but|so|because|although|though|while)\b)"

@@ -10,11 +10,12 @@ from typing import NamedTuple
 from langgraph_takeover.handoff.notes.tried_commands import ShellStep, list_shell_steps
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.points.detector_state import DetectorState, ValidationRun
+from langgraph_takeover.handoff.points.edits import is_source_change
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.shell.missing_programs import find_running_spellings
+from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
 from langgraph_takeover.handoff.text.patch_sections import PatchSection, split_patch
 from langgraph_takeover.handoff.trace.events import Differences, Event, compute_differences
-from langgraph_takeover.handoff.trace.file_kinds import is_source
 
 _EXIT_CODE = re.compile(
     r"\bexit (?:code|status)[ :=]*(-?\d{1,9})\b|\breturncode\W{1,3}(-?\d{1,9})\b", re.IGNORECASE
@@ -65,7 +66,7 @@ class Evidence:
         return self.runs[-1] if self.runs else None
 
     @property
-    def outcome(self) -> str | None:
+    def outcome(self) -> ValidationOutcome | None:
         """The latest validation after the latest source change; None if there was none."""
         return self.state.outcome_since_change if self.state.edited_files else None
 
@@ -94,7 +95,6 @@ class Evidence:
     def source_changes(self) -> tuple[SourceChange, ...]:
         """The actions that changed source files, restoring included, in order."""
         base: dict[str, str | None] = {}
-        directories = self.record.task.base_directories
         action, changes = None, []
         for event in self.record.trace:
             if event.kind == "action":
@@ -104,9 +104,7 @@ class Evidence:
             for change in changed:
                 base.setdefault(change.path, change.before)
             found = [
-                change
-                for change in changed
-                if is_source(change.path, base[change.path] is not None, directories)
+                change for change in changed if is_source_change(self.state, change.path, base[change.path])
             ]
             if found:
                 restored = tuple(change.path for change in found if change.after == base[change.path])
@@ -128,12 +126,9 @@ class Evidence:
     @cached_property
     def source_files(self) -> tuple[str, ...]:
         """The source files that differ from the base commit."""
-        directories = self.record.task.base_directories
         return tuple(
             sorted(
-                path
-                for path, (base, _) in self.changed.items()
-                if is_source(path, base is not None, directories)
+                path for path, (base, _) in self.changed.items() if is_source_change(self.state, path, base)
             )
         )
 
@@ -181,13 +176,16 @@ class Evidence:
 
     @cached_property
     def _patched_sources(self) -> frozenset[str]:
-        directories = self.record.task.base_directories
         found = [
-            (path, not section.is_new and section.old_path is None)
+            (path, None if section.is_new or section.old_path is not None else path)
             for path, section in self.patch_sections.items()
         ]
-        found += [(section.old_path, True) for section in self.patch_sections.values() if section.old_path]
-        return frozenset(path for path, is_in_base in found if is_source(path, is_in_base, directories))
+        found += [
+            (section.old_path, section.old_path)
+            for section in self.patch_sections.values()
+            if section.old_path
+        ]
+        return frozenset(path for path, base in found if is_source_change(self.state, path, base))
 
     @cached_property
     def changed_paths(self) -> frozenset[str]:

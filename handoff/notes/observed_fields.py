@@ -11,7 +11,7 @@ from langgraph_takeover.handoff.notes.validation_scope import (
     describe_open_failures,
     describe_validation_scope,
 )
-from langgraph_takeover.handoff.points.detector_state import ValidationRun
+from langgraph_takeover.handoff.points.detector_state import ValidationRun, describe_outcome
 from langgraph_takeover.handoff.points.detectors import classify_continuation, find_evidence
 from langgraph_takeover.handoff.text.fence import (
     cut_middle,
@@ -23,7 +23,6 @@ from langgraph_takeover.handoff.text.fence import (
 from langgraph_takeover.handoff.text.note_fields import NoteField
 from langgraph_takeover.handoff.trace.file_kinds import is_scratch, is_test
 
-_NO_VERDICT = "exited 0; its output states no verdict"
 _MAX_NAME_CHARS = 300
 _MAX_LINE_CHARS = 400
 _MAX_LINES = 30
@@ -91,7 +90,7 @@ def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tupl
 
 def _describe_outcome(evidence: Evidence) -> str:
     """The outcome after the latest source change; exit code 0 without a verdict is no pass."""
-    return _NO_VERDICT if evidence.state.verdict_since_change == "exit_code_only" else evidence.outcome or ""
+    return describe_outcome(evidence.outcome, evidence.state.verdict_since_change) if evidence.outcome else ""
 
 
 def _describe_changes(evidence: Evidence) -> str:
@@ -163,11 +162,10 @@ def _render_latest_validation(evidence: Evidence, pointer: str) -> tuple[str, ..
     where = f"\nin {_format_path(run.cwd)}" if run.cwd else ""
     older = evidence.outcome is None and _is_before_latest_change(run, evidence)
     when = ", before the latest source change" if older else ""
-    result = _NO_VERDICT if run.verdict == "exit_code_only" else run.outcome
     scope = "" if older else describe_validation_scope(run, evidence)
     scope = "".join(f"\n{line}" for line in (scope, describe_open_failures(evidence)) if line)
     return (
-        f"{run.kind.replace('_', ' ')}, {result}{when}{pointer}{format_code_block(quote_text(text))}{where}{scope}",
+        f"{run.kind.replace('_', ' ')}, {run.result}{when}{pointer}{format_code_block(quote_text(text))}{where}{scope}",
     )
 
 

@@ -12,6 +12,7 @@ from itertools import islice
 from langgraph_takeover.handoff.records.record import Claim
 from langgraph_takeover.handoff.text import thoughts
 from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_prefix
 
 _MAX_OBJECTS = 50
 _MAX_CLAIMS = 12
@@ -23,7 +24,7 @@ _OBJECT = re.compile(r'\{\s*"')
 _FIELD = re.compile(rf'"({"|".join(MODEL_FIELDS)})"\s*:')
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?', re.DOTALL)
 _CITED = re.compile(
-    r"\s*[\[(]\s*(?:events?\s+)?(e\d{1,9}(?:\s*(?:[,;–-]|and)\s*e?\d{1,9})*)\s*[\])]", re.IGNORECASE
+    r"(?<!\s)\s*+[\[(]\s*(?:events?\s+)?(e\d{1,9}(?:\s*(?:[,;–-]|and)\s*e?\d{1,9})*)\s*[\])]", re.IGNORECASE
 )
 _RANGE = re.compile(r"e?(\d+)(?:\s*[–-]\s*e?(\d+))?", re.IGNORECASE)
 
@@ -43,8 +44,8 @@ def find_first_object(text: str, names: Collection[str]) -> dict[str, object] | 
     """Find the first JSON object in a text that has any of these names."""
     for start in islice((match.start() for match in _OBJECT.finditer(text)), _MAX_OBJECTS):
         try:
-            value, _ = json.JSONDecoder(strict=False).raw_decode(text, start)
-        except (ValueError, RecursionError):
+            value, _ = parse_prefix(text, start)
+        except ValueError:
             continue
         if isinstance(value, dict) and any(name in value for name in names):
             return value
@@ -78,8 +79,8 @@ def _recover_items(value: str) -> list[object]:
     """List the complete statements in a piece of JSON: objects if there are any, else strings."""
     found: list[object] = []
     for start in islice((match.start() for match in _OBJECT.finditer(value)), _MAX_CLAIMS):
-        with contextlib.suppress(ValueError, RecursionError):
-            found.append(json.JSONDecoder(strict=False).raw_decode(value, start)[0])
+        with contextlib.suppress(ValueError):
+            found.append(parse_prefix(value, start)[0])
     return found or list(_find_strings(value))
 
 

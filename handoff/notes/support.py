@@ -19,7 +19,7 @@ _NO_RESULT = re.compile(
     re.IGNORECASE,
 )
 _TEST_ID = re.compile(r"\b[\w./-]+::\w[\w:\[\]-]*|\btest_\w+|\b(?:\w+\.)*Test\w+\.\w+")
-_ERROR_NAME = re.compile(r"\b(?:\w+\.)*[A-Z]\w*(?:Error|Exception|DoesNotExist)\b")
+_ERROR_NAME = re.compile(r"\b(?<!\w\.)(?:\w++\.)*[A-Z]\w*(?:Error|Exception|DoesNotExist)\b")
 _ERROR_TEXT = re.compile(
     r"\b(?:errors?|messages?|exception|says?|prints?|printed|outputs?|rais(?:es|ed)|reports?|reported|fail(?:s|ed) with|\w+Error)"
     r"[:,]? (?:is |was |that |the |an? |error |message |text )*(?:`([^`]{3,200})`|\"([^\"]{3,200})\"|“([^”]{3,200})”)"

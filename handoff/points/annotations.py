@@ -68,7 +68,7 @@ def explain_point(step: AnnotatedStep, point: HandoffPoint, before: tuple[Annota
     if point.kind == "first_validation" and step.validation is not None:
         evidence = detectors.find_evidence(step.validation, (step.observation,)) if step.observation else ()
         reason = evidence[-1:] or (f"exit code {step.observation.exit_code}" if step.observation else "",)
-        return f"{step.validation.kind} {step.validation.outcome}: {reason[0].strip()}"
+        return f"{step.validation.kind} {step.validation.result}: {reason[0].strip()}"
     explanation = f"{step.label}: new content in {', '.join(step.edited_files)}"
     if point.kind == "first_post_failure_edit":
         failure = next(

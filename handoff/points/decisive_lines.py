@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from langgraph_takeover.handoff.points.script_verdicts import TRACEBACK, has_failure_sign
+from langgraph_takeover.handoff.points.script_verdicts import TRACEBACK, find_failure_lines, has_crash_sign
 
 _MAX_LINE_CHARS = 1_000
 _FAILED_TEST = re.compile(
-    r"^(?:FAILED|ERROR|FAIL|FAILURE)\b|::\S+ (?:FAILED|ERROR)\b|\[FAIL\]$|^--- FAIL|\.\.\. (?:FAIL|ERROR|FAILED)$"
+    r"^(?:FAILED|ERROR|FAIL|FAILURE)\b|(?<!\S)(?>\S*?::)\S+ (?:FAILED|ERROR)\b|\[FAIL\]$|^--- FAIL|\.\.\. (?:FAIL|ERROR|FAILED)$"
 )
 _DECISIVE_LINE = re.compile(
     r"^E  +(?![+?-] )\S|^[\w.]*(?:Error|Exception): "
@@ -41,7 +41,8 @@ def extract_evidence(text: str, limit: int = 12, width: int = 200) -> tuple[str,
     ending: list[int] = []
     if not summaries:
         # A script says itself what failed.
-        decisive += [n for n, line in enumerate(lines) if TRACEBACK not in line and has_failure_sign(line)]
+        decisive += [n for n, line in enumerate(lines) if TRACEBACK not in line and has_crash_sign(line)]
+        decisive += find_failure_lines(lines)
         ending = list(range(max(len(lines) - _ENDING_LINES, 0), len(lines)))
     chosen: dict[str, int] = {}
     for numbers in (summaries, exceptions, failed[: limit // 2], decisive, failed, ending):

@@ -6,11 +6,19 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
-from langgraph_takeover.handoff.shell.runners import ValidationKind
+from langgraph_takeover.handoff.shell.runner_table import ValidationKind
 from langgraph_takeover.handoff.trace.events import PointKind
 
 Verdict = Literal["explicit", "exit_code_only"]
 """Basis of a pass: a result or verdict in the output, or an assertion of the script; or nothing but exit code 0."""
+
+
+NO_VERDICT = "exited 0; its output states no verdict"
+
+
+def describe_outcome(outcome: ValidationOutcome, verdict: Verdict | None) -> str:
+    """The result of a validation in words, the same wherever it is shown; exit code 0 alone is no pass."""
+    return NO_VERDICT if verdict == "exit_code_only" else outcome
 
 
 class CodeFile(NamedTuple):
@@ -42,6 +50,16 @@ class ValidationRun(NamedTuple):
     verdict: Verdict | None = None
     """Basis of the outcome `passed`; None for other outcomes."""
 
+    @property
+    def result(self) -> str:
+        """The result in words."""
+        return describe_outcome(self.outcome, self.verdict)
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether it passed by a result or a verdict, not only by exit code 0."""
+        return self.outcome == "passed" and self.verdict != "exit_code_only"
+
 
 class PendingValidation(NamedTuple):
     """A validation that still runs or writes to files, so that its result is not visible yet."""
@@ -64,10 +82,14 @@ class DetectorState(NamedTuple):
     """Scripts that the agent created and that have not edited source files."""
     asserting_scripts: tuple[str, ...] = ()
     """Written scripts that fail by themselves if a result is wrong."""
+    auxiliary_files: tuple[str, ...] = ()
+    """Files that are never source or reproductions: backups of source files, and scripts written to edit them."""
     edited_files: tuple[str, ...] = ()
     """Source files edited so far."""
     pending_command: str | None = None
     """The shell command whose observation comes next."""
+    pending_text: str = ""
+    """The text that the pending editor call writes into a script."""
     pending_assertion: bool = False
     """The pending action writes an assertion."""
     pending_input: bool = False

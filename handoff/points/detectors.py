@@ -102,8 +102,11 @@ def process_event(state: DetectorState, event: Event) -> DetectorUpdate:
         return DetectorUpdate(_process_action(state, event))
     pending, is_input = state.pending_command if event.tool == "shell" else None, state.pending_input
     asserts = state.pending_assertion or (bool(event.changes) and pending is not None and _asserts(pending))
-    if state.pending_command is not None or state.pending_assertion:
-        state = state._replace(pending_command=None, pending_input=False, pending_assertion=False)
+    text = state.pending_text
+    if state.pending_command is not None or asserts or text:
+        state = state._replace(
+            pending_command=None, pending_input=False, pending_text="", pending_assertion=False
+        )
     if event.refused:
         return DetectorUpdate(state)
     if pending is not None and not is_input and state.pending_validation is None and not event.changes:
@@ -112,7 +115,7 @@ def process_event(state: DetectorState, event: Event) -> DetectorUpdate:
     elif pending is None and not event.changes:
         return DetectorUpdate(state)
     executed = None if pending is None else find_executed_part(pending, event.text)
-    return _process_observation(state, event, executed, is_input, asserts)
+    return _process_observation(state, event, executed, is_input, asserts, text)
 
 
 def _asserts(text: str) -> bool:
@@ -122,20 +125,25 @@ def _asserts(text: str) -> bool:
 def _process_action(state: DetectorState, event: Event) -> DetectorState:
     """Remember what the observation of an action needs."""
     if event.tool != "shell":
-        asserts = _asserts(event.arguments.get("content", event.arguments.get("new", "")))
-        if not asserts and not state.pending_assertion and state.pending_command is None:
+        text = event.arguments.get("content", event.arguments.get("new", ""))
+        asserts = _asserts(text)
+        text = text if is_script(event.arguments.get("path", "")) else ""
+        if not asserts and not text and not _is_pending(state):
             return state
-        return state._replace(pending_command=None, pending_input=False, pending_assertion=asserts)
+        return state._replace(
+            pending_command=None, pending_input=False, pending_text=text, pending_assertion=asserts
+        )
     command = event.arguments.get("command", "")
-    if (
-        state.pending_validation is None
-        and state.pending_command is None
-        and not state.pending_assertion
-        and find_effect(command) != "anything"
-    ):
+    if state.pending_validation is None and not _is_pending(state) and find_effect(command) != "anything":
         return state
     is_input = command in _TERMINAL_INPUTS or event.arguments.get("is_input") == "true"
-    return state._replace(pending_command=command, pending_input=is_input, pending_assertion=False)
+    return state._replace(
+        pending_command=command, pending_input=is_input, pending_text="", pending_assertion=False
+    )
+
+
+def _is_pending(state: DetectorState) -> bool:
+    return state.pending_command is not None or state.pending_assertion or bool(state.pending_text)
 
 
 def replay_events(
@@ -200,15 +208,15 @@ def classify_continuation(state: DetectorState) -> ContinuationState:
 
 
 def _process_observation(
-    state: DetectorState, event: Event, command: str | None, is_input: bool, asserts: bool
+    state: DetectorState, event: Event, command: str | None, is_input: bool, asserts: bool, text: str
 ) -> DetectorUpdate:
     """Process an observation with changes or with a possible validation.
 
-    `asserts` tells whether the action wrote an assertion.
+    `asserts` tells whether the action wrote an assertion; `text` is what an editor wrote.
     """
     failed_before = state.failed_after_edit
     edited_before = bool(state.edited_files)
-    state, changes = _apply_changes(state, command or "", event, asserts)
+    state, changes = _apply_changes(state, command or "", event, asserts, text)
     candidates: list[tuple[PointKind, str]] = []
     if changes.edited_files:
         detail = "edited " + ", ".join(changes.edited_files)
@@ -224,7 +232,7 @@ def _process_observation(
             or (run.outcome == "unknown" and state.pending_validation is None)
         )
         if run is not None and follows_edit and is_result:
-            candidates.append(("first_validation", f"{run.kind} {run.outcome}: {run.command}"))
+            candidates.append(("first_validation", f"{run.kind} {run.result}: {run.command}"))
             state = state._replace(failed_after_edit=state.failed_after_edit or run.outcome == "failed")
     new = [(kind, detail) for kind, detail in candidates if kind not in state.fired]
     points = tuple(_build_point(kind, event.index, detail) for kind, detail in new)
@@ -234,15 +242,18 @@ def _process_observation(
 
 
 def _apply_changes(
-    state: DetectorState, command: str, event: Event, asserts: bool
+    state: DetectorState, command: str, event: Event, asserts: bool, text: str
 ) -> tuple[DetectorState, _ObservedChanges]:
     location = ShellLocation(event.cwd, state.workspace)
     if not event.changes:
-        return state, _ObservedChanges(
-            (), (), find_validations(command, state.written_scripts, location) if command else (), True
-        )
-    summary = summarize_changes(state, event.changes)
-    matches = find_validations(command, summary.written_scripts, location) if command else ()
+        return state, _ObservedChanges((), (), _find_validations(state, command, location), True)
+    summary = summarize_changes(state, event.changes, command, text)
+    state = state._replace(
+        files=summary.files,
+        written_scripts=tuple(summary.written_scripts),
+        auxiliary_files=tuple(summary.auxiliary_files),
+    )
+    matches = _find_validations(state, command, location)
     needs_parsing = matches or (summary.edited_files and attribution.may_restore_or_build(command))
     commands = parse_command(command) if needs_parsing else ()
     edited_files = list_authored_files(summary, command, commands)
@@ -250,7 +261,6 @@ def _apply_changes(
         matches, commands, summary.source_files or summary.rewritten_files, bool(edited_files)
     )
     state = state._replace(
-        files=summary.files,
         written_scripts=tuple(script for script in summary.written_scripts if script not in editing_scripts),
         asserting_scripts=_update_asserting_scripts(state, event, command, asserts),
         edited_files=state.edited_files
@@ -259,6 +269,14 @@ def _apply_changes(
     if summary.source_files:
         state = state._replace(outcome_since_change=None, verdict_since_change=None, pending_validation=None)
     return state, _ObservedChanges(edited_files, tuple(summary.source_files), matches, is_edit_first)
+
+
+def _find_validations(
+    state: DetectorState, command: str, location: ShellLocation
+) -> tuple[ValidationMatch, ...]:
+    return (
+        find_validations(command, state.written_scripts, location, state.auxiliary_files) if command else ()
+    )
 
 
 def _update_asserting_scripts(
@@ -295,9 +313,7 @@ def _apply_validation(
             is_stale = pending is not None and not pending.logs
             return (state._replace(pending_validation=None) if is_stale else state), None, False
         validated_command, after_edit = pending.command, pending.after_edit
-        matches = find_validations(
-            validated_command, state.written_scripts, ShellLocation(event.cwd, state.workspace)
-        )
+        matches = _find_validations(state, validated_command, ShellLocation(event.cwd, state.workspace))
         # Only after input to the program does the exit code belong to it; after an interrupt it means nothing.
         exit_code = exit_code if is_input and command in ("", "C-d") else None
     text = clean_output(event.text)

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import hashlib
+import posixpath
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from langgraph_takeover.handoff.points.detector_state import CodeFile, DetectorState
 from langgraph_takeover.handoff.points.validation import ValidationMatch
 from langgraph_takeover.handoff.shell import attribution
 from langgraph_takeover.handoff.shell.command_effects import is_restore, may_act, may_edit
+from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand
 from langgraph_takeover.handoff.trace import file_kinds
 from langgraph_takeover.sandbox.interface import FileChange
+
+_EMPTY = {hashlib.sha256(text).hexdigest() for text in (b"", b"\n")}
+_MARK = r"backup|bak|bkp|orig|original|old|saved?|copy|before|prev|previous|unpatched"
+_BACKUP_NAME = re.compile(
+    rf"(?P<stem>.+?)(?:[-_. ](?:{_MARK})\d*)+(?P<rest>\.\w+)?|(?:{_MARK})[-_.](?P<after>.+)", re.IGNORECASE
+)
+"""`core_backup.py`, `core.orig.py` and `old_core.py` for `core.py`."""
+_WRITING_WORDS = re.compile(r"open\(|write_|fileinput|shutil|os\.re|sed |perl |>|patch|git |tee |mv |cp ")
 
 
 class ChangeSummary(NamedTuple):
@@ -20,7 +32,9 @@ class ChangeSummary(NamedTuple):
     files: dict[str, CodeFile]
     """All code files of the run after the changes."""
     written_scripts: list[str]
-    """All scripts that the agent has created."""
+    """All scripts that the agent has created, without auxiliary files."""
+    auxiliary_files: list[str]
+    """All backups of source files and all scripts written to edit source files."""
     source_files: list[str]
     """Changed source files."""
     edited_files: list[str]
@@ -29,18 +43,30 @@ class ChangeSummary(NamedTuple):
     """Changed code files of the base commit, whether source or test."""
 
 
-def summarize_changes(state: DetectorState, changes: Iterable[FileChange]) -> ChangeSummary:
-    """Apply the changes of one observation to the files of a run."""
-    summary = ChangeSummary(dict(state.files), list(state.written_scripts), [], [], [])
+def summarize_changes(
+    state: DetectorState, changes: Iterable[FileChange], command: str = "", text: str = ""
+) -> ChangeSummary:
+    """Apply the changes of one observation to the files of a run.
+
+    `command` is the command line of the action, `text` what an editor wrote.
+    """
+    changes = tuple(changes)
+    summary = ChangeSummary(
+        dict(state.files), list(state.written_scripts), list(state.auxiliary_files), [], [], []
+    )
     for change in changes:
         path = change.path
         file = summary.files.get(path) or CodeFile(base=change.before, known=(), current=change.before)
-        is_new = file.base is None and change.before is None and change.after is not None
-        if is_new and file_kinds.is_script(path) and path not in summary.written_scripts:
-            summary.written_scripts.append(path)
+        # A file is written once it has text; an empty one is nothing.
+        is_empty = change.after in _EMPTY
+        if file.base is None and change.after is not None and not is_empty:
+            is_new = change.before is None or change.before in _EMPTY
+            is_auxiliary = _is_auxiliary(state, path, changes, command, text)
+            _classify_new_file(summary, path, is_auxiliary=is_auxiliary, is_new=is_new)
         if not file_kinds.is_code(path) or file_kinds.is_generated(path):
             continue
-        if file_kinds.is_scratch(path, file.base is not None, state.base_directories):
+        is_scratch = file_kinds.is_scratch(path, file.base is not None, state.base_directories)
+        if is_scratch or path in summary.auxiliary_files:
             # Tracked nevertheless: its next change must not look like a change of a base file.
             summary.files[path] = CodeFile(base=file.base, known=(), current=change.after)
             continue
@@ -53,9 +79,88 @@ def summarize_changes(state: DetectorState, changes: Iterable[FileChange]) -> Ch
         if is_source_change(state, path, file.base):
             summary.source_files.append(path)
             # A deletion changes the source, but is not an edit because it adds no content.
-            if change.after is not None and change.after not in file.known:
+            is_known = change.after in file.known or (is_empty and file.base is None)
+            if change.after is not None and not is_known:
                 summary.edited_files.append(path)
     return summary
+
+
+def _classify_new_file(summary: ChangeSummary, path: str, *, is_auxiliary: bool, is_new: bool) -> None:
+    """Add a file that the base commit does not have to the scripts or to the auxiliary files."""
+    if is_auxiliary:
+        summary.auxiliary_files[:] = dict.fromkeys((*summary.auxiliary_files, path))
+        summary.written_scripts[:] = (script for script in summary.written_scripts if script != path)
+    elif is_new:
+        summary.auxiliary_files[:] = (file for file in summary.auxiliary_files if file != path)
+        if file_kinds.is_script(path) and path not in summary.written_scripts:
+            summary.written_scripts.append(path)
+
+
+def _is_auxiliary(
+    state: DetectorState, path: str, changes: Sequence[FileChange], command: str, text: str
+) -> bool:
+    """Whether a new file is a backup of a source file, or a script that will edit source files."""
+    for original in _list_originals(path):
+        name = posixpath.basename(original)
+        is_named = re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", command) is not None
+        if is_named or original in state.files or any(change.path == original for change in changes):
+            return True
+    if not file_kinds.is_script(path):
+        return False
+    texts = [text] if text else _list_written_texts(path, command)
+    return any(_edits_source(state, path, each) for each in texts)
+
+
+def _list_originals(path: str) -> Iterator[str]:
+    """The paths of which a file is a backup, by its name or that of a directory."""
+    parts = path.split("/")
+    for number, part in enumerate(parts):
+        found = _BACKUP_NAME.fullmatch(part)
+        if found:
+            original = found["after"] or f"{found['stem']}{found['rest'] or ''}"
+            yield "/".join((*parts[:number], original, *parts[number + 1 :]))
+
+
+def _list_written_texts(path: str, command: str) -> list[str]:
+    """The texts that a command line writes into a file, from its here-documents and arguments."""
+    name = posixpath.basename(path)
+    if name not in command:
+        return []
+    texts = []
+    commands = parse_command(command)
+    for number, simple in enumerate(commands):
+        targets = [r.target for r in simple.redirects if ">" in r.operator]
+        targets += simple.argv[1:] if simple.name == "tee" else ()
+        if name in map(posixpath.basename, targets):
+            source = commands[number - 1] if simple.name == "tee" and simple.stage else simple
+            texts.append(source.stdin if source.stdin is not None else " ".join(source.argv[1:]))
+    return texts
+
+
+def _edits_source(state: DetectorState, path: str, text: str) -> bool:
+    """Whether the text of a script writes a source file that exists."""
+    if not _WRITING_WORDS.search(text):
+        return False
+    if path.endswith(".py"):
+        # Imported late, because the import of the package loads every reader.
+        from langgraph_takeover.handoff.readers.inference.python_scripts import list_written_paths
+
+        paths: Iterable[str] = list_written_paths(text)
+    elif path.endswith((".sh", ".bash", ".zsh")):
+        paths = [w for part in parse_command(text) if may_edit(part) for w in part.argv[1:]]
+        paths += [r.target for part in parse_command(text) for r in part.redirects if ">" in r.operator]
+    else:
+        return False
+    prefix = state.workspace.rstrip("/") + "/"
+    return any(_is_existing_source(state, posixpath.normpath(p.removeprefix(prefix))) for p in paths if p)
+
+
+def _is_existing_source(state: DetectorState, path: str) -> bool:
+    file = state.files.get(path)
+    if file is not None:
+        return file.current is not None and is_source_change(state, path, file.base)
+    is_in_base = not state.base_directories or path.partition("/")[0] in state.base_directories
+    return is_in_base and "/" in path and file_kinds.is_source(path, True, state.base_directories)
 
 
 def list_authored_files(
@@ -75,7 +180,9 @@ def list_authored_files(
 
 def is_source_change(state: DetectorState, path: str, base: str | None) -> bool:
     """Whether the file is source; `base` is its content in the base commit."""
-    return file_kinds.is_source(path, base is not None, state.base_directories)
+    return path not in state.auxiliary_files and file_kinds.is_source(
+        path, base is not None, state.base_directories
+    )
 
 
 def attribute_changes(
@@ -106,7 +213,12 @@ def attribute_changes(
         # No other command can have made the change, so the first script is an edit.
         editing_scripts = {script_runs[0].script or ""}
         editor_positions.append(script_runs[0].position)
-        matches = tuple(match for match in matches if match.script not in editing_scripts)
+    names = {posixpath.basename(path) for path in changed_paths}
+    for run in script_runs:
+        # A filter: its line writes the output over the file that it reads.
+        if any(r.operator == "<" and posixpath.basename(r.target) in names for r in run.command.redirects):
+            editing_scripts.add(run.script or "")
+    matches = tuple(match for match in matches if match.script not in editing_scripts)
     if not matches:
         return matches, True, editing_scripts
     if editor_positions:

@@ -7,13 +7,9 @@ from collections.abc import Collection, Sequence
 
 from langgraph_takeover.handoff.shell.commands import SimpleCommand
 from langgraph_takeover.handoff.shell.syntax import runs_in_background
-from langgraph_takeover.handoff.text.tool_wrappers import STILL_RUNNING_HEADER
+from langgraph_takeover.handoff.text.tool_wrappers import STILL_RUNNING_HEADER, STILL_RUNNING_NOTICE
 
 _KILL_EXIT_CODES = {130, 137, 143, -2, -9, -15}
-STILL_RUNNING_NOTICE = re.compile(
-    r"\[The command has no new output after|\[The command timed out|no change timeout", re.I
-)
-"""What agents' tools print instead of an exit code while a command runs."""
 _HEADER_CHARS = 300
 _NO_EXIT_CODE = "[the command ended without an exit code]"
 """What this project's shell prints after a command that did not end by itself."""
@@ -58,7 +54,8 @@ _SETUP_ERROR_WORDS = (
 """A text without any of these words cannot match; searching words is much faster than the pattern."""
 _MISSING_MODULE = re.compile(r"\b(?:ModuleNotFoundError|ImportError): No module named '?([\w.]+)'?", re.M)
 _MISSING_PACKAGE = re.compile(
-    r"ImportError: .*(?:requires? the .*package|not installed|pip install|[Pp]lease install)"
+    r"^(?>.*?ImportError: )(?:(?>.*?requires? the ).*package|.*(?:not installed|pip install|[Pp]lease install))",
+    re.M,
 )
 _DYNAMIC_IMPORT_ERROR = re.compile(r"in _find_and_load(?:_unlocked)?\n+ModuleNotFoundError: ")
 _FAILED_COUNT = re.compile(r"\b[1-9]\d* failed\b|\bfailures=[1-9]")
@@ -88,16 +85,29 @@ def is_killed(command: str, exit_code: int | None) -> bool:
     return exit_code in _KILL_EXIT_CODES or (exit_code == 124 and "timeout" in command)
 
 
+_WRAPPER_NAMES = (
+    "npx|pnpm|yarn|bunx?|uvx?|poetry|pipenv|pdm|hatch|rye|pixi|conda|bundle|mise|docker(?:-compose)?|podman"
+    "|kubectl|ssh|xcrun|sudo"
+)
+"""Programs that run a runner, and may be missing themselves."""
+_LAUNCH_ERROR = re.compile(
+    r"OCI runtime exec failed|.{0,200}executable file not found in \$PATH|Error response from daemon: |Error: No such container"
+    r"|Cannot connect to the Docker daemon|service \"\S+\" is not running|no such service: |no configuration file provided"
+    r"|Error from server|error: unable to upgrade connection|error: (?:pod|container) \S+ .{0,80}not (?:found|running|valid)"
+    r"|ssh: (?:connect to host|Could not resolve hostname)|Host key verification failed|\S+: Permission denied \(publickey"
+    r"|npm (?:ERR!|error) (?:npx canceled|could not determine executable)|Unable to find image .* locally$"
+)
+"""The start of a line that a wrapper, an engine of containers or SSH prints if it cannot start the program."""
+
+
 def is_start_failure(command: SimpleCommand, text: str) -> bool:
     """Whether the program is missing, rejects its arguments or lacks required settings."""
     if "not found" in text or "No such file" in text or "Permission denied" in text:
         name = re.escape(command.argv[0])
-        missing = (
-            rf"(?:^|: ){name}: (?:command not found|not found|No such file or directory|Permission denied)"
-        )
-        if re.search(missing, text, re.M):
+        reason = "(?:command not found|not found|No such file or directory|Permission denied)"
+        if re.search(rf"(?:^|: )(?:{name}|{_WRAPPER_NAMES}): {reason}", text, re.M):
             return True
-    return is_setup_failure(text)
+    return is_setup_failure(text) or any(map(_LAUNCH_ERROR.match, text.splitlines()))
 
 
 def is_import_failure(text: str, edited_files: Collection[str]) -> bool:
@@ -150,15 +160,15 @@ def has_earlier_failure(earlier_commands: Sequence[SimpleCommand], text: str) ->
 
 _SILENT_PROGRAMS = {"[", "test", "grep", "cmp", "which", "command", "false"}
 _ERROR_PATTERNS = {
-    "git": r"^(?:error|fatal): ",
-    "pip": r"^ERROR: ",
-    "conda": r"^\w*(?:Conda|Environment)\w*(?:Error|NotFound)",
-    "npm": r"^npm (?:ERR!|error) ",
-    "yarn": r"^error ",
-    "apt-get": r"^E: ",
-    "apt": r"^E: ",
-    "patch": r"FAILED|malformed patch|can't find file to patch",
-    "diff": r"^[<>] |^(?:---|\+\+\+) |^Only in ",
+    "git": re.compile(r"^(?:error|fatal): ", re.M),
+    "pip": re.compile(r"^ERROR: ", re.M),
+    "conda": re.compile(r"^(?>\w*?(?:Conda|Environment))\w*(?:Error|NotFound)", re.M),
+    "npm": re.compile(r"^npm (?:ERR!|error) ", re.M),
+    "yarn": re.compile(r"^error ", re.M),
+    "apt-get": re.compile(r"^E: ", re.M),
+    "apt": re.compile(r"^E: ", re.M),
+    "patch": re.compile(r"FAILED|malformed patch|can't find file to patch", re.M),
+    "diff": re.compile(r"^[<>] |^(?:---|\+\+\+) |^Only in ", re.M),
 }
 
 
@@ -170,7 +180,7 @@ def _did_fail(command: SimpleCommand, text: str) -> bool:
         return True
     pip = name.startswith("python") and "pip" in command.argv[1:3]
     error_pattern = _ERROR_PATTERNS.get("pip" if pip or name.startswith("pip") else name)
-    if error_pattern and re.search(error_pattern, text, re.M):
+    if error_pattern and error_pattern.search(text):
         return True
     if name in ("source", ".") and re.search(r": No such file or directory$", text, re.M):
         return any(f"{word}: No such file" in text for word in command.argv[1:])

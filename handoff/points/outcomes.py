@@ -18,7 +18,7 @@ from langgraph_takeover.handoff.shell import runner_summaries
 from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand
 from langgraph_takeover.handoff.shell.runner_summaries import SummaryParser, ValidationOutcome
-from langgraph_takeover.handoff.shell.runners import TEST_FILE
+from langgraph_takeover.handoff.shell.runner_table import TEST_FILE
 from langgraph_takeover.handoff.text.tool_wrappers import strip_wrapper
 
 _ANSI_ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
@@ -120,20 +120,44 @@ def judge(
     commands = parse_command(command)
     echoed = _read_echoed_outcome(matches[-1], commands, text)
     if echoed is not None:
-        return "failed" if _has_reproduction(matches) and has_failure_sign(text) else echoed
-    if exit_code is not None:
-        return _judge_exit_code(matches, commands, text, exit_code)
-    return _judge_signs(matches, text, has_ended=False)
+        outcome = "failed" if _has_reproduction(matches) and has_failure_sign(text) else echoed
+    elif exit_code is not None:
+        outcome = _judge_exit_code(matches, commands, text, exit_code)
+    else:
+        return _judge_signs(matches, text, has_ended=False)
+    # Without the summary that such a runner always prints, nothing ran.
+    return "unknown" if outcome == "passed" and any(map(_must_show_summary, matches)) else outcome
 
 
 def find_verdict(
     matches: Sequence[ValidationMatch], text: str, asserting_scripts: Collection[str]
 ) -> Verdict:
-    """The basis of a pass: a runner's result or a script's own verdict, or only the exit code 0 of a script."""
-    if not _has_reproduction(matches) or _read_summary(matches, text) == "passed" or states_success(text):
+    """The basis of a pass: a result or verdict in the output, silence that means success, or only exit code 0."""
+    if _read_summary(matches, text) == "passed" or states_success(text):
         return "explicit"
+    if not _has_reproduction(matches):
+        is_silent = all(match.runner and match.runner.success_output == "nothing" for match in matches)
+        return "explicit" if is_silent else "exit_code_only"
     scripts = {match.script for match in matches if match.script is not None}
     return "explicit" if scripts.issubset(asserting_scripts) else "exit_code_only"
+
+
+_OTHER_REPORT = (
+    r"--json\S*|--(?:reporters?|format|formatter|output)[= ](?:json|junit|html|null|silent|xunit|teamcity|xml)\S*"
+    r"|--no-output"
+)
+"""Options with which any runner prints another report than its summary."""
+
+
+def _must_show_summary(match: ValidationMatch) -> bool:
+    """Whether a successful run prints a summary that the output of the line shows."""
+    runner, command = match.runner, match.command
+    if runner is None or runner.success_output != "summary" or command.stages > 1:
+        return False
+    if any(">" in redirect.operator and not redirect.target.isdigit() for redirect in command.redirects):
+        return False
+    options = rf"(?:^| )(?:{_OTHER_REPORT}|{runner.silenced_by or _OTHER_REPORT})(?= |=|$)"
+    return re.search(options, " ".join(command.argv[1:])[:_MAX_LINE_CHARS]) is None
 
 
 def _is_environment_failure(

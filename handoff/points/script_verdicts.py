@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 TRACEBACK = "Traceback (most recent call last)"
 _MAX_LINE_CHARS = 1_000
+_MAX_VALUE_CHARS = 400
 _ZERO = (
     r"(?:0(?: ?(?:/|of|out of) ?\d+)?(?: (?:tests?|cases?|checks?|errors?|failures?))?|[Nn]one|False|\[\])"
     r"(?=[ \t]*+(?:$|[,;)\r]))"
@@ -31,9 +33,21 @@ _REPORTED_FAILURE = re.compile(
     rf"^[✗✘❌](?!\W*\w+: {_ZERO})|"
     r"^BUG\b|^(?:Bug|ISSUE|Issue) (?:is |IS )?(?:still |STILL )?"
     r"(?:reproduced|REPRODUCED|confirmed|CONFIRMED|present|PRESENT)\b|"
-    r"\b(?:do|does|did) (?:not|NOT) match\b|\([Uu]nexpected\)$"
+    r"\b(?:do|does|did) (?:not|NOT) match\b|\([Uu]nexpected\)$|"
+    # `x failed with: …`, `sum FAILED`, `Mismatch!`, `Order is INCORRECT`.
+    r"\b(?:[Ff]ailed|FAILED) with\b(?! (?:0|no|an? expected|the expected|expected)\b)|\bFAIL(?:ED|URE)?(?=: )"
+    + _NOT_ZERO
+    + "|"
+    r"\bFAILED[!. ]*$|\b(?:INCORRECT|WRONG)\b" + _NOT_ZERO + "|"
+    r"\b(?:[Rr]esults?|[Oo]utputs?|[Vv]alues?|[Oo]rder(?:ing)?|[Ss]tate|repr) (?:is|are) (?:still )?(?:incorrect|wrong)\b|"
+    rf"\b[Mm]ismatch(?:es)?!|(?<![\w/.-])(?:[Mm]ismatch(?:es|ed)?(?: values?)?|MISMATCH(?:ES)?)(?=:){_NOT_ZERO}|: mismatch$|"
+    r"(?<![\w/.-])(?:Mismatch|MISMATCH)\b(?! (?:cases?|tests?|handling|checks?|detection|errors?|scenarios?)\b)"
+    + _NOT_ZERO
 )
-_EXPECTATION = re.compile(r"\b(?:should|expecting|correctly|properly)\b|\b[Ee]xpected\b.*(?:Error|Exception)")
+_EXPECTATION = re.compile(
+    r"\b(?:should|expecting|correctly|properly)\b|\b[Ee]xpected\b.*(?:Error|Exception)"
+    r"|^\W*(?:[Ee]xpected\b[^,;]{0,40}[:=]|(?:[Tt]esting|[Cc]hecking|[Tt]rying|[Rr]unning)\b.*(?:[Mm]ismatch|WRONG|INCORRECT))"
+)
 """What makes a line a heading or an expected value, if it stands before the verdict."""
 _DENIAL = re.compile(
     r"(?<!\bnot )\b(?:as|when|(?:which|this|that|error|exception|failure) (?:is|was)) expected\b|\(expected\)"
@@ -63,6 +77,26 @@ _NO_SUCCESS = re.compile(
 )
 
 
+_VALUE_LABEL = re.compile(
+    r"\b(?:(?P<expected>Expected|EXPECTED|expected)|(?P<actual>[Gg]ot|GOT|[Aa]ctual|ACTUAL|[Ff]ound|[Rr]eceived|[Rr]eturned"
+    r"|[Oo]btained))(?:(?: (?!(?:and|or|vs|as|to|\w*[Ee]rror|\w*[Ee]xception|failure)\b)[A-Za-z_]\w{0,39}){0,3}(?: '[^' ]{1,40}')?"
+    r"(?P<colon> ?[:=]| ?->)|(?= |$))"
+)
+"""The label of a printed value: `Expected:`, `Got output =`; without a colon `Expected 3`."""
+_JOINT_WORDS = ("but", "and", "instead of", "instead", "->")
+_DESCRIPTION = re.compile(
+    r"^\W*(?:an? \w+$|(?:any|some)\b)|^[~<>]=? ?\d|\b(?:should|not|no|or|errors?|exceptions?|raises?|nothing|something|about"
+    r"|approx\w*|equivalent|least|most)\b"
+)
+"""A value in words, which cannot be compared."""
+_LITERAL = re.compile(r"[-+]?\d|['\"\[({]|True\b|False\b|None\b|nan\b|inf\b|array\(|<class ")
+_NUMBER = re.compile(r"[-+]?(?:\d{1,30}(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?")
+_TOKEN = re.compile(rf"{_NUMBER.pattern}|" r"\w+|[^\w\s'\",]")
+
+
+_SUCCESS_LINE = re.compile(rf"{_SUCCESS_START}|^[✓✔✅]|^Caught\b")
+
+
 def has_crash_sign(text: str) -> bool:
     """Whether any program's output has a traceback, or a line that starts with FAIL or ERROR."""
     if TRACEBACK in text:
@@ -74,7 +108,17 @@ def has_crash_sign(text: str) -> bool:
 
 def has_failure_sign(text: str) -> bool:
     """Whether a script's output reports a failure, in the words of Python or in its own."""
-    return has_crash_sign(text) or any(map(_reports_failure, _list_lines(text)))
+    return has_crash_sign(text) or any(True for _ in find_failure_lines(text.splitlines()))
+
+
+def find_failure_lines(lines: Iterable[str]) -> Iterator[int]:
+    """Numbers of the lines that report a failure: in words, or by a value that differs from the expected one."""
+    previous = ""
+    for number, raw in enumerate(lines):
+        line = raw.strip()[:_MAX_LINE_CHARS]
+        if line and (_reports_failure(line) or _differs_from_expected(previous, line)):
+            yield number
+        previous = line or previous
 
 
 def states_success(text: str) -> bool:
@@ -84,6 +128,101 @@ def states_success(text: str) -> bool:
 
 def _list_lines(text: str) -> Iterator[str]:
     return (line.strip()[:_MAX_LINE_CHARS] for line in text.splitlines() if line and not line.isspace())
+
+
+def _differs_from_expected(previous: str, line: str) -> bool:
+    """Whether a line, with the one before it, shows an expected and another actual value."""
+    if (
+        "xpected" not in line
+        and "EXPECTED" not in line
+        and "xpected" not in previous
+        and "EXPECTED" not in previous
+    ):
+        return False
+    if _DENIAL.search(line) or _SUCCESS_LINE.search(line):
+        return False
+    labels = list(_VALUE_LABEL.finditer(line))
+    first = {name: next((n for n in labels if n[name]), None) for name in ("expected", "actual")}
+    expected, actual = first["expected"], first["actual"]
+    if expected is not None and actual is not None:
+        one, other = sorted((expected, actual), key=lambda label: label.start())
+        is_message = not one["colon"] and line[one.start()].islower()
+        if is_message and line[: one.start()].rstrip()[-1:] not in ("", ":"):
+            return False  # such as `not enough values to unpack (expected 2, got 0)`
+        values = (_strip_joint(line[one.end() : other.start()]), _strip_joint(line[other.end() :]))
+        return _is_unequal(*(values if one is expected else reversed(values)))
+    if expected is not None and (expected["colon"] or line[: expected.start()].endswith(", ")):
+        start = max(line.rfind(sign, 0, expected.start()) for sign in ":=") + 1
+        before = _strip_joint(line[start : expected.start()]) if start else ""
+        value = _strip_joint(line[expected.end() :])
+        if before:
+            return (
+                _LITERAL.match(before) is not None
+                and _LITERAL.match(value) is not None
+                and _is_unequal(value, before)
+            )
+    return _follows_other_value(previous, line)
+
+
+def _follows_other_value(previous: str, line: str) -> bool:
+    """Whether two lines show an expected and an actual value, in any order, that differ."""
+    one, other = (_VALUE_LABEL.search(each) for each in (previous, line))
+    if one is None or other is None or not one["colon"] or not other["colon"]:
+        return False
+    if bool(one["expected"]) == bool(other["expected"]):
+        return False
+    if previous[: one.start()].strip(" -*#>") or line[: other.start()].strip(" -*#>"):
+        return False
+    return _is_unequal(previous[one.end() :], line[other.end() :])
+
+
+def _strip_joint(text: str) -> str:
+    """A value without the punctuation and the words that join it to the next label."""
+    text = text.strip(" ,;|")
+    text = text[1:] if text.startswith("(") and ")" not in text else text
+    text = text.removesuffix("(").rstrip(" ,;|.")
+    text = text.removesuffix(")") if "(" not in text else text
+    for word in _JOINT_WORDS:
+        text = text.removesuffix(f" {word}")
+    return text.rstrip(" ,;|")
+
+
+def _is_unequal(expected: str, actual: str) -> bool:
+    """Whether two printed values differ; false if words describe one of them."""
+    texts = [text.strip()[:_MAX_VALUE_CHARS] for text in (expected, actual)]
+    one, other = (_TOKEN.findall(_strip_remark(text)) for text in texts)
+    if not one or not other or one == other:
+        return False
+    if not all(map(_LITERAL.match, texts)):
+        if any(map(_DESCRIPTION.search, texts)):
+            return False
+        shorter, longer = sorted((one, other), key=len)
+        if longer[: len(shorter)] == shorter:
+            return False
+    words = [
+        [t for t in tokens if t not in "[](){}.;:" and not _NUMBER.fullmatch(t)] for tokens in (one, other)
+    ]
+    numbers = [[token for token in tokens if _NUMBER.fullmatch(token)] for tokens in (one, other)]
+    is_same = len(numbers[0]) == len(numbers[1]) and all(map(_is_close, *numbers))
+    return words[0] != words[1] or not is_same
+
+
+def _is_close(one: str, other: str) -> bool:
+    """Whether two numbers are equal; a fraction needs not be exact."""
+    if one.lstrip("+-").isdigit() and other.lstrip("+-").isdigit():
+        return int(one) == int(other)
+    return math.isclose(float(one), float(other), rel_tol=1e-6, abs_tol=1e-9)
+
+
+def _strip_remark(value: str) -> str:
+    """A value without a remark in parentheses after it: `3 (OK)`."""
+    value = value.rstrip(" .,;!")
+    start = value.rfind(" (")
+    return (
+        value[:start].rstrip()
+        if start > 0 and value.endswith(")") and value.count(")", start) == 1
+        else value
+    )
 
 
 def _reports_failure(line: str) -> bool:

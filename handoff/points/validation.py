@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -12,14 +12,9 @@ from langgraph_takeover.handoff.shell import heredocs
 from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
 from langgraph_takeover.handoff.shell.python_launches import LAUNCHERS, list_launched_commands
-from langgraph_takeover.handoff.shell.runners import (
-    TEST_FILE,
-    Runner,
-    ValidationKind,
-    find_python_target,
-    find_runner,
-    may_be_runner,
-)
+from langgraph_takeover.handoff.shell.runner_table import Runner, ValidationKind
+from langgraph_takeover.handoff.shell.runners import find_python_target, find_runner, may_be_runner
+from langgraph_takeover.handoff.shell.wrappers import find_remote_script
 from langgraph_takeover.handoff.trace.file_kinds import is_script
 
 _KINDS_BY_STRENGTH: tuple[ValidationKind, ...] = ("test", "reproduction", "lint", "build")
@@ -42,6 +37,9 @@ _VALUED_OPTIONS = {
     "perl": ("-I", "-M"),
     "php": ("-d",),
 }
+
+
+_MAX_LAUNCHES = 100
 
 
 class ValidationMatch(NamedTuple):
@@ -79,7 +77,7 @@ _INTERPRETER_WORDS = frozenset({
     "ruby", "perl", "php", "lua", "Rscript", "julia", "coverage", "go",
 })  # fmt: skip
 _RUNS_PATH = re.compile(r"(?:^|[\s;&|(])(?:\.{0,2}/|~/|\. )")
-_SHELL = re.compile(r"\b(?:ba|z|da|k)?sh\b|\beval\b")
+_SHELL = re.compile(r"\b(?:ba|z|da|k|s)?sh\b|\beval\b")
 
 
 def may_validate(command: str, written_scripts: Collection[str]) -> bool:
@@ -99,16 +97,19 @@ def may_validate(command: str, written_scripts: Collection[str]) -> bool:
 
 
 def find_validations(
-    command: str, written_scripts: Collection[str], location: ShellLocation = _UNKNOWN_LOCATION
+    command: str,
+    written_scripts: Collection[str],
+    location: ShellLocation = _UNKNOWN_LOCATION,
+    auxiliary_files: Collection[str] = (),
 ) -> tuple[ValidationMatch, ...]:
-    """Find the validations in a command line, in order."""
+    """Find the validations in a command line, in order; a run of an auxiliary file is none."""
     if not may_validate(command, written_scripts):
         return ()
     matches = []
     if ">" in command or "tee " in command:
         written_scripts = {
             **dict.fromkeys(written_scripts),
-            **dict.fromkeys(_list_created_scripts(command, location)),
+            **dict.fromkeys(s for s in _list_created_scripts(command, location) if s not in auxiliary_files),
         }
     for position, simple, runner, run_paths in _list_runs(command):
         script = (
@@ -137,9 +138,9 @@ def _list_created_scripts(command: str, location: ShellLocation) -> list[str]:
 def _list_runs(command: str) -> tuple[tuple[int, SimpleCommand, Runner | None, tuple[str, ...]], ...]:
     """Commands that run a runner or a file: position, command, runner, and paths of files that it may run."""
     runs = []
-    for position, simple in enumerate(parse_command(command)):
+    for position, simple in _list_started_commands(command):
         runner = find_runner(simple.argv)
-        run_paths = tuple(_list_run_paths(simple)) if runner is None or runner.name == TEST_FILE else ()
+        run_paths = tuple(_list_run_paths(simple)) if runner is None or runner.runs_file else ()
         if runner is not None or run_paths:
             runs.append((position, simple, runner, run_paths))
         elif simple.name.startswith(("python", "pypy")) and (text := _find_inline_python(simple)):
@@ -148,6 +149,30 @@ def _list_runs(command: str) -> tuple[tuple[int, SimpleCommand, Runner | None, t
                 if runner is not None:
                     runs.append((position, inner._replace(cwd=simple.cwd), runner, ()))
     return tuple(runs)
+
+
+def _list_started_commands(command: str) -> Iterator[tuple[int, SimpleCommand]]:
+    """The simple commands of a line, and in place of `docker exec` and its relatives the commands that they run."""
+    for position, simple in enumerate(parse_command(command)):
+        waiting = [simple]
+        for _ in range(_MAX_LAUNCHES):
+            if not waiting:
+                break
+            outer = waiting.pop(0)
+            text = find_remote_script(outer.argv, outer.stdin)
+            if text is None:
+                yield position, outer
+                continue
+            waiting[:0] = [
+                inner._replace(
+                    redirects=outer.redirects + inner.redirects,
+                    stages=max(outer.stages, inner.stages),
+                    stage=inner.stage if inner.stages > 1 else outer.stage,
+                    exit_code_is_own=outer.exit_code_is_own and inner.exit_code_is_own,
+                    success_is_own=outer.success_is_own and inner.success_is_own,
+                )
+                for inner in parse_command(text)
+            ]
 
 
 def _find_inline_python(command: SimpleCommand) -> str:

@@ -23,6 +23,7 @@ from langgraph_takeover.handoff.readers.openhands import v1 as openhands_v1
 from langgraph_takeover.handoff.readers.recorded_run import RecordedRun, TraceError, build_trace
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.trace.events import Trace
+from langgraph_takeover.sandbox.storage.removal import list_matches
 from langgraph_takeover.sandbox.storage.untrusted_json import check_values, parse_json
 
 __all__ = ["FORMATS", "TraceError", "parse_trace", "read_traces"]
@@ -83,7 +84,7 @@ def read_traces(path: Path, format_name: str = "auto") -> Iterator[Trace | Trace
 def _read_documents(path: Path) -> Iterator[Any]:
     """Yield the documents of a file: one document, or one per line if every line is a run."""
     if path.is_dir():
-        parts = sorted(path.glob("event-*.json"))
+        parts = list_matches(path, "event-*.json")
         yield [_decode_json(_read_file(part), str(part)) for part in parts]
         return
     raw = _read_file(path)

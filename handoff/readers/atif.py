@@ -189,7 +189,7 @@ def _read_unreadable(
     step: Mapping[str, Any], results: Sequence[Mapping[str, Any]], agent_name: str
 ) -> list[RecordedCall]:
     """The reply as one refused action, if it was answered, or broke the agent's text protocol."""
-    has_blocks = agent_name.startswith("mini-swe-agent") and mini_swe_agent.BASH_BLOCK.search(
+    has_blocks = agent_name.startswith("mini-swe-agent") and mini_swe_agent.find_bash_blocks(
         read_content(step.get("message"))
     )
     if not results and not has_blocks:

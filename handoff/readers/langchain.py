@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     to_id,
     to_mapping,
 )
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 RawMessage = Mapping[str, Any]
 ToolMessages = Mapping[str | None, RawMessage]
@@ -150,7 +150,7 @@ def _list_tool_calls(message: Mapping[str, Any]) -> list[tuple[str, Mapping[str,
         arguments = function.get("args", function.get("arguments", {}))
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(arguments, strict=False)
+                arguments = parse_json(arguments, strict=False)
             except ValueError:
                 arguments = {}
         calls.append(

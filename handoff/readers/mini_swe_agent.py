@@ -21,12 +21,12 @@ from langgraph_takeover.handoff.readers.recorded_run import (
 from langgraph_takeover.handoff.trace.events import UNREADABLE
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
-BASH_BLOCK = re.compile(r"```bash\s*\n(.*?)\n```", re.DOTALL)
-_TEXT_ACTION = re.compile(r"```mswea_bash_command\s*\n(.*?)\n```", re.DOTALL)
+_BASH_BLOCK = re.compile(r"```bash[^\S\n]*\n(?>(.*?)\n```|.*)", re.DOTALL)
+_TEXT_ACTION = re.compile(r"```mswea_bash_command[^\S\n]*\n(?>(.*?)\n```|.*)", re.DOTALL)
 _RETURNCODE = re.compile(
     r"(?:<exception>.*?</exception>\s*)?<returncode>(-?\d{1,9})</returncode>\s*", re.DOTALL
 )
-_OUTPUT = re.compile(r"<output>\n?(.*?)\n?</output>", re.DOTALL)
+_OUTPUT = re.compile(r"<output>\n?(?>(.*?)\n?</output>|.*)", re.DOTALL)
 TIMEOUT_NOTICE = re.compile(r"^The last command <command>|timed out after \d+", re.MULTILINE)
 _KEEPS_DIRECTORY = False
 """Every command runs in a new shell in the repository, so `cd` has no lasting effect."""
@@ -78,7 +78,7 @@ def read_v1(data: Mapping[str, Any], name: str) -> RecordedRun:
             if following and following.get("role") != "assistant"
             else None
         )
-        blocks = BASH_BLOCK.findall(text)
+        blocks = find_bash_blocks(text)
         usage = _read_usage(message)
         if len(blocks) != 1:
             calls.append(
@@ -183,10 +183,22 @@ def _read_json_result(text: str) -> RecordedResult | None:
     )
 
 
+def find_bash_blocks(text: str) -> list[str]:
+    """The content of each block of Bash code."""
+    return _find_blocks(_BASH_BLOCK, text)
+
+
+def _find_blocks(pattern: re.Pattern[str], text: str) -> list[str]:
+    # A block without an end takes the rest of the text: searching it anew from each start would be quadratic.
+    return [found[1] for found in pattern.finditer(text) if found[1] is not None]
+
+
 def extract_output(text: str) -> str | None:
     """The output inside `<output>`; None if it is missing or truncated."""
     match = _OUTPUT.search(text)
-    return match[1] if match and "<output_head>" not in text[: match.start()] else None
+    return (
+        match[1] if match and match[1] is not None and "<output_head>" not in text[: match.start()] else None
+    )
 
 
 def _read_result_v2(answer: Mapping[str, Any]) -> RecordedResult:
@@ -212,7 +224,7 @@ def _find_text_command(message: Mapping[str, Any]) -> str | None:
     """The command of a message without parsed actions, as in the oldest recordings."""
     if message.get("role") != "assistant":
         return None
-    blocks = _TEXT_ACTION.findall(extract_text(message.get("content")))
+    blocks = _find_blocks(_TEXT_ACTION, extract_text(message.get("content")))
     return blocks[0].strip() if len(blocks) == 1 else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     to_mappings,
 )
 from langgraph_takeover.handoff.trace.events import UNREADABLE
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 _REFUSAL = re.compile(
     r"Your proposed edit has introduced new syntax error|No replacement was performed|^Usage: |^ERROR: "
@@ -27,9 +27,14 @@ _REFUSAL = re.compile(
     re.MULTILINE,
 )
 _EDITED = re.compile(
-    r"has been edited|File created successfully|File updated\.|Text replaced\.|^\[File: |Last edit to .* undone"
-    r"|successfully",
+    r"has been edited|File updated\.|Text (?:replaced|inserted)\.|^\[File: |Last edit to .* undone|successfully"
+    r"|^Old (?:environment )?output\b|lines omitted\)",
     re.MULTILINE,
+)
+"""What an editing command prints on success, also shortened; a syntax error of the shell prints none of it."""
+_NOT_RUN = re.compile(
+    r"\s*(?:Operation|Interactive operation) '.*' is not supported|.*\bcontained syntax errors and was NOT executed"
+    r"|(?:.*\n)?\s*(?:COMMAND FAILED TO EXECUTE|BROKEN PIPE ERROR)\b"
 )
 _TIMEOUT_NOTICE = re.compile(
     r"EXECUTION TIMED OUT|was cancelled because it took more than|COMMAND EXECUTION TIMEOUT|command timed out",
@@ -103,13 +108,13 @@ def _read_result(tool: str, action: str, output: str) -> RecordedResult:
     is_edit = tool == "editor" and not re.match(
         r"\s*(?:open|goto|scroll|view|str_replace_editor\s+view)", action
     )
-    refused = is_edit and _REFUSAL.search(text) is not None
-    is_blocked = tool == "shell" and re.match(
-        r"\s*(?:Operation|Interactive operation) '.*' is not supported", text
+    is_done = _EDITED.search(text) is not None and _REFUSAL.search(text) is None
+    is_blocked = (is_edit and not is_done) or (
+        tool in ("editor", "shell") and _NOT_RUN.match(text) is not None
     )
     return RecordedResult(
         output,
-        refused=bool(refused or is_blocked),
+        refused=is_blocked,
         timed_out=_TIMEOUT_NOTICE.search(text) is not None,
         output=text,
     )
@@ -215,7 +220,7 @@ def _read_state(step: Mapping[str, Any]) -> Mapping[str, Any]:
     state = step.get("state")
     if isinstance(state, str):
         try:
-            state = json.loads(state)
+            state = parse_json(state)
         except ValueError:
             return {}
     return state if isinstance(state, Mapping) else {}
@@ -243,7 +248,7 @@ def _read_task(data: Mapping[str, Any]) -> str:
 def _read_model(data: Mapping[str, Any]) -> str:
     config = data.get("replay_config")
     try:
-        config = json.loads(config) if isinstance(config, str) else config
+        config = parse_json(config) if isinstance(config, str) else config
     except ValueError:
         return ""
     agent = config.get("agent") if isinstance(config, Mapping) else None

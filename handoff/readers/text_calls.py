@@ -24,7 +24,7 @@ class TextCall(NamedTuple):
 def parse_text_calls(agent: str, message: str) -> list[TextCall] | None:
     """The calls in a reply of an agent with a text protocol; None if the reply is not readable in it."""
     if agent.startswith("mini-swe-agent"):
-        blocks = mini_swe_agent.BASH_BLOCK.findall(message)
+        blocks = mini_swe_agent.find_bash_blocks(message)
         return [TextCall("bash", {"command": blocks[0]})] if len(blocks) == 1 else None
     if agent.startswith("openhands"):
         return _parse_function(message)

@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -24,7 +24,12 @@ from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage
 from langgraph_takeover.handoff.trace.sequences import FailFastTuple
 from langgraph_takeover.sandbox.interface import Frozen, Snapshot, TakeoverError
 from langgraph_takeover.sandbox.storage.durability import sync_directory
-from langgraph_takeover.sandbox.storage.removal import remove_tree
+from langgraph_takeover.sandbox.storage.removal import (
+    REMOVED_PREFIX,
+    list_matches,
+    remove_tree,
+    set_aside,
+)
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
 SCHEMA_VERSION = 7
@@ -296,7 +301,9 @@ class RecordStore:
             with commit_guard():
                 # Before the record is visible: a caller that finds it does not get here again.
                 dead = glob.escape(f".partial-{record_id}")
-                for left in {*self.root.glob(dead), *self.root.glob(f"{dead}.????????")} - {partial}:
+                for left in {*list_matches(self.root, dead), *list_matches(self.root, f"{dead}.????????")} - {
+                    partial
+                }:
                     remove_tree(left)
                 remove_tree(self.directory(record_id))
                 partial.rename(self.directory(record_id))
@@ -369,7 +376,16 @@ class RecordStore:
         write_durably(self.directory(record_id) / name, to_json(sealed))
 
     def list_ids(self) -> tuple[str, ...]:
-        return tuple(sorted(path.parent.name for path in self.root.glob(f"[!.]*/{RECORD_FILE}")))
+        return tuple(sorted(path.parent.name for path in list_matches(self.root, f"[!.]*/{RECORD_FILE}")))
+
+    def remove_thread(self, thread: str) -> None:
+        """Remove the records that were made on a thread, and their snapshots."""
+        for record_id in self.list_ids():
+            with suppress(RecordError):  # damaged: nobody knows whose it is
+                if self.load(record_id).thread_id == thread:
+                    set_aside(self.directory(record_id))
+        for each in list_matches(self.root, f"{REMOVED_PREFIX}*"):
+            remove_tree(each)
 
     def _describe_available(self) -> str:
         ids = self.list_ids()
@@ -386,7 +402,7 @@ class RecordStore:
 
     def remove_partial(self, older_than: float | None = None) -> int:
         """Remove partial records that a kill left, or those of that age; return their number."""
-        left = list(self.root.glob(".partial-*"))
+        left = list_matches(self.root, ".partial-*")
         if older_than is not None:
             left = [each for each in left if _modification_time(each) < older_than]
         for partial in left:

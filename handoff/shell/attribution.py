@@ -11,7 +11,8 @@ from langgraph_takeover.handoff.shell.commands import SimpleCommand
 from langgraph_takeover.handoff.shell.runners import find_runner
 
 _INSTALL_COMMAND = re.compile(
-    r"(pip[\d.]*|uv pip) install\b|setup\.py (.* )?(develop|install|egg_info)\b|cythonize\b"
+    r"(pip[\d.]*|uv pip) install\b|^(?>.*?setup\.py )(.* )?(develop|install|egg_info)\b|cythonize\b",
+    re.M,
 )
 
 _RESTORE_OR_BUILD_WORD = re.compile(

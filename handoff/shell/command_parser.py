@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from functools import lru_cache
 
@@ -27,9 +26,7 @@ def parse_command(command: str) -> tuple[SimpleCommand, ...]:
         if unwrapped.argv[0] not in _SHELL_KEYWORDS:
             return (SimpleCommand(argv=unwrapped.argv, environment=unwrapped.environment),)
     reader = SyntaxReader()
-    # A text nested too deeply for the recursion limit is read as far as possible.
-    with contextlib.suppress(RecursionError):
-        reader.read_text(command, Context("", 0, 1, ExitCodeMeaning.ALL))
+    reader.read_text(command, Context("", 0, 1, ExitCodeMeaning.ALL))
     return tuple(reader.commands)
 
 

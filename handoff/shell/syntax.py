@@ -24,7 +24,10 @@ BRANCHES = {
 }  # fmt: skip
 LOOPS = {"while_statement", "for_statement", "c_style_for_statement", "until_statement"}
 DECLARATIONS = {"variable_assignment", "variable_assignments", "declaration_command", "unset_command"}
-_STATEMENT_TYPES = {"command", "subshell", "function_definition", "negated_command", "test_command"}
+_STATEMENT_TYPES = {
+    "command", "subshell", "function_definition", "negated_command", "test_command",
+    *_GROUPS, *BRANCHES, *DECLARATIONS,
+}  # fmt: skip
 REDIRECTS = {"file_redirect", "herestring_redirect", "heredoc_redirect"}
 
 
@@ -46,24 +49,33 @@ def list_statements(node: Node, first: Connector) -> list[Statement]:
     """The statements under a node as a flat list; the grammar nests `a && b 2>&1 | c` incorrectly."""
     statements: list[Statement] = []
     connector = first
-    for child in node.children:
-        if child.type in _OPERATORS:
-            connector = _OPERATORS[child.type]
+    # The next one last: nodes, the connector after one, and the redirections of what was listed since a number.
+    waiting: list[Node | Connector | tuple[int, tuple[Node, ...]]] = [*reversed(node.children)]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            connector = item
+        elif isinstance(item, tuple):
+            number, redirects = item
+            if len(statements) > number:
+                statements[-1] = statements[-1]._replace(redirects=statements[-1].redirects + redirects)
+        elif item.type in _OPERATORS:
+            connector = _OPERATORS[item.type]
             if connector == "&" and statements:
                 statements[-1] = statements[-1]._replace(background=True)
-            continue
-        if child.type in _SEQUENCES:
-            statements += list_statements(child, connector)
-        elif child.type == "redirected_statement":
-            body = [c for c in child.children if c.type not in REDIRECTS]
-            redirects = tuple(c for c in child.children if c.type in REDIRECTS)
-            inner = [statement for c in body for statement in _list_node_statements(c, connector)]
-            if inner:
-                inner[-1] = inner[-1]._replace(redirects=inner[-1].redirects + redirects)
-            statements += inner
+        elif item.type in _SEQUENCES:
+            waiting += [";", *reversed(item.children)]
+        elif item.type == "redirected_statement":
+            body = [child for child in item.children if child.type not in REDIRECTS]
+            waiting += [
+                ";",
+                (len(statements), tuple(child for child in item.children if child.type in REDIRECTS)),
+            ]
+            waiting += [each for child in reversed(body) for each in (child, connector)]
         else:
-            statements += _list_node_statements(child, connector)
-        connector = ";"
+            if item.type in _STATEMENT_TYPES:
+                statements.append(Statement(connector, item, ()))
+            connector = ";"
     return statements
 
 
@@ -72,23 +84,11 @@ def runs_in_background(text: str) -> bool:
     nodes = [parse_syntax_tree(text)] if "&" in text else []
     while nodes:
         node = nodes.pop()
-        if node.type == "&" and node.parent is not None and node.parent.type != "binary_expression":
+        children = node.children
+        if node.type != "binary_expression" and any(child.type == "&" for child in children):
             return True
-        nodes += node.children
+        nodes += children
     return False
-
-
-def _list_node_statements(node: Node, connector: Connector) -> list[Statement]:
-    if node.type in _SEQUENCES:
-        return list_statements(node, connector)
-    if (
-        node.type in _STATEMENT_TYPES
-        or node.type in _GROUPS
-        or node.type in BRANCHES
-        or node.type in DECLARATIONS
-    ):
-        return [Statement(connector, node, ())]
-    return []
 
 
 def split_statements(statements: Sequence[Statement], connectors: tuple[str, ...]) -> list[list[Statement]]:

@@ -28,6 +28,12 @@ from langgraph_takeover.handoff.shell.syntax import (
 )
 
 _MAX_DEPTH = 6
+"""Of scripts in scripts, and functions in functions."""
+_MAX_NESTING = 60
+"""Of groups, branches and substitutions: five calls each, of the thousand that Python allows."""
+_MAX_CALLS = 200
+"""Calls of functions that are followed: those that call each other would multiply."""
+_MAX_PATH_CHARS = 4_096
 _HARMLESS_COMMANDS = {"echo", "printf", "true", ":", "cd", "export", "pwd", "date", "set", "source", "."}
 _EXIT_COMMANDS = {"exit", "return", "false"}
 _FILTER_PROGRAMS = {"tail", "head", "tee", "cat", "sed", "less", "awk", "sort", "cut", "tr", "uniq"}
@@ -61,7 +67,7 @@ class SyntaxReader:
         self.heredoc_bodies: tuple[str, ...] = ()
         self.functions: dict[str, Node] = {}
         self.outer_redirects: tuple[Redirect, ...] = ()
-        self.depth = 0
+        self.depth = self.nesting = self.calls = 0
         self.loop_depth = 0
         self.has_substitutions = False
         self.errexit = self.pipefail = False
@@ -86,6 +92,9 @@ class SyntaxReader:
         self.heredoc_bodies = outer_bodies
 
     def read_sequence(self, statements: Sequence[Statement], context: Context) -> None:
+        if self.nesting >= _MAX_NESTING:
+            return
+        self.nesting += 1
         parts = split_statements(statements, (";", "&"))
         for number, part in enumerate(parts):
             following = parts[number + 1][0].connector if number + 1 < len(parts) else ""
@@ -98,26 +107,29 @@ class SyntaxReader:
             else:
                 meaning = ExitCodeMeaning.NOTHING
             self.read_chain(split_statements(part, ("&&", "||")), context._replace(meaning=meaning))
+        self.nesting -= 1
 
     def read_chain(self, pipelines: Sequence[Sequence[Statement]], context: Context) -> None:
-        for number, pipeline in enumerate(pipelines):
+        # What a meaning becomes by the pipelines that follow each, from the last one back.
+        after = [{meaning: meaning for meaning in ExitCodeMeaning}]
+        for later in reversed(pipelines[1:]):
+            after.append(
+                {meaning: after[-1][_find_meaning_after(meaning, later)] for meaning in ExitCodeMeaning}
+            )
+        for pipeline in pipelines:
             meaning = ExitCodeMeaning.NOTHING if pipeline[0].connector == "||" else context.meaning
-            for later in pipelines[number + 1 :]:
-                meaning = _find_meaning_after(meaning, later)
-            self.read_pipeline(pipeline, context._replace(meaning=meaning))
+            self.read_pipeline(pipeline, context._replace(meaning=after.pop()[meaning]))
 
     def read_pipeline(self, statements: Sequence[Statement], context: Context) -> None:
         if len(statements) == 1:
             self.read_statement(statements[0], context._replace(connector=statements[0].connector))
             return
-        cwd = self.cwd
+        cwd, last = self.cwd, len(statements) - 1
+        if self.pipefail:
+            while last and command_name(statements[last].node) in _FILTER_PROGRAMS:
+                last -= 1
         for stage, statement in enumerate(statements):
-            keeps_failure = self.pipefail and all(
-                command_name(later.node) in _FILTER_PROGRAMS for later in statements[stage + 1 :]
-            )
-            meaning = (
-                context.meaning if stage == len(statements) - 1 or keeps_failure else ExitCodeMeaning.NOTHING
-            )
+            meaning = context.meaning if stage >= last else ExitCodeMeaning.NOTHING
             self.read_statement(statement, Context(statement.connector, stage, len(statements), meaning))
             self.cwd = cwd
 
@@ -154,13 +166,15 @@ class SyntaxReader:
 
     def read_substitutions(self, node: Node) -> None:
         """Read the commands inside `$(…)` and `<(…)` of an argument."""
-        for child in node.children:
+        waiting = [*reversed(node.children)]
+        while waiting:
+            child = waiting.pop()
             if child.type in ("command_substitution", "process_substitution"):
                 cwd = self.cwd
                 self.read_sequence(list_statements(child, ";"), Context(";", 0, 1, ExitCodeMeaning.NOTHING))
                 self.cwd = cwd
             elif child.type != "subshell":
-                self.read_substitutions(child)
+                waiting += reversed(child.children)
 
     def read_command(self, node: Node, redirect_nodes: Sequence[Node], context: Context) -> None:
         if self.has_substitutions:
@@ -174,7 +188,8 @@ class SyntaxReader:
         script = wrappers.find_inline_script(argv, stdin)
         if script is not None:
             self.read_nested_script(script, redirects, context)
-        elif argv[0] in self.functions and self.depth < _MAX_DEPTH:
+        elif argv[0] in self.functions and self.depth < _MAX_DEPTH and self.calls < _MAX_CALLS:
+            self.calls += 1
             self.depth += 1
             self.read_sequence(list_statements(self.functions[argv[0]], context.connector), context)
             self.depth -= 1
@@ -211,7 +226,8 @@ class SyntaxReader:
         if argv[0] in ("cd", "pushd"):
             paths = [a for a in argv[1:] if a == "-" or not a.startswith("-")]
             is_known = bool(paths) and paths[0] != "-" and "$" not in paths[0]
-            self.cwd = resolve_path(paths[0], self.cwd) if is_known else None
+            cwd = resolve_path(paths[0], self.cwd) if is_known else ""
+            self.cwd = cwd if 0 < len(cwd) <= _MAX_PATH_CHARS else None
         elif argv[0] == "set":
             flags = "".join(argv[1:])
             self.errexit = self.errexit or bool(re.search(r"(^|\s)-[a-z]*e", " ".join(argv[1:])))

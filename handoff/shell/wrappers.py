@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_PROJECT_SCRIPT = re.compile(r"(?:[\w.-]+:)?(?:tests?|lint|build|check|types?|typecheck|cov)(?:[:-][\w-]+)?")
+"""The name of a script of the project, which `hatch run` and its relatives run like a program."""
 _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
 
 
@@ -63,6 +66,41 @@ _WRAPPERS = (
     _row("pnpm dlx"),
     _row("yarn exec"),
     _row("bunx"),
+    _row("bun x"),
+    _row("yarn dlx"),
+    _row("yarn node"),
+    _row("corepack"),
+    _row("pixi run", "-e --environment --manifest-path"),
+    _row("mise exec"),
+    _row("mise x"),
+    _row("asdf exec"),
+    _row("pyenv exec"),
+    _row("rbenv exec"),
+    _row("nvm exec", operands=1),
+    _row("fnm exec", "--using"),
+    _row("volta run", "--node --npm --yarn"),
+    _row("rustup run", operands=1),
+    _row("direnv exec", operands=1),
+    _row("devbox run", "-c --config"),
+    _row("nix develop", "-c --command"),
+    _row("dotenv run", "-f --file"),
+    _row("dotenv", "-f --file -e"),
+    _row("dotenvx run", "-f --env-file"),
+    _row("env-cmd", "-f --file"),
+    _row("doppler run", "-p --project -c --config"),
+    _row("op run", "--env-file"),
+    _row("spring"),
+    _row("xcrun", "--sdk --toolchain"),
+    _row("arch"),
+    _row("doas", "-u"),
+    _row("gosu", operands=1),
+    _row("runuser", "-u --user -g --group"),
+    _row("chronic"),
+    _row("flock", "-w --timeout -E", operands=1),
+    _row("strace", "-e -o -f -p"),
+    _row("valgrind"),
+    _row("kcov", operands=1),
+    _row("ddtrace-run"),
 )
 _WRAPPERS_BY_NAME = {
     name: tuple(w for w in _WRAPPERS if w.words[0] == name) for name in {w.words[0] for w in _WRAPPERS}
@@ -81,27 +119,145 @@ def unwrap_command(words: Sequence[str]) -> UnwrappedCommand:
     """Remove the wrappers of a command."""
     argv = list(words)
     environment: list[str] = []
-    while argv:
-        name = posixpath.basename(argv[0])
+    start = 0
+    while start < len(argv):
+        name = posixpath.basename(argv[start])
         wrapper = next(
-            (w for w in _WRAPPERS_BY_NAME.get(name, ()) if tuple(argv[1 : len(w.words)]) == w.words[1:]), None
+            (
+                w
+                for w in _WRAPPERS_BY_NAME.get(name, ())
+                if tuple(argv[start + 1 : start + len(w.words)]) == w.words[1:]
+            ),
+            None,
         )
-        if wrapper is None or (wrapper.words == ("command",) and argv[1:2] in (["-v"], ["-V"])):
+        if wrapper is None or (
+            wrapper.words == ("command",) and argv[start + 1 : start + 2] in (["-v"], ["-V"])
+        ):
             break
-        rest = argv[len(wrapper.words) :]
-        while rest and rest[0].startswith("-") and len(rest[0]) > 1:
-            option = rest.pop(0)
-            if option in wrapper.valued_options and rest:
-                rest.pop(0)
+        at = start + len(wrapper.words)
+        while at < len(argv) and argv[at].startswith("-") and len(argv[at]) > 1:
+            option = argv[at]
+            at += 2 if option in wrapper.valued_options else 1
             if option == "--":
                 break
-        rest = rest[wrapper.operand_count :]
-        while wrapper.words == ("env",) and rest and _ASSIGNMENT.match(rest[0]):
-            environment.append(rest.pop(0))
-        if not rest:
+        at += wrapper.operand_count
+        if wrapper.words[-1] == "run" and at < len(argv) and _PROJECT_SCRIPT.fullmatch(argv[at]):
             break
-        argv = rest
-    return UnwrappedCommand(tuple(argv), tuple(environment))
+        if wrapper.words == ("hatch", "run") and at < len(argv):
+            argv[at] = argv[at].rpartition(":")[2]  # the environment before the program
+        while wrapper.words == ("env",) and at < len(argv) and _ASSIGNMENT.match(argv[at]):
+            environment.append(argv[at])
+            at += 1
+        if at >= len(argv):
+            break
+        start = at
+    return UnwrappedCommand(tuple(argv[start:]), tuple(environment))
+
+
+_TEXT_OPTIONS = {
+    "su": re.compile("-c|--command"),
+    "script": re.compile("-[a-z]*c|--command"),
+    "nix-shell": re.compile("--run|--command"),
+}
+"""Programs that run a shell text, with the option before it."""
+
+
+class _Launcher(NamedTuple):
+    """A program that runs another program in a container or on another host."""
+
+    words: tuple[str, ...]
+    valued_options: frozenset[str]
+    """Options with a separate value, before and after its words."""
+
+
+def _launcher(words: str, valued: str) -> _Launcher:
+    return _Launcher(tuple(words.split()), frozenset(valued.split()))
+
+
+_ENGINE_OPTIONS = "-c --context -H --host -l --log-level --connection --url"
+_EXEC_OPTIONS = f"{_ENGINE_OPTIONS} -u --user -w --workdir -e --env --env-file --detach-keys --index"
+_RUN_OPTIONS = (
+    f"{_EXEC_OPTIONS} -v --volume --name -p --publish --network --net --entrypoint -m --memory --cpus --mount --platform --label"
+    " --add-host --ipc --pid --gpus --shm-size --tmpfs --cap-add --cap-drop --security-opt --ulimit -h --hostname --restart"
+    " --volumes-from --pull --userns --group-add --device --dns --link"
+)
+_COMPOSE_OPTIONS = "-f --file -p --project-name --profile --project-directory --ansi --progress"
+_CLUSTER_OPTIONS = "-n --namespace -c --container --context --kubeconfig -f --filename --pod-running-timeout"
+_SSH_OPTIONS = "-B -b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w"
+_LAUNCHERS = (
+    *(
+        _launcher(f"{engine} {words}", options)
+        for engine in ("docker", "podman", "nerdctl")
+        for words, options in (
+            ("exec", _EXEC_OPTIONS),
+            ("container exec", _EXEC_OPTIONS),
+            ("run", _RUN_OPTIONS),
+            ("container run", _RUN_OPTIONS),
+            ("compose exec", f"{_COMPOSE_OPTIONS} {_EXEC_OPTIONS}"),
+            ("compose run", f"{_COMPOSE_OPTIONS} {_RUN_OPTIONS}"),
+        )
+    ),
+    *(
+        _launcher(f"{program} {word}", f"{_COMPOSE_OPTIONS} {options}")
+        for program in ("docker-compose", "podman-compose")
+        for word, options in (("exec", _EXEC_OPTIONS), ("run", _RUN_OPTIONS))
+    ),
+    *(
+        _launcher(f"{program} exec", _CLUSTER_OPTIONS)
+        for program in ("kubectl", "oc", "k3s kubectl", "microk8s kubectl")
+    ),
+    *(_launcher(f"{program} exec", "-B --bind --env --pwd") for program in ("singularity", "apptainer")),
+    *(_launcher(f"{program} exec", "--env --cwd --user") for program in ("lxc", "incus")),
+    _launcher("ssh", _SSH_OPTIONS),
+    _launcher("chroot", "--userspec --groups"),
+    _launcher("devcontainer exec", "--workspace-folder --container-id --config --remote-env"),
+    _launcher("ddev exec", "-s --service -d --dir"),
+    _launcher("heroku run", "-a --app"),
+)
+_LAUNCHERS_BY_NAME = {
+    name: tuple(each for each in _LAUNCHERS if each.words[0] == name)
+    for name in {each.words[0] for each in _LAUNCHERS}
+}
+_WITHOUT_TARGET = {"devcontainer", "ddev", "heroku"}
+"""Launchers that name no container or host before the command."""
+
+
+def find_remote_script(argv: Sequence[str], stdin: str | None) -> str | None:
+    """The shell text that a command runs in a container or on another host; None for other commands."""
+    name = posixpath.basename(argv[0])
+    for launcher in _LAUNCHERS_BY_NAME.get(name, ()):
+        position, entry_point = 1, None
+        for expected in (*launcher.words[1:], *([] if name in _WITHOUT_TARGET else [None]), ""):
+            position, found = _skip_options(argv, position, launcher.valued_options)
+            entry_point = entry_point or found
+            if expected == "" or position == len(argv) or expected not in (None, argv[position]):
+                break
+            position += 1
+        words = [*([entry_point] if entry_point else []), *argv[position:]]
+        if expected == "" and not words and name == "ssh":
+            return stdin
+        if expected == "" and words:
+            is_shell = stdin is not None and posixpath.basename(words[0]) in _SHELLS
+            script = find_inline_script(words, stdin) if is_shell else None
+            return script or (" ".join(words) if name == "ssh" else shlex.join(words))
+    return None
+
+
+def _skip_options(argv: Sequence[str], position: int, valued: Collection[str]) -> tuple[int, str | None]:
+    """The position after the options, and the value of `--entrypoint`."""
+    entry_point = None
+    while position < len(argv) and argv[position].startswith("-") and len(argv[position]) > 1:
+        option, has_value, value = argv[position].partition("=")
+        position += 1
+        if option == "--":
+            break
+        is_valued = option in valued or (f"-{option[-1]}" in valued and set(option[1:-1]) <= set("itdTq"))
+        if is_valued and not has_value and position < len(argv):
+            value = argv[position]
+            position += 1
+        if option == "--entrypoint":
+            entry_point = value
+    return position, entry_point
 
 
 def find_inline_script(argv: Sequence[str], stdin: str | None) -> str | None:
@@ -109,19 +265,23 @@ def find_inline_script(argv: Sequence[str], stdin: str | None) -> str | None:
     name = posixpath.basename(argv[0])
     if name == "eval":
         return " ".join(argv[1:])
+    if name in _TEXT_OPTIONS:
+        option = next((word for word in argv[1:-1] if _TEXT_OPTIONS[name].fullmatch(word)), None)
+        return argv[argv.index(option) + 1] if option is not None else None
     if name not in _SHELLS:
         return None
-    words = list(argv[1:])
-    prefix = ""
-    while words and words[0][:1] in "-+" and len(words[0]) > 1:
-        flag = words.pop(0)
+    at, prefix = 1, ""
+    while at < len(argv) and argv[at][:1] in "-+" and len(argv[at]) > 1:
+        flag = argv[at]
+        at += 1
         if flag.startswith("--"):
             continue
-        if flag.endswith("o") and words:
-            prefix += f"set -o {words.pop(0)}\n"
+        if flag.endswith("o") and at < len(argv):
+            prefix += f"set -o {argv[at]}\n"
+            at += 1
         if "e" in flag:
             prefix += "set -e\n"
         if "c" in flag:
-            return prefix + words[0] if words else None
-    no_script = not words or words == ["-"]
+            return prefix + argv[at] if at < len(argv) else None
+    no_script = at == len(argv) or tuple(argv[at:]) == ("-",)
     return prefix + stdin if no_script and stdin is not None else None

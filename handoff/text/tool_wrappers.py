@@ -18,12 +18,18 @@ QWEN_FOOTER = re.compile(
     r"\nError: (?P<error>.*)\nExit Code: (?P<code>-?\d{1,9}|\(none\))\nSignal: [^\n]*"
     r"(?:\nBackground PIDs: [^\n]*)?(?:\nProcess Group PGID: [^\n]*)?\s*\Z"
 )
-OPENCODE_FOOTER = re.compile(r"\n*<(shell|bash)_metadata>\n(?P<notice>[^<]{0,2000})\n?</\1_metadata>\s*\Z")
+OPENCODE_FOOTER = re.compile(
+    r"(?<!\n)\n*+<(shell|bash)_metadata>\n(?P<notice>[^<]{0,2000})\n?</\1_metadata>\s*\Z"
+)
 STILL_RUNNING_HEADER = re.compile(
     r"^Process running with session ID \d|^Command running in background with ID: |^Background shell started\.",
     re.M,
 )
 """What agents print instead of an exit code for a command that they left running."""
+STILL_RUNNING_NOTICE = re.compile(
+    r"\[The command has no new output after|\[The command timed out|no change timeout", re.I
+)
+"""What agents' tools print instead of an exit code while a command runs."""
 _FIRST_WORDS = ("Chunk ID: ", "Exit code", "Wall time: ", "Command: ", CLAUDE_NO_OUTPUT)
 _FOOTER_CHARS = 4_000
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langgraph_takeover.handoff.text.fence import neutralize, quote_text
 from langgraph_takeover.handoff.trace.action import Action, ActionProtocol, write_action
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 _CALL_START = re.compile(
     r'```|^\{"name"|<(?:editor|shell|bash|sh|execute_bash|str_replace_editor|submit|finish|handoff|recall|function|tool)',
@@ -105,8 +105,8 @@ def _decode_arguments(arguments: dict[str, str]) -> dict[str, Any]:
     if set(arguments) != {"arguments"}:
         return dict(arguments)
     try:
-        decoded = json.loads(arguments["arguments"])
-    except (ValueError, RecursionError):
+        decoded = parse_json(arguments["arguments"])
+    except ValueError:
         return dict(arguments)
     return _quote_json(decoded) if isinstance(decoded, dict) else dict(arguments)
 

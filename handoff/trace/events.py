@@ -177,7 +177,6 @@ def compute_differences(events: Iterable[Event]) -> Differences:
 
 def compute_tree_digest(differences: Mapping[str, tuple[str | None, str | None]]) -> str:
     """Digest of a tree; two trees of one base have equal digests exactly if their files are equal."""
-    digest = hashlib.sha256()
-    for path in sorted(differences):
-        digest.update(f"{path}\0{differences[path][1]}\0".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
+    paths = sorted(differences)
+    entries = map("{}\0{}\0".format, paths, [differences[path][1] for path in paths])
+    return hashlib.sha256("".join(entries).encode("utf-8", "surrogateescape")).hexdigest()

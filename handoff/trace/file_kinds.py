@@ -5,27 +5,16 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Collection
 
+from langgraph_takeover.handoff.trace.languages import LANGUAGES
+
 _TEST_PARTS = {"test", "tests", "spec", "specs"}
 _GENERATED_PARTS = {
     ".git", "__pycache__", "node_modules", "_build", "htmlcov", ".tox", ".nox", ".eggs", ".venv", "venv",
     ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis",
 }  # fmt: skip
 _BUILD_DIRECTORIES = {"build", "dist", "target", "out"}
-_CODE_EXTENSIONS = frozenset({
-    ".py", ".pyx", ".pxd", ".pxi", ".pyi", ".c", ".h", ".cc", ".cpp", ".cxx", ".hh", ".hpp", ".hxx", ".cu",
-    ".m", ".mm", ".f", ".f90", ".for", ".js", ".jsx", ".mjs", ".cjs", ".ts", ".tsx", ".vue", ".svelte",
-    ".go", ".rs", ".java", ".kt", ".kts", ".scala", ".groovy", ".clj", ".rb", ".erb", ".php", ".swift",
-    ".cs", ".fs", ".vb", ".dart", ".ex", ".exs", ".erl", ".hs", ".ml", ".lua", ".r", ".jl", ".pl", ".pm",
-    ".sh", ".bash", ".zsh", ".sql", ".proto", ".html", ".htm", ".jinja", ".jinja2", ".j2", ".css", ".scss",
-    ".less", ".sty", ".cls", ".tex_t", ".y", ".l", ".s", ".asm", ".pony", ".zig", ".nim", ".sol", ".elm", ".cr",
-    ".hx", ".d", ".adb", ".ads", ".pas", ".el", ".lisp", ".cl", ".scm", ".rkt", ".coffee", ".pug", ".astro",
-    ".cljs", ".cljc", ".edn", ".mli", ".fsx", ".hrl", ".vim", ".ps1", ".awk", ".tcl", ".cmake", ".bzl", ".twig",
-    ".blade", ".ejs", ".hbs", ".mustache", ".tpl", ".thrift", ".graphql", ".glsl", ".wgsl", ".metal",
-})  # fmt: skip
-_SCRIPT_EXTENSIONS = frozenset({
-    ".py", ".sh", ".bash", ".zsh", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".php", ".lua", ".r", ".jl",
-    ".go",
-})  # fmt: skip
+_CODE_EXTENSIONS = frozenset(extension for row in LANGUAGES for extension in row.extensions)
+_SCRIPT_EXTENSIONS = frozenset(extension for row in LANGUAGES for extension in row.script_extensions)
 
 
 def is_code(path: str) -> bool:

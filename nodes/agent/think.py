@@ -7,7 +7,7 @@ from collections.abc import Generator
 from inspect import signature
 from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
+from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
@@ -49,11 +49,18 @@ from langgraph_takeover.nodes.model.actions import (
 )
 from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.model.calls import ModelCall
-from langgraph_takeover.nodes.model.content import adapt_messages, describe_damage, mark_client, redact_reply
+from langgraph_takeover.nodes.model.content import describe_damage, mark_client, redact_reply
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ReplyTimeoutError
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
-from langgraph_takeover.nodes.model.usage import count_uncounted_calls, measure_usage
-from langgraph_takeover.nodes.model.window import Request, build_request, condense_fully, find_last_usage
+from langgraph_takeover.nodes.model.usage import count_chars, count_uncounted_calls, measure_usage
+from langgraph_takeover.nodes.model.window import (
+    MeasuredConversation,
+    Request,
+    build_request,
+    condense_fully,
+    find_last_usage,
+    measure_conversation,
+)
 from langgraph_takeover.nodes.open_calls import count_further_calls
 from langgraph_takeover.nodes.state import AgentState, Spending, StopReason
 from langgraph_takeover.nodes.tools.custom import list_extra_tools, list_tool_names
@@ -70,7 +77,7 @@ def think(
     context = get_agent_context(runtime)
     context.session.stop.require_running()
     late = count_late_side_work(state, context)
-    shown = adapt_messages(state["messages"] if messages is None else messages, context.model)
+    shown = state["messages"] if messages is None else messages
     update = yield from _think(AgentState(**{**state, **late}), runtime, shown)
     return late | store_texts_once(state, update)
 
@@ -83,15 +90,16 @@ def _think(state: AgentState, runtime: Runtime[AgentContext], messages: list[Any
     started = time.monotonic()
     if is_external(state, context) and not is_waiting(state, context):
         report_progress(runtime, "starting", state, text=state["external"]["agent"])
-    seen = AgentState(**{**state, "messages": messages})
-    request = _build_request(seen, context)
+    # An external agent builds its requests itself.
+    conversation = None if is_external(state, context) else _take_conversation(messages, context)
+    request = _build_request(state, context, conversation)
     if request.exceeds_window:
         return _stop_run(state, context, "context_overflow")
     report_progress(runtime, "thinking", state)
     remaining_s = context.max_seconds - state["spent"]["seconds"]
     count = CallCount()
     try:
-        request, reply = yield from _ask(seen, context, request, remaining_s, count)
+        request, reply = yield from _ask(state, context, conversation, request, remaining_s, count)
     except ContextWindowError:
         waited = time.monotonic() - started
         return _stop_run(state, context, "context_overflow") | AgentState(
@@ -107,19 +115,31 @@ def _think(state: AgentState, runtime: Runtime[AgentContext], messages: list[Any
             spent=_add_wait(state["spent"], waited, count.billable)
         )
     update = _apply_reply(state, runtime, reply, request, time.monotonic() - started)
+    if conversation is not None:
+        context.session.conversations[_name_agent(context)] = conversation
     return update | AgentState(condensed=request.condensed) if request.condensed else update
 
 
-def _build_request(state: AgentState, context: AgentContext) -> Request:
-    """Return the messages of the next call. A team's agents each see messages of their own, which stay complete.
+def _take_conversation(messages: list[AnyMessage], context: AgentContext) -> MeasuredConversation:
+    """Return the agent's conversation. The session has it again after the step, so that no other thread uses it meanwhile."""
+    known = context.session.conversations.pop(_name_agent(context), None)
+    return measure_conversation(messages, context.model, known)
 
-    An external agent builds its requests itself.
-    """
-    if is_external(state, context):
-        return Request(add_exit_codes(require_process(state, context).list_messages(), state), 0, False)
+
+def _name_agent(context: AgentContext) -> str:
+    return context.member.name if context.member else ""
+
+
+def _build_request(
+    state: AgentState, context: AgentContext, conversation: MeasuredConversation | None
+) -> Request:
+    """Return the messages of the next call. A team's agents each see messages of their own, which stay complete."""
+    if conversation is None:
+        messages = add_exit_codes(require_process(state, context).list_messages(), state)
+        return Request(messages, 0, False, count_chars(messages))
     has_window = context.member is None and getattr(context.model, "is_llm", True)
     return build_request(
-        state["messages"],
+        conversation,
         state["steps"],
         window_tokens=context.known_window if has_window else None,
         condense=context.condense,
@@ -129,7 +149,12 @@ def _build_request(state: AgentState, context: AgentContext) -> Request:
 
 
 def _ask(
-    state: AgentState, context: AgentContext, request: Request, remaining_s: float, count: CallCount
+    state: AgentState,
+    context: AgentContext,
+    conversation: MeasuredConversation | None,
+    request: Request,
+    remaining_s: float,
+    count: CallCount,
 ) -> Generator[ModelCall, AIMessage, tuple[Request, AIMessage]]:
     """Return the reply and its request, condensed further if it exceeded the window after all."""
     model: Runnable[Any, Any]
@@ -140,24 +165,27 @@ def _ask(
     timeout_s = min(context.model_timeout_s, max(remaining_s, 1.0))
     deadline = time.monotonic() + timeout_s
 
-    def prepare_call(messages: list[BaseMessage]) -> ModelCall:
+    def prepare_call(request: Request) -> ModelCall:
         return ModelCall(
             model,
-            messages,
+            request.messages,
             timeout_s=max(deadline - time.monotonic(), 1.0),
             max_attempts=context.model_tries,
             billing=count,
             cancellation=context.session.stop.cancellation,
             compute_cost=context.compute_cost,
+            prompt_chars=request.chars,
         )
 
     try:
-        return request, (yield prepare_call(request.messages))
+        return request, (yield prepare_call(request))
     except ContextWindowError:
-        shorter = condense_fully(state["messages"], state["steps"])
-        if not context.condense or context.member or shorter.condensed <= request.condensed:
+        if conversation is None or not context.condense or context.member:
             raise
-        return shorter, (yield prepare_call(shorter.messages))
+        shorter = condense_fully(conversation, state["steps"])
+        if shorter.condensed <= request.condensed:
+            raise
+        return shorter, (yield prepare_call(shorter))
 
 
 def _add_wait(spent: Spending, waited: float, uncounted_calls: int) -> Spending:
@@ -201,7 +229,7 @@ def _apply_reply(
     further_calls = _count_further_calls(state, context, reply)
     action = _parse_reply(state, context, reply, further_calls)
     arguments = {} if isinstance(action, UnreadableReply) else action.arguments
-    usage = measure_usage(reply, request.messages)
+    usage = measure_usage(reply, request.messages, request.chars)
     text = redact(format_reply(reply))
     reply = mark_client(redact_reply(reply), context.model)
     if state.get("handoff") and state["steps"] == 0:

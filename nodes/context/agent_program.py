@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from langgraph_takeover.sandbox.interface import Frozen, ProgramMount, TakeoverError
+from langgraph_takeover.sandbox.storage.removal import list_matches
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.agents.adapter import AgentAdapter, ProgramFiles
@@ -109,7 +110,7 @@ def _find_packaged(wanted: ProgramFiles, command: Path) -> tuple[Path, str] | No
     suffix = f"-linux-{_ARCHITECTURES.get(platform.machine(), platform.machine())}"
     for packaged in wanted.packaged:
         for base in _list_packages(command):
-            directories = sorted(base.glob(packaged.directory)) if packaged.directory else [base]
+            directories = list_matches(base, packaged.directory) if packaged.directory else [base]
             found = [each for each in directories if (each / packaged.file).is_file()]
             own = [each for each in found if any(part.endswith(suffix) for part in each.parts)]
             if directories := own or ([] if packaged.directory else found):
@@ -185,7 +186,7 @@ def _describe_python(command: Path, inside: str) -> AgentProgram:
     """Describe a program of a virtual environment: its packages, run by the interpreter under the environment."""
     environment = command.resolve().parent.parent
     python = environment / "bin/python"
-    packages = sorted(environment.glob("lib/python3*/site-packages"))
+    packages = list_matches(environment, "lib/python3*/site-packages")
     if not (environment / "pyvenv.cfg").is_file() or not packages:
         raise AgentProgramError(
             f"{command}: not in a virtual environment (install it in one, for instance with pipx or uv tool)"

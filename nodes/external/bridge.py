@@ -30,6 +30,7 @@ from langgraph_takeover.nodes.external.apis import (
     check_vendor_request,
     estimate_request_tokens,
     parse_request,
+    select_vendor_fields,
     write_error,
 )
 from langgraph_takeover.nodes.external.held_request import HeldRequest
@@ -65,8 +66,8 @@ class Bridge:
         answer_side: the reply to a child or aside request; called in threads of the bridge.
         has_budget: whether the budget allows another one, after those that `take_side_work` has not returned yet.
         side_requests: number of earlier side requests of the run.
-        model_name: the one model that the bridge lists.
-        passes_on: whether requests are passed on unchanged to the vendor, so that they may ask nothing else of it.
+        model_name: the run's model, the only one that the bridge lists and passes on to; None if the run decides none.
+        passes_on: whether requests are passed on to the vendor, so that they may ask nothing else of it.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Bridge:
         may_be_expected: Callable[[bytes], bool] = lambda body: True,
         has_budget: Callable[[Sequence[Usage]], bool] = lambda usages: True,
         side_requests: int = 0,
-        model_name: str = "model",
+        model_name: str | None = None,
         passes_on: bool = False,
         limits: BridgeLimits | None = None,
     ) -> None:
@@ -92,7 +93,6 @@ class Bridge:
         self._model_name, self._passes_on = model_name, passes_on
         self._changed = threading.Condition()
         self._held: HeldRequest | None = None
-        self._main_model: str | None = None
         self._body_limit = self._limits.body_bytes
         self._bug: Exception | None = None
         # One thread for all bodies, because glibc keeps up to 64 MiB of freed memory for each thread; parsing one body
@@ -211,17 +211,25 @@ class Bridge:
         if head.method != "POST":
             raise HttpRefusalError(405, "method", "this path has POST only")
         body = self._parser.submit(bytes, connection.read_body(head, self._body_limit)).result()
-        request = replace(self._parse(body), wire=WireRequest(head.target, head.headers, body))
+        request = self._parse(body)
+        if self._passes_on:
+            body = self._parser.submit(select_vendor_fields, request, body).result()
+        request = replace(request, wire=WireRequest(head.target, head.headers, body))
         if is_count:
             count = {"input_tokens": estimate_request_tokens(request)}
             return HttpReply(_JSON_TYPE, json.dumps(count).encode())
         kind = self._classify(request, head.headers)
         if kind == "main":
+            self._check_main_model(request)
             answer = self._hold(HeldRequest(request, connection.is_peer_waiting))
             connection.is_main = True
             return answer
         self._check_side_size(body)
         return self._side.answer(kind, request, connection.is_peer_waiting)
+
+    def _check_main_model(self, request: ModelRequest) -> None:
+        if self._passes_on and self._model_name not in (None, request.model):
+            raise HttpRefusalError(403, "model", f"the run's model is {self._model_name}")
 
     def _check_side_size(self, body: bytes) -> None:
         limit = self._limits.side_body_bytes
@@ -235,7 +243,8 @@ class Bridge:
         return min(self._limits.body_bytes, self._limits.side_body_bytes + 2 * main_bytes)
 
     def _list_models(self) -> HttpReply:
-        model = {"id": self._model_name, "object": "model", "type": "model", "display_name": self._model_name}
+        name = self._model_name or "model"
+        model = {"id": name, "object": "model", "type": "model", "display_name": name}
         listing = {"object": "list", "data": [model], "has_more": False}
         return HttpReply(_JSON_TYPE, json.dumps(listing).encode())
 
@@ -250,7 +259,7 @@ class Bridge:
                 parse_request, self._api, body, accept_images=self._passes_on
             ).result()
             if self._passes_on:
-                check_vendor_request(request, self._main_model)
+                check_vendor_request(request, self._model_name)
         except RequestError as error:
             raise HttpRefusalError(error.status, "unreadable request", str(error)) from None
         return request
@@ -266,7 +275,6 @@ class Bridge:
             if self._held is not None and self._held.is_open:
                 raise HttpRefusalError(409, "second request", "another request is being answered")
             self._held = held
-            self._main_model = self._main_model or held.request.model
             if held.request.wire is not None:
                 self._body_limit = self._compute_body_limit(len(held.request.wire.body))
             self._changed.notify_all()

@@ -55,13 +55,15 @@ class HttpConnection:
     def __init__(self, peer: socket.socket, limits: BridgeLimits, budget: ByteBudget) -> None:
         self._peer, self._limits, self._budget = peer, limits, budget
         self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
-        self._ends_at = time.monotonic() + limits.request_s
+        self._ends_at = time.monotonic() + min(limits.head_s, limits.request_s)
         self._reserved = 0
         self._peer_since: float | None = time.monotonic()
         """Since when the peer keeps us waiting; None while it waits for us."""
         self.is_main = False
         """Whether the request is of the main conversation, whose reply has its full time."""
         self.is_aborted = False
+        self.has_head = False
+        """Whether the head of the request is complete."""
 
     @property
     def peer_s(self) -> float:
@@ -79,8 +81,10 @@ class HttpConnection:
 
     def read_head(self) -> RequestHead:
         """Receive the head of the request. Raises HttpRefusalError or PeerLostError."""
+        started = time.monotonic()
         with self._wait_for_peer():
             event = self._next_event()
+        self.has_head, self._ends_at = True, started + self._limits.request_s
         if not isinstance(event, h11.Request):
             raise PeerLostError("the connection ended before a request")
         if len(event.headers) > self._limits.header_count:
@@ -149,8 +153,11 @@ class HttpConnection:
             self._peer.settimeout(remaining_s)
             data = self._peer.recv(_CHUNK_BYTES)
         except TimeoutError:
-            seconds = f"{self._limits.request_s:g} s"
-            raise HttpRefusalError(408, "slow request", f"no complete request within {seconds}") from None
+            limits = self._limits
+            within = (
+                f"{limits.request_s:g} s" if self.has_head else f"{min(limits.head_s, limits.request_s):g} s"
+            )
+            raise HttpRefusalError(408, "slow request", f"no complete request within {within}") from None
         except OSError as error:
             raise PeerLostError("the connection broke") from error
         if self.is_aborted:

@@ -84,10 +84,10 @@ class HttpServer:
         return bool(poller.poll(0))
 
     def _end_slowest(self) -> None:
-        """End the connection whose peer is slowest, if it has had its time."""
+        """End the connection whose peer is slowest, first of those without a complete head, if it has had its time."""
         with self._changed:
             active = [each for each in self._connections if not each.is_aborted]
-        slowest = max(active, key=lambda each: each.peer_s, default=None)
+        slowest = max(active, key=lambda each: (not each.has_head, each.peer_s), default=None)
         if slowest is not None and slowest.peer_s > self._limits.contended_s:
             slowest.abort()
 

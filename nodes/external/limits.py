@@ -33,6 +33,8 @@ class BridgeLimits(NamedTuple):
     header_count: int = 100
     connections: int = 16
     """Connections at the same time; further ones wait in the queue of the socket."""
+    head_s: float = 10.0
+    """Time to send the head of a request."""
     request_s: float = 60.0
     """Time to send a complete request."""
     reply_s: float = 120.0

@@ -28,6 +28,7 @@ from langgraph_takeover.nodes.model.thoughts import (
     is_empty,
     is_truncated,
 )
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 EDITOR_COMMANDS = {
     "view": (),
@@ -58,7 +59,6 @@ _ARGUMENT_ALIASES = {
     "insert_line": "line",
     "insert_text": "new",
 }
-_JSON_DECODER = json.JSONDecoder(strict=False)
 BUILT_IN_TOOLS = tuple(_REQUIRED_ARGUMENTS)
 """Tools that every agent has or can have."""
 RECALL_TOOL = "recall"
@@ -187,8 +187,8 @@ def _parse_piece(piece: CodeBlock | Tag | JsonCall | MalformedPiece) -> Action |
 def _decode_json(text: str) -> Any:
     try:
         # An escape in the text may have become a lone surrogate.
-        return replace_surrogates(_JSON_DECODER.decode(text))
-    except (ValueError, RecursionError):
+        return replace_surrogates(parse_json(text, strict=False))
+    except ValueError:
         return None
 
 

@@ -53,7 +53,10 @@ def ask_model(
 
 @contextlib.contextmanager
 def _record_call(
-    model: Runnable[Any, Any], messages: list[BaseMessage], compute_cost: ComputeCost | None
+    model: Runnable[Any, Any],
+    messages: list[BaseMessage],
+    compute_cost: ComputeCost | None,
+    prompt_chars: int | None = None,
 ) -> Iterator[Callable[[AIMessage], AIMessage]]:
     """Open the span of a call with all its attempts; the yielded function records the reply, and returns it."""
     with start_chat_span(model) as span:
@@ -62,7 +65,7 @@ def _record_call(
 
         def describe(reply: AIMessage) -> AIMessage:
             if span.is_measured:
-                usage = measure_usage(reply, messages)
+                usage = measure_usage(reply, messages, prompt_chars)
                 cost = compute_cost(usage) if compute_cost else None
                 describe_reply(span, model, reply, usage, cost, secrets)
             return reply
@@ -114,12 +117,14 @@ class ModelCall(NamedTuple):
     billing: CallCount
     cancellation: Cancellation
     compute_cost: ComputeCost | None = None
+    prompt_chars: int | None = None
+    """Characters of the messages, if they are known."""
 
     def ask(self) -> AIMessage:
         """Return the reply. Raises what `ask_model` raises."""
         deadline = time.monotonic() + self.timeout_s
         retrying = Retrying(sleep=self.cancellation.sleep, **self._retry_policy())
-        with _record_call(self.model, self.messages, self.compute_cost) as describe:
+        with _record_call(self.model, self.messages, self.compute_cost, self.prompt_chars) as describe:
             return describe(retrying(lambda: self._attempt(deadline).ask()))
 
     async def aask(self, run_blocking: RunBlocking) -> AIMessage:
@@ -130,7 +135,7 @@ class ModelCall(NamedTuple):
         async def attempt() -> AIMessage:
             return await self._attempt(deadline).aask(run_blocking)
 
-        with _record_call(self.model, self.messages, self.compute_cost) as describe:
+        with _record_call(self.model, self.messages, self.compute_cost, self.prompt_chars) as describe:
             return describe(await retrying(attempt))
 
     def _attempt(self, deadline: float) -> Attempt:

@@ -20,8 +20,8 @@ _CLIENT_MARK = "EXTENDS_CLIENT_LIBRARY"
 """A module with this name set only extends a client library, as its own modules do."""
 _OVERFLOW_PATTERN = re.compile(
     r"context_length_exceeded|exceed_context_size|maximum context|maximum model length|context (size|window|length)"
-    r"|prompt is too long|input token count.* exceeds|\binputs\W+tokens.*max_new_tokens",
-    re.IGNORECASE,
+    r"|prompt is too long|^(?>.*?input token count).* exceeds|^(?>.*?\binputs\W+tokens).*max_new_tokens",
+    re.IGNORECASE | re.MULTILINE,
 )
 _MAX_SEARCHED_CHARS = 10_000
 """Characters of an error that are searched for an overflow message."""

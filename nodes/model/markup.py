@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_left
 from collections import defaultdict
 from typing import Any, NamedTuple
+
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_prefix
 
 SHELL_LANGUAGES = ("bash", "sh", "shell", "console", "zsh")
 _PART_NAMES = "old|new|content|old_str|new_str|file_text|insert_text"
@@ -225,8 +226,8 @@ def _parse_editor_parts(
 def _parse_call(text: str, name: str, position: int) -> tuple[JsonCall | MalformedPiece, int]:
     start = _SPACE.match(text, position)
     try:
-        value, end = json.JSONDecoder(strict=False).raw_decode(text, start.end() if start else position)
-    except (ValueError, RecursionError):
+        value, end = parse_prefix(text, start.end() if start else position)
+    except ValueError:
         return MalformedPiece(
             f"The text after your <{name}> is not valid JSON; the action was not run. "
             f'Send <{name}>{{"name": "shell", "arguments": {{"command": "…"}}}}</{name}>.'

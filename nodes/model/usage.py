@@ -19,10 +19,18 @@ _MAX_CHARS_PER_TOKEN = 1_000
 _INVALID_COUNT = -1
 
 
-def measure_usage(reply: AIMessage, messages: Sequence[BaseMessage]) -> Usage:
-    """Return the usage of a call; an estimate, marked as such, if the server reports none or an implausible one."""
+def measure_usage(
+    reply: AIMessage, messages: Sequence[BaseMessage], prompt_chars: int | None = None
+) -> Usage:
+    """Return the usage of a call; an estimate, marked as such, if the server reports none or an implausible one.
+
+    `prompt_chars` are the characters of the messages, where they are known.
+    """
+    prompt_chars = count_chars(messages) if prompt_chars is None else prompt_chars
     estimate = Usage(
-        prompt_tokens=estimate_tokens(messages), completion_tokens=estimate_tokens([reply]), estimated=True
+        prompt_tokens=_convert_to_tokens(prompt_chars),
+        completion_tokens=estimate_tokens([reply]),
+        estimated=True,
     )
     usage = parse_usage(reply.usage_metadata)
     if usage is None:
@@ -73,7 +81,11 @@ def _parse_count(report: Mapping[Any, Any], name: str) -> int | None:
 
 def estimate_tokens(messages: Sequence[BaseMessage]) -> int:
     """Return the tokens of messages, at four characters each."""
-    return -(-count_chars(messages) // CHARS_PER_TOKEN)
+    return _convert_to_tokens(count_chars(messages))
+
+
+def _convert_to_tokens(chars: int) -> int:
+    return -(-chars // CHARS_PER_TOKEN)
 
 
 def count_chars(messages: Sequence[BaseMessage]) -> int:

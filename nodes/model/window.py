@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, Usage
 from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
+from langgraph_takeover.nodes.model.content import adapt_messages
 from langgraph_takeover.nodes.model.usage import count_chars
 
 CONDENSE_AT = 0.8
@@ -30,17 +32,131 @@ class Request(NamedTuple):
     condensed: int
     """Number of the oldest observations that are left out."""
     exceeds_window: bool
+    chars: int = 0
+    """Characters of the messages, including tool calls."""
 
 
-class _Step(NamedTuple):
-    """Positions of a reply, and of the messages that answer it."""
+class MeasuredConversation:
+    """A growing conversation as a client may receive it, with its size; reading it costs only what was added.
 
-    reply: int
-    answers: tuple[int, ...]
+    Not for several threads at once.
+    """
+
+    def __init__(self, model: BaseChatModel) -> None:
+        self._model = model
+        self._read: list[BaseMessage] = []
+        """The messages as they were passed, by which an extended conversation is recognized."""
+        self._messages: list[BaseMessage] = []
+        self._chars = [0]
+        """Characters before each message, and of all."""
+        self._replies: list[int] = []
+        """Positions of the replies, also those of another agent in the first prompt."""
+        self._first_own = 0
+        self._shown: list[BaseMessage] = []
+        """The messages, without the observations of the first `_left_out` of the agent's own steps."""
+        self._left_out = 0
+        self._saved = [0]
+        """Characters that leaving out the first steps saves, by their number."""
+
+    def extend_to(self, messages: Sequence[BaseMessage], model: BaseChatModel) -> bool:
+        """Add what a longer conversation for the same model has more; False if it does not begin with this one.
+
+        Lists compare identical messages by address, without reading them.
+        """
+        count = len(self._read)
+        if self._model is not model or len(messages) < count:
+            return False
+        added = messages[count:]
+        self._read += added
+        if count and (messages[count - 1] is not self._read[count - 1] or self._read != messages):
+            return False
+        for each in adapt_messages(added, model):
+            if isinstance(each, AIMessage):
+                self._replies.append(len(self._messages))
+            self._chars.append(self._chars[-1] + count_chars([each]))
+            self._messages.append(each)
+            self._shown.append(each)
+        return True
+
+    def count_own_steps(self, replies: int) -> int:
+        """Return the number of the agent's own steps, of which `replies` are the last replies."""
+        first_own = max(len(self._replies) - replies, 0)
+        if first_own != self._first_own:
+            self._first_own, self._left_out, self._saved = first_own, 0, [0]
+            self._shown = list(self._messages)
+        return len(self._replies) - first_own
+
+    def leave_out(self, steps: int) -> list[BaseMessage]:
+        """Return the messages; the observations of the first steps are replaced by a marker, unless that is longer.
+
+        Every call keeps its answer.
+        """
+        # What follows the last reply may still grow.
+        closed = min(steps, max(len(self._replies) - self._first_own - 1, 0))
+        for step in range(closed, self._left_out):
+            for index in self._find_answers(step):
+                self._shown[index] = self._messages[index]
+        for step in range(self._left_out, closed):
+            self._replace_answers(self._shown, step)
+        self._left_out = closed
+        shown = list(self._shown)
+        if steps > closed and self._first_own < len(self._replies):
+            self._replace_answers(shown, closed)
+        return shown
+
+    def _replace_answers(self, shown: list[BaseMessage], step: int) -> None:
+        marker = _load_marker()
+        for index in self._find_answers(step):
+            if len(shown[index].text) > len(marker):
+                shown[index] = shown[index].model_copy(update={"content": marker})
+
+    def _find_answers(self, step: int) -> range:
+        """Positions of the results of a step's calls; not of what a person said after them."""
+        messages, begin = self._messages, self._replies[self._first_own + step] + 1
+        end = begin
+        while end < len(messages) and isinstance(messages[end], ToolMessage):
+            end += 1
+        if end == begin and end < len(messages) and isinstance(messages[end], HumanMessage):
+            end += 1
+        return range(begin, end)
+
+    def count_shown_chars(self, left_out: int) -> int:
+        """Return the characters of the messages without the observations of the first steps."""
+        return self._chars[-1] - self.count_saved_chars(left_out)
+
+    def count_saved_chars(self, left_out: int) -> int:
+        """Return the characters that leaving out the observations of the first steps saves."""
+        steps = len(self._replies) - self._first_own
+        left_out, closed = min(left_out, steps), min(left_out, max(steps - 1, 0))
+        while len(self._saved) <= closed:
+            self._saved.append(self._saved[-1] + self._count_saved_by(len(self._saved) - 1))
+        return self._saved[closed] + (self._count_saved_by(closed) if left_out > closed else 0)
+
+    def _count_saved_by(self, step: int) -> int:
+        marker_chars = len(_load_marker())
+        return sum(
+            max(len(self._messages[index].text) - marker_chars, 0) for index in self._find_answers(step)
+        )
+
+    def count_chars_before_last_reply(self, left_out: int) -> int:
+        """Return the characters of the request that the last reply answered."""
+        steps = len(self._replies) - self._first_own
+        return self._chars[self._replies[-1]] - self.count_saved_chars(min(left_out, steps - 1))
+
+
+def measure_conversation(
+    messages: list[BaseMessage], model: BaseChatModel, known: MeasuredConversation | None = None
+) -> MeasuredConversation:
+    """Return a conversation with its size: `known`, extended by what was added, unless something else was changed."""
+    if known is not None and known.extend_to(messages, model):
+        return known
+    fresh = MeasuredConversation(model)
+    fresh.extend_to(messages, model)
+    return fresh
 
 
 def build_request(
-    messages: Sequence[BaseMessage],
+    conversation: MeasuredConversation,
     replies: int,
     *,
     window_tokens: int | None,
@@ -54,27 +170,32 @@ def build_request(
     prompt. `condensed` and `last_usage` are those of the call before. The result depends on nothing else, so that
     a resumed run sends the same.
     """
-    if window_tokens is None and not condensed:
-        return Request(list(messages), 0, False)
-    steps = _find_steps(messages, replies)
-    request = _leave_out(messages, steps[:condensed])
+    steps = conversation.count_own_steps(replies)
+
+    def make_request(exceeds_window: bool) -> Request:
+        chars = conversation.count_shown_chars(condensed)
+        return Request(conversation.leave_out(condensed), condensed, exceeds_window, chars)
+
     if window_tokens is None:
-        return Request(request, condensed, False)
-    surplus = _measure_surplus(messages, steps, condensed, last_usage)
-    if condense and count_chars(request) / CHARS_PER_TOKEN + surplus > CONDENSE_AT * window_tokens:
+        return make_request(False)
+    surplus = _measure_surplus(conversation, steps, condensed, last_usage)
+
+    def estimate_size() -> float:
+        return conversation.count_shown_chars(condensed) / CHARS_PER_TOKEN + surplus
+
+    if condense and estimate_size() > CONDENSE_AT * window_tokens:
         max_chars = (CONDENSE_TO * window_tokens - surplus) * CHARS_PER_TOKEN
-        condensed = _choose_condensed(messages, steps, condensed, max_chars)
-        request = _leave_out(messages, steps[:condensed])
+        while condensed < steps - KEPT_STEPS and conversation.count_shown_chars(condensed) > max_chars:
+            condensed += 1
     margin = 1.0 if _is_counted(last_usage) else _UNCOUNTED_MARGIN
-    exceeds = count_chars(request) / CHARS_PER_TOKEN + surplus >= margin * window_tokens
-    return Request(request, condensed, exceeds)
+    return make_request(estimate_size() >= margin * window_tokens)
 
 
-def condense_fully(messages: Sequence[BaseMessage], replies: int) -> Request:
+def condense_fully(conversation: MeasuredConversation, replies: int) -> Request:
     """Build the request with only the latest observations, for an endpoint that refused the conversation."""
-    steps = _find_steps(messages, replies)
-    condensed = max(len(steps) - KEPT_STEPS, 0)
-    return Request(_leave_out(messages, steps[:condensed]), condensed, False)
+    condensed = max(conversation.count_own_steps(replies) - KEPT_STEPS, 0)
+    chars = conversation.count_shown_chars(condensed)
+    return Request(conversation.leave_out(condensed), condensed, False, chars)
 
 
 def find_last_usage(events: Sequence[dict[str, object]]) -> Usage | None:
@@ -88,58 +209,18 @@ def find_last_usage(events: Sequence[dict[str, object]]) -> Usage | None:
     return None
 
 
-def _find_steps(messages: Sequence[BaseMessage], replies: int) -> list[_Step]:
-    own = (
-        [index for index, each in enumerate(messages) if isinstance(each, AIMessage)][-replies:]
-        if replies
-        else []
-    )
-    return [_Step(index, _find_answers(messages, index)) for index in own]
-
-
-def _find_answers(messages: Sequence[BaseMessage], reply: int) -> tuple[int, ...]:
-    """Positions of the results of a reply's calls; not of what a person said after them."""
-    end = reply + 1
-    while end < len(messages) and isinstance(messages[end], ToolMessage):
-        end += 1
-    if end == reply + 1 and end < len(messages) and isinstance(messages[end], HumanMessage):
-        end += 1
-    return tuple(range(reply + 1, end))
-
-
-def _leave_out(messages: Sequence[BaseMessage], steps: Sequence[_Step]) -> list[BaseMessage]:
-    """Replace the observations of steps by a marker, unless it is longer; every call keeps its answer."""
-    shown, marker = list(messages), _load_marker()
-    for index in (index for step in steps for index in step.answers):
-        if len(shown[index].text) > len(marker):
-            shown[index] = shown[index].model_copy(update={"content": marker})
-    return shown
-
-
 def _load_marker() -> str:
     return load_prompt("condensed", "nodes").strip()
 
 
-def _choose_condensed(
-    messages: Sequence[BaseMessage], steps: Sequence[_Step], condensed: int, max_chars: float
-) -> int:
-    """Return the smallest number of observations to leave out, so that the rest fits, as far as the latest steps allow."""
-    shown = _leave_out(messages, steps[:condensed])
-    chars, marker_chars = count_chars(shown), len(_load_marker())
-    while condensed < len(steps) - KEPT_STEPS and chars > max_chars:
-        chars -= sum(max(len(shown[index].text) - marker_chars, 0) for index in steps[condensed].answers)
-        condensed += 1
-    return condensed
-
-
 def _measure_surplus(
-    messages: Sequence[BaseMessage], steps: Sequence[_Step], condensed: int, last_usage: Usage | None
+    conversation: MeasuredConversation, steps: int, condensed: int, last_usage: Usage | None
 ) -> float:
     """Return the tokens of the call before beyond the estimate from its characters, such as tool schemas; 0 if uncounted."""
     if last_usage is None or not _is_counted(last_usage) or not steps:
         return 0.0
-    before = _leave_out(messages[: steps[-1].reply], steps[:-1][:condensed])
-    return (last_usage.prompt_tokens or 0) - count_chars(before) / CHARS_PER_TOKEN
+    chars = conversation.count_chars_before_last_reply(condensed)
+    return (last_usage.prompt_tokens or 0) - chars / CHARS_PER_TOKEN
 
 
 def _is_counted(usage: Usage | None) -> bool:

@@ -38,15 +38,18 @@ class FileDiffs:
     def __init__(self) -> None:
         self._contents: dict[str, bytes] = {}
         self._sizes: dict[str, int] = {}
+        self._cached_bytes = 0
         self._has_read_differences = False
         self.add_content(b"")
 
     def add_content(self, content: bytes) -> None:
         """Add the content of a file before an action."""
         digest = hashlib.sha256(content).hexdigest()
+        if digest not in self._contents:
+            self._cached_bytes += len(content)
         self._contents[digest], self._sizes[digest] = content, len(content)
-        while sum(map(len, self._contents.values())) > _MAX_CACHED_BYTES:
-            del self._contents[next(iter(self._contents))]
+        while self._cached_bytes > _MAX_CACHED_BYTES:
+            self._cached_bytes -= len(self._contents.pop(next(iter(self._contents))))
 
     def read_differences(self, sandbox: Sandbox, differences: Differences) -> None:
         """Read the files that earlier actions changed, once: after a resume their contents are only in the sandbox."""

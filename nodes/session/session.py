@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Collection, Iterator
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar, cast
 
 from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError, effects
-from langgraph_takeover.handoff.ledger.effects import Effect, EffectKey
+from langgraph_takeover.handoff.ledger.effects import Effect, EffectKey, Move
 from langgraph_takeover.handoff.ledger.leases import answer_request
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore, TaskBrief
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.trace.events import Event, compute_differences
+from langgraph_takeover.nodes.model.window import MeasuredConversation
 from langgraph_takeover.nodes.session.file_diffs import FileDiffs
+from langgraph_takeover.nodes.session.graph_tasks import (
+    ActConflictError,
+    GraphTask,
+    create_state_id,
+    find_graph_task,
+    find_next_state,
+)
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.session.snapshots import (
     BASE_STATE,
     SnapshotEvery,
     SnapshotNotFoundError,
     StateStore,
-    create_state_id,
 )
 from langgraph_takeover.nodes.session.stop_signal import StopSignal
 from langgraph_takeover.nodes.session.trace_state import TraceState
 from langgraph_takeover.nodes.session.workers import Workers, default_workers
 from langgraph_takeover.sandbox import remove_stale_resources
+from langgraph_takeover.sandbox.failures import clean_up, run_all
 from langgraph_takeover.sandbox.interface import (
     FileChange,
     Sandbox,
@@ -57,11 +67,25 @@ class Closeable(Protocol):
     def close(self) -> None: ...
 
 
+class _Act:
+    """An operation that runs in a session's sandbox."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.is_running = True
+
+
+_TURN_POLL_S, _CLOSING_WAIT_S = 0.1, 5.0
+_START_CALL = "start"
+_act: ContextVar[_Act | None] = ContextVar("takeover_act", default=None)
+"""The operation that the calling code belongs to, in whatever OS thread."""
+
+
 class Session:
     """One process's exclusive access to one thread. No other process writes there, and no sandbox is left behind.
 
     Graph state carries the id of a sandbox state. `enter_state` makes the sandbox match it. An action leaves
-    the sandbox in a new state, unless it cannot have changed anything.
+    the sandbox in a new state, unless it cannot have changed anything. OS threads use the sandbox one after another.
     """
 
     def __init__(
@@ -85,22 +109,77 @@ class Session:
         self._lease = lease
         self._states = StateStore(lease, directory, spec.backend, snapshot_every)
         self._sandbox_manager = SandboxManager(spec)
+        self._turn = threading.RLock()
+        """Held by the OS thread that uses the sandbox."""
         self._state_id: str | None = None
         """The state that the sandbox is in; None if unknown."""
         self._trace_state: TraceState | None = None
+        self.conversations: dict[str, MeasuredConversation] = {}
+        """The conversation of each agent, by its name, as far as it was measured; while a node uses one, it is not here."""
         self.file_diffs = FileDiffs()
         self.stop = StopSignal(lease, self.close_sandbox)
 
     # The sandbox
 
-    def start_run(self) -> str:
-        """Return the id of a run's first state. With `step` it gets a snapshot, because a base may change later."""
-        sandbox = self.enter_state(BASE_STATE)
-        if self._states.snapshot_every != "step":
-            return BASE_STATE
-        self._state_id = create_state_id()
-        self._states.take_snapshot(sandbox, self._state_id)
-        return self._state_id
+    @contextlib.contextmanager
+    def _take_turn(self) -> Iterator[None]:
+        """Wait until no other OS thread uses the sandbox. Raises ActConflictError if that one waits for this one."""
+        self._require_open()
+        if not self._turn.acquire(blocking=False):
+            self.require_no_act()
+            while not self._turn.acquire(timeout=_TURN_POLL_S):
+                self._require_open()
+                self.stop.require_not_urgent()
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def _require_open(self) -> None:
+        if self.is_closed:
+            raise SandboxUnavailableError(f"thread {self.thread!r} is closed here (open or resume it again)")
+
+    def require_no_act(self) -> None:
+        """Raise ActConflictError if an operation calls this that runs in the sandbox."""
+        act = _act.get()
+        if act is not None and act.is_running and act.session is self:
+            raise ActConflictError(
+                f"thread {self.thread!r}: an act runs, and its function may use only the sandbox that it was given "
+                "(read and act before or after it)"
+            )
+
+    def start_run(self, graph_task: GraphTask | None = None) -> str:
+        """Return the id of a run's first state. With `step` it gets a snapshot, because a base may change later.
+
+        Parallel tasks of a user's graph get the state that the first of them has made of it by now.
+        """
+        with self._take_turn():
+            moves = effects.list_moves(self.ledger, self.thread) if graph_task is not None else ()
+            if graph_task is not None:
+                mine = [each for each in moves if (each.place, each.call) == (graph_task.place, _START_CALL)]
+                if mine and self.can_enter_state(mine[0].state_after):
+                    return mine[0].state_after
+                if (before := find_next_state(moves, graph_task, BASE_STATE)) != BASE_STATE:
+                    return before
+            sandbox = self.enter_state(BASE_STATE)
+            if self._states.snapshot_every != "step":
+                return BASE_STATE
+            state_id = create_state_id(graph_task)
+            self._states.take_snapshot(sandbox, state_id)
+            self._state_id = state_id
+            if graph_task is not None:
+                move = Move(graph_task.place, _START_CALL, graph_task.step, BASE_STATE, state_id)
+                effects.record_move(self._lease, move)
+            return state_id
+
+    def view_state(self, state_id: str) -> Sandbox:
+        """Return the sandbox in a state, for reading beside acts: each of its calls waits until no act runs.
+
+        Raises what `enter_state` raises.
+        """
+        self.require_no_act()
+        self.enter_state(state_id)
+        return cast(Sandbox, _StateView(self, state_id))
 
     def can_restore_state(self, state_id: str) -> bool:
         """Whether a new sandbox can enter that state."""
@@ -118,18 +197,30 @@ class Session:
 
         Raises SnapshotNotFoundError, SnapshotCorruptError or SandboxUnavailableError.
         """
+        with self._take_turn():
+            return self._enter_state(state_id, task)
+
+    def _enter_state(self, state_id: str, task: TaskBrief | None) -> Sandbox:
+        self._require_state(state_id)
         if state_id == self._state_id:
             return self._sandbox_manager.sandbox()
         self.close_sandbox()
         sandbox = self._start_base(task) if state_id == BASE_STATE else self._restore_state(state_id)
         if self.is_closed:  # meanwhile: the caller left the stream, and this node ran on in its thread
             self.close_sandbox()
-            raise SandboxUnavailableError(f"thread {self.thread!r}: its run was closed; resume it")
+        self._require_open()
         if self.stop.is_urgent:
             self.close_sandbox()
         self.stop.require_not_urgent()
         self._state_id = state_id
         return sandbox
+
+    def _require_state(self, state_id: object) -> None:
+        if not isinstance(state_id, str) or not state_id:
+            raise SnapshotNotFoundError(
+                f"thread {self.thread!r}: {state_id!r:.60} is no state of the sandbox (pass the state of an act; if a "
+                "checkpoint has none, call ThreadSandbox.repair)"
+            )
 
     def keep_state(self, state_id: str) -> None:
         """Note that an operation that raised has left the sandbox in this state."""
@@ -156,6 +247,12 @@ class Session:
         snapshot = self._states.load(state_id)
         return self._sandbox_manager.restore(snapshot, self._states.snapshot_directory(snapshot))
 
+    def end_command(self) -> None:
+        """End the command that runs in the sandbox, from another OS thread; it ends as after a time-out."""
+        sandbox: Any = self._sandbox_manager.current
+        if sandbox is not None:
+            sandbox.end_command()
+
     def close_sandbox(self) -> None:
         """Close the sandbox, so that a state is restored when it is entered."""
         self._state_id = None
@@ -177,7 +274,8 @@ class Session:
     ) -> tuple[Observation, str]:
         """Run an agent's action once: `run_once`, by the ids of LangGraph's task and of the call."""
         key, parse_result = EffectKey(self.thread, task_id, call_id), Observation.model_validate_json
-        return self.run_once(key, state_id, operation, parse_result, effect, task)
+        with self._take_turn():
+            return self._run_once(key, state_id, operation, parse_result, effect, task)
 
     def run_once(
         self,
@@ -186,13 +284,36 @@ class Session:
         operation: Callable[[Sandbox], ResultT],
         parse_result: Callable[[str], ResultT],
         effect: CommandEffect,
-        task: TaskBrief | None = None,
     ) -> tuple[ResultT, str]:
-        """Run an operation once in a sandbox state; return its result and the state after it. Raises FencedError.
+        """Run an operation once in a sandbox state; return its result and the state after it.
 
         A repeated call (same key) returns the recorded result. A call that was interrupted is undone, by restoring the
-        state before it, and run again. Operations without effect are not recorded: a repetition shows the same.
+        state before it, and run again. Operations without effect are not recorded: a repetition shows the same. In a
+        user's graph, an operation begins in the state that parallel tasks of its step have made of that state. Raises
+        FencedError, SnapshotNotFoundError and ActConflictError.
         """
+        graph_task = find_graph_task()
+        with self._take_turn():
+            self.require_no_act()
+            self._require_state(state_id)
+            if graph_task is not None:
+                recorded = effects.find(self.ledger, key)
+                if recorded is not None and self._has_usable_result(recorded):
+                    return parse_result(str(recorded.result)), str(recorded.state_after)
+                moves = effects.list_moves(self.ledger, self.thread)
+                state_id = find_next_state(moves, graph_task, state_id)
+            return self._run_once(key, state_id, operation, parse_result, effect, graph_task=graph_task)
+
+    def _run_once(
+        self,
+        key: EffectKey,
+        state_id: str,
+        operation: Callable[[Sandbox], ResultT],
+        parse_result: Callable[[str], ResultT],
+        effect: CommandEffect,
+        task: TaskBrief | None = None,
+        graph_task: GraphTask | None = None,
+    ) -> tuple[ResultT, str]:
         result = None
         if effect == "nothing":
             result = self._run_operation(operation, self.enter_state(state_id, task))
@@ -210,10 +331,17 @@ class Session:
         sandbox = self._sandbox_manager.sandbox() if result else self.enter_state(state_id, task)
         self._state_id = None
         result = result or self._run_operation(operation, sandbox)
-        self.stop.require_not_urgent()  # the command's end may be that of its sandbox
-        after = self._states.save_state_after(sandbox, state_id, effect, has_changes=bool(result.changes))
+        # The command's end may be that of its sandbox.
+        self._require_open()
+        self.stop.require_not_urgent()
+        after = self._states.save_state_after(
+            sandbox, state_id, effect, has_changes=bool(result.changes), graph_task=graph_task
+        )
         self._state_id = after
-        effects.end(self._lease, key, after, result.model_dump_json())
+        move = None
+        if graph_task is not None and after != state_id:
+            move = Move(graph_task.place, key.call, graph_task.step, state_id, after)
+        effects.end(self._lease, key, after, result.model_dump_json(), move)
         return result, after
 
     def record_call(self, key: EffectKey, state_before: str, state_after: str, result: str) -> None:
@@ -232,12 +360,17 @@ class Session:
         return self.can_enter_state(recorded.state_after)
 
     def _run_operation(self, operation: Callable[[Sandbox], ResultT], sandbox: Sandbox) -> ResultT:
+        act = _Act(self)
+        token = _act.set(act)
         try:
             return operation(sandbox)
         except SandboxUnavailableError:
             # If another process took the thread over, it ended the sandbox: FencedError names the cause.
             with self.hold_lease():
                 raise
+        finally:
+            act.is_running = False
+            _act.reset(token)
 
     # Snapshots
 
@@ -246,11 +379,12 @@ class Session:
 
         Raises SnapshotNotFoundError if the sandbox is in another state by now.
         """
-        if state_id == BASE_STATE:  # every spec has its own base, so its snapshot gets an id of its own
-            return self._states.take_snapshot(self.enter_state(BASE_STATE), create_state_id())
-        if (snapshot := self._states.find(state_id)) is not None:
-            return snapshot
-        return self._states.take_snapshot(self.enter_state(state_id), state_id)
+        with self._take_turn():
+            if state_id == BASE_STATE:  # every spec has its own base, so its snapshot gets an id of its own
+                return self._states.take_snapshot(self.enter_state(BASE_STATE), create_state_id())
+            if (snapshot := self._states.find(state_id)) is not None:
+                return snapshot
+            return self._states.take_snapshot(self.enter_state(state_id), state_id)
 
     def save_current_state(self) -> None:
         """Save a snapshot of the sandbox's current state, if that is known and not the base."""
@@ -263,7 +397,17 @@ class Session:
 
     def forget_snapshots(self, *, keep: Collection[str] = ()) -> None:
         """Forget the thread's states except the base and `keep`; records are not affected."""
+        self._require_open()
         self._states.forget(keep=keep)
+
+    @contextlib.contextmanager
+    def forget_everything(self) -> Iterator[None]:
+        """Let nothing happen on the thread while the caller deletes it; then forget its sandbox too."""
+        self.require_no_act()
+        with self._take_turn():
+            yield
+            self.close_sandbox()
+            self._trace_state, self.file_diffs = None, FileDiffs()
 
     def snapshot_directory(self, snapshot: Snapshot) -> Path:
         """The directory with the files of a snapshot."""
@@ -275,6 +419,7 @@ class Session:
 
     def adopt_snapshot(self, snapshot: Snapshot, store: Path) -> str:
         """Add a snapshot, whose files are in `store`, to the thread's states, and return the state's id."""
+        self._require_open()
         return self._states.adopt_snapshot(snapshot, store)
 
     # Lease
@@ -338,13 +483,63 @@ class Session:
         self.is_closed = True
         # First of all: a node that still runs in another thread must not use a half-removed sandbox.
         self._lease.end()
-        try:
+        with clean_up(self._remove_stale_resources, self._release_lease):
             self.close_sandbox()
-            # A process that took the thread over has a sandbox under the same owner name.
-            if not self._is_lease_lost():
-                spec = self._sandbox_manager.spec
-                remove_stale_resources(spec.backend, spec.owner, kept_images=None)
-        finally:
-            # If the database is unavailable, the lease expires.
-            with contextlib.suppress(LedgerUnavailableError):
-                self._lease.release()
+            if self._turn.acquire(timeout=_CLOSING_WAIT_S):  # another OS thread may be starting a sandbox
+                self._turn.release()
+                self.close_sandbox()
+
+    def _remove_stale_resources(self) -> None:
+        if self._is_lease_lost():
+            return  # a process that took the thread over has a sandbox under the same owner name
+        spec = self._sandbox_manager.spec
+        try:
+            remove_stale_resources(spec.backend, spec.owner, kept_images=None)
+        except SandboxUnavailableError:
+            if self._sandbox_manager.was_started:
+                raise
+
+    def _release_lease(self) -> None:
+        # If the database is unavailable, the lease expires.
+        with contextlib.suppress(LedgerUnavailableError):
+            self._lease.release()
+
+
+class _StateView:
+    """The sandbox in one state: each call waits for its turn, and restores the state if acts have left it."""
+
+    def __init__(self, session: Session, state_id: str) -> None:
+        self._session = session
+        self._state_id = state_id
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._enter(), name)
+        return self._make_call(name) if callable(value) else value
+
+    def _make_call(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            with self._session._take_turn():
+                return getattr(self._enter(), name)(*arguments, **named)
+
+        return call
+
+    def _enter(self) -> Sandbox:
+        self._session.require_no_act()
+        return self._session.enter_state(self._state_id)
+
+    def end_command(self) -> None:
+        """End the running command, from another OS thread."""
+        self._session.end_command()
+
+    def close(self) -> None:
+        with self._session._take_turn():
+            if self._session.is_in_state(self._state_id):
+                self._session.close_sandbox()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        failed = run_all(self.close, error=error)
+        if failed is not None and error is None:
+            raise failed

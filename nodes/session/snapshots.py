@@ -12,6 +12,7 @@ from langgraph_takeover.handoff.ledger import Lease, Ledger
 from langgraph_takeover.handoff.ledger import snapshots as ledger_snapshots
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.text.redaction import redact_known_secrets
+from langgraph_takeover.nodes.session.graph_tasks import GraphTask, create_state_id
 from langgraph_takeover.sandbox.interface import BackendName, Sandbox, Snapshot, TakeoverError
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 from langgraph_takeover.sandbox.storage.durability import sync_directory
@@ -74,11 +75,17 @@ class StateStore:
         return snapshot
 
     def save_state_after(
-        self, sandbox: Sandbox, state_before: str, effect: CommandEffect, *, has_changes: bool
+        self,
+        sandbox: Sandbox,
+        state_before: str,
+        effect: CommandEffect,
+        *,
+        has_changes: bool,
+        graph_task: GraphTask | None = None,
     ) -> str:
         """Save the state that an action left; return its id, which is `state_before` if nothing changed."""
         if effect == "anything" or has_changes:
-            return self._save_new_state(sandbox)
+            return self._save_new_state(sandbox, create_state_id(graph_task, state_before))
         shell_state = redact_known_secrets(sandbox.shell_state())
         before = self.find(state_before) if state_before != BASE_STATE else None
         if before is not None and before.shell_state == shell_state:
@@ -87,13 +94,12 @@ class StateStore:
             # The files are those of the snapshot before. A restored sandbox may have another workspace
             # than that snapshot, and its shell state refers to it.
             update = {"shell_state": shell_state, "workspace": sandbox.workspace}
-            after = create_state_id()
+            after = create_state_id(graph_task, state_before)
             ledger_snapshots.save(self._lease, after, before.model_copy(update=update))
             return after
-        return self._save_new_state(sandbox)
+        return self._save_new_state(sandbox, create_state_id(graph_task, state_before))
 
-    def _save_new_state(self, sandbox: Sandbox) -> str:
-        state_id = create_state_id()
+    def _save_new_state(self, sandbox: Sandbox, state_id: str) -> str:
         if self.snapshot_every == "step":
             self.take_snapshot(sandbox, state_id)
         return state_id
@@ -110,10 +116,6 @@ class StateStore:
         """Forget the thread's states except `keep`; the garbage collection removes their files."""
         state_ids = ledger_snapshots.list_state_ids(self._lease.ledger, self._lease.thread)
         ledger_snapshots.remove(self._lease, state_ids - set(keep))
-
-
-def create_state_id() -> str:
-    return uuid.uuid4().hex[:16]
 
 
 def build_owner_name(owner: str, ledger: Ledger, thread: str) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.points.detector_state import DetectorState
-from langgraph_takeover.handoff.trace.events import Differences, Event, apply_changes
+from langgraph_takeover.handoff.trace.events import (
+    Differences,
+    Event,
+    apply_changes,
+    compute_tree_digest,
+)
 from langgraph_takeover.sandbox.interface import FileChange
 
 
@@ -17,6 +22,10 @@ class TraceState:
     def __init__(self, detector: DetectorState, differences: Differences) -> None:
         self.detector = detector
         self.differences = differences
+        self.tree = compute_tree_digest(differences)
+        """Digest of the tree."""
+        self._next: tuple[Sequence[FileChange], Differences, str] | None = None
+        """The changes after which the tree was computed, and the tree."""
         self._count = 0
         self._last: dict[str, Any] | None = None
 
@@ -24,8 +33,13 @@ class TraceState:
         """Whether these events begin with the ones added so far; compared by identity, so a fork's do not."""
         return self._count == 0 or (len(events) >= self._count and events[self._count - 1] is self._last)
 
-    def compute_differences_with(self, changes: Iterable[FileChange]) -> Differences:
-        return apply_changes(self.differences, changes)
+    def compute_tree_after(self, changes: Sequence[FileChange]) -> str:
+        """Return the digest of the tree after more changes."""
+        if not changes:
+            return self.tree
+        differences = apply_changes(self.differences, changes)
+        self._next = changes, differences, compute_tree_digest(differences)
+        return self._next[2]
 
     def add_all(self, events: list[dict[str, Any]], load: Callable[[dict[str, Any]], Event]) -> None:
         for each in events[self._count :]:
@@ -34,6 +48,11 @@ class TraceState:
     def add(self, event: Event, event_data: dict[str, Any]) -> tuple[Any, ...]:
         """Add one event, and return the points that it fires; `event_data` is the event in the graph state."""
         self.detector, points = detectors.observe(self.detector, event)
-        self.differences = apply_changes(self.differences, event.changes)
+        if event.changes:
+            if self._next is None or self._next[0] is not event.changes:
+                self.compute_tree_after(event.changes)
+            assert self._next is not None
+            _, self.differences, self.tree = self._next
+            self._next = None
         self._count, self._last = self._count + 1, event_data
         return points

@@ -11,6 +11,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cache, partial
 from typing import Literal, TypeVar
 
+from langgraph_takeover.handoff.ledger import LedgerUnavailableError
 from langgraph_takeover.nodes.model.connections.exchange import event_loop
 from langgraph_takeover.sandbox.backends.pools import run_in_pool
 from langgraph_takeover.sandbox.interface import TakeoverError
@@ -30,6 +31,7 @@ class Workers:
 
     def __init__(self, commands: int | None = None) -> None:
         self.commands = commands or default_size()
+        self._is_closed = False
         sizes = {"quick": _QUICK_THREADS, "command": self.commands, "lifecycle": _LIFECYCLE_THREADS}
         self._pools: dict[str, Executor] = {
             kind: ThreadPoolExecutor(size, thread_name_prefix=f"takeover-{kind}")
@@ -48,6 +50,12 @@ class Workers:
 
         Work that waits for a thread is given up then, unless it `must_run`.
         """
+        if self._is_closed:
+            if not must_run:
+                raise LedgerUnavailableError(
+                    "the home is closed (use it inside its with block, or open it again)"
+                )
+            return await asyncio.to_thread(work)
         context = contextvars.copy_context()
         context.run(event_loop.set, asyncio.get_running_loop())
         return await run_in_pool(
@@ -61,6 +69,7 @@ class Workers:
 
     def close(self) -> None:
         """Start nothing more; work in progress ends by itself."""
+        self._is_closed = True
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -121,7 +121,12 @@ class AsyncSandbox:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.close()
+        try:
+            await self.close()
+        except Exception as failed:
+            if error is None:
+                raise
+            error.add_note(f"clean-up failed, too: {type(failed).__name__}: {failed}")
 
     async def _do(self, work: Callable[[], ResultT]) -> ResultT:
         done: Future[None] = Future()

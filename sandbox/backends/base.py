@@ -16,6 +16,7 @@ from langgraph_takeover.sandbox.changes.files import SandboxFiles, ScanChangeTra
 from langgraph_takeover.sandbox.changes.layer_files import FileVersion, read_layer_files
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import LayerChangeTracker, Mount
+from langgraph_takeover.sandbox.failures import clean_up, run_all
 from langgraph_takeover.sandbox.interface import (
     ExecResult,
     FileAccessError,
@@ -96,8 +97,8 @@ class BackendSandbox:
             stack = backend.layers()
             # Later layers are on the same disk.
             self._first_layer_directory = stack.layers[0] if stack is not None else None
-        except BaseException:
-            backend.close()
+        except BaseException as error:
+            run_all(backend.close, error=error)
             raise
 
     def run(self, command: str, *, timeout_s: float, output_limit: int | None = None) -> ExecResult:
@@ -272,16 +273,16 @@ class BackendSandbox:
         """Wait for the snapshots in progress; each has its own future for the result."""
         with self._opening:
             self._is_closed = True
-        self._snapshot_executor.shutdown()
-        self._agent_shell.close()
-        self._runtime_shell.close()
-        self._backend.close()
+        with clean_up(self._agent_shell.close, self._runtime_shell.close, self._backend.close):
+            self._snapshot_executor.shutdown()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        failed = run_all(self.close, error=error)
+        if failed is not None and error is None:
+            raise failed
 
     def _make_change_tracker(self) -> LayerChangeTracker | ScanChangeTracker:
         stack = self._backend.layers()

@@ -16,7 +16,9 @@ from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import Mount
 from langgraph_takeover.sandbox.docker import container_network
 from langgraph_takeover.sandbox.docker.client import (
+    WAIT_COMMAND,
     OwnedClient,
+    attach_lifetime,
     client,
     layer_directories,
     opaque_attribute,
@@ -53,8 +55,6 @@ _KILL_SCRIPT = (
     'case " 1 $$ {spared} " in *" $process "*) ;; *) kill -$signal "$process" 2>/dev/null ;; esac; done; done; :'
 )
 _KILL_TIMEOUT_S, _KILL_PAUSE_S = 5.0, 0.2
-# A bash, because it reaps: orphans that were killed would otherwise count against the limit forever.
-_INIT_COMMAND = ["bash", "-c", "while :; do sleep 3600 & wait; done"]
 _ENVIRONMENT = (
     "HOME=/root",
     "PAGER=cat",
@@ -76,12 +76,14 @@ class DockerBackend:
         self._spec = spec
         self._image = image
         self._base = base
+        self._lifetime: Any = None
         require_programs(spec.programs)
         api = client().api
         with translate_errors(f"container of {image['Id'][:19]}"):
             self._id: str = api.create_container(
                 image["Id"],
-                _INIT_COMMAND,
+                WAIT_COMMAND,
+                stdin_open=True,
                 entrypoint=[],
                 user="0:0",  # by number, because the agent may have removed /etc/passwd
                 working_dir=spec.workspace,
@@ -92,6 +94,7 @@ class DockerBackend:
                 host_config=make_host_config(spec),
             )["Id"]
         try:
+            self._lifetime = attach_lifetime(self._id)
             with translate_errors(f"container of {image['Id'][:19]}"):
                 api.start(self._id)
                 found = api.inspect_container(self._id)
@@ -163,6 +166,8 @@ class DockerBackend:
     def close(self) -> None:
         with contextlib.suppress(Exception):
             client().api.remove_container(self._id, force=True, v=True)
+        if self._lifetime is not None:
+            self._lifetime.close()
 
     def _archive_layer(self, upper: Path, store: Path) -> Callable[[], tuple[str, str]]:
         try:

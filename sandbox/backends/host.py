@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import os
 import random
@@ -25,6 +24,7 @@ from langgraph_takeover.sandbox.backends.processes import (
 )
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import Mount
+from langgraph_takeover.sandbox.failures import cache_unless, run_all
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError, Snapshot
 from langgraph_takeover.sandbox.isolation import cgroups, loopback, namespaces, seccomp
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch, MemoryWatch, bytes_unlinked, bytes_used
@@ -48,7 +48,7 @@ _EXTRA_PROCESSES = 64
 _KILL_TIMEOUT_S, _KILL_POLL_S = 10.0, 0.001
 
 
-@functools.cache
+@cache_unless(bool)
 def unavailable_reason() -> str | None:
     """Return why bubblewrap does not work here, in one line; None if it works."""
     if shutil.which("bwrap") is None:
@@ -306,8 +306,8 @@ def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> HostBackend:
 def _create_backend(spec: SandboxSpec, tree: file_trees.FileTree) -> HostBackend:
     try:
         return HostBackend(spec, tree)
-    except BaseException:
-        tree.close()
+    except BaseException as error:
+        run_all(tree.close, error=error)
         raise
 
 

@@ -14,6 +14,7 @@ import threading
 from pathlib import Path
 
 from langgraph_takeover.sandbox.backends.processes import find_descendants
+from langgraph_takeover.sandbox.failures import cache_unless
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 from langgraph_takeover.sandbox.storage import host_directories, ownership
 from langgraph_takeover.sandbox.storage.removal import remove_tree
@@ -231,7 +232,7 @@ def find_missing_program() -> str | None:
     return None
 
 
-@functools.cache
+@cache_unless(bool)
 def namespaces_unavailable_reason() -> str | None:
     """Return why user namespaces do not work here, in one line; None if they work."""
     if (reason := find_missing_program()) is not None:
@@ -244,6 +245,8 @@ def namespaces_unavailable_reason() -> str | None:
 
 def unavailable_reason() -> str | None:
     """Return why overlayfs does not work here, in one line; None if it works."""
+    if (reason := namespaces_unavailable_reason()) is not None:
+        return reason
     try:
         with _PROBE_LOCK:  # the probe's directory has the name of the process
             return _unavailable_reason()
@@ -253,8 +256,6 @@ def unavailable_reason() -> str | None:
 
 @functools.cache
 def _unavailable_reason() -> str | None:
-    if (reason := namespaces_unavailable_reason()) is not None:
-        return reason
     try:
         directory = create_layer_directory(f"probe-{os.getpid()}")
     except OutOfDiskError:

@@ -14,7 +14,7 @@ from langgraph_takeover.sandbox.cli.program import program_name
 from langgraph_takeover.sandbox.interface import Frozen, SandboxSpec, SandboxUnavailableError
 from langgraph_takeover.sandbox.isolation import cgroups, seccomp
 from langgraph_takeover.sandbox.storage import host_directories
-from langgraph_takeover.sandbox.storage.removal import disk_usage
+from langgraph_takeover.sandbox.storage.removal import disk_usage, list_directory
 
 _MIN_FREE_BYTES = 5 * 10**9
 
@@ -222,7 +222,7 @@ def _probe_storage() -> list[HostCapability]:
 def _describe_directory(directory: Path) -> str:
     from rich.filesize import decimal
 
-    number = sum(1 for _ in directory.iterdir()) if directory.is_dir() else 0
+    number = len(list_directory(directory)) if directory.is_dir() else 0
     return f"{number}, {decimal(disk_usage(directory))}" if number else "none"
 
 

@@ -15,6 +15,7 @@ import pytest
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.interface import ExecResult, Sandbox, SandboxSpec, Snapshot
 from langgraph_takeover.sandbox.storage import host_directories
+from langgraph_takeover.sandbox.storage.removal import list_matches
 
 FILES = {
     "README.txt": "a small repository\n",
@@ -89,7 +90,7 @@ class Kit:
 
     def find_stale_resources(self, owner: str) -> set[str]:
         """Resources of the owner that are still on this host: directories, containers and processes."""
-        found = {str(path) for path in host_directories.runs_directory().glob(f"{owner}/*")}
+        found = {str(path) for path in list_matches(host_directories.runs_directory(), f"{owner}/*")}
         for process in psutil.process_iter(["cmdline", "status"]):
             if owner in (process.info["cmdline"] or ()) and process.info["status"] != psutil.STATUS_ZOMBIE:
                 found.add(str(process))

@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from langgraph_takeover.sandbox.changes.layers import TRUSTED_OPAQUE, USER_OPAQUE
+from langgraph_takeover.sandbox.failures import cache_unless
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 from langgraph_takeover.sandbox.isolation import seccomp
 from langgraph_takeover.sandbox.storage.ownership import make_labels
 
 API_TIMEOUT_S = 600
+WAIT_COMMAND = ["bash", "-c", "while read -r _; do :; done"]
+"""The main process of a container, until its input ends. A bash, because it reaps: orphans that were killed would otherwise
+count against the limit forever."""
+_FOREIGN_WAIT_COMMAND = "tail -f /dev/null"
 QUICK_TIMEOUT_S = 60
 """Time limit for answers that take milliseconds, in case the daemon hangs."""
 
@@ -81,7 +86,7 @@ def opaque_attribute() -> str:
     return USER_OPAQUE if "name=rootless" in options else TRUSTED_OPAQUE
 
 
-@functools.cache
+@cache_unless(lambda options: not options)
 def system_call_filter(daemon: Any) -> tuple[str, ...]:
     """Return the security options by which a daemon filters a container's system calls.
 
@@ -95,14 +100,26 @@ def system_call_filter(daemon: Any) -> tuple[str, ...]:
     return (f"seccomp={profile}",)
 
 
+def attach_lifetime(container_id: str) -> Any:
+    """Bind a container that waits by `WAIT_COMMAND`, before its start, to this process; return the connection.
+
+    The daemon ends the input of the main process, and so the container, when the connection ends: the kernel closes it
+    however this process ends.
+    """
+    with translate_errors(f"container {container_id[:12]}"):
+        return client().api.attach_socket(container_id, params={"stdin": 1, "stream": 1})
+
+
 class OwnedClient:
     """The daemon for code that starts containers by itself.
 
-    Each container gets our label, our system call filter, and no network unless requested.
+    Each container gets our label, our system call filter, and no network unless requested. One that only waits for commands
+    ends with this process.
     """
 
     def __init__(self, owner: str, *, network: bool) -> None:
         self._client = client()
+        self._lifetimes: list[Any] = []
         self._forced_options: dict[str, Any] = {"labels": make_labels(owner)} | (
             {} if network else {"network_mode": "none"}
         )
@@ -114,7 +131,13 @@ class OwnedClient:
             option for option in options.get("security_opt") or () if not option.startswith("seccomp")
         ]
         security = {"security_opt": [*security_options, *self._filter]} if self._filter else {}
-        return self._client.containers.create(**options | self._forced_options | security)
+        waits = options.get("command") == _FOREIGN_WAIT_COMMAND
+        # Attached, so that the input ends with its only connection.
+        lifetime = {"command": WAIT_COMMAND, "stdin_open": True, "detach": False} if waits else {}
+        created = self._client.containers.create(**options | self._forced_options | security | lifetime)
+        if waits:
+            self._lifetimes.append(attach_lifetime(created.id))
+        return created
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client.containers if name == "get" else self._client, name)

@@ -25,6 +25,7 @@ def make_host_config(spec: SandboxSpec) -> Any:
             mem_limit=memory,
             memswap_limit=memory,
             pids_limit=spec.pids,
+            auto_remove=True,
             nano_cpus=int(spec.cpus * 1e9) if spec.cpus else None,
             ulimits=[
                 {"Name": "nofile", "Soft": spec.open_files, "Hard": spec.open_files},

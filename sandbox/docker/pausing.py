@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from langgraph_takeover.sandbox.docker.client import client, translate_errors
+from langgraph_takeover.sandbox.failures import clean_up
 from langgraph_takeover.sandbox.isolation.cgroup_freezer import find_container_group, pause_group
 
 
@@ -19,8 +20,10 @@ def pause_container(container: str, pid: int) -> Iterator[None]:
         return
     with translate_errors("docker pause"):
         client().api.pause(container)
-    try:
-        yield
-    finally:
+
+    def unpause() -> None:
         with translate_errors("docker unpause"):
             client().api.unpause(container)
+
+    with clean_up(unpause):
+        yield

@@ -22,6 +22,7 @@ from langgraph_takeover.sandbox.storage.removal import (
     REMOVED_PREFIX,
     disk_usage,
     is_directory,
+    list_directory,
     remove_tree,
     set_aside,
     walk,
@@ -74,9 +75,12 @@ def remove_stale(resource: Resource) -> str | None:
             if resource.owner:
                 path = host_directories.runs_directory() / resource.owner
                 processes.kill_run_processes(path)
-            if resource.kind == "process" or not os.path.lexists(path):
+            if resource.kind == "process":
                 return None
-            path = set_aside(path)
+            try:
+                path = set_aside(path)
+            except FileNotFoundError:
+                return None
     error = remove_tree(path)
     return None if error is None else f"{error.filename or path}: {error.strerror or error}"
 
@@ -178,9 +182,7 @@ def _describe_holders(owner: str) -> str:
 
 def _list_directory(directory: Path) -> list[Path]:
     try:
-        return sorted(directory.iterdir())
-    except FileNotFoundError:
-        return []
+        return list_directory(directory)
     except OSError as error:
         is_ours = directory.is_relative_to(host_directories.root())
         cure = (

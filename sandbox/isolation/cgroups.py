@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import itertools
 import os
 import shlex
 import signal
@@ -21,6 +20,7 @@ from pathlib import Path
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 from langgraph_takeover.sandbox.isolation import cgroup_freezer, cgroup_hierarchies
 from langgraph_takeover.sandbox.storage import ownership
+from langgraph_takeover.sandbox.storage.removal import list_matches
 
 _KILL_ROUND_TIMEOUT_S = 1.0
 _REMOVAL_TIMEOUT_S = 1.0
@@ -118,10 +118,13 @@ class ControlGroup:
 
     def process_ids(self) -> set[int]:
         """All processes inside, as this process's namespace numbers them."""
-        with contextlib.suppress(FileNotFoundError):
+        try:
             listed = (self._directories[0] / "cgroup.procs").read_text().split()
-            return {int(pid) for pid in listed} - {0}
-        return set()
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):  # ENODEV: it was removed after the open
+                raise
+            return set()
+        return {int(pid) for pid in listed} - {0}
 
     def protect(self, protected_pids: Collection[int]) -> None:
         """Make the kernel kill all present processes before `spared` when the memory limit is reached.
@@ -220,7 +223,7 @@ class ControlGroup:
 
     def _contains(self, process: Path) -> bool:
         """Whether one of a process's threads is inside. The first may have ended, and then be nowhere."""
-        for file in itertools.chain([process / "cgroup"], process.glob("task/*/cgroup")):
+        for file in [process / "cgroup", *list_matches(process, "task/*/cgroup")]:
             with contextlib.suppress(OSError):
                 if self._directories[0].name in file.read_text():
                     return True
@@ -257,7 +260,7 @@ def remove_stale_groups(parents: Iterable[Path]) -> None:
     boot = ownership.current_process_identity().partition("/")[0]
     stale: dict[str, dict[str, Path]] = {}
     for parent in dict.fromkeys(parents):
-        for directory in (*parent.glob("takeover-*"), *parent.parent.glob("*/takeover-*")):
+        for directory in (*list_matches(parent, "takeover-*"), *list_matches(parent.parent, "*/takeover-*")):
             match = cgroup_hierarchies.GROUP_NAME.fullmatch(directory.name)
             if match is None:
                 continue

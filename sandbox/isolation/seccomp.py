@@ -14,6 +14,8 @@ import termios
 from collections.abc import Iterator
 from typing import Any
 
+from langgraph_takeover.sandbox.failures import cache_unless
+
 # What Docker's default profile refuses a container without added capabilities: mounts and namespaces, the kernel itself,
 # clocks, keys, other processes' memory, and subsystems with a history of holes.
 _DENIED_SYSCALLS = """
@@ -59,7 +61,7 @@ _SYSCALL_NUMBERS = (*range(_FIRST_UNKNOWN_SYSCALL), *range(0xF0001, 0xF0010))  #
 _INSTRUCTION = struct.Struct("=HBBI")
 
 
-@functools.cache
+@cache_unless(bool)
 def unavailable_reason() -> str | None:
     """Return why no filter can be made here, in one line; None if one can."""
     try:
@@ -90,7 +92,7 @@ def open_filter_file() -> int | None:
         os.close(made)
 
 
-@functools.cache
+@cache_unless(lambda profile: profile is None)
 def docker_profile() -> str | None:
     """The same policy as a profile for Docker; None if `unavailable_reason` says why not.
 

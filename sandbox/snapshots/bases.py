@@ -24,7 +24,7 @@ from langgraph_takeover.sandbox.interface import (
 )
 from langgraph_takeover.sandbox.snapshots.content_digests import content_digest
 from langgraph_takeover.sandbox.storage import host_directories, ownership
-from langgraph_takeover.sandbox.storage.removal import remove_tree
+from langgraph_takeover.sandbox.storage.removal import remove_tree, walk
 
 WRITABLE_DIRECTORIES = ("workspace", "home", "tmp")
 """The writable directories of a sandbox with this host's system around it."""
@@ -120,20 +120,20 @@ def check_workspace(snapshot: Snapshot) -> None:
 def _compute_signature(directory: Path) -> str:
     """Return a value that changes whenever a file below does, in the time that `lstat` takes."""
     signature = hashlib.sha256()
-    for found, names, files in os.walk(directory):
-        names.sort()
-        for name in sorted([*files, *names]):
-            path = f"{found}/{name}"
-            info = os.lstat(path)
-            times = (info.st_mode, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
-            signature.update(os.fsencode(path) + b"\0%d %d %d %d %d\0" % times)
+    for path, info in sorted(walk(directory)):
+        times = (info.st_mode, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
+        signature.update(os.fsencode(path) + b"\0%d %d %d %d %d\0" % times)
     return signature.hexdigest()
 
 
 @functools.lru_cache(maxsize=256)
 def _prepare_from_directory(directory: Path, signature: str) -> Base:
     whole = _is_system(directory)
-    digest = content_digest((directory,), LayerStack())
+    changed = f"{directory}: changed while a sandbox started from it (try again)"
+    try:
+        digest = content_digest((directory,), LayerStack())
+    except FileNotFoundError as error:
+        raise SandboxUnavailableError(changed) from error
     base = Base(digest=digest, is_system=whole)
 
     def fill(tree: Path) -> None:
@@ -146,7 +146,7 @@ def _prepare_from_directory(directory: Path, signature: str) -> Base:
         target = tree if whole else tree / WRITABLE_DIRECTORIES[0]
         _run("cp", "-a", "--reflink=auto", str(directory), str(target))
         if content_digest((target,), LayerStack()) != digest:
-            raise SandboxUnavailableError(f"{directory}: changed while a sandbox started from it (try again)")
+            raise SandboxUnavailableError(changed)
         _change_owner(tree)
 
     return _create_base(base, fill)

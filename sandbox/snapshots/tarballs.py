@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from langgraph_takeover.sandbox.changes.layers import USER_OPAQUE, walk_layer
+from langgraph_takeover.sandbox.changes.layers import USER_OPAQUE, require_shallow, walk_layer
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 from langgraph_takeover.sandbox.storage.safe_open import make_readable
 
@@ -75,14 +75,15 @@ def unpack_layer(layer: IO[bytes], directory: Path) -> None:
     _apply_marks(directory)
 
 
-def _apply_marks(directory: Path) -> None:
+def _apply_marks(directory: Path, shown: str = "") -> None:
+    require_shallow(shown)
     with make_readable(directory.parent, directory.name, directory.lstat(), to_write=True):
         for path in list(directory.iterdir()):
             if path.name.startswith(_WHITEOUT_PREFIX):
                 path.unlink()
                 _apply_mark(directory, path.name)
             elif path.is_dir() and not path.is_symlink():
-                _apply_marks(path)
+                _apply_marks(path, f"{shown}/{path.name}")
 
 
 def unpack_layer_names(layer: IO[bytes], directory: Path) -> None:

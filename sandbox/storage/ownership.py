@@ -183,7 +183,7 @@ def _start_time(pid: int) -> str:
     try:
         # The name, which is in brackets, may contain anything.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return ""
     return "" if fields[0] in "ZX" else fields[19]
 

@@ -1,8 +1,9 @@
-"""Directory trees that an agent could write to: measured and removed, however deep or locked they are."""
+"""Directory trees that others change meanwhile: listed, measured and removed, however deep or locked they are."""
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import secrets
 import stat
@@ -27,6 +28,20 @@ def walk(root: Path) -> Iterator[tuple[str, os.stat_result]]:
                 yield path, info
                 if stat.S_ISDIR(info.st_mode):
                     waiting.append(path)
+
+
+def list_matches(directory: Path, pattern: str) -> list[Path]:
+    """The sorted paths below a directory that match; as `Path.glob`, which fails when a directory vanishes meanwhile."""
+    found = glob.glob(pattern, root_dir=directory, include_hidden=True)  # noqa: PTH207
+    return sorted(directory / path for path in found)
+
+
+def list_directory(directory: Path) -> list[Path]:
+    """The sorted entries of a directory; empty if it does not exist."""
+    try:
+        return sorted(directory.iterdir())
+    except FileNotFoundError:
+        return []
 
 
 def is_directory(path: Path) -> bool:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+MAX_DEPTH = 100
+"""Of lists and objects in each other: what reads them by recursion stays far from Python's limit."""
 MAX_VALUES = 2_000_000
 MAX_KEYS = 1_000
 """In one object."""
@@ -14,6 +16,8 @@ MAX_FILE_VALUES = 20_000_000
 """Recorded runs have 32 bytes or more for each value, so that a file of 640 MB meets it."""
 _IGNORED_BYTES = bytes(sorted(set(range(256)) - set(b'",[{')))
 _STRING = re.compile(rb'"[^"]*"')
+_TOO_DEEP = f"it is nested too deeply (more than {MAX_DEPTH} lists and objects in each other)"
+_LENIENT_DECODER = json.JSONDecoder(strict=False)
 
 
 def parse_document(text: bytes) -> Any:
@@ -30,8 +34,14 @@ def parse_json(
     max_values: int = MAX_FILE_VALUES,
     max_keys: int | None = None,
     nan_as_none: bool = False,
+    unique_keys: bool = False,
+    strict: bool = True,
 ) -> Any:
-    """Parse a JSON text that may contain NaN and infinities. Raises ValueError like `parse_document`."""
+    """Parse a JSON text that may contain NaN and infinities. Raises ValueError like `parse_document`.
+
+    `unique_keys` refuses an object with the same key twice, of which another parser could read the other value; it needs
+    `max_keys`. Without `strict`, strings may contain control characters.
+    """
     if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text), "surrogatepass")
     check_values(text.encode("utf-8", "surrogatepass"), max_values)
@@ -39,15 +49,48 @@ def parse_json(
     def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if max_keys is not None and len(pairs) > max_keys:
             raise ValueError(f"it has an object of more than {max_keys:,} keys")
-        return dict(pairs)
+        found = dict(pairs)
+        if unique_keys and len(found) < len(pairs):
+            raise ValueError("it has an object with the same key twice")
+        return found
 
     replace: Callable[[str], Any] | None = (lambda name: None) if nan_as_none else None
     try:
-        return json.loads(
-            text, parse_constant=replace, object_pairs_hook=None if max_keys is None else build_object
+        value = json.loads(
+            text,
+            parse_constant=replace,
+            object_pairs_hook=None if max_keys is None else build_object,
+            strict=strict,
         )
     except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        raise ValueError(_TOO_DEEP) from error
+    _check_depth(value)
+    return value
+
+
+def parse_prefix(text: str, start: int = 0) -> tuple[Any, int]:
+    """Parse the JSON value at a position of a text, and return it with its end. Raises ValueError like `parse_document`."""
+    try:
+        value, end = _LENIENT_DECODER.raw_decode(text, start)
+    except RecursionError as error:
+        raise ValueError(_TOO_DEEP) from error
+    _check_depth(value)
+    return value, end
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            part
+            for whole in level
+            if isinstance(whole, list | dict)
+            for part in (whole if isinstance(whole, list) else whole.values())
+            if isinstance(part, list | dict)
+        ]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
 
 
 def check_values(text: bytes, max_values: int = MAX_FILE_VALUES) -> None:

@@ -6,11 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from benchmarks import __main__ as benchmarks
 from benchmarks.figures import Figure, Goal, print_wide
 from benchmarks.page import Part, ResultsPage, build_table, format_markdown
 
@@ -149,3 +153,43 @@ def test_a_missing_peer_a_missed_goal_and_growth_are_shown(
     assert text.index("## Growth") < text.index("| late |")
     assert "0 of 1 measured goals are met; not met: step." in text
     assert "6 % CPU steal" in text
+
+
+GROWN = Figure(
+    name="late step",
+    unit="ms",
+    value=6,
+    reference=4,
+    reference_name="early",
+    goal=Goal(1.1, "ratio"),
+    growth=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "value", "error", "code"),
+    [
+        ([], 4.2, "", 0),
+        ([], 6.0, "", benchmarks.GOAL_MISSED),
+        (["--quick"], 6.0, "", 0),
+        ([], 6.0, "exit code 1", benchmarks.FAILED),
+    ],
+)
+def test_a_missed_goal_has_an_exit_code_of_its_own(
+    options: list[str], value: float, error: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = Part(
+        name="runtime",
+        about="A.",
+        command="c",
+        seconds=1,
+        stolen=0,
+        error=error,
+        figures=(replace(GROWN, value=value),),
+    )
+    monkeypatch.setattr(benchmarks, "_run_benchmark", lambda name, words: (part, False))
+    app = typer.Typer()
+    app.command()(benchmarks.main)
+    done = CliRunner().invoke(app, ["--only", "runtime", "--out", str(tmp_path / "figures.json"), *options])
+    assert done.exit_code == code, done.output
+    assert ("goal missed: late step" in done.output) == (value > 4.4)

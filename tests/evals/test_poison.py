@@ -338,6 +338,7 @@ def did(command: str, path: str = "", output: str = "") -> list[Event]:
     ]
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("name", "did_what", "finished", "expected"),
     [

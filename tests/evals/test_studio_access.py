@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -92,6 +93,20 @@ def test_nothing_is_served_without_the_token(server: Studio) -> None:
         assert request_status(server, "POST", path, json={}) == 401
         assert request_status(server, "POST", f"{path}?token={TOKEN}", content="{}") == 401
     assert request_status(server, "GET", "/ok") == 200
+
+
+def test_unfinished_requests_of_others_take_no_place(server: Studio) -> None:
+    """Beyond 256, the oldest connection without the token ends."""
+    port = int(server.url.rpartition(":")[2])
+    peers = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(300)]
+    for peer in peers:
+        with contextlib.suppress(OSError):  # ended already
+            peer.sendall(b"GET /info HTTP/1.1\r\nHost: x\r\n")
+    assert request_status(server, "GET", "/info", headers=BEARER) == 200
+    with contextlib.suppress(ConnectionError):
+        assert peers[0].recv(1) == b""
+    for peer in peers:
+        peer.close()
 
 
 def test_foreign_pages_and_names_are_refused_with_the_token(server: Studio) -> None:

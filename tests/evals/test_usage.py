@@ -42,6 +42,21 @@ def test_bad_usage_is_one_clear_line(run_main: RunCommand, name: str, tmp_path: 
     assert not (tmp_path / "out").exists()
 
 
+def test_the_directory_of_a_run_does_not_let_commands_run_as_the_user(
+    run_main: RunCommand, tmp_path: Path
+) -> None:
+    """Its settings may be anybody's: only the option allows it, also when a run is resumed."""
+    settings = json.loads((Path(__file__).parent / "published" / "config.json").read_text()) | {
+        "sandbox": "process", "allow_unisolated": True, "tasks": "bundled", "limit": 1, "views": ["repository"],
+        "predecessors": ["openai:m"], "successors": ["openai:m"], "base_url": "http://127.0.0.1:1/v1",
+        "quotas": [],
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    assert_refused(run_main("--resume", "--out", tmp_path), "--allow-unisolated")
+    done = run_main("--resume", "--out", tmp_path, "--allow-unisolated", "--list-tasks")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 def test_no_docker_daemon(takeover: RunCommand, tmp_path: Path) -> None:
     done = takeover(

@@ -195,6 +195,7 @@ def test_unreadable_replies_are_corrected_and_count(bench: RunHarness) -> None:
     assert all(event.refused for event in found if event.kind == "observation")
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize(
     "reply",
     [

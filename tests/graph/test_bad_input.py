@@ -277,6 +277,7 @@ def test_unknown_views(bench: RunHarness, view: Any) -> None:
     )
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("task", "prompt"), [(None, "p"), ("t", None), (5, "p"), ("t", ""), ("t", " \n"), ("t", b"p")]
 )
@@ -416,6 +417,7 @@ def corrections(state: Any) -> list[str]:
     return [event.text for event in parse_events(state) if event.refused]
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize(
     ("reply", "says"),
     [
@@ -450,6 +452,7 @@ def test_replies_without_an_action(bench: RunHarness, reply: str, says: str) -> 
     assert get_shown_lines(state) == ["def double(n):", "    return n + 1"]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("reply", "says"),
     [

@@ -111,6 +111,7 @@ class StopAfter(Scripted):
         return super()._generate(messages, *args, **kwargs)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("step", [0, 1, 3])
 def test_run_resumes_after_a_crash(bench: RunHarness, agent: ExternalAgent, step: int) -> None:
     replies = [call(f"echo {n} >> notes.txt; cat notes.txt") for n in range(3)]

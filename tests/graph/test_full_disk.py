@@ -36,6 +36,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield directory
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("on_it", ["database", "home"])
 @pytest.mark.parametrize("moment", ["thinking", "acting", "observed"])
 def test_a_run_continues_once_there_is_room(

@@ -1,18 +1,27 @@
-"""The database grows linearly with the trace, and the state stays readable."""
+"""The database grows linearly with the trace, a late step does no more than an early one, and the state stays readable."""
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
+import statistics
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, get_type_hints
 
 import pytest
+from langchain_core.messages import AIMessage
+from langgraph.channels import DeltaChannel
+from langgraph.types import Overwrite
 from sqlalchemy import create_engine, text
 
 from langgraph_takeover.graph.home import DATABASE_FILE
+from langgraph_takeover.nodes.state import AgentState, extend_list
 
-from .conftest import BOTH_DATABASES, DONE, RunHarness, parse_events, scripted_model
+from .conftest import BOTH_DATABASES, DONE, RunHarness, Scripted, native_reply, parse_events, scripted_model
 
-pytestmark = BOTH_DATABASES
 BYTES = 2048
 LOOK = f"```bash\nprintf '%0{BYTES}d' 0\n```"
 LENGTHS = (80, 160, 320)
@@ -47,6 +56,7 @@ def growth(bench: RunHarness, steps: int) -> float:
     return (size(bench) - before) / trace
 
 
+@BOTH_DATABASES
 @pytest.mark.slow
 def test_the_database_grows_with_the_trace(bench: RunHarness) -> None:
     growth(bench, 2)  # creates the tables and other one-time data
@@ -56,6 +66,7 @@ def test_the_database_grows_with_the_trace(bench: RunHarness) -> None:
     assert max(grown) <= SPREAD * min(grown), grown
 
 
+@BOTH_DATABASES
 def test_every_message_is_kept_after_many_steps(bench: RunHarness) -> None:
     state = bench.run(scripted_model(*[LOOK] * 50, DONE))
     saved = bench.load_state().values
@@ -63,3 +74,90 @@ def test_every_message_is_kept_after_many_steps(bench: RunHarness) -> None:
     assert [message.type for message in saved["messages"][:4]] == ["system", "human", "ai", "human"]
     assert len(saved["messages"]) == 2 + 2 * 50 + 1
     assert saved["messages"][-2].text.endswith("0" * 100)
+
+
+class StepModel(Scripted):
+    """Repeats its replies, whatever the conversation; it counts the calls of all functions between its own calls."""
+
+    calls: list[int]
+    done: int = 0
+
+    def invoke(self, input: Any, config: Any = None, **_: Any) -> AIMessage:
+        self.calls.append(self.done)
+        reply = self.replies[len(self.calls) % len(self.replies)]
+        usage = {"input_tokens": self.tokens, "output_tokens": 1, "total_tokens": self.tokens + 1}
+        message = reply.model_copy() if isinstance(reply, AIMessage) else AIMessage(reply)
+        return message.model_copy(update={"usage_metadata": usage})
+
+    @contextlib.contextmanager
+    def count(self) -> Iterator[None]:
+        """Count the calls of functions in this thread, and in those that begin meanwhile."""
+
+        def profile(frame: FrameType, event: str, argument: Any) -> None:
+            self.done += event in ("call", "c_call")
+
+        before = sys.getprofile()
+        threading.setprofile(profile)
+        sys.setprofile(profile)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+            threading.setprofile(None)
+
+
+def count_calls(bench: RunHarness, replies: list[Any], steps: int, **settings: Any) -> list[int]:
+    """The calls of functions in each step of a run, without the model's own."""
+    model = StepModel(replies=replies, seen=[], tools=[], calls=[])
+    with model.count():
+        bench.run(model, max_steps=steps, snapshot_every="never", **settings)
+    assert len(model.calls) == steps
+    return [later - earlier for earlier, later in zip(model.calls, model.calls[1:], strict=False)]
+
+
+def test_a_step_does_not_do_more_because_others_came_before(bench: RunHarness) -> None:
+    """Even one function more for each earlier step would be too many."""
+    calls = count_calls(bench, ["```bash\ntrue\n```"], 60)
+    early, late = statistics.median(calls[5:15]), statistics.median(calls[-10:])
+    assert late < early + 20, (early, late)
+
+
+GROWING_RUNS: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "text": ([LOOK], {}),
+    "a known window": ([LOOK], {"window_tokens": 1_000_000}),
+    "condensing": ([LOOK], {"window_tokens": 20_000, "condense": True}),
+    "native calls": (
+        [native_reply(("shell", '{"command": "true"}'), ("shell", '{"command": "ls"}'))],
+        {"protocol": "native"},
+    ),
+    "unreadable replies": (["nothing to run", LOOK], {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", GROWING_RUNS)
+def test_a_late_step_does_no_more_than_an_early_one(bench: RunHarness, kind: str) -> None:
+    replies, settings = GROWING_RUNS[kind]
+    calls = count_calls(bench, replies, 400, **settings)
+    # Condensing waits until the window is full, and then works in every few steps.
+    early, late = statistics.fmean(calls[45:95]), statistics.fmean(calls[-50:])
+    assert late < 1.02 * early, (early, late)
+
+
+@pytest.mark.parametrize("writes", [[], [[3]], [[3], [4, 5]], [[]], [Overwrite([7])], [Overwrite(None)]])
+def test_an_edge_sees_the_list_after_the_writes_of_its_node(writes: list[Any]) -> None:
+    channel = (
+        get_type_hints(AgentState, include_extras=True)["events"].__metadata__[0].from_checkpoint([1, 2])
+    )
+    expected = DeltaChannel(extend_list).from_checkpoint([1, 2])
+    edge = channel.copy()
+    assert expected.update(writes) == edge.update(writes) == bool(writes)
+    seen, whole = edge.get(), expected.get()
+    assert [*seen] == [*reversed([*reversed(seen)])] == whole
+    assert len(seen) == len(whole)
+    assert [seen[place] for place in range(-len(whole), len(whole))] == whole * 2
+    assert list(seen[1:]) == whole[1:]
+    assert list(seen[-2:]) == whole[-2:]
+    assert channel.get() == [1, 2]
+    with pytest.raises(IndexError):
+        seen[len(whole)]

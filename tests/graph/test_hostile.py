@@ -14,6 +14,7 @@ from langgraph_takeover.sandbox import remove_stale_resources
 from .conftest import DONE, EDIT, RunHarness, scripted_model
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("owner", ["../victim", "{victim}", "", ".", "a/../../victim", "x\n"])
 def test_a_lease_that_names_a_path_removes_nothing(bench: RunHarness, tmp_path: Path, owner: str) -> None:
     victim = tmp_path / "victim"
@@ -28,6 +29,7 @@ def test_a_lease_that_names_a_path_removes_nothing(bench: RunHarness, tmp_path: 
         remove_stale_resources("host", owner)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("field", ["digest", "base", "location"])
 def test_a_record_that_names_a_path_is_refused(bench: RunHarness, tmp_path: Path, field: str) -> None:
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",))

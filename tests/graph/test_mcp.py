@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -260,6 +262,23 @@ def test_http_refuses_other_tokens_hosts_pages_and_sizes(bench: RunHarness, offe
         port = httpx2.URL(url).port
         with pytest.raises(httpx2.ConnectError):  # only the one address listens
             httpx2.get(f"http://127.0.0.2:{port}/mcp")
+
+        async def play() -> Called:
+            async with connect_http(url, token) as client:
+                return await call(client, "list_records")
+
+        assert asyncio.run(play()).document["you"] == "codex"
+
+
+@pytest.mark.slow
+def test_unfinished_requests_without_the_token_take_no_place(bench: RunHarness, offered: Handoff) -> None:
+    with http_server(bench) as (url, token), contextlib.ExitStack() as stack:
+        for _ in range(300):
+            peer = stack.enter_context(
+                socket.create_connection(("127.0.0.1", httpx2.URL(url).port), timeout=20)
+            )
+            with contextlib.suppress(OSError):  # the oldest ones end
+                peer.sendall(b"POST /mcp HTTP/1.1\r\n")
 
         async def play() -> Called:
             async with connect_http(url, token) as client:

@@ -26,6 +26,7 @@ def choose(policy: str) -> dict[str, Any]:
     return {"policy": policy, "successor": scripted_model(DONE) if policy == "takeover" else None}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_record_every_two_steps_under_every_policy(bench: RunHarness, policy: str) -> None:
     seen: list[dict[str, Any]] = []
@@ -95,6 +96,7 @@ def test_a_periodic_record_can_be_handed_over(bench: RunHarness) -> None:
     assert get_shown_lines(delivery.outcome.state) == ["1", "2"]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("policy", "stop_reason"),
     [("record", "finished"), ("stop", "point"), ("review", None), ("takeover", "handoff")],

@@ -122,6 +122,7 @@ def test_effects_happen_once_when_a_call_in_the_middle_fails(bench: RunHarness, 
     assert len(server.requests) == 2
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize(
     ("bad", "answer"),
     [
@@ -245,6 +246,7 @@ def test_its_own_agent_continues_from_a_point_between_calls(bench: RunHarness, s
     assert last_answers(server, 1)[0].startswith("Not run: the work continued on another thread")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("view", ["trace", "transcript", "structured"])
 def test_a_successor_takes_over_between_calls(bench: RunHarness, server: ChatServer, view: Any) -> None:
     calls = [shell("echo first"), EDIT_CALL, shell(APPEND.format("later"))]

@@ -166,6 +166,7 @@ def pairs(trace: Sequence[Event]) -> list[tuple[str, str]]:
     return [(one.text, other.text) for one, other in pairwise(trace)]
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("stored", [False, True])
 def test_three_handoffs_lose_nothing(

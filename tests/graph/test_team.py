@@ -287,6 +287,7 @@ def test_a_handoff_to_another_agent_shows_no_more(team: TeamBench) -> None:
     assert "I think of plums" in text
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("protocol", "reply"),
     [
@@ -406,6 +407,7 @@ class Killed(BaseException):
     """Stands for the end of the process."""
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("node", ["hand_over", "consent", "pass_on", "turn"])
 @pytest.mark.parametrize("moment", ["before", pytest.param("after", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", ["handoff", pytest.param("rotation", marks=pytest.mark.slow)])

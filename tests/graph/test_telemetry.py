@@ -293,6 +293,7 @@ def test_content_stays_out_by_default(bench: RunHarness, recorded: Recorded) -> 
         assert content not in sent
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("value", ["true", "SPAN_ONLY", "SPAN_AND_EVENT"])
 def test_captured_content_has_no_secrets(
     bench: RunHarness, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, value: str
@@ -317,6 +318,7 @@ def test_captured_content_has_no_secrets(
     ]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("value", ["false", "NO_CONTENT", "EVENT_ONLY", ""])
 def test_other_values_capture_nothing(
     bench: RunHarness, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, value: str

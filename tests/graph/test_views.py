@@ -76,6 +76,7 @@ def test_other_views_come_without_the_recall_tool(bench: RunHarness, view: str) 
     assert list_observations(state, "recall") == []
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("first", ["text", "native"])
 @pytest.mark.parametrize("second", ["text", "native"])
 @pytest.mark.parametrize("view", ["transcript", pytest.param("payload", marks=pytest.mark.slow)])

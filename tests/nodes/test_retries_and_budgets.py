@@ -55,6 +55,7 @@ def ask(url: str, tries: int, timeout_s: float) -> AIMessage:
     return ModelCall(client(url), messages, timeout_s, tries, CallCount(), Cancellation()).ask()
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503])
 def test_transient_failures_are_retried(chat_server: ChatServer, status: int) -> None:
     chat_server.answer = answer_in_turn(error_answer(status), chat_server.reply("fine"))

@@ -22,7 +22,7 @@ import pytest
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.gc import collector, files
 from langgraph_takeover.sandbox.gc.resources import CollectionRequest
-from langgraph_takeover.sandbox.interface import SandboxUnavailableError
+from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError, Snapshot
 from langgraph_takeover.sandbox.storage import host_directories, ownership, removal
 
 from ..conftest import skip_missing
@@ -483,6 +483,69 @@ def daemon() -> Any:
         skip_missing(str(error))
 
 
+def list_containers(owner: str) -> list[Any]:
+    label = f"{ownership.OWNER_LABEL}={owner}"
+    return list(daemon().containers.list(all=True, filters={"label": label}))
+
+
+GRADING = """
+import sys
+from langgraph_takeover.sandbox.backends.docker import OwnedClient
+
+client = OwnedClient(sys.argv[1], network=False)
+container = client.containers.create(image=sys.argv[2], user="root", detach=True, command="tail -f /dev/null")
+container.start()
+print(container.exec_run("echo works").output.decode().strip(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+def test_a_container_ends_with_its_owner(harness: GcHarness, image: str) -> None:
+    """Killed without a chance to clean up, an agent's sandbox and a grading container end all the same."""
+    agent, grading = new_owner(), new_owner()
+    sandbox_run = harness.run(agent, "docker", image=image)
+    grading_run = subprocess.Popen(
+        [sys.executable, "-c", GRADING, grading, image],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    try:
+        assert grading_run.stdout is not None
+        assert grading_run.stdout.readline() == "works\n"
+        for owner, process in ((agent, sandbox_run), (grading, grading_run)):
+            (container,) = list_containers(owner)
+            assert container.status == "running"
+            kill_run(process)
+            deadline = time.monotonic() + 60
+            while any(each.status == "running" for each in list_containers(owner)):
+                assert time.monotonic() < deadline, owner
+                time.sleep(0.05)
+        assert list_containers(agent) == []
+        # What its state was saved in is enough to continue.
+        store = harness.home.parent / f"store-{agent}"
+        saved = Snapshot.model_validate_json((store / "docker.json").read_text())
+        spec = SandboxSpec(backend="docker", image=image, owner=agent, snapshots="commit")
+        with contextlib.closing(sandbox.restore(saved, store / "docker", spec)) as restored:
+            assert restored.run("cat file", timeout_s=20).output == "kept\n"
+    finally:
+        for process in (sandbox_run, grading_run):
+            process.kill()
+            process.communicate()
+        sandbox.remove_stale_resources("docker", agent, grading)
+
+
+@pytest.mark.slow
+def test_the_main_process_of_a_container_reaps_orphans(image: str) -> None:
+    spec = SandboxSpec(backend="docker", image=image, owner=new_owner(), pids=64)
+    with contextlib.closing(sandbox.start(spec)) as live:
+        orphans = "for number in {1..50}; do (setsid sleep 0.01 >/dev/null 2>&1 &); done; sleep 0.5"
+        for _ in range(4):
+            assert live.run(f"{orphans}; echo done", timeout_s=60).output == "done\n"
+
+
 @pytest.mark.slow
 def test_containers_and_images(harness: GcHarness, image: str) -> None:
     """Remove only this run by name: others use this daemon as well."""
@@ -493,6 +556,9 @@ def test_containers_and_images(harness: GcHarness, image: str) -> None:
     foreign = daemon().containers.create(image, ["true"])
     inherits = daemon().containers.create(frozen, ["true"])
     try:
+        # A paused container cannot end with its owner.
+        (container,) = [each for each in list_containers(dead) if each.status == "running"]
+        container.pause()
         kill_run(doomed)
         report = harness.gc(docker=True)[1]
         assert by_status(report, "removable", dead) == ["container", "run"]

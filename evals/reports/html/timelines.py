@@ -198,7 +198,9 @@ def _mark_events(
         if detected.edited_files:
             mark["edited"] = list(detected.edited_files)
         if detected.validation is not None:
-            mark["validation"] = [detected.validation.kind, detected.validation.outcome]
+            run = detected.validation
+            result = "no_verdict" if run.verdict == "exit_code_only" else run.outcome
+            mark["validation"] = [run.kind, result]
         if detected.points:
             mark["points"] = [point.kind for point in detected.points]
         marks.append(mark)

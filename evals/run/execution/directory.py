@@ -14,6 +14,8 @@ from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.handoff.ledger import snapshots
 from langgraph_takeover.handoff.ledger.database import Database
 from langgraph_takeover.nodes.session.snapshots import build_owner_name
+from langgraph_takeover.sandbox.gc import docker, files
+from langgraph_takeover.sandbox.gc.resources import CollectionRequest
 
 
 class RunDirectory(NamedTuple):
@@ -34,6 +36,8 @@ def open_run_directory(
     """
     paths = RunPaths(out)
     with lock_output(out), paths.home() as home:
+        for name in list_stale_resources(config, home):
+            print(f"removed from the interrupted run: {name}", flush=True)
         remove_stale_resources(config, paths, home)
         try:
             with open_journal(out, journal_url, config.run_id) as database:
@@ -49,5 +53,21 @@ def remove_stale_resources(config: RunConfig, paths: RunPaths, home: Home) -> No
     keep = paths.records.list_snapshot_locations()
     if keep is not None:
         keep |= {snapshot.location for snapshot in snapshots.list_snapshots(home.ledger)}
-    owners = [build_owner_name(config.run_id, home.ledger, thread) for thread in home.threads()]
-    sandbox.remove_stale_resources(config.sandbox, config.run_id, *owners, kept_images=keep)
+    sandbox.remove_stale_resources(config.sandbox, *_list_owners(config, home), kept_images=keep)
+
+
+def list_stale_resources(config: RunConfig, home: Home) -> list[str]:
+    """What a killed run left behind besides snapshots, which its resumption removes: kind, name and reason."""
+    request = CollectionRequest()
+    found = docker.list_resources() if config.sandbox == "docker" else files.list_stored_resources(request)
+    owners = set(_list_owners(config, home))
+    return [
+        f"{each.kind} {each.name} ({each.reason})"
+        for each in found
+        if each.owner in owners and each.is_stale and each.kind != "image"
+    ]
+
+
+def _list_owners(config: RunConfig, home: Home) -> tuple[str, ...]:
+    threads = (build_owner_name(config.run_id, home.ledger, thread) for thread in home.threads())
+    return (config.run_id, *threads)

@@ -89,6 +89,7 @@ class RunJobs(NamedTuple):
             Job(stages.run_predecessor, self.config, self.out, (task, model), (task.id, model))
             for task in self.tasks.values()
             for model in self.config.predecessors
+            if self.config.has_task(model, task.id)
         ]
 
     def _labels(self) -> list[Job]:
@@ -110,6 +111,7 @@ class RunJobs(NamedTuple):
             Job(stages.run_takeover, self.config, self.out, (task, record, *each), (record, *each), record)
             for task, predecessor, record in self.select_points()
             for each in list_point_takeovers(self.config, predecessor)
+            if self.config.has_task(each[1], task.id)
         ]
 
 

@@ -25,6 +25,7 @@ from langgraph_takeover.evals.run.measures.costs import (
     count_recall_tokens,
     sum_usage,
 )
+from langgraph_takeover.evals.run.measures.divergence import list_missed_points, measure_divergence
 from langgraph_takeover.evals.run.measures.final_patch import measure_patch
 from langgraph_takeover.evals.run.measures.remainder import measure_remainder
 from langgraph_takeover.evals.run.measures.replies import (
@@ -52,6 +53,7 @@ from langgraph_takeover.nodes.agent.takeover import build_recipient
 from langgraph_takeover.nodes.model.errors import ModelError
 from langgraph_takeover.nodes.model.notes import NotesCall, build_ask
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
+from langgraph_takeover.nodes.state import get_task
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 from langgraph_takeover.sandbox.lifecycle import SandboxManager
 from langgraph_takeover.sandbox.repository.patches import RepositoryError, patch_since
@@ -106,6 +108,10 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
             for record_id in outcome.records
         },
         **measure_costs(config, model, events, outcome, before + _measure_elapsed(started)),
+        **measure_divergence(config, model, task.id, get_task(outcome.state).workspace, events),
+        "missed_points": list_missed_points(
+            config, model, task.id, [record_id.rpartition(".")[2] for record_id in outcome.records]
+        ),
         **describe_agent(outcome),
         "patch": outcome.diff_from_base,
     }
@@ -238,6 +244,7 @@ def run_takeover(
             outcome.patch_error or verdict.detail, trouble, describe_empty_calls(config, successor, events)
         ),
         **measure_costs(config, successor, events, outcome, taken),
+        **measure_divergence(config, successor, task.id, record.task.workspace, events, record),
         **measure_first_prompt(record, view, known, outcome),
         **describe_agent(outcome),
         "window_tokens": known.window_tokens,

@@ -67,10 +67,13 @@ def open_thread(
 ) -> Iterator[Run]:
     """The lease of a thread, with its model and the settings of this run."""
     spec, name = paths.spec(config, task), models.parse_model_name(model)
+    if record is not None:
+        found = {"predecessor": config.find_recording(record.predecessor, task.id)}
+        record = record.model_copy(update=found)
 
     def build_model(workspace: str) -> BaseChatModel:
         return models.build_model(
-            model,
+            config.find_recording(model, task.id),
             task=task,
             base_url=config.base_url,
             models=config.models,

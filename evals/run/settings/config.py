@@ -71,6 +71,8 @@ class RunConfig(Frozen, RunOptions):
     """The limits of the predecessors of that earlier run, where they differ from this run's."""
     models: Mapping[str, ModelEntry] = {}
     """The entries of the models file that the run uses."""
+    recordings: Mapping[str, Mapping[str, str]] = {}
+    """Of each replay among the models: the recording of each task that has one, as `replay:FILE#K`."""
     journal: str | None = None
     """The database of rows without its password. None: the one in the results directory."""
     points: tuple[PointKind, ...] = POINTS
@@ -91,6 +93,14 @@ class RunConfig(Frozen, RunOptions):
     def for_predecessors(self) -> RunConfig:
         """The settings with the limits of predecessors."""
         return self.model_copy(update=dict(self.predecessor_limits))
+
+    def find_recording(self, model: str, task_id: str) -> str:
+        """The name of the model for one task: of a replay, that of the task's recording."""
+        return self.recordings.get(model, {}).get(task_id, model)
+
+    def has_task(self, model: str, task_id: str) -> bool:
+        """Whether the model can work on the task: a replay needs a recording of it."""
+        return model not in self.recordings or task_id in self.recordings[model]
 
     def choose_writer(self, predecessor: str) -> str:
         """The model that writes the notes about that predecessor's work."""

@@ -12,6 +12,7 @@ from types import TracebackType
 
 from langgraph_takeover.handoff.agents.adapter import MAX_OUTPUT_BYTES, AgentAdapter, AgentOutput, Launch
 from langgraph_takeover.handoff.agents.session_files import has_results
+from langgraph_takeover.sandbox.storage.removal import list_matches
 
 _IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org")
 
@@ -64,7 +65,8 @@ class AgentKit:
             time.sleep(1)
             return 0.0
         while not any(
-            has_results(path.read_text(errors="replace"), call_ids) for path in self.home.glob(pattern)
+            has_results(path.read_text(errors="replace"), call_ids)
+            for path in list_matches(self.home, pattern)
         ):
             if time.monotonic() > started + timeout_s:
                 raise TimeoutError(f"no file {pattern} with results of {call_ids} after {timeout_s:.0f} s")

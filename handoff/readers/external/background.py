@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from langgraph_takeover.handoff.shell.syntax import runs_in_background
 
 _MAX_COMMAND_CHARS = 500
-_COMMAND_START = r"(?:^|[;&|(\n]|\bsudo\b)\s*"
+_COMMAND_START = r"(?:^|[;&|(\n]|\bsudo\b)[^\S\n]*"
 _WAITS = re.compile(rf"{_COMMAND_START}wait\b")
 _KILLS = re.compile(rf"{_COMMAND_START}(?:kill|pkill|killall|fuser)\b")
 _NOTIFICATION = "<task-notification>"

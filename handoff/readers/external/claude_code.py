@@ -28,7 +28,7 @@ _REJECTED = re.compile(
     r"<tool_use_error>|The user doesn't want to |The tool use was rejected|Permission to use |\[Request interrupted"
     r"|Claude requested permissions|User rejected|InputValidationError|.{0,40}has been denied"
 )
-_TIMEOUT = re.compile(r"Command timed out after |\s*<error>Command was aborted")
+_TIMEOUT = re.compile(r"Command timed out after |<error>Command was aborted")
 _BACKGROUND = re.compile(r"Command (?:running|was manually backgrounded)[^:]{0,60} with ID: (\w{1,40})")
 _TASK_EXIT_CODE = re.compile(r"<exit_code>(-?\d{1,9})</exit_code>")
 _STILL_RUNS = re.compile(r"<status>running</status>")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from langgraph_takeover.sandbox.interface import TakeoverError
+from langgraph_takeover.sandbox.storage.removal import list_matches
 
 LATEST = "latest"
 _OPENCODE = "opencode"
@@ -89,9 +90,8 @@ def list_sessions(agent: str, home: Path, directory: Path | None = None) -> list
     if agent not in _STORAGES:
         raise SessionError(f"unknown agent {agent!r:.80} (use {', '.join(AGENTS)})")
     found = []
-    for number, path in enumerate(_find_root(agent, home).glob(_STORAGES[agent].pattern)):
-        if number == _MAX_LISTED_FILES:
-            break
+    paths = list_matches(_find_root(agent, home), _STORAGES[agent].pattern)
+    for path in paths[:_MAX_LISTED_FILES]:
         try:
             info = path.lstat()
         except OSError:

@@ -18,9 +18,10 @@ from langgraph_takeover.handoff.readers.recorded_run import (
 )
 from langgraph_takeover.handoff.trace.action import Action, write_action
 from langgraph_takeover.handoff.trace.events import TraceFormat, Usage
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 _OWN_TOOLS = ("shell", "editor", "finish")
-_REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>\s*", re.S)
+_REMINDER = re.compile(r"<system-reminder>(?>.*?(</system-reminder>)\s*|.*)", re.S)
 
 
 class ToolResult(NamedTuple):
@@ -174,15 +175,19 @@ def _write_call(tool: str, arguments: Mapping[str, str]) -> str:
 
 def strip_reminders(text: str) -> str:
     """Remove the reminders that an agent adds to texts of the user."""
-    return (_REMINDER.sub("", text) if "</system-reminder>" in text else text).strip()
+    return (
+        _REMINDER.sub(lambda found: "" if found[1] else found[0], text)
+        if "</system-reminder>" in text
+        else text
+    ).strip()
 
 
 def parse_arguments(value: Any) -> Mapping[str, Any]:
     """Arguments of a call: an object, or its JSON; empty if unreadable."""
     if isinstance(value, str):
         try:
-            value = json.loads(value, strict=False)
-        except (ValueError, RecursionError):
+            value = parse_json(value, strict=False)
+        except ValueError:
             return {}
     return value if isinstance(value, Mapping) else {}
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from langgraph_takeover.handoff.readers.inference.content import (
@@ -22,7 +24,44 @@ if TYPE_CHECKING:
     from langgraph_takeover.handoff.readers.inference.files import InferredFiles
 
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
-_SILENT_PROGRAMS = {"sed", "mv", "cp", "git", "perl"}
+_SILENT_PROGRAMS = {"sed", "mv", "cp", "install", "git", "perl", "ed", "apply_patch"}
+_COPY_PROGRAMS = {"mv", "cp", "install"}
+_ERROR_LINES = {
+    "git": r"^(?:error|fatal): (.*)",
+    "perl": r"^Can't (?:open|do inplace edit|rename|remove|find)\b(.*)",
+    "ed": r"^(?:\?|(.*): (?:No such file|Permission denied|Is a directory).*)$",
+    "black": r"^error: cannot format (.*?): ",
+    "patch": r"^(?:patch: )?\*\*\*\* (.*)|^File (\S+) is read-only; refusing to patch",
+}
+"""Errors that a program prints without its name."""
+_PYTHON_ERROR = re.compile(
+    r"^(?:\S*sh: )?(?:line \d+: )?\S*(?:python|pypy)[\d.]*: ((?:command not found|not found|can't open file"
+    r"|can't find|No module named|No such file|Permission denied|cannot execute|Error while finding).*)",
+    re.M,
+)
+_CONTINUING_PROGRAMS = _COPY_PROGRAMS | {
+    "tee",
+    "touch",
+    "sed",
+    "perl",
+    "ruby",
+    "rm",
+    "unlink",
+    "cat",
+    "black",
+}
+"""Programs that go on with their next file after an error."""
+_SHELL_REFUSAL = re.compile(
+    r"^(?:\S+: (?:eval: )?line \d+: |\S*sh: (?:line \d+: )?)(?P<bash>\S.*): (?:No such file or directory|Permission denied"
+    r"|Is a directory|Not a directory|Read-only file system|ambiguous redirect|cannot overwrite existing file|Text file busy"
+    r"|Operation not permitted|No space left on device|Disk quota exceeded|File name too long|File exists|restricted: .*)$"
+    r"|^\S+: (?:(?:line )?\d+: )?(?:cannot|can't) create (?P<dash>\S.*): \S.*$"
+    r"|^\S*ksh(?:\[\d+\])?: (?:line \d+: )?(?P<ksh>\S.*): cannot create\b.*$"
+    r"|^zsh:(?:\d+:)? (?:no such file or directory|permission denied|is a directory|not a directory|file exists"
+    r"|read-only file system): (?P<zsh>\S.*)$",
+    re.M,
+)
+"""What a shell prints when it cannot open the target of a redirection."""
 
 
 class ExpandedCommand(NamedTuple):
@@ -55,10 +94,15 @@ class CommandLine:
         self._run_nested = run_nested
         self._variables = _parse_variables(command) if "$" in command else {}
         self._is_stopped = False
+        self._refused_targets: dict[int, set[str]] = {}
 
     def expand_command(self, position: int) -> ExpandedCommand:
+        """A command with its words, without those of which its error messages say that they failed."""
         simple = self.commands[position]
         words = tuple(word for argument in simple.argv[1:] for word in self.expand_word(argument))
+        if not self._is_certain(simple):
+            failed_words = self._find_failed_words(simple) or ()
+            words = tuple(word for word in words if word not in failed_words)
         return ExpandedCommand(simple, position, words, self.working_directory(simple))
 
     def did_run(self, position: int) -> bool:
@@ -77,17 +121,64 @@ class CommandLine:
         return True
 
     def _did_fail(self, command: SimpleCommand, position: int) -> bool:
-        if self.exit_code == 0 and command.success_is_own:
+        if self._is_certain(command):
             return False
-        name = command.name
-        has_error_message = re.search(rf"^(?:\S*sh: )?(?:line \d+: )?{re.escape(name)}: ", self.text, re.M)
-        if has_error_message and name not in ("python", "python3"):
+        refused = self.list_refused_targets(position)
+        if any({*self.expand_word(r.target)} <= refused for r in command.redirects if r.target):
             return True
-        if name == "git" and re.search(r"^(?:error|fatal): ", self.text, re.M):
-            return True
+        failed_words = self._find_failed_words(command)
+        if failed_words is not None:
+            is_whole = not failed_words or command.name not in _CONTINUING_PROGRAMS
+            return is_whole or (command.name in _COPY_PROGRAMS and command.argv[-1] in failed_words)
         is_last = position == len(self.commands) - 1
-        has_silent_failure = name in _SILENT_PROGRAMS and is_last
+        has_silent_failure = command.name in _SILENT_PROGRAMS and is_last
         return has_silent_failure and command.exit_code_is_own and self.exit_code not in (0, None)
+
+    def _is_certain(self, command: SimpleCommand) -> bool:
+        """Whether the exit code of the line proves that a command succeeded."""
+        return self.exit_code == 0 and command.success_is_own and not command.is_repeated
+
+    def _find_failed_words(self, command: SimpleCommand) -> set[str] | None:
+        """Words of a command that its error messages name; empty if it failed as a whole, None without an error."""
+        name = command.name
+        if name.startswith(("python", "pypy")):
+            errors = _PYTHON_ERROR.findall(self.text)
+        else:
+            errors = re.findall(rf"^(?:\S*sh: )?(?:line \d+: )?{re.escape(name)}: (.*)", self.text, re.M)
+            if name in _ERROR_LINES:
+                errors += [match[0] for match in re.finditer(_ERROR_LINES[name], self.text, re.M)]
+        failed_words: set[str] = set()
+        others = [each for each in self.commands if each is not command and each.name == name]
+        for error in errors:
+            named = {word for word in command.argv[1:] if _names_word(error, word)}
+            failed_words |= named
+            if not named and not any(_names_word(error, w) for other in others for w in other.argv[1:]):
+                return set()
+        return failed_words or None
+
+    @cached_property
+    def _refusals(self) -> Counter[str]:
+        found = (next(filter(None, match.groups())) for match in _SHELL_REFUSAL.finditer(self.text))
+        return Counter(posixpath.normpath(name.strip("'\"")) for name in found)
+
+    def list_refused_targets(self, position: int) -> set[str]:
+        """Targets of a command's redirections that the shell reported as refused; each report counts once."""
+        if position in self._refused_targets:
+            return self._refused_targets[position]
+        refused = self._refused_targets.setdefault(position, set())
+        command = self.commands[position]
+        if self._is_certain(command):
+            return refused
+        for redirect in command.redirects:
+            for target in self.expand_word(redirect.target):
+                name = posixpath.normpath(target)
+                if "$" in name or name.startswith("~"):
+                    base = posixpath.basename(name)
+                    name = next((each for each in self._refusals if posixpath.basename(each) == base), name)
+                if self._refusals[name] > 0:
+                    self._refusals[name] -= 1
+                    refused.add(target)
+        return refused
 
     def is_grouped(self, part: ExpandedCommand) -> bool:
         """Whether a redirection belongs to a whole group `{ …; }`, so that other commands share it."""
@@ -134,6 +225,15 @@ class CommandLine:
         elif content is None:
             content = unknown_content(f"created:{fingerprint(self.command, path, self.files.digest())}")
         self.write_file(path, content)
+
+
+def _names_word(error: str, word: str) -> bool:
+    """Whether an error message names an argument that is no option."""
+    return (
+        len(word) > 1
+        and not word.startswith("-")
+        and re.search(rf"(?<![\w./-]){re.escape(word)}(?![\w-])", error) is not None
+    )
 
 
 def list_operands(words: Sequence[str]) -> list[str]:

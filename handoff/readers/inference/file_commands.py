@@ -95,8 +95,10 @@ def write_redirects(line: CommandLine, part: ExpandedCommand, content: Content |
         is_file_output = ">" in operator and "&" not in operator.lstrip("&") and not operator.startswith("2")
         if not is_file_output or not target or target.isdigit() or target.startswith("/dev/"):
             continue
+        refused = line.list_refused_targets(part.position)
         for name in line.expand_word(target):
-            line.write_output(line.files.resolve_path(name, part.cwd), content, append=">>" in operator)
+            if name not in refused:
+                line.write_output(line.files.resolve_path(name, part.cwd), content, append=">>" in operator)
 
 
 def find_input_text(line: CommandLine, part: ExpandedCommand) -> str | None:

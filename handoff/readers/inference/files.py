@@ -17,6 +17,13 @@ from langgraph_takeover.handoff.readers.inference.content import (
 from langgraph_takeover.handoff.trace import file_kinds
 from langgraph_takeover.sandbox.interface import FileChange
 
+_MISSING = re.compile(
+    r"no such file|not found|(?:does|do|did) not (?:exist|match)|doesn't exist|non-?existent"
+    r"|(?:cannot|can't|could not|couldn't|unable to|failed to) (?:access|stat|find|open|read|locate)|ENOENT",
+    re.I,
+)
+_MAX_LINE_CHARS = 1_000
+
 
 class InferredFiles:
     """The inferred files of a run: actions change them, and displayed lines reveal their contents.
@@ -105,8 +112,8 @@ class InferredFiles:
         return self._contents
 
     def mark_base_file(self, path: str) -> None:
-        """Record that a path exists in the base commit, unless an action created it."""
-        self._is_in_base.setdefault(path, True)
+        """Record that a path exists in the base commit, unless an action created it or its top-level directory."""
+        self._is_in_base.setdefault(path, path.split("/")[0] not in self._created_directories)
 
     def exists(self, path: str) -> bool:
         """Whether a path exists; an untouched path does if it is a base file or was shown."""
@@ -190,8 +197,23 @@ class InferredFiles:
         absolute = path if file_kinds.is_outside_repository(path) else f"{self.workspace}/{path}"
         names = f"(?:\\./)?{re.escape(path)}|{re.escape(absolute)}"
         pattern = re.compile(rf"(?:^|\s)(?:{names})/?(?=$|[\s:*/@])", re.M)
-        return any(pattern.search(text) for text in self._shown_texts if path in text)
+        return any(
+            not _is_called_missing(text, found)
+            for text in self._shown_texts
+            if path in text
+            for found in pattern.finditer(text)
+        )
 
     def _record_top_directory(self, path: str) -> None:
         if not file_kinds.is_outside_repository(path) and "/" in path:
             self._top_directories.add(path.split("/")[0])
+
+
+def _is_called_missing(text: str, found: re.Match[str]) -> bool:
+    """Whether the line of a path says that it does not exist; a hit of a search such as `a.py:3:` does not."""
+    end = text.find("\n", found.end())
+    rest = text[found.end() : end if end >= 0 else len(text)][:_MAX_LINE_CHARS]
+    if re.match(r":(?! )", rest):
+        return False
+    start = max(text.rfind("\n", 0, found.start() + 1) + 1, found.end() - _MAX_LINE_CHARS)
+    return _MISSING.search(text[start : found.end()] + rest) is not None

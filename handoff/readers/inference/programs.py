@@ -25,7 +25,7 @@ from langgraph_takeover.handoff.shell.runners import find_python_target
 SHELLS = {"bash", "sh", "zsh", "source", "."}
 _READS_FILES = re.compile(
     r"\.read\(|\.read_text\(|readlines|fileinput|for \w+ in (?:f|file|fin|src|infile)\b"
-    r"|open\([^)]*['\"](?:r[+bt]*|a[+bt]*)['\"]"
+    r"|open\((?:(?!open\()[^)])*['\"](?:r[+bt]*|a[+bt]*)['\"]"
 )
 
 
@@ -78,13 +78,20 @@ def _apply_program(
     for write in effects.writes:
         path = line.files.resolve_path(write.path, part.cwd)
         is_new = not line.files.exists(path)
-        if is_new and path not in line.files.touched_contents and "/" in path:
+        is_made = any(write.path.startswith(f"{directory}/") for directory in effects.directories)
+        reads_files = bool(effects.replacements) or (not is_made and _READS_FILES.search(code) is not None)
+        is_created = is_new and (path in line.files.touched_contents or not reads_files)
+        if (
+            is_new
+            and (is_created or write.text is not None)
+            and path not in line.files.touched_contents
+            and "/" in path
+        ):
             line.files.make_directory(path)
         if write.text is not None:
             line.write_file(path, known_content(write.text))
             continue
-        reads_files = bool(effects.replacements) or _READS_FILES.search(code) is not None
-        if is_new and (path in line.files.touched_contents or not reads_files):
+        if is_created:
             line.write_file(path, unknown_content(f"created:{program}:{path}"))
             continue
         content = line.content_or_empty(path)

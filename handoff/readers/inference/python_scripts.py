@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import posixpath
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, pairwise, product
 from typing import NamedTuple
 
 _MOVE_CALLS = {"os.rename", "os.replace", "shutil.move"}
 _COPY_CALLS = {"shutil.copy", "shutil.copyfile", "shutil.copy2"}
 _REMOVE_CALLS = {"os.remove", "os.unlink"}
+_MAKE_CALLS = {"os.mkdir", "os.makedirs"}
 _EXIT_CALLS = {"sys.exit", "exit", "quit", "os._exit"}
 _PRINT_CALLS = _EXIT_CALLS | {"print", "SystemExit", "sys.stderr.write", "sys.stdout.write"}
 _PATH_CONVERSIONS = {"Path", "pathlib.Path", "str"}
@@ -20,7 +22,11 @@ _OTHER_TEXT_CHANGES = re.compile(
     r"\bre\.sub|readlines|splitlines|\.insert\(|\.write(?:_text)?\(f?[\"']|\.format\(|, ?[\"']a[\"'+b]"
 )
 _CODE_PATH = re.compile(r"^[\w./*-]+\.(?:pyx?|pyi|js|ts|c|h|cpp|go|rs|java|rb|php|html|sh)$")
+_QUOTED_CODE_PATH = re.compile(r"['\"]([\w./-]{1,200}\.\w{1,5})['\"]")
+_WRITING_CALL = re.compile(r"open\([^()\n]{1,200}['\"][wax]\+?['\"]|\.write_text\(")
+_UNKNOWN = "?"
 _BLOCKS = ("body", "orelse", "finalbody")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _MAX_CODE_CHARS, _MAX_TEXT_CHARS = 200_000, 20_000
 _MAX_COMBINATIONS, _MAX_TEXTS_PER_NAME, _MAX_WRITES = 4, 50, 200
 
@@ -41,6 +47,8 @@ class ProgramEffects(NamedTuple):
     moves: tuple[tuple[str, str, bool], ...] = ()
     """Source, target, and whether the source remains."""
     removes: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
+    """Directories that the program makes."""
 
 
 def analyze_program(
@@ -53,26 +61,57 @@ def analyze_program(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(code)
-        failed_line = _find_failed_line(output, name) if exit_code != 0 else None
-        return _ProgramAnalyzer(tree, argv, output, failed_line).analyze(code)
+        failed_lines = _find_failed_lines(output, name)
+        return _ProgramAnalyzer(tree, argv, output, failed_lines, is_caught=exit_code == 0).analyze(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ProgramEffects()
+
+
+def list_written_paths(code: str) -> tuple[str, ...]:
+    """Paths that a Python program may write, as far as its text spells them out; of a broken one all paths of code."""
+    if len(code) > _MAX_CODE_CHARS:
+        return ()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(code)
+        return _ProgramAnalyzer(tree, (), "", {}, is_caught=True).list_named_paths()
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return tuple(_QUOTED_CODE_PATH.findall(code)) if _WRITING_CALL.search(code) else ()
 
 
 class _ProgramAnalyzer:
     """Walks a syntax tree; a name stands for all texts that are assigned to it."""
 
-    def __init__(self, tree: ast.Module, argv: Sequence[str], output: str, failed_line: int | None) -> None:
+    def __init__(
+        self,
+        tree: ast.Module,
+        argv: Sequence[str],
+        output: str,
+        failed_lines: Mapping[str, int],
+        *,
+        is_caught: bool,
+    ) -> None:
         nodes = list(ast.walk(tree))
-        self.argv, self.output, self.failed_line = argv, output, failed_line
+        self.argv, self.output = argv, output
+        self.failed_lines, self.is_caught = failed_lines, is_caught
         self.parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
         self.calls = [node for node in nodes if isinstance(node, ast.Call)]
+        self.calls_by_name: dict[str, list[ast.Call]] = {}
+        for call in self.calls:
+            self.calls_by_name.setdefault(_dotted_name(call.func).rpartition(".")[2], []).append(call)
         self.functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
         self.names: dict[str, list[str]] = {}
         # Two passes, because a name may be assigned after a function that uses it.
         for node in (*nodes, *nodes):
             self._bind(node)
         self.printed_statements = self._find_printed_statements()
+        changes = [call for call in self.calls if _dotted_name(call.func) in ("os.chdir", "chdir")]
+        self.directories = [
+            text
+            for call in changes
+            for text in (self.list_texts(call.args[0]) if call.args else []) or [_UNKNOWN]
+        ]
 
     def analyze(self, code: str) -> ProgramEffects:
         writes: list[FileWrite] = []
@@ -94,8 +133,42 @@ class _ProgramAnalyzer:
             if is_move:
                 ends = product(*(self.list_texts(node)[:1] for node in call.args[:2]))
                 moves += [(end[0], end[1], call_name in _COPY_CALLS) for end in ends if len(end) == 2]
+        writes = [write._replace(path=path) for write in writes for path in self._resolve(write.path)]
+        moves = [
+            (a, b, keeps)
+            for source, target, keeps in moves
+            for a in self._resolve(source)
+            for b in self._resolve(target)
+        ]
+        removes = [path for name in removes for path in self._resolve(name)]
         unique_writes = tuple(dict.fromkeys(write for write in writes if write.path))
-        return ProgramEffects(unique_writes, self._list_replacements(code), tuple(moves), tuple(removes))
+        return ProgramEffects(
+            unique_writes,
+            self._list_replacements(code),
+            tuple(moves),
+            tuple(removes),
+            self._list_made_directories(),
+        )
+
+    def _list_made_directories(self) -> tuple[str, ...]:
+        calls = [call for call in self.calls if _dotted_name(call.func) in _MAKE_CALLS]
+        names = (name for call in calls for name in (self.list_texts(call.args[0]) if call.args else ()))
+        return tuple(dict.fromkeys(posixpath.normpath(name) for name in names if name))
+
+    def _resolve(self, path: str) -> list[str]:
+        """A path as the program sees it after `os.chdir`; none if the directory is unknown."""
+        if path.startswith("/") or not self.directories:
+            return [path]
+        return [] if _UNKNOWN in self.directories else [posixpath.join(self.directories[0], path)]
+
+    def list_named_paths(self) -> tuple[str, ...]:
+        """Paths that any call of the program writes, moves or copies to, if the text names them."""
+        nodes: list[ast.expr] = []
+        for call in self.calls:
+            call_name = _dotted_name(call.func)
+            nodes += self._list_written_paths(call, call_name)
+            nodes += call.args[1:2] if call_name in _MOVE_CALLS | _COPY_CALLS else []
+        return tuple(path for node in nodes for name in self.list_texts(node) for path in self._resolve(name))
 
     def _list_code_paths(self) -> list[str]:
         """Code files named by variables, as candidates for a path computed at run time."""
@@ -198,18 +271,18 @@ class _ProgramAnalyzer:
 
     def _is_reached(self, node: ast.AST) -> bool:
         """Whether the run reached a node, judged by its output and its traceback."""
-        ancestors = [node]
-        while ancestors[-1] in self.parents:
-            ancestors.append(self.parents[ancestors[-1]])
-        in_function = any(isinstance(parent, ast.FunctionDef) for parent in ancestors)
-        line = getattr(node, "lineno", 0)
-        if self.failed_line is not None and line >= self.failed_line and not in_function:
+        ancestors = self._list_ancestors(node)
+        if self.failed_lines and not self._is_before_failure(node):
             return False
         for child, parent in pairwise(ancestors):
             blocks = [b for b in (getattr(parent, name, None) for name in _BLOCKS) if isinstance(b, list)]
             own_block = next((block for block in blocks if child in block), None)
             if own_block is None:
                 continue
+            if isinstance(parent, ast.Try) and own_block is not parent.finalbody:
+                was_caught = any(self._did_print(handler.body) for handler in parent.handlers)
+                if was_caught and not self._did_print(own_block[own_block.index(child) :]):
+                    return False
             if any(self._did_exit(earlier) for earlier in own_block[: own_block.index(child)]):
                 return False
             others = (
@@ -218,6 +291,51 @@ class _ProgramAnalyzer:
             if any(map(self._did_print, others)) and not self._did_print(own_block):
                 return False
         return True
+
+    def _list_ancestors(self, node: ast.AST) -> list[ast.AST]:
+        """A node and everything around it, from the inside out."""
+        ancestors = [node]
+        while ancestors[-1] in self.parents:
+            ancestors.append(self.parents[ancestors[-1]])
+        return ancestors
+
+    def _is_before_failure(self, node: ast.AST) -> bool:
+        """Whether the run reached a node before the line at which it failed, in the module or by a call of its function."""
+        pending, seen = [node], {node}
+        while pending:
+            ancestors = self._list_ancestors(pending.pop())
+            line = getattr(ancestors[0], "lineno", 0)
+            scope = next((n.name for n in ancestors if isinstance(n, _FUNCTIONS)), "<module>")
+            failed_line = self.failed_lines.get(scope)
+            is_before = failed_line is not None and line < failed_line
+            if is_before or self._did_print_after(ancestors):
+                return True
+            if self.is_caught and failed_line is not None and not self._shares_try(ancestors, failed_line):
+                return True
+            calls = self.calls_by_name.get(scope, ())
+            if failed_line is None and (scope == "<module>" or not calls):
+                return True
+            pending += [call for call in calls if call not in seen]
+            seen.update(calls)
+        return False
+
+    def _did_print_after(self, ancestors: Sequence[ast.AST]) -> bool:
+        """Whether the run printed in a statement that follows a node in its block."""
+        for child, parent in pairwise(ancestors):
+            for block in (getattr(parent, name, None) for name in _BLOCKS):
+                if isinstance(block, list) and child in block:
+                    return self._did_print(block[block.index(child) + 1 :])
+        return False
+
+    @staticmethod
+    def _shares_try(ancestors: Sequence[ast.AST], failed_line: int) -> bool:
+        """Whether the body of a `try` around a node contains the failed line."""
+        return any(
+            isinstance(parent, ast.Try)
+            and child in parent.body
+            and parent.body[0].lineno <= failed_line <= (parent.body[-1].end_lineno or 0)
+            for child, parent in pairwise(ancestors)
+        )
 
     def _did_exit(self, statement: ast.stmt) -> bool:
         """Whether the run printed in a branch that ends the program, the function or the iteration."""
@@ -270,9 +388,16 @@ def _dotted_name(node: ast.AST) -> str:
     return f"{_dotted_name(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ""
 
 
-def _find_failed_line(output: str, name: str) -> int | None:
-    """Line of the program at which it failed, according to a traceback; 0 for a syntax error, None without failure."""
-    line = re.search(rf'File "(?:[^"\n]*/)?{re.escape(name)}", line (\d{{1,7}})', output)
-    if line:
-        return int(line[1])
-    return 0 if re.search(r"^(?:Syntax|Indentation)Error: ", output, re.M) else None
+def _find_failed_lines(output: str, name: str) -> Mapping[str, int]:
+    """Lines at which a program failed, by function, according to its first traceback; 0 in a syntax error, empty without one."""
+    lines: dict[str, int] = {}
+    frame = re.compile(rf' +File "(?:[^"\n]*/)?{re.escape(name)}", line (\d{{1,7}})(?:, in (\S+))?')
+    for line in output.splitlines() if name in output else ():
+        found = frame.match(line)
+        if found:
+            lines[found[2] or "<module>"] = int(found[1]) if found[2] else 0
+        elif lines and line[:1].strip():
+            break
+    if not lines and re.search(r"^(?:Syntax|Indentation)Error: ", output, re.M):
+        return {"<module>": 0}
+    return lines

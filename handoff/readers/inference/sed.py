@@ -22,7 +22,7 @@ _CLASSES = {
 _ADDRESS = r"(?:\d{1,9}|\$|/(?:\\.|[^/\\\n])*/)"
 _HEAD = re.compile(rf"(?:({_ADDRESS})(?:,({_ADDRESS}))?)?[ ]*([sdaic])")
 _LINES = re.compile(r"[ \t]*(?:\\\n?)?((?:[^\\\n]|\\.)*)", re.S)
-_TOKEN = re.compile(r"\\(.)|\[(\^?\]?(?:\[:\w+:\]|[^]])*)\]|(.)", re.S)
+_TOKEN = re.compile(r"\\(.)|\[(\^?\]?(?:\[:\w+:\]|[^]])*+)(?:\]|\Z)|(.)", re.S)
 
 
 class SedCommand(NamedTuple):

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langgraph_takeover.handoff.points.environment_failures import STILL_RUNNING_NOTICE
 from langgraph_takeover.handoff.readers import tool_names
 from langgraph_takeover.handoff.readers.openhands.notices import (
     NOT_RUN_NOTICE,
@@ -23,6 +22,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     parse_usage,
     to_mapping,
 )
+from langgraph_takeover.handoff.text.tool_wrappers import STILL_RUNNING_NOTICE
 
 _NON_CALL_KINDS = {
     "message",

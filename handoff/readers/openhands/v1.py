@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langgraph_takeover.handoff.points.environment_failures import STILL_RUNNING_NOTICE
 from langgraph_takeover.handoff.readers import tool_names
 from langgraph_takeover.handoff.readers.openhands.notices import (
     NOT_RUN_NOTICE,
@@ -24,6 +23,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     to_id,
     to_mapping,
 )
+from langgraph_takeover.handoff.text.tool_wrappers import STILL_RUNNING_NOTICE
 from langgraph_takeover.sandbox.interface import FileChange
 
 

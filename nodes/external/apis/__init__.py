@@ -16,7 +16,7 @@ from langgraph_takeover.nodes.external.apis.translation import (
     write_error,
     write_reply,
 )
-from langgraph_takeover.nodes.external.apis.vendor_checks import check_vendor_request
+from langgraph_takeover.nodes.external.apis.vendor_checks import check_vendor_request, select_vendor_fields
 
 __all__ = [
     "MODEL_PATHS",
@@ -30,6 +30,7 @@ __all__ = [
     "estimate_request_tokens",
     "parse_reply",
     "parse_request",
+    "select_vendor_fields",
     "write_error",
     "write_reply",
 ]

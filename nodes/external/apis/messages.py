@@ -14,6 +14,7 @@ from langgraph_takeover.nodes.external.apis.model_request import (
     list_objects,
 )
 from langgraph_takeover.nodes.external.apis.replies import FinishReason, ReplyParts, VendorReply, WireCall
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 JsonObject = dict[str, Any]
 _STOP_REASONS = {
@@ -102,8 +103,8 @@ def write_document(request: ModelRequest, parts: ReplyParts) -> JsonObject:
 def _read_input(call: WireCall) -> JsonObject:
     """Return the arguments of a call. Malformed ones stay visible, so that the agent's own check refuses them."""
     try:
-        arguments = json.loads(call.arguments)
-    except (ValueError, RecursionError):
+        arguments = parse_json(call.arguments)
+    except ValueError:
         arguments = None
     if isinstance(arguments, dict):
         return arguments

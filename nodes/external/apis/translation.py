@@ -84,7 +84,9 @@ def parse_request(api: Api, body: bytes, *, accept_images: bool = False) -> Mode
     """
     try:
         document = make_storable(
-            parse_json(body, max_values=MAX_REQUEST_VALUES, max_keys=_MAX_KEYS, nan_as_none=True)
+            parse_json(
+                body, max_values=MAX_REQUEST_VALUES, max_keys=_MAX_KEYS, nan_as_none=True, unique_keys=True
+            )
         )
     except (ValueError, RecursionError) as error:
         raise RequestError(f"the request is not JSON within the limits: {_describe(error)}") from None

@@ -1,11 +1,12 @@
 """Checks of requests that pass on to a vendor: they may ask the model, and nothing else.
 
 A vendor can also search the web, fetch addresses, run code, and read what its account has stored. To a sandbox without a
-network, each of these would be one.
+network, each of these would be one. The run decides its model and which fields pass on, whoever asks first.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -22,6 +23,55 @@ _VENDOR_FIELDS: dict[Api, tuple[str, ...]] = {
     "messages": ("container", "mcp_servers"),
     "chat": ("web_search_options",),
 }
+_COMMON_FIELDS = (
+    "metadata",
+    "model",
+    "service_tier",
+    "stream",
+    "temperature",
+    "tool_choice",
+    "tools",
+    "top_p",
+)
+_OPENAI_FIELDS = (
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "reasoning",
+    "safety_identifier",
+    "stream_options",
+    "top_logprobs",
+    "user",
+)
+_PASSED_FIELDS: dict[Api, frozenset[str]] = {
+    "responses": frozenset(
+        (
+            *_COMMON_FIELDS,
+            *_OPENAI_FIELDS,
+            *("client_metadata", "context_management", "include", "input", "instructions"),
+            *("max_output_tokens", "store", "text", "truncation"),
+        )
+    ),
+    "messages": frozenset(
+        (
+            *_COMMON_FIELDS,
+            *("cache_control", "context_management", "max_tokens", "messages", "output_config"),
+            *("output_format", "stop_sequences", "system", "thinking", "top_k"),
+        )
+    ),
+    "chat": frozenset(
+        (
+            *_COMMON_FIELDS,
+            *_OPENAI_FIELDS,
+            *("chat_template_kwargs", "enable_thinking", "frequency_penalty", "logit_bias", "logprobs"),
+            *("max_completion_tokens", "max_tokens", "messages", "min_p", "presence_penalty"),
+            *("reasoning_effort", "repetition_penalty", "response_format", "seed", "stop"),
+            *("thinking", "thinking_budget", "top_k", "verbosity"),
+        )
+    ),
+}
+"""The fields that change how the model answers, and nothing else; servers of other vendors search by fields of their own."""
+_OVERWRITTEN_FIELDS: dict[Api, dict[str, Any]] = {"responses": {"store": False}, "messages": {}, "chat": {}}
 _NORMAL_TIERS = (None, "auto", "default", "standard_only")
 _SMALL_MODEL = re.compile(r"claude-(?:[\d-]{1,10})?haiku[\w.-]{0,50}")
 """Claude Code uses the vendor's cheapest model for side tasks."""
@@ -32,11 +82,11 @@ def check_vendor_request(request: ModelRequest, model: str | None) -> None:
     """Raise RequestError if a request needs more of the vendor than its model.
 
     Args:
-        model: the model of the main conversation; None before its first request.
+        model: the run's model; None if the run decides none.
     """
     body = request.body
     if model is not None and request.model != model and not _SMALL_MODEL.fullmatch(request.model):
-        raise RequestError("the request is for another model than the run's", _FORBIDDEN)
+        raise RequestError(f"the request is for another model than the run's, {model}", _FORBIDDEN)
     for name in _VENDOR_FIELDS[request.api]:
         if body.get(name):
             raise RequestError(f"`{name}` is not available in the sandbox", _FORBIDDEN)
@@ -45,8 +95,19 @@ def check_vendor_request(request: ModelRequest, model: str | None) -> None:
     _check_tools(request.api, body.get("tools"))
     if request.api == "responses" and isinstance(body.get("input"), list):
         for item in body["input"]:
-            if item.get("type") == "item_reference":
+            kind = item.get("type")
+            if kind == "item_reference" or (kind is None and "role" not in item):
                 raise RequestError("references to stored items are not available in the sandbox", _FORBIDDEN)
+            _check_tools(request.api, item.get("tools"))
+
+
+def select_vendor_fields(request: ModelRequest, body: bytes) -> bytes:
+    """Return a request's body with the fields that pass on; the same bytes if it has no others."""
+    overwritten = _OVERWRITTEN_FIELDS[request.api]
+    kept = {name: value for name, value in request.body.items() if name in _PASSED_FIELDS[request.api]}
+    if len(kept) == len(request.body) and all(kept.get(name) is value for name, value in overwritten.items()):
+        return body
+    return json.dumps(kept | overwritten).encode()
 
 
 def _check_tools(api: Api, tools: Any) -> None:

@@ -253,6 +253,7 @@ def test_markers_occur_only_in_the_output_of_their_check(repository: TaskReposit
         assert not any(sign in text for sign in markers if sign)
 
 
+@pytest.mark.cases(3)
 def test_every_variant_has_distinctive_lines(repository: TaskRepository) -> None:
     all_text = "\n".join([repository.issue, *repository.files().values()])
     for region in repository.oracle["regions"]:
@@ -264,6 +265,7 @@ def test_every_variant_has_distinctive_lines(repository: TaskRepository) -> None
             assert distinctive, (region["path"], state)
 
 
+@pytest.mark.cases(3)
 def test_searches_find_the_regions(repository: TaskRepository) -> None:
     known_text = repository.issue.lower()
     for region in repository.oracle["regions"]:
@@ -278,6 +280,7 @@ def test_searches_find_the_regions(repository: TaskRepository) -> None:
         known_text += (repository.repo / region["path"]).read_text().lower()
 
 
+@pytest.mark.cases(3)
 def test_the_issue_reveals_neither_paths_nor_code(repository: TaskRepository) -> None:
     for region in repository.oracle["regions"]:
         dotted = region["path"].removesuffix(".py").replace("/", ".")

@@ -159,6 +159,19 @@ def test_wrong_requests_are_one_line(
     assert describe_tree(terminal.root) == before
 
 
+def test_a_patch_stays_in_the_home(terminal: Terminal) -> None:
+    """A foreign home may hold a link in the place of the directory for patches."""
+    record = terminal.run("capture", "--agent", "codex").stdout.split()[1]
+    home, other = terminal.home / ".takeover", terminal.root / "other"
+    other.mkdir()
+    (home / "continuations").symlink_to(other)
+    model = ("--model", "openai:m@http://127.0.0.1:1/v1")
+    done = terminal.run("continue", record, "--agent", "codex", "--sandbox", "host", *model)
+    assert done.returncode == 2, done.stderr
+    assert "leads out of the home" in done.stderr
+    assert list(other.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["capture", "continue", "discard"])
 def test_help_has_examples(name: str) -> None:
     done = subprocess.run(

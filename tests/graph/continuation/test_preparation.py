@@ -98,6 +98,7 @@ def test_the_command_starts_the_agent_in_the_checkout(prepare: Prepare, program:
     ]
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("agent", ["codex", "claude-code", "qwen-code"])
 @pytest.mark.parametrize("view", ["transcript", "payload"])
 def test_a_native_session_has_the_work_with_the_paths_of_the_checkout(
@@ -125,6 +126,7 @@ def test_the_events_that_a_view_points_to(prepare: Prepare) -> None:
     assert "AssertionError: 2 != 3" in (events / "e5.txt").read_text()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("view", ["structured", "transcript", "cited"])
 def test_undo_leaves_everything_as_it_was(workplace: Workplace, prepare: Prepare, view: str) -> None:
     before = workplace.list_everything(), describe_tree(workplace.repository)
@@ -239,6 +241,7 @@ def test_two_continuations_at_once(workplace: Workplace, prepare: Prepare) -> No
     assert list(workplace.root.glob(".*.partial")) == []
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("stop", ["write_checkout", "_write_prompt", "_move_into_place"])
 def test_an_interruption_leaves_nothing(
     workplace: Workplace, prepare: Prepare, record: str, monkeypatch: pytest.MonkeyPatch, stop: str

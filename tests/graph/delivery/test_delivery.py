@@ -119,6 +119,7 @@ def test_the_source_is_fenced_off_from_acceptance_on(bench: RunHarness) -> None:
         bench.resume(scripted_model(DONE))
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("spoil", "expected"),
     [
@@ -201,6 +202,7 @@ def test_repeated_failure_blocks_with_an_alarm_until_a_person_unblocks(bench: Ru
     assert resumed.stop_reason == "finished", "the source still has its work"
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("decides", ["retry", "roll_back", "block", "nothing"])
 def test_a_supervising_agent_decides(bench: RunHarness, decides: str) -> None:
     found = offer_first_record(bench)

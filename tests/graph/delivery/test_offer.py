@@ -43,6 +43,7 @@ def test_a_target_that_the_agent_itself_named_is_checked_too(bench: RunHarness) 
     assert hand_over(bench.home, outcome.records[-1], agents=("nobody",)).target == "nobody"
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_shows_why_the_agent_asked(bench: RunHarness, view: str) -> None:
     """But the baseline `repository`, which shows nothing of the earlier agent."""
@@ -108,6 +109,7 @@ def test_a_key_belongs_to_its_source(bench: RunHarness) -> None:
         hand_over(bench.home, RECORD, target="other", source="a", idempotency_key="b c")
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("key", ["k" * 256, "", " ", "a\nb", 7])
 def test_an_invalid_key_is_refused_by_its_name(bench: RunHarness, key: Any) -> None:
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",), policy="stop")

@@ -210,6 +210,7 @@ def test_a_person_reviews(bench: RunHarness, decision: str) -> None:
     assert record.review.decision == decision
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_successor_takes_over(bench: RunHarness, name: Any) -> None:
     with hold(bench) as work:

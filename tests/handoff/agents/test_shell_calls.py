@@ -24,6 +24,7 @@ def run(directory: Path, **arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", command], cwd=directory, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("text", TEXTS)
 def test_texts_are_written_unchanged_and_not_executed(tmp_path: Path, text: str) -> None:
     content = f"first\n{text}\nlast\n"

@@ -329,4 +329,4 @@ def test_exit_code_zero_without_a_verdict_is_not_called_a_pass() -> None:
     assert "reproduction, exited 0; its output states no verdict" in fields["Latest validation command"]
     assert fields["Continuation state"] == "changed_validation_unknown"
     note = render_structured_note(run.record(notes(evidence_observed="The reproduction passes now.")))
-    assert "(contradicted: the latest validation exited 0, but its output states no verdict)" in note
+    assert "(contradicted: the latest validation exited 0; its output states no verdict)" in note

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import shlex
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand
+from langgraph_takeover.handoff.shell.runners import find_runner
 
 
 def one(command: str, name: str) -> SimpleCommand:
@@ -124,3 +128,48 @@ def test_position_in_a_pipeline() -> None:
 @given(st.text(alphabet="ab |&;()<>'\"$\\\n#{}EOF=-", max_size=40))
 def test_any_text_can_be_parsed(text: str) -> None:
     assert all(c.argv for c in parse_command(text))
+
+
+NESTED = {
+    "interpreters": "python " * 3_000 + "pytest",
+    "coverage": "coverage run " * 3_000 + "pytest",
+    "coverage of Python": "python -m coverage run " * 3_000 + "pytest",
+    "sudo": "sudo " * 3_000 + "pytest",
+    "env": "env a=1 " * 3_000 + "pytest",
+    "options": "python " + "-v " * 3_000 + "-m pytest",
+    "chain": "true && " * 3_000 + "pytest",
+    "pipeline": "true | " * 3_000 + "pytest",
+    "subshells": "(" * 3_000 + "pytest" + ")" * 3_000,
+    "groups": "{ " * 3_000 + "pytest; " + "}; " * 3_000,
+    "branches": "if true; then " * 1_000 + "pytest; " + "fi; " * 1_000,
+    "substitutions": "echo $(" * 1_000 + "pytest" + ")" * 1_000,
+    "arithmetic": "echo $((" + "(" * 3_000 + "1" + ")" * 3_000 + ")); pytest",
+    "scripts": functools.reduce(lambda inner, _: f"bash -c {shlex.quote(inner)}", range(8), "pytest"),
+    "functions": "".join(f"f{n}() {{ {f'f{n - 1}; ' * 20}}}; " for n in range(1, 8)).replace("f0", "true")
+    + "f7; pytest",
+    "directories": "cd a; " * 3_000 + "pytest",
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_nesting_costs_no_recursion(name: str) -> None:
+    def parse_at(depth: int) -> tuple[SimpleCommand, ...]:
+        """Most calls happen deep inside LangGraph."""
+        return parse_at(depth - 1) if depth else parse_command(f"{NESTED[name]} # {name}")
+
+    commands = parse_at(300)
+    for command in commands:
+        find_runner(command.argv)
+    if name in ("sudo", "env", "options", "chain", "pipeline", "arithmetic", "functions", "directories"):
+        assert find_runner(commands[-1].argv)
+    if name in ("chain", "pipeline"):
+        assert len(commands) == 3_001
+
+
+def test_the_exit_code_of_a_long_chain() -> None:
+    commands = parse_command("pytest && echo a && false || exit 1 && make && true")
+    assert [command.exit_code_is_own for command in commands] == [False, False, False, False, True, True]
+    assert [command.success_is_own for command in commands] == [True, True, True, False, True, True]
+    assert [each.exit_code_is_own for each in parse_command("set -o pipefail; pytest | tee a | tail")] == [
+        False, True, True, True,
+    ]  # fmt: skip

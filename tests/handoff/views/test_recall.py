@@ -70,6 +70,7 @@ def test_a_trace_without_events() -> None:
     assert recall_events((), "e0") == "The earlier work has no events."
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("what", ["e1", "needle", "e0-e1 e1", "end"])
 def test_answers_are_bounded(what: str) -> None:
     assert len(recall_events(BIG, what)) < MAX_ANSWER_CHARS + 1000

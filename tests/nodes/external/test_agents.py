@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -74,6 +75,7 @@ def run_agent(
         classify=classify,
         is_expected=lambda request: True,
         answer_side=lambda request, count: AIMessage("A title"),
+        model_name=model,
         passes_on=passes_on,
     )
     with bridge, kit.start(launch) as process:
@@ -189,6 +191,7 @@ def test_an_agent_works_through_its_vendors_endpoint(name: str, tmp_path: Path) 
             served = pool.submit(serve)
             wire = held.request.wire
             assert wire is not None
+            assert json.loads(wire.body) == held.request.body  # the run drops nothing that the agent needs
             bound = model.bind(wire=wire)
             message = ModelCall(bound, held.request.messages, 30, 1, CallCount(), Cancellation()).ask()
             assert served.result() == wire.body

@@ -118,6 +118,39 @@ def error_text(reply: Reply) -> tuple[int, str]:
     return status, document["error"]["message"]
 
 
+@pytest.mark.parametrize("kind", ["main", "aside"])
+def test_the_run_decides_the_model_and_the_fields_of_the_first_request(serve: ServeBridge, kind: str) -> None:
+    """A process in the sandbox may ask before the agent does: its request decides nothing."""
+    asked: list[ModelRequest] = []
+
+    def answer(request: ModelRequest, count: CallCount) -> AIMessage:
+        asked.append(request)
+        return AIMessage("hello")
+
+    client = serve(passes_on=True, model_name="m", answer_side=answer)
+    for model in ("gpt-4o-search-preview", "claude-haiku-4-5", "M"):
+        if kind == "main" or "haiku" not in model:
+            assert client.send(body(model=model), x_kind=kind)[0] == 403
+    assert client.bridge.wait(0) is None
+    assert asked == []
+    future = client.start(body(web_search=True, plugins=[{"id": "web"}]), x_kind=kind)
+    if kind == "main":
+        held = hold(client)
+        asked.append(held.request)
+        held.reply(write_reply(held.request, AIMessage("hello")))
+    assert future.result(10)[0] == 200
+    assert asked[0].wire is not None
+    assert asked[0].wire.body == body()
+    # The agent's own first request is still free, and its bytes pass unchanged.
+    own = b'{"messages": [{"role":"user", "content":"task"}],  "model":"m"}'
+    future = client.start(own)
+    held = hold(client)
+    assert held.request.wire is not None
+    assert held.request.wire.body == own
+    held.reply(write_reply(held.request, AIMessage("hello")))
+    assert future.result(10)[0] == 200
+
+
 def test_a_main_request_is_held_until_its_reply(serve: ServeBridge) -> None:
     client = serve()
     assert client.bridge.wait(0) is None
@@ -359,6 +392,25 @@ def test_connections_beyond_the_limit_wait(serve: ServeBridge) -> None:
         peer.close()
     held.reply(write_error("chat", 400, "end"))
     assert future.result(10)[0] == 400
+
+
+def test_unfinished_heads_have_a_deadline_and_end_first(serve: ServeBridge) -> None:
+    client = serve(LIMITS._replace(head_s=0.5))
+    with client.connect() as peer:
+        peer.sendall(b"POST /v1/chat/completions HTTP/1.1\r\n")
+        assert peer.recv(1_000).startswith(b"HTTP/1.1 408 ")
+    client = serve(LIMITS._replace(connections=4, contended_s=0.3))
+    raw = body()
+    with client.connect() as own, contextlib.ExitStack() as stack:
+        own.sendall(POST + b"X-Kind: aside\r\nContent-Length: %d\r\n\r\n" % len(raw))
+        time.sleep(0.1)
+        for _ in range(3):
+            peer = stack.enter_context(client.connect())
+            peer.sendall(b"POST /v1/chat/completions HTTP/1.1\r\n")
+        # Its head is complete, so that the later ones end before it.
+        assert [client.send(raw, X_Kind="aside")[0] for _ in range(2)] == [200, 200]
+        own.sendall(raw)
+        assert own.recv(1_000).startswith(b"HTTP/1.1 200 ")
 
 
 def test_an_idle_connection_stays_while_nobody_waits(serve: ServeBridge) -> None:

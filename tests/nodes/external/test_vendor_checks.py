@@ -13,6 +13,7 @@ from langgraph_takeover.nodes.external.apis import (
     RequestError,
     check_vendor_request,
     parse_request,
+    select_vendor_fields,
 )
 
 _IMAGE = "data:image/png;base64,AAAA"
@@ -55,6 +56,21 @@ REFUSED: list[tuple[Api, dict[str, Any], str]] = [
     ("responses", {"previous_response_id": "resp_1"}, "previous_response_id"),
     ("responses", {"background": True}, "background"),
     ("responses", {"service_tier": "priority"}, "service_tier"),
+    ("responses", {"input": [{"role": "user", "content": "x"}, {"id": "msg_1"}]}, "stored items"),
+    ("responses", {"input": [{"role": "user", "content": "x"}, {"type": None, "id": "m"}]}, "stored items"),
+    (
+        "responses",
+        {
+            "input": [
+                {"role": "user", "content": "x"},
+                {
+                    "type": "additional_tools",
+                    "tools": [{"type": "namespace", "tools": [{"type": "web_search"}]}],
+                },
+            ]
+        },
+        "'web_search'",
+    ),
     ("messages", {"tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]}, "web_fetch"),
     ("messages", {"mcp_servers": [{"type": "url", "url": "http://10.0.0.1/"}]}, "mcp_servers"),
     ("messages", {"model": "claude-opus-4"}, "another model"),
@@ -96,6 +112,43 @@ def test_references_to_stored_items_are_refused() -> None:
     assert "stored items" in describe("responses", input=items)
 
 
-def test_the_first_request_names_the_model() -> None:
+def test_a_run_without_a_model_of_its_own_accepts_any() -> None:
     assert describe("chat", main_model=None) == ""
     assert "another model" in describe("chat", main_model="other")
+
+
+DROPPED: list[tuple[Api, dict[str, Any]]] = [
+    ("chat", {"plugins": [{"id": "web"}]}),
+    ("chat", {"enable_search": True}),
+    ("chat", {"search_parameters": {"mode": "on"}}),
+    ("chat", {"models": ["expensive"], "route": "fallback"}),
+    ("chat", {"n": 128}),
+    ("chat", {"Model": "expensive", "Tools": [{"type": "web_search"}]}),
+    ("chat", {"store": True}),
+    ("messages", {"speed": "fast", "inference_geo": "us"}),
+    ("responses", {"max_tool_calls": 5}),
+]
+
+
+@pytest.mark.parametrize(("api", "fields"), DROPPED)
+def test_other_fields_do_not_pass_on(api: Api, fields: dict[str, Any]) -> None:
+    plain, request = parse(api), parse(api, **fields)
+    passed = json.loads(select_vendor_fields(request, json.dumps(request.body).encode()))
+    assert not passed.keys() & fields.keys()
+    assert passed.items() <= {**plain.body, "store": False}.items()
+
+
+def test_the_vendor_stores_no_response() -> None:
+    for fields in ({}, {"store": True}, {"store": 0}):
+        request = parse("responses", **fields)
+        assert json.loads(select_vendor_fields(request, b"unused"))["store"] is False
+    body = b'{ "model":"m", "store": false, "input": "hello" }'
+    assert select_vendor_fields(parse_request("responses", body), body) is body
+
+
+def test_a_key_that_stands_twice_is_refused() -> None:
+    """The vendor's parser could read the other value than ours."""
+    text = '{"model": "m", "messages": [{"role": "user", "content": "x"}], %s}'
+    for second in ('"model": "expensive"', '"\\u006dodel": "expensive"', '"metadata": {"a": 1, "a": 2}'):
+        with pytest.raises(RequestError, match="same key twice"):
+            parse_request("chat", (text % second).encode())

@@ -4,11 +4,21 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.model.usage import count_chars
-from langgraph_takeover.nodes.model.window import KEPT_STEPS, Request, build_request, condense_fully
+from langgraph_takeover.nodes.model.window import (
+    KEPT_STEPS,
+    MeasuredConversation,
+    Request,
+    build_request,
+    condense_fully,
+    measure_conversation,
+)
 
 PROMPT: list[BaseMessage] = [
     SystemMessage("s" * 400),
@@ -18,6 +28,7 @@ PROMPT: list[BaseMessage] = [
     HumanMessage("the task"),
 ]
 """A first prompt with another agent's messages, as the view `transcript` has."""
+MODEL = FakeListChatModel(responses=[])
 
 
 def text_steps(count: int, chars: int = 4000) -> list[BaseMessage]:
@@ -37,9 +48,21 @@ def native_steps(count: int, chars: int = 4000) -> list[BaseMessage]:
     return found
 
 
-def request(steps: list[BaseMessage], replies: int, window: int | None, **settings: Any) -> Request:
+def measure(messages: list[BaseMessage], known: MeasuredConversation | None = None) -> MeasuredConversation:
+    return measure_conversation(messages, MODEL, known)
+
+
+def request(
+    steps: list[BaseMessage],
+    replies: int,
+    window: int | None,
+    known: MeasuredConversation | None = None,
+    **settings: Any,
+) -> Request:
     values = {"condense": True, "condensed": 0, "last_usage": None} | settings
-    return build_request([*PROMPT, *steps], replies, window_tokens=window, **values)
+    found = build_request(measure([*PROMPT, *steps], known), replies, window_tokens=window, **values)
+    assert found.chars == count_chars(found.messages)
+    return found
 
 
 def counted(messages: list[BaseMessage], chars_per_token: float = 4.0) -> Usage:
@@ -48,7 +71,7 @@ def counted(messages: list[BaseMessage], chars_per_token: float = 4.0) -> Usage:
 
 def test_without_a_known_window_nothing_changes() -> None:
     steps = text_steps(50)
-    assert request(steps, 50, None) == ([*PROMPT, *steps], 0, False)
+    assert request(steps, 50, None)[:3] == ([*PROMPT, *steps], 0, False)
 
 
 def test_below_the_threshold_nothing_is_left_out() -> None:
@@ -128,7 +151,7 @@ def test_without_a_count_only_a_much_longer_prompt_is_an_overflow() -> None:
 
 def test_an_endpoint_that_refuses_a_conversation_gets_the_latest_observations_only() -> None:
     steps = text_steps(9)
-    found = condense_fully([*PROMPT, *steps], 9)
+    found = condense_fully(measure([*PROMPT, *steps]), 9)
     assert found.condensed == 9 - KEPT_STEPS
     left_out = [message for message in found.messages if "was left out" in message.text]
     assert len(left_out) == 9 - KEPT_STEPS
@@ -141,7 +164,7 @@ def test_condensing_never_lengthens_a_conversation() -> None:
     found = request(steps, 60, window, last_usage=usage)
     assert found.messages == before
     assert not found.exceeds_window
-    assert condense_fully(before, 60).messages == before
+    assert condense_fully(measure(before), 60).messages == before
     mixed = [*steps, *text_steps(5)]
     assert count_chars(request(mixed, 65, 10_000, last_usage=counted([*PROMPT, *steps])).messages) < 40_000
 
@@ -154,3 +177,87 @@ def test_tool_schemas_do_not_make_an_observation_larger() -> None:
     tokens = count_chars([*PROMPT, *steps]) // 4 + schemas
     assert not request(steps, 1, int(tokens * 1.01), condense=False, last_usage=usage).exceeds_window
     assert request(steps, 1, int(tokens * 0.99), condense=False, last_usage=usage).exceeds_window
+
+
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(["steps", "person", "fork", "reload", "edit", "edit last", "another model"]),
+        st.integers(0, 5),
+        st.sampled_from([20, 4000, 9000]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(CHANGES, st.sampled_from([None, 4000, 12_000, 40_000]), st.booleans(), st.sampled_from([2.5, 4.0]))
+def test_an_extended_conversation_is_as_one_that_is_read_anew(
+    changes: list[tuple[str, int, int]], window: int | None, native: bool, rate: float
+) -> None:
+    """Whatever happens between two requests: new steps, a fork, a state from a database, an edited message."""
+    messages, replies, condensed, usage = [*PROMPT], 0, 0, None
+    model, known = MODEL, None
+    for kind, number, chars in changes:
+        if kind == "steps":
+            messages, replies = (
+                [*messages, *(native_steps if native else text_steps)(number, chars)],
+                replies + number,
+            )
+        elif kind == "person":
+            messages = [*messages, HumanMessage("p" * chars)]
+        elif kind == "fork":
+            kept = [n for n, each in enumerate(messages) if isinstance(each, AIMessage)][1:][number:]
+            if kept:
+                messages, replies, condensed, usage = messages[: kept[0]], min(replies, number), number, None
+        elif kind == "reload":
+            messages = [each.model_copy() for each in messages]
+        elif kind == "edit":
+            place = number % len(messages)
+            edited = messages[place].model_copy(update={"content": "e" * chars})
+            messages = [*messages[:place], edited, *messages[place + 1 :]]
+        elif kind == "edit last":
+            messages = [*messages[:-1], messages[-1].model_copy(update={"content": "e" * chars})]
+        else:
+            model = FakeListChatModel(responses=[])
+        known = measure_conversation(messages, model, known)
+        settings: Any = {
+            "window_tokens": window,
+            "condense": True,
+            "condensed": condensed,
+            "last_usage": usage,
+        }
+        found = build_request(known, replies, **settings)
+        fresh = measure_conversation(messages, model)
+        assert found == build_request(fresh, replies, **settings)
+        assert found.chars == count_chars(found.messages)
+        assert condense_fully(known, replies) == condense_fully(fresh, replies)
+        condensed, usage = found.condensed, counted(found.messages, rate)
+
+
+def test_a_reply_that_another_client_received_is_sent_without_its_content_in_an_extended_conversation() -> (
+    None
+):
+    foreign = AIMessage(
+        [{"type": "thinking", "thinking": "…", "signature": "s"}, {"type": "text", "text": "Hello."}],
+        response_metadata={"client": "another.Client"},
+    )
+    known = measure(PROMPT)
+    found = build_request(
+        measure([*PROMPT, foreign], known),
+        1,
+        window_tokens=None,
+        condense=False,
+        condensed=0,
+        last_usage=None,
+    )
+    assert found.messages[-1].content == "Hello."
+
+
+def test_the_request_is_a_list_of_its_own() -> None:
+    steps = text_steps(3)
+    known = measure([*PROMPT, *steps])
+    settings: Any = {"window_tokens": None, "condense": False, "condensed": 1, "last_usage": None}
+    first = build_request(known, 3, **settings)
+    expected = [*first.messages]
+    first.messages.clear()
+    assert build_request(measure([*PROMPT, *steps], known), 3, **settings).messages == expected

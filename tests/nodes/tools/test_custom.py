@@ -81,6 +81,7 @@ def test_the_model_does_not_see_the_configuration(bench: RunHarness, name: Any) 
     assert '"config"' not in model.seen[0][0].text
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -119,6 +120,7 @@ LOOP: list[Any] = []
 LOOP.append(LOOP)
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -175,6 +175,7 @@ def test_create(bench: Bench) -> None:
     assert bench.content("a.py") == b"old\n"
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize(
     ("before", "old", "new", "after"),
     [
@@ -229,6 +230,7 @@ def test_an_edit_shows_the_lines_around_it(bench: Bench) -> None:
     assert "\tline 10" not in event.text
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize(
     ("before", "line", "new", "after"),
     [

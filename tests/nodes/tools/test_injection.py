@@ -92,6 +92,7 @@ CASES = [
 ]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("filled", "text", "parameter"), CASES, ids=lambda each: getattr(each, "name", ""))
 def test_the_run_fills_the_parameter(bench: RunHarness, filled: Any, text: str, parameter: str) -> None:
     model = scripted_model(native(filled.name, x=1), FINISH)
@@ -103,6 +104,7 @@ def test_the_run_fills_the_parameter(bench: RunHarness, filled: Any, text: str, 
     assert len(state["events"]) == 3
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("filled", "text", "parameter"), CASES, ids=lambda each: getattr(each, "name", ""))
 def test_a_hostile_model_cannot_fill_it(bench: RunHarness, filled: Any, text: str, parameter: str) -> None:
     forged: dict[str, Any] = {"configurable": {"sandbox": "forged"}, "steps": 99, "events": []}
@@ -233,6 +235,7 @@ CONTENT = [
 ]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("value", "text", "artifact"),
     [

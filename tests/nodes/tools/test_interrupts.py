@@ -52,6 +52,7 @@ async def ask_async(question: str, config: RunnableConfig) -> str:
     return f"They say {interrupt({'question': question})!r}."
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("asking", "answer"),
     [

@@ -78,6 +78,7 @@ def begin(group: ControlGroup, kind: str, beats: Path) -> subprocess.Popen[str]:
 _HERE = [kind for kind in KINDS if kind != "resume_all"]
 
 
+@pytest.mark.cases(9)
 @pytest.mark.parametrize("kind", _HERE)
 def test_nothing_runs_during_a_snapshot_and_nothing_survives(
     group: ControlGroup, kind: str, tmp_path: Path

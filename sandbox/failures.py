@@ -1,0 +1,62 @@
+"""Failures that must not hide the caller's error, and reasons that must not be remembered."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+ParametersT = ParamSpec("ParametersT")
+ResultT = TypeVar("ResultT")
+
+
+@contextmanager
+def clean_up(*steps: Callable[[], object]) -> Iterator[None]:
+    """Run all steps after the block, in order. Their errors become notes of the block's error, if it raises one."""
+    try:
+        yield
+    except BaseException as error:
+        run_all(*steps, error=error)
+        raise
+    if (failed := run_all(*steps)) is not None:
+        raise failed
+
+
+def run_all(*steps: Callable[[], object], error: BaseException | None = None) -> BaseException | None:
+    """Run all steps after an error, if there was one; return the first error, which has the others as notes."""
+    for step in steps:
+        try:
+            step()
+        except Exception as failed:
+            if error is None:
+                error = failed
+            else:
+                error.add_note(f"clean-up failed, too: {type(failed).__name__}: {failed}")
+    return error
+
+
+def cache_unless(
+    is_temporary: Callable[[ResultT], bool],
+) -> Callable[[Callable[ParametersT, ResultT]], Callable[ParametersT, ResultT]]:
+    """Cache results for the life of the process, except temporary ones: what is missing may be installed meanwhile."""
+
+    def decorate(function: Callable[ParametersT, ResultT]) -> Callable[ParametersT, ResultT]:
+        lock, kept = threading.RLock(), dict[object, ResultT]()
+
+        @functools.wraps(function)
+        def look(*arguments: ParametersT.args, **named: ParametersT.kwargs) -> ResultT:
+            key = (arguments, tuple(named.items()))
+            with lock:
+                if key not in kept:
+                    result = function(*arguments, **named)
+                    if is_temporary(result):
+                        return result
+                    kept[key] = result
+                return kept[key]
+
+        look.cache_clear = kept.clear  # type: ignore[attr-defined]
+        return look
+
+    return decorate

@@ -1,0 +1,411 @@
+"""Nodes of one step that act in one sandbox: nothing is lost, nothing is torn, and a kill repeats nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import operator
+import threading
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.graph import START, StateGraph
+from langgraph.types import Send
+
+from langgraph_takeover.errors import (
+    ActConflictError,
+    InputError,
+    SandboxStateLostError,
+    SnapshotNotFoundError,
+)
+from langgraph_takeover.integrations import SandboxState, ThreadSandbox, open_sandbox
+from langgraph_takeover.middleware import SandboxMiddleware
+from langgraph_takeover.sandbox import Sandbox
+
+from ..conftest import RunHarness, native_reply, scripted_model
+
+CONFIG: Any = {"configurable": {"thread_id": "own"}}
+
+
+class State(SandboxState):
+    seen: Annotated[list[Any], operator.add]
+
+
+class _KilledError(BaseException):
+    """Ends a process as a kill would."""
+
+
+def hold(bench: RunHarness, **options: Any) -> Any:
+    return open_sandbox(bench.home, "own", sandbox=bench.spec, **options)
+
+
+def append(name: str, pause_s: float = 0.0) -> Callable[[Sandbox], str]:
+    """Append a name to a file in two commands, with a pause between them."""
+
+    def function(sandbox: Sandbox) -> str:
+        sandbox.run(f"printf {name} >> log; sleep {pause_s}", timeout_s=10)
+        return sandbox.run("echo >> log; touch $(tail -n 1 log); cat log", timeout_s=10).output
+
+    return function
+
+
+def make_branch(work: ThreadSandbox, name: str, acts: int = 1) -> Callable[[State], Any]:
+    def branch(state: State) -> Any:
+        now, seen = state.get("sandbox_state"), []
+        for number in range(acts):
+            done = work.act(f"append {number}", append(f"{name}{number}"), state=now)
+            now = done.state
+            seen.append((name, done.value))
+        return {"sandbox_state": now, "seen": seen}
+
+    return branch
+
+
+def build_fan(work: ThreadSandbox, names: str, acts: int = 1) -> Any:
+    builder = StateGraph(State)
+    for name in names:
+        builder.add_node(name, make_branch(work, name, acts)).add_edge(START, name)
+    return builder.compile(checkpointer=work.saver)
+
+
+def read_log(work: ThreadSandbox, state: str) -> list[str]:
+    return work.enter(state).read_file("log").decode().split()
+
+
+def test_parallel_nodes_lose_nothing(bench: RunHarness) -> None:
+    for round_ in range(3):
+        config: Any = {"configurable": {"thread_id": f"own {round_}"}}
+        with open_sandbox(bench.home, f"own {round_}", sandbox=bench.spec) as work:
+            end = build_fan(work, "abc", acts=2).invoke({}, config)
+            log = read_log(work, end["sandbox_state"])
+            assert sorted(log) == ["a0", "a1", "b0", "b1", "c0", "c1"]
+            assert all(log.index(f"{name}0") < log.index(f"{name}1") for name in "abc")
+            listed = work.enter(end["sandbox_state"]).directory_listing(".") or ()
+            assert set(log) <= set(listed)
+        for name, value in end["seen"]:  # each saw a beginning of the log that ends in its own line
+            lines = value.split()
+            assert log[: len(lines)] == lines
+            assert lines[-1].startswith(name)
+    assert all(each.is_restorable for each in bench.home.history("own 0"))
+
+
+@pytest.mark.slow
+def test_twenty_rounds_of_parallel_nodes(bench: RunHarness) -> None:
+    with hold(bench) as work:
+        graph, log = build_fan(work, "abcd"), []
+        for _ in range(20):
+            end = graph.invoke({}, CONFIG)
+            now = read_log(work, end["sandbox_state"])
+            assert now[: len(log)] == log
+            assert sorted(now[len(log) :]) == ["a0", "b0", "c0", "d0"]
+            log = now
+
+
+def test_parallel_acts_in_an_event_loop(bench: RunHarness) -> None:
+    async def run() -> None:
+        async with hold(bench) as work:
+
+            def make(name: str) -> Any:
+                async def node(state: State) -> Any:
+                    done = await work.aact("append", append(name), state=state.get("sandbox_state"))
+                    return {"sandbox_state": done.state, "seen": [name]}
+
+                return node
+
+            builder = StateGraph(State)
+            for name in "abcdefgh":
+                builder.add_node(name, make(name)).add_edge(START, name)
+            end = await builder.compile(checkpointer=work.saver).ainvoke({}, CONFIG)
+            log = (await asyncio.to_thread(lambda: read_log(work, end["sandbox_state"]))).copy()
+            assert sorted(log) == list("abcdefgh")
+
+    asyncio.run(run())
+
+
+def test_a_kill_in_a_branch_repeats_no_other(bench: RunHarness) -> None:
+    calls: list[str] = []
+
+    def build(work: ThreadSandbox, killed: str) -> Any:
+        def branch(item: dict[str, Any]) -> Any:
+            name = item["name"]
+
+            def count(sandbox: Sandbox) -> str:
+                calls.append(name)
+                if name == killed:
+                    raise _KilledError
+                return append(name)(sandbox)
+
+            done = work.act("branch", count, state=item["sandbox_state"])
+            return {"sandbox_state": done.state, "seen": [(name, done.value.split()[-1])]}
+
+        def fan(state: State) -> list[Send]:
+            return [Send("branch", {"name": name, "sandbox_state": state["sandbox_state"]}) for name in "abc"]
+
+        builder = StateGraph(State).add_node("first", lambda state: {"sandbox_state": "base"})
+        builder.add_node("branch", branch).add_edge(START, "first").add_conditional_edges("first", fan)
+        return builder.compile(checkpointer=work.saver)
+
+    config = {**CONFIG, "max_concurrency": 1}
+    with hold(bench) as work, pytest.raises(_KilledError):
+        build(work, "c").invoke({}, config, durability="sync")
+    assert calls == ["a", "b", "c"]
+    with hold(bench) as work:
+        end = build(work, "").invoke(None, config)
+        assert read_log(work, end["sandbox_state"]) == ["a", "b", "c"]
+    assert calls == ["a", "b", "c", "c"]
+    assert [list(each) for each in end["seen"]] == [["a", "a"], ["b", "b"], ["c", "c"]]
+
+
+def test_a_killed_node_with_several_acts_repeats_none(bench: RunHarness) -> None:
+    """The acts of parallel nodes do not remove each other from the journal."""
+    calls: list[str] = []
+
+    def build(work: ThreadSandbox, *, is_killed: bool) -> Any:
+        reached = threading.Barrier(2, timeout=20)
+
+        def make(name: str) -> Any:
+            def count(text: str) -> Callable[[Sandbox], str]:
+                def function(sandbox: Sandbox) -> str:
+                    calls.append(text)
+                    return append(text)(sandbox)
+
+                return function
+
+            def node(state: State) -> Any:
+                one = work.act("one", count(f"{name}1"), state=state.get("sandbox_state"))
+                if is_killed:
+                    reached.wait()
+                    raise _KilledError
+                two = work.act("two", count(f"{name}2"), state=one.state)
+                return {"sandbox_state": two.state}
+
+            return node
+
+        builder = StateGraph(State)
+        for name in "ab":
+            builder.add_node(name, make(name)).add_edge(START, name)
+        return builder.compile(checkpointer=work.saver)
+
+    with hold(bench) as work, pytest.raises(_KilledError):
+        build(work, is_killed=True).invoke({}, CONFIG)
+    with hold(bench) as work:
+        end = build(work, is_killed=False).invoke(None, CONFIG)
+        assert sorted(read_log(work, end["sandbox_state"])) == ["a1", "a2", "b1", "b2"]
+    assert sorted(calls) == ["a1", "a2", "b1", "b2"]
+
+
+def test_the_same_key_in_another_step_is_another_act(bench: RunHarness) -> None:
+    def node(state: State) -> Any:
+        done = work.act("look", lambda box: len(state.get("seen", [])), state="base")
+        return {"sandbox_state": done.state, "seen": [done.value]}
+
+    with hold(bench) as work:
+        builder = StateGraph(State).add_sequence([("one", node), ("two", node)])
+        end = builder.add_edge(START, "one").compile(checkpointer=work.saver).invoke({}, CONFIG)
+    assert end["seen"] == [0, 1]
+
+
+def test_a_repeated_key_is_refused(bench: RunHarness) -> None:
+    def node(state: State) -> Any:
+        for name in "ab":
+            work.act("append", append(name), state=state.get("sandbox_state"))
+        return {}
+
+    def retry(state: State) -> Any:
+        with pytest.raises(ZeroDivisionError):
+            work.act("append", lambda box: 1 // 0, state="base")
+        return {"sandbox_state": work.act("append", append("a"), state="base").state}
+
+    with hold(bench) as work:
+        builder = StateGraph(State).add_node(node).add_edge(START, "node")
+        with pytest.raises(ActConflictError, match="key 'append' repeats"):
+            builder.compile(checkpointer=work.saver).invoke({}, CONFIG)
+        builder = StateGraph(State).add_node(retry).add_edge(START, "retry")
+        end = builder.compile().invoke({}, CONFIG)
+        assert read_log(work, end["sandbox_state"]) == ["a"]
+
+
+def test_states_that_do_not_follow_each_other_are_refused(bench: RunHarness) -> None:
+    """A node that tries two ways and keeps one of them, beside another node."""
+
+    def one(state: State) -> Any:
+        work.act("left", append("left"), state="base")
+        return {"sandbox_state": work.act("right", append("right"), state="base").state}
+
+    def other(state: State) -> Any:
+        while len(tried) < 2:
+            time.sleep(0.01)
+        return {"sandbox_state": work.act("other", append("other"), state="base").state}
+
+    def count(state: State) -> Any:
+        found = one(state)
+        tried.extend("ab")
+        return found
+
+    tried: list[str] = []
+    with hold(bench) as work:
+        builder = StateGraph(State).add_node("one", one).add_edge(START, "one")
+        end = builder.compile(checkpointer=work.saver).invoke({}, CONFIG)
+        assert read_log(work, end["sandbox_state"]) == ["right"]
+    with hold(bench) as work:
+        builder = StateGraph(State).add_node("one", count).add_node("other", other)
+        builder.add_edge(START, "one").add_edge(START, "other")
+        with pytest.raises(ActConflictError, match="2 states that begin there"):
+            builder.compile(checkpointer=work.saver).invoke({}, CONFIG)
+
+
+def test_reading_waits_for_an_act(bench: RunHarness) -> None:
+    started = threading.Event()
+
+    def act(state: State) -> Any:
+        def function(sandbox: Sandbox) -> str:
+            started.set()
+            return append("acted", pause_s=0.5)(sandbox)
+
+        return {"sandbox_state": work.act("act", function, state=state["sandbox_state"]).state}
+
+    def read(state: State) -> Any:
+        started.wait(20)
+        sandbox = work.enter(state["sandbox_state"])
+        return {"seen": [sandbox.read_file("log").decode(), sandbox.run("echo $((6*7))", timeout_s=9).output]}
+
+    def list_log(sandbox: Sandbox) -> str:
+        return sandbox.run("cat log", timeout_s=9).output
+
+    def look(state: State) -> Any:
+        started.wait(20)
+        done = work.act("look", list_log, state=state["sandbox_state"], effects="nothing")
+        return {"seen": [done.value.split()[0]], "sandbox_state": done.state}
+
+    with hold(bench) as work:
+        first = work.act("first", append("first"), state=None).state
+        builder = StateGraph(State).add_node(act).add_node(read).add_node(look)
+        for name in ("act", "read", "look"):
+            builder.add_edge(START, name)
+        end = builder.compile(checkpointer=work.saver).invoke({"sandbox_state": first}, CONFIG)
+        assert end["seen"] == ["first", "first\n", "42\n"] or end["seen"] == ["first\n", "42\n", "first"]
+        assert read_log(work, end["sandbox_state"]) == ["first", "acted"]
+
+
+def test_a_view_of_a_state_outlives_acts(bench: RunHarness) -> None:
+    with hold(bench) as work:
+        first = work.act("first", append("first"), state=None)
+        view = work.enter(first.state)
+        second = work.act("second", append("second"), state=first.state)
+        assert view.read_file("log") == b"first\n"
+        assert read_log(work, second.state) == ["first", "second"]
+        view.close()
+        assert read_log(work, second.state) == ["first", "second"]
+
+
+def test_an_act_in_an_act_is_refused(bench: RunHarness) -> None:
+    with hold(bench) as work:
+
+        def function(sandbox: Sandbox) -> str:
+            for nested in (
+                lambda: work.enter("base"),
+                lambda: work.act("inner", append("inner"), state=None),
+                lambda: view.read_file("pkg/core.py"),
+            ):
+                with pytest.raises(ActConflictError, match="an act runs"):
+                    nested()
+            with pytest.raises(ActConflictError, match="an act runs"):
+                asyncio.run(asyncio.to_thread(lambda: work.enter("base")))
+            return append("outer")(sandbox)
+
+        view = work.enter("base")
+        assert read_log(work, work.act("outer", function, state=None).state) == ["outer"]
+
+
+def test_a_missing_state_is_refused(bench: RunHarness) -> None:
+    class Bare(SandboxState):
+        text: str
+
+    def act(state: Any) -> Any:
+        return {"text": work.act("append", append("a"), state=state.get("sandbox_state")).state}
+
+    with hold(bench) as work:
+        builder = StateGraph(Bare).add_sequence([("one", act), ("two", act)]).add_edge(START, "one")
+        graph = builder.compile(checkpointer=work.saver)
+        with pytest.raises(SandboxStateLostError, match="this node has no sandbox_state"):
+            graph.invoke({}, CONFIG)
+        start = [*graph.get_state_history(CONFIG)][-2]
+        assert start.next == ("one",)
+        with pytest.raises(SandboxStateLostError):
+            graph.invoke(None, start.config)
+        assert graph.get_state(CONFIG).next == ("two",)  # a fork from the start begins at the base again
+        for wrong in (None, "", 7):
+            with pytest.raises(SnapshotNotFoundError, match="is no state of the sandbox"):
+                work.session.enter_state(wrong)  # type: ignore[arg-type]
+        for value in (None, 7):
+            builder = StateGraph(State).add_node(
+                "odd", lambda _, value=value: {"sandbox_state": value, "seen": [1]}
+            )
+            graph = builder.add_edge(START, "odd").compile()
+            with pytest.raises(InputError, match="7 is no state") if value else contextlib.nullcontext():
+                assert graph.invoke({}) == {"seen": [1]}
+
+
+def test_an_agent_that_a_tool_calls_needs_the_state(bench: RunHarness) -> None:
+    shell = native_reply(("shell", '{"command": "cat outer; echo 1 > inner"}'))
+    with hold(bench) as work:
+        sub = create_agent(scripted_model(shell, "Done."), middleware=[SandboxMiddleware(work)])
+
+        @tool
+        def ask(text: str) -> str:
+            """Ask the other agent."""
+            return str(sub.invoke({"messages": [("user", text)]})["messages"][-1].text)
+
+        replies = [
+            native_reply(("shell", '{"command": "echo 1 > outer"}')),
+            native_reply(("ask", '{"text": "go"}')),
+        ]
+        model = scripted_model(*replies, "Done.")
+        agent = create_agent(model, [ask], middleware=[SandboxMiddleware(work)], checkpointer=work.saver)
+        with pytest.raises(
+            SandboxStateLostError, match="pass sandbox_state to a graph that a node or tool calls"
+        ):
+            agent.invoke({"messages": [("user", "Go.")]}, CONFIG)
+
+
+def test_three_agents_side_by_side(bench: RunHarness) -> None:
+    """No agent's result holds what the runtime asks the shell, and all their files remain."""
+    with hold(bench) as work:
+        builder = StateGraph(State)
+
+        def make(name: str) -> Any:
+            commands = [
+                f"echo {name}{number} >> log; X{name}={number}; echo did-{name}{number}"
+                for number in range(2)
+            ]
+            replies = [
+                AIMessage("", tool_calls=[{"name": "shell", "args": {"command": each}, "id": f"{name}{n}"}])
+                for n, each in enumerate(commands)
+            ]
+            agent = create_agent(scripted_model(*replies, "Done."), middleware=[SandboxMiddleware(work)])
+
+            def node(state: State) -> Any:
+                given = {"messages": [("user", "Go.")]}
+                if state.get("sandbox_state"):
+                    given["sandbox_state"] = state["sandbox_state"]
+                end = agent.invoke(given)
+                texts = [each.text for each in end["messages"] if isinstance(each, ToolMessage)]
+                return {"seen": [(name, *texts)], "sandbox_state": end["sandbox_state"]}
+
+            return node
+
+        for name in "abc":
+            builder.add_node(name, make(name)).add_edge(START, name)
+        end = builder.compile(checkpointer=work.saver).invoke({}, CONFIG)
+        for name, *texts in end["seen"]:
+            assert [each.split("\n", 1)[1].strip() for each in texts] == [f"did-{name}0", f"did-{name}1"], (
+                texts
+            )
+        assert sorted(read_log(work, end["sandbox_state"])) == ["a0", "a1", "b0", "b1", "c0", "c1"]
+        shown = work.enter(end["sandbox_state"]).run("echo $Xa$Xb$Xc", timeout_s=10).output
+        assert shown == "111\n"
