@@ -73,7 +73,7 @@ class ActResultError(TakeoverError, TypeError):
 
 
 class EarlierCallError(TakeoverError, RuntimeError):
-    """A call was not made, because an earlier call of the same reply failed."""
+    """A call was not made, because an earlier call of the same reply failed or does not end."""
 
 
 class SandboxStateLostError(TakeoverError, ValueError):

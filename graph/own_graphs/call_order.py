@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
@@ -56,11 +56,11 @@ class RanCall(NamedTuple, Generic[ResultT]):
 
 
 @dataclass(eq=False)
-class Call:
+class PlacedCall:
     """One execution of a call of a reply. A wrapper may run it several times."""
 
     order: CallOrder
-    step: Step
+    step: ReplyStep
     place: int
     """Position in the reply; a call without a unique id counts as the last."""
     earlier: Mapping[str | None, int]
@@ -89,7 +89,7 @@ class _Entry(NamedTuple):
 
 
 @dataclass(eq=False)
-class Step:
+class ReplyStep:
     """The calls of one reply, at one checkpoint."""
 
     id: str
@@ -97,7 +97,7 @@ class Step:
     call_ids: tuple[str | None, ...]
     lock: threading.RLock = field(default_factory=threading.RLock)
     statuses: dict[int, Status] = field(default_factory=dict)
-    calls: dict[int, Call] = field(default_factory=dict)
+    calls: dict[int, PlacedCall] = field(default_factory=dict)
     entries: list[_Entry] | None = None
     next_checkpoint: str | None = None
     """The checkpoint after the step."""
@@ -113,13 +113,13 @@ class _NoQuestions(list[Interrupt]):
         return True
 
 
-def find_attended_call(call_id: str) -> Call | None:
+def find_attended_call(call_id: str) -> PlacedCall | None:
     """Return the running call with this id, if it is one of an agent with a sandbox."""
     call = _attended.get()
     return call if call is not None and call.step.call_ids[call.place] == call_id else None
 
 
-_attended: ContextVar[Call | None] = ContextVar("attended_call", default=None)
+_attended: ContextVar[PlacedCall | None] = ContextVar("attended_call", default=None)
 
 
 class CallOrder:
@@ -132,10 +132,10 @@ class CallOrder:
     def __init__(self, work: ThreadSandbox, names: Collection[str]) -> None:
         self.work, self._names = work, frozenset(names)
         self._changed = threading.Condition()
-        self._steps: OrderedDict[str, Step] = OrderedDict()
-        self._latest: OrderedDict[tuple[str, str | None], Step] = OrderedDict()
+        self._steps: OrderedDict[str, ReplyStep] = OrderedDict()
+        self._latest: OrderedDict[tuple[str, str | None], ReplyStep] = OrderedDict()
 
-    def find_call(self, state: Any, runtime: ToolRuntime[Any, Any], call_id: str | None) -> Call:
+    def find_call(self, state: Any, runtime: ToolRuntime[Any, Any], call_id: str | None) -> PlacedCall:
         """Return the call of the state's last reply with this id; the same object for all attempts of an execution."""
         attended = _attended.get()
         if attended is not None and attended.config is runtime.config:
@@ -154,7 +154,7 @@ class CallOrder:
         with self._changed:
             known = step.calls.get(place)
             if known is None or known.config is not runtime.config:
-                known = Call(self, step, place, earlier, runtime.config)
+                known = PlacedCall(self, step, place, earlier, runtime.config)
                 if ids[call_id] > 1:
                     known.refusal = _REPEATED_ID
                 else:
@@ -162,12 +162,13 @@ class CallOrder:
             return known
 
     @contextmanager
-    def attend(self, call: Call) -> Iterator[None]:
+    def attend(self, call: PlacedCall) -> Iterator[None]:
         """Note how the call ends: later calls wait until then."""
         if _attended.get() is call:
             yield
             return
-        token, status = _attended.set(call), cast(Status, "failed")
+        token = _attended.set(call)
+        status: Status = "failed"
         call.step.statuses[call.place] = "running"
         try:
             yield
@@ -181,7 +182,7 @@ class CallOrder:
                 call.step.statuses[call.place] = status
                 self._changed.notify_all()
 
-    def wait_for_earlier(self, call: Call) -> None:
+    def wait_for_earlier(self, call: PlacedCall) -> None:
         """Wait until the reply's earlier calls are over.
 
         Raises EarlierCallError if one failed, and GraphInterrupt if one waits for a person.
@@ -191,7 +192,7 @@ class CallOrder:
             while not self._has_turn(call, begun):
                 self._changed.wait(_POLL_S)
 
-    async def wait_for_earlier_async(self, call: Call) -> None:
+    async def wait_for_earlier_async(self, call: PlacedCall) -> None:
         """Like `wait_for_earlier`, in an event loop."""
         begun = time.monotonic()
         while not self._has_turn(call, begun):
@@ -199,7 +200,7 @@ class CallOrder:
 
     def run(
         self,
-        call: Call,
+        call: PlacedCall,
         content: Any,
         operation: Callable[[Sandbox, str], ResultT],
         parse_result: Callable[[str], ResultT],
@@ -236,7 +237,7 @@ class CallOrder:
             call.ran += 1
             return RanCall(number, parse_result(stored.result), after)
 
-    def record(self, call: Call, content: Any, state_before: str, state_after: str) -> None:
+    def record(self, call: PlacedCall, content: Any, state_before: str, state_after: str) -> None:
         """Record a call that consists of recorded calls, so that later calls start in the state after it."""
         stored = _StoredCall(place=call.place, content=_digest(content), result="null")
         with call.step.lock:
@@ -247,7 +248,7 @@ class CallOrder:
                 entries.append(_Entry(stored, state_after))
                 call.ran += 1
 
-    def find_state(self, call: Call) -> str:
+    def find_state(self, call: PlacedCall) -> str:
         """Return the sandbox's state after the calls of the step that ran."""
         with call.step.lock:
             entries = self._load_entries(call.step)
@@ -272,14 +273,14 @@ class CallOrder:
         updates = {number: each for call in step.calls.values() for number, each in call.updates.items()}
         return step.entries[-1].state, updates
 
-    def _find_step(self, reply: AIMessage, state: str, runtime: ToolRuntime[Any, Any]) -> Step:
+    def _find_step(self, reply: AIMessage, state: str, runtime: ToolRuntime[Any, Any]) -> ReplyStep:
         """Return the step: equal when it is resumed, different in every fork."""
         at = runtime.execution_info
         graph = _find_graph(at)
         name = _digest([graph, at.checkpoint_id if at else None, reply.id, state])
         with self._changed:
             step = self._steps.setdefault(
-                name, Step(name, state, (*(each["id"] for each in reply.tool_calls), None))
+                name, ReplyStep(name, state, (*(each["id"] for each in reply.tool_calls), None))
             )
             self._steps.move_to_end(name)
             self._latest[graph, reply.id] = step
@@ -288,7 +289,7 @@ class CallOrder:
                     steps.popitem(last=False)
             return step
 
-    def _has_turn(self, call: Call, begun: float) -> bool:
+    def _has_turn(self, call: PlacedCall, begun: float) -> bool:
         """Whether the earlier calls are over: they ran, were answered by a wrapper or a person, or never start."""
         self.work.session.stop.require_not_urgent()
         if not call.earlier:
@@ -310,7 +311,7 @@ class CallOrder:
                 return False
         return True
 
-    def _find_entry(self, call: Call, digest: str) -> tuple[int, _Entry] | None:
+    def _find_entry(self, call: PlacedCall, digest: str) -> tuple[int, _Entry] | None:
         """Return the journal's entry of this attempt; without one, forget entries that this attempt replaces."""
         entries = self._load_entries(call.step)
         mine = [n for n, entry in enumerate(entries) if entry.stored.place == call.place]
@@ -323,7 +324,7 @@ class CallOrder:
             call.refusal = _LATE
         return None
 
-    def _is_replaced(self, call: Call, entries: list[_Entry]) -> bool:
+    def _is_replaced(self, call: PlacedCall, entries: list[_Entry]) -> bool:
         """Whether the last entry is an attempt before a crash, and this attempt takes its place or comes before it."""
         place = entries[-1].stored.place
         number = sum(entry.stored.place == place for entry in entries) - 1
@@ -334,7 +335,7 @@ class CallOrder:
         tasks = None if place == call.place else _find_tasks(call.config)
         return tasks is None or tasks.get(call.step.call_ids[place]) == "running"
 
-    def _load_entries(self, step: Step) -> list[_Entry]:
+    def _load_entries(self, step: ReplyStep) -> list[_Entry]:
         if step.entries is None:
             entries: list[_Entry] = []
             ledger = self.work.session.ledger
@@ -347,11 +348,11 @@ class CallOrder:
             step.entries = entries
         return step.entries
 
-    def _forget_last(self, step: Step, entries: list[_Entry]) -> None:
+    def _forget_last(self, step: ReplyStep, entries: list[_Entry]) -> None:
         self.work.session.forget_call(self._make_key(step, len(entries) - 1))
         entries.pop()
 
-    def _make_key(self, step: Step, number: int) -> EffectKey:
+    def _make_key(self, step: ReplyStep, number: int) -> EffectKey:
         return self.work.make_key(step.id, str(number))
 
 
@@ -384,7 +385,7 @@ def _find_tasks(config: Mapping[str, Any]) -> dict[str | None, Status] | None:
     """
     try:
         call = config["configurable"]["__pregel_call"]
-        loop, futures = call.keywords["schedule_task"].__self__, call.keywords["futures"]() or None
+        loop, futures = call.keywords["schedule_task"].__self__, call.keywords["futures"]()
         if not _list_call_ids(call.args[0]().input):
             return None
         running = {

@@ -15,7 +15,7 @@ from langgraph.types import Command
 from pydantic import JsonValue, ValidationError
 
 from langgraph_takeover.graph.errors import ActResultError
-from langgraph_takeover.graph.own_graphs.call_order import Call, CallOrder, refuse
+from langgraph_takeover.graph.own_graphs.call_order import CallOrder, PlacedCall, refuse
 from langgraph_takeover.graph.own_graphs.deep_backend import SandboxBackend
 from langgraph_takeover.graph.own_graphs.thread_sandbox import SandboxState
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect, find_effect
@@ -169,7 +169,7 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
             return self._call_once(call, request, handler)
 
     def _call_once(
-        self, call: Call, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
+        self, call: PlacedCall, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
     ) -> ToolResult:
         def operate(sandbox: Sandbox, before: str) -> _StoredReply:
             with self._sandbox_backend.bind(sandbox):
@@ -191,7 +191,7 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
 
     def _call_subagent(
         self,
-        call: Call,
+        call: PlacedCall,
         request: ToolCallRequest,
         before: str,
         handler: Callable[[ToolCallRequest], ToolResult],

@@ -23,7 +23,7 @@ from langgraph_takeover.graph.own_graphs.agent_handoffs import (
     read_field,
     require_shared_state,
 )
-from langgraph_takeover.graph.own_graphs.call_order import Call, CallOrder, refuse
+from langgraph_takeover.graph.own_graphs.call_order import CallOrder, PlacedCall, refuse
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox, keep_latest
 from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
 from langgraph_takeover.handoff.shell.command_effects import find_effect
@@ -212,7 +212,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             await self._order.wait_for_earlier_async(placed)
             return await self._work.run_blocking(lambda: self._run_call(call, runtime, placed))
 
-    def _run_call(self, call: ToolCall, runtime: ToolRuntime[Any, Any], placed: Call) -> ToolResult:
+    def _run_call(self, call: ToolCall, runtime: ToolRuntime[Any, Any], placed: PlacedCall) -> ToolResult:
         """Run a call as the last wrapper passed it on, once."""
         action = _parse_call(call)
         if isinstance(action, UnreadableReply):
@@ -234,7 +234,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         message = ToolMessage(update["events"][1]["text"], tool_call_id=call["id"], name=action.tool)
         return Command(update={**_join_updates(placed.updates), "messages": [message]})
 
-    def _add_state(self, request: ToolCallRequest, call: Call, result: ToolResult) -> ToolResult:
+    def _add_state(self, request: ToolCallRequest, call: PlacedCall, result: ToolResult) -> ToolResult:
         """Return the result of a call with what its attempts changed, whatever the wrappers inside made of it.
 
         A handoff gets the state after the earlier calls of the reply.
