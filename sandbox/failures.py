@@ -6,7 +6,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 ParametersT = ParamSpec("ParametersT")
 ResultT = TypeVar("ResultT")
@@ -24,6 +24,13 @@ def clean_up(*steps: Callable[[], object]) -> Iterator[None]:
         raise failed
 
 
+def end_block(close: Callable[[], object], *details: object) -> None:
+    """Do what `clean_up` does, from a method `__exit__` with its arguments."""
+    error = next((each for each in details if isinstance(each, BaseException)), None)
+    if (failed := run_all(close, error=error)) is not None and error is None:
+        raise failed
+
+
 def run_all(*steps: Callable[[], object], error: BaseException | None = None) -> BaseException | None:
     """Run all steps after an error, if there was one; return the first error, which has the others as notes."""
     for step in steps:
@@ -38,7 +45,7 @@ def run_all(*steps: Callable[[], object], error: BaseException | None = None) ->
 
 
 def cache_unless(
-    is_temporary: Callable[[ResultT], bool],
+    is_temporary: Callable[[Any], bool],
 ) -> Callable[[Callable[ParametersT, ResultT]], Callable[ParametersT, ResultT]]:
     """Cache results for the life of the process, except temporary ones: what is missing may be installed meanwhile."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from langgraph_takeover import sandbox
-from langgraph_takeover.sandbox.failures import run_all
+from langgraph_takeover.sandbox.failures import end_block
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec, Snapshot
 
 
@@ -46,7 +46,5 @@ class SandboxManager:
     def __enter__(self) -> SandboxManager:
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        failed = run_all(self.close, error=error)
-        if failed is not None and error is None:
-            raise failed
+    def __exit__(self, *details: object) -> None:
+        end_block(self.close, *details)

@@ -106,7 +106,7 @@ def _find_kind(checkpoint: CheckpointTuple) -> str | None:
         return _DELIVERY
     if has_started and not is_ours:
         return None
-    return named if named in get_args(GraphKind) else "agent" if is_ours else None
+    return str(named) if named in get_args(GraphKind) else "agent" if is_ours else None
 
 
 def has_answer(checkpoint: CheckpointTuple) -> bool:

@@ -83,7 +83,7 @@ def roll_back(
         done = _find_rollback_checkpoint(home, found)
         if done is None:
             done = _write_checkpoint(found, point, kind, session.adopt_record(record), saver)
-        stored = saver.get_tuple(_config_at(record.thread_id, done))
+        stored: Any = saver.get_tuple(_config_at(record.thread_id, done))
         state = cast(
             AgentState,
             build_graph(kind, saver).get_state(stored.config).values

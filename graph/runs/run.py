@@ -253,14 +253,16 @@ class Run(ThreadGraphs):
     def sandbox(self, at: AgentState | CheckpointInfo | str | None = None) -> Sandbox:
         """Return the sandbox in the state that belongs to a graph state or checkpoint. Default: the newest.
 
+        Each of its calls waits until no action of the agent runs, and finds that state.
+
         Raises ThreadNotFoundError, SnapshotNotFoundError, SnapshotCorruptError and SandboxUnavailableError.
         """
         if isinstance(at, CheckpointInfo):
-            return self.session.enter_state(at.state_id)
+            return self.session.view_state(at.state_id)
         if at is None or isinstance(at, str):
             values = self._load_checkpoint(at).checkpoint["channel_values"]
-            return self.session.enter_state(values.get("sandbox_state", BASE_STATE))
-        return self.session.enter_state(at["sandbox_state"])
+            return self.session.view_state(values.get("sandbox_state", BASE_STATE))
+        return self.session.view_state(at["sandbox_state"])
 
     def prune(self) -> None:
         """Delete the thread's history and its snapshots, except the newest; records stay. All or nothing.

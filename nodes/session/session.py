@@ -36,7 +36,7 @@ from langgraph_takeover.nodes.session.stop_signal import StopSignal
 from langgraph_takeover.nodes.session.trace_state import TraceState
 from langgraph_takeover.nodes.session.workers import Workers, default_workers
 from langgraph_takeover.sandbox import remove_stale_resources
-from langgraph_takeover.sandbox.failures import clean_up, run_all
+from langgraph_takeover.sandbox.failures import clean_up, end_block
 from langgraph_takeover.sandbox.interface import (
     FileChange,
     Sandbox,
@@ -539,7 +539,5 @@ class _StateView:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        failed = run_all(self.close, error=error)
-        if failed is not None and error is None:
-            raise failed
+    def __exit__(self, *details: object) -> None:
+        end_block(self.close, *details)

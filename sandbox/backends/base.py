@@ -16,7 +16,7 @@ from langgraph_takeover.sandbox.changes.files import SandboxFiles, ScanChangeTra
 from langgraph_takeover.sandbox.changes.layer_files import FileVersion, read_layer_files
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import LayerChangeTracker, Mount
-from langgraph_takeover.sandbox.failures import clean_up, run_all
+from langgraph_takeover.sandbox.failures import clean_up, end_block, run_all
 from langgraph_takeover.sandbox.interface import (
     ExecResult,
     FileAccessError,
@@ -279,10 +279,8 @@ class BackendSandbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        failed = run_all(self.close, error=error)
-        if failed is not None and error is None:
-            raise failed
+    def __exit__(self, *details: object) -> None:
+        end_block(self.close, *details)
 
     def _make_change_tracker(self) -> LayerChangeTracker | ScanChangeTracker:
         stack = self._backend.layers()
