@@ -154,17 +154,11 @@ class _Conversation:
         """Return how many of the messages come before the first new one: those up to the last one seen."""
         if digests[: len(self._seen)] == self._seen:  # the usual case: the whole conversation, grown
             return len(self._seen)
-        best, longest = 0, 0
-        for end, digest in enumerate(digests, 1):
-            if not self._seen or digest != self._seen[-1]:
-                continue
-            length = next(
-                (n for n in range(min(end, len(self._seen))) if digests[end - 1 - n] != self._seen[-1 - n]),
-                min(end, len(self._seen)),
-            )
-            if length > longest:
-                best, longest = end, length
-        return best
+        # Backwards, each place of the messages counts how many of the last ones seen end there; the first of equal ones wins.
+        lengths = _count_matches([*reversed(self._seen), b"", *reversed(digests)])[len(self._seen) + 1 :]
+        lengths.reverse()
+        longest = max(lengths, default=0)
+        return lengths.index(longest) + 1 if longest else 0
 
     def _add_message(self, message: langchain.RawMessage) -> Iterator[RecordedCall]:
         kind = langchain.message_type(message)
@@ -183,6 +177,20 @@ class _Conversation:
                 return
             self._done += 1
             yield call
+
+
+def _count_matches(values: Sequence[bytes]) -> list[int]:
+    """Return how many values from each place on equal the first ones: the Z function, in linear time."""
+    found = [0] * len(values)
+    start = end = 0
+    for place in range(1, len(values)):
+        number = min(found[place - start], end - place) if place < end else 0
+        while place + number < len(values) and values[number] == values[place + number]:
+            number += 1
+        found[place] = number
+        if place + number > end:
+            start, end = place, place + number
+    return found
 
 
 def detect_points(

@@ -18,12 +18,12 @@ from langgraph_takeover.handoff.records.record import write_durably
 Cell = str | int | float | None
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?%?", re.ASCII)
 # A cell starts at the beginning of the text, or after a separator of some locale. Spaces, quotes and invisible
-# characters may precede the sign.
+# characters may precede the sign, but no separator: each starts a cell.
 _CELL_START = r"(\A|[;|\t\r\n])"
 _SIGN = r"""(?:(?![\t\r\n])[\p{C}\p{Z}'"`‘’‚“”„«‹])*+[=+@\-＝＋＠－﹦﹢﹫﹣⁼⁺⁻₌₊₋−]"""
 _FIRST_BLANK = r"'*+[\t\r\n]"
-_FORMULA = regex.compile(rf"{_CELL_START}(?={_SIGN})|\A(?={_FIRST_BLANK})")
-_MARKED_FORMULA = regex.compile(rf"{_CELL_START}'(?={_SIGN})|\A'(?={_FIRST_BLANK})")
+_FORMULA = regex.compile(rf"\A(?={_FIRST_BLANK})|{_CELL_START}(?={_SIGN})")
+_MARKED_FORMULA = regex.compile(rf"\A'(?={_FIRST_BLANK})|{_CELL_START}'(?={_SIGN})")
 MISSING = "–"
 _MAX_NARROW_COLUMNS = 7
 """Maximum number of columns of a one-column table."""

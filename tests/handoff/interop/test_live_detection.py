@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from langgraph_takeover.detection import HandoffPoint, PointDetector, TraceError, detect_points
+from langgraph_takeover.handoff.interop import live_detection
 from langgraph_takeover.handoff.points.detectors import list_points
 from langgraph_takeover.handoff.readers import parse_trace, read_traces
 from langgraph_takeover.handoff.trace.conversation import list_steps
@@ -98,6 +99,44 @@ def test_a_trimmed_list_continues() -> None:
     summary = HumanMessage("So far: a wrong edit.", id="summary")
     assert detector.feed([summary, *messages[5:7]]) == ()
     assert kinds(detector.feed([summary, *messages[5:]])) == KINDS[2:]
+
+
+def test_a_long_list_of_equal_messages_can_be_trimmed() -> None:
+    detector = PointDetector(**PLACE)
+    equal = [{"role": "user", "content": "go on"}] * 600
+    detector.feed(equal)
+    assert detector.feed(equal[100:]) == ()
+    assert kinds(detector.feed([*equal[300:], *chat_messages(STEPS[:3], ids=False)])) == KINDS[:2]
+
+
+def test_the_cost_of_a_trimmed_list_is_linear() -> None:
+    compared = 0
+
+    class Counted(bytes):
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return bytes(self) == other
+
+        __hash__ = bytes.__hash__
+
+    conversation = live_detection._Conversation()
+    conversation._seen = [Counted(b"a") for _ in range(1_000)]
+    assert conversation._count_seen([Counted(b"a") for _ in range(900)]) == 900
+    assert compared < 10 * 1_900
+
+
+@given(st.text("ab", max_size=12), st.text("ab", max_size=12))
+def test_a_list_continues_after_the_longest_part_that_was_seen(seen: str, text: str) -> None:
+    conversation = live_detection._Conversation()
+    conversation._seen = [letter.encode() for letter in seen]
+    lengths = [
+        max(n for n in range(len(seen) + 1) if text[:end].endswith(seen[len(seen) - n :]))
+        for end in range(1, len(text) + 1)
+    ]
+    longest = max(lengths, default=0)
+    expected = len(seen) if text.startswith(seen) else lengths.index(longest) + 1 if longest else 0
+    assert conversation._count_seen([letter.encode() for letter in text]) == expected
 
 
 def test_the_same_failing_step_twice_is_two_steps() -> None:
