@@ -157,10 +157,10 @@ def merge(*parsers: SummaryParser) -> SummaryParser:
     lines = LineSummary(
         *("|".join(filter(None, column)) for column in zip(*map(astuple, joined), strict=True))
     )
-    others = [each for each in parsers if each not in joined]
+    distinct: list[SummaryParser] = [lines, *(each for each in parsers if each not in joined)]
 
     def parse(text: str) -> ValidationOutcome | None:
-        outcomes = [each(text) for each in (lines, *others)]
+        outcomes = [each(text) for each in distinct]
         decisive: tuple[ValidationOutcome, ...] = ("failed", "passed", "environment_error")
         return next((outcome for outcome in decisive if outcome in outcomes), None)
 
