@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
 from functools import cache, lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 ValidationOutcome = Literal["passed", "failed", "environment_error", "unknown"]
 SummaryParser = Callable[[str], ValidationOutcome | None]
@@ -98,7 +99,8 @@ def sympy(text: str) -> ValidationOutcome | None:
     return "passed" if any(counts.values()) else "environment_error"
 
 
-class LineSummary(NamedTuple):
+@dataclass(frozen=True)
+class LineSummary:
     """A parser of single lines. Its patterns match the start of a line without its indentation.
 
     A failure outweighs a pass, and a pass outweighs an empty run.
@@ -152,11 +154,13 @@ def combine(*parsers: SummaryParser) -> SummaryParser:
 def merge(*parsers: SummaryParser) -> SummaryParser:
     """A parser for the output of several unknown programs: one failure outweighs all passes, one pass all empty runs."""
     joined = [each for each in parsers if isinstance(each, LineSummary) and not each.not_run]
-    lines = LineSummary(*("|".join(filter(None, column)) for column in zip(*joined, strict=True)))
-    others = [each for each in parsers if each not in joined]
+    lines = LineSummary(
+        *("|".join(filter(None, column)) for column in zip(*map(astuple, joined), strict=True))
+    )
+    distinct: list[SummaryParser] = [lines, *(each for each in parsers if each not in joined)]
 
     def parse(text: str) -> ValidationOutcome | None:
-        outcomes = [each(text) for each in (lines, *others)]
+        outcomes = [each(text) for each in distinct]
         decisive: tuple[ValidationOutcome, ...] = ("failed", "passed", "environment_error")
         return next((outcome for outcome in decisive if outcome in outcomes), None)
 
@@ -218,7 +222,7 @@ javascript = LineSummary(
 
 # Java and its relatives
 maven = LineSummary(
-    r"(?:\[\w+\] +)?BUILD SUCCESS",
+    rf"(?:\[\w+\] +)?(?:BUILD SUCCESS|Tests run: {_N}, Failures: 0, Errors: 0(?:, Skipped: \d+)?$)",
     rf"(?:\[\w+\] +)?(?:BUILD FAIL|Tests run:.*(?:Failures|Errors): {_N})|\d+ tests? completed, {_N} failed",
     "",
     r".*Could not resolve (?:dependencies|all)|.*No tests were executed|.*there is no POM|.*No tests found for given"
@@ -242,9 +246,11 @@ junit = LineSummary(
     r"OK \(0 tests\)|Total tests run: 0\b|\[ +0 tests found +\]",
 )
 sbt = LineSummary(
-    rf"(?:\[info\] )?(?:All tests passed\.|Passed: Total {_N}|Tests: succeeded {_N}, failed 0)",
+    rf"(?:\[info\] )?(?:All tests passed\.|Passed: Total {_N}|Tests: succeeded {_N}, failed 0)"
+    r"|Test run .* finished: 0 failed, \d+ ignored, [1-9]",
     rf"\[error\] (?:Failed tests|Failed: Total|Error: Total|\(.*TestsFailedException|\S+\.scala:\d+)"
-    rf"|(?:\[info\] )?(?:\*\*\* {_N} TESTS? FAILED|Tests: succeeded \d+, failed {_N})",
+    rf"|(?:\[info\] )?(?:\*\*\* {_N} TESTS? FAILED|Tests: succeeded \d+, failed {_N})"
+    rf"|{_N} (?:targets|tasks) failed|Test run .* finished: {_N} failed",
     r"(?:\[info\] )?(?:No tests to run|No tests were executed|Passed: Total 0)|\[error\] Not a valid command: ",
 )
 
@@ -252,10 +258,10 @@ sbt = LineSummary(
 dotnet = LineSummary(
     rf"Passed! +- +Failed: +0, +Passed: +{_N}|Test Run Successful|Test summary: total: {_N}, failed: 0"
     rf"|Test run summary: Passed!|\S+ +Total: {_N}, Errors: 0, Failed: 0|Test Count: {_N}, Passed: \d+, Failed: 0"
-    r"|EXPECTO! .*\b0 failed, 0 errored",
+    r"|EXPECTO! .*\b0 failed, 0 errored|failed: 0$",
     rf"Failed! +- +Failed: +{_N}|Test Run (?:Failed|Aborted)|Test summary: total: \d+, failed: {_N}"
     rf"|Test run summary: Failed!|\S+ +Total: \d+, Errors: (?:{_N}|0, Failed: {_N})|Test Count: .*\bFailed: {_N}"
-    rf"|EXPECTO! .*\b{_N} (?:failed|errored)|.*: error (?:CS|FS|BC)\d+: |Build FAILED|Build failed with ",
+    rf"|EXPECTO! .*\b{_N} (?:failed|errored)|failed: {_N}$|.*: error (?:CS|FS|BC)\d+: |Build FAILED|Build failed with ",
     r".*No test (?:is available in|matches the given testcase filter)|Skipped! +- +Failed: +0, Passed: +0"
     r"|Test summary: total: 0|.*Zero tests ran",
     r".*: error (?:MSB1003|MSB1009|NU\d+|NETSDK\d+): |Could not execute because",
@@ -290,8 +296,8 @@ automake = LineSummary(
     r"# TOTAL: +0$",
 )
 bazel = LineSummary(
-    rf"Executed \d+ out of {_N} tests?: {_N} tests? pass(?:es)?\.|Tests finished: Pass {_N}\. Fail 0\.",
-    rf"Executed .*\bfails?\b|.* FAILED (?:TO BUILD|in [\d.]+s)|.*Build did NOT complete|.*\b{_N} tests? FAILED"
+    rf"Executed \d+ out of {_N} tests?: {_N} tests? pass(?:es)?\b|Tests finished: Pass {_N}\. Fail 0\.",
+    rf"Executed .*\bfails?\b|.* (?:FAILED TO BUILD|(?:FAILED|TIMEOUT) in [\d.]+s)|.*Build did NOT complete|.*\b{_N} tests? FAILED"
     rf"|Tests finished: Pass \d+\. Fail {_N}|BUILD FAILED|.*[✕𐄂] .* failed",
     r"",
     r"ERROR: .*(?:no such (?:package|target)|not found in workspace|Unable to find package)"
@@ -301,8 +307,9 @@ bazel = LineSummary(
 # Go
 go = LineSummary(
     r"ok\s+\S+\s+(?:\(cached\)|[\d.]+s)(?!.*\[no tests to run\])|DONE \d+ tests?(?:, \d+ skipped)? in "
-    rf"|SUCCESS! -- {_N} Passed|Test Suite Passed",
-    rf"(?:--- )?FAIL\b(?!.*\[setup failed\])|.*\[build failed\]|\S+\.go:\d+:\d+: |DONE \d+ tests?,.*\b{_N} (?:failure|error)",
+    rf"|SUCCESS! -- {_N} Passed|Test Suite Passed|\{{\"Time\":\"[^\"]*\",\"Action\":\"pass\",\"Package\":\"[^\"]*\",\"Elapsed\"",
+    rf"(?:--- )?FAIL\b(?!.*\[setup failed\])|.*\[build failed\]|\S+\.go:\d+:\d+: |\{{.*\"Action\":\"fail\""
+    rf"|DONE \d+ tests?,.*\b{_N} (?:failure|error)",
     r"no Go files|.*no packages to test|.*\[no tests to run\]|.*\[no test files\]|.*\[setup failed\]"
     r"|DONE 0 tests|Found no test suites|stat .*: directory not found$",
 )
@@ -346,7 +353,9 @@ xctest = LineSummary(
     r"Executed 0 tests|error: no tests found|No matching test cases were run",
     r"error: Could not find Package\.swift|xcodebuild: error: |xcode-select: error: ",
 )
-xcodebuild = LineSummary(r"\*\* [A-Z ]*SUCCEEDED \*\*", xctest.failed, "", xctest.not_run)
+xcodebuild = LineSummary(
+    r"\*\* [A-Z ]*SUCCEEDED \*\*|(?:▸ )?Build Succeeded", xctest.failed, "", xctest.not_run
+)
 
 # Dart
 flutter = LineSummary(
@@ -380,9 +389,9 @@ gleam = LineSummary(
 # Haskell
 haskell = LineSummary(
     rf"(?P<suites>{_N}) of (?P=suites) test suites \(|All {_N} tests passed|{_N} examples?, 0 failures"
-    rf"|Cases: {_N} +Tried: {_N} +Errors: 0 +Failures: 0$|\+\+\+ OK, passed|Test suite \S+: PASS",
+    rf"|(?:Cases|Examples): {_N} +Tried: {_N} +Errors: 0 +Failures: 0$|\+\+\+ OK, passed|Test suite \S+: PASS",
     rf"(?P<suites>\d+) of (?!(?P=suites) )\d+ test suites|{_N} out of \d+ tests failed"
-    rf"|\d+ examples?, {_N} failures?|Cases: \d+ +Tried: \d+ +Errors: (?:{_N}|0 +Failures: {_N})|\*\*\* Failed!"
+    rf"|\d+ examples?, {_N} failures?|(?:Cases|Examples): \d+ +Tried: \d+ +Errors: (?:{_N}|0 +Failures: {_N})|\*\*\* Failed!"
     r"|Test suite \S+: FAIL|Test suite failure for package|\S+\.hs:\d+:\d+: error",
     r".*no test suites|All 0 tests passed",
     r".*(?:Could not resolve dependencies|No cabal file found|The package directory|no 'cabal\.project')",
@@ -482,8 +491,9 @@ move = LineSummary(
     r".*Unable to find package manifest|.*Unable to resolve packages",
 )
 cairo = LineSummary(
-    rf"Tests: {_N} passed, 0 failed|test result: ok\. {_N} passed; 0 failed",
-    rf"Tests: \d+ passed, {_N} failed|(?:Error: )?test result: FAILED|error: could not compile|error(?:\[E\d+\])?: (?!.*manifest)",
+    rf"Tests: {_N} passed, 0 failed|test result: (?:ok|OK)\. {_N} passed; 0 failed|(?:\[\S+\] )?{_N} tests? passed",
+    rf"Tests: \d+ passed, {_N} failed|(?:Error: )?test result: FAILED|(?:\[\S+\] )?{_N} tests? failed"
+    r"|error: could not compile|error(?:\[E\d+\])?: (?!.*manifest)",
     r"Tests: 0 passed, 0 failed|test result: ok\. 0 passed",
     r"error: (?:failed to read manifest|manifest path|could not find `?Scarb\.toml)|.*no such command: ",
 )
@@ -496,7 +506,7 @@ terraform = LineSummary(
 )
 gut = LineSummary(
     rf"-+ +All tests passed! +-+|Overall Summary: {_N} test cases \| 0 errors \| 0 failures|Passing(?: Tests)? +{_N}$",
-    rf"-+ +{_N} failing tests|Failing(?: Tests)? +{_N}$|Overall Summary: .*\| {_N} (?:errors|failures)|SCRIPT ERROR: ",
+    rf"-+ +{_N} failing tests|Failing(?: Tests)? +{_N}$|Overall Summary: .*\| {_N} (?:errors|failures)",
     r"Tests +0$|.*Could not find any tests|.*No tests found",
 )
 vlang = LineSummary(
@@ -505,12 +515,19 @@ vlang = LineSummary(
     r"Summary for all V _test\.v files: 0 total|No test files found",
 )
 lisp = LineSummary(
-    rf"Fail: 0 \( *0%\)|✓ {_N} tests? completed|{_N} tests? passed$|0 failure\(s\) 0 error\(s\) {_N} test"
+    rf"Fail: 0 \( *0%\)|% All {_N} tests passed|✓ {_N} tests? completed|{_N} tests? passed$|0 failure\(s\) 0 error\(s\) {_N} test"
     rf"|Ran {_N} (?:tests|specs), (?:\d+ results as expected, 0 unexpected|0 failed)",
-    rf"Fail: {_N} \(|× {_N} of \d+ tests? failed|{_N}/\d+ test failures|.*\b(?:{_N} failure\(s\)|{_N} error\(s\))"
+    rf"Fail: {_N} \(|(?:% )?{_N} tests? (?:are )?failed|× {_N} of \d+ tests? failed|{_N}/\d+ test failures"
+    rf"|.*\b(?:{_N} failure\(s\)|{_N} error\(s\))"
     rf"|Ran \d+ (?:tests|specs),.*\b{_N} (?:unexpected|failed)",
     r"Ran 0 (?:tests|specs)",
 )
+matlab = LineSummary(
+    rf"{_N} Passed, 0 Failed|PASSES (?P<octave>{_N}) out of (?P=octave) test",
+    rf"\d+ Passed, {_N} Failed|!!!!! test failed|PASSES (?P<octave>\d+) out of (?!(?P=octave) )\d+ test",
+    "0 Passed, 0 Failed",
+)
+apex = LineSummary(r"Outcome +Passed", r"Outcome +Failed", r"Outcome +Skipped|Tests Ran +0$")
 dbt = LineSummary(
     r"(?:[\d:]+ +)?Done\. PASS=\d+ WARN=\d+ ERROR=0\b|(?:[\d:]+ +)?Completed successfully",
     rf"(?:[\d:]+ +)?(?:Done\. PASS=\d+ WARN=\d+ ERROR={_N}|Completed with {_N} error|Encountered an error)",
@@ -525,7 +542,7 @@ elm = LineSummary(
 workspaces = LineSummary(
     rf"Tasks: +(?P<tasks>{_N}) successful, (?P=tasks) total|> *NX +Successfully ran targets?|NX +Successfully ran targets?"
     r"|lerna success run Ran |==\[ SUCCESS: \d+",
-    rf"(?:> *)?NX +(?:Running target .* failed|Ran target.*failed)|✖ +\d+/\d+ (?:targets )?failed|Failed: +\S+#\S+"
+    rf"(?:> *)?NX +(?:Running targets? .* failed|Ran target.*failed)|✖ +\d+/\d+ (?:targets )?failed|Failed: +\S+#\S+"
     rf"|(?:\d+ )?ERROR +run failed|lerna ERR! .* exited {_N}|==\[ FAILURE: \d+|.*ERR_PNPM_RECURSIVE_RUN",
     r"Tasks: +0 successful, 0 total|No tasks were executed",
     r"(?:> *)?NX +(?:Cannot find (?:project|configuration)|Could not find|The current directory isn't part of an Nx workspace)"
@@ -600,6 +617,6 @@ nix = LineSummary(
 any_test = merge(
     pytest, unittest, sympy, tap, behave, robot, javascript, maven, junit, sbt, dotnet, ctest, meson, cpp_tests,
     automake, bazel, go, cargo, rspec, cucumber, phpunit, xctest, flutter, exunit, eunit, haskell, clojure, busted,
-    prove, testthat, julia, zig, dlang, pester, forge, move, terraform, dbt, workspaces, make,
+    prove, testthat, julia, zig, matlab, dlang, pester, forge, move, terraform, dbt, workspaces, make,
 )  # fmt: skip
 """For commands that may run any test runner, such as `make test`."""

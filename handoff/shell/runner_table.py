@@ -65,7 +65,7 @@ _TASK_RUNNER = (
     r"|devbox|earthly|rake|thor|grunt|gulp|alr|fpm)"
 )
 _NOT_OTHER_TASK = r"(?!lint|build|type-?check|format|fmt|clean|watch|install|pre|post)"
-_TEST_TASK = rf"{_NOT_OTHER_TASK}([\w.@/+]+[:#-])*(tests?|t|e2e|spec|unit|coverage)([:.-]\S+)?"
+_TEST_TASK = rf"{_NOT_OTHER_TASK}\+?([\w.@/+]+[:#-])*(tests?|t|e2e|spec|unit|coverage)([:.-]\S+)?"
 _LINT_TASK = r"(lint|typecheck|type-check|check-types|types|check|tsc|eslint|format[:-]check|check[:-]format|prettier:check)\S*"
 _BUILD_TASK = r"(build|compile|bundle)\S*"
 
@@ -85,7 +85,7 @@ RUNNERS: tuple[Runner, ...] = (
     _test("manage", rf"(manage\.py|django-admin(\.py)?|django) test{_ARGS}", _S.unittest),
     _test("setup.py test", rf"setup\.py (.* )?(test|pytest){_ARGS}", _PY_OR_UNIT, "anything"),
     _test("cpython", rf"test{_ARGS}", _PY_OR_UNIT, "anything"),
-    _test("dev", rf"(dev\.py|spin) test{_ARGS}", _S.pytest, "anything"),
+    _test("dev", rf"(dev\.py|spin|ape|brownie) test{_ARGS}", _S.pytest, "anything"),
     _test("behave", rf"(behave|lettuce){_ARGS}", _S.behave),
     _test("robot", rf"(robot|pabot){_ARGS}", _S.robot),
     _test(TEST_FILE, rf"(test_\w+|\w+_test|tests?)\.py{_ARGS}", _PY_OR_UNIT, "anything", runs_file=True),
@@ -117,9 +117,9 @@ RUNNERS: tuple[Runner, ...] = (
     _test("bazel", rf"(bazel|bazelisk|buck2?|pants|plz|please)( .*)? (test|coverage){_ARGS}", _S.combine(_S.bazel, _PY_OR_UNIT)),
     _test("runtest", rf"(runtest|llvm-lit|lit|lit\.py){_ARGS}", _S.automake),
     # Tests: Go, Rust
-    _test("go test", rf"(go (-C \S+ )?test|gotestsum|ginkgo|richgo test){_ARGS}", _S.go, silenced_by=".*-json"),
+    _test("go test", rf"(go (-C \S+ )?test|gotestsum|ginkgo|richgo test){_ARGS}", _S.go, silenced_by="-json"),
     _test("cargo test", rf"(cross|cargo) (\+\S+ )?(-\S+ )*(test|t|nextest run|nextest r|test-sbf|test-bpf|llvm-cov|tarpaulin"
-          rf"|miri test|insta test){_ARGS}", _S.cargo),
+          rf"|miri test|insta test|(make|xtask) test){_ARGS}", _S.cargo),
     _test("wasm-pack test", rf"wasm-pack test{_ARGS}", _S.cargo),
     # Tests: Ruby, PHP, Perl, Lua, shell
     _test("rspec", rf"(rspec|crystal spec|shellspec|(rake|rails) (test|spec)\S*){_ARGS}",
@@ -131,7 +131,8 @@ RUNNERS: tuple[Runner, ...] = (
     _test("busted", rf"(busted|luaunit){_ARGS}", _S.busted),
     # Tests: Swift, Dart, Elixir, Erlang, Gleam
     _test("swift test", rf"swift test{_ARGS}", _S.xctest),
-    _test("xcodebuild test", rf"xcodebuild( .*)? (test|test-without-building){_ARGS}", _S.xctest, silenced_by="-quiet"),
+    _test("xcodebuild test", rf"(xcodebuild( .*)? (test|test-without-building)|fastlane (scan|test|run_tests)){_ARGS}",
+          _S.xctest, silenced_by="-quiet"),
     _test("flutter test", rf"(flutter|dart|fvm flutter|very_good) test{_ARGS}", _S.flutter),
     _test("mix test", rf"mix (test\S*|coveralls\S*|espec){_ARGS}", _S.combine(_S.exunit, _S.rspec)),
     _test("rebar3", rf"rebar3 (as \S+ )?(do )?(eunit|ct|proper)\b.*|make (eunit|ct){_ARGS}", _S.eunit),
@@ -142,13 +143,15 @@ RUNNERS: tuple[Runner, ...] = (
     _test("lein test", rf"((lein|boot)( .*)? (test|midje|kaocha|eftest|spec)|(clj|clojure|bb) .*(test|kaocha)\S*|kaocha){_ARGS}",
           _S.clojure),
     _test("raco test", rf"raco test{_ARGS}", _S.lisp, "anything"),
-    _test("lisp", r"(sbcl|ros|ecl|emacs|eask|eldev|cask|rove|clisp) .*(test|fiveam|5am|parachute|rove|ert-run|buttercup)\S*.*",
+    _test("lisp", r"(sbcl|ros|ecl|emacs|eask|eldev|cask|rove|clisp|swipl) .*(test|fiveam|5am|parachute|rove|ert-run"
+          r"|buttercup)\S*.*",
           _S.lisp, "anything"),
     # Tests: other languages
     _test("testthat", r"(Rscript|R|r)( -\S+)* (-e|--eval) .*(testthat::|devtools::(test|check)|tinytest::|rcmdcheck|test_(dir"
           r"|file"
           rf"|local|check|package)).*|R CMD check{_ARGS}", _S.testthat),
     _test("julia", rf"julia( .*)? (-\w*e .*\b(Pkg\.test|runtests)\b.*|(\S*/)?(runtests|test_\w+|\w+_test)\.jl{_ARGS})", _S.julia),
+    _test("matlab", r"(matlab .*(runtests|TestSuite|assertSuccess)|octave\S* .*\b(test|runtests)\b).*", _S.matlab),
     _test("zig build test", rf"zig( build)?( .*)? test{_ARGS}", _S.zig, "nothing"),
     _test("testament", rf"(testament|nimble test){_ARGS}", _S.nim, "anything"),
     _test("nim", rf"nim (c|cpp|js|r)( .*)? (-r|--run)( .*)? (\S*/)?(t|test)\w+(\.nim)?{_ARGS}", _S.nim, "anything"),
@@ -156,10 +159,11 @@ RUNNERS: tuple[Runner, ...] = (
     _test("pester", r"(pwsh|powershell) .*(Invoke-Pester).*|Invoke-Pester.*", _S.pester),
     _test("forge test", rf"forge (test|t|coverage){_ARGS}", _S.forge, silenced_by="--json"),
     _test("sui move test", rf"(sui|aptos|move|iota) (move )?(test|unit-test){_ARGS}", _S.move),
-    _test("scarb test", rf"(scarb (test|cairo-test)|snforge( test)?|cairo-test){_ARGS}", _S.cairo),
+    _test("scarb test", rf"(scarb (test|cairo-test)|snforge( test)?|cairo-test|forc test|nargo test){_ARGS}", _S.cairo),
     _test("terraform test", rf"(terraform|tofu)( -\S+)* test{_ARGS}", _S.terraform),
     _test("gut", r"godot\S* .*(gut_cmdln|gdunit|GdUnit|runtest)\S*.*", _S.gut),
     _test("v test", rf"v( -\S+)* test{_ARGS}", _S.vlang),
+    _test("apex", rf"(sf|sfdx) (apex run test|force:apex:test:run){_ARGS}", _S.apex, silenced_by="--json"),
     _test("dbt test", rf"dbt test{_ARGS}", _S.dbt),
     _test("elm-test", rf"(elm-test|elm-test-rs){_ARGS}", _S.elm),
     # Tests: programs that run any runner
