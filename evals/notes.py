@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from langgraph_takeover.evals.cli.runner import INFRASTRUCTURE_FAILURES, INTERRUPTED, USAGE
+from langgraph_takeover.evals.run.settings.options import NOTES_TIMEOUT_S
 from langgraph_takeover.handoff.text.files import describe_error
 
 if TYPE_CHECKING:
@@ -50,6 +51,12 @@ def command(
         str | None,
         typer.Option(envvar="OPENAI_BASE_URL", help="OpenAI-compatible server.", show_default=False),
     ] = None,
+    notes_timeout_s: Annotated[
+        float, typer.Option(min=0.1, help="Maximum number of seconds per note.")
+    ] = NOTES_TIMEOUT_S,
+    read_timeout_s: Annotated[
+        float, typer.Option(min=0.1, help="Maximum number of seconds without anything from the server.")
+    ] = 300.0,
     point: Annotated[str, typer.Option(help="Handoff point of the notes.")] = "first_validation",
     limit: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of runs.", show_default=False)
@@ -89,7 +96,8 @@ def command(
         print(f"error: --out: {out}: {describe_error(error)}", file=sys.stderr)
         raise typer.Exit(USAGE) from None
     try:
-        raise typer.Exit(_write_all(records, model, base_url, entries, out))
+        limits = {"timeout_s": notes_timeout_s, "read_timeout_s": read_timeout_s}
+        raise typer.Exit(_write_all(records, model, base_url, entries, out, **limits))
     except RecordError as error:
         print(f"error: --out: {error} (remove that file to write it again)", file=sys.stderr)
         raise typer.Exit(USAGE) from None
@@ -104,19 +112,31 @@ def command(
 
 
 def _write_all(
-    records: list[tuple[str, HandoffRecord]], model: str, base_url: str | None, entries: Models, out: Path
+    records: list[tuple[str, HandoffRecord]],
+    model: str,
+    base_url: str | None,
+    entries: Models,
+    out: Path,
+    *,
+    timeout_s: float,
+    read_timeout_s: float,
 ) -> int:
     from langgraph_takeover.evals.models import build_notes_llm
-    from langgraph_takeover.evals.run.execution.stages import NOTES_TIMEOUT_S
     from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
     from langgraph_takeover.handoff.records.record import Notes, parse_model, write_durably
     from langgraph_takeover.handoff.text.files import read_untrusted_file
     from langgraph_takeover.nodes.model.errors import ModelError
     from langgraph_takeover.nodes.model.notes import build_ask
 
-    llm = build_notes_llm(model, base_url=base_url, models=entries, max_tokens=OUTPUT_TOKENS)
-    window = entries[model].window if model in entries else None
-    ask = build_ask(llm, timeout_s=NOTES_TIMEOUT_S, window_tokens=window)
+    llm = build_notes_llm(
+        model, base_url=base_url, models=entries, max_tokens=OUTPUT_TOKENS, read_timeout_s=read_timeout_s
+    )
+    entry = entries.get(model)
+    ask = build_ask(
+        llm,
+        timeout_s=(entry and entry.notes_timeout_s) or timeout_s,
+        window_tokens=entry.window if entry else None,
+    )
     rows, failed = [], 0
     for number, (name, record) in enumerate(records, 1):
         path = out / f"{number:03}-{record.digest[:12]}.json"

@@ -69,6 +69,7 @@ ENV PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_RETRIES=0 PIP_
 STOPSIGNAL SIGKILL
 CMD ["bash"]
 """
+LOG_LINES = 20
 PIP = (sys.executable, "-m", "pip")
 SDIST = "sympy==1.10.1"
 DOCKERIGNORE = "*.tar.gz\nsite/bin\nsite/setuptools*\nsite/pkg_resources\nsite/*distutils*\n"  # in the base
@@ -121,7 +122,9 @@ COPY testbed /testbed
 RUN mkdir /opt/miniconda3/envs && ln -s /usr/local /opt/miniconda3/envs/testbed && git status --short \\
     && (python -m pip install -q --no-index --no-deps --no-build-isolation -e . \\
         || echo /testbed > {SITE}/testbed.pth) \\
-    && : compile into that folder && PYTHONDONTWRITEBYTECODE= python -c 'import sympy, sympy.testing.runtests'
+    && : compile into that folder, with the test runner where this commit has it && export PYTHONDONTWRITEBYTECODE= \
+    && python -c 'import sympy' && for runner in sympy.testing.runtests sympy.utilities.runtests; do \
+        python -c "import $runner" 2>/dev/null && break; done; python -c 'import sympy'
 """
 
 
@@ -230,7 +233,17 @@ def build_base(tag: str = BASE, force: bool = False) -> str:
 
 def build_folder(path: str, tag: str, base: str, nocache: bool = False) -> None:
     how: Row = {"tag": tag, "buildargs": {"BASE": base}, "network_mode": "none", "nocache": nocache}
-    docker.from_env(timeout=600).images.build(path=path, rm=True, forcerm=True, **how)
+    try:
+        docker.from_env(timeout=600).images.build(path=path, rm=True, forcerm=True, **how)
+    except docker.errors.BuildError as error:
+        output = "".join(part.get("stream", "") for part in error.build_log)
+        # The daemon's own message repeats the whole command, and leaves out what it printed.
+        last = [
+            line for line in output.splitlines() if line.strip() and not line.startswith((" --->", "Remov"))
+        ]
+        raise ValueError(
+            "\n".join([f"{tag} was not built; the last lines of the build:", *last[-LOG_LINES:]])
+        ) from error
 
 
 def build_suite(tasks_dir: Path, base: str = BASE, force: bool = False) -> list[str]:

@@ -59,7 +59,8 @@ OPTIONS: dict[str, OptionInfo] = {
     ),
     "models": Option(
         help="Models file (YAML), one entry per model, whose name can stand wherever a model is named: model, base_url, "
-        "api_key_env, temperature, extra_body, max_output_tokens, window, and price in US dollars per million tokens. "
+        "api_key_env, temperature, extra_body, max_output_tokens, window, model_timeout_s, read_timeout_s, notes_timeout_s, and "
+        "price in US dollars per million tokens. "
         "See examples/models.yaml.",
         show_default=False,
     ),
@@ -149,6 +150,18 @@ OPTIONS: dict[str, OptionInfo] = {
     "max_reply_tokens": Option(
         help="Maximum number of tokens per reply, unless the model's entry has a max_output_tokens.",
         show_default="the server's limit",
+    ),
+    "model_timeout_s": Option(
+        min=0.1,
+        help="Maximum number of seconds per model call, retries included, unless the model's entry has a model_timeout_s.",
+    ),
+    "read_timeout_s": Option(
+        min=0.1,
+        help="Maximum number of seconds without anything from the server, unless the model's entry has a read_timeout_s.",
+    ),
+    "notes_timeout_s": Option(
+        min=0.1,
+        help="Maximum number of seconds per note, unless the model's entry has a notes_timeout_s.",
     ),
     "max_seconds": Option(min=1, help="Maximum number of seconds per agent."),
     "window_tokens": Option(

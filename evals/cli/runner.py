@@ -28,10 +28,18 @@ def run_command(
     out: Path, resume_command: str, prepare: Callable[[], _PreparedT], run: Callable[[_PreparedT], int]
 ) -> int:
     """The exit code of a run. User-correctable errors and interruptions print one line."""
-    from langgraph_takeover.evals.run.execution.signals import TERMINATED, exit_on_sigterm
+    from langgraph_takeover.evals.run.execution.signals import handle_signals
+
+    with handle_signals():
+        return _run_command(out, resume_command, prepare, run)
+
+
+def _run_command(
+    out: Path, resume_command: str, prepare: Callable[[], _PreparedT], run: Callable[[_PreparedT], int]
+) -> int:
+    from langgraph_takeover.evals.run.execution.signals import TERMINATED
     from langgraph_takeover.evals.run.preparation import host_errors, usage_errors
 
-    exit_on_sigterm()
     resume_command = f"Resume with: {resume_command}"
     begun = False
     try:

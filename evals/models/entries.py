@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MAX_FILE_BYTES = 1 << 18
 _MAX_TOKENS = 100_000_000
+_MAX_SECONDS = 7 * 24 * 3600.0
 _MAX_DEPTH = 20
 _ENTRY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
@@ -40,6 +41,9 @@ _EXAMPLES = {
     "extra_body": "{reasoning_effort: low}",
     "max_output_tokens": "8192",
     "window": "131072",
+    "model_timeout_s": "3600",
+    "read_timeout_s": "1800",
+    "notes_timeout_s": "7200",
     "price": "{input: 0.25, output: 2, cached: 0.025}",
 }
 _OTHER_KINDS = ("replay:", "builtin:")
@@ -93,6 +97,12 @@ class ModelEntry(Frozen):
     """Limit of a reply, thought included."""
     window: int | None = Field(default=None, ge=1000, le=_MAX_TOKENS, strict=True)
     """Context window in tokens."""
+    model_timeout_s: float | None = Field(default=None, gt=0, le=_MAX_SECONDS, strict=True)
+    """Time limit of one call, retries included. Default: `--model-timeout-s`."""
+    read_timeout_s: float | None = Field(default=None, gt=0, le=_MAX_SECONDS, strict=True)
+    """Time limit of a call in which the server sends nothing. Default: `--read-timeout-s`."""
+    notes_timeout_s: float | None = Field(default=None, gt=0, le=_MAX_SECONDS, strict=True)
+    """Time limit of one note. Default: `--notes-timeout-s`."""
     price: ModelPrice | None = None
 
     @property

@@ -23,6 +23,8 @@ from langgraph_takeover.evals.models.names import (
     split_agent,
 )
 
+READ_TIMEOUT_S = 300.0
+
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
@@ -40,13 +42,20 @@ def build_model(
     record: HandoffRecord | None = None,
     workspace: str = "",
     max_reply_tokens: int | None = None,
+    read_timeout_s: float = READ_TIMEOUT_S,
 ) -> BaseChatModel:
     """The chat model of that name. A replay that takes over its own run continues where `record` ends."""
     model = parse_model_name(name)
     if model.kind == NATIVE:
         return _build_vendor_model(model, find_endpoint(name, {}, None))
     if model.is_llm:
-        return build_llm(name, base_url=base_url, models=models, max_reply_tokens=max_reply_tokens)
+        return build_llm(
+            name,
+            base_url=base_url,
+            models=models,
+            max_reply_tokens=max_reply_tokens,
+            read_timeout_s=read_timeout_s,
+        )
     if model.kind == "replay":
         from langgraph_takeover.evals.models.replay import ReplayModel, read_trajectory
 
@@ -121,7 +130,13 @@ def build_agent_model(agent: str, name: str) -> tuple[BaseChatModel, str]:
 
 
 def build_notes_model(
-    name: str, *, task: Task, base_url: str | None, models: Models, max_tokens: int
+    name: str,
+    *,
+    task: Task,
+    base_url: str | None,
+    models: Models,
+    max_tokens: int,
+    read_timeout_s: float = READ_TIMEOUT_S,
 ) -> BaseChatModel:
     """The model of that name as a writer of notes: at temperature 0, with at most `max_tokens` per note.
 
@@ -129,17 +144,33 @@ def build_notes_model(
     """
     if not parse_model_name(name).is_llm:
         return build_model(name, task=task, base_url=base_url)
-    return build_notes_llm(name, base_url=base_url, models=models, max_tokens=max_tokens)
+    return build_notes_llm(
+        name, base_url=base_url, models=models, max_tokens=max_tokens, read_timeout_s=read_timeout_s
+    )
 
 
-def build_notes_llm(name: str, *, base_url: str | None, models: Models, max_tokens: int) -> BaseChatModel:
+def build_notes_llm(
+    name: str,
+    *,
+    base_url: str | None,
+    models: Models,
+    max_tokens: int,
+    read_timeout_s: float = READ_TIMEOUT_S,
+) -> BaseChatModel:
     """An LLM as a writer of notes; see `build_notes_model`."""
     limit = find_notes_limit(name, models, max_tokens)
     # Constructed with its settings, because the client knows which models reject a temperature.
     settings = {"temperature": 0.0, "max_output_tokens": limit}
     entry = split_agent(name)[1]
     own = {entry: models[entry].model_copy(update=settings)} if entry in models else {}
-    return build_llm(name, base_url=base_url, models=own, max_reply_tokens=limit, temperature=0.0)
+    return build_llm(
+        name,
+        base_url=base_url,
+        models=own,
+        max_reply_tokens=limit,
+        temperature=0.0,
+        read_timeout_s=read_timeout_s,
+    )
 
 
 def find_notes_limit(name: str, models: Models, max_tokens: int) -> int:
@@ -156,15 +187,18 @@ def build_llm(
     models: Models | None = None,
     max_reply_tokens: int | None = None,
     temperature: float | None = None,
+    read_timeout_s: float = READ_TIMEOUT_S,
 ) -> BaseChatModel:
-    """The client of an LLM by its name. Limit and temperature of its entry, if it has any, apply instead of these.
+    """The client of an LLM by its name. Limits and temperature of its entry, if it has any, apply instead of these.
 
     Raises ModelNameError.
     """
     endpoint = find_endpoint(name, models or {}, base_url)
     limit = endpoint.entry.max_output_tokens or max_reply_tokens
     own_temperature = endpoint.entry.temperature
-    return _build_client(endpoint, limit, temperature if own_temperature is None else own_temperature)
+    return _build_client(
+        endpoint, limit, temperature if own_temperature is None else own_temperature, read_timeout_s
+    )
 
 
 def build_chat_model(entry: ModelEntry) -> BaseChatModel:
@@ -183,7 +217,12 @@ def build_chat_model(entry: ModelEntry) -> BaseChatModel:
     return _build_client(endpoint, entry.max_output_tokens, entry.temperature)
 
 
-def _build_client(endpoint: Endpoint, max_tokens: int | None, temperature: float | None) -> BaseChatModel:
+def _build_client(
+    endpoint: Endpoint,
+    max_tokens: int | None,
+    temperature: float | None,
+    read_timeout_s: float = READ_TIMEOUT_S,
+) -> BaseChatModel:
     from pydantic import SecretStr
 
     check_client(endpoint.entry.model)
@@ -198,7 +237,7 @@ def _build_client(endpoint: Endpoint, max_tokens: int | None, temperature: float
         # LangChain's default for OpenAI, which it does not recognize by an explicit address.
         stream_usage=True if entry.base_url is None else None,
         max_retries=2,
-        timeout=300,
+        timeout=entry.read_timeout_s or read_timeout_s,
         max_completion_tokens=max_tokens,
         temperature=temperature,
         extra_body=dict(entry.extra_body) or None,

@@ -15,24 +15,39 @@ _SIGTERM_CODE = 128 + signal.SIGTERM
 
 @contextmanager
 def drain_on_sigterm(control: RunControl) -> Iterator[None]:
-    """On SIGTERM, end the run after its current node, then the process as SIGTERM would have."""
+    """On SIGTERM, end the run after its current node, then the process as SIGTERM would have.
+
+    A program whose handler has a method `announce` says at once that it waits; then its second signal ends the run at once,
+    and Ctrl-C waits too, if the same handler serves it.
+    """
     before = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread() or before is None:
         yield  # a handler that was not installed from Python cannot be restored, so it stays
         return
+    announce = getattr(before, "announce", None)
+    numbers = [signal.SIGTERM]
+    if announce is not None and signal.getsignal(signal.SIGINT) is before:
+        numbers.append(signal.SIGINT)
     came: list[int] = []
 
     def stop(number: int, frame: Any) -> None:
         came.append(number)
         control.request_drain("SIGTERM")
+        if announce is not None and len(came) == 1:
+            announce(number)
+        elif announce is not None and callable(before):
+            came.clear()
+            before(number, frame)
 
-    signal.signal(signal.SIGTERM, stop)
+    for number in numbers:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number in numbers:
+            signal.signal(number, before)
         # Also if the run failed meanwhile: SIGTERM must still end the process.
         if came and callable(before):
-            before(signal.SIGTERM, None)
+            before(came[0], None)
         elif came and before != signal.SIG_IGN:
             raise SystemExit(_SIGTERM_CODE)

@@ -144,6 +144,37 @@ def test_a_token_cap_stops(snapshot_case: Frozen, chat_server: ChatServer) -> No
     assert (row["outcome"], row["stop_reason"], row["steps"]) == ("graded", "max_tokens", 3)
 
 
+def test_the_time_limits_of_calls_are_settings(snapshot_case: Frozen, chat_server: ChatServer) -> None:
+    """An entry's own limit comes before the option's: a slow server needs more time than others."""
+
+    def answer_slowly(request: dict[str, Any]) -> tuple[int, bytes]:
+        time.sleep(1.5)
+        return chat_server.reply("<finish>It is done.</finish>")
+
+    chat_server.answer = answer_slowly
+    row = snapshot_case.take_over(chat_server, 11, model_timeout_s=0.4)
+    assert row["outcome"] == "infrastructure_failure"
+    assert "no complete reply" in row["detail"], row
+    row = snapshot_case.take_over(chat_server, 12, read_timeout_s=0.2, model_timeout_s=5)
+    assert (row["outcome"], row["resolved"]) == ("infrastructure_failure", None), row
+    slow = ModelEntry(model="m", base_url=chat_server.url, model_timeout_s=60.0, read_timeout_s=30.0)
+    row = snapshot_case.take_over_as(slow, 13, model_timeout_s=0.4, read_timeout_s=0.2)
+    assert (row["outcome"], row["stop_reason"]) == ("graded", "finished"), row
+
+
+@pytest.mark.slow
+def test_a_note_has_a_time_limit_of_its_own(snapshot_case: Frozen, chat_server: ChatServer) -> None:
+    def answer_slowly(request: dict[str, Any]) -> tuple[int, bytes]:
+        time.sleep(1.5)
+        return chat_server.reply("Nothing.")
+
+    chat_server.answer = answer_slowly
+    settings = {"base_url": chat_server.url, "notes_model": "openai:m", "views": ("repository", "summary")}
+    config = snapshot_case.config.model_copy(update={**settings, "notes_timeout_s": 0.4})
+    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record)
+    assert (row["outcome"], "no complete reply" in row["detail"]) == ("infrastructure_failure", True), row
+
+
 def test_an_endless_model_stops_at_the_requested_cap(
     run_main: RunCommand, chat_server: ChatServer, tmp_path: Path
 ) -> None:

@@ -7,17 +7,22 @@ import os
 import re
 import signal
 import sqlite3
+import subprocess
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from langgraph_takeover import open_home
+from langgraph_takeover.evals.run.execution.signals import WAITING
 from langgraph_takeover.sandbox.interface import SandboxSpec
 
+from ..chat_server import ChatServer
 from ..conftest import fill_disk, mount_small_disk
 from .conftest import (
     ONE_POINT,
@@ -26,6 +31,7 @@ from .conftest import (
     assert_terminated,
     comparable_rows,
     delete_stage_rows,
+    isolated_sandbox_options,
     kill_process,
     read_journal_rows,
     read_rows,
@@ -95,7 +101,7 @@ def test_starting_workers_leave_an_interrupt_to_their_parent(tmp_path: Path) -> 
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert len(err.strip().splitlines()) == 1, err
+    assert [line for line in err.splitlines() if line and line != WAITING] == [err.splitlines()[-1]], err
 
 
 @pytest.mark.slow
@@ -108,6 +114,82 @@ def test_terminate_and_resume(small: Path, run_main: RunCommand, tmp_path: Path)
     assert run_main("--resume", "--out", out).returncode == 0
     assert comparable_rows(out) == comparable_rows(small)
     assert list((out / "snapshots").iterdir()) == []
+
+
+@contextmanager
+def start_in_call(
+    server: ChatServer, out: Path, workers: str, ignored: tuple[signal.Signals, ...] = ()
+) -> Iterator[tuple[subprocess.Popen[str], threading.Event]]:
+    """A run whose successor waits for a reply until the event, started by a parent that ignores signals."""
+    release = threading.Event()
+
+    def answer(request: dict[str, Any]) -> tuple[int, bytes]:
+        release.wait(300)
+        return server.reply("<finish>It is done.</finish>")
+
+    server.answer = answer
+    options = ("--successor", "openai:m", "--notes-model", "builtin:oracle", "--view", "repository")
+    address = ("--base-url", server.url, *isolated_sandbox_options())
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
+    try:
+        process = start_takeover(*ONE_POINT, *options, *address, "--out", out, "--workers", workers)
+    finally:
+        for number, usual in before.items():
+            signal.signal(number, usual)
+    try:
+        wait_for(lambda: bool(server.requests), process)
+        yield process, release
+    finally:
+        release.set()
+        kill_process(process)
+
+
+BACKGROUND = (signal.SIGINT, signal.SIGHUP)
+"""The signals that `nohup COMMAND &` ignores."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize(
+    ("number", "ignored", "code"),
+    [(signal.SIGTERM, (), 143), (signal.SIGINT, (), 130), (signal.SIGINT, BACKGROUND, 130)],
+    ids=["SIGTERM", "SIGINT", "SIGINT-background"],
+)
+def test_a_signal_waits_for_the_call_in_flight_and_a_second_one_does_not(
+    chat_server: ChatServer,
+    tmp_path: Path,
+    number: signal.Signals,
+    ignored: tuple[signal.Signals, ...],
+    code: int,
+    workers: str,
+) -> None:
+    with start_in_call(chat_server, tmp_path / "out", workers, ignored) as (process, _):
+        assert process.stderr is not None
+        process.send_signal(number)
+        assert next(line for line in process.stderr if line.strip()) == f"{WAITING}\n"
+        process.send_signal(number)
+        # The endpoint has not answered yet.
+        _, err = process.communicate(timeout=60)
+        assert (process.returncode, "Traceback" in err) == (code, False), err
+        assert "--resume" in err.splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_reply_in_flight_is_kept(
+    chat_server: ChatServer, run_main: RunCommand, tmp_path: Path, workers: str
+) -> None:
+    out = tmp_path / "out"
+    with start_in_call(chat_server, out, workers) as (process, release):
+        assert process.stderr is not None
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr.readline() == f"{WAITING}\n"
+        release.set()
+        _, err = process.communicate(timeout=120)
+        assert (process.returncode, len(err.splitlines())) == (143, 1), err
+    assert run_main("--resume", "--out", out).returncode == 0
+    assert [row["stop_reason"] for row in read_rows(out)] == ["finished"]
+    assert len(chat_server.requests) == 1
 
 
 @pytest.mark.slow

@@ -91,3 +91,49 @@ def test_suite_images_are_named_by_their_tasks(
     finally:
         daemon.images.remove(name, force=True)
     assert (name, output) == ("takeover/suite-under-test:latest", b"here\n")
+
+
+def write_instance(folder: Path, images: ModuleType, files: dict[str, str]) -> None:
+    """The directory from which the image of an instance is built; its repository has one commit."""
+    for directory in ("site", "testbed"):
+        (folder / directory).mkdir(parents=True)
+    (folder / "activate").write_text("conda() { :; }\n")
+    (folder / "Dockerfile").write_text(images.DOCKERFILE)
+    for name, text in files.items():
+        path = folder / "testbed" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    images.run_command("git", "init", "-q", folder / "testbed")
+    images.run_command("git", "-C", folder / "testbed", "add", "-A")
+    images.run_command("git", "-C", folder / "testbed", "commit", "-qm", "base")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["testing", "utilities"])
+def test_an_instance_is_built_wherever_its_test_runner_is(
+    daemon: docker.DockerClient, images: ModuleType, base: str, tmp_path: Path, place: str
+) -> None:
+    files = {"sympy/__init__.py": "VERSION = 1\n", f"sympy/{place}/__init__.py": ""}
+    write_instance(tmp_path / "it", images, files | {f"sympy/{place}/runtests.py": "RAN = True\n"})
+    tag = f"takeover/instance-{place}-under-test:latest"
+    images.build_folder(str(tmp_path / "it"), tag, base)
+    try:
+        found = daemon.containers.run(
+            tag, ["bash", "-c", "find /opt/pycache -name '*runtests*'; python -c 'import sympy'"], remove=True
+        )
+    finally:
+        daemon.images.remove(tag, force=True)
+    assert f"sympy/{place}/runtests" in found.decode()
+
+
+@pytest.mark.slow
+def test_a_failed_build_shows_what_it_printed(
+    daemon: docker.DockerClient, images: ModuleType, base: str, tmp_path: Path
+) -> None:
+    broken = {"sympy/__init__.py": "from collections import Mapping\n"}
+    write_instance(tmp_path / "it", images, broken)
+    with pytest.raises(ValueError, match="cannot import name 'Mapping' from 'collections'") as raised:
+        images.build_folder(str(tmp_path / "it"), "takeover/broken-under-test:latest", base)
+    lines = str(raised.value).splitlines()
+    assert lines[0].startswith("takeover/broken-under-test:latest was not built")
+    assert len(lines) <= images.LOG_LINES + 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
@@ -96,10 +98,7 @@ class ExecutorChoice(Protocol):
         """Check that the executor can run the jobs. Raises RunUsageError."""
 
     def open_executor(self) -> AbstractContextManager[Executor]:
-        """The open executor. An interrupt ends the started jobs.
-
-        On SystemExit, which `exit_on_sigterm` raises, the agents complete their current action first.
-        """
+        """The open executor. On an interrupt or SystemExit, the agents complete their current action first."""
 
 
 class LocalExecutor(NamedTuple):
@@ -115,10 +114,7 @@ class LocalExecutor(NamedTuple):
 
 
 def open_local_executor(workers: int) -> AbstractContextManager[Executor]:
-    """An executor for that many parallel jobs. An interrupt ends the started jobs.
-
-    On SystemExit, which `exit_on_sigterm` raises, the agents complete their current action first.
-    """
+    """An executor for that many parallel jobs. On an interrupt or SystemExit, the agents complete their current action."""
     return _open_inline() if workers == 1 else _open_processes(workers)
 
 
@@ -137,10 +133,21 @@ def _open_processes(workers: int) -> Iterator[Executor]:
             for _ in range(workers):
                 pool.submit(_warm_up)
         yield ProcessExecutor(pool, workers)
-    except SystemExit:
-        # A reply in flight is billed, so the agent receives it first.
-        for process in list(pool._processes.values()):
-            process.terminate()
+    except (SystemExit, KeyboardInterrupt):
+        # A reply in flight is billed, so the agent receives it first. A second signal may arrive at any moment.
+        processes, manager = list(pool._processes.values()), pool._executor_manager_thread
+        try:
+            print(signals.WAITING, file=sys.stderr, flush=True)
+            for process in processes:
+                process.terminate()
+            pool.shutdown(wait=False, cancel_futures=True)
+            # Python 3.11 takes a thread for ended whose join was interrupted.
+            while manager is not None and manager.is_alive():
+                time.sleep(0.05)
+        except BaseException:
+            for process in processes:
+                process.kill()
+            raise
         raise
     except BaseException:
         # Rows of jobs that still run are dropped here; --resume continues these jobs.

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 TERMINATED = 128 + signal.SIGTERM
+WAITING = "waiting for the call in flight; again to end now"
+_MAX_SIGNALS = 2
 _RESEND_DELAY_S = 0.05
 
 
@@ -41,6 +43,41 @@ def handle_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        sys.unraisablehook = hook
+
+
+class _CommandHandler:
+    """Ends a command on its first signal: at once, or after the calls in flight; on the second always at once."""
+
+    _raised = 0
+
+    def announce(self, number: int) -> None:
+        """Say that the call in flight is awaited."""
+        print(f"\n{WAITING}" if number == signal.SIGINT else WAITING, file=sys.stderr, flush=True)
+
+    def __call__(self, number: int, frame: object) -> None:
+        if self._raised == _MAX_SIGNALS:
+            return  # the clean-up of the second one
+        self._raised += 1
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(TERMINATED)
+
+    def forget_lost(self) -> None:
+        self._raised -= 1
+
+
+@contextmanager
+def handle_signals() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end this command, also where its parent ignores them, as a shell does for background jobs."""
+    handler, hook = _CommandHandler(), sys.unraisablehook
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    _resend_lost_signals(handler.forget_lost, on_interrupt=handler.forget_lost)
+    try:
+        yield
+    finally:
+        for number, usual in before.items():
+            signal.signal(number, usual)
         sys.unraisablehook = hook
 
 
@@ -96,7 +133,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _resend_lost_signals(listen: Callable[[], None]) -> None:
+def _resend_lost_signals(listen: Callable[[], None], on_interrupt: Callable[[], None] = lambda: None) -> None:
     """Repeat an interrupt or SIGTERM that arrives inside a finalizer, where Python drops exceptions."""
     usual = sys.unraisablehook
 
@@ -105,8 +142,7 @@ def _resend_lost_signals(listen: Callable[[], None]) -> None:
         if number is None:
             usual(unraisable)
             return
-        if number == signal.SIGTERM:
-            listen()
+        (listen if number == signal.SIGTERM else on_interrupt)()
         main = threading.main_thread().ident or 0
         timer = threading.Timer(_RESEND_DELAY_S, signal.pthread_kill, (main, number))
         timer.daemon = True

@@ -68,7 +68,6 @@ INFRASTRUCTURE_ERRORS: tuple[type[Exception], ...] = (
     SnapshotNotFoundError,
     ExternalAgentError,
 )
-NOTES_TIMEOUT_S = 1800.0
 PROMPTS = prompts.compute_version("handoff", "nodes", "evals.tasks")
 
 
@@ -153,12 +152,17 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
         writer = config.choose_writer(record.predecessor)
         row["model"] = writer
         model = models.build_notes_model(
-            writer, task=task, base_url=config.base_url, models=config.models, max_tokens=OUTPUT_TOKENS
+            writer,
+            task=task,
+            base_url=config.base_url,
+            models=config.models,
+            max_tokens=OUTPUT_TOKENS,
+            read_timeout_s=config.find_timeout_s("read_timeout_s", writer),
         )
         calls: list[NotesCall] = []
         ask = build_ask(
             model,
-            timeout_s=NOTES_TIMEOUT_S,
+            timeout_s=config.find_timeout_s("notes_timeout_s", writer),
             window_tokens=config.find_window(writer),
             on_call=calls.append,
         )

@@ -80,6 +80,7 @@ def open_thread(
             record=record,
             workspace=workspace,
             max_reply_tokens=config.max_reply_tokens,
+            read_timeout_s=config.find_timeout_s("read_timeout_s", model),
         )
 
     with (
@@ -115,7 +116,8 @@ def _find_agent(config: RunConfig, name: models.ModelName) -> ExternalAgent | No
 def _select_model_options(config: RunConfig, model: str) -> dict[str, Any]:
     """The options of an agent that depend on its model. Only LLMs need a shorter conversation."""
     condense = config.condense and models.is_llm(model) and not models.split_agent(model)[0]
-    return {"window_tokens": config.find_window(model), "condense": condense}
+    timeout_s = config.find_timeout_s("model_timeout_s", model)
+    return {"window_tokens": config.find_window(model), "condense": condense, "model_timeout_s": timeout_s}
 
 
 def run_or_resume(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float]:

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
@@ -111,6 +111,14 @@ class RunConfig(Frozen, RunOptions):
         """The context window of a model in tokens, as far as the settings state it."""
         entry = self.models.get(split_agent(model)[1])
         return (entry.window if entry else None) or self.window_tokens
+
+    def find_timeout_s(
+        self, name: Literal["model_timeout_s", "read_timeout_s", "notes_timeout_s"], model: str
+    ) -> float:
+        """A time limit of a model's calls: its entry's, else the option's."""
+        entry = self.models.get(split_agent(model)[1])
+        own = getattr(entry, name) if entry else None
+        return float(getattr(self, name) if own is None else own)
 
     def find_reply_limit(self, model: str) -> int | None:
         """The maximum number of tokens of a model's reply; None: the server's."""

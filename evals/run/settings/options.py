@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 
 from langgraph_takeover.nodes.context.options import AgentOptions
 
+NOTES_TIMEOUT_S = 1800.0
 OPTION_FIELDS = {
     "view": ("views",),
     "model": ("predecessors", "successors"),
@@ -34,5 +35,8 @@ class RunOptions(AgentOptions):
     repeats: Annotated[int, Ge(1)] = 1
     base_url: str | None = None
     max_reply_tokens: Annotated[int | None, Ge(1)] = None
+    model_timeout_s: Annotated[float, Gt(0)] = 600.0
+    read_timeout_s: Annotated[float, Gt(0)] = 300.0
+    notes_timeout_s: Annotated[float, Gt(0)] = NOTES_TIMEOUT_S
     allow_unisolated: bool = False
     grading_network: bool = False

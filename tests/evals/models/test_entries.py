@@ -22,6 +22,9 @@ qwen:
   temperature: 0.2
   extra_body: {chat_template_kwargs: {enable_thinking: true}}
   max_output_tokens: 4096
+  model_timeout_s: 3600
+  read_timeout_s: 0.5
+  notes_timeout_s: 7200
   window: 32_768
   price: {input: 1, output: 2.5, cached: 0.1}
 org/gpt-5.1:
@@ -43,6 +46,9 @@ def test_every_field_and_every_default(tmp_path: Path) -> None:
         temperature=0.2,
         extra_body={"chat_template_kwargs": {"enable_thinking": True}},
         max_output_tokens=4096,
+        model_timeout_s=3600.0,
+        read_timeout_s=0.5,
+        notes_timeout_s=7200.0,
         window=32768,
         price=ModelPrice(input=1.0, output=2.5, cached=0.1),
     )
@@ -79,6 +85,9 @@ INVALID = {
     "a: {temperature: .nan}": "entry a, field temperature: input should be",
     "a: {window: '32768'}": "entry a, field window: input should be a valid integer (for example window: 131072)",
     "a: {window: 10}": "entry a, field window: input should be greater than or equal to 1000",
+    "a: {read_timeout_s: 0}": "entry a, field read_timeout_s: input should be greater than 0",
+    "a: {notes_timeout_s: soon}": "entry a, field notes_timeout_s: input should be a valid number",
+    "a: {model_timeout_s: .inf}": "entry a, field model_timeout_s: input should be less than or equal to 604800",
     "a: {max_output_tokens: 0}": "entry a, field max_output_tokens: input should be greater than or equal to 1",
     "a: {price: 3}": "entry a, field price: input should be a valid dictionary",
     "a: {price: {input: 1}}": "entry a, field price.output: field required (for example price: {input: 0.25",
