@@ -145,7 +145,7 @@ class MeasuredConversation:
 
 
 def measure_conversation(
-    messages: list[BaseMessage], model: BaseChatModel, known: MeasuredConversation | None = None
+    messages: Sequence[BaseMessage], model: BaseChatModel, known: MeasuredConversation | None = None
 ) -> MeasuredConversation:
     """Return a conversation with its size: `known`, extended by what was added, unless something else was changed."""
     if known is not None and known.extend_to(messages, model):
