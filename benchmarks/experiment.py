@@ -34,7 +34,7 @@ from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.results import load_results
 from langgraph_takeover.evals.run.settings.config import RunConfig, load_config
 from langgraph_takeover.evals.tasks import Task, load_tasks
-from langgraph_takeover.sandbox.lifecycle import SandboxManager
+from langgraph_takeover.sandbox import SandboxManager
 
 VIEWS = "repository,trace,summary,structured"
 _TEXT = "x" * 3_000

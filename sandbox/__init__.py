@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from langgraph_takeover.sandbox.failures import end_block
 from langgraph_takeover.sandbox.interface import (
     OWNER_PATTERN,
     BackendName,
@@ -170,6 +171,47 @@ def remove_stale_resources(
 
         for owner in owners:
             remove_run(owner)
+
+
+class SandboxManager:
+    """The one sandbox that a run works on, started, restored and ended in one place: it holds at most one at a time."""
+
+    def __init__(self, spec: SandboxSpec) -> None:
+        self.spec = spec
+        self._sandbox: Sandbox | None = None
+        self.was_started = False
+        """Whether there has been a sandbox."""
+
+    def sandbox(self) -> Sandbox:
+        """Return the current sandbox; start it from its base at the first call."""
+        if self._sandbox is None:
+            self._sandbox = start(self.spec)
+            self.was_started = True
+        return self._sandbox
+
+    @property
+    def current(self) -> Sandbox | None:
+        """The current sandbox, if there is one."""
+        return self._sandbox
+
+    def restore(self, snapshot: Snapshot, store: Path) -> Sandbox:
+        """Replace the current sandbox by a restored one."""
+        self.close()
+        self._sandbox = restore(snapshot, store, self.spec)
+        self.was_started = True
+        return self._sandbox
+
+    def close(self) -> None:
+        """Close the current sandbox. Another thread may call this while the sandbox works."""
+        closed, self._sandbox = self._sandbox, None
+        if closed is not None:
+            closed.close()
+
+    def __enter__(self) -> SandboxManager:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        end_block(self.close, *details)
 
 
 def _require_convertible(snapshot: Snapshot, spec: SandboxSpec) -> None:

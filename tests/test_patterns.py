@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dataclasses
 import re
 import signal
 import sys
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 import pytest
 import regex
 
+from langgraph_takeover.handoff.shell import runner_summaries
 from tests.test_layers import MODULES, PACKAGE, ROOT
 
 _Pattern = re.Pattern[Any] | regex.Pattern[Any]
@@ -31,13 +33,15 @@ _CALLS = {
 }  # fmt: skip
 """Functions of `re`, each with the position of its flags."""
 _ANCHORED = {"match", "fullmatch"}
+_LINE = "line of a summary"
 CUT_TO = {
+    _LINE: runner_summaries._MAX_LINE_CHARS,
     "handoff.notes.support": 2_000,
     "handoff.notes.contradictions": 2_000,
     "handoff.notes.denials": 2_000,
     "handoff.notes.statements": 20_000,
 }
-"""Modules that cut every text to that many characters before they search it (`split_sentences`)."""
+"""Modules that cut every text to that many characters before they search it (`split_sentences`), and lines."""
 ONLY_MATCHED = {"handoff.shell.programs": _ANCHORED}
 """Modules whose patterns are fields of a table, with the methods that are called on them."""
 NOT_LISTED = {
@@ -46,6 +50,10 @@ NOT_LISTED = {
         "compile_pattern",
     ): "an agent's own sed pattern, limited where it is compiled",
     ("handoff.ledger.database", "_describe_cause"): "messages of a database",
+    (
+        "handoff.shell.runner_summaries",
+        "_compile",
+    ): "the fields of each LineSummary, and what `_matches_any` gets",
 }
 """Functions that compile what neither the constants nor the syntax tree show."""
 _FULL_CHARS, _FULL_S = 1_000_000, 5.0
@@ -101,7 +109,8 @@ def find_uses() -> Iterator[Use]:
         methods |= {pattern: called for _, pattern in _list_patterns(name, modules[name])}
     for name, module in modules.items():
         for place, pattern in _list_patterns(name, module):
-            yield Use(place, pattern, frozenset(methods.get(pattern, {"search"})))
+            default = "match" if place.startswith(_LINE) else "search"
+            yield Use(place, pattern, frozenset(methods.get(pattern, {default})))
         yield from _list_inline(name, module, trees[name])
 
 
@@ -138,6 +147,8 @@ def _list_patterns(name: str, module: ModuleType) -> Iterator[tuple[str, _Patter
         seen.add(id(value))
         if isinstance(value, re.Pattern | regex.Pattern):
             yield place, value
+        elif isinstance(value, runner_summaries.LineSummary):
+            yield from ((f"{_LINE}:{place}", re.compile(text)) for text in dataclasses.astuple(value) if text)
         elif isinstance(value, tuple | list | set | frozenset):
             waiting += [(place, each) for each in value]
         elif isinstance(value, dict):
@@ -171,6 +182,15 @@ def _list_inline(name: str, module: ModuleType, tree: ast.Module) -> Iterator[Us
             if isinstance(target, ast.Name)
         }
         for call in ast.walk(function):
+            if (
+                isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Name)
+                and call.func.id == "_matches_any"
+            ):
+                if not isinstance(call.args[0], ast.Attribute):  # a field of a LineSummary is in a table
+                    text = eval(compile(ast.Expression(call.args[0]), name, "eval"), vars(module))
+                    yield Use(f"{_LINE}:{name}:{call.lineno}", re.compile(text), frozenset({"match"}))
+                continue
             if not (
                 isinstance(call, ast.Call)
                 and isinstance(call.func, ast.Attribute)
@@ -360,6 +380,7 @@ def measure_steadily(pattern: _Pattern, method: str, text: str, limit_s: float) 
 def find_slow_text(use: Use, steps: Sequence[tuple[int, float]] = _STEPS) -> str | None:
     """An adversarial text for which a pattern is not linear."""
     most = CUT_TO.get(use.place.partition(":")[0], _FULL_CHARS)
+    steps = ((most, steps[0][1]),) if most < steps[0][0] else steps
     for method in use.methods:
         for before, body in list_texts(use.pattern):
             for chars, limit_s in steps:

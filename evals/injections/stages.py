@@ -18,8 +18,8 @@ from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
 from langgraph_takeover.handoff.trace.events import Trace
+from langgraph_takeover.sandbox import SandboxManager
 from langgraph_takeover.sandbox.interface import FileAccessError, Snapshot
-from langgraph_takeover.sandbox.lifecycle import SandboxManager
 from langgraph_takeover.sandbox.repository.patches import RepositoryError, list_files, patch_since
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 

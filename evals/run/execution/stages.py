@@ -54,8 +54,8 @@ from langgraph_takeover.nodes.model.errors import ModelError
 from langgraph_takeover.nodes.model.notes import NotesCall, build_ask
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import get_task
+from langgraph_takeover.sandbox import SandboxManager
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
-from langgraph_takeover.sandbox.lifecycle import SandboxManager
 from langgraph_takeover.sandbox.repository.patches import RepositoryError, patch_since
 
 INFRASTRUCTURE_ERRORS: tuple[type[Exception], ...] = (

@@ -210,7 +210,7 @@ class InferredFiles:
 
 
 def _is_called_missing(text: str, found: re.Match[str]) -> bool:
-    """Whether the line of a path says that it does not exist; a hit of a search such as `a.py:3:` does not."""
+    """Whether the line of a path says that it does not exist; a hit of a search does not."""
     end = text.find("\n", found.end())
     rest = text[found.end() : end if end >= 0 else len(text)][:_MAX_LINE_CHARS]
     if re.match(r":(?! )", rest):

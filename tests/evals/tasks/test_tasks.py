@@ -14,9 +14,9 @@ from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
 from langgraph_takeover.handoff.text.fence import TASK
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint
 from langgraph_takeover.handoff.views import VIEWS
+from langgraph_takeover.sandbox import SandboxManager
 from langgraph_takeover.sandbox.backends.host import unavailable_reason
 from langgraph_takeover.sandbox.changes.layers import LayerStack
-from langgraph_takeover.sandbox.lifecycle import SandboxManager
 from langgraph_takeover.sandbox.snapshots.content_digests import content_digest
 
 from ...conftest import skip_missing

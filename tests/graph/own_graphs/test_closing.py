@@ -13,10 +13,9 @@ import pytest
 from langgraph_takeover import Home, open_home, open_run
 from langgraph_takeover.errors import LedgerUnavailableError, SandboxUnavailableError, TakeoverError
 from langgraph_takeover.integrations import open_sandbox
-from langgraph_takeover.sandbox import SandboxSpec, start
+from langgraph_takeover.sandbox import SandboxManager, SandboxSpec, start
 from langgraph_takeover.sandbox.backends import host, overlay
 from langgraph_takeover.sandbox.failures import cache_unless, clean_up, run_all
-from langgraph_takeover.sandbox.lifecycle import SandboxManager
 
 from ..conftest import DONE, RunHarness, scripted_model
 
