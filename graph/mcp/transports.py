@@ -17,8 +17,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from langgraph_takeover.graph.connection_guard import ConnectionGuard
 from langgraph_takeover.graph.errors import ServerAddressError
+from langgraph_takeover.graph.mcp.connection_guard import ConnectionGuard
 
 LOOPBACK = "127.0.0.1"
 PATH = "/mcp"

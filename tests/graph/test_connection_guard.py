@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from langgraph_takeover.graph.connection_guard import ConnectionGuard
+from langgraph_takeover.graph.mcp.connection_guard import ConnectionGuard
 from langgraph_takeover.graph.mcp.transports import BearerCheck
 
 TOKEN = {"Authorization": "Bearer right"}
