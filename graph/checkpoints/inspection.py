@@ -19,6 +19,8 @@ _NEXT_PREFIX = "branch:to:"
 """Before a node's name, in the channel that makes it due."""
 _OWN_CHANNEL = "fired"
 """A channel that every graph of the runtime writes in its first step."""
+_FIRST_CHANNELS = frozenset((_OWN_CHANNEL, "branch:to:begin", "branch:to:receive"))
+"""Channels of the runtime's graphs, one of which is written before their first node runs."""
 _DELIVERY = "delivery"
 DELIVERY_METADATA = {"graph": _DELIVERY}
 """Marks the checkpoints of a delivery."""
@@ -100,13 +102,14 @@ def _is_complete_join(channel: str, value: Any) -> bool:
 def _find_kind(checkpoint: CheckpointTuple) -> str | None:
     """Return the name of the runtime's graph that wrote a checkpoint; None if another graph did."""
     named = checkpoint.metadata.get("graph")
-    has_started = checkpoint.metadata.get("source") != "input"
-    is_ours = _OWN_CHANNEL in checkpoint.checkpoint["channel_versions"]
+    channels = checkpoint.checkpoint["channel_versions"]
     if named == _DELIVERY:
         return _DELIVERY
-    if has_started and not is_ours:
-        return None
-    return str(named) if named in get_args(GraphKind) else "agent" if is_ours else None
+    if named in get_args(GraphKind) and (
+        checkpoint.metadata.get("source") == "input" or not _FIRST_CHANNELS.isdisjoint(channels)
+    ):
+        return str(named)
+    return "agent" if _OWN_CHANNEL in channels else None
 
 
 def has_answer(checkpoint: CheckpointTuple) -> bool:
