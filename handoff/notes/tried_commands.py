@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ _LOOKS = frozenset({
 })  # fmt: skip
 _PRINTS = frozenset(("echo", "printf", ":"))
 """They separate the outputs of other commands; alone they may matter."""
+_PLACEHOLDER = re.compile(rf"< {PLACEHOLDER}[0-9]+")
 _HARMLESS_TARGETS = ("/dev/null", "/dev/stderr", "/dev/stdout")
 
 
@@ -89,8 +91,7 @@ def describe_missing_programs(command: str, output: str, find_running: FindRunni
 
 def shorten_command(command: str) -> str:
     """Put a command on one line, without the here-documents that it writes."""
-    bare, bodies = extract_heredocs(neutralize(command))
-    for number in range(len(bodies)):
-        bare = bare.replace(f"< {PLACEHOLDER}{number}", "<<…")
+    bare, _ = extract_heredocs(neutralize(command))
+    bare = _PLACEHOLDER.sub("<<…", bare)
     line = " ⏎ ".join(" ".join(each.split()) for each in bare.splitlines() if each.strip())
     return line if len(line) <= _MAX_COMMAND_CHARS else f"{line[:_MAX_COMMAND_CHARS]}…"

@@ -245,7 +245,7 @@ class SyntaxReader:
                 number = target.removeprefix(heredocs.PLACEHOLDER)
                 stdin = (
                     self.heredoc_bodies[int(number)]
-                    if number.isdigit() and int(number) < len(self.heredoc_bodies)
+                    if re.fullmatch("[0-9]{1,9}", number) and int(number) < len(self.heredoc_bodies)
                     else ""
                 )
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -244,3 +245,31 @@ def test_documents_are_linked(folder: Path, tmp_path: Path) -> None:
     assert first["continued_trajectory_ref"] == "_.._later.json"
     assert list(read_traces(out / "_.._later.json")) == [successor]
     assert run("export", "nowhere", "--out", out).returncode == 2
+
+
+def test_deep_nesting_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
+    trace = recording(
+        ("python " * 3_000 + "pytest", 2, "python: can't open file 'python'"),
+        ("coverage run " * 3_000 + "pytest", 1, "\n" * 200_000),
+        ("(" * 3_000 + "pytest" + ")" * 3_000, 1, "1 failed in 0.10s"),
+        ("true && " * 3_000 + "sed -i s/a/b/ src/x.py", 0, ""),
+    )
+    (tmp_path / "one.traj.json").write_text(json.dumps(trace))
+    (tmp_path / "two.traj.json").write_text('{"messages": ' + "[" * 5_000 + "]" * 5_000 + "}")
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(3_000):  # deeper than Python's recursion limit, and longer than a path may be
+        os.mkdir("dd", dir_fd=descriptor)
+        inner = os.open("dd", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = inner
+    os.close(descriptor)
+    done = run("detect", tmp_path)
+    subprocess.run(["rm", "-rf", tmp_path / "dd"], check=True)  # pytest could not
+    assert "first_source_edit" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert sorted(
+        line.rpartition(": ")[2] for line in done.stderr.splitlines() if line.startswith("error: ")
+    ) == [
+        "file name too long",
+        "it is nested too deeply (more than 100 lists and objects in each other)",
+    ]

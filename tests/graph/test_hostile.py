@@ -44,3 +44,19 @@ def test_a_record_that_names_a_path_is_refused(bench: RunHarness, tmp_path: Path
     with pytest.raises(RecordError, match=rf"snapshot\.{field}"):
         bench.take_over(scripted_model(DONE))
     assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python " * 3_000 + "pytest",
+        "coverage run " * 3_000 + "pytest",
+        "true && " * 3_000 + "python3 -m unittest -q",
+    ],
+    ids=lambda command: str(command)[:12],
+)
+def test_a_run_survives_a_deeply_nested_command(bench: RunHarness, command: str) -> None:
+    state = bench.run(
+        scripted_model(EDIT, f"```bash\n{command} # deep\n```", DONE), points=("first_validation",)
+    )
+    assert state["stop_reason"] == "finished"
