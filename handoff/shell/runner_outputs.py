@@ -177,7 +177,7 @@ rspec = LineSummary(
     rf".*\b{_N} (?:examples?|runs|tests), (?:.*\b)?0 failures\b(?!, {_N} error|.* {_N} errors)",
     rf".*\b\d+ (?:examples?|runs|tests), .*\b{_N} (?:failures?|errors?)\b",
     r"0 examples, 0 failures$|0 (?:runs|tests), |.*Could not find gem",
-    r"cannot load such file -- \S+_spec(?:\.rb)?$",
+    r"cannot load such file -- \S+_spec(?:\.rb)?$|Don't know how to build task",
 )
 cucumber = LineSummary(
     rf"{_N} (?:scenarios?|examples?) \((?!.*failed|.*undefined|.*ambiguous|.*broken).*\d+ passed",
@@ -198,7 +198,7 @@ xctest = LineSummary(
     r"|\*\* TEST SUCCEEDED \*\*|▸ Test Succeeded|Test Succeeded$",
     rf"Executed \d+ tests?, with (?:\d+ tests? skipped and )?{_N} failures?|[✘􀢄]? ?Test run with .*\bfailed\b"
     r"|\*\* (?:TEST|BUILD|ARCHIVE|TEST BUILD) (?:EXECUTE )?FAILED \*\*|▸ Test Failed|Test Failed$"
-    r"|\S+\.(?:swift|mm?|h):\d+:\d+: (?:fatal )?error: |error: fatalError",
+    r"|\S+\.(?:swift|mm?|h):\d+:\d+: (?:fatal )?error: |error: (?:fatalError|Exited with)",
     r"Executed 0 tests|error: no tests found|No matching test cases were run",
     r"error: Could not find Package\.swift|xcodebuild: error: |xcode-select: error: ",
 )
@@ -241,7 +241,7 @@ haskell = LineSummary(
     rf"|(?:Cases|Examples): {_N} +Tried: {_N} +Errors: 0 +Failures: 0$|\+\+\+ OK, passed|Test suite \S+: PASS",
     rf"(?P<suites>\d+) of (?!(?P=suites) )\d+ test suites|{_N} out of \d+ tests failed"
     rf"|\d+ examples?, {_N} failures?|(?:Cases|Examples): \d+ +Tried: \d+ +Errors: (?:{_N}|0 +Failures: {_N})|\*\*\* Failed!"
-    r"|Test suite \S+: FAIL|Test suite failure for package|\S+\.hs:\d+:\d+: error",
+    r"|Test suite \S+: FAIL|Test suite failure for package|Error: \[S-7282\]|\S+\.hs:\d+:\d+: error",
     r".*no test suites|All 0 tests passed",
     r".*(?:Could not resolve dependencies|No cabal file found|The package directory|no 'cabal\.project')",
 )
@@ -335,7 +335,7 @@ forge = LineSummary(
 )
 move = LineSummary(
     rf"Test result: OK\. Total tests: {_N}; passed: {_N}; failed: 0",
-    r"Test result: FAILED|error\[[EW]\d+\]|.*Failed to build Move modules|.*Move Compilation failed",
+    r"Test result: FAILED|error\[[EW]\d+\]|.*Failed to build Move modules|.*Move Compilation failed|\"Error\": \"Move unit test",
     r"Test result: OK\. Total tests: 0\b",
     r".*Unable to find package manifest|.*Unable to resolve packages",
 )
@@ -347,8 +347,8 @@ cairo = LineSummary(
     r"error: (?:failed to read manifest|manifest path|could not find `?Scarb\.toml)|.*no such command: ",
 )
 terraform = LineSummary(
-    rf"Success! (?:The configuration is valid|{_N} passed, 0 failed)",
-    r"(?:│ )?Error: |Failure! ",
+    rf'Success! (?:The configuration is valid|{_N} passed, 0 failed)|\{{?"valid": ?true',
+    r'(?:│ )?Error: |Failure! |\{?"valid": ?false',
     r"Success! 0 passed, 0 failed",
     r"(?:│ )?Error: (?:Missing required provider|Module not installed|Could not load plugin|Inconsistent dependency lock"
     r"|Initialization required|Backend initialization required|Required plugins are not installed|Failed to query available)",

@@ -238,6 +238,8 @@ RUNNERS: tuple[Runner, ...] = (
     _build("go build", rf"go (-C \S+ )?(build|install){_ARGS}", _S.compiler),
     _build("go run", r"go run (?!.*\.go\b).*",
            combine(_S.compiler, LineSummary(failed=r"panic: |exit status [1-9]")), "anything"),
+    _build("program run", rf"(dotnet|swift|stack|cabal) run{_ARGS}",
+           LineSummary(failed="|".join((_S.dotnet.failed, _S.xctest.failed, _S.haskell.failed))), "anything"),
     _build("bundler", rf"(ng build|vite build|webpack|rollup|next build|astro build|nuxt build|parcel build|tsup|esbuild"
            rf"|vue-cli-service build"
            rf"|gatsby build|remix (vite:)?build|expo export|rspack build|rsbuild build|svelte-kit build|docusaurus build"
@@ -278,7 +280,7 @@ RUNNERS: tuple[Runner, ...] = (
            combine(
                LineSummary(r"Compiler run successful|No files changed, compilation skipped|Finished |BUILDING ",
                               rf"{_S.forge.failed}|{_S.move.failed}|{_S.cairo.failed}|Error HH\w*: Compilation failed",
-                              "", rf"{_S.move.not_run}|{_S.cairo.not_run}|Error HH\d+: ")), "anything"),
+                              "", rf"{_S.move.not_run}|{_S.cairo.not_run}|Error HH(?!600)\d+: ")), "anything"),
     _build("nix build", rf"(nix (build|develop --build)|nix-build){_ARGS}", _S.nix),
     _build("dbt", rf"dbt (build|run|compile|parse){_ARGS}", _S.dbt, "anything"),
     _build("sphinx", rf"(sphinx-build|sphinx|sphinx\.cmd\.build)( .*)? (\./)?docs?(/\S*)?{_ARGS}", _S.sphinx),
