@@ -65,7 +65,8 @@ _PY_OR_UNIT = combine(pytest, unittest)
 _ARGS = "( .*)?"
 _PACKAGE_SCRIPT = (
     r"(npm|pnpm|yarn|bun|deno task|rush|rushx)"
-    r"( (run|run-script|-r|recursive|workspaces|workspace \S+|foreach|--?(prefix|filter|cwd|workspace|dir|[wCF])[ =]\S+|--?\S+))*"
+    r"( (run|run-script|-r|recursive|workspaces|workspace \S+|foreach|--?(prefix|filter|cwd|workspace|dir|[wCF])[ =]\S+|--?\S+)"
+    r"(?= ))*+"
 )
 _TASK_RUNNER = (
     r"(just|invoke|inv|task|pdm|hatch|poe|rye|pixi|mise|mage|nimble|composer|moon|doit|pipenv|poetry|uv|melos|lerna|wireit"
@@ -257,7 +258,7 @@ RUNNERS: tuple[Runner, ...] = (
            combine(LineSummary(r"Build succeeded", _S.dotnet.failed, "", _S.dotnet.not_run), _S.compiler), "anything"),
     _build("xcodebuild", r"xcodebuild( .*)?", _S.xcodebuild, "anything"),
     _build("docker build", rf"((docker|podman|nerdctl|buildah)( buildx| image)?|docker-compose|(docker"
-           rf"|podman) compose)( -\S+( \S+)?)* "
+           rf"|podman) compose)( -\S+( [^-\s]\S*)?)* "
            rf"(build|bake|bud){_ARGS}", _S.images, "anything"),
     _build("bazel build", rf"(bazel|bazelisk|buck2?|pants|plz)( .*)? (build|check|lint){_ARGS}",
            LineSummary(r".*Build completed successfully|BUILD SUCCEEDED", _S.bazel.failed, "", _S.bazel.not_run), "anything"),
