@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from langgraph_takeover.handoff.points.python_launches import LAUNCHERS, list_launched_commands
 from langgraph_takeover.handoff.shell import heredocs
 from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
-from langgraph_takeover.handoff.shell.python_launches import LAUNCHERS, list_launched_commands
 from langgraph_takeover.handoff.shell.runner_table import Runner, ValidationKind
 from langgraph_takeover.handoff.shell.runners import find_python_target, find_runner, may_be_runner
 from langgraph_takeover.handoff.shell.wrappers import find_remote_script

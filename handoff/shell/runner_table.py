@@ -7,8 +7,15 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from langgraph_takeover.handoff.shell import runner_summaries
-from langgraph_takeover.handoff.shell.runner_summaries import SummaryParser
+from langgraph_takeover.handoff.shell import runner_outputs
+from langgraph_takeover.handoff.shell.runner_summaries import (
+    LineSummary,
+    SummaryParser,
+    combine,
+    pytest,
+    sympy,
+    unittest,
+)
 
 ValidationKind = Literal["test", "lint", "build", "reproduction"]
 SuccessOutput = Literal["summary", "nothing", "anything"]
@@ -53,12 +60,13 @@ def _build(name: str, pattern: str, parser: SummaryParser, prints: SuccessOutput
     return Runner(name, "build", pattern, parser, prints)
 
 
-_S = runner_summaries
-_PY_OR_UNIT = _S.combine(_S.pytest, _S.unittest)
+_S = runner_outputs
+_PY_OR_UNIT = combine(pytest, unittest)
 _ARGS = "( .*)?"
 _PACKAGE_SCRIPT = (
     r"(npm|pnpm|yarn|bun|deno task|rush|rushx)"
-    r"( (run|run-script|-r|recursive|workspaces|workspace \S+|foreach|--?(prefix|filter|cwd|workspace|dir|[wCF])[ =]\S+|--?\S+))*"
+    r"( (run|run-script|-r|recursive|workspaces|workspace \S+|foreach|--?(prefix|filter|cwd|workspace|dir|[wCF])[ =]\S+|--?\S+)"
+    r"(?= ))*+"
 )
 _TASK_RUNNER = (
     r"(just|invoke|inv|task|pdm|hatch|poe|rye|pixi|mise|mage|nimble|composer|moon|doit|pipenv|poetry|uv|melos|lerna|wireit"
@@ -72,20 +80,20 @@ _BUILD_TASK = r"(build|compile|bundle)\S*"
 RUNNERS: tuple[Runner, ...] = (
     # Tests: Python
     _test("pytest", rf"(pytest|py\.test)(-[\d.]+)?{_ARGS}", _S.pytest_counts, silenced_by=r"-qq+|-q -q|.*no:terminal"),
-    _test("unittest", rf"(unittest|unit2){_ARGS}", _S.unittest),
+    _test("unittest", rf"(unittest|unit2){_ARGS}", unittest),
     _test("tox", rf"tox{_ARGS}", _S.tox, "anything"),
     _test("nox", rf"nox{_ARGS}", _S.tox, "anything"),
-    _test("nose", rf"(nose|nosetests|nose2)(-?[\d.]+)?{_ARGS}", _S.unittest),
-    _test("trial", rf"(twisted\.)?trial{_ARGS}", _S.unittest),
-    _test("zope", rf"(zope-testrunner|zope\.testrunner|stestr){_ARGS}", _S.combine(_S.stestr, _PY_OR_UNIT), "anything"),
-    _test("hatch", rf"hatch test{_ARGS}", _S.pytest),
+    _test("nose", rf"(nose|nosetests|nose2)(-?[\d.]+)?{_ARGS}", unittest),
+    _test("trial", rf"(twisted\.)?trial{_ARGS}", unittest),
+    _test("zope", rf"(zope-testrunner|zope\.testrunner|stestr){_ARGS}", combine(_S.stestr, _PY_OR_UNIT), "anything"),
+    _test("hatch", rf"hatch test{_ARGS}", pytest),
     _test("runtests", rf"(runtests|run_tests)\.py{_ARGS}", _PY_OR_UNIT, "anything"),
-    _test("sympy", rf"bin/(test|doctest){_ARGS}", _S.sympy),
-    _test("sympy isolated", rf"bin/test_(isolated|\w+\.py){_ARGS}", _S.sympy, "anything"),
-    _test("manage", rf"(manage\.py|django-admin(\.py)?|django) test{_ARGS}", _S.unittest),
+    _test("sympy", rf"bin/(test|doctest){_ARGS}", sympy),
+    _test("sympy isolated", rf"bin/test_(isolated|\w+\.py){_ARGS}", sympy, "anything"),
+    _test("manage", rf"(manage\.py|django-admin(\.py)?|django) test{_ARGS}", unittest),
     _test("setup.py test", rf"setup\.py (.* )?(test|pytest){_ARGS}", _PY_OR_UNIT, "anything"),
     _test("cpython", rf"test{_ARGS}", _PY_OR_UNIT, "anything"),
-    _test("dev", rf"(dev\.py|spin|ape|brownie) test{_ARGS}", _S.pytest, "anything"),
+    _test("dev", rf"(dev\.py|spin|ape|brownie) test{_ARGS}", pytest, "anything"),
     _test("behave", rf"(behave|lettuce){_ARGS}", _S.behave),
     _test("robot", rf"(robot|pabot){_ARGS}", _S.robot),
     _test(TEST_FILE, rf"(test_\w+|\w+_test|tests?)\.py{_ARGS}", _PY_OR_UNIT, "anything", runs_file=True),
@@ -95,26 +103,26 @@ RUNNERS: tuple[Runner, ...] = (
     # Tests: JavaScript and TypeScript
     _test("jest", rf"(jest|vitest|mocha|ava|jasmine|karma|cypress|playwright|wdio|testcafe|nightwatch|web-test-runner"
           rf"|wtr|uvu|lab|(react-scripts|ng|hardhat|truffle|blueprint|aegir|craco) test)(\.m?js)?{_ARGS}", _S.javascript),
-    _test("anchor test", rf"anchor test{_ARGS}", _S.combine(_S.javascript, _S.cargo)),
-    _test("tap", rf"(tap|tape|qunit|bats){_ARGS}", _S.combine(_S.javascript, _S.tap)),
+    _test("anchor test", rf"anchor test{_ARGS}", combine(_S.javascript, _S.cargo)),
+    _test("tap", rf"(tap|tape|qunit|bats){_ARGS}", combine(_S.javascript, _S.tap)),
     _test("node", rf"(node|deno|bun) (--?\S+ )*(--test|test){_ARGS}", _S.javascript),
     _test("ng", rf"ng (e2e|t){_ARGS}", _S.javascript),
     # Tests: Java and its relatives
     _test("maven", rf"(mvn|mvnw|mvnd)( .*)? (test|verify|surefire:test|integration-test|failsafe:\S+){_ARGS}",
           _S.maven_test, silenced_by="-q|--quiet"),
     _test("gradle", rf"(gradle|gradlew)( .*)? (\S*:)?(test\w*|\w+Test|check){_ARGS}", _S.maven, silenced_by="-q|--quiet"),
-    _test("ant", rf"ant( .*)? ([\w-]*test[\w-]*|junit){_ARGS}", _S.combine(_S.maven, _S.junit), silenced_by="-q|-quiet"),
+    _test("ant", rf"ant( .*)? ([\w-]*test[\w-]*|junit){_ARGS}", combine(_S.maven, _S.junit), silenced_by="-q|-quiet"),
     _test("junit", rf"java .*(junit-platform-console\S*|org\.junit\.\S+|org\.testng\.TestNG"
           rf"|org\.scalatest\.tools\.Runner){_ARGS}",
-          _S.combine(_S.junit, _S.sbt)),
+          combine(_S.junit, _S.sbt)),
     _test("sbt", rf"(sbt|sbtx|mill|scala-cli|scala|amm)( .*)? '?([\w.-]+[/.])*(test\w*|Test/\S+|testOnly.*){_ARGS}",
-          _S.combine(_S.sbt, _S.junit)),
+          combine(_S.sbt, _S.junit)),
     # Tests: C#, C and C++
     _test("dotnet test", rf"(dotnet (test|vstest|watch test)|vstest\.console|nunit3?-console|xunit\.console){_ARGS}", _S.dotnet,
           silenced_by=r"-v[ :]q|--verbosity[ =]q"),
     _test("ctest", rf"(ctest|cmake .*--build .*(--target|-t) (test|check)\S*){_ARGS}", _S.ctest, silenced_by="-Q|--quiet"),
-    _test("meson test", rf"(meson test|ninja (.* )?test){_ARGS}", _S.combine(_S.meson, _S.ctest), silenced_by="-q|--quiet"),
-    _test("bazel", rf"(bazel|bazelisk|buck2?|pants|plz|please)( .*)? (test|coverage){_ARGS}", _S.combine(_S.bazel, _PY_OR_UNIT)),
+    _test("meson test", rf"(meson test|ninja (.* )?test){_ARGS}", combine(_S.meson, _S.ctest), silenced_by="-q|--quiet"),
+    _test("bazel", rf"(bazel|bazelisk|buck2?|pants|plz|please)( .*)? (test|coverage){_ARGS}", combine(_S.bazel, _PY_OR_UNIT)),
     _test("runtest", rf"(runtest|llvm-lit|lit|lit\.py){_ARGS}", _S.automake),
     # Tests: Go, Rust
     _test("go test", rf"(go (-C \S+ )?test|gotestsum|ginkgo|richgo test){_ARGS}", _S.go, silenced_by="-json"),
@@ -123,7 +131,7 @@ RUNNERS: tuple[Runner, ...] = (
     _test("wasm-pack test", rf"wasm-pack test{_ARGS}", _S.cargo),
     # Tests: Ruby, PHP, Perl, Lua, shell
     _test("rspec", rf"(rspec|crystal spec|shellspec|(rake|rails) (test|spec)\S*){_ARGS}",
-          _S.combine(_S.rspec, _S.unittest)),
+          combine(_S.rspec, unittest)),
     _test("cucumber", rf"(cucumber|cucumber-js|behat|phpspec( run)?){_ARGS}", _S.cucumber),
     _test("phpunit", rf"(phpunit|paratest|pest|codecept( run)?|simple-phpunit|artisan test|sail (test|phpunit|pest|artisan test))"
           rf"(\.phar)?{_ARGS}", _S.phpunit),
@@ -134,7 +142,7 @@ RUNNERS: tuple[Runner, ...] = (
     _test("xcodebuild test", rf"(xcodebuild( .*)? (test|test-without-building)|fastlane (scan|test|run_tests)){_ARGS}",
           _S.xctest, silenced_by="-quiet"),
     _test("flutter test", rf"(flutter|dart|fvm flutter|very_good) test{_ARGS}", _S.flutter),
-    _test("mix test", rf"mix (test\S*|coveralls\S*|espec){_ARGS}", _S.combine(_S.exunit, _S.rspec)),
+    _test("mix test", rf"mix (test\S*|coveralls\S*|espec){_ARGS}", combine(_S.exunit, _S.rspec)),
     _test("rebar3", rf"rebar3 (as \S+ )?(do )?(eunit|ct|proper)\b.*|make (eunit|ct){_ARGS}", _S.eunit),
     _test("gleam test", rf"gleam test{_ARGS}", _S.gleam),
     # Tests: Haskell, OCaml, Clojure, Lisp
@@ -170,15 +178,15 @@ RUNNERS: tuple[Runner, ...] = (
     _test("make test", rf"g?make (.* )?(([\w-]*[-_])?tests?|(unit|run|py)tests?|check|[\w]*test-[\w-]+|doctest){_ARGS}",
           _S.any_test, "anything"),
     _test("workspace test", rf"(nx|turbo|lerna)( .*)? ((\S+[:#])?{_TEST_TASK}(:\S+)?|(-t|--targets?)[ =]\S*(test|e2e)\S*){_ARGS}",
-          _S.combine(_S.workspaces, _S.any_test)),
-    _test("npm test", rf"{_PACKAGE_SCRIPT} {_TEST_TASK}{_ARGS}", _S.combine(_S.workspaces, _S.any_test), "anything"),
+          combine(_S.workspaces, _S.any_test)),
+    _test("npm test", rf"{_PACKAGE_SCRIPT} {_TEST_TASK}{_ARGS}", combine(_S.workspaces, _S.any_test), "anything"),
     _test("task test", rf"{_TASK_RUNNER} ((run|exec|cmd|test --) )?(--?\S+ )*{_TEST_TASK}{_ARGS}", _S.any_test, "anything"),
     _test("test script", r"(ruby|node|perl|lua|luajit|Rscript|php|bun|tsx|ts-node|julia|dart|crystal"
           r"|elixir)( run)? (-\S+ )*(\S*/)?"
           rf"((test_\w+|[\w-]+[._-](test|spec)|testthat|tests?)\.(rb|[cm]?[jt]sx?|lua|R|php|dart|cr|exs)|\S+\.t){_ARGS}",
-          _S.combine(_S.any_test, _S.shunit), "anything", runs_file=True),
+          combine(_S.any_test, _S.shunit), "anything", runs_file=True),
     _test("test program", rf"\./[\w-]*[tT]est[\w-]*(\.sh)?{_ARGS}",
-          _S.combine(_S.any_test, _S.shunit), "anything", runs_file=True),
+          combine(_S.any_test, _S.shunit), "anything", runs_file=True),
     # Lint and type checks
     _lint("ruff", rf"ruff (check|format .*--(check|diff)){_ARGS}", _S.ruff, "anything"),
     _lint("flake8", rf"(flake8|pyflakes|pycodestyle|pep8|pydocstyle|vulture|bandit|pylama|prospector|yamllint|codespell){_ARGS}",
@@ -188,25 +196,25 @@ RUNNERS: tuple[Runner, ...] = (
     _lint("pyright", rf"(based)?pyright{_ARGS}", _S.pyright, "summary"),
     _lint("format check", rf"(black|isort|yapf|autopep8)( .*)? (--check|--check-only|-c|--diff){_ARGS}", _S.ruff),
     _lint("py_compile", rf"(py_compile|compileall){_ARGS}", _S.syntax_errors),
-    _lint("eslint", rf"(eslint|stylelint|jshint|tslint|standard|xo|ng lint|next lint){_ARGS}", _S.combine(_S.eslint, _S.findings)),
+    _lint("eslint", rf"(eslint|stylelint|jshint|tslint|standard|xo|ng lint|next lint){_ARGS}", combine(_S.eslint, _S.findings)),
     _lint("web check", rf"(svelte-check|astro check|vue-tsc .*--noEmit|biome (check|lint|ci)|prettier .*(--check|-c)|oxlint"
           rf"|flow( check)?"
           rf"|deno (check|lint|fmt .*--check)){_ARGS}", _S.web_check, "anything"),
     _lint("tsc --noEmit", rf"(tsc|vue-tsc)( .*)? --noEmit{_ARGS}", _S.tsc),
-    _lint("syntax", r"(node (--check|-c)|(ba|z|da|k)?sh -n|php -l|ruby -c|perl -c|luac -p) .*", _S.LineSummary()),
+    _lint("syntax", r"(node (--check|-c)|(ba|z|da|k)?sh -n|php -l|ruby -c|perl -c|luac -p) .*", LineSummary()),
     _lint("clippy", rf"cargo (clippy|check|fmt .*--check|deny|audit){_ARGS}", _S.cargo),
     _lint("go vet", rf"(go vet|golangci-lint run|staticcheck|gofmt -l|revive){_ARGS}", _S.findings),
-    _lint("pre-commit", rf"(pre-commit|prek) run{_ARGS}", _S.LineSummary(failed=r".*\.{3,}Failed$")),
+    _lint("pre-commit", rf"(pre-commit|prek) run{_ARGS}", LineSummary(failed=r".*\.{3,}Failed$")),
     _lint("make lint", rf"g?make (.* )?(lint|typecheck|mypy|flake8|style){_ARGS}", _S.make),
     _lint("workspace lint", rf"(nx|turbo|lerna)( .*)? ((\S+[:#])?{_LINT_TASK}|(-t|--targets?)[ =]{_LINT_TASK}){_ARGS}",
-          _S.combine(_S.workspaces, _S.eslint, _S.tsc), "summary"),
+          combine(_S.workspaces, _S.eslint, _S.tsc), "summary"),
     _lint("npm lint", rf"{_PACKAGE_SCRIPT} {_LINT_TASK}{_ARGS}",
-          _S.combine(_S.eslint, _S.web_check, _S.tsc, _S.workspaces), "anything"),
-    _lint("task lint", rf"{_TASK_RUNNER} (run )?{_LINT_TASK}{_ARGS}", _S.combine(_S.ruff, _S.mypy, _S.eslint), "anything"),
+          combine(_S.eslint, _S.web_check, _S.tsc, _S.workspaces), "anything"),
+    _lint("task lint", rf"{_TASK_RUNNER} (run )?{_LINT_TASK}{_ARGS}", combine(_S.ruff, _S.mypy, _S.eslint), "anything"),
     _lint("rubocop", rf"(rubocop|standardrb|erb_?lint|srb tc|steep check|dart analyze|flutter analyze|luacheck|clj-kondo"
           rf"|swiftlint"
           rf"|hlint|gdlint|tflint|phpstan( analy[sz]e)?|psalm|dialyzer|mix (dialyzer|credo)|slither){_ARGS}",
-          _S.combine(_S.findings, _S.error_lines), "anything"),
+          combine(_S.findings, _S.error_lines), "anything"),
     _lint("sqlfluff lint", rf"sqlfluff lint{_ARGS}", _S.findings, "summary"),
     _lint("terraform validate", rf"(terraform|tofu|terragrunt)( -\S+)* validate{_ARGS}", _S.terraform, "summary"),
     _lint("nix flake check", rf"nix flake check{_ARGS}", _S.nix, "anything"),
@@ -216,44 +224,46 @@ RUNNERS: tuple[Runner, ...] = (
           r"|scalafmt .*--check"
           r"|clang-format .*(-n|--dry-run)|shfmt -d|gofumpt -l|sqlfmt .*--check|php-cs-fixer .*--dry-run|gdformat .*--check"
           r"|csharpier .*--check|dotnet format .*--verify-no-changes|buf lint|buf format .*-d|actionlint|statix check|deadnix).*",
-          _S.LineSummary()),
+          LineSummary()),
     _lint("others", rf"(shellcheck|hadolint|clang-tidy|cppcheck|ktlint|detekt|phpcs|phpmd|solhint|ansible-lint|markdownlint\S*"
           rf"|selene|scalafix|checkstyle|cspell|djlint|vale|reek|brakeman|npm-check|gleam check|mix compile --warnings-as-errors"
-          rf"|lintr|helm lint|kubeconform|xmllint|jsonlint){_ARGS}", _S.combine(_S.error_lines, _S.gleam)),
+          rf"|lintr|helm lint|kubeconform|xmllint|jsonlint){_ARGS}", combine(_S.error_lines, _S.gleam)),
     # Builds
     _build("setup.py build", rf"setup\.py (.* )?(build\w*|bdist\w*|sdist){_ARGS}", _S.compiler),
     _build("build", rf"(build|pyproject-build|flit build|poetry build|hatch build|uv build|maturin (build|develop)){_ARGS}",
-           _S.combine(_S.compiler, _S.cargo)),
+           combine(_S.compiler, _S.cargo)),
     _build("cargo build", rf"(cross|cargo) (\+\S+ )?(build|b|build-sbf|build-bpf|contract build|rustc|doc|ndk .*build){_ARGS}",
            _S.cargo),
     _build("cargo run", rf"cargo (\+\S+ )?(run|r){_ARGS}", _S.cargo_run, "anything"),
     _build("wasm-pack build", rf"(wasm-pack build|trunk build|anchor build){_ARGS}", _S.cargo),
     _build("go build", rf"go (-C \S+ )?(build|install){_ARGS}", _S.compiler),
     _build("go run", r"go run (?!.*\.go\b).*",
-           _S.combine(_S.compiler, _S.LineSummary(failed=r"panic: |exit status [1-9]")), "anything"),
+           combine(_S.compiler, LineSummary(failed=r"panic: |exit status [1-9]")), "anything"),
+    _build("program run", rf"(dotnet|swift|stack|cabal) run{_ARGS}",
+           LineSummary(failed="|".join((_S.dotnet.failed, _S.xctest.failed, _S.haskell.failed))), "anything"),
     _build("bundler", rf"(ng build|vite build|webpack|rollup|next build|astro build|nuxt build|parcel build|tsup|esbuild"
            rf"|vue-cli-service build"
            rf"|gatsby build|remix (vite:)?build|expo export|rspack build|rsbuild build|svelte-kit build|docusaurus build"
            rf"|electron-builder){_ARGS}",
            _S.bundler, "anything"),
     _build("workspace build", rf"(nx|turbo|lerna)( .*)? ((\S+[:#])?{_BUILD_TASK}|(-t|--targets?)[ =]{_BUILD_TASK}){_ARGS}",
-           _S.combine(_S.workspaces, _S.bundler), "summary"),
-    _build("npm build", rf"{_PACKAGE_SCRIPT} {_BUILD_TASK}{_ARGS}", _S.combine(_S.bundler, _S.tsc, _S.workspaces)),
+           combine(_S.workspaces, _S.bundler), "summary"),
+    _build("npm build", rf"{_PACKAGE_SCRIPT} {_BUILD_TASK}{_ARGS}", combine(_S.bundler, _S.tsc, _S.workspaces)),
     _build("tsc", rf"tsc{_ARGS}", _S.tsc),
     _build("maven build", rf"(mvn|mvnw|mvnd|gradle|gradlew|ant)( .*)? (\S*:)?(compile\w*|package|build|assemble\w*"
            rf"|install){_ARGS}", _S.maven),
     _build("sbt compile", rf"(sbt|mill|scala-cli)( .*)? ([\w.-]+[/.])*(compile|assembly|package){_ARGS}",
-           _S.combine(_S.sbt, _S.compiler)),
+           combine(_S.sbt, _S.compiler)),
     _build("dotnet build", rf"(dotnet (build|publish|pack|msbuild)|msbuild){_ARGS}",
-           _S.combine(_S.LineSummary(r"Build succeeded", _S.dotnet.failed, "", _S.dotnet.not_run), _S.compiler), "anything"),
+           combine(LineSummary(r"Build succeeded", _S.dotnet.failed, "", _S.dotnet.not_run), _S.compiler), "anything"),
     _build("xcodebuild", r"xcodebuild( .*)?", _S.xcodebuild, "anything"),
     _build("docker build", rf"((docker|podman|nerdctl|buildah)( buildx| image)?|docker-compose|(docker"
-           rf"|podman) compose)( -\S+( \S+)?)* "
+           rf"|podman) compose)( -\S+( [^-\s]\S*)?)* "
            rf"(build|bake|bud){_ARGS}", _S.images, "anything"),
     _build("bazel build", rf"(bazel|bazelisk|buck2?|pants|plz)( .*)? (build|check|lint){_ARGS}",
-           _S.LineSummary(r".*Build completed successfully|BUILD SUCCEEDED", _S.bazel.failed, "", _S.bazel.not_run), "anything"),
+           LineSummary(r".*Build completed successfully|BUILD SUCCEEDED", _S.bazel.failed, "", _S.bazel.not_run), "anything"),
     _build("cmake", rf"(cmake .*--build|ninja|meson compile|swift build|scons|nmake|gn gen){_ARGS}",
-           _S.combine(_S.compiler, _S.make)),
+           combine(_S.compiler, _S.make)),
     _build("compiler", rf"(gcc|g\+\+|clang|clang\+\+|cc|c\+\+|nvcc|javac|kotlinc|scalac|rustc|cython|cythonize|solc|vyper"
            rf"|gfortran|ghc"
            rf"|ocamlfind|ocamlopt|dmd|ldc2|fpc|valac){_ARGS}", _S.compiler),
@@ -262,19 +272,19 @@ RUNNERS: tuple[Runner, ...] = (
            rf"|crystal build|dub build|v (-\S+ )*(\.|\S+\.v)|dart compile|flutter build|elm make|raco make|cabal (v2-"
            rf"|new-)?build|stack build|lein compile)"
            rf"(?! .*\btest){_ARGS}",
-           _S.combine(_S.LineSummary(failed="|".join((_S.exunit.failed, _S.zig.failed, _S.haskell.failed, _S.gleam.failed)),
+           combine(LineSummary(failed="|".join((_S.exunit.failed, _S.zig.failed, _S.haskell.failed, _S.gleam.failed)),
                                      not_run="|".join((_S.gleam.not_run, _S.zig.not_run, _S.haskell.not_run))),
                       _S.elm, _S.compiler)),
     _build("contracts", rf"(forge (build|compile|b)|hardhat compile|truffle compile|brownie compile|ape compile|scarb build"
            rf"|(sui|aptos) move "
            rf"(build|compile)|tact|starknet-compile|blueprint build){_ARGS}",
-           _S.combine(
-               _S.LineSummary(r"Compiler run successful|No files changed, compilation skipped|Finished |BUILDING ",
+           combine(
+               LineSummary(r"Compiler run successful|No files changed, compilation skipped|Finished |BUILDING ",
                               rf"{_S.forge.failed}|{_S.move.failed}|{_S.cairo.failed}|Error HH\w*: Compilation failed",
-                              "", rf"{_S.move.not_run}|{_S.cairo.not_run}|Error HH\d+: ")), "anything"),
+                              "", rf"{_S.move.not_run}|{_S.cairo.not_run}|Error HH(?!600)\d+: ")), "anything"),
     _build("nix build", rf"(nix (build|develop --build)|nix-build){_ARGS}", _S.nix),
     _build("dbt", rf"dbt (build|run|compile|parse){_ARGS}", _S.dbt, "anything"),
     _build("sphinx", rf"(sphinx-build|sphinx|sphinx\.cmd\.build)( .*)? (\./)?docs?(/\S*)?{_ARGS}", _S.sphinx),
-    _build("task build", rf"{_TASK_RUNNER} (run )?{_BUILD_TASK}{_ARGS}", _S.combine(_S.bundler, _S.compiler), "anything"),
-    _build("make", r"g?make( (?!clean|distclean|install|uninstall|help)\S+)*", _S.combine(_S.make, _S.sphinx)),
+    _build("task build", rf"{_TASK_RUNNER} (run )?{_BUILD_TASK}{_ARGS}", combine(_S.bundler, _S.compiler), "anything"),
+    _build("make", r"g?make( (?!clean|distclean|install|uninstall|help)\S+)*", combine(_S.make, _S.sphinx)),
 )  # fmt: skip

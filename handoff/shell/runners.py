@@ -45,6 +45,10 @@ def may_be_runner(text: str) -> bool:
 _ANY_RUNNER = re.compile("|".join(f"(?P<r{n}>{row.pattern})" for n, row in enumerate(RUNNERS)), re.S)
 
 
+_MAX_CHARS = 10_000
+"""A longer command is recognized by its beginning."""
+
+
 def find_runner(argv: Sequence[str]) -> Runner | None:
     """The runner that a command runs; None if it runs no validation or only prints information."""
     form = normalize_command(argv)
@@ -65,7 +69,7 @@ def find_runner(argv: Sequence[str]) -> Runner | None:
         return None
     if form[0] not in ("-c", "R", "v") and not may_be_runner(" ".join(form[:2])):
         return None
-    text = " ".join(form)
+    text = " ".join(form)[:_MAX_CHARS]
     match = _ANY_RUNNER.fullmatch(text)
     return RUNNERS[int(match.lastgroup[1:])] if match and match.lastgroup else None
 

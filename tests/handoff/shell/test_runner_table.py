@@ -12,6 +12,7 @@ import pytest
 from langgraph_takeover.handoff.points.outcomes import judge_output
 from langgraph_takeover.handoff.points.validation import find_validations
 from langgraph_takeover.handoff.shell.runner_table import RUNNERS, Runner
+from langgraph_takeover.handoff.shell.runners import find_runner
 
 _HEADER = re.compile(r"(?P<row>[^:#\n]+): (?P<outcome>\w+)(?: exit (?P<code>\d+))? \$ (?P<command>.+)")
 
@@ -75,4 +76,17 @@ def test_the_time_of_every_summary_is_linear(text: str) -> None:
     started = time.monotonic()
     for parse in {row.parse_summary for row in RUNNERS}:
         parse(text)
+    assert time.monotonic() - started < 100
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["npm --prefix", "npm -w", "docker -a", "docker compose -f", "julia -e", "mvn -q", "cargo -v", "nx -t", "make a", "java junit-",
+     "turbo a:", "R -e", "lisp emacs test", "go run a", "zig test", "godot gut_cmdln", "clojure test", "npm a-a-a:"],
+)  # fmt: skip
+def test_the_time_to_recognize_a_command_is_linear(words: str) -> None:
+    name, word = words.split(" ", 1)
+    started = time.monotonic()
+    find_runner([name, *f"{word} ".split() * 30_000, "!"])
+    find_runner([name, *f"{word} ".split() * 60, "!"])
     assert time.monotonic() - started < 100
