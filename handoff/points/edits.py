@@ -33,6 +33,8 @@ class ChangeSummary(NamedTuple):
     """All code files of the run after the changes."""
     written_scripts: list[str]
     """All scripts that the agent has created, without auxiliary files."""
+    written_inputs: list[str]
+    """All other files that the agent has created itself."""
     auxiliary_files: list[str]
     """All backups of source files and all scripts written to edit source files."""
     source_files: list[str]
@@ -52,7 +54,11 @@ def summarize_changes(
     """
     changes = tuple(changes)
     summary = ChangeSummary(
-        dict(state.files), list(state.written_scripts), list(state.auxiliary_files), [], [], []
+        dict(state.files),
+        list(state.written_scripts),
+        list(state.written_inputs),
+        list(state.auxiliary_files),
+        *([], [], []),
     )
     for change in changes:
         path = change.path
@@ -63,6 +69,10 @@ def summarize_changes(
             is_new = change.before is None or change.before in _EMPTY
             is_auxiliary = _is_auxiliary(state, path, changes, command, text)
             _classify_new_file(summary, path, is_auxiliary=is_auxiliary, is_new=is_new)
+            # What a program generates is no input that the agent wrote.
+            is_own = not command or posixpath.basename(path) in command
+            if is_new and is_own and not is_auxiliary and not file_kinds.is_script(path):
+                summary.written_inputs[:] = dict.fromkeys((*summary.written_inputs, path))
         if not file_kinds.is_code(path) or file_kinds.is_generated(path):
             continue
         is_scratch = file_kinds.is_scratch(path, file.base is not None, state.base_directories)

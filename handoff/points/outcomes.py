@@ -132,7 +132,7 @@ def find_verdict(
     """The basis of a pass: a runner's result or a script's own verdict, or only the exit code 0 of a script."""
     if not _has_reproduction(matches) or _read_summary(matches, text) == "passed" or states_success(text):
         return "explicit"
-    scripts = {match.script for match in matches if match.script is not None}
+    scripts = {match.script for match in matches if match.kind == "reproduction"}
     return "explicit" if scripts.issubset(asserting_scripts) else "exit_code_only"
 
 
