@@ -126,6 +126,7 @@ _GENERAL_NAMES = frozenset((
     "repo",
 ))  # fmt: skip
 """Directories that often have the name of a foreign program."""
+_FORMATTERS = frozenset(("black", "autopep8", "yapf", "isort", "autoflake", "pyupgrade", "prettier"))
 _ENTRY_POINT = re.compile(r"^\s*['\"]?([\w.-]{2,60})['\"]? ?= ?['\"]?[\w.]{1,200}:\w", re.M)
 
 
@@ -139,7 +140,11 @@ def list_own_names(
     """Names of the project's programs: its directory, its packages, and the entry points that an output showed."""
     parts = {part for path in edited_files for part in path.split("/")[:-1]}
     names = {*base_directories, posixpath.basename(workspace.rstrip("/")), *parts}
-    names = {name for name in names if len(name) > 2 and name not in PROGRAMS and name not in _GENERAL_NAMES}
+    names = {
+        name
+        for name in names
+        if len(name) > 2 and (name not in PROGRAMS or name in _FORMATTERS) and name not in _GENERAL_NAMES
+    }
     return frozenset((*names, *entry_points))
 
 
