@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from langgraph_takeover.handoff.points.annotations import AnnotatedStep, annotate_steps
+from langgraph_takeover.handoff.points.annotations import AnnotatedStep, annotate_steps, explain_point
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.trace.events import Trace
 
@@ -631,3 +631,21 @@ def test_a_shown_entry_point_is_a_program_of_the_project(run: type) -> None:
     steps = run(EDIT, ("cat setup.cfg", 0, shown), CASE, ("tidy /tmp/case.py", 1, "error"))
     assert points(steps) == {"first_source_edit": 0, "first_validation": 3}
     assert outcomes(run(EDIT, CASE, ("tidy /tmp/case.py", 1, "error"))) == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("output", "result"),
+    [
+        ("b.is_subset(c): True", "reproduction exited 0; its output states no verdict"),
+        ("Mismatch! Expected: 1, Got: 2", "reproduction failed"),
+        ("Eq(b, c) failed with: 'EmptySet' object has no attribute 'equals'", "reproduction failed"),
+        ("All tests passed", "reproduction passed"),
+    ],
+)
+def test_a_result_is_described_alike_everywhere(run: type, output: str, result: str) -> None:
+    steps = run(EDIT, ("cat > repro.py <<'EOF'\nprint(1)\nEOF", 0, ""), ("python repro.py", 0, output))
+    step = steps[-1]
+    (point,) = step.points
+    assert point.detail.startswith(f"{result}: ")
+    assert explain_point(step, point, steps[:-1]).startswith(f"{result}: ")
+    assert f"{step.validation.kind} {step.validation.result}" == result
