@@ -82,6 +82,10 @@ class DetectorState(NamedTuple):
     """Scripts that the agent created and that have not edited source files."""
     asserting_scripts: tuple[str, ...] = ()
     """Written scripts that fail by themselves if a result is wrong."""
+    written_inputs: tuple[str, ...] = ()
+    """Other files that the agent created itself: inputs of programs."""
+    entry_points: tuple[str, ...] = ()
+    """Programs of the project, as an output showed its settings."""
     auxiliary_files: tuple[str, ...] = ()
     """Files that are never source or reproductions: backups of source files, and scripts written to edit them."""
     edited_files: tuple[str, ...] = ()

@@ -23,10 +23,13 @@ from langgraph_takeover.handoff.points.outcomes import (
     judge,
 )
 from langgraph_takeover.handoff.points.validation import (
+    OwnPrograms,
     ShellLocation,
     ValidationMatch,
     find_strongest_kind,
     find_validations,
+    list_entry_points,
+    list_own_names,
     may_validate,
 )
 from langgraph_takeover.handoff.shell import attribution
@@ -109,8 +112,13 @@ def process_event(state: DetectorState, event: Event) -> DetectorUpdate:
         )
     if event.refused:
         return DetectorUpdate(state)
+    if shown := list_entry_points(event.text):
+        state = state._replace(entry_points=tuple(dict.fromkeys((*state.entry_points, *shown))))
     if pending is not None and not is_input and state.pending_validation is None and not event.changes:
-        if not may_validate(pending, state.written_scripts):
+        is_known = (
+            may_validate(pending, state.written_scripts) or _find_own_programs(state, pending).may_run()
+        )
+        if not is_known:
             return DetectorUpdate(state)
     elif pending is None and not event.changes:
         return DetectorUpdate(state)
@@ -251,6 +259,7 @@ def _apply_changes(
     state = state._replace(
         files=summary.files,
         written_scripts=tuple(summary.written_scripts),
+        written_inputs=tuple(summary.written_inputs),
         auxiliary_files=tuple(summary.auxiliary_files),
     )
     matches = _find_validations(state, command, location)
@@ -274,9 +283,22 @@ def _apply_changes(
 def _find_validations(
     state: DetectorState, command: str, location: ShellLocation
 ) -> tuple[ValidationMatch, ...]:
-    return (
-        find_validations(command, state.written_scripts, location, state.auxiliary_files) if command else ()
+    if not command:
+        return ()
+    programs = _find_own_programs(state, command)
+    return find_validations(command, state.written_scripts, location, state.auxiliary_files, programs)
+
+
+def _find_own_programs(state: DetectorState, command: str) -> OwnPrograms:
+    """The project's own programs that a command line may run, with the inputs that the agent wrote."""
+    names = list_own_names(
+        state.base_directories, state.workspace, state.edited_files[:50], state.entry_points
     )
+    if not any(name in command for name in names):
+        return OwnPrograms()
+    written = (*state.written_scripts, *state.written_inputs)
+    inputs = frozenset(path for path in written if not is_source_change(state, path, None))
+    return OwnPrograms(names, inputs, state.base_directories)
 
 
 def _update_asserting_scripts(

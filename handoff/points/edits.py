@@ -33,6 +33,8 @@ class ChangeSummary(NamedTuple):
     """All code files of the run after the changes."""
     written_scripts: list[str]
     """All scripts that the agent has created, without auxiliary files."""
+    written_inputs: list[str]
+    """All other files that the agent has created itself."""
     auxiliary_files: list[str]
     """All backups of source files and all scripts written to edit source files."""
     source_files: list[str]
@@ -52,7 +54,11 @@ def summarize_changes(
     """
     changes = tuple(changes)
     summary = ChangeSummary(
-        dict(state.files), list(state.written_scripts), list(state.auxiliary_files), [], [], []
+        dict(state.files),
+        list(state.written_scripts),
+        list(state.written_inputs),
+        list(state.auxiliary_files),
+        *([], [], []),
     )
     for change in changes:
         path = change.path
@@ -63,6 +69,10 @@ def summarize_changes(
             is_new = change.before is None or change.before in _EMPTY
             is_auxiliary = _is_auxiliary(state, path, changes, command, text)
             _classify_new_file(summary, path, is_auxiliary=is_auxiliary, is_new=is_new)
+            # What a program generates is no input that the agent wrote.
+            is_own = not command or posixpath.basename(path) in command
+            if is_new and is_own and not is_auxiliary and not file_kinds.is_script(path):
+                summary.written_inputs[:] = dict.fromkeys((*summary.written_inputs, path))
         if not file_kinds.is_code(path) or file_kinds.is_generated(path):
             continue
         is_scratch = file_kinds.is_scratch(path, file.base is not None, state.base_directories)
@@ -145,21 +155,28 @@ def _edits_source(state: DetectorState, path: str, text: str) -> bool:
         # Imported late, because the import of the package loads every reader.
         from langgraph_takeover.handoff.readers.inference.python_scripts import list_written_paths
 
-        paths: Iterable[str] = list_written_paths(text)
+        paths = list_written_paths(text)
     elif path.endswith((".sh", ".bash", ".zsh")):
-        paths = [w for part in parse_command(text) if may_edit(part) for w in part.argv[1:]]
-        paths += [r.target for part in parse_command(text) for r in part.redirects if ">" in r.operator]
+        parts = parse_command(text)
+        is_read = not state.base_directories
+        paths = {word: is_read for part in parts if may_edit(part) for word in part.argv[1:]}
+        paths |= {r.target: False for part in parts for r in part.redirects if ">" in r.operator}
     else:
         return False
     prefix = state.workspace.rstrip("/") + "/"
-    return any(_is_existing_source(state, posixpath.normpath(p.removeprefix(prefix))) for p in paths if p)
+    return any(
+        _is_existing_source(state, posixpath.normpath(name.removeprefix(prefix)), is_read)
+        for name, is_read in paths.items()
+        if name
+    )
 
 
-def _is_existing_source(state: DetectorState, path: str) -> bool:
+def _is_existing_source(state: DetectorState, path: str, is_read: bool) -> bool:
+    """Whether a path is source before a script writes it; a script that also reads the path says that it exists."""
     file = state.files.get(path)
     if file is not None:
         return file.current is not None and is_source_change(state, path, file.base)
-    is_in_base = not state.base_directories or path.partition("/")[0] in state.base_directories
+    is_in_base = is_read or path.partition("/")[0] in state.base_directories
     return is_in_base and "/" in path and file_kinds.is_source(path, True, state.base_directories)
 
 

@@ -138,7 +138,7 @@ def find_verdict(
     if not _has_reproduction(matches):
         is_silent = all(match.runner and match.runner.success_output == "nothing" for match in matches)
         return "explicit" if is_silent else "exit_code_only"
-    scripts = {match.script for match in matches if match.script is not None}
+    scripts = {match.script for match in matches if match.kind == "reproduction"}
     return "explicit" if scripts.issubset(asserting_scripts) else "exit_code_only"
 
 

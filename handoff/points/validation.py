@@ -12,10 +12,11 @@ from langgraph_takeover.handoff.points.python_launches import LAUNCHERS, list_la
 from langgraph_takeover.handoff.shell import heredocs
 from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
+from langgraph_takeover.handoff.shell.programs import PROGRAMS
 from langgraph_takeover.handoff.shell.runner_table import Runner, ValidationKind
 from langgraph_takeover.handoff.shell.runners import find_python_target, find_runner, may_be_runner
 from langgraph_takeover.handoff.shell.wrappers import find_remote_script
-from langgraph_takeover.handoff.trace.file_kinds import is_script
+from langgraph_takeover.handoff.trace.file_kinds import is_outside_repository, is_script
 
 _KINDS_BY_STRENGTH: tuple[ValidationKind, ...] = ("test", "reproduction", "lint", "build")
 _INTERPRETERS = re.compile(
@@ -50,9 +51,9 @@ class ValidationMatch(NamedTuple):
     position: int
     """Index of the simple command in its line."""
     runner: Runner | None
-    """None for a reproduction."""
+    """None for a script."""
     script: str | None
-    """The script of a reproduction, by the path with which the predecessor created it."""
+    """The script of a reproduction, by the path with which the predecessor created it; None for a project's program."""
 
 
 class ShellLocation(NamedTuple):
@@ -71,6 +72,87 @@ class ShellLocation(NamedTuple):
 
 
 _UNKNOWN_LOCATION = ShellLocation()
+
+
+class OwnPrograms(NamedTuple):
+    """The project's own command-line programs, and the files that the predecessor wrote as input for them."""
+
+    names: frozenset[str] = frozenset()
+    """Programs and packages; `sphinx` stands for `sphinx-build` and `python -m sphinx.cmd.build` too."""
+    inputs: frozenset[str] = frozenset()
+    base_directories: tuple[str, ...] = ()
+
+    def may_run(self) -> bool:
+        """Whether any program and any input is known."""
+        return bool(self.names and self.inputs)
+
+    def match(self, command: SimpleCommand, location: ShellLocation, before: SimpleCommand | None) -> bool:
+        """Whether a command runs such a program on such an input; `before` is the command that pipes into it."""
+        words = [command.name, *command.argv[1:]]
+        if words[0].startswith(("python", "pypy")):
+            words = find_python_target(words[1:]) or [""]
+            words = words[1:] if words[0] == "-m" else words
+            words[:1] = [posixpath.basename(word).removesuffix(".py").partition(".")[0] for word in words[:1]]
+        program = "".join(words[:1])
+        is_own = program in self.names or program.partition("-")[0] in self.names
+        if not is_own or not _QUERY_WORDS.isdisjoint(words):
+            return False
+        is_piped = before is not None and before.name in ("echo", "printf")
+        if command.stdin is not None or is_piped:
+            return True
+        operands = [word.partition("=")[2] if word.startswith("-") else word for word in words[1:]]
+        operands += [r.target for r in command.redirects if r.operator == "<"]
+        return any(self._is_input(location.normalize_path(word, command)) for word in operands if word)
+
+    def _is_input(self, path: str) -> bool:
+        if path in self.inputs:
+            return True
+        is_new = is_outside_repository(path) or path.partition("/")[0] not in (
+            *self.base_directories,
+            ".",
+            "",
+        )
+        return is_new and any(each.startswith(f"{path}/") for each in self.inputs)
+
+
+_NO_PROGRAMS = OwnPrograms()
+_QUERY_WORDS = frozenset(("--version", "--help", "-h", "-V"))
+_GENERAL_NAMES = frozenset((
+    "src", "lib", "libs", "python", "core", "utils", "util", "common", "tools", "scripts", "bin", "doc", "docs", "test", "tests",
+    "build", "make", "docker", "podman", "kubernetes", "kubectl", "helm", "terraform", "ansible", "vagrant", "conda", "npm", "node",
+    "go", "java", "ruby", "php", "perl", "cargo", "pip", "venv", "env", "examples", "packages", "app", "testbed", "workspace",
+    "repo",
+))  # fmt: skip
+"""Directories that often have the name of a foreign program."""
+_FORMATTERS = frozenset(("black", "autopep8", "yapf", "isort", "autoflake", "pyupgrade", "prettier"))
+_ENTRY_POINT = re.compile(r"^\s*['\"]?([\w.-]{2,60})['\"]? ?= ?['\"]?[\w.]{1,200}:\w", re.M)
+
+
+@lru_cache(maxsize=64)
+def list_own_names(
+    base_directories: tuple[str, ...],
+    workspace: str,
+    edited_files: tuple[str, ...],
+    entry_points: tuple[str, ...],
+) -> frozenset[str]:
+    """Names of the project's programs: its directory, its packages, and the entry points that an output showed."""
+    parts = {part for path in edited_files for part in path.split("/")[:-1]}
+    names = {*base_directories, posixpath.basename(workspace.rstrip("/")), *parts}
+    names = {
+        name
+        for name in names
+        if len(name) > 2 and (name not in PROGRAMS or name in _FORMATTERS) and name not in _GENERAL_NAMES
+    }
+    return frozenset((*names, *entry_points))
+
+
+def list_entry_points(text: str) -> tuple[str, ...]:
+    """Programs that a shown `setup.py`, `setup.cfg` or `pyproject.toml` installs."""
+    if "console_scripts" not in text and ".scripts]" not in text and "[project.scripts" not in text:
+        return ()
+    return tuple(dict.fromkeys(_ENTRY_POINT.findall(text)))[:50]
+
+
 _WORD = re.compile(r"[A-Za-z]+")
 _INTERPRETER_WORDS = frozenset({
     "python", "pypy", "bash", "sh", "zsh", "dash", "ksh", "source", "node", "deno", "bun", "ts", "tsx",
@@ -101,9 +183,11 @@ def find_validations(
     written_scripts: Collection[str],
     location: ShellLocation = _UNKNOWN_LOCATION,
     auxiliary_files: Collection[str] = (),
+    own_programs: OwnPrograms = _NO_PROGRAMS,
 ) -> tuple[ValidationMatch, ...]:
     """Find the validations in a command line, in order; a run of an auxiliary file is none."""
-    if not may_validate(command, written_scripts):
+    may_run_own = own_programs.may_run()
+    if not may_run_own and not may_validate(command, written_scripts):
         return ()
     matches = []
     if ">" in command or "tee " in command:
@@ -121,7 +205,24 @@ def find_validations(
             matches.append(ValidationMatch("reproduction", simple, position, None, script))
         elif runner is not None:
             matches.append(ValidationMatch(runner.kind, simple, position, runner, None))
-    return tuple(matches)
+    return _add_own_runs(command, matches, location, own_programs) if may_run_own else tuple(matches)
+
+
+def _add_own_runs(
+    command: str, matches: Sequence[ValidationMatch], location: ShellLocation, own_programs: OwnPrograms
+) -> tuple[ValidationMatch, ...]:
+    """Add the runs of the project's own programs; those of a linter or a build of the project become reproductions."""
+    found = {match.position: match for match in matches}
+    commands = parse_command(command)
+    for position, simple in enumerate(commands):
+        match = found.get(position)
+        if match is not None and match.kind in ("test", "reproduction"):
+            continue
+        before = commands[position - 1] if simple.stage else None
+        if simple.argv and own_programs.match(simple, location, before):
+            runner = None if match is None else match.runner
+            found[position] = ValidationMatch("reproduction", simple, position, runner, None)
+    return tuple(found[position] for position in sorted(found))
 
 
 def _list_created_scripts(command: str, location: ShellLocation) -> list[str]:

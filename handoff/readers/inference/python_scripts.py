@@ -67,17 +67,20 @@ def analyze_program(
         return ProgramEffects()
 
 
-def list_written_paths(code: str) -> tuple[str, ...]:
-    """Paths that a Python program may write, as far as its text spells them out; of a broken one all paths of code."""
+def list_written_paths(code: str) -> dict[str, bool]:
+    """Paths that a Python program may write, as far as its text names them, and whether it reads them too.
+
+    Without those below directories that it makes; of a broken program all quoted paths.
+    """
     if len(code) > _MAX_CODE_CHARS:
-        return ()
+        return {}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(code)
         return _ProgramAnalyzer(tree, (), "", {}, is_caught=True).list_named_paths()
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return tuple(_QUOTED_CODE_PATH.findall(code)) if _WRITING_CALL.search(code) else ()
+        return dict.fromkeys(_QUOTED_CODE_PATH.findall(code), True) if _WRITING_CALL.search(code) else {}
 
 
 class _ProgramAnalyzer:
@@ -161,14 +164,23 @@ class _ProgramAnalyzer:
             return [path]
         return [] if _UNKNOWN in self.directories else [posixpath.join(self.directories[0], path)]
 
-    def list_named_paths(self) -> tuple[str, ...]:
-        """Paths that any call of the program writes, moves or copies to, if the text names them."""
-        nodes: list[ast.expr] = []
+    def list_named_paths(self) -> dict[str, bool]:
+        """The paths of `list_written_paths`."""
+        written: list[ast.expr] = []
+        read: list[ast.expr] = []
         for call in self.calls:
             call_name = _dotted_name(call.func)
-            nodes += self._list_written_paths(call, call_name)
-            nodes += call.args[1:2] if call_name in _MOVE_CALLS | _COPY_CALLS else []
-        return tuple(path for node in nodes for name in self.list_texts(node) for path in self._resolve(name))
+            paths = self._list_written_paths(call, call_name)
+            written += paths
+            written += call.args[1:2] if call_name in _MOVE_CALLS | _COPY_CALLS else []
+            if isinstance(call.func, ast.Attribute) and call.func.attr in ("read_text", "read_bytes"):
+                read.append(call.func.value)
+            elif call_name in ("open", "io.open", "codecs.open", "fileinput.input"):
+                read += call.args[:1] if not paths or call_name == "fileinput.input" else []
+        made = tuple(f"{directory}/" for directory in self._list_made_directories())
+        names = (path for node in written for name in self.list_texts(node) for path in self._resolve(name))
+        read_names = {path for node in read for name in self.list_texts(node) for path in self._resolve(name)}
+        return {path: path in read_names for path in names if not path.startswith(made)}
 
     def _list_code_paths(self) -> list[str]:
         """Code files named by variables, as candidates for a path computed at run time."""

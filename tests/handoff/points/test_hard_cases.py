@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from langgraph_takeover.handoff.points.annotations import AnnotatedStep, annotate_steps
+from langgraph_takeover.handoff.points.annotations import AnnotatedStep, annotate_steps, explain_point
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.trace.events import Trace
 
@@ -482,3 +482,170 @@ def test_a_syntax_error_before_a_command_prevents_it(run: type) -> None:
 def test_expensive_commands_are_processed_quickly(run: type, command: str) -> None:
     """Each command makes a careless pattern or loop run for a very long time."""
     assert len(run(("cat a/b.py", 0, "a" * 300), (command, 0, "a::" * 300_000))) == 2
+
+
+NEW_MODEL = "cat > pkg/sub/models.py <<'EOF'\nx = 1\nEOF\ncat setup.cfg"
+MISSING = "No such file or directory"
+WRITE = "p.write_text(p.read_text().replace('a = 1', 'a = 3'))"
+DYING = f"from pathlib import Path\np = Path('pkg/core.py')\nassert 'zzz' in p.read_text()\n{WRITE}\n"
+DYING_FUNCTION = (
+    "from pathlib import Path\ndef patch(p):\n    p.read_text().index('zzz')\n"
+    f"    {WRITE}\npatch(Path('pkg/core.py'))\n"
+)
+CAUGHT = (
+    "from pathlib import Path\np = Path('pkg/core.py')\ntry:\n    p.read_text().index('zzz')\n"
+    f"    {WRITE}\nexcept ValueError:\n    print('no such text')\n"
+)
+FRAMES = 'Traceback (most recent call last):\n  File "{0}", line {1}, in <module>\n'
+
+
+@pytest.mark.parametrize(
+    ("command", "output", "is_edit"),
+    [
+        (NEW_MODEL, "", True),
+        (NEW_MODEL, f"bash: line 1: pkg/sub/models.py: {MISSING}\n[metadata]", False),
+        (NEW_MODEL, "/bin/bash: line 1: pkg/sub/models.py: Permission denied", False),
+        (NEW_MODEL, "bash: pkg/sub/models.py: Is a directory", False),
+        (NEW_MODEL, "-bash: pkg/sub/models.py: Read-only file system", False),
+        (NEW_MODEL, "sh: 1: cannot create pkg/sub/models.py: Directory nonexistent", False),
+        (NEW_MODEL, "/bin/sh: can't create pkg/sub/models.py: nonexistent directory", False),
+        (NEW_MODEL, "zsh:1: no such file or directory: pkg/sub/models.py", False),
+        (NEW_MODEL, f"bash: line 4: other/file.py: {MISSING}", True),
+        (NEW_MODEL, f"cat: setup.cfg: {MISSING}", True),
+        (f"{NEW_MODEL}; mkdir -p pkg/sub; echo 'x = 1' > pkg/sub/models.py",
+         f"bash: line 1: pkg/sub/models.py: {MISSING}", True),
+        ("echo 'x = 1' | tee pkg/sub/a.py; true", f"tee: pkg/sub/a.py: {MISSING}", False),
+        ("echo 'x = 1' | tee pkg/sub/a.py pkg/b.py; true", f"tee: pkg/sub/a.py: {MISSING}", True),
+        ("cp /tmp/new.py pkg/sub/a.py; true",
+         f"cp: cannot create regular file 'pkg/sub/a.py': {MISSING}", False),
+        ("cp /tmp/gone.py pkg/a.py; cp /tmp/new.py pkg/b.py; true",
+         f"cp: cannot stat '/tmp/gone.py': {MISSING}", True),
+        ("mv /tmp/new.py pkg/sub/; true", "mv: cannot move '/tmp/new.py' to 'pkg/sub/': Not a directory", False),
+        ("sed -i 's/a/b/' pkg/gone.py; true", f"sed: can't read pkg/gone.py: {MISSING}", False),
+        ("sed -i 's/a/b/' pkg/gone.py pkg/core.py; true", f"sed: can't read pkg/gone.py: {MISSING}", True),
+        ("perl -pi -e 's/a/b/' pkg/gone.py; true", f"Can't open pkg/gone.py: {MISSING}.", False),
+        (f"cat > fix.patch <<'EOF'\n{DIFF}EOF\ngit apply fix.patch; true",
+         "error: patch failed: pkg/core.py:1\nerror: pkg/core.py: patch does not apply", False),
+        (f"python3 - <<'EOF'\n{INLINE}EOF\ntrue", "bash: line 1: python3: command not found", False),
+        ("python3 fix.py > gone/log.txt; true", f"bash: line 1: gone/log.txt: {MISSING}", False),
+        (f"python3 - <<'EOF'\n{DYING}EOF\ntrue", FRAMES.format("<stdin>", 3) + "AssertionError", False),
+        (f"python3 - <<'EOF'\n{DYING_FUNCTION}EOF\ntrue",
+         FRAMES.format("<stdin>", 5) + '  File "<stdin>", line 3, in patch\nValueError: substring not found', False),
+        (f"cat > /tmp/fix.py <<'EOF'\n{DYING}EOF\npython3 /tmp/fix.py; true",
+         FRAMES.format("/tmp/fix.py", 3) + "AssertionError", False),
+        (f"cat > /tmp/fix.py <<'EOF'\n{CAUGHT}EOF\npython3 /tmp/fix.py", "no such text", False),
+        (f"cat > /tmp/fix.py <<'EOF'\n{CAUGHT}EOF\npython3 /tmp/fix.py", "", True),
+        (f"python3 - <<'EOF'\n{DYING}print('wrote it')\n1 / 0\nEOF\ntrue",
+         "wrote it\n" + FRAMES.format("<stdin>", 6) + "ZeroDivisionError", True),
+        ("cp pkg/core.py pkg/core_backup.py", "", False),
+        ("cp pkg/core.py pkg/core.orig.py", "", False),
+        ("cp -r pkg/sub pkg/sub_old && touch pkg/sub_old/a.py", "", False),
+        ("cp pkg/core.py pkg/engine.py", "", True),
+        ("cat > pkg/database_backup.py <<'EOF'\ndef dump(): pass\nEOF", "", True),
+        ("touch scripts/fix.py", "", False),
+        ("> pkg/fix.py", "", False),
+        (f"cat > scripts/fix.py <<'EOF'\n{INLINE}EOF", "", False),
+        (f"cat > scripts/fix.py <<'EOF'\n{INLINE}EOF\npython3 scripts/fix.py", "", True),
+        ("cat > scripts/release.py <<'EOF'\nprint('release')\nEOF", "", True),
+    ],
+)  # fmt: skip
+def test_what_a_recorded_command_edited(run: type, command: str, output: str, is_edit: bool) -> None:
+    """Exit code 0 says nothing about the parts before the last; the messages of shells and programs do."""
+    seen = "./pkg:\ncore.py sub\nscripts:\nscripts/run.py\npkg/core.py"
+    steps = run(
+        ("ls -R . scripts; find pkg scripts", 0, seen), ("cat pkg/core.py", 0, CORE), (command, 0, output)
+    )
+    assert (edits(steps) == [2]) is is_edit
+
+
+def test_a_path_that_an_error_calls_missing_does_not_exist(run: type) -> None:
+    """So a script of that name in the root is a scratch file; a search hit shows that the file exists."""
+    write = ("cat > repro.py <<'EOF'\nprint(1)\nEOF", 0, "")
+    missing = run(("cat repro.py; true", 0, f"cat: repro.py: {MISSING}"), write, ("python repro.py", 0, "1"))
+    assert edits(missing) == []
+    assert outcomes(missing)[-1] == ("reproduction", "passed")
+    hit = run(("grep -n found repro.py", 0, "repro.py:3:    print('not found')"), write)
+    assert edits(hit) == [1]
+
+
+@pytest.mark.parametrize("place", ["/tmp/fix_response2.py", "fix.py", "scripts/fix.py"])
+@pytest.mark.parametrize(
+    "result", [(0, "nothing to do"), (1, "Traceback (most recent call last):\nValueError: x")]
+)
+def test_a_patch_script_is_never_a_reproduction(run: type, place: str, result: tuple[int, str]) -> None:
+    steps = run(EDIT, (f"cat > {place} <<'EOF'\n{INLINE}EOF", 0, ""), (f"python3 {place}", *result))
+    assert outcomes(steps) == [None, None, None]
+
+
+def test_a_script_that_filters_a_source_file_is_an_edit(run: type) -> None:
+    script = "import sys\nfor line in sys.stdin:\n    print(line.replace('a', 'b'), end='')\n"
+    line = "python3 f.py < pkg/core.py > pkg/core.py.tmp && mv pkg/core.py.tmp pkg/core.py"
+    steps = run((f"cat > f.py <<'EOF'\n{script}EOF", 0, ""), (line, 0, ""))
+    assert (edits(steps), outcomes(steps)) == ([1], [None, None])
+
+
+def test_files_of_a_case_that_a_script_builds_are_no_source(run: type) -> None:
+    script = (
+        "import os\nos.makedirs('case', exist_ok=True)\nos.chdir('case')\n"
+        "open('conf.py', 'w').write('x')\nprint(open('conf.py').read())\n"
+    )
+    steps = run((f"cat > make_case.py <<'EOF'\n{script}EOF\npython3 make_case.py", 0, "x"))
+    assert (edits(steps), outcomes(steps)) == ([], [("reproduction", "passed")])
+
+
+INPUT = ("mkdir -p repro && cat > repro/index.rst <<'EOF'\ntext\nEOF", 0, "")
+CASE = ("cat > /tmp/case.py <<'EOF'\nx=1\nEOF", 0, "")
+
+
+@pytest.mark.parametrize(
+    ("package", "command", "kind"),
+    [
+        ("sphinx", "sphinx-build repro out", "reproduction"),
+        ("sphinx", "cd repro && python -m sphinx -b html . _build", "reproduction"),
+        ("sphinx", "python3 -m sphinx.cmd.build -b html repro out", "reproduction"),
+        ("src/black", "black /tmp/case.py", "reproduction"),
+        ("src/black", "echo 'x=1' | black -", "reproduction"),
+        ("src/black", "black - < /tmp/case.py", "reproduction"),
+        ("pylint", "python -m pylint --rcfile=x /tmp/case.py | tail -3", "reproduction"),
+        ("pylint/pyreverse", "pyreverse -o dot /tmp/case.py", "reproduction"),
+        ("black", "sphinx-build repro out", None),
+        ("django", "black /tmp/case.py", None),
+        ("django", "python -m pylint /tmp/case.py", "lint"),
+        ("pylint", "python -m pylint pylint/core.py", "lint"),
+        ("sphinx", "sphinx-build --version", None),
+        ("sphinx", "sphinx-build manual out", None),
+        ("src/black", "cat /tmp/case.py", None),
+        ("docker", "docker build -f /tmp/case.py .", None),
+    ],
+)  # fmt: skip
+def test_the_projects_own_program_on_the_agents_input(
+    run: type, package: str, command: str, kind: str | None
+) -> None:
+    steps = run((f"sed -i 's/x/y/' {package}/core.py", 0, ""), INPUT, CASE, (command, 0, ""))
+    kinds = [None if step.validation is None else step.validation.kind for step in steps]
+    assert kinds == [None, None, None, kind]
+
+
+def test_a_shown_entry_point_is_a_program_of_the_project(run: type) -> None:
+    shown = "[options.entry_points]\nconsole_scripts =\n    tidy = pkg.cli:main\n"
+    steps = run(EDIT, ("cat setup.cfg", 0, shown), CASE, ("tidy /tmp/case.py", 1, "error"))
+    assert points(steps) == {"first_source_edit": 0, "first_validation": 3}
+    assert outcomes(run(EDIT, CASE, ("tidy /tmp/case.py", 1, "error"))) == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("output", "result"),
+    [
+        ("b.is_subset(c): True", "reproduction exited 0; its output states no verdict"),
+        ("Mismatch! Expected: 1, Got: 2", "reproduction failed"),
+        ("Eq(b, c) failed with: 'EmptySet' object has no attribute 'equals'", "reproduction failed"),
+        ("All tests passed", "reproduction passed"),
+    ],
+)
+def test_a_result_is_described_alike_everywhere(run: type, output: str, result: str) -> None:
+    steps = run(EDIT, ("cat > repro.py <<'EOF'\nprint(1)\nEOF", 0, ""), ("python repro.py", 0, output))
+    step = steps[-1]
+    (point,) = step.points
+    assert point.detail.startswith(f"{result}: ")
+    assert explain_point(step, point, steps[:-1]).startswith(f"{result}: ")
+    assert f"{step.validation.kind} {step.validation.result}" == result

@@ -589,3 +589,48 @@ def test_evidence_of_a_script_is_what_it_says() -> None:
         "b",
         "done",
     )
+
+
+@pytest.mark.parametrize(
+    ("output", "outcome"),
+    [
+        ("Mismatch! Expected: [1, 2], Got: [1]", "failed"),
+        ("n=65: mismatch", "failed"),
+        ("Output mismatch: 3 lines", "failed"),
+        ("Mismatches: 0", "passed"),
+        ("No mismatch found", "passed"),
+        ("Testing Mismatch handling", "passed"),
+        ("typevar-name-mismatch: ok", "passed"),
+        ("Eq(b, c).simplify() failed with: 'EmptySet' object has no attribute 'equals'", "failed"),
+        ("sum failed with ValueError", "failed"),
+        ("merge failed with the expected ValueError", "passed"),
+        ("merge failed as expected with: bad", "passed"),
+        ("0 failed with errors", "passed"),
+        ("row_insert FAILED", "failed"),
+        ("Ordering is INCORRECT", "failed"),
+        ("Expected: 1\nGot: 2", "failed"),
+        ("Got: 2\n\nExpected: 1", "failed"),
+        ("  Expected: (1,)\n  Actual:   (1, 2)", "failed"),
+        ("Expected output: a b c\nActual output: a b d", "failed"),
+        ("Expected 3 but got 4", "failed"),
+        ("Got ['b'], expected ['a']", "failed"),
+        ("Expected <A>, got <B>", "failed"),
+        ("f(3): 0 (Expected: 1)", "failed"),
+        ("visible=False, expected=True", "failed"),
+        ("Expected: 1000000\nGot: 1000001", "failed"),
+        ("Expected: [1, 2]\nGot: [1,2]", "passed"),
+        ("Expected: 0.1\nGot: 0.1000000000001", "passed"),
+        ("Expected '2', got 2", "passed"),
+        ("f(3): 1 (Expected: 1)", "passed"),
+        ("Expected: 3\nGot: 3 (OK)", "passed"),
+        ("Expected: ValueError\nGot: ValueError: bad", "passed"),
+        ("Expected: a list\nGot: [1]", "passed"),
+        ("Expected: red (or an equivalent)\nActual: (1, 0, 0)", "passed"),
+        ("Expected color: blue", "passed"),
+        ("not enough values to unpack (expected 2, got 0)", "passed"),
+        ("PASS: raised ValueError as expected: expected 3 got 2", "passed"),
+        ("Caught expected error: 'a' received multiple values for 'b'", "passed"),
+    ],
+)
+def test_a_scripts_own_verdict(output: str, outcome: ValidationOutcome) -> None:
+    assert judge_output("python3 repro.py", output, 0, written_scripts=("repro.py",)) == outcome

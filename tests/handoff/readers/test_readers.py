@@ -202,6 +202,41 @@ def test_swe_agent_with_windows(tmp_path: Path) -> None:
     assert (point.kind, point.event_index) == ("first_source_edit", 5)
 
 
+@pytest.mark.parametrize(
+    ("observation", "is_edit"),
+    [
+        (
+            "[File: /repo/pkg/a.py (2 lines total)]\n1:one\n2:TWO\nFile updated. Please review the changes",
+            True,
+        ),
+        ("Text replaced. Please review the changes", True),
+        ("/bin/bash: line 1: syntax error near unexpected token `('\n/bin/bash: line 1: `edit 2:2'", False),
+        ("bash: -c: line 2: unexpected EOF while looking for matching `\"'", False),
+        ("bash: edit: command not found", False),
+        ("\nCOMMAND FAILED TO EXECUTE. RESTARTING PROCESS.", False),
+        ("COMMAND FAILED TO EXECUTE. THE SHELL WAS RESTARTED", False),
+        ("\nEXECUTION TIMED OUT", False),
+        (
+            "Your proposed edit has introduced new syntax error(s).\n[File: /repo/pkg/a.py (2 lines total)]",
+            False,
+        ),
+        ("", False),
+    ],
+)
+def test_a_swe_agent_edit_counts_only_if_the_observation_shows_it(
+    tmp_path: Path, observation: str, is_edit: bool
+) -> None:
+    window = "[File: /repo/pkg/a.py (2 lines total)]\n1:one\n2:two"
+    steps = [
+        swe("open pkg/a.py", window),
+        swe("edit 2:2\nTWO\nend_of_edit", observation),
+        swe("python pkg/a.py", "x"),
+    ]
+    trace = one(tmp_path, {"trajectory": steps})
+    assert [change.path for event in trace.events for change in event.changes] == ["pkg/a.py"] * is_edit
+    assert trace.events[3].refused is not is_edit
+
+
 def test_swe_agent_with_str_replace(tmp_path: Path) -> None:
     def replace(old: str, new: str) -> str:
         return f"str_replace_editor str_replace /repo/pkg/a.py --old_str '{old}' --new_str '{new}'"
