@@ -20,7 +20,7 @@ from langgraph_takeover.handoff.readers import TraceError, read_traces
 from langgraph_takeover.handoff.readers.inference.patches import parse_patch
 from langgraph_takeover.handoff.readers.tool_names import is_submission
 from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, PointKind, Trace, action_indices
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace, action_indices
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def _extract_thought(event: Event) -> str:
     return _MARKUP.sub("", thought).strip()
 
 
-def list_recorded_points(name: str) -> list[PointKind]:
+def list_recorded_points(name: str) -> list[str]:
     """The kinds of points of a replay's recording, as takeover-detect finds them. Raises TrajectoryError."""
     model = parse_model_name(name)
     trace = read_recording(model.file, model.number).trace
