@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from langgraph_takeover.evals.cli.extra import require_experiment
-from langgraph_takeover.evals.cli.runner import DONE, USAGE, make_console
+from langgraph_takeover.evals.cli.runner import DONE, USAGE, SingleUseCommand, make_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +32,7 @@ _MAX_FLIPS = 20
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_EPILOG, cls=SingleUseCommand)
 def command(
     before: Annotated[Path, typer.Argument(metavar="BEFORE", help="Directory of the earlier run.")],
     after: Annotated[Path, typer.Argument(metavar="AFTER", help="Directory of the later run.")],

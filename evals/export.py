@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from langgraph_takeover.evals.cli.runner import USAGE
+from langgraph_takeover.evals.cli.runner import USAGE, SingleUseCommand
 from langgraph_takeover.evals.cli.trace_files import (
     SessionAgentOption,
     SessionOption,
@@ -40,7 +40,7 @@ Examples:
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_EPILOG, cls=SingleUseCommand)
 def command(
     out: Annotated[Path, typer.Option(help="Directory for the documents, one per run; created if missing.")],
     traces: Annotated[

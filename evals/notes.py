@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from langgraph_takeover.evals.cli.runner import INFRASTRUCTURE_FAILURES, INTERRUPTED, USAGE
+from langgraph_takeover.evals.cli.runner import INFRASTRUCTURE_FAILURES, INTERRUPTED, USAGE, SingleUseCommand
 from langgraph_takeover.evals.run.settings.options import NOTES_TIMEOUT_S
 from langgraph_takeover.handoff.text.files import describe_error
 
@@ -34,7 +34,7 @@ Exit codes: 0 done, 2 usage, 3 the model failed on some runs, 130 interrupted.
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_EPILOG, cls=SingleUseCommand)
 def command(
     traces: Annotated[
         list[str],

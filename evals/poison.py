@@ -17,6 +17,7 @@ from langgraph_takeover.evals.cli.runner import (
     DONE,
     EXIT_CODES,
     INFRASTRUCTURE_FAILURES,
+    SingleUseCommand,
     is_explicit,
     make_console,
     run_command,
@@ -51,7 +52,7 @@ claims that the work is complete; wrong-file names a file unrelated to the bug.
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command(epilog=EPILOG)
+@app.command(epilog=EPILOG, cls=SingleUseCommand)
 def command(
     context: typer.Context,
     run_directory: Annotated[

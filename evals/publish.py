@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from langgraph_takeover.evals.cli.extra import require_experiment
-from langgraph_takeover.evals.cli.runner import USAGE
+from langgraph_takeover.evals.cli.runner import USAGE, SingleUseCommand
 
 if TYPE_CHECKING:
     from langgraph_takeover.evals.run.journal import Row
@@ -44,7 +44,7 @@ points of {tasks} tasks, under the views {views}. The fields of a row are those 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_EPILOG, cls=SingleUseCommand)
 def command(
     runs: Annotated[list[Path], typer.Argument(help="Directories of runs, such as shards.", metavar="RUN…")],
     out: Annotated[Path, typer.Option(help="Directory for the dataset; new or empty.")],

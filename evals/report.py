@@ -16,6 +16,7 @@ from langgraph_takeover.evals.cli.runner import (
     DONE,
     INFRASTRUCTURE_FAILURES,
     USAGE,
+    SingleUseCommand,
     is_disk_full,
     make_console,
 )
@@ -41,7 +42,7 @@ Exit codes: 0 done, 2 usage, 3 some rows are infrastructure failures, 4 disk ful
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_EPILOG, cls=SingleUseCommand)
 def command(
     directories: Annotated[
         list[Path],

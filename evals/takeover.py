@@ -14,7 +14,15 @@ import typer
 
 from langgraph_takeover.evals.cli import options as opt
 from langgraph_takeover.evals.cli.extra import require_experiment
-from langgraph_takeover.evals.cli.runner import DONE, USAGE, is_explicit, make_console, run_command, run_jobs
+from langgraph_takeover.evals.cli.runner import (
+    DONE,
+    USAGE,
+    SingleUseCommand,
+    is_explicit,
+    make_console,
+    run_command,
+    run_jobs,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,7 +36,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command(epilog=opt.EPILOG)
+@app.command(epilog=opt.EPILOG, cls=SingleUseCommand)
 @opt.add_options
 def command(
     context: typer.Context,

@@ -79,7 +79,7 @@ OPTIONS: dict[str, OptionInfo] = {
         show_default="the one on PATH",
     ),
     "notes_model": Option(
-        help="Model that writes the notes: a summary and a structured note per point, once for all views that show them. "
+        help="Model that writes the notes: those that the views show, once per point. "
         "--max-reply-tokens does not apply.",
         show_default="the predecessor's model if it is an LLM, else the first successor's",
     ),

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Callable, Iterable
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from typer.core import TyperCommand
 
 from langgraph_takeover.handoff.text.files import describe_error
 
@@ -21,7 +27,20 @@ DONE, USAGE, INFRASTRUCTURE_FAILURES, DISK_FULL, INTERRUPTED = 0, 2, 3, 4, 130
 EXIT_CODES = (
     "Exit codes: 0 done, 2 usage, 3 infrastructure failures, 4 disk full, 130 interrupted, 143 terminated."
 )
+SIGN_OF_LIFE_S = 60.0
 _PreparedT = TypeVar("_PreparedT")
+
+
+class SingleUseCommand(TyperCommand):
+    """Refuses an option that is passed twice, unless it is repeatable: only the last value would count."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for option, number in Counter(order).items():
+            if number > 1 and not getattr(option, "is_flag", False) and not option.multiple:
+                print(f"error: {option.opts[0]}: passed {number} times (pass it once)", file=sys.stderr)
+                raise SystemExit(USAGE)
+        return super().parse_args(ctx, args)
 
 
 def run_command(
@@ -97,14 +116,45 @@ def run_jobs(
     if not console.is_terminal:
         print(f"{journal.name}: {len(left)} to do", flush=True)
     columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    finished: set[tuple[Any, ...]] = set()
+    with (
+        _print_signs_of_life(journal.name, left, finished, is_silent=console.is_terminal),
+        Progress(*columns, console=console, disable=not console.is_terminal) as progress,
+    ):
         bar = progress.add_task(journal.name, total=len(left))
         for row in executor.run(left):
             journal.append(row)
+            finished.add(journal.key(row))
             on_row(row)
             progress.advance(bar)
             if not console.is_terminal:
                 print(f"{journal.name}: {_describe_row(row)}", flush=True)
+
+
+@contextmanager
+def _print_signs_of_life(
+    stage: str, jobs: Sequence[Job], finished: set[tuple[Any, ...]], *, is_silent: bool
+) -> Iterator[None]:
+    """Print each minute without a terminal how far a stage is, and the first jobs that are not finished."""
+    ended, started = threading.Event(), time.monotonic()
+
+    def print_lines() -> None:
+        while not ended.wait(SIGN_OF_LIFE_S):
+            left = [" ".join(map(str, job.key)) for job in jobs if job.key not in finished]
+            names = ", ".join(left[:2]) + (", …" if len(left) > 2 else "")
+            minutes = (time.monotonic() - started) / 60
+            print(
+                f"{stage}: {len(finished)} of {len(jobs)} done after {minutes:.0f} min; next: {names}",
+                flush=True,
+            )
+
+    thread = threading.Thread(target=print_lines, daemon=True)
+    if not is_silent:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def _describe_row(row: Row) -> str:

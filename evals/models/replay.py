@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from langgraph_takeover.evals.models.names import ModelName, ModelNameError, parse_model_name
 from langgraph_takeover.evals.models.scripted import ScriptedModel, Turn
+from langgraph_takeover.handoff.points.detectors import list_points
 from langgraph_takeover.handoff.readers import TraceError, read_traces
 from langgraph_takeover.handoff.readers.inference.patches import parse_patch
 from langgraph_takeover.handoff.readers.tool_names import is_submission
@@ -259,6 +260,13 @@ def _extract_thought(event: Event) -> str:
             thought = thought.replace(value, "")
     thought = re.sub(r"```\w*\s*```", "", thought)
     return _MARKUP.sub("", thought).strip()
+
+
+def list_recorded_points(name: str) -> list[str]:
+    """The kinds of points of a replay's recording, as takeover-detect finds them. Raises TrajectoryError."""
+    model = parse_model_name(name)
+    trace = read_recording(model.file, model.number).trace
+    return [point.kind for point in list_points(trace.events, trace.base_directories, trace.workspace)]
 
 
 class _RecordedRun(NamedTuple):

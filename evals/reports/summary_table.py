@@ -19,6 +19,11 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
     """Print the table, its caveats and the failures."""
     if summary["without_points"] and not summary["points"]:
         console.print(_explain_missing_points(summary["without_points"]), style="yellow", markup=False)
+    if summary["views"] and not any(
+        each["runs"] or each["infrastructure_failures"] for each in summary["views"].values()
+    ):
+        _print_counts(console, summary)
+        return
     table = ConsoleTable(title="Takeovers by view; deltas matched to the repository view at the same point")
     costs = _choose_cost_columns(summary)
     for name in (
@@ -59,6 +64,17 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
         "re-shown: share of all text shown to them that the predecessor had seen; rediscovery: share of all their events.",
         style="dim",
     )
+    _print_costs(console, summary["costs"])
+    _print_caveats(console, summary)
+
+
+def _print_counts(console: Console, summary: dict[str, Any]) -> None:
+    """Print what a run without takeovers has, and its caveats and failures."""
+    for name in ("predecessors", "points", "handoff_states"):
+        counts = ", ".join(f"{number} {kind}" for kind, number in summary[name].items())
+        console.print(f"{name.replace('_', ' ')}: {counts or 'none'}", markup=False)
+    if summary["points"]:
+        console.print("No takeover yet.")
     _print_costs(console, summary["costs"])
     _print_caveats(console, summary)
 

@@ -13,6 +13,7 @@ from langgraph_takeover.evals.models import ModelPrice, is_llm
 from langgraph_takeover.evals.run.execution.jobs import RunJobs, list_point_takeovers
 from langgraph_takeover.evals.run.journal import Journals, Row
 from langgraph_takeover.evals.run.measures.costs import TokenTotals, compute_cost_usd
+from langgraph_takeover.evals.run.measures.replies import list_needed_notes
 from langgraph_takeover.evals.run.settings.config import BASELINE, STAGES, RunConfig
 from langgraph_takeover.evals.run.settings.point_selection import list_quotas
 from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS
@@ -45,8 +46,8 @@ class Costs(NamedTuple):
 
 RECORDED_COSTS = Costs(36, 421_000, 7_600, 36 * CALL_S)
 """Medians of 60 public runs of mini-swe-agent 1 on SWE-bench Verified. Seconds assume `CALL_S` per call."""
-_NOTE_PROMPT = 2 * 14_000
-"""Two calls, each with the trace up to the point."""
+_NOTE_PROMPT = 14_000
+"""Of one call, with the trace up to the point."""
 
 
 class PlanLine(NamedTuple):
@@ -65,7 +66,9 @@ class Plan(NamedTuple):
     reached: int
     """All points, of which those are selected."""
     is_estimated: bool
-    """Whether the points are estimated from the paper's rates."""
+    """Whether the points are expected, because the predecessors have not run."""
+    recorded: int
+    """The number of predecessors whose points are those of their recordings, not the paper's rates."""
     lines: tuple[PlanLine, ...]
     basis: str
 
@@ -76,7 +79,7 @@ def make_plan(jobs: RunJobs) -> Plan:
     runs = len(jobs.list_jobs("predecessors"))
     expected = len(jobs.journals.predecessors.keys()) < runs or bool(jobs.describe_missing_results())
     if expected:
-        reached, kinds = _estimate_points(jobs)
+        reached, kinds = _expect_points(jobs)
     else:
         reached = len(jobs.list_reached_points())
         kinds = Counter(point.kind for point in jobs.select_points())
@@ -98,18 +101,38 @@ def make_plan(jobs: RunJobs) -> Plan:
         left = max(counts[name] - done, 0)
         low, high = (_scale(costs, left) for costs in _estimate_costs(name, config, own, graded_s))
         lines.append(PlanLine(name, counts[name], done, low, high))
-    return Plan(kinds, reached, expected, tuple(lines), basis)
+    return Plan(
+        kinds, reached, expected, len(set(config.predecessors) & set(config.recordings)), tuple(lines), basis
+    )
 
 
-def _estimate_points(jobs: RunJobs) -> tuple[int, Counter[str]]:
-    """The number of reached points at the paper's rates, and the selected ones by kind if each quota can be filled."""
-    config, runs = jobs.config, len(jobs.tasks)
-    reached: Counter[str] = Counter()
-    for kind in config.points:
-        reached[kind] = round(runs * POINTS_PER_RUN[kind])
+def _expect_points(jobs: RunJobs) -> tuple[int, Counter[str]]:
+    """The number of points that the predecessors reach, and the selected ones by kind if each quota can be filled."""
+    config, total = jobs.config, 0
+    kinds: Counter[str] = Counter(dict.fromkeys(config.points, 0))
+    for predecessor in config.predecessors:
+        if predecessor in config.recordings:
+            reached = _count_recorded_points(config, predecessor)
+        else:
+            rates = {kind: round(len(jobs.tasks) * POINTS_PER_RUN[kind]) for kind in config.points}
+            reached = Counter(rates)
+        total += reached.total()
+        kinds.update(_select_kinds(jobs, reached) if list_quotas(config) else reached)
+    return total, kinds
+
+
+def _count_recorded_points(config: RunConfig, predecessor: str) -> Counter[str]:
+    """The points of a replay's recordings, without running them."""
+    from langgraph_takeover.evals.models.replay import list_recorded_points
+
+    recordings = config.recordings[predecessor].values()
+    kinds = [kind for name in recordings for kind in list_recorded_points(name)]
+    return Counter(kind for kind in kinds if kind in config.points)
+
+
+def _select_kinds(jobs: RunJobs, reached: Counter[str]) -> Counter[str]:
     selected: Counter[str] = Counter()
-    quotas = list_quotas(config)
-    for quota in quotas:
+    for quota in list_quotas(jobs.config):
         wanted: Counter[str] = Counter(quota.list_wanted_kinds(jobs.get_shard()))
         found = wanted & (reached - selected)
         # Kinds with enough points replace the one that lacks some.
@@ -120,11 +143,7 @@ def _estimate_points(jobs: RunJobs) -> tuple[int, Counter[str]]:
                 break
             found[kind] += 1
         selected += found
-    predecessors = len(config.predecessors)
-    kinds = selected if quotas else reached
-    return reached.total() * predecessors, Counter(
-        {kind: kinds[kind] * predecessors for kind in config.points}
-    )
+    return selected
 
 
 def _choose_basis(journals: Journals) -> tuple[Costs, float, str]:
@@ -175,7 +194,9 @@ def _estimate_costs(stage: str, config: RunConfig, own: Costs, graded_s: float) 
         return grading, grading
     if stage == "notes":
         writers = [config.choose_writer(name) for name in config.predecessors]
-        note = _average(config, writers, Costs(2, _NOTE_PROMPT, 2 * OUTPUT_TOKENS, 2 * CALL_S))
+        kinds = len(list_needed_notes(config.views))
+        calls = Costs(kinds, kinds * _NOTE_PROMPT, kinds * OUTPUT_TOKENS, kinds * CALL_S)
+        note = _average(config, writers, calls)
         return _scale(note, 0.5), _scale(note, 1.5)
     if stage == "predecessors":
         run = _average(config, config.predecessors, own)

@@ -36,7 +36,7 @@ def print_plan(
     print(
         f"points: {selected} ({kinds})"
         + (f", selected from {plan.reached}" if plan.reached > selected else "")
-        + (", estimated from the paper's rates" if plan.is_estimated else "")
+        + (_describe_basis(plan, len(config.predecessors)) if plan.is_estimated else "")
     )
     table = Table(
         title=f"Remaining jobs and estimated costs with {workers} worker{'s' if workers > 1 else ''}"
@@ -58,6 +58,12 @@ def print_plan(
         paper = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in study.paper.items())
         published = f"; in the paper {paper}, with {_describe_models(study)}" if paper else ""
         print(f"study {config.study}: {study.title}{published}")
+
+
+def _describe_basis(plan: Plan, predecessors: int) -> str:
+    if plan.recorded == predecessors:
+        return ", as in the recordings"
+    return ", estimated from the paper's rates" + (" and the recordings" if plan.recorded else "")
 
 
 def _print_price_note(console: Console, config: RunConfig) -> None:

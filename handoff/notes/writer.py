@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +15,7 @@ from langgraph_takeover.handoff.notes.parsing import parse_fields, remove_repeat
 from langgraph_takeover.handoff.notes.prompt import build_prompt
 from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, Notes
 from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, UNKNOWN
-from langgraph_takeover.handoff.trace.events import Usage
+from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, Usage
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 AskModel = Callable[[list[BaseMessage], dict[str, Any] | None], tuple[str, Usage]]
@@ -25,6 +25,7 @@ Raises `PromptTooLongError` if the prompt does not fit its context.
 """
 
 OUTPUT_TOKENS = 1600
+NOTE_KINDS = ("summary", "structured")
 _STATEMENT = {
     "type": "object",
     "properties": {
@@ -52,13 +53,22 @@ class PromptTooLongError(TakeoverError):
     """The notes prompt exceeds the model's context window."""
 
 
-def write_notes(record: HandoffRecord, ask: AskModel, model_name: str) -> Notes:
-    """Write both kinds of notes; fields that the model's replies do not give stay absent."""
+def write_notes(
+    record: HandoffRecord, ask: AskModel, model_name: str, kinds: Collection[str] = NOTE_KINDS
+) -> Notes:
+    """Write these kinds of notes; fields that the model's replies do not give stay absent.
+
+    A summary that is not requested is UNKNOWN; a structured note has no field, and is not malformed.
+    """
     evidence = Evidence(record)
-    summary, _, summary_usage = _ask_within_window("summary", evidence, ask, None)
-    reply, prompt, usage = _ask_within_window("structured", evidence, ask, NOTES_SCHEMA)
+    summary, summary_usage = "", NO_MODEL_CALL
+    if "summary" in kinds:
+        summary, _, summary_usage = _ask_within_window("summary", evidence, ask, None)
+    reply, prompt, usage = "", list[BaseMessage](), NO_MODEL_CALL
+    if "structured" in kinds:
+        reply, prompt, usage = _ask_within_window("structured", evidence, ask, NOTES_SCHEMA)
     fields = parse_fields(reply)
-    wrong = _describe_problem(fields, evidence)
+    wrong = _describe_problem(fields, evidence) if prompt else ""
     if wrong and prompt:
         again = [*prompt, AIMessage(reply[:_MAX_REPLY_CHARS] or "{}"), HumanMessage(wrong)]
         second = ""
@@ -75,7 +85,7 @@ def write_notes(record: HandoffRecord, ask: AskModel, model_name: str) -> Notes:
         prompts=prompts.compute_version("handoff"),
         summary=remove_repeats(remove_thoughts(summary)).strip() or UNKNOWN,
         structured=fields,
-        malformed=not fields,
+        malformed="structured" in kinds and not fields,
         retried=retried,
         summary_usage=summary_usage,
         structured_usage=usage,

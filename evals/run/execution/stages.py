@@ -33,6 +33,7 @@ from langgraph_takeover.evals.run.measures.replies import (
     describe_empty_notes,
     find_empty_note,
     has_note,
+    list_needed_notes,
     list_truncated_notes,
 )
 from langgraph_takeover.evals.run.measures.trust import measure_trust
@@ -166,7 +167,7 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
             window_tokens=config.find_window(writer),
             on_call=calls.append,
         )
-        notes = write_notes(record, ask, writer)
+        notes = write_notes(record, ask, writer, list_needed_notes(config.views))
         trouble = describe_empty_notes(
             calls, writer, models.find_notes_limit(writer, config.models, OUTPUT_TOKENS)
         )

@@ -7,11 +7,15 @@ from collections.abc import Sequence
 
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.models.factory import find_first_action
-from langgraph_takeover.evals.models.replay import RecordedStep, Recording, read_recording
+from langgraph_takeover.evals.models.replay import (
+    RecordedStep,
+    Recording,
+    list_recorded_points,
+    read_recording,
+)
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.measures.shown_text import is_boilerplate, split_output
 from langgraph_takeover.evals.run.settings.config import RunConfig
-from langgraph_takeover.handoff.points.detectors import list_points
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event
@@ -62,12 +66,10 @@ def measure_divergence(
 
 def list_missed_points(config: RunConfig, model: str, task_id: str, reached: Sequence[str]) -> list[str]:
     """The kinds of points that a replay's recording reaches, but not the replay; empty for other models."""
-    name = models.parse_model_name(config.find_recording(model, task_id))
-    if name.kind != "replay":
+    recording = config.find_recording(model, task_id)
+    if models.parse_model_name(recording).kind != "replay":
         return []
-    trace = read_recording(name.file, name.number).trace
-    points = list_points(trace.events, trace.base_directories, trace.workspace)
-    return [point.kind for point in points if point.kind in config.points and point.kind not in reached]
+    return [kind for kind in list_recorded_points(recording) if kind in config.points and kind not in reached]
 
 
 def compare_observations(

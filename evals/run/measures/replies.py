@@ -16,6 +16,11 @@ NOTE_BY_VIEW = {"summary": "summary", "structured": "structured", "cited": "stru
 """The note that a view shows."""
 
 
+def list_needed_notes(views: Collection[str]) -> frozenset[str]:
+    """The kinds of notes that these views show."""
+    return frozenset(NOTE_BY_VIEW[view] for view in views if view in NOTE_BY_VIEW)
+
+
 class EmptyReplies(NamedTuple):
     """Counts of the replies with neither text nor action."""
 
@@ -73,7 +78,11 @@ def find_empty_note(notes: Notes, calls: Sequence[NotesCall], views: Collection[
 def has_note(record: HandoffRecord, view: str) -> bool:
     """Whether the record has the note that the view shows."""
     notes = record.notes
-    return notes is not None and (NOTE_BY_VIEW[view] != "summary" or notes.summary != UNKNOWN)
+    if notes is None:
+        return False
+    if NOTE_BY_VIEW[view] == "summary":
+        return notes.summary != UNKNOWN
+    return notes.malformed or bool(notes.structured)  # else it was not requested
 
 
 def list_truncated_notes(calls: Sequence[NotesCall]) -> list[str]:
