@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -15,6 +16,8 @@ from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.readers import FORMATS, read_traces
 from langgraph_takeover.handoff.trace.events import Trace
 
+from .conftest import call_main
+
 ROOT = Path(__file__).parents[2]
 LABELS = ROOT / "tests" / "handoff" / "labels.jsonl"
 GOAL = {
@@ -25,14 +28,10 @@ GOAL = {
 }
 
 
-def run(program: str, *arguments: str | Path, width: int = 160) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", f"evals.{program}", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+def run(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process, which avoids repeated imports."""
+    module = importlib.import_module(f"langgraph_takeover.evals.{program}")
+    return call_main(module.main, *arguments)
 
 
 def recording(*commands: tuple[str, int, str]) -> dict[str, Any]:

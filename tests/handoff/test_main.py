@@ -50,7 +50,7 @@ def save_record(root: Path, **update: object) -> Path:
     return store.directory(RECORD.id)
 
 
-@pytest.mark.parametrize("name", ["show", "verify", "export", "import"])
+@pytest.mark.parametrize("name", ["show", "verify", "export", "import", "capture", "continue", "discard"])
 def test_help_has_examples(name: str) -> None:
     done = invoke(name, "--help")
     assert done.exit_code == 0

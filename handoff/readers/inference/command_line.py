@@ -27,11 +27,11 @@ _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 _SILENT_PROGRAMS = {"sed", "mv", "cp", "install", "git", "perl", "ed", "apply_patch"}
 _COPY_PROGRAMS = {"mv", "cp", "install"}
 _ERROR_LINES = {
-    "git": r"^(?:error|fatal): (.*)",
-    "perl": r"^Can't (?:open|do inplace edit|rename|remove|find)\b(.*)",
-    "ed": r"^(?:\?|(.*): (?:No such file|Permission denied|Is a directory).*)$",
-    "black": r"^error: cannot format (.*?): ",
-    "patch": r"^(?:patch: )?\*\*\*\* (.*)|^File (\S+) is read-only; refusing to patch",
+    "git": re.compile(r"^(?:error|fatal): (.*)", re.M),
+    "perl": re.compile(r"^Can't (?:open|do inplace edit|rename|remove|find)\b(.*)", re.M),
+    "ed": re.compile(r"^(?:\?|(.*): (?:No such file|Permission denied|Is a directory).*)$", re.M),
+    "black": re.compile(r"^error: cannot format (.*?): ", re.M),
+    "patch": re.compile(r"^(?:patch: )?\*\*\*\* (.*)|^File (\S+) is read-only; refusing to patch", re.M),
 }
 """Errors that a program prints without its name."""
 _PYTHON_ERROR = re.compile(
@@ -146,7 +146,7 @@ class CommandLine:
         else:
             errors = re.findall(rf"^(?:\S*sh: )?(?:line \d+: )?{re.escape(name)}: (.*)", self.text, re.M)
             if name in _ERROR_LINES:
-                errors += [match[0] for match in re.finditer(_ERROR_LINES[name], self.text, re.M)]
+                errors += [match[0] for match in _ERROR_LINES[name].finditer(self.text)]
         failed_words: set[str] = set()
         others = [each for each in self.commands if each is not command and each.name == name]
         for error in errors:

@@ -172,18 +172,6 @@ def test_a_patch_stays_in_the_home(terminal: Terminal) -> None:
     assert list(other.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["capture", "continue", "discard"])
-def test_help_has_examples(name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "handoff", name, "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert f"handoff {name}" in done.stdout.partition("Examples")[2]
-
-
 def test_the_account_of_events() -> None:
     account = {"converted": 5, "shortened: a text is long": 2, "dropped: left out by the view": 3}
     assert describe_account(account) == (
