@@ -388,19 +388,24 @@ def _find_tasks(config: Mapping[str, Any]) -> dict[str | None, Status] | None:
         loop, futures = call.keywords["schedule_task"].__self__, call.keywords["futures"]()
         if not _list_call_ids(call.args[0]().input):
             return None
-        running = {
-            task.id
-            for future, task in (list(futures.items()) if futures is not None else ())
-            if task is not None and future not in futures.done
-        }
+        running, is_settled = set(), True
+        if futures is not None:
+            with futures.lock:
+                found = [
+                    task for each, task in [*futures.items()] if task is not None and each not in futures.done
+                ]
+                # A finished task can leave the dict before its writes are saved.
+                is_settled = futures.counter <= len(found)
+            running = {task.id for task in found}
         written: dict[str, set[str]] = {}
         for task_id, channel, _ in list(loop.checkpoint_pending_writes):
             written.setdefault(task_id, set()).add(channel)
-        return {
-            call_id: "running" if task.id in running else _read_status(written.get(task.id, set()))
-            for task in list(loop.tasks.values())
-            for call_id in _list_call_ids(task.input)
-        }
+        statuses: dict[str | None, Status] = {}
+        for task in list(loop.tasks.values()):
+            status = "running" if task.id in running else _read_status(written.get(task.id, set()))
+            for call_id in _list_call_ids(task.input):
+                statuses[call_id] = status if is_settled or status == "ended" else "running"
+        return statuses
     except (AttributeError, IndexError, KeyError, TypeError):
         return None
 
