@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from langgraph_takeover import sandbox
-from langgraph_takeover.sandbox.failures import end_block
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec, Snapshot
+from langgraph_takeover.sandbox.storage.failures import end_block
 
 
 class SandboxManager:
