@@ -41,12 +41,12 @@ from langgraph_takeover.nodes.session.snapshots import (
 )
 from langgraph_takeover.nodes.session.workers import Workers, default_workers
 from langgraph_takeover.sandbox import remove_stale_resources
-from langgraph_takeover.sandbox.failures import clean_up
 from langgraph_takeover.sandbox.interface import (
     BackendName,
     SandboxSpec,
     SandboxUnavailableError,
 )
+from langgraph_takeover.sandbox.storage.failures import clean_up
 from langgraph_takeover.sandbox.storage.removal import (
     REMOVED_PREFIX,
     list_directory,

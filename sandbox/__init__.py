@@ -16,7 +16,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from langgraph_takeover.sandbox.failures import end_block
 from langgraph_takeover.sandbox.interface import (
     OWNER_PATTERN,
     BackendName,
@@ -31,6 +30,7 @@ from langgraph_takeover.sandbox.interface import (
     Snapshot,
     SnapshotCorruptError,
 )
+from langgraph_takeover.sandbox.storage.failures import end_block
 from langgraph_takeover.sandbox.telemetry import start_span
 
 if TYPE_CHECKING:

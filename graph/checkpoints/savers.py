@@ -31,7 +31,7 @@ from langgraph_takeover.handoff.ledger.leases import SELECT_LEASE
 from langgraph_takeover.handoff.ledger.signals import defer_signals
 from langgraph_takeover.handoff.ledger.store import DELETE_THREAD
 from langgraph_takeover.nodes.session.workers import Workers, default_workers
-from langgraph_takeover.sandbox.failures import clean_up, run_all
+from langgraph_takeover.sandbox.storage.failures import clean_up, run_all
 
 Writes = Sequence[tuple[str, Any]]
 _RETRY_PAUSE_S = 0.02

@@ -22,7 +22,7 @@ from langgraph_takeover.graph.errors import ThreadNotHeldError
 from langgraph_takeover.handoff.ledger import Lease
 from langgraph_takeover.handoff.ledger.leases import SELECT_LEASE
 from langgraph_takeover.handoff.ledger.signals import defer_signals
-from langgraph_takeover.sandbox.failures import run_all
+from langgraph_takeover.sandbox.storage.failures import run_all
 
 Writes = Sequence[tuple[str, Any]]
 Begin = Callable[[Any, Lease], AbstractContextManager[Any]]

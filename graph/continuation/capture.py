@@ -50,7 +50,6 @@ from langgraph_takeover.nodes.records import build_record_id, read_edited_files
 from langgraph_takeover.sandbox import remove_stale_resources, restore
 from langgraph_takeover.sandbox.backends.checkouts import CHECKOUT_WORKSPACE, snapshot_directory
 from langgraph_takeover.sandbox.backends.selection import make_restore_spec, require_isolated_backend
-from langgraph_takeover.sandbox.failures import clean_up
 from langgraph_takeover.sandbox.interface import BackendName, Frozen, Sandbox, Snapshot
 from langgraph_takeover.sandbox.repository.patches import (
     RepositoryError,
@@ -60,6 +59,7 @@ from langgraph_takeover.sandbox.repository.patches import (
     patch_since,
 )
 from langgraph_takeover.sandbox.snapshots.contents import read_contents
+from langgraph_takeover.sandbox.storage.failures import clean_up
 from langgraph_takeover.sandbox.storage.removal import list_matches
 
 _STALE_S = 24 * 3600

@@ -46,8 +46,8 @@ from langgraph_takeover.nodes.delivery.steps import (
     resend,
     roll_back,
 )
-from langgraph_takeover.sandbox.failures import clean_up
 from langgraph_takeover.sandbox.interface import SandboxSpec
+from langgraph_takeover.sandbox.storage.failures import clean_up
 
 _LOG = logging.getLogger(__name__)
 _STEPS: dict[NextStep, Literal["offer", "resend", "alert", "block"]] = {

@@ -37,8 +37,8 @@ from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import AgentState
-from langgraph_takeover.sandbox.failures import run_all
 from langgraph_takeover.sandbox.interface import SandboxSpec, SnapshotCorruptError
+from langgraph_takeover.sandbox.storage.failures import run_all
 
 # TAKEOVER_HOME, by contrast, is the host's directory for sandboxes.
 HOME_VARIABLE = "TAKEOVER_RUNS"

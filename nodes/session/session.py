@@ -36,7 +36,6 @@ from langgraph_takeover.nodes.session.stop_signal import StopSignal
 from langgraph_takeover.nodes.session.trace_state import TraceState
 from langgraph_takeover.nodes.session.workers import Workers, default_workers
 from langgraph_takeover.sandbox import SandboxManager, remove_stale_resources
-from langgraph_takeover.sandbox.failures import clean_up, end_block
 from langgraph_takeover.sandbox.interface import (
     FileChange,
     Sandbox,
@@ -45,6 +44,7 @@ from langgraph_takeover.sandbox.interface import (
     Snapshot,
 )
 from langgraph_takeover.sandbox.repository.patches import RepositoryError, head_commit
+from langgraph_takeover.sandbox.storage.failures import clean_up, end_block
 
 
 class ActionResult(Protocol):

@@ -16,7 +16,6 @@ from langgraph_takeover.sandbox.changes.files import SandboxFiles, ScanChangeTra
 from langgraph_takeover.sandbox.changes.layer_files import FileVersion, read_layer_files
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import LayerChangeTracker, Mount
-from langgraph_takeover.sandbox.failures import clean_up, end_block, run_all
 from langgraph_takeover.sandbox.interface import (
     ExecResult,
     FileAccessError,
@@ -30,6 +29,7 @@ from langgraph_takeover.sandbox.shell.session import GRACE_S, Channel, RuntimeSh
 from langgraph_takeover.sandbox.shell.state import ShellState
 from langgraph_takeover.sandbox.snapshots.spans import describe_snapshot
 from langgraph_takeover.sandbox.storage import host_directories
+from langgraph_takeover.sandbox.storage.failures import clean_up, end_block, run_all
 from langgraph_takeover.sandbox.telemetry import start_span
 
 _STATE_TIMEOUT_S = 30.0

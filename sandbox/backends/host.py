@@ -24,7 +24,6 @@ from langgraph_takeover.sandbox.backends.processes import (
 )
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import Mount
-from langgraph_takeover.sandbox.failures import cache_unless, run_all
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError, Snapshot
 from langgraph_takeover.sandbox.isolation import cgroups, loopback, namespaces, seccomp
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch, MemoryWatch, bytes_unlinked, bytes_used
@@ -37,6 +36,7 @@ from langgraph_takeover.sandbox.shell.session import (
 )
 from langgraph_takeover.sandbox.snapshots.bases import WRITABLE_DIRECTORIES
 from langgraph_takeover.sandbox.storage import host_directories
+from langgraph_takeover.sandbox.storage.failures import cache_unless, run_all
 
 _MAX_PENDING_SIGNALS = 4096
 """Pending signals; the kernel has one budget for all sandboxes of a user."""

@@ -14,9 +14,9 @@ import threading
 from pathlib import Path
 
 from langgraph_takeover.sandbox.backends.processes import find_descendants
-from langgraph_takeover.sandbox.failures import cache_unless
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 from langgraph_takeover.sandbox.storage import host_directories, ownership
+from langgraph_takeover.sandbox.storage.failures import cache_unless
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 
 _PROBE_LOCK = threading.Lock()

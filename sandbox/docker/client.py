@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from langgraph_takeover.sandbox.changes.layers import TRUSTED_OPAQUE, USER_OPAQUE
-from langgraph_takeover.sandbox.failures import cache_unless
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 from langgraph_takeover.sandbox.isolation import seccomp
+from langgraph_takeover.sandbox.storage.failures import cache_unless
 from langgraph_takeover.sandbox.storage.ownership import make_labels
 
 API_TIMEOUT_S = 600

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 
 from langgraph_takeover.sandbox.docker.client import client, translate_errors
-from langgraph_takeover.sandbox.failures import clean_up
 from langgraph_takeover.sandbox.isolation.cgroup_freezer import find_container_group, pause_group
+from langgraph_takeover.sandbox.storage.failures import clean_up
 
 
 @contextlib.contextmanager

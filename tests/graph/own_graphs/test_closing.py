@@ -15,7 +15,7 @@ from langgraph_takeover.errors import LedgerUnavailableError, SandboxUnavailable
 from langgraph_takeover.integrations import open_sandbox
 from langgraph_takeover.sandbox import SandboxManager, SandboxSpec, start
 from langgraph_takeover.sandbox.backends import host, overlay
-from langgraph_takeover.sandbox.failures import cache_unless, clean_up, run_all
+from langgraph_takeover.sandbox.storage.failures import cache_unless, clean_up, run_all
 
 from ..conftest import DONE, RunHarness, scripted_model
 
