@@ -173,3 +173,9 @@ def test_the_exit_code_of_a_long_chain() -> None:
     assert [each.exit_code_is_own for each in parse_command("set -o pipefail; pytest | tee a | tail")] == [
         False, True, True, True,
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_grammar_reads_the_start_of_a_text_full_of_errors() -> None:
+    """Its recovery from errors is quadratic: a million of these characters took minutes."""
+    assert parse_command("pytest -q\n" + "<editor>" * 125_000)[0].argv == ("pytest", "-q")
