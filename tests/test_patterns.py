@@ -24,7 +24,9 @@ from typing import Any, NamedTuple
 import pytest
 import regex
 
-from langgraph_takeover.handoff.shell import runner_summaries
+from langgraph_takeover.evals.models import replay
+from langgraph_takeover.handoff.points import edits
+from langgraph_takeover.handoff.shell import runner_summaries, runners
 from tests.test_layers import MODULES, PACKAGE, ROOT
 
 _Pattern = re.Pattern[Any] | regex.Pattern[Any]
@@ -36,12 +38,15 @@ _ANCHORED = {"match", "fullmatch"}
 _LINE = "line of a summary"
 CUT_TO = {
     _LINE: runner_summaries._MAX_LINE_CHARS,
+    "handoff.shell.runners:_ANY_RUNNER": runners._MAX_CHARS,
+    "handoff.points.edits:_BACKUP_NAME": edits._MAX_NAME_CHARS,
+    "evals.models.replay:_INSTANCE_ID": replay._MAX_ID_CHARS,
     "handoff.notes.support": 2_000,
     "handoff.notes.contradictions": 2_000,
     "handoff.notes.denials": 2_000,
     "handoff.notes.statements": 20_000,
 }
-"""Modules that cut every text to that many characters before they search it (`split_sentences`), and lines."""
+"""Modules and patterns whose texts are cut to that many characters before they are searched."""
 ONLY_MATCHED = {"handoff.shell.programs": _ANCHORED}
 """Modules whose patterns are fields of a table, with the methods that are called on them."""
 NOT_LISTED = {
@@ -53,7 +58,7 @@ NOT_LISTED = {
     (
         "handoff.shell.runner_summaries",
         "_compile",
-    ): "the fields of each LineSummary, and what `_matches_any` gets",
+    ): "the fields of each LineSummary, and what `matches_any` gets",
 }
 """Functions that compile what neither the constants nor the syntax tree show."""
 _FULL_CHARS, _FULL_S = 1_000_000, 5.0
@@ -62,6 +67,9 @@ _STEPS = ((2_000, 0.001), (20_000, 0.03), (_FULL_CHARS, _FULL_S))
 
 A quadratic pattern takes minutes for a million characters.
 """
+
+_LINE_S, _CUT_S = 0.001, 0.1
+"""Processor time for a line, of which a text has thousands, and for a text that is cut."""
 
 
 class Use(NamedTuple):
@@ -185,7 +193,7 @@ def _list_inline(name: str, module: ModuleType, tree: ast.Module) -> Iterator[Us
             if (
                 isinstance(call, ast.Call)
                 and isinstance(call.func, ast.Name)
-                and call.func.id == "_matches_any"
+                and call.func.id == "matches_any"
             ):
                 if not isinstance(call.args[0], ast.Attribute):  # a field of a LineSummary is in a table
                     text = eval(compile(ast.Expression(call.args[0]), name, "eval"), vars(module))
@@ -377,15 +385,19 @@ def measure_steadily(pattern: _Pattern, method: str, text: str, limit_s: float) 
     return min(spent, measure(pattern, method, text, 2 * limit_s)) if spent > limit_s else spent
 
 
+def find_longest_text(use: Use) -> int:
+    """The number of characters that a pattern sees at most."""
+    return CUT_TO.get(use.place) or CUT_TO.get(use.place.partition(":")[0], _FULL_CHARS)
+
+
 def find_slow_text(use: Use, steps: Sequence[tuple[int, float]] = _STEPS) -> str | None:
     """An adversarial text for which a pattern is not linear."""
-    most = CUT_TO.get(use.place.partition(":")[0], _FULL_CHARS)
-    steps = ((most, steps[0][1]),) if most < steps[0][0] else steps
+    most = find_longest_text(use)
+    if most < _FULL_CHARS:
+        steps = ((most, _LINE_S if use.place.startswith(_LINE) else _CUT_S),)
     for method in use.methods:
         for before, body in list_texts(use.pattern):
             for chars, limit_s in steps:
-                if chars > most:
-                    break
                 if measure_steadily(use.pattern, method, build_text(before, body, chars), limit_s) < limit_s:
                     break
             else:
@@ -421,7 +433,7 @@ def test_a_pattern_that_is_not_linear_is_found(pattern: str | bytes) -> None:
 def test_every_pattern_takes_a_million_characters() -> None:
     """The three slowest texts of each pattern in full length."""
     for use in {(use.pattern, use.methods): use for use in find_uses()}.values():
-        if use.place.partition(":")[0] in CUT_TO:
+        if find_longest_text(use) < _FULL_CHARS:
             continue
         for method in use.methods:
             texts = [

@@ -51,6 +51,7 @@ def apply(changes):
 """
 _HEREDOC_MARK = "TAKEOVER_REPLAY_END"
 _SUFFIXES = (".json", ".jsonl", ".traj")
+_MAX_ID_CHARS = 255
 _INSTANCE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*__[A-Za-z0-9_.-]+-\d+")
 """The form of an id of SWE-bench, which a recording that names another task cannot have by accident."""
 
@@ -280,7 +281,7 @@ class _RecordedRun(NamedTuple):
 
     @property
     def names_a_task(self) -> bool:
-        return _INSTANCE_ID.search(self.id) is not None
+        return _INSTANCE_ID.search(self.id[:_MAX_ID_CHARS]) is not None
 
 
 def assign_recordings(name: str, tasks: Sequence[Task], *, is_part: bool = False) -> dict[str, str]:

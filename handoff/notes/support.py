@@ -18,7 +18,9 @@ _NO_RESULT = re.compile(
     r"\b(?:should|would|will|may|might|could|must|if|whether|unless|until|verify|confirm|ensure|expect(?:s|ed)?)\b",
     re.IGNORECASE,
 )
-_TEST_ID = re.compile(r"\b[\w./-]+::\w[\w:\[\]-]*|\btest_\w+|\b(?:\w+\.)*Test\w+\.\w+")
+_TEST_ID = re.compile(
+    r"(?<![\w./-])[\w./-]+::\w[\w:\[\]-]*|\btest_\w+|(?<!\w)(?<!\w\.)(?:\w+\.)*Test\w+\.\w+"
+)
 _ERROR_NAME = re.compile(r"\b(?<!\w\.)(?:\w++\.)*[A-Z]\w*(?:Error|Exception|DoesNotExist)\b")
 _ERROR_TEXT = re.compile(
     r"\b(?:errors?|messages?|exception|says?|prints?|printed|outputs?|rais(?:es|ed)|reports?|reported|fail(?:s|ed) with|\w+Error)"

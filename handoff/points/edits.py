@@ -19,6 +19,8 @@ from langgraph_takeover.sandbox.interface import FileChange
 
 _EMPTY = {hashlib.sha256(text).hexdigest() for text in (b"", b"\n")}
 _MARK = r"backup|bak|bkp|orig|original|old|saved?|copy|before|prev|previous|unpatched"
+_MAX_NAME_CHARS = 255
+"""Longer names of files do not exist."""
 _BACKUP_NAME = re.compile(
     rf"(?P<stem>.+?)(?:[-_. ](?:{_MARK})\d*)+(?P<rest>\.\w+)?|(?:{_MARK})[-_.](?P<after>.+)", re.IGNORECASE
 )
@@ -125,7 +127,7 @@ def _list_originals(path: str) -> Iterator[str]:
     """The paths of which a file is a backup, by its name or that of a directory."""
     parts = path.split("/")
     for number, part in enumerate(parts):
-        found = _BACKUP_NAME.fullmatch(part)
+        found = _BACKUP_NAME.fullmatch(part) if len(part) <= _MAX_NAME_CHARS else None
         if found:
             original = found["after"] or f"{found['stem']}{found['rest'] or ''}"
             yield "/".join((*parts[:number], original, *parts[number + 1 :]))

@@ -125,7 +125,7 @@ _GENERAL_NAMES = frozenset((
 ))  # fmt: skip
 """Directories that often have the name of a foreign program."""
 _FORMATTERS = frozenset(("black", "autopep8", "yapf", "isort", "autoflake", "pyupgrade", "prettier"))
-_ENTRY_POINT = re.compile(r"^\s*['\"]?([\w.-]{2,60})['\"]? ?= ?['\"]?[\w.]{1,200}:\w", re.M)
+_ENTRY_POINT = re.compile(r"^[ \t]*['\"]?([\w.-]{2,60})['\"]? ?= ?['\"]?[\w.]{1,200}:\w", re.M)
 
 
 @lru_cache(maxsize=64)

@@ -20,7 +20,7 @@ from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 _REFUSAL = re.compile(
     r"Your proposed edit has introduced new syntax error|No replacement was performed|^Usage: |^ERROR: "
-    r"|^Your edit was not applied|Text \S.* not found|^No file open|^Error: |Invalid `\w+` parameter"
+    r"|^Your edit was not applied|^(?>.*?Text \S).* not found|^No file open|^Error: |Invalid `\w+` parameter"
     r"|^File .* not found|already exists at: |^The path .* does not exist|usage: str_replace_editor"
     r"|did not appear verbatim|Multiple occurrences of (?:old_str|the search)|^Missing "
     r"|is not supported (?:by|in) this environment|^Error: .*(?:line|argument)s?\b",

@@ -53,13 +53,13 @@ robot = LineSummary(
 
 # JavaScript and TypeScript
 javascript = LineSummary(
-    rf"Tests:?\s+(?!.*\b{_N} failed).*\d+ passed|{_N} passing\b|[#ℹ] fail 0$|{_N} tests? passed\b|{_N} passed \("
+    rf"Tests:?\s(?!.*\b{_N} failed).*\d+ passed|{_N} passing\b|[#ℹ] fail 0$|{_N} tests? passed\b|{_N} passed \("
     rf"|{_N} pass$|ok \| {_N} passed|{_N} specs?, 0 failures|.*: Executed {_N} of {_N} .*SUCCESS|TOTAL: {_N} SUCCESS$"
     rf"|✔ +All specs passed!|Spec Files:\s+{_N} passed, (?!.*failed)|Passed: +{_N}$|# ok$",
-    rf"Tests:?\s+.*\b{_N} failed|{_N} failing\b|Test Files\s+.*\b{_N} failed|Errors\s+{_N}\b|{_N} tests? failed\b"
+    rf"Tests:?\s.*\b{_N} failed|{_N} failing\b|Test Files\s.*\b{_N} failed|Errors\s+{_N}\b|{_N} tests? failed\b"
     rf"|[#ℹ] fail +{_N}|Test Suites: .*\b{_N} failed|{_N} failed$|{_N} fail$|FAILED \| |\d+ specs?, {_N} failures?"
-    rf"|.*: Executed \d+ of \d+ .*\(\d+ FAILED\)|TOTAL: {_N} FAILED|✖ +\d+ of \d+ failed|Spec Files:\s+.*\b{_N} failed"
-    rf"|# \{{ total: \d+, pass: \d+, fail: {_N}|Suites: +.*\b{_N} fail\b|\d+/\d+ failed \(|FAIL +\""
+    rf"|.*: Executed \d+ of \d+ .*\(\d+ FAILED\)|TOTAL: {_N} FAILED|✖ +\d+ of \d+ failed|Spec Files:\s.*\b{_N} failed"
+    rf"|# \{{ total: \d+, pass: \d+, fail: {_N}|Suites: .*\b{_N} fail\b|\d+/\d+ failed \(|FAIL +\""
     rf"|{_N} uncaught exceptions?$",
     r"0 passing\b|0 specs\b|No specs found|Total: +0$",
     r"No tests? (?:files? )?found|Error: No tests? (?:files? )?found|[#ℹ] tests 0$|error: No test modules found"
@@ -187,8 +187,8 @@ cucumber = LineSummary(
 
 # PHP
 phpunit = LineSummary(
-    rf"OK \({_N} tests?|OK, but |Tests:\s+(?!.*failed).*\d+ passed",
-    rf"(?:FAILURES|ERRORS)!$|Tests: .*(?:Failures|Errors): {_N}|Tests:\s+.*\b{_N} failed",
+    rf"OK \({_N} tests?|OK, but |Tests:\s(?!.*failed).*\d+ passed",
+    rf"(?:FAILURES|ERRORS)!$|Tests: .*(?:Failures|Errors): {_N}|Tests:\s.*\b{_N} failed",
     r"No tests executed!|No tests found|Test file \".*\" not found|Cannot open file ",
 )
 

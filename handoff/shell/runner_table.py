@@ -105,7 +105,7 @@ RUNNERS: tuple[Runner, ...] = (
           rf"|wtr|uvu|lab|(react-scripts|ng|hardhat|truffle|blueprint|aegir|craco) test)(\.m?js)?{_ARGS}", _S.javascript),
     _test("anchor test", rf"anchor test{_ARGS}", combine(_S.javascript, _S.cargo)),
     _test("tap", rf"(tap|tape|qunit|bats){_ARGS}", combine(_S.javascript, _S.tap)),
-    _test("node", rf"(node|deno|bun) (--?\S+ )*(--test|test){_ARGS}", _S.javascript),
+    _test("node", rf"(node|deno|bun) ((?!--test( |$))-\S+ )*+(--test|test){_ARGS}", _S.javascript),
     _test("ng", rf"ng (e2e|t){_ARGS}", _S.javascript),
     # Tests: Java and its relatives
     _test("maven", rf"(mvn|mvnw|mvnd)( .*)? (test|verify|surefire:test|integration-test|failsafe:\S+){_ARGS}",
@@ -120,7 +120,7 @@ RUNNERS: tuple[Runner, ...] = (
     # Tests: C#, C and C++
     _test("dotnet test", rf"(dotnet (test|vstest|watch test)|vstest\.console|nunit3?-console|xunit\.console){_ARGS}", _S.dotnet,
           silenced_by=r"-v[ :]q|--verbosity[ =]q"),
-    _test("ctest", rf"(ctest|cmake .*--build .*(--target|-t) (test|check)\S*){_ARGS}", _S.ctest, silenced_by="-Q|--quiet"),
+    _test("ctest", rf"(ctest|cmake (?>.*?--build ).*(--target|-t) (test|check)\S*){_ARGS}", _S.ctest, silenced_by="-Q|--quiet"),
     _test("meson test", rf"(meson test|ninja (.* )?test){_ARGS}", combine(_S.meson, _S.ctest), silenced_by="-q|--quiet"),
     _test("bazel", rf"(bazel|bazelisk|buck2?|pants|plz|please)( .*)? (test|coverage){_ARGS}", combine(_S.bazel, _PY_OR_UNIT)),
     _test("runtest", rf"(runtest|llvm-lit|lit|lit\.py){_ARGS}", _S.automake),
@@ -162,7 +162,7 @@ RUNNERS: tuple[Runner, ...] = (
     _test("matlab", r"(matlab .*(runtests|TestSuite|assertSuccess)|octave\S* .*\b(test|runtests)\b).*", _S.matlab),
     _test("zig build test", rf"zig( build)?( .*)? test{_ARGS}", _S.zig, "nothing"),
     _test("testament", rf"(testament|nimble test){_ARGS}", _S.nim, "anything"),
-    _test("nim", rf"nim (c|cpp|js|r)( .*)? (-r|--run)( .*)? (\S*/)?(t|test)\w+(\.nim)?{_ARGS}", _S.nim, "anything"),
+    _test("nim", rf"nim (c|cpp|js|r)(?>(?: .*?)?? (?:-r|--run)(?= ))( .*)? (\S*/)?(t|test)\w+(\.nim)?{_ARGS}", _S.nim, "anything"),
     _test("dub test", rf"dub test{_ARGS}", _S.dlang),
     _test("pester", r"(pwsh|powershell) .*(Invoke-Pester).*|Invoke-Pester.*", _S.pester),
     _test("forge test", rf"forge (test|t|coverage){_ARGS}", _S.forge, silenced_by="--json"),
@@ -180,7 +180,7 @@ RUNNERS: tuple[Runner, ...] = (
     _test("workspace test", rf"(nx|turbo|lerna)( .*)? ((\S+[:#])?{_TEST_TASK}(:\S+)?|(-t|--targets?)[ =]\S*(test|e2e)\S*){_ARGS}",
           combine(_S.workspaces, _S.any_test)),
     _test("npm test", rf"{_PACKAGE_SCRIPT} {_TEST_TASK}{_ARGS}", combine(_S.workspaces, _S.any_test), "anything"),
-    _test("task test", rf"{_TASK_RUNNER} ((run|exec|cmd|test --) )?(--?\S+ )*{_TEST_TASK}{_ARGS}", _S.any_test, "anything"),
+    _test("task test", rf"{_TASK_RUNNER} ((run|exec|cmd|test --) )?(-\S+ )*+{_TEST_TASK}{_ARGS}", _S.any_test, "anything"),
     _test("test script", r"(ruby|node|perl|lua|luajit|Rscript|php|bun|tsx|ts-node|julia|dart|crystal"
           r"|elixir)( run)? (-\S+ )*(\S*/)?"
           rf"((test_\w+|[\w-]+[._-](test|spec)|testthat|tests?)\.(rb|[cm]?[jt]sx?|lua|R|php|dart|cr|exs)|\S+\.t){_ARGS}",
@@ -258,7 +258,7 @@ RUNNERS: tuple[Runner, ...] = (
            combine(LineSummary(r"Build succeeded", _S.dotnet.failed, "", _S.dotnet.not_run), _S.compiler), "anything"),
     _build("xcodebuild", r"xcodebuild( .*)?", _S.xcodebuild, "anything"),
     _build("docker build", rf"((docker|podman|nerdctl|buildah)( buildx| image)?|docker-compose|(docker"
-           rf"|podman) compose)( -\S+( [^-\s]\S*)?)* "
+           rf"|podman) compose)( -\S++( (?!(?:build|bake|bud)( |$))[^-\s]\S*+)?+)*+ "
            rf"(build|bake|bud){_ARGS}", _S.images, "anything"),
     _build("bazel build", rf"(bazel|bazelisk|buck2?|pants|plz)( .*)? (build|check|lint){_ARGS}",
            LineSummary(r".*Build completed successfully|BUILD SUCCEEDED", _S.bazel.failed, "", _S.bazel.not_run), "anything"),

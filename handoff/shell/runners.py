@@ -83,10 +83,9 @@ _INTERPRETED_RUNNERS = frozenset({
 """Runners that are often called by path, as in `node node_modules/.bin/jest`, or by a package manager."""
 
 
-_TEST_PROGRAM = re.compile(
-    r"(?:[A-Za-z]\w*[-_])*(?:unit|run|all)?[-_]?tests?(?:[-_][\w-]+)?(?:\.sh)?|[A-Z]\w*Tests?"
-)
-"""Names of compiled tests and of scripts that run tests."""
+_TEST_PART = re.compile(r"(?:unit|run|all)?tests?")
+_TEST_CLASS = re.compile(r"[A-Z]\w*Tests?")
+_WORD_PARTS = re.compile(r"[\w-]+")
 _EXECUTABLE_SUFFIX = re.compile(r"\.(?:exe|cmd|bat)$")
 
 
@@ -117,18 +116,27 @@ def normalize_command(argv: Sequence[str]) -> list[str]:
     name = posixpath.basename(words[0])
     if words[0].endswith("bin/" + name) and name.partition("_")[0] in ("test", "doctest"):
         return ["bin/" + name, *words[1:]]
-    if (
-        name in ("bash", "sh", "zsh")
-        and len(words) > 1
-        and _TEST_PROGRAM.fullmatch(posixpath.basename(words[1]))
-    ):
+    if name in ("bash", "sh", "zsh") and len(words) > 1 and _is_test_program(posixpath.basename(words[1])):
         return ["./" + posixpath.basename(words[1]), *words[2:]]
-    if "/" in words[0] and not words[0].startswith(("/bin/", "/usr/bin/")) and _TEST_PROGRAM.fullmatch(name):
+    if "/" in words[0] and not words[0].startswith(("/bin/", "/usr/bin/")) and _is_test_program(name):
         return ["./" + name, *words[1:]]
     if name in ("test", "doctest"):
         # `test` is a shell builtin; it is a runner only as a file in a directory.
         return []
     return [_EXECUTABLE_SUFFIX.sub("", name), *words[1:]]
+
+
+def _is_test_program(name: str) -> bool:
+    """Whether it is the name of a compiled test or of a script that runs tests, such as `unit-tests` or `run_tests.sh`."""
+    stem = name.removesuffix(".sh")
+    if _WORD_PARTS.fullmatch(stem) is None:
+        return False
+    for part in re.split("[-_]", stem):
+        if _TEST_PART.fullmatch(part):
+            return True
+        if not part[:1].isalpha():
+            break
+    return stem == name and _TEST_CLASS.fullmatch(name) is not None
 
 
 def _find_interpreted_runner(words: Sequence[str]) -> str | None:

@@ -615,7 +615,7 @@ CASE = ("cat > /tmp/case.py <<'EOF'\nx=1\nEOF", 0, "")
         ("sphinx", "sphinx-build --version", None),
         ("sphinx", "sphinx-build manual out", None),
         ("src/black", "cat /tmp/case.py", None),
-        ("docker", "docker build -f /tmp/case.py .", None),
+        ("docker", "docker build -f /tmp/case.py .", "build"),
     ],
 )  # fmt: skip
 def test_the_projects_own_program_on_the_agents_input(
