@@ -129,14 +129,13 @@ def resolve_run(
 
 def _assign_recordings(config: RunConfig, tasks: Sequence[Task]) -> dict[str, dict[str, str]]:
     """The recordings of the replays by task. Raises ModelNameError, or RunUsageError if a task has no model."""
+    names = dict.fromkeys((*config.predecessors, *config.successors))
+    replays = [name for name in names if models.parse_model_name(name).kind == "replay"]
+    if not replays:
+        return {}
     from langgraph_takeover.evals.models.replay import assign_recordings
 
-    names = dict.fromkeys((*config.predecessors, *config.successors))
-    recordings = {
-        name: assign_recordings(name, tasks, is_part=config.shard is not None)
-        for name in names
-        if models.parse_model_name(name).kind == "replay"
-    }
+    recordings = {name: assign_recordings(name, tasks, is_part=config.shard is not None) for name in replays}
     for role, own in (("predecessor", config.predecessors), ("successor", config.successors)):
         known = set().union(*(recordings[name] for name in own if name in recordings))
         missing = [task.id for task in tasks if task.id not in known]

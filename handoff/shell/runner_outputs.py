@@ -53,7 +53,7 @@ robot = LineSummary(
 
 # JavaScript and TypeScript
 javascript = LineSummary(
-    rf"Tests:?\s(?!.*\b{_N} failed).*\d+ passed|{_N} passing\b|[#ℹ] fail 0$|{_N} tests? passed\b|{_N} passed \("
+    rf"Tests:?\s(?!.*\b{_N} failed).*\d passed|{_N} passing\b|[#ℹ] fail 0$|{_N} tests? passed\b|{_N} passed \("
     rf"|{_N} pass$|ok \| {_N} passed|{_N} specs?, 0 failures|.*: Executed {_N} of {_N} .*SUCCESS|TOTAL: {_N} SUCCESS$"
     rf"|✔ +All specs passed!|Spec Files:\s+{_N} passed, (?!.*failed)|Passed: +{_N}$|# ok$",
     rf"Tests:?\s.*\b{_N} failed|{_N} failing\b|Test Files\s.*\b{_N} failed|Errors\s+{_N}\b|{_N} tests? failed\b"
@@ -180,14 +180,14 @@ rspec = LineSummary(
     r"cannot load such file -- \S+_spec(?:\.rb)?$|Don't know how to build task",
 )
 cucumber = LineSummary(
-    rf"{_N} (?:scenarios?|examples?) \((?!.*failed|.*undefined|.*ambiguous|.*broken).*\d+ passed",
+    rf"{_N} (?:scenarios?|examples?) \((?!.*failed|.*undefined|.*ambiguous|.*broken).*\d passed",
     rf"{_N} (?:scenarios?|examples?) \(.*\b{_N} (?:failed|undefined|ambiguous|broken)",
     r"0 scenarios|0 examples|No such file or directory - features",
 )
 
 # PHP
 phpunit = LineSummary(
-    rf"OK \({_N} tests?|OK, but |Tests:\s(?!.*failed).*\d+ passed",
+    rf"OK \({_N} tests?|OK, but |Tests:\s(?!.*failed).*\d passed",
     rf"(?:FAILURES|ERRORS)!$|Tests: .*(?:Failures|Errors): {_N}|Tests:\s.*\b{_N} failed",
     r"No tests executed!|No tests found|Test file \".*\" not found|Cannot open file ",
 )

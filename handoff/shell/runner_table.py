@@ -115,7 +115,7 @@ RUNNERS: tuple[Runner, ...] = (
     _test("junit", rf"java .*(junit-platform-console\S*|org\.junit\.\S+|org\.testng\.TestNG"
           rf"|org\.scalatest\.tools\.Runner){_ARGS}",
           combine(_S.junit, _S.sbt)),
-    _test("sbt", rf"(sbt|sbtx|mill|scala-cli|scala|amm)( .*)? '?([\w.-]+[/.])*(test\w*|Test/\S+|testOnly.*){_ARGS}",
+    _test("sbt", rf"(sbt|sbtx|mill|scala-cli|scala|amm)( .*)? '?([\w-]+[/.])*(test\w*|Test/\S+|testOnly.*){_ARGS}",
           combine(_S.sbt, _S.junit)),
     # Tests: C#, C and C++
     _test("dotnet test", rf"(dotnet (test|vstest|watch test)|vstest\.console|nunit3?-console|xunit\.console){_ARGS}", _S.dotnet,
@@ -177,7 +177,7 @@ RUNNERS: tuple[Runner, ...] = (
     # Tests: programs that run any runner
     _test("make test", rf"g?make (.* )?(([\w-]*[-_])?tests?|(unit|run|py)tests?|check|[\w]*test-[\w-]+|doctest){_ARGS}",
           _S.any_test, "anything"),
-    _test("workspace test", rf"(nx|turbo|lerna)( .*)? ((\S+[:#])?{_TEST_TASK}(:\S+)?|(-t|--targets?)[ =]\S*(test|e2e)\S*){_ARGS}",
+    _test("workspace test", rf"(nx|turbo|lerna)( .*)? ({_TEST_TASK}(:\S+)?|(-t|--targets?)[ =]\S*(test|e2e)\S*){_ARGS}",
           combine(_S.workspaces, _S.any_test)),
     _test("npm test", rf"{_PACKAGE_SCRIPT} {_TEST_TASK}{_ARGS}", combine(_S.workspaces, _S.any_test), "anything"),
     _test("task test", rf"{_TASK_RUNNER} ((run|exec|cmd|test --) )?(-\S+ )*+{_TEST_TASK}{_ARGS}", _S.any_test, "anything"),
@@ -252,7 +252,7 @@ RUNNERS: tuple[Runner, ...] = (
     _build("tsc", rf"tsc{_ARGS}", _S.tsc),
     _build("maven build", rf"(mvn|mvnw|mvnd|gradle|gradlew|ant)( .*)? (\S*:)?(compile\w*|package|build|assemble\w*"
            rf"|install){_ARGS}", _S.maven),
-    _build("sbt compile", rf"(sbt|mill|scala-cli)( .*)? ([\w.-]+[/.])*(compile|assembly|package){_ARGS}",
+    _build("sbt compile", rf"(sbt|mill|scala-cli)( .*)? ([\w-]+[/.])*(compile|assembly|package){_ARGS}",
            combine(_S.sbt, _S.compiler)),
     _build("dotnet build", rf"(dotnet (build|publish|pack|msbuild)|msbuild){_ARGS}",
            combine(LineSummary(r"Build succeeded", _S.dotnet.failed, "", _S.dotnet.not_run), _S.compiler), "anything"),

@@ -192,7 +192,7 @@ def test_a_predecessor_of_another_entry_is_not_reused(
 
 BAD = {
     "name": (("--model", "wroker"), "unknown model 'wroker' (use openai:NAME, replay:FILE or builtin:oracle, or an entry"),
-    "file": (("--models", "/nowhere.yaml"), "--models: /nowhere.yaml: no such file or directory (pass a YAML file"),
+    "file": (("/nowhere.yaml",), "--models: /nowhere.yaml: no such file or directory (pass a YAML file"),
     "window": (
         ("--model", "writer", "--condense"),
         "--condense: the context window of writer is unknown (write it as window into its entry of --models, or pass",
@@ -209,9 +209,9 @@ def test_bad_usage_is_one_clear_line(study: Path, run_main: RunCommand, name: st
     arguments, message = BAD[name]
     done = run_main(
         *(
-            "--models",
-            study / "models.yaml",
             *isolated_sandbox_options(),
+            "--models",
+            *(() if name == "file" else (study / "models.yaml",)),
             *arguments,
             "--out",
             tmp_path / "out",

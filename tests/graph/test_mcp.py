@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -439,6 +440,7 @@ def test_a_handoff_is_completed_only_after_its_acceptance(bench: RunHarness, off
 def test_an_expired_offer_is_made_again(bench: RunHarness) -> None:
     bench.run(scripted_model(EDIT, DONE), points=("first_source_edit",), policy="stop")
     late = hand_over(bench.home, RECORD, target="codex", source="writer", confirm_timeout_s=0.01)
+    time.sleep(0.02)
     found = call_in_memory(bench, "accept", handoff=late.id, idempotency_key="1", **STATEMENTS)
     assert found.document["state"] == "accepted"
     assert states(bench, late) == ["prepared", "offered", "timed_out", "offered", "accepted"]

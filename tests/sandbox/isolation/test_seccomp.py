@@ -306,6 +306,7 @@ def in_container(
 
     api = client().api
     config = make_host_config(SandboxSpec(backend="docker", image=image)) | options
+    config["AutoRemove"] = False  # its output is read at its end
     container = api.create_container(image, ["python3", "-c", code, json.dumps(calls)], host_config=config)
     try:
         api.start(container)
