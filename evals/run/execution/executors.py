@@ -135,7 +135,8 @@ def _open_processes(workers: int) -> Iterator[Executor]:
         yield ProcessExecutor(pool, workers)
     except (SystemExit, KeyboardInterrupt):
         # A reply in flight is billed, so the agent receives it first. A second signal may arrive at any moment.
-        processes, manager = list(pool._processes.values()), pool._executor_manager_thread
+        processes = list(pool._processes.values())
+        manager: Any = pool._executor_manager_thread
         try:
             print(signals.WAITING, file=sys.stderr, flush=True)
             for process in processes:
