@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -44,7 +45,22 @@ class Statement(NamedTuple):
 
 def parse_syntax_tree(text: str) -> Node:
     """The root of the syntax tree; text that the grammar rejects becomes an ERROR node. Of a very long text, the start."""
-    return _PARSER.parse(text[:_MAX_CHARS].encode("utf-8", "surrogatepass")).root_node
+    return _PARSER.parse(_WIDE.sub(_spell, text[:_MAX_CHARS]).encode()).root_node
+
+
+_WIDE = re.compile(r"[^\x00-\x7f]")
+_SPELLING = re.compile("[\xc0-\xff]{4}")
+_SHIFTS = (18, 12, 6, 0)
+
+
+def _spell(wide: re.Match[str]) -> str:
+    """Write a character as four letters below U+0100: the grammar looks up others outside of a table, and may crash."""
+    return "".join(chr(0xC0 + (ord(wide[0]) >> shift & 63)) for shift in _SHIFTS)
+
+
+def _read_spelling(letters: re.Match[str]) -> str:
+    code = sum((ord(each) - 0xC0) << shift for each, shift in zip(letters[0], _SHIFTS, strict=True))
+    return chr(code) if code <= sys.maxunicode else "\ufffd"
 
 
 def list_statements(node: Node, first: Connector) -> list[Statement]:
@@ -115,7 +131,7 @@ def command_name(node: Node) -> str:
 
 
 def node_text(node: Node) -> str:
-    return (node.text or b"").decode(errors="replace")
+    return _SPELLING.sub(_read_spelling, (node.text or b"").decode(errors="replace"))
 
 
 def word_text(node: Node) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import shlex
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -149,6 +151,22 @@ NESTED = {
     + "f7; pytest",
     "directories": "cd a; " * 3_000 + "pytest",
 }
+
+
+def test_no_character_ends_the_process() -> None:
+    """The grammar looks for a digit after `{`, in a table that has only the first characters."""
+    code = (
+        "from langgraph_takeover.handoff.shell.command_parser import parse_command\n"
+        "for code in range(0x80, 0x110000, 397):\n"
+        "    assert parse_command('echo {' + chr(code))[0].argv == ('echo', '{' + chr(code))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@given(st.text(st.characters(min_codepoint=0x80), min_size=1))
+def test_every_character_is_part_of_a_word(text: str) -> None:
+    assert [each.argv for each in parse_command(f"echo {text} {{{text}")] == [("echo", text, "{" + text)]
 
 
 @pytest.mark.parametrize("name", NESTED)
