@@ -17,6 +17,7 @@ from langgraph_takeover.sandbox import SandboxManager, SandboxSpec, start
 from langgraph_takeover.sandbox.backends import host, overlay
 from langgraph_takeover.sandbox.storage.failures import cache_unless, clean_up, run_all
 
+from ...conftest import skip_missing
 from ..conftest import DONE, RunHarness, scripted_model
 
 
@@ -170,7 +171,7 @@ def test_use_after_the_end(
 
 def test_what_is_missing_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     if host.unavailable_reason():
-        pytest.skip("no host sandboxes here")
+        skip_missing("no host sandboxes here")
     which = shutil.which
     for module, program, reason in (
         (host, "bwrap", host.unavailable_reason),
