@@ -1,7 +1,7 @@
 """The bridge: an HTTP server that receives the model requests of an external agent.
 
 A request of the main conversation is held until the runtime has an answer. Requests of subagents and for titles are answered
-at once. Every process in the sandbox can send requests, so that all of them are bounded.
+at once. Every process in the sandbox can connect, and each one that the agent starts can ask, so that all are bounded.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class Bridge:
         side_requests: number of earlier side requests of the run.
         model_name: the run's model, the only one that the bridge lists and passes on to; None if the run decides none.
         passes_on: whether requests are passed on to the vendor, so that they may ask nothing else of it.
+        is_agent: whether a connection is the agent's own; all others are refused.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Bridge:
         side_requests: int = 0,
         model_name: str | None = None,
         passes_on: bool = False,
+        is_agent: Callable[[socket.socket], bool] = lambda peer: True,
         limits: BridgeLimits | None = None,
     ) -> None:
         self.refused: Counter[str] = Counter()
@@ -90,7 +92,7 @@ class Bridge:
         self._api, self._limits = api, limits or BridgeLimits()
         self._classify, self._is_expected, self._may_be_expected = classify, is_expected, may_be_expected
         self._side = SideRequests(answer_side, self._limits, has_budget, side_requests)
-        self._model_name, self._passes_on = model_name, passes_on
+        self._model_name, self._passes_on, self._is_agent = model_name, passes_on, is_agent
         self._changed = threading.Condition()
         self._held: HeldRequest | None = None
         self._body_limit = self._limits.body_bytes
@@ -201,6 +203,8 @@ class Bridge:
     def _answer(self, head: RequestHead, connection: HttpConnection) -> HttpReply | None:
         """Return the reply to a request, None if there is none to send. Raises HttpRefusalError."""
         self._wait(self._rate.take())
+        if not self._is_agent(connection.peer):
+            raise HttpRefusalError(403, "foreign process", "only the agent and its processes are answered")
         if head.path in ("/", "/v1/models"):
             if head.method not in ("GET", "HEAD"):
                 raise HttpRefusalError(405, "method", "this path has GET and HEAD only")

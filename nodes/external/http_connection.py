@@ -79,6 +79,11 @@ class HttpConnection:
         finally:
             self._peer_since = None
 
+    @property
+    def peer(self) -> socket.socket:
+        """The socket of the connection."""
+        return self._peer
+
     def read_head(self) -> RequestHead:
         """Receive the head of the request. Raises HttpRefusalError or PeerLostError."""
         started = time.monotonic()

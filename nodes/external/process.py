@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -25,6 +27,7 @@ from langgraph_takeover.nodes.external.agent_files import (
     wait_for_result,
     write_files,
 )
+from langgraph_takeover.nodes.external.agent_peers import find_agent_peers
 from langgraph_takeover.nodes.external.apis import write_reply
 from langgraph_takeover.nodes.external.apis.checks import limit_usage, list_results
 from langgraph_takeover.nodes.external.bridge import Bridge
@@ -118,17 +121,13 @@ class ExternalProcess:
         files = f"{self._home}/{_FILES}"
         own = {f"{self._home}/{path}": text for path, text in (session.files if session else {}).items()}
         self.write_files({**build_start_files(self.agent.adapter, launch, files), **own})
-        self._bridge = self._open_bridge()
         quoted = shlex.quote(files)
-        result = self.sandbox.run(
-            f"(setsid sh {quoted}/start </dev/null >/dev/null 2>&1 & echo $!)",
-            timeout_s=_COMMAND_TIMEOUT_S,
-        )
-        if not result.output.strip().isdigit():
-            raise ExternalAgentError(
-                f"{self.agent.name} could not be started in the sandbox: {find_error_line(result.output)}"
-            )
-        self._pid = int(result.output)
+        with contextlib.ExitStack() as stack:
+            # Peers wait in its queue until the agent's process is known.
+            listener = stack.enter_context(self.sandbox.listen(_PORT))
+            self._pid = self._start_program(quoted)
+            self._bridge = self._open_bridge(listener)
+            stack.pop_all()
         self._wait(timeout_s)
         output = self._read_output()
         if self.held is None:
@@ -140,6 +139,18 @@ class ExternalProcess:
             )
         self.session_id = output.session_id or launch.session_id or ""
 
+    def _start_program(self, quoted: str) -> int:
+        """Start the agent with its files in a directory, and return its process id inside."""
+        result = self.sandbox.run(
+            f"(setsid sh {quoted}/start </dev/null >/dev/null 2>&1 & echo $!)",
+            timeout_s=_COMMAND_TIMEOUT_S,
+        )
+        if not result.output.strip().isdigit():
+            raise ExternalAgentError(
+                f"{self.agent.name} could not be started in the sandbox: {find_error_line(result.output)}"
+            )
+        return int(result.output)
+
     def write_files(self, files: Mapping[str, str]) -> None:
         """Write files below the agent's home, and replace what is in their way. Raises ExternalAgentError."""
         try:
@@ -149,10 +160,11 @@ class ExternalProcess:
                 f"{self.agent.name}: its files cannot be written in the sandbox: {error} (make its home writable)"
             ) from error
 
-    def _open_bridge(self) -> Bridge:
+    def _open_bridge(self, listener: socket.socket) -> Bridge:
         adapter = self.agent.adapter
+        peers = find_agent_peers(listener, self._pid)
         return Bridge(
-            self.sandbox.listen(_PORT),
+            listener,
             api=adapter.api,
             classify=lambda request, headers: adapter.classify(request.body, headers),
             is_expected=self._is_expected,
@@ -162,6 +174,7 @@ class ExternalProcess:
             side_requests=self._side_requests,
             model_name=self.agent.model_name,
             passes_on=self._passes_on,
+            is_agent=peers.owns if peers is not None else lambda peer: True,
         )
 
     def list_messages(self) -> list[BaseMessage]:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from langgraph_takeover.evals.run.execution.directory import list_stale_resources, open_run_directory
+from langgraph_takeover.evals.run.journal import JournalError
+from langgraph_takeover.evals.run.paths import RunPaths
+from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
 
 from ..conftest import skip_missing
 from .conftest import ROOT, RunCommand, read_rows
@@ -108,7 +117,6 @@ def test_only_the_official_tests_get_network_and_only_on_request(
     images: Any, tmp_path: Path, network: bool
 ) -> None:
     from langgraph_takeover import sandbox
-    from langgraph_takeover.evals.tasks import load_tasks
     from langgraph_takeover.evals.tasks.grading import grade
 
     name = "ledger__ledger-12"
@@ -128,3 +136,47 @@ def test_only_the_official_tests_get_network_and_only_on_request(
     (log,) = (tmp_path / "logs").rglob("test_output.txt")
     printed = set(re.findall(r"interfaces (\[.*?\])", log.read_text()))
     assert printed == {"['eth0', 'lo']" if network else "['lo']"}
+
+
+LEAVE_CONTAINER = """
+import os, signal, sys
+from langgraph_takeover.sandbox.backends.docker import client
+from langgraph_takeover.sandbox.storage.ownership import make_labels
+
+container = client().containers.create(sys.argv[1], "sleep 600", labels=make_labels(sys.argv[2]))
+container.start()
+print(container.name, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_a_container_that_a_killed_run_left_is_named(
+    base_image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as one whose daemon did not see the end of the run."""
+    config = RunConfig(
+        run_id=f"test-{secrets.token_hex(4)}",
+        predecessors=("builtin:oracle",),
+        successors=("builtin:oracle",),
+        views=("trace",),
+        tasks=BUNDLED,
+        sandbox="docker",
+    )
+    command = [sys.executable, "-c", LEAVE_CONTAINER, base_image, config.run_id]
+    name = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    assert name
+    line = f"container {name} (its process is dead)"
+    gc = [sys.executable, "-m", "sandbox", "gc", "--owner", config.run_id]
+    try:
+        with RunPaths(tmp_path).home() as home:
+            assert list_stale_resources(config, home) == [line]
+        assert name in subprocess.run(gc, capture_output=True, text=True, check=True).stdout
+        # What is left is removed first, so that no journal is needed here.
+        with pytest.raises(JournalError), open_run_directory(config, tmp_path):
+            pass
+        with RunPaths(tmp_path).home() as home:
+            assert f"removed from the interrupted run: {line}\n" in capsys.readouterr().out
+            assert list_stale_resources(config, home) == []
+    finally:
+        subprocess.run([*gc, "--remove"], capture_output=True, check=True)

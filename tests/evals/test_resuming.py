@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -83,6 +84,11 @@ def _start_stopped_run(
     return process, taker
 
 
+def _list_named(output: str, before: str) -> set[str]:
+    """What a command names, each in a line of its own."""
+    return {line.removeprefix(before) for line in output.splitlines() if line.startswith(before)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_a_killed_takeover_resumes_at_its_step(
@@ -103,8 +109,21 @@ def test_a_killed_takeover_resumes_at_its_step(
             with contextlib.suppress(ThreadNotFoundError):  # one of two workers may have no checkpoint yet
                 begun[thread] = len(home.history(thread))
     assert len(begun) >= 2
+    left = _list_named(run_main("--resume", "--dry-run", "--out", out).stdout, "--resume removes: ")
+    assert left
+    owned = json.loads((out / "config.json").read_text())["run_id"]
+    command = [sys.executable, "-m", "sandbox", "gc", "--json"]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    removable = {
+        f"{each['kind']} {each['name']} ({each['reason']})"
+        for each in found["resources"]
+        if each["status"] == "removable" and each["owner"].startswith(owned)
+    }
+    assert left <= removable
+    assert any(sandboxes_of_run.iterdir()), "naming removes nothing"
     done = run_main("--resume", "--out", out)
     assert done.returncode == 0, done.stderr
+    assert _list_named(done.stdout, "removed from the interrupted run: ") == left
     assert comparable_rows(out) == comparable_rows(note_taker_run)
     notes = [f"+{step}" for step in range(taker.STEPS)]
     assert all(
