@@ -437,7 +437,11 @@ class ThreadSandbox:
         return stored
 
     def snapshot(self, state: str | None = None) -> Snapshot:
-        """Return the snapshot of a state; its files are in `snapshot_directory`. Raises SnapshotNotFoundError."""
+        """Return the snapshot of a state; its files are in `snapshot_directory`.
+
+        Raises SnapshotNotFoundError, and ActConflictError inside an act.
+        """
+        self.session.require_no_act()
         return self.session.save_snapshot(state or BASE_STATE)
 
     def snapshot_directory(self, snapshot: Snapshot) -> Path:
@@ -447,8 +451,10 @@ class ThreadSandbox:
     def restore(self, snapshot: Snapshot, store: Path) -> str:
         """Bring a snapshot from elsewhere, such as a record's, into the thread; return the id of its state.
 
-        `store` is the directory of its files. Raises SnapshotCorruptError and SandboxUnavailableError.
+        `store` is the directory of its files. Raises SnapshotCorruptError and SandboxUnavailableError, and
+        ActConflictError inside an act.
         """
+        self.session.require_no_act()
         state = self.session.adopt_snapshot(snapshot, store)
         self.session.enter_state(state)
         return state

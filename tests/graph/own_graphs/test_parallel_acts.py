@@ -314,6 +314,7 @@ def test_an_act_in_an_act_is_refused(bench: RunHarness) -> None:
                 lambda: work.enter("base"),
                 lambda: work.act("inner", append("inner"), state=None),
                 lambda: view.read_file("pkg/core.py"),
+                work.snapshot,
             ):
                 with pytest.raises(ActConflictError, match="an act runs"):
                     nested()
