@@ -36,6 +36,7 @@ from langgraph_takeover.nodes.events import build_observation_event
 from langgraph_takeover.nodes.model.actions import UnreadableReply, parse_action
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 from langgraph_takeover.nodes.records import build_record_id, save_record
+from langgraph_takeover.nodes.session.graph_tasks import find_later_state
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.nodes.tools.editor import execute_editor
@@ -157,6 +158,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
             result = await handler(request)
             if is_handoff(result):
                 await self._order.wait_for_earlier_async(call)
+            if not call.updates:
                 return await self._work.run_blocking(lambda: self._add_state(request, call, result))
             return self._add_state(request, call, result)
 
@@ -191,13 +193,17 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         if found is None:
             return {}
         sandbox_state, updates = found
+        given = state.get("sandbox_state")
+        # A tool that acted after the calls may have returned its state.
+        if given and find_later_state(sandbox_state, given) == given:
+            sandbox_state = given
         saved, first = set(), min((each["events"][0]["index"] for each in updates.values()), default=0)
         for event in reversed(state.get("events", [])):
             if event["index"] < first:
                 break
             saved.add(event["index"])
         dropped = {n: each for n, each in updates.items() if each["events"][0]["index"] not in saved}
-        changed = sandbox_state != state.get("sandbox_state")
+        changed = sandbox_state != given
         return _join_updates(dropped) | ({"sandbox_state": sandbox_state} if dropped or changed else {})
 
     def _run_tool(self, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolResult:
@@ -241,12 +247,17 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         """
         if is_handoff(result):
             return cast(ToolResult, pass_on_state(result, request.state, self._order.find_state(call)))
-        if not call.updates:
+        update = _join_updates(call.updates)
+        if not update and (left := self._work.find_left_state(call.step.state_before)):
+            update = {"sandbox_state": left}  # of another tool, which acted or called an agent
+            if isinstance(result, Command) and "sandbox_state" in (result.update or {}):
+                return result
+        if not update:
             return result
         if isinstance(result, ToolMessage):
-            return Command(update={**_join_updates(call.updates), "messages": [result]})
+            return Command(update={**update, "messages": [result]})
         if isinstance(result, Command) and isinstance(result.update, dict):
-            return replace(result, update={**result.update, **_join_updates(call.updates)})
+            return replace(result, update={**result.update, **update})
         return result
 
     def _execute(self, sandbox: Sandbox, action: Action, edits: list[dict[str, Any]]) -> Observation:

@@ -33,6 +33,7 @@ from langgraph_takeover.nodes.session.graph_tasks import (
     GraphTask,
     choose_last_state,
     find_graph_task,
+    find_left_state,
 )
 from langgraph_takeover.nodes.session.openable_context import OpenableContext
 from langgraph_takeover.nodes.session.session import Session
@@ -170,9 +171,11 @@ class ThreadSandbox:
 
     def _find_start(self, state: str | None) -> str:
         """Return the state to begin in: the base, if a graph has none yet. Raises SandboxStateLostError."""
-        if state:
-            return state
         graph_task = find_graph_task()
+        if state:
+            if graph_task is not None and state != BASE_STATE:
+                self._require_returned(graph_task, state)
+            return state
         if graph_task is not None and (lost := self._find_lost_state(graph_task)) is not None:
             raise SandboxStateLostError(
                 f"thread {self.thread!r}: this node has no {CHANNEL}, but the thread is in state {lost} (inherit the graph's "
@@ -180,6 +183,47 @@ class ThreadSandbox:
                 "to begin anew; repair() restores a lost state)"
             )
         return BASE_STATE
+
+    def _require_returned(self, graph_task: GraphTask, state: str) -> None:
+        """Raise SandboxStateLostError if a node of an earlier step changed this state and returned none."""
+        moves = journal.list_moves(self.session.ledger, self.thread)
+        later = [each for each in moves if each.step != graph_task.step and each.state_before == state]
+        stored = self._load_step(graph_task.step, may_wait=True) if later else None
+        while stored is not None and stored.checkpoint["channel_values"].get(CHANNEL) == state:
+            if stored.parent_config is None or stored.metadata.get("source") not in ("loop", "input"):
+                return  # a fork begins where somebody chose
+            parent = stored.parent_config["configurable"]["checkpoint_id"]
+            if nodes := {each.node for each in later if each.step == parent}:
+                silent = nodes - self._list_returning(parent, nodes)
+                if not silent:
+                    return
+                raise SandboxStateLostError(
+                    f"thread {self.thread!r}: node {min(silent).partition(':')[0]!r} changed the sandbox, but returned no "
+                    f"{CHANNEL} (return the state of its last act, or the state before to drop its changes)"
+                )
+            stored = self.saver.get_tuple(self._config_at(parent))
+
+    def _list_returning(self, step: str, nodes: set[str]) -> set[str]:
+        """List the nodes of a step that returned a state. LangGraph may still be saving what they returned."""
+        ends_at = time.monotonic() + _SAVING_S
+        while True:
+            stored = self.saver.get_tuple(self._config_at(step))
+            writes = (stored.pending_writes if stored is not None else None) or ()
+            tasks = {task for task, channel, value in writes if channel == CHANNEL and value}
+            returning = {each for each in nodes if each.partition(":")[2] in tasks}
+            if returning == nodes or time.monotonic() > ends_at:
+                return returning
+            time.sleep(_SAVING_POLL_S)
+
+    def find_left_state(self, state: str) -> str | None:
+        """Return the last state that the running task, and graphs that it called, made of a state of this step.
+
+        Raises ActConflictError if it made several of which none includes the others.
+        """
+        graph_task = find_graph_task()
+        if graph_task is None:
+            return None
+        return find_left_state(journal.list_moves(self.session.ledger, self.thread), graph_task, state)
 
     def _find_lost_state(self, graph_task: GraphTask) -> str | None:
         """Return the state of the thread that a task without a state would ignore, if there is one."""
@@ -393,7 +437,11 @@ class ThreadSandbox:
         return stored
 
     def snapshot(self, state: str | None = None) -> Snapshot:
-        """Return the snapshot of a state; its files are in `snapshot_directory`. Raises SnapshotNotFoundError."""
+        """Return the snapshot of a state; its files are in `snapshot_directory`.
+
+        Raises SnapshotNotFoundError, and ActConflictError inside an act.
+        """
+        self.session.require_no_act()
         return self.session.save_snapshot(state or BASE_STATE)
 
     def snapshot_directory(self, snapshot: Snapshot) -> Path:
@@ -403,8 +451,10 @@ class ThreadSandbox:
     def restore(self, snapshot: Snapshot, store: Path) -> str:
         """Bring a snapshot from elsewhere, such as a record's, into the thread; return the id of its state.
 
-        `store` is the directory of its files. Raises SnapshotCorruptError and SandboxUnavailableError.
+        `store` is the directory of its files. Raises SnapshotCorruptError and SandboxUnavailableError, and
+        ActConflictError inside an act.
         """
+        self.session.require_no_act()
         state = self.session.adopt_snapshot(snapshot, store)
         self.session.enter_state(state)
         return state

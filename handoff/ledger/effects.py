@@ -7,6 +7,7 @@ graph, nodes of one step act side by side, and the journal keeps the calls of th
 
 from __future__ import annotations
 
+import json
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, insert, not_, select, update
@@ -42,6 +43,11 @@ class Move(NamedTuple):
     step: str
     state_before: str
     state_after: str
+
+    @property
+    def node(self) -> str:
+        """Name and id of the task of the outermost graph."""
+        return str(json.loads(self.place)[0][1])
 
 
 class Effect(NamedTuple):

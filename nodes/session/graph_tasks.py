@@ -61,6 +61,10 @@ class GraphTask(NamedTuple):
             return "called" if depth and here[0] == self.path[depth - 1][0] else "parallel"
         return "same" if len(other) == len(self.path) else "other"
 
+    def includes(self, place: str) -> bool:
+        """Whether a place is this task, or belongs to a graph that it called."""
+        return [tuple(each) for each in json.loads(place)][: len(self.path)] == [*self.path]
+
 
 def find_graph_task() -> GraphTask | None:
     """Return the LangGraph task that calls this; None outside of a graph."""
@@ -72,7 +76,7 @@ def find_graph_task() -> GraphTask | None:
     path: list[tuple[str, str]] = []
     parent = ""
     for name in str(at.get("checkpoint_ns") or "").split(_NAMESPACE_SEPARATOR):
-        if ":" in name:  # otherwise it numbers the graphs that one task calls
+        if name and not name.isdigit():  # a number counts the graphs that one task calls
             path.append((str(checkpoints.get(parent, "")), name))
         parent = f"{parent}{_NAMESPACE_SEPARATOR}{name}" if parent else name
     if not task_id or not path or not path[0][0]:
@@ -80,6 +84,11 @@ def find_graph_task() -> GraphTask | None:
     runtime = at.get("__pregel_runtime")
     attempt = getattr(getattr(runtime, "execution_info", None), "node_attempt", 1)
     return GraphTask(str(task_id), tuple(path), at.get("__pregel_scratchpad"), attempt)
+
+
+def is_parallel(task: GraphTask | None, other: GraphTask | None) -> bool:
+    """Whether acts of two tasks follow each other, though both begin in one state."""
+    return task is not None and other is not None and task.compare(other.place) == "parallel"
 
 
 def find_next_state(moves: Iterable[Move], task: GraphTask, state_id: str) -> str:
@@ -95,6 +104,23 @@ def find_next_state(moves: Iterable[Move], task: GraphTask, state_id: str) -> st
                 "so an act cannot follow (let one task act after the other)"
             )
         state_id = following.pop()
+
+
+def find_left_state(moves: Iterable[Move], task: GraphTask, state_id: str) -> str | None:
+    """Return the last state that a task, and graphs that it called, made of a state. Raises ActConflictError."""
+    ahead, reached = [move for move in moves if move.step == task.step], {state_id}
+    while following := {move.state_after for move in ahead if move.state_before in reached} - reached:
+        reached |= following
+    left = [each.state_after for each in ahead if each.state_before in reached and task.includes(each.place)]
+    return choose_last_state(left) if left else None
+
+
+def find_later_state(first: str, second: str) -> str | None:
+    """Return the later one of two states; None if not the same step made both."""
+    found = [_STEP_STATE.fullmatch(state) for state in (first, second)]
+    if found[0] is None or found[1] is None or found[0][1] != found[1][1]:
+        return None
+    return max((first, second), key=lambda state: int(state.split("-")[1], 16))
 
 
 def create_state_id(task: GraphTask | None = None, before: str = "") -> str:

@@ -24,6 +24,7 @@ from langgraph_takeover.nodes.session.graph_tasks import (
     create_state_id,
     find_graph_task,
     find_next_state,
+    is_parallel,
 )
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.session.snapshots import (
@@ -110,6 +111,9 @@ class Session:
         self._sandbox_manager = SandboxManager(spec)
         self._turn = threading.RLock()
         """Held by the OS thread that uses the sandbox."""
+        self._begun: dict[object, tuple[GraphTask | None, str]] = {}
+        """The operations of a user's code that run or wait, each with the state that it was given."""
+        self._begun_lock = threading.Lock()
         self._state_id: str | None = None
         """The state that the sandbox is in; None if unknown."""
         self._trace_state: TraceState | None = None
@@ -292,8 +296,8 @@ class Session:
         FencedError, SnapshotNotFoundError and ActConflictError.
         """
         graph_task = find_graph_task()
-        with self._take_turn():
-            self.require_no_act()
+        self.require_no_act()
+        with self._begin(key, graph_task, state_id, effect), self._take_turn():
             self._require_state(state_id)
             if graph_task is not None:
                 recorded = effects.find(self.ledger, key)
@@ -302,6 +306,29 @@ class Session:
                 moves = effects.list_moves(self.ledger, self.thread)
                 state_id = find_next_state(moves, graph_task, state_id)
             return self._run_once(key, state_id, operation, parse_result, effect, graph_task=graph_task)
+
+    @contextlib.contextmanager
+    def _begin(
+        self, key: EffectKey, graph_task: GraphTask | None, state_id: str, effect: CommandEffect
+    ) -> Iterator[None]:
+        """Raise ActConflictError for an operation beside one from the same state that it would not follow."""
+        mark = object()
+        with self._begun_lock:
+            others = [task for task, state in self._begun.values() if state == state_id]
+            if effect != "nothing":
+                self._begun[mark] = graph_task, state_id
+        try:
+            if effect != "nothing" and any(not is_parallel(graph_task, other) for other in others):
+                recorded = effects.find(self.ledger, key)
+                if recorded is None or not self._has_usable_result(recorded):
+                    raise ActConflictError(
+                        f"thread {self.thread!r}: acts of one task run at once and begin in one state, so that each would "
+                        "lack the changes of the others (wait for each and pass its state on, or use nodes or Send)"
+                    )
+            yield
+        finally:
+            with self._begun_lock:
+                self._begun.pop(mark, None)
 
     def _run_once(
         self,

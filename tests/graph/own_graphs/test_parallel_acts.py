@@ -13,9 +13,12 @@ from typing import Annotated, Any
 import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langchain_core.tools import tool
+from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
-from langgraph.types import Send
+from langgraph.prebuilt import ToolRuntime
+from langgraph.types import Command, Send
 
 from langgraph_takeover.errors import (
     ActConflictError,
@@ -311,6 +314,7 @@ def test_an_act_in_an_act_is_refused(bench: RunHarness) -> None:
                 lambda: work.enter("base"),
                 lambda: work.act("inner", append("inner"), state=None),
                 lambda: view.read_file("pkg/core.py"),
+                work.snapshot,
             ):
                 with pytest.raises(ActConflictError, match="an act runs"):
                     nested()
@@ -349,6 +353,108 @@ def test_a_missing_state_is_refused(bench: RunHarness) -> None:
             graph = builder.add_edge(START, "odd").compile()
             with pytest.raises(InputError, match="7 is no state") if value else contextlib.nullcontext():
                 assert graph.invoke({}) == {"seen": [1]}
+
+
+@pytest.mark.parametrize("shape", ["sequence", "parallel"])
+def test_a_node_that_returns_no_state_loses_nothing_in_silence(bench: RunHarness, shape: str) -> None:
+    acted = threading.Event()
+
+    def first(state: State) -> Any:
+        found = work.act("first", append("first"), state=state.get("sandbox_state"))
+        acted.set()
+        return {"sandbox_state": found.state}
+
+    def silent(state: State) -> Any:
+        acted.wait(20)
+        work.act("silent", append("silent"), state=state.get("sandbox_state"))
+        return {"sandbox_state": state["sandbox_state"]} if drops else {"seen": ["silent"]}
+
+    def last(state: State) -> Any:
+        found = work.act("last", append("last"), state=state.get("sandbox_state"))
+        return {"sandbox_state": found.state}
+
+    for drops in (False, True):
+        acted.clear()
+        with hold(bench) as work:
+            builder = (
+                StateGraph(State).add_node(first).add_node(silent).add_node(last).add_edge(START, "first")
+            )
+            builder.add_edge(START if shape == "parallel" else "first", "silent")
+            builder.add_edge(["first", "silent"] if shape == "parallel" else "silent", "last")
+            graph = builder.compile(checkpointer=work.saver)
+            begin = work.act(f"begin {drops}", append("begin"), state=None).state
+            if drops:
+                end = graph.invoke({"sandbox_state": begin}, CONFIG)
+                assert read_log(work, end["sandbox_state"]) == ["begin", "first", "last"]
+                continue
+            with pytest.raises(SandboxStateLostError, match="node 'silent' changed the sandbox"):
+                graph.invoke({"sandbox_state": begin}, CONFIG)
+
+
+def test_acts_of_one_task_from_one_state_at_once_are_refused(bench: RunHarness) -> None:
+    """Each would lack the changes of the others, and the task could return only one of them."""
+
+    async def gather(state: State) -> Any:
+        await asyncio.gather(*(work.aact(name, append(name, 0.3), state="base") for name in "abc"))
+
+    def use_threads(state: State) -> Any:
+        with ContextThreadPoolExecutor(3) as pool:
+            [*pool.map(lambda name: work.act(name, append(name, 0.3), state="base"), "abc")]
+
+    @task
+    def act(name: str) -> str:
+        return work.act("act", append(name, 0.3), state="base").state
+
+    with hold(bench) as work:
+
+        @entrypoint()
+        def flow(names: str) -> list[str]:
+            return [each.result() for each in [act(name) for name in names]]
+
+        for node in (gather, use_threads):
+            graph = StateGraph(State).add_node("node", node).add_edge(START, "node").compile()
+            with pytest.raises(ActConflictError, match="acts of one task run at once"):
+                asyncio.run(graph.ainvoke({}, CONFIG))
+        with pytest.raises(ActConflictError, match="acts of one task run at once"):
+            flow.invoke("abc", CONFIG)
+        with pytest.raises(ActConflictError, match="acts of one task run at once"):
+            use_threads({})
+
+
+def test_subgraphs_with_their_own_history_lose_nothing(bench: RunHarness) -> None:
+    with hold(bench) as work:
+        inner = StateGraph(State).add_node("a", make_branch(work, "a")).add_node("b", make_branch(work, "b"))
+        graph = inner.add_edge(START, "a").add_edge(START, "b").compile(checkpointer=True)
+        outer = StateGraph(State).add_node("one", graph).add_node("two", make_branch(work, "c"))
+        outer.add_edge(START, "one").add_edge(START, "two")
+        end = outer.compile(checkpointer=work.saver).invoke({}, CONFIG)
+        assert sorted(read_log(work, end["sandbox_state"])) == ["a0", "b0", "c0"]
+
+
+@pytest.mark.parametrize("returns_state", [True, False])
+def test_an_agent_that_a_tool_calls_shares_its_state(bench: RunHarness, returns_state: bool) -> None:
+    """Beside a call of the shell, whose result must not hide what the agent did."""
+    inner = native_reply(("shell", '{"command": "echo inner >> log; sleep 0.3"}'))
+    both = native_reply(("shell", '{"command": "echo outer >> log"}'), ("ask", '{"text": "go"}'))
+    with hold(bench) as work:
+        sub = create_agent(scripted_model(inner, "Done."), middleware=[SandboxMiddleware(work)])
+
+        @tool
+        def ask(text: str, runtime: ToolRuntime) -> Any:
+            """Ask the other agent."""
+            time.sleep(0.5)
+            given: Any = {"messages": [("user", text)], "sandbox_state": runtime.state["sandbox_state"]}
+            end = sub.invoke(given)
+            if not returns_state:
+                return "asked"
+            message = ToolMessage("asked", tool_call_id=runtime.tool_call_id)
+            return Command(update={"messages": [message], "sandbox_state": end["sandbox_state"]})
+
+        show = native_reply(("shell", '{"command": "sort log"}'))
+        model = scripted_model(both, show, "Done.")
+        agent = create_agent(model, [ask], middleware=[SandboxMiddleware(work)], checkpointer=work.saver)
+        end = agent.invoke({"messages": [("user", "Go.")]}, CONFIG)
+        assert end["messages"][-2].text.split()[-2:] == ["inner", "outer"]
 
 
 def test_an_agent_that_a_tool_calls_needs_the_state(bench: RunHarness) -> None:
