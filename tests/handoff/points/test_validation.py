@@ -109,6 +109,19 @@ WRITTEN = ("repro.py", "/tmp/repro.py", "tools/check.sh", "pkg/demo.py", "test_m
         ("xcrun --sdk macosx swift test", "test"),
         ("npx nx run-many -t lint", "lint"),
         ("docker compose build web", "build"),
+        ("vagrant ssh box -c 'cd /vagrant && pytest -q' | tail", "test"),
+        ("gcloud compute ssh vm --command='pytest -q'", "test"),
+        ("nix develop .#ci -c pytest -q | tail", "test"),
+        ("nix develop --command bash -c 'pytest -q'", "test"),
+        ("guix shell -m manifest.scm -- go test ./...", "test"),
+        ("opam exec -- dune test | tail", "test"),
+        ("sshpass -p x ssh host 'cargo test'", "test"),
+        ("find tests -name 'test_*.py' -exec pytest -q {} +", "test"),
+        ("parallel -j 2 pytest ::: tests/a.py tests/b.py", "test"),
+        ("fish -c 'mypy pkg'", "lint"),
+        ("powershell.exe -Command dotnet test", "test"),
+        ("wsl -e make", "build"),
+        ("taskset -c 0-3 pytest -q", "test"),
     ],
 )
 def test_command_lines_that_are_validations(command: str, kind: ValidationKind) -> None:
@@ -118,6 +131,8 @@ def test_command_lines_that_are_validations(command: str, kind: ValidationKind) 
 @pytest.mark.parametrize(
     "command",
     [
+        "find . -name 'test_*.py' -exec grep -n pytest {} +",
+        "vagrant ssh -c 'pip install pytest'",
         "grep -rn pytest .",
         "cat tests/test_x.py",
         "pip install pytest",
@@ -260,7 +275,7 @@ def test_mentions_of_runners_are_no_validations(command: str) -> None:
             0,
             "passed",
         ),
-        ("go vet ./... | cat", "./a.go:5:2: undefined: x", 0, "unknown"),
+        ("go vet ./... | cat", "./a.go:5:2: undefined: x", 0, "failed"),
         (
             "vendor/bin/phpunit | tail",
             "OK, but some tests were skipped!\nTests: 3, Assertions: 3, Skipped: 1.",
