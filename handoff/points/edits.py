@@ -22,7 +22,8 @@ _MARK = r"backup|bak|bkp|orig|original|old|saved?|copy|before|prev|previous|unpa
 _MAX_NAME_CHARS = 255
 """Longer names of files do not exist."""
 _BACKUP_NAME = re.compile(
-    rf"(?P<stem>.+?)(?:[-_. ](?:{_MARK})\d*)+(?P<rest>\.\w+)?|(?:{_MARK})[-_.](?P<after>.+)", re.IGNORECASE
+    rf"(?P<stem>.+?)(?:[-_. ](?:{_MARK})\d*(?:[-_](?:\d+|v\d+|final))*)+(?P<rest>\.\w+)?|(?:{_MARK})[-_.](?P<after>.+)",
+    re.IGNORECASE,
 )
 """`core_backup.py`, `core.orig.py` and `old_core.py` for `core.py`."""
 _WRITING_WORDS = re.compile(r"open\(|write_|fileinput|shutil|os\.re|sed |perl |>|patch|git |tee |mv |cp ")

@@ -170,7 +170,8 @@ go = LineSummary(
 cargo = LineSummary(
     rf"test result: ok\. {_N} passed|Summary .*\b{_N} passed(?!.*\b{_N} failed)|Finished (?!`test)",
     r"(?:error: )?test result: FAILED|test \S.* \.\.\. FAILED$"
-    rf"|error(?:\[E\d+\])?: (?:could not compile|test failed|test run failed|aborting)|error\[E\d+\]|Error: Compiling your crate to WebAssembly failed|Summary .*\b{_N} failed",
+    r"|error(?:\[E\d+\])?: (?:could not compile|test failed|test run failed|aborting)"
+    rf"|error\[E\d+\]|Error: Compiling your crate to WebAssembly failed|Summary .*\b{_N} failed",
     r"test result: ok\. 0 passed|error: no tests to run",
 )
 cargo_run = LineSummary("", cargo.failed + r"|thread '.*' (?:\(\d+\) )?panicked at ")
