@@ -35,6 +35,7 @@ _MAX_LINE_CHARS = 1_000
 _LONG_TEXT_CHARS = 100_000
 _MAX_OUTPUT_CHARS = 2_000_000
 _CRASH_LINE = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt|Exit)(?::.*)?$")
+_INTERPRETER_CRASH = re.compile(r"^Fatal Python error: |\bSegmentation fault\b", re.M)
 _SCRIPT_SUMMARY = runner_summaries.combine(
     runner_summaries.pytest, runner_summaries.unittest_in_script, runner_summaries.sympy
 )
@@ -115,7 +116,8 @@ def judge(
         environment_failures.is_start_failure(match.command, text) for match in matches
     ):
         return "environment_error"
-    if exit_code != 0 and environment_failures.is_import_failure(text, edited_files):
+    is_shown_only = not matches[-1].command.success_is_own and not _has_reproduction(matches)
+    if (exit_code != 0 or is_shown_only) and environment_failures.is_import_failure(text, edited_files):
         return "environment_error"
     commands = parse_command(command)
     echoed = _read_echoed_outcome(matches[-1], commands, text)
@@ -279,6 +281,7 @@ def _judge_signs(
         return "environment_error"
     ending = next((ln for ln in reversed(text.splitlines()) if ln.strip()), "")
     crashed = TRACEBACK in text and _CRASH_LINE.match(ending) is not None
+    crashed = crashed or _INTERPRETER_CRASH.search(text) is not None
     if crashed or (_has_reproduction(matches) and has_failure_sign(text)):
         return "failed"
     if not has_ended and _has_reproduction(matches) and states_success(text):

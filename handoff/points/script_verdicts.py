@@ -46,7 +46,7 @@ _REPORTED_FAILURE = re.compile(
     + "|"
     r"^AssertionError$|^Got (?:an? )?(?:[\w.]{0,60}(?:Error|Exception)|error|exception)(?=: )"
     + _NOT_ZERO
-    + r"|\bSegmentation fault\b|"
+    + r"|\bSegmentation fault\b|^\S+\.rb:\d{1,6}:in .{0,300}\([\w:]{1,60}(?:Error|Exception)\)$|"
     r"^(?:Still|STILL) (?:broken|BROKEN|fail(?:s|ing)|FAIL(?:S|ING))\b|^(?:Not|NOT) (?:fixed|FIXED)\b|"
     r"^(?:Successfully )?[Rr]eproduced (?:the )?(?:issue|bug|problem|error)\b|^(?:Reproduced|REPRODUCED)\W*$|"
     r"^Failed to \w{1,40}[^:]{0,80}(?=: )|\b(?:[Aa]ssertion|[Vv]erification) failed\b|"

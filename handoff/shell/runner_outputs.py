@@ -23,7 +23,7 @@ pytest_counts = combine(
     pytest,
     LineSummary(
         rf"=* ?(?:\d+ [a-z]+, )*{_N} passed(?:, \d+ [a-z]+)*$",
-        rf"=* ?(?:\d+ [a-z]+, )*{_N} (?:failed|errors?)(?:, \d+ [a-z]+)*$",
+        rf"=* ?(?:\d+ [a-z]+, )*{_N} (?:failed|errors?)(?:, \d+ [a-z]+)*$|INTERNALERROR> ",
     ),
 )
 """The summary of pytest, also without its duration."""

@@ -276,6 +276,9 @@ def test_mentions_of_runners_are_no_validations(command: str) -> None:
             "passed",
         ),
         ("go vet ./... | cat", "./a.go:5:2: undefined: x", 0, "failed"),
+        ("pytest -q | tail", "Fatal Python error: Segmentation fault\n\nCurrent thread 0x0:", 0, "failed"),
+        ("pytest -q | tail", "INTERNALERROR> ValueError: x", 0, "failed"),
+        ("find tests -exec pytest -q {} \\;", "1 failed in 0.1s\n3 passed in 0.1s", 0, "failed"),
         (
             "vendor/bin/phpunit | tail",
             "OK, but some tests were skipped!\nTests: 3, Assertions: 3, Skipped: 1.",
@@ -432,6 +435,18 @@ def test_outcomes(command: str, output: str, exit_code: int | None, expected: Va
         ("ssh host pytest -q | tail", "ssh: connect to host host port 22: Connection refused", 0),
         ("ssh host pytest -q", "bash: line 1: pytest: command not found", 127),
         ("flake8 nothing.py", "nothing.py:0:1: E902 FileNotFoundError: No such file", 1),
+        ("docker run --rm img pytest", "docker: Cannot connect to the Docker daemon at unix:///x.", 125),
+        ("kubectl exec pod -- pytest", "The connection to the server localhost:8080 was refused - x", 1),
+        ("ssh host pytest -q", "Permission denied (publickey,password).", 255),
+        ("vagrant ssh -c 'pytest -q'", "VM must be running to open SSH connection.", 1),
+        ("podman exec app pytest", 'Error: no container with name or ID "app" found: no such container', 125),
+        ("poetry run pytest | tail", "Command not found: pytest", 0),
+        ("uv run pytest | tail", "error: Failed to spawn: `pytest`\n  Caused by: No such file", 0),
+        ("npm test", "> jest\n\nsh: jest: command not found", 1),
+        ("bundle exec rspec | tail", "bundler: command not found: rspec", 0),
+        ("just test", "error: Justfile does not contain recipe `test`.", 1),
+        ("timeout 60 pytest -q | tail -3", "Terminated", 0),
+        ("pytest -q | tail", "ImportError while loading conftest\nModuleNotFoundError: No module named 'hypothesis'", 0),
     ],
 )  # fmt: skip
 def test_environment_errors(command: str, output: str, exit_code: int) -> None:
