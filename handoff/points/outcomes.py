@@ -126,7 +126,7 @@ def judge(
     elif exit_code is not None:
         outcome = _judge_exit_code(matches, commands, text, exit_code)
     else:
-        return _judge_signs(matches, text, has_ended=False)
+        return _judge_signs(matches, text)
     # Without the summary that such a runner always prints, nothing ran.
     return "unknown" if outcome == "passed" and any(map(_must_show_summary, matches)) else outcome
 
@@ -273,10 +273,8 @@ def _judge_exit_code(
     return "failed"
 
 
-def _judge_signs(
-    matches: Sequence[ValidationMatch], text: str, *, has_ended: bool = True
-) -> ValidationOutcome:
-    """Judge without an exit code: by a crash at the end, or by failure signs of a reproduction."""
+def _judge_signs(matches: Sequence[ValidationMatch], text: str) -> ValidationOutcome:
+    """Judge without an exit code: by a crash at the end, or by what a reproduction says of itself."""
     if any(environment_failures.is_start_failure(match.command, text) for match in matches):
         return "environment_error"
     ending = next((ln for ln in reversed(text.splitlines()) if ln.strip()), "")
@@ -284,7 +282,7 @@ def _judge_signs(
     crashed = crashed or _INTERPRETER_CRASH.search(text) is not None
     if crashed or (_has_reproduction(matches) and has_failure_sign(text)):
         return "failed"
-    if not has_ended and _has_reproduction(matches) and states_success(text):
+    if _has_reproduction(matches) and states_success(text):
         return "passed"
     return "unknown"
 

@@ -104,6 +104,7 @@ class OwnPrograms(NamedTuple):
             return True
         operands = [word.partition("=")[2] if word.startswith("-") else word for word in words[1:]]
         operands += [r.target for r in command.redirects if r.operator == "<"]
+        operands += [assignment.partition("=")[2] for assignment in command.environment]
         return any(self._is_input(location.normalize_path(word, command)) for word in operands if word)
 
     def _is_input(self, path: str) -> bool:

@@ -621,6 +621,7 @@ CASE = ("cat > /tmp/case.py <<'EOF'\nx=1\nEOF", 0, "")
         ("src/black", "black - < /tmp/case.py", "reproduction"),
         ("pylint", "python -m pylint --rcfile=x /tmp/case.py | tail -3", "reproduction"),
         ("pylint/pyreverse", "pyreverse -o dot /tmp/case.py", "reproduction"),
+        ("flask", "FLASK_APP=/tmp/case.py flask routes", "reproduction"),
         ("black", "sphinx-build repro out", None),
         ("django", "black /tmp/case.py", None),
         ("django", "python -m pylint /tmp/case.py", "lint"),

@@ -278,6 +278,8 @@ def test_mentions_of_runners_are_no_validations(command: str) -> None:
         ("go vet ./... | cat", "./a.go:5:2: undefined: x", 0, "failed"),
         ("pytest -q | tail", "Fatal Python error: Segmentation fault\n\nCurrent thread 0x0:", 0, "failed"),
         ("pytest -q | tail", "INTERNALERROR> ValueError: x", 0, "failed"),
+        ("cat > r.py <<'EOF'\n1\nEOF\npython r.py | tail", "All tests passed", 0, "passed"),
+        ("cat > r.py <<'EOF'\n1\nEOF\npython r.py | tail", "1", 0, "unknown"),
         ("find tests -exec pytest -q {} \\;", "1 failed in 0.1s\n3 passed in 0.1s", 0, "failed"),
         (
             "vendor/bin/phpunit | tail",
