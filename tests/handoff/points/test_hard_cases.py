@@ -590,6 +590,14 @@ def test_a_patch_script_is_never_a_reproduction(run: type, place: str, result: t
     assert outcomes(steps) == [None, None, None]
 
 
+def test_a_patch_script_in_another_language_is_never_a_reproduction(run: type) -> None:
+    text = "const fs = require('fs');\nconst f = 'pkg/core.js';\nfs.writeFileSync({}, fs.readFileSync(f) + 'x');\n"
+    for target, expected in (("f", None), ("'/tmp/out.js'", ("reproduction", "passed"))):
+        write = f"cat > /tmp/fix.js <<'EOF'\n{text.format(target)}EOF"
+        steps = run(("cat pkg/core.js", 0, "a"), EDIT, (write, 0, ""), ("node /tmp/fix.js", 0, ""))
+        assert outcomes(steps)[-1] == expected
+
+
 def test_a_script_that_filters_a_source_file_is_an_edit(run: type) -> None:
     script = "import sys\nfor line in sys.stdin:\n    print(line.replace('a', 'b'), end='')\n"
     line = "python3 f.py < pkg/core.py > pkg/core.py.tmp && mv pkg/core.py.tmp pkg/core.py"
