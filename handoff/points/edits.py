@@ -22,10 +22,20 @@ _MARK = r"backup|bak|bkp|orig|original|old|saved?|copy|before|prev|previous|unpa
 _MAX_NAME_CHARS = 255
 """Longer names of files do not exist."""
 _BACKUP_NAME = re.compile(
-    rf"(?P<stem>.+?)(?:[-_. ](?:{_MARK})\d*)+(?P<rest>\.\w+)?|(?:{_MARK})[-_.](?P<after>.+)", re.IGNORECASE
+    rf"(?P<stem>.+?)(?:[-_. ](?:{_MARK})\d*(?:[-_](?:\d+|v\d+|final))*)+(?P<rest>\.\w+)?|(?:{_MARK})[-_.](?P<after>.+)",
+    re.IGNORECASE,
 )
 """`core_backup.py`, `core.orig.py` and `old_core.py` for `core.py`."""
-_WRITING_WORDS = re.compile(r"open\(|write_|fileinput|shutil|os\.re|sed |perl |>|patch|git |tee |mv |cp ")
+_WRITING_WORDS = re.compile(
+    r"open\(|write_|writeFile|\.write\(|put_contents|fileinput|shutil|os\.re|sed |perl |>|patch|git |tee |mv |cp "
+)
+
+
+_WRITING_CALL = re.compile(
+    r"(?:\bwriteFile(?:Sync)?|\b(?:File|IO)\.write|\bfile_put_contents)\(\s{0,5}"
+    r"(?:['\"](?P<path>[^'\"\n]{1,200})['\"]|(?P<name>\$?\w{1,40}))"
+)
+"""A call of JavaScript, Ruby or PHP that writes a file."""
 
 
 class ChangeSummary(NamedTuple):
@@ -163,6 +173,12 @@ def _edits_source(state: DetectorState, path: str, text: str) -> bool:
         is_read = not state.base_directories
         paths = {word: is_read for part in parts if may_edit(part) for word in part.argv[1:]}
         paths |= {r.target: False for part in parts for r in part.redirects if ">" in r.operator}
+    elif path.endswith((".js", ".mjs", ".cjs", ".ts", ".rb", ".php")):
+        calls = list(_WRITING_CALL.finditer(text))[:50]
+        paths = {call["path"]: True for call in calls if call["path"]}
+        for name in {call["name"] for call in calls if call["name"]}:
+            value = re.search(rf"{re.escape(name)}\s{{0,5}}=\s{{0,5}}['\"]([^'\"\n]{{1,200}})['\"]", text)
+            paths |= {value[1]: True} if value else {}
     else:
         return False
     prefix = state.workspace.rstrip("/") + "/"

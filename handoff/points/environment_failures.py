@@ -37,7 +37,7 @@ _SETUP_ERROR = re.compile(
     r"|\*\*\* No rule to make target|\*\*\* No targets specified and no makefile found"
     r"|^(?:npm (?:ERR!|error) )?[Mm]issing script: "
     r"|^ERROR: (?:tox config file .* not found|could not install deps)"
-    r"|^(?:ERROR: )?unknown environment |^Error: Cannot find module '/|^Killed$|^NO TESTS RAN\b",
+    r"|^(?:ERROR: )?unknown environment |^Error: Cannot find module '/|^(?:Killed|Terminated)$|^NO TESTS RAN\b",
     re.M,
 )
 _SETUP_ERROR_WORDS = (
@@ -45,7 +45,7 @@ _SETUP_ERROR_WORDS = (
     "ERROR: file", "ERROR: not found", "ERROR: Missing", "error: unrecognized", "error: no such option",
     "error: argument", "error: the following", "Error: No such option", "Error: Invalid value", "settings",
     "DJANGO_SETTINGS", "SECRET_KEY", "No rule to make", "No targets specified", "issing script", "tox config file",
-    "could not install deps", "unknown environment", "Cannot find module", "Killed", "NO TESTS RAN",
+    "could not install deps", "unknown environment", "Cannot find module", "Killed", "Terminated", "NO TESTS RAN",
     ": cd: can't", "could not load cache", ": not found", "No such file", "not found.", "ERR_PNPM", "Script not found",
     "could not determine", "Could not read", "not the tsc", "Cargo.toml", "no such command", "failed to get",
     "no test target", "unexpected argument", "go.mod", "dial tcp", "Sessions not found", "eslint.config",
@@ -92,7 +92,13 @@ _WRAPPER_NAMES = (
 """Programs that run a runner, and may be missing themselves."""
 _LAUNCH_ERROR = re.compile(
     r"OCI runtime exec failed|.{0,200}executable file not found in \$PATH|Error response from daemon: |Error: No such container"
-    r"|Cannot connect to the Docker daemon|service \"\S+\" is not running|no such service: |no configuration file provided"
+    r"|(?:docker: )?Cannot connect to the Docker daemon|Error: no (?:such )?container |VM must be (?:running|created)"
+    r"|The connection to the server \S+ was refused|Permission denied \(publickey|error: experimental Nix feature"
+    r"|Command not found: |error: Failed to spawn: |bundler: (?:command not found|failed to load command): "
+    r"|Could not find \S+ in (?:any of the sources|locally installed gems)|Bundler could not find compatible versions"
+    r"|\*\* \(Mix\) Can't continue due to errors on dependencies|error: (?:Justfile does not contain|No justfile found)"
+    r"|ERROR: JAVA_HOME is |The JAVA_HOME environment variable is not |pattern \S+: directory prefix |sh: \S+: command not found$"
+    r"|service \"\S+\" is not running|no such service: |no configuration file provided"
     r"|Error from server|error: unable to upgrade connection|error: (?:pod|container) \S+ .{0,80}not (?:found|running|valid)"
     r"|ssh: (?:connect to host|Could not resolve hostname)|Host key verification failed|\S+: Permission denied \(publickey"
     r"|npm (?:ERR!|error) (?:npx canceled|could not determine executable)|Unable to find image .* locally$"

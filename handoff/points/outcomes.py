@@ -35,6 +35,7 @@ _MAX_LINE_CHARS = 1_000
 _LONG_TEXT_CHARS = 100_000
 _MAX_OUTPUT_CHARS = 2_000_000
 _CRASH_LINE = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt|Exit)(?::.*)?$")
+_INTERPRETER_CRASH = re.compile(r"^Fatal Python error: |\bSegmentation fault\b", re.M)
 _SCRIPT_SUMMARY = runner_summaries.combine(
     runner_summaries.pytest, runner_summaries.unittest_in_script, runner_summaries.sympy
 )
@@ -115,7 +116,8 @@ def judge(
         environment_failures.is_start_failure(match.command, text) for match in matches
     ):
         return "environment_error"
-    if exit_code != 0 and environment_failures.is_import_failure(text, edited_files):
+    is_shown_only = not matches[-1].command.success_is_own and not _has_reproduction(matches)
+    if (exit_code != 0 or is_shown_only) and environment_failures.is_import_failure(text, edited_files):
         return "environment_error"
     commands = parse_command(command)
     echoed = _read_echoed_outcome(matches[-1], commands, text)
@@ -124,7 +126,7 @@ def judge(
     elif exit_code is not None:
         outcome = _judge_exit_code(matches, commands, text, exit_code)
     else:
-        return _judge_signs(matches, text, has_ended=False)
+        return _judge_signs(matches, text)
     # Without the summary that such a runner always prints, nothing ran.
     return "unknown" if outcome == "passed" and any(map(_must_show_summary, matches)) else outcome
 
@@ -271,17 +273,16 @@ def _judge_exit_code(
     return "failed"
 
 
-def _judge_signs(
-    matches: Sequence[ValidationMatch], text: str, *, has_ended: bool = True
-) -> ValidationOutcome:
-    """Judge without an exit code: by a crash at the end, or by failure signs of a reproduction."""
+def _judge_signs(matches: Sequence[ValidationMatch], text: str) -> ValidationOutcome:
+    """Judge without an exit code: by a crash at the end, or by what a reproduction says of itself."""
     if any(environment_failures.is_start_failure(match.command, text) for match in matches):
         return "environment_error"
     ending = next((ln for ln in reversed(text.splitlines()) if ln.strip()), "")
     crashed = TRACEBACK in text and _CRASH_LINE.match(ending) is not None
+    crashed = crashed or _INTERPRETER_CRASH.search(text) is not None
     if crashed or (_has_reproduction(matches) and has_failure_sign(text)):
         return "failed"
-    if not has_ended and _has_reproduction(matches) and states_success(text):
+    if _has_reproduction(matches) and states_success(text):
         return "passed"
     return "unknown"
 

@@ -10,11 +10,14 @@ TRACEBACK = "Traceback (most recent call last)"
 _MAX_LINE_CHARS = 1_000
 _MAX_VALUE_CHARS = 400
 _ZERO = (
-    r"(?:0(?: ?(?:/|of|out of) ?\d+)?(?: (?:tests?|cases?|checks?|errors?|failures?))?|[Nn]one|False|\[\])"
+    r"(?:0(?:\.0{1,20})?%?(?: ?(?:/|of|out of) ?\d+)?(?: (?:tests?|cases?|checks?|errors?|failures?))?|[Nn]one|False|[Nn]o|NO"
+    r"|\[\]|\{\}|(?:set)?\(\))"
     r"(?=[ \t]*+(?:$|[,;)\r]))"
 )
 _NOT_ZERO = rf"(?! ?[:=]? ?{_ZERO})"
 """`failed: 0` is no failure, `failed: 0 != 1` is one."""
+_NOT_ZERO_COUNT = rf"(?!(?: \w{{1,30}}){{0,2}} ?[:=]? ?{_ZERO})"
+"""`Mismatch ratio: 0.0` is no failure."""
 _FAILURE_LINE = re.compile(
     rf"^(?:FAIL|FAILED|FAILURE|ERROR)\b(?![ \t]*+[:=]?+[ \t]*+{_ZERO}|[ \t]\w+[ \t]*+[:=][ \t]*+{_ZERO})",
     re.M,
@@ -30,22 +33,44 @@ _REPORTED_FAILURE = re.compile(
     r"\b(?:[Ff]ailed|FAILED)(?: with [\w.]+)?(?=: )" + _NOT_ZERO + "|"
     r"^(?:Failed|FAIL)(?=: )" + _NOT_ZERO + r"|: FAIL(?:ED|URE)?\b|"
     r"\b(?:[Tt]ests?|[Cc]ase|[Cc]heck|TEST)(?: \w+)? (?:[Ff]ailed|FAILED)\b(?! \w+: )" + _NOT_ZERO + "|"
-    rf"^[✗✘❌](?!\W*\w+: {_ZERO})|"
+    rf"(?:(?<!\S)|(?<=\[))[✗✘❌×](?!\W{{0,5}}(?:\w{{1,30}}: )?{_ZERO})(?:(?=\])|(?!\S))|^[✗✘❌](?!\W*\w+: {_ZERO})|"
+    rf"(?:\[ ?|\.\.\. |[-=]> | - | \| )FAIL(?:ED|URE)?\b{_NOT_ZERO}|"
+    # Counts: `passed=2 failed=1`, `2 of 3 tests passed`, `3 mismatches`.
+    r"(?<!xpected )\b(?:FAIL(?:ED|URES?)?|[Ff]ail(?:ed|ures?)) ?[=:] ?[1-9]\d{0,9}(?![\d.:])|"
+    r"(?<![\w./-])[1-9]\d{0,9} (?:(?:tests?|cases?|checks?|assertions?) )?(?:failed|FAILED|failures?|mismatch(?:es)?)"
+    r"(?: found)?(?=\W*$|[,;.!)]| (?:out|of|in|and)\b)|^(?:[Tt]est|[Cc]heck|[Cc]ase)\b[^:]{0,60}: failed\W*$|"
+    r"(?<![\w./-])(?P<good>\d{1,9})(?:/| of | out of )(?!(?P=good)\b)\d{1,9} (?:\w{1,30} )?[Pp]assed\b|"
+    r"\b[Pp]assed: (?P<passed>\d{1,9})(?:/| of | out of )(?!(?P=passed)\b)\d|\b[Nn]ot all (?:\w{1,30} )?(?:passed|match(?:ed)?)\b|"
+    r"^(?:Got (?:an? )?)?(?:[Uu]nexpected|UNEXPECTED) (?:results?|outputs?|values?|errors?|exceptions?|behaviou?r|success)\b"
+    + _NOT_ZERO
+    + "|"
+    r"^AssertionError$|^Got (?:an? )?(?:[\w.]{0,60}(?:Error|Exception)|error|exception)(?=: )"
+    + _NOT_ZERO
+    + r"|\bSegmentation fault\b|^\S+\.rb:\d{1,6}:in .{0,300}\([\w:]{1,60}(?:Error|Exception)\)$|"
+    r"^(?:Still|STILL) (?:broken|BROKEN|fail(?:s|ing)|FAIL(?:S|ING))\b|^(?:Not|NOT) (?:fixed|FIXED)\b|"
+    r"^(?:Successfully )?[Rr]eproduced (?:the )?(?:issue|bug|problem|error)\b|^(?:Reproduced|REPRODUCED)\W*$|"
+    r"^Failed to \w{1,40}[^:]{0,80}(?=: )|\b(?:[Aa]ssertion|[Vv]erification) failed\b|"
+    r"^(?:Incorrect|Wrong) (?:results?|outputs?|values?|answers?|types?|order)\b(?! \w)"
+    + _NOT_ZERO
+    + r"|^(?:Incorrect|Wrong)[!.]*$|"
+    r"\b(?:[Rr]esults?|[Oo]utputs?|[Vv]alues?) (?:differ\b|(?:are )?not equal\b)|^NOT EQUAL\b|"
     r"^BUG\b|^(?:Bug|ISSUE|Issue) (?:is |IS )?(?:still |STILL )?"
-    r"(?:reproduced|REPRODUCED|confirmed|CONFIRMED|present|PRESENT)\b|"
-    r"\b(?:do|does|did) (?:not|NOT) match\b|\([Uu]nexpected\)$|"
+    r"(?:reproduced|REPRODUCED|confirmed|CONFIRMED|present|PRESENT|exists|EXISTS)\b" + _NOT_ZERO + "|"
+    r"\b(?:do|does|did)(?: not| NOT|n't) match\b|\([Uu]nexpected\)$|"
     # `x failed with: …`, `sum FAILED`, `Mismatch!`, `Order is INCORRECT`.
-    r"\b(?:[Ff]ailed|FAILED) with\b(?! (?:0|no|an? expected|the expected|expected)\b)|\bFAIL(?:ED|URE)?(?=: )"
+    r"\b(?:[Ff]ailed|FAILED) with\b(?! (?:0|no|an? expected|the expected|expected|(?:exit )?(?:code|status):? 0)\b)"
+    + _NOT_ZERO
+    + r"|\bFAIL(?:ED|URE)?(?=: )"
     + _NOT_ZERO
     + "|"
     r"\bFAILED[!. ]*$|\b(?:INCORRECT|WRONG)\b" + _NOT_ZERO + "|"
     r"\b(?:[Rr]esults?|[Oo]utputs?|[Vv]alues?|[Oo]rder(?:ing)?|[Ss]tate|repr) (?:is|are) (?:still )?(?:incorrect|wrong)\b|"
     rf"\b[Mm]ismatch(?:es)?!|(?<![\w/.-])(?:[Mm]ismatch(?:es|ed)?(?: values?)?|MISMATCH(?:ES)?)(?=:){_NOT_ZERO}|: mismatch$|"
-    r"(?<![\w/.-])(?:Mismatch|MISMATCH)\b(?! (?:cases?|tests?|handling|checks?|detection|errors?|scenarios?)\b)"
-    + _NOT_ZERO
+    r"(?<![\w/.-])(?:Mismatch(?:ed)?|MISMATCH)\b(?! (?:cases?|tests?|handling|checks?|detection|errors?|scenarios?)\b)"
+    + _NOT_ZERO_COUNT
 )
 _EXPECTATION = re.compile(
-    r"\b(?:should|expecting|correctly|properly)\b|\b[Ee]xpected\b.*(?:Error|Exception)"
+    r"\b(?:should|expecting|correctly|properly)\b|\b[Ee]xpected\b.{0,200}(?:Error|Exception)"
     r"|^\W*(?:[Ee]xpected\b[^,;]{0,40}[:=]|(?:[Tt]esting|[Cc]hecking|[Tt]rying|[Rr]unning)\b.*(?:[Mm]ismatch|WRONG|INCORRECT))"
 )
 """What makes a line a heading or an expected value, if it stands before the verdict."""
@@ -53,14 +78,19 @@ _DENIAL = re.compile(
     r"(?<!\bnot )\b(?:as|when|(?:which|this|that|error|exception|failure) (?:is|was)) expected\b|\(expected\)"
     r"|\b(?:not|NOT|no longer|cannot be) (?:be )?(?:reproduced|REPRODUCED|present|PRESENT|failed)\b"
     r"|\b(?:0|no|No|without|[Nn]one of(?: the| \d+)?)(?: tests?| errors?| checks?)? (?:failed|failures?)\b"
-    r"|\b0 ?(?:/|of|out of) ?\d+ (?:\w+ )?(?:[Ff]ailed|FAILED|[Ff]ailures?|[Ee]rrors?)\b|: (?:OK|PASS(?:ED)?)$"
-    r"|(?<!\bnot )(?<!\bNOT )(?<!\bbe )(?<!\bnot been )(?<!n't )(?<!n't been )"
+    r"|\b0 ?(?:/|of|out of) ?\d+ (?:\w+ )?(?:[Ff]ailed|FAILED|[Ff]ailures?|[Ee]rrors?)\b|: (?:OK|ok|PASS(?:ED)?|[Pp]assed|[✓✔✅])$"
+    r"|\b(?:no|No|NO|0|zero|without(?: any)?) (?:\w{1,30} )?mismatch(?:es)?\b"
+    r"|(?<!\bnot )(?<!\bNOT )(?<!\bNot )(?<!\bbe )(?<!\bnot been )(?<!n't )(?<!n't been )"
     r"\b(?:fixed|FIXED|resolved|solved)\b(?! (?:version|code)\b)"
 )
 """What denies such a verdict, wherever it stands in the line."""
 _SUCCESS_WORD = r"(?:[Pp]assed|PASSED|PASS|OK|match(?:es)?(?: \w+)?|as expected|correct(?:ly)?)"
-_DENIED_SUCCESS = re.compile(rf"\b{_SUCCESS_WORD} ?[:=?] ?(?:False|[Nn]o|NO)\W*$")
-"""`Test passed: False`."""
+_DENIED_SUCCESS = re.compile(
+    rf"\b(?:{_SUCCESS_WORD}|Match|[Ss]uccess|SUCCESS|Fixed|FIXED) ?[:=?] ?(?:False|[Nn]o|NO)\W*$"
+    r"|^\W*(?:Expected (?:an? )?[\w.]{1,60} but (?:got none|got nothing|nothing|none|no|it did(?:n't| not))\b"
+    r"|[Ss]hould have (?:raised|failed|thrown)\b|DID NOT RAISE\b)"
+)
+"""`Test passed: False`, `Expected ValueError but nothing was raised`."""
 _SUCCESS_START = r"^\W*(?:SUCCESS|PASS|PASSED|OK|CORRECT|FIXED|Success)\b"
 _SUCCESS = re.compile(
     rf"{_SUCCESS_START}|: (?:PASS(?:ED)?|OK)\b|[✓✔✅]"
@@ -83,7 +113,7 @@ _VALUE_LABEL = re.compile(
     r"(?P<colon> ?[:=]| ?->)|(?= |$))"
 )
 """The label of a printed value: `Expected:`, `Got output =`; without a colon `Expected 3`."""
-_JOINT_WORDS = ("but", "and", "instead of", "instead", "->")
+_JOINT_WORDS = ("but", "and", "instead of", "instead", "->", "vs", "vs.")
 _DESCRIPTION = re.compile(
     r"^\W*(?:an? \w+$|(?:any|some)\b)|^[~<>]=? ?\d|\b(?:should|not|no|or|errors?|exceptions?|raises?|nothing|something|about"
     r"|approx\w*|equivalent|least|most)\b"
@@ -94,7 +124,11 @@ _NUMBER = re.compile(r"[-+]?(?:\d{1,30}(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?")
 _TOKEN = re.compile(rf"{_NUMBER.pattern}|" r"\w+|[^\w\s'\",]")
 
 
-_SUCCESS_LINE = re.compile(rf"{_SUCCESS_START}|^[✓✔✅]|^Caught\b")
+_SUCCESS_LINE = re.compile(
+    rf"{_SUCCESS_START}|^[✓✔✅]|^Caught\b|(?:(?<!not )(?<!NOT )\b(?:OK|PASS(?:ED)?)|[✓✔✅])\W?$"
+)
+_RESULT_LABEL = re.compile(r"\b(?:[Rr]esult|RESULT|[Oo]utput|OUTPUT|[Cc]omputed) ?[:=]")
+"""The label of an actual value, if an expected one stands beside it."""
 
 
 def has_crash_sign(text: str) -> bool:
@@ -151,10 +185,14 @@ def _differs_from_expected(previous: str, line: str) -> bool:
             return False  # such as `not enough values to unpack (expected 2, got 0)`
         values = (_strip_joint(line[one.end() : other.start()]), _strip_joint(line[other.end() :]))
         return _is_unequal(*(values if one is expected else reversed(values)))
-    if expected is not None and (expected["colon"] or line[: expected.start()].endswith(", ")):
-        start = max(line.rfind(sign, 0, expected.start()) for sign in ":=") + 1
+    if expected is not None and (expected["colon"] or line[: expected.start()].endswith((", ", "("))):
+        start = max(line.rfind(sign, 0, expected.start()) for sign in ":=>") + 1
         before = _strip_joint(line[start : expected.start()]) if start else ""
         value = _strip_joint(line[expected.end() :])
+        result = None if before else _RESULT_LABEL.search(line, expected.end())
+        if result is not None:
+            before = _strip_joint(line[result.end() :])
+            value = _strip_joint(line[expected.end() : result.start()])
         if before:
             return (
                 _LITERAL.match(before) is not None
@@ -167,7 +205,15 @@ def _differs_from_expected(previous: str, line: str) -> bool:
 def _follows_other_value(previous: str, line: str) -> bool:
     """Whether two lines show an expected and an actual value, in any order, that differ."""
     one, other = (_VALUE_LABEL.search(each) for each in (previous, line))
-    if one is None or other is None or not one["colon"] or not other["colon"]:
+    if one is None or other is None:
+        result = _RESULT_LABEL.match(previous if one is None else line)
+        value = other or one
+        if result is None or value is None or not value["expected"] or not value["colon"]:
+            return False
+        texts = (value.string[value.end() :].strip(), result.string[result.end() :].strip())
+        is_first = not value.string[: value.start()].strip(" -*#>")
+        return is_first and all(map(_LITERAL.match, texts)) and _is_unequal(*texts)
+    if not one["colon"] or not other["colon"]:
         return False
     if bool(one["expected"]) == bool(other["expected"]):
         return False
@@ -228,7 +274,7 @@ def _strip_remark(value: str) -> str:
 def _reports_failure(line: str) -> bool:
     denied = _DENIED_SUCCESS.search(line)
     if denied is not None:
-        return _EXPECTATION.search(line, 0, denied.start()) is None
+        return _EXPECTATION.search(line, 0, denied.start()) is None and _DENIAL.search(line) is None
     found = _REPORTED_FAILURE.search(line)
     return (
         found is not None

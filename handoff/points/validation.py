@@ -41,6 +41,8 @@ _VALUED_OPTIONS = {
 
 
 _MAX_LAUNCHES = 100
+_REPEATING_PROGRAMS = {"find", "fd", "parallel"}
+"""Programs that run a command once for each file."""
 
 
 class ValidationMatch(NamedTuple):
@@ -102,6 +104,7 @@ class OwnPrograms(NamedTuple):
             return True
         operands = [word.partition("=")[2] if word.startswith("-") else word for word in words[1:]]
         operands += [r.target for r in command.redirects if r.operator == "<"]
+        operands += [assignment.partition("=")[2] for assignment in command.environment]
         return any(self._is_input(location.normalize_path(word, command)) for word in operands if word)
 
     def _is_input(self, path: str) -> bool:
@@ -271,6 +274,7 @@ def _list_started_commands(command: str) -> Iterator[tuple[int, SimpleCommand]]:
                     stage=inner.stage if inner.stages > 1 else outer.stage,
                     exit_code_is_own=outer.exit_code_is_own and inner.exit_code_is_own,
                     success_is_own=outer.success_is_own and inner.success_is_own,
+                    is_repeated=outer.is_repeated or inner.is_repeated or outer.name in _REPEATING_PROGRAMS,
                 )
                 for inner in parse_command(text)
             ]

@@ -23,7 +23,7 @@ pytest_counts = combine(
     pytest,
     LineSummary(
         rf"=* ?(?:\d+ [a-z]+, )*{_N} passed(?:, \d+ [a-z]+)*$",
-        rf"=* ?(?:\d+ [a-z]+, )*{_N} (?:failed|errors?)(?:, \d+ [a-z]+)*$",
+        rf"=* ?(?:\d+ [a-z]+, )*{_N} (?:failed|errors?)(?:, \d+ [a-z]+)*$|INTERNALERROR> ",
     ),
 )
 """The summary of pytest, also without its duration."""
@@ -72,7 +72,8 @@ javascript = LineSummary(
 # Java and its relatives
 maven = LineSummary(
     rf"(?:\[\w+\] +)?(?:BUILD SUCCESS|Tests run: {_N}, Failures: 0, Errors: 0(?:, Skipped: \d+)?$)",
-    rf"(?:\[\w+\] +)?(?:BUILD FAIL|Tests run:.*(?:Failures|Errors): {_N})|\d+ tests? completed, {_N} failed",
+    rf"(?:\[\w+\] +)?(?:BUILD FAIL|Tests run:.*(?:Failures|Errors): {_N})|\d+ tests? completed, {_N} failed"
+    r"|\[ERROR\] (?:COMPILATION ERROR|Failed to execute goal .*(?:Compilation failure|There are test failures))",
     "",
     r".*Could not resolve (?:dependencies|all)|.*No tests were executed|.*there is no POM|.*No tests found for given"
     r"|.*Task '\S+' not found|.*No tests matching pattern|.*does not contain a Gradle build",
@@ -80,11 +81,11 @@ maven = LineSummary(
 
 
 def maven_test(text: str) -> ValidationOutcome | None:
-    """Parse the output of Maven for its tests; a build without tests succeeds too."""
+    """Parse the output of Maven or Gradle for its tests; a build without tests succeeds too."""
     lines = split_lines(text)
-    has_none = matches_any(r"\[INFO\] No tests to run", lines) and not matches_any(
-        rf".*Tests run: {_N}", lines
-    )
+    has_none = matches_any(
+        r"\[INFO\] No tests to run|> Task :\S*[tT]est NO-SOURCE", lines
+    ) and not matches_any(rf".*Tests run: {_N}|> Task :\S*[tT]est(?: (?!NO-SOURCE)|$)", lines)
     return "environment_error" if has_none and maven(text) == "passed" else maven(text)
 
 
@@ -107,10 +108,12 @@ sbt = LineSummary(
 dotnet = LineSummary(
     rf"Passed! +- +Failed: +0, +Passed: +{_N}|Test Run Successful|Test summary: total: {_N}, failed: 0"
     rf"|Test run summary: Passed!|\S+ +Total: {_N}, Errors: 0, Failed: 0|Test Count: {_N}, Passed: \d+, Failed: 0"
-    r"|EXPECTO! .*\b0 failed, 0 errored|failed: 0$",
+    rf"|EXPECTO! .*\b0 failed, 0 errored|failed: 0$|Passed: {_N}$"
+    rf"|\w+! +[-:] +[^:,]{{1,40}}: +0[,，] *[^:,]{{1,40}}: +{_N}[,，]",
     rf"Failed! +- +Failed: +{_N}|Test Run (?:Failed|Aborted)|Test summary: total: \d+, failed: {_N}"
     rf"|Test run summary: Failed!|\S+ +Total: \d+, Errors: (?:{_N}|0, Failed: {_N})|Test Count: .*\bFailed: {_N}"
-    rf"|EXPECTO! .*\b{_N} (?:failed|errored)|failed: {_N}$|.*: error (?:CS|FS|BC)\d+: |Build FAILED|Build failed with ",
+    rf"|EXPECTO! .*\b{_N} (?:failed|errored)|failed: {_N}$|.*: error (?:CS|FS|BC)\d+: |Build FAILED|Build failed with "
+    rf"|Failed: {_N}$|\w+! +[-:] +[^:,]{{1,40}}: +{_N}[,，] *[^:,]{{1,40}}: +\d+[,，]",
     r".*No test (?:is available in|matches the given testcase filter)|Skipped! +- +Failed: +0, Passed: +0"
     r"|Test summary: total: 0|.*Zero tests ran",
     r".*: error (?:MSB1003|MSB1009|NU\d+|NETSDK\d+): |Could not execute because",
@@ -166,7 +169,8 @@ go = LineSummary(
 # Rust, and what builds with Cargo
 cargo = LineSummary(
     rf"test result: ok\. {_N} passed|Summary .*\b{_N} passed(?!.*\b{_N} failed)|Finished (?!`test)",
-    r"(?:error: )?test result: FAILED|error(?:\[E\d+\])?: (?:could not compile|test failed|test run failed|aborting)"
+    r"(?:error: )?test result: FAILED|test \S.* \.\.\. FAILED$"
+    r"|error(?:\[E\d+\])?: (?:could not compile|test failed|test run failed|aborting)"
     rf"|error\[E\d+\]|Error: Compiling your crate to WebAssembly failed|Summary .*\b{_N} failed",
     r"test result: ok\. 0 passed|error: no tests to run",
 )
@@ -187,8 +191,8 @@ cucumber = LineSummary(
 
 # PHP
 phpunit = LineSummary(
-    rf"OK \({_N} tests?|OK, but |Tests:\s(?!.*failed).*\d passed",
-    rf"(?:FAILURES|ERRORS)!$|Tests: .*(?:Failures|Errors): {_N}|Tests:\s.*\b{_N} failed",
+    rf"OK \({_N} tests?|OK, but |Tests:\s(?!.*failed).*\d passed|Tests: {_N}, Assertions: \d+(?!.*(?:Failures|Errors): )",
+    rf"PHP (?:Fatal|Parse) error: |(?:FAILURES|ERRORS)!$|Tests: .*(?:Failures|Errors): {_N}|Tests:\s.*\b{_N} failed",
     r"No tests executed!|No tests found|Test file \".*\" not found|Cannot open file ",
 )
 
@@ -215,11 +219,10 @@ flutter = LineSummary(
 
 # Elixir, Erlang, Gleam
 exunit = LineSummary(
-    rf"(?:\d+ (?:doctests?|features?|propert(?:y|ies)), )*{_N} tests?, 0 failures(?!.*\bexcluded)"
-    rf"|(?:\d+ (?:doctests?|features?|propert(?:y|ies)), )*{_N} tests?, 0 failures, {_N} (?:excluded|skipped|invalid)",
+    rf"(?:\d+ (?:doctests?|features?|propert(?:y|ies)), )*(?P<tests>{_N}) tests?, 0 failures(?!, (?P=tests) excluded)",
     rf"(?:\d+ (?:doctests?|features?|propert(?:y|ies)), )*\d+ tests?, {_N} failures?|== Compilation error in file"
     r"|\*\* \(\w*CompileError\)",
-    r"There are no tests to run|0 tests, 0 failures",
+    rf"There are no tests to run|0 tests, 0 failures|(?P<excluded>{_N}) tests?, 0 failures, (?P=excluded) excluded",
     r"Paths given to \"mix test\" did not match|.*no test was executed|\*\* \(Mix\) (?:Could not find|The task)",
 )
 eunit = LineSummary(
@@ -304,7 +307,7 @@ ocaml = LineSummary(
     r"Error: I cannot find the root|Error: Library \".*\" not found",
 )
 zig = LineSummary(
-    rf"All {_N} tests passed|Build Summary: (?P<steps>\d+)/(?P=steps) steps succeeded",
+    rf"All {_N} tests passed|{_N} passed; \d+ skipped; 0 failed|Build Summary: (?P<steps>\d+)/(?P=steps) steps succeeded",
     rf"error: {_N} of \d+ tests? failed|\d+ passed; \d+ skipped; {_N} failed|Build Summary: .*\b{_N} failed"
     r"|error: the following (?:test )?command (?:failed|terminated)|\S+\.zig:\d+:\d+: error: |.* transitive failure",
     r"All 0 tests passed",
@@ -327,8 +330,8 @@ pester = LineSummary(
     r".*No test files were found|.*The term 'Invoke-Pester' is not recognized",
 )
 forge = LineSummary(
-    rf"(?:Suite|Test) result: ok\. {_N} passed; 0 failed|Ran {_N} test suites? .*: {_N} tests passed, 0 failed",
-    rf"(?:Suite|Test) result: FAILED|Ran \d+ test suites? .*, {_N} failed|Encountered a total of {_N} failing"
+    rf"(?:Suite|Test) result: ok\. {_N} passed; 0 failed|Ran {_N} test suites?.*: {_N} tests passed, 0 failed",
+    rf"(?:Suite|Test) result: FAILED|Ran \d+ test suites?.*, {_N} failed|Encountered a total of {_N} failing"
     r"|(?:Error: )?Compiler run failed",
     "",
     r"No tests (?:found in project|match the provided pattern)|.*could not (?:download|install) solc",
@@ -429,7 +432,8 @@ findings = LineSummary(
     rf"{_N} issues? found|{_N} issues?:$|.*\b{_N} offenses? detected|\[ERROR\] Found {_N} error|.*linting took .*errors: {_N}"
     rf"|{_N} issue\(s\) found|Errors: {_N}$|Detected {_N} problem|{_N} hints?$|Failure: {_N} problem"
     rf"|Total: \d+ warnings? / {_N} errors?|L: +\d+ \| P: +\d+ \| +\w+ \|"
-    rf"|.*Done linting! Found \d+ violations?, {_N} serious|(?:error|warning) -? ?.* [-•] \S+:\d+:\d+ [-•]",
+    rf"|.*Done linting! Found \d+ violations?, {_N} serious|(?:error|warning) -? ?.* [-•] \S+:\d+:\d+ [-•]"
+    r"|(?:vet: )?\S+\.go:\d+:\d+: ",
     "",
     r"User Error: (?:No dialect|Specified path)|No Gemfile|No such file",
 )
@@ -469,3 +473,15 @@ any_test = merge(
     prove, testthat, julia, zig, matlab, dlang, pester, forge, move, terraform, dbt, workspaces, make,
 )  # fmt: skip
 """For commands that may run any test runner, such as `make test`."""
+
+
+_PACKAGE_PREFIX = re.compile(r"^[\w@./-]{1,100}(?::[\w-]{1,40})?(?: [\w:.-]{1,40})?(?:: | ?\| ?)")
+"""What runs of several packages print before each line: `packages/a test: `, `web:test: `, `web-1  | `."""
+
+
+def packages_test(text: str) -> ValidationOutcome | None:
+    """Parse the output of any test runner, also if each line starts with the name of its package."""
+    outcome = any_test(text)
+    if outcome is not None:
+        return outcome
+    return any_test("\n".join(_PACKAGE_PREFIX.sub("", line[:1_000]) for line in text.split("\n")))

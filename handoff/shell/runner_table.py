@@ -110,7 +110,7 @@ RUNNERS: tuple[Runner, ...] = (
     # Tests: Java and its relatives
     _test("maven", rf"(mvn|mvnw|mvnd)( .*)? (test|verify|surefire:test|integration-test|failsafe:\S+){_ARGS}",
           _S.maven_test, silenced_by="-q|--quiet"),
-    _test("gradle", rf"(gradle|gradlew)( .*)? (\S*:)?(test\w*|\w+Test|check){_ARGS}", _S.maven, silenced_by="-q|--quiet"),
+    _test("gradle", rf"(gradle|gradlew)( .*)? (\S*:)?(test\w*|\w+Test|check){_ARGS}", _S.maven_test, silenced_by="-q|--quiet"),
     _test("ant", rf"ant( .*)? ([\w-]*test[\w-]*|junit){_ARGS}", combine(_S.maven, _S.junit), silenced_by="-q|-quiet"),
     _test("junit", rf"java .*(junit-platform-console\S*|org\.junit\.\S+|org\.testng\.TestNG"
           rf"|org\.scalatest\.tools\.Runner){_ARGS}",
@@ -178,8 +178,8 @@ RUNNERS: tuple[Runner, ...] = (
     _test("make test", rf"g?make (.* )?(([\w-]*[-_])?tests?|(unit|run|py)tests?|check|[\w]*test-[\w-]+|doctest){_ARGS}",
           _S.any_test, "anything"),
     _test("workspace test", rf"(nx|turbo|lerna)( .*)? ({_TEST_TASK}(:\S+)?|(-t|--targets?)[ =]\S*(test|e2e)\S*){_ARGS}",
-          combine(_S.workspaces, _S.any_test)),
-    _test("npm test", rf"{_PACKAGE_SCRIPT} {_TEST_TASK}{_ARGS}", combine(_S.workspaces, _S.any_test), "anything"),
+          combine(_S.workspaces, _S.packages_test)),
+    _test("npm test", rf"{_PACKAGE_SCRIPT} {_TEST_TASK}{_ARGS}", combine(_S.workspaces, _S.packages_test), "anything"),
     _test("task test", rf"{_TASK_RUNNER} ((run|exec|cmd|test --) )?(-\S+ )*+{_TEST_TASK}{_ARGS}", _S.any_test, "anything"),
     _test("test script", r"(ruby|node|perl|lua|luajit|Rscript|php|bun|tsx|ts-node|julia|dart|crystal"
           r"|elixir)( run)? (-\S+ )*(\S*/)?"

@@ -48,7 +48,7 @@ _WRAPPERS = (
     _row("uvx", "--with --python -p --from"),
     _row("uv tool run", "--with --python -p --from"),
     _row("pipx run"),
-    _row("taskset", "-c", operands=1),
+    _row("taskset", operands=1),
     _row("cross-env", operands=1),
     _row("nyc"),
     _row("c8"),
@@ -82,7 +82,6 @@ _WRAPPERS = (
     _row("rustup run", operands=1),
     _row("direnv exec", operands=1),
     _row("devbox run", "-c --config"),
-    _row("nix develop", "-c --command"),
     _row("dotenv run", "-f --file"),
     _row("dotenv", "-f --file -e"),
     _row("dotenvx run", "-f --env-file"),
@@ -213,18 +212,56 @@ _LAUNCHERS = (
     _launcher("devcontainer exec", "--workspace-folder --container-id --config --remote-env"),
     _launcher("ddev exec", "-s --service -d --dir"),
     _launcher("heroku run", "-a --app"),
+    _launcher("opam exec", "--switch"),
+    _launcher("srun", "-n -N -c -p -t -J -A --ntasks --nodes --partition --time --gres --mem"),
+    _launcher("mpirun", "-n -np -c -H --host --hostfile -x"),
+    _launcher("mpiexec", "-n -np -H --host --hostfile -x"),
+    _launcher("numactl", "-N -m -C -l -i"),
+    _launcher("catchsegv", ""),
+    _launcher("sshpass", "-p -f -d -e"),
+    _launcher("parallel", "-j --jobs -n -N -L"),
+    _launcher("wsl", "-d --distribution -u --user --cd"),
+    _launcher("lima", ""),
+    _launcher("limactl shell", "--workdir"),
+    _launcher("devenv shell", ""),
+    _launcher("toolbox run", "-c --container -d -r"),
 )
 _LAUNCHERS_BY_NAME = {
     name: tuple(each for each in _LAUNCHERS if each.words[0] == name)
     for name in {each.words[0] for each in _LAUNCHERS}
 }
-_WITHOUT_TARGET = {"devcontainer", "ddev", "heroku"}
+_WITHOUT_TARGET = {
+    "devcontainer", "ddev", "heroku", "opam", "srun", "mpirun", "mpiexec", "numactl", "catchsegv", "sshpass", "parallel", "wsl",
+    "lima", "devenv", "toolbox",
+}  # fmt: skip
 """Launchers that name no container or host before the command."""
+_TEXT_MARKS = {
+    "vagrant": re.compile("-c|--command"),
+    "gcloud": re.compile("--command"),
+    "fish": re.compile("-c|--command"),
+    "pwsh": re.compile("(?i:-c|-command)"),
+    "powershell": re.compile("(?i:-c|-command)"),
+    "cmd": re.compile("(?i:/c|/s|/k)"),
+}
+"""Launchers of a shell text, with the option before it; those that run in this shell are `_TEXT_OPTIONS`."""
+_COMMAND_MARKS = {
+    "nix": re.compile("-c|--command"),
+    "guix": re.compile("--"),
+    "distrobox": re.compile("--|-e"),
+    "multipass": re.compile("--"),
+    "colima": re.compile("--"),
+    "find": re.compile("-exec(?:dir)?"),
+    "fd": re.compile("-x|-X|--exec|--exec-batch"),
+}
+"""Launchers of a command, with the word before it."""
 
 
 def find_remote_script(argv: Sequence[str], stdin: str | None) -> str | None:
     """The shell text that a command runs in a container or on another host; None for other commands."""
-    name = posixpath.basename(argv[0])
+    name = posixpath.basename(argv[0]).removesuffix(".exe")
+    marked = _find_marked_script(name, argv)
+    if marked is not None:
+        return marked
     for launcher in _LAUNCHERS_BY_NAME.get(name, ()):
         position, entry_point = 1, None
         for expected in (*launcher.words[1:], *([] if name in _WITHOUT_TARGET else [None]), ""):
@@ -240,6 +277,25 @@ def find_remote_script(argv: Sequence[str], stdin: str | None) -> str | None:
             is_shell = stdin is not None and posixpath.basename(words[0]) in _SHELLS
             script = find_inline_script(words, stdin) if is_shell else None
             return script or (" ".join(words) if name == "ssh" else shlex.join(words))
+    return None
+
+
+def _find_marked_script(name: str, argv: Sequence[str]) -> str | None:
+    """The shell text after the option with which a launcher marks it; None for other launchers."""
+    mark = _TEXT_MARKS.get(name) or _COMMAND_MARKS.get(name)
+    for number, word in enumerate(argv[1:] if mark is not None else (), 1):
+        option, has_value, value = word.partition("=")
+        if mark is None or not mark.fullmatch(option) or (has_value and not value):
+            continue
+        if name in _TEXT_MARKS:
+            end = None if name in ("cmd", "pwsh", "powershell") else number + 2
+            return value or " ".join(argv[number + 1 : end])
+        words = list(argv[number + 1 :])
+        if name != "find":
+            return shlex.join(words)
+        end = next((at for at, each in enumerate(words) if each in (";", "+")), len(words))
+        # With `;` the exit code of `find` says nothing.
+        return shlex.join(words[:end]) + ("; true" if words[end : end + 1] == [";"] else "")
     return None
 
 

@@ -28,14 +28,20 @@ _SILENT_PROGRAMS = {"sed", "mv", "cp", "install", "git", "perl", "ed", "apply_pa
 _COPY_PROGRAMS = {"mv", "cp", "install"}
 _ERROR_LINES = {
     "git": re.compile(r"^(?:error|fatal): (.*)", re.M),
-    "perl": re.compile(r"^Can't (?:open|do inplace edit|rename|remove|find)\b(.*)", re.M),
+    "perl": re.compile(
+        r"^(?:Can't (?:open|do inplace edit|rename|remove|find)\b|syntax error at -e|Execution of -e aborted)(.*)",
+        re.M,
+    ),
     "ed": re.compile(r"^(?:\?|(.*): (?:No such file|Permission denied|Is a directory).*)$", re.M),
     "black": re.compile(r"^error: cannot format (.*?): ", re.M),
-    "patch": re.compile(r"^(?:patch: )?\*\*\*\* (.*)|^File (\S+) is read-only; refusing to patch", re.M),
+    "patch": re.compile(
+        r"^(?:(?:patch: )?\*\*\*\* |can't find file to )(.*)|^File (\S+) is read-only; refusing to patch",
+        re.M,
+    ),
 }
 """Errors that a program prints without its name."""
 _PYTHON_ERROR = re.compile(
-    r"^(?:\S*sh: )?(?:line \d+: )?\S*(?:python|pypy)[\d.]*: ((?:command not found|not found|can't open file"
+    r"^(?:\S*sh: )?(?:(?:line )?\d+: )?\S*(?:python|pypy)[\d.]*: ((?:command not found|not found|can't open file"
     r"|can't find|No module named|No such file|Permission denied|cannot execute|Error while finding).*)",
     re.M,
 )
@@ -52,16 +58,27 @@ _CONTINUING_PROGRAMS = _COPY_PROGRAMS | {
 }
 """Programs that go on with their next file after an error."""
 _SHELL_REFUSAL = re.compile(
-    r"^(?:\S+: (?:eval: )?line \d+: |\S*sh: (?:line \d+: )?)(?P<bash>\S.*): (?:No such file or directory|Permission denied"
-    r"|Is a directory|Not a directory|Read-only file system|ambiguous redirect|cannot overwrite existing file|Text file busy"
-    r"|Operation not permitted|No space left on device|Disk quota exceeded|File name too long|File exists|restricted: .*)$"
-    r"|^\S+: (?:(?:line )?\d+: )?(?:cannot|can't) create (?P<dash>\S.*): \S.*$"
+    r"^\S+: (?:(?:line )?\d+: )?(?:cannot|can't) create (?P<dash>\S.*): \S.*$"
     r"|^\S*ksh(?:\[\d+\])?: (?:line \d+: )?(?P<ksh>\S.*): cannot create\b.*$"
     r"|^zsh:(?:\d+:)? (?:no such file or directory|permission denied|is a directory|not a directory|file exists"
-    r"|read-only file system): (?P<zsh>\S.*)$",
+    r"|read-only file system): (?P<zsh>\S.*)$"
+    r"|^(?:fish|warning): (?:An error occurred while redirecting file|The file) '(?P<fish>[^'\n]+)'"
+    r"|^\S+: (?:eval: )?line \d+: (?P<script>\S.*): (?:No such file or directory|Permission denied"
+    r"|Is a directory|Not a directory|Read-only file system|ambiguous redirect|cannot overwrite existing file|Text file busy"
+    r"|Operation not permitted|No space left on device|Disk quota exceeded|File name too long|File exists|restricted: .*"
+    r"|Too many levels of symbolic links)$"
+    # Bash in any language names the target between colons.
+    r"|^\S*sh: (?:\w+ \d+: )?(?P<bash>[^\s:][^:\n]*): \S.*$",
     re.M,
 )
 """What a shell prints when it cannot open the target of a redirection."""
+_HEREDOC_REFUSAL = re.compile(r"^\S*sh: (?:line \d+: )?cannot create temp file for here.document: ", re.M)
+_SUDO_REFUSAL = re.compile(
+    r"^(?:\S*sh: (?:(?:line )?\d+: )?)?sudo: (?:command not found|not found|a password is required|a terminal is required"
+    r"|no tty present|effective uid|\S+: command not found)",
+    re.M,
+)
+_COLOR = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
 
 
 class ExpandedCommand(NamedTuple):
@@ -89,6 +106,8 @@ class CommandLine:
     ) -> None:
         self.files, self.command, self.text = files, command, text
         self.exit_code, self.timed_out = exit_code, timed_out
+        self.messages = _COLOR.sub("", text).replace("\r\n", "\n") if "\x1b" in text or "\r" in text else text
+        """The output without colors and Windows line ends, for the messages of programs."""
         self.commands = parse_command(command)
         self.touched_paths: set[str] = set()
         self._run_nested = run_nested
@@ -126,6 +145,17 @@ class CommandLine:
         refused = self.list_refused_targets(position)
         if any({*self.expand_word(r.target)} <= refused for r in command.redirects if r.target):
             return True
+        if (
+            command.stdin is not None
+            and "cannot create temp" in self.messages
+            and _HEREDOC_REFUSAL.search(self.messages)
+        ):
+            return True
+        if "sudo: " in self.messages and _SUDO_REFUSAL.search(self.messages):
+            return (
+                re.search(rf"\bsudo\b[^;|&\n]{{0,200}}\b{re.escape(command.name)}\b", self.command)
+                is not None
+            )
         failed_words = self._find_failed_words(command)
         if failed_words is not None:
             is_whole = not failed_words or command.name not in _CONTINUING_PROGRAMS
@@ -142,11 +172,13 @@ class CommandLine:
         """Words of a command that its error messages name; empty if it failed as a whole, None without an error."""
         name = command.name
         if name.startswith(("python", "pypy")):
-            errors = _PYTHON_ERROR.findall(self.text)
+            errors = _PYTHON_ERROR.findall(self.messages)
         else:
-            errors = re.findall(rf"^(?:\S*sh: )?(?:line \d+: )?{re.escape(name)}: (.*)", self.text, re.M)
+            errors = re.findall(
+                rf"^(?:\S*sh: )?(?:(?:line )?\d+: )?{re.escape(name)}: (.*)", self.messages, re.M
+            )
             if name in _ERROR_LINES:
-                errors += [match[0] for match in _ERROR_LINES[name].finditer(self.text)]
+                errors += [match[0] for match in _ERROR_LINES[name].finditer(self.messages)]
         failed_words: set[str] = set()
         others = [each for each in self.commands if each is not command and each.name == name]
         for error in errors:
@@ -158,7 +190,7 @@ class CommandLine:
 
     @cached_property
     def _refusals(self) -> Counter[str]:
-        found = (next(filter(None, match.groups())) for match in _SHELL_REFUSAL.finditer(self.text))
+        found = (next(filter(None, match.groups())) for match in _SHELL_REFUSAL.finditer(self.messages))
         return Counter(posixpath.normpath(name.strip("'\"")) for name in found)
 
     def list_refused_targets(self, position: int) -> set[str]:

@@ -510,6 +510,19 @@ FRAMES = 'Traceback (most recent call last):\n  File "{0}", line {1}, in <module
         (NEW_MODEL, "sh: 1: cannot create pkg/sub/models.py: Directory nonexistent", False),
         (NEW_MODEL, "/bin/sh: can't create pkg/sub/models.py: nonexistent directory", False),
         (NEW_MODEL, "zsh:1: no such file or directory: pkg/sub/models.py", False),
+        (NEW_MODEL, "sh: 1: cannot create pkg/sub/models.py: Permission denied", False),
+        (NEW_MODEL, "sh: can't create pkg/sub/models.py: Permission denied", False),
+        (NEW_MODEL, "warning: An error occurred while redirecting file 'pkg/sub/models.py'\nopen: x", False),
+        (NEW_MODEL, "fish: The file 'pkg/sub/models.py' already exists", False),
+        (NEW_MODEL, "bash: pkg/sub/models.py: Too many levels of symbolic links", False),
+        (NEW_MODEL, "bash: Zeile 1: pkg/sub/models.py: Datei oder Verzeichnis nicht gefunden", False),
+        (NEW_MODEL, "\x1b[31mbash: line 1: pkg/sub/models.py: Permission denied\x1b[0m", False),
+        (NEW_MODEL, "bash: cannot create temp file for here-document: No space left on device", False),
+        ("echo 'x = 1' | sudo tee pkg/b.py; true", "sudo: a password is required", False),
+        (f"python - <<'EOF'\n{INLINE}EOF\ntrue", "/bin/sh: 1: python: not found", False),
+        ("perl -pi -e 's/a/b' pkg/core.py; true", "syntax error at -e line 1, near x\nExecution of -e aborted.", False),
+        ("patch -p1 < /tmp/a.patch; true", "can't find file to patch at input line 3", False),
+        ("cp pkg/core.py pkg/core_backup_final.py", "", False),
         (NEW_MODEL, f"bash: line 4: other/file.py: {MISSING}", True),
         (NEW_MODEL, f"cat: setup.cfg: {MISSING}", True),
         (f"{NEW_MODEL}; mkdir -p pkg/sub; echo 'x = 1' > pkg/sub/models.py",
@@ -577,6 +590,14 @@ def test_a_patch_script_is_never_a_reproduction(run: type, place: str, result: t
     assert outcomes(steps) == [None, None, None]
 
 
+def test_a_patch_script_in_another_language_is_never_a_reproduction(run: type) -> None:
+    text = "const fs = require('fs');\nconst f = 'pkg/core.js';\nfs.writeFileSync({}, fs.readFileSync(f) + 'x');\n"
+    for target, expected in (("f", None), ("'/tmp/out.js'", ("reproduction", "passed"))):
+        write = f"cat > /tmp/fix.js <<'EOF'\n{text.format(target)}EOF"
+        steps = run(("cat pkg/core.js", 0, "a"), EDIT, (write, 0, ""), ("node /tmp/fix.js", 0, ""))
+        assert outcomes(steps)[-1] == expected
+
+
 def test_a_script_that_filters_a_source_file_is_an_edit(run: type) -> None:
     script = "import sys\nfor line in sys.stdin:\n    print(line.replace('a', 'b'), end='')\n"
     line = "python3 f.py < pkg/core.py > pkg/core.py.tmp && mv pkg/core.py.tmp pkg/core.py"
@@ -608,6 +629,7 @@ CASE = ("cat > /tmp/case.py <<'EOF'\nx=1\nEOF", 0, "")
         ("src/black", "black - < /tmp/case.py", "reproduction"),
         ("pylint", "python -m pylint --rcfile=x /tmp/case.py | tail -3", "reproduction"),
         ("pylint/pyreverse", "pyreverse -o dot /tmp/case.py", "reproduction"),
+        ("flask", "FLASK_APP=/tmp/case.py flask routes", "reproduction"),
         ("black", "sphinx-build repro out", None),
         ("django", "black /tmp/case.py", None),
         ("django", "python -m pylint /tmp/case.py", "lint"),
