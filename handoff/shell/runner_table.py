@@ -158,7 +158,8 @@ RUNNERS: tuple[Runner, ...] = (
     _test("testthat", r"(Rscript|R|r)( -\S+)* (-e|--eval) .*(testthat::|devtools::(test|check)|tinytest::|rcmdcheck|test_(dir"
           r"|file"
           rf"|local|check|package)).*|R CMD check{_ARGS}", _S.testthat),
-    _test("julia", rf"julia( .*)? (-\w*e .*\b(Pkg\.test|runtests)\b.*|(\S*/)?(runtests|test_\w+|\w+_test)\.jl{_ARGS})", _S.julia),
+    _test("julia", rf"julia((?>.*? -\w*e ).*\b(Pkg\.test|runtests)\b.*"
+          rf"|( .*)? (\S*/)?(runtests|test_\w+|\w+_test)\.jl{_ARGS})", _S.julia),
     _test("matlab", r"(matlab .*(runtests|TestSuite|assertSuccess)|octave\S* .*\b(test|runtests)\b).*", _S.matlab),
     _test("zig build test", rf"zig( build)?( .*)? test{_ARGS}", _S.zig, "nothing"),
     _test("testament", rf"(testament|nimble test){_ARGS}", _S.nim, "anything"),
