@@ -46,9 +46,9 @@ _ARGUMENTS: dict[str, Callable[[str], Any]] = {
 }
 _OF_TABLES = {
     "_build_alternatives", "_allow_separators", "lookalike_pattern", "_any_pattern", "_row", "_compile", "match_lines",
-    "compile_pattern", "_find_mentioned", "_build_mention_pattern",
+    "compile_pattern", "_find_mentioned", "_build_mention_pattern", "escape_char",
 }  # fmt: skip
-"""Functions that build a pattern of a text in a table, or of a path."""
+"""Functions that build a pattern of a text in a table, or of a path; and one of a single character."""
 _SIZES = (2_000, 16_000)
 """Numbers of characters; each is compared with eight times as many."""
 _MAX_GROWTH, _MIN_S, _LIMIT_S = 16, 0.015, 4.0

@@ -227,6 +227,11 @@ def _open_postgres_saver(connection: Any, ledger: Ledger, lease: Lease | None) -
                         connection.execute(f"DELETE FROM {table} WHERE {_KEY_MATCHES.format('%s')}", needless)
                 connection.execute(_DELETE_NEEDLESS_BLOBS, (thread_id,))
 
+        def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+            for thread in thread_ids:
+                with self.write_atomically(thread):
+                    (self.delete_thread if strategy == "delete" else self.prune_thread)(thread)
+
         @contextmanager
         def write_atomically(self, thread: str) -> Iterator[None]:
             with (

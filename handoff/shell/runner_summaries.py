@@ -63,7 +63,7 @@ def pytest(text: str) -> ValidationOutcome | None:
     last = verdicts[-1]
     if re.search(r"\b[1-9]\d* (?:failed|errors?)\b", last) or last == "interrupted":
         return "failed"
-    if re.search(r"^!+ .*KeyboardInterrupt.* !+$", text, re.M):
+    if re.search(r"^!+ (?>.*?KeyboardInterrupt).* !+$", text, re.M):
         return "environment_error"
     ran = re.search(r"\b[1-9]\d* (?:passed|skipped|xfailed|xpassed)\b", last)
     return "passed" if ran else "environment_error"

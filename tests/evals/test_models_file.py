@@ -92,9 +92,9 @@ def test_rows_have_costs_and_the_window_of_the_entry(study: Path) -> None:
     (predecessor,) = read_rows(study / "out", "predecessors")
     assert (predecessor["cost_usd"], predecessor["uncounted_calls"]) == (0.0, 0)  # no LLM
     (notes,) = read_rows(study / "out", "notes")
-    assert (notes["model"], notes["llm_calls"], notes["cost_usd"]) == ("writer", 2, pytest.approx(220e-6))
+    assert (notes["model"], notes["llm_calls"], notes["cost_usd"]) == ("writer", 1, pytest.approx(110e-6))
     summary = json.loads((study / "out" / "summary.json").read_text())
-    assert summary["costs"]["all"]["cost_usd"] == pytest.approx(2 * 1.2e-3 + 220e-6)
+    assert summary["costs"]["all"]["cost_usd"] == pytest.approx(2 * 1.2e-3 + 110e-6)
     assert summary["views"]["structured"]["cost_usd"] == pytest.approx(1.2e-3)
 
 
