@@ -27,7 +27,7 @@ _REFUSAL = re.compile(
     re.MULTILINE,
 )
 _EDITED = re.compile(
-    r"has been edited|File updated\.|Text (?:replaced|inserted)\.|^\[File: |Last edit to .* undone|successfully"
+    r"has been edited|File updated\.|Text (?:replaced|inserted)\.|^\[File: |^(?>.*?Last edit to ).* undone|successfully"
     r"|^Old (?:environment )?output\b|lines omitted\)",
     re.MULTILINE,
 )
