@@ -172,6 +172,7 @@ def test_spans_have_the_attributes_of_the_conventions(bench: RunHarness, recorde
     first, second, _ = recorded.of("takeover.snapshot")  # the tests leave compiled files
     assert get(second, "takeover.backend") == "process"
     assert min(get(first, "takeover.snapshot.bytes"), get(second, "takeover.snapshot.bytes")) > 0
+    assert get(second, "takeover.snapshot.digest") != get(first, "takeover.snapshot.digest")
     assert get(second, "takeover.snapshot.digest") == get(handoff, "takeover.snapshot.digest")
     assert {get(each, "takeover.thread") for each in recorded.spans} == {"thread"}
 
