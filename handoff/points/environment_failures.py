@@ -14,7 +14,7 @@ _HEADER_CHARS = 300
 _NO_EXIT_CODE = "[the command ended without an exit code]"
 """What this project's shell prints after a command that did not end by itself."""
 _MISSING_SETTINGS = (
-    r"ImproperlyConfigured: .*settings (?:are not configured|module)"
+    r"ImproperlyConfigured: .{0,300}settings (?:are not configured|module)"
     r"|DJANGO_SETTINGS_MODULE (?:is )?undefined"
     r"|ImproperlyConfigured: The SECRET_KEY setting must not be empty"
     r"|Error: Could not import settings"
@@ -101,7 +101,7 @@ _LAUNCH_ERROR = re.compile(
     r"|service \"\S+\" is not running|no such service: |no configuration file provided"
     r"|Error from server|error: unable to upgrade connection|error: (?:pod|container) \S+ .{0,80}not (?:found|running|valid)"
     r"|ssh: (?:connect to host|Could not resolve hostname)|Host key verification failed|\S+: Permission denied \(publickey"
-    r"|npm (?:ERR!|error) (?:npx canceled|could not determine executable)|Unable to find image .* locally$"
+    r"|npm (?:ERR!|error) (?:npx canceled|could not determine executable)|Unable to find image .{0,300} locally$"
 )
 """The start of a line that a wrapper, an engine of containers or SSH prints if it cannot start the program."""
 

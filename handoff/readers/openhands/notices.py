@@ -12,7 +12,8 @@ _WORKSPACE_NOTICE = re.compile(
     r"<uploaded_files>\s*(/\S+)|repository (?:in|at) (?:the directory )?(/[\w./-]+)"
 )
 _RUNTIME_SUFFIX = re.compile(
-    r"\n?\[(?:The command completed|Current working directory|Python interpreter|Command finished)[^\n]*\]",
+    r"\n?\[(?:The command completed|Current working directory|Python interpreter|Command finished)"
+    r"(?:[^\n\[\]]|\[[^\n\[\]]*\])*\]",
     re.I,
 )
 

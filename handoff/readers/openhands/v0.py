@@ -37,7 +37,7 @@ _NON_CALL_KINDS = {
 _REFUSAL = re.compile(
     r"^ERROR|No replacement was performed|No exact match found|have NOT been applied|has NOT been applied"
     r"|Missing required parameter|did not appear verbatim|Multiple occurrences|Invalid `\w+` parameter"
-    r"|File already exists|The path .* does not exist",
+    r"|File already exists|The path .{0,1000} does not exist",
     re.MULTILINE,
 )
 _IPYTHON_EDITS = {
