@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired, Self, cast
 
@@ -46,15 +47,24 @@ def take_latest(value: dict[str, Any], writes: Sequence[dict[str, Any]]) -> dict
     return writes[-1] if writes else value
 
 
+_MAX_EARLIER = 3
+"""LangGraph holds the values of the last two steps."""
+_OWN_REFERENCES = 2
+"""The channel's, and the argument of `getrefcount`."""
+
+
 class ListChannel(DeltaChannel[Any]):
     """A delta channel of a growing list.
 
     LangGraph copies every channel for every edge, and applies the node's writes. Here the edge sees both one after another,
-    because a copied list costs time with each earlier step.
+    because a copied list costs time with each earlier step. For the same reason an update extends an earlier list that
+    nobody holds any more, instead of copying the latest.
     """
 
     _added: list[Any] | None = None
     """The writes that follow the list; None in a channel that is no copy."""
+    _earlier: tuple[tuple[list[Any], int], ...] = ()
+    """The last values, each with its length; every value begins with the one before."""
 
     def copy(self) -> Self:
         new = self.from_checkpoint(self.value)
@@ -62,13 +72,33 @@ class ListChannel(DeltaChannel[Any]):
         return new
 
     def update(self, values: Sequence[Any]) -> bool:
-        if self._added is None or not all(isinstance(each, list) for each in values):
+        if not isinstance(self.value, list) or not all(isinstance(each, list) for each in values):
+            self._earlier = ()
             return super().update(values)
-        self._added = extend_list(self._added, values)
+        if self._added is not None:
+            self._added = extend_list(self._added, values)
+        elif values:
+            self._extend([item for write in values for item in write])
         return bool(values)
+
+    def _extend(self, added: list[Any]) -> None:
+        latest: list[Any] = self.value
+        unused = next((each for each in self._earlier if _is_unused(each)), None)
+        if unused is None:
+            self.value = latest + added
+        else:
+            self.value = unused[0]
+            self.value += latest[unused[1] :] + added
+        kept = [each for each in self._earlier if each is not unused]
+        self._earlier = (*kept, (latest, len(latest)))[-_MAX_EARLIER:]
 
     def get(self) -> Any:
         return _Concatenation(super().get(), self._added) if self._added else super().get()
+
+
+def _is_unused(earlier: tuple[list[Any], int]) -> bool:
+    """Whether only the channel holds the list, as it was."""
+    return sys.getrefcount(earlier[0]) <= _OWN_REFERENCES and len(earlier[0]) == earlier[1]
 
 
 class _Concatenation(Sequence[Any]):

@@ -8,6 +8,7 @@ import statistics
 import sys
 import threading
 from collections.abc import Iterator
+from random import Random
 from types import FrameType
 from typing import Any, get_type_hints
 
@@ -161,3 +162,34 @@ def test_an_edge_sees_the_list_after_the_writes_of_its_node(writes: list[Any]) -
     assert channel.get() == [1, 2]
     with pytest.raises(IndexError):
         seen[len(whole)]
+
+
+def test_a_list_channel_changes_no_value_that_anybody_holds() -> None:
+    channel = get_type_hints(AgentState, include_extras=True)["events"].__metadata__[0].from_checkpoint([])
+    random, held, expected = Random(4), [], []
+    for number in range(2_000):
+        write = [(number, place) for place in range(random.randrange(3))]
+        if random.random() < 0.01:
+            channel.update([Overwrite(write)])
+            expected = write
+        else:
+            channel.update([write, [number]])
+            expected = [*expected, *write, number]
+        assert channel.get() == expected
+        if random.random() < 0.3:
+            held.append((channel.get(), expected))
+        elif random.random() < 0.1 and held:
+            held.pop()[0].append("a mistake")  # in a value that nobody needs any more
+        if random.random() < 0.3 and held:
+            held.pop(random.randrange(len(held)))
+        assert all(value == then for value, then in held)
+
+
+def test_a_list_channel_copies_no_list_that_only_it_holds() -> None:
+    channel = get_type_hints(AgentState, include_extras=True)["events"].__metadata__[0].from_checkpoint([])
+    lists = set()
+    for number in range(100):
+        channel.update([[number]])
+        lists.add(id(channel.value))
+    assert len(lists) == 2
+    assert channel.get() == list(range(100))
