@@ -3,7 +3,8 @@
 A step is one answer of an instant model and one command, both on disk before the next step. Every figure is a median
 over rounds in which the loops alternate; so are the ratios. The long run is made three times, the longest once. All loops
 run on one core unless --all-cores is given: on several cores, the time of a step varies more between minutes than between
-loops. Growth is measured in processor time of this process, which other programs on the host hardly change.
+loops. Growth is measured in processor time of this process. Because that drifts too, the last steps of a long run take
+turns with the first of a new one.
 
 The model is called without LangChain's handling of the conversation, which takes about 1.6 µs per message. One figure
 includes it.
@@ -16,8 +17,10 @@ import os
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -29,7 +32,7 @@ import typer
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from benchmarks.agent_loops import PeerUnavailableError, build_command, time_mini_swe_agent, time_react_loop
 from benchmarks.figures import Figure, Goal, format_count, print_figures, print_progress, run_command
@@ -58,8 +61,7 @@ class InstantModel(BaseChatModel):
 
     command: str
     steps: int
-    call_times: list[float]
-    processor_times: list[float] = Field(default_factory=list)
+    call_times: list[float] = Field(default_factory=list)
 
     @property
     def _llm_type(self) -> str:
@@ -67,7 +69,6 @@ class InstantModel(BaseChatModel):
 
     def _generate(self, messages: list[Any], *_: Any, **__: Any) -> ChatResult:
         self.call_times.append(time.perf_counter())
-        self.processor_times.append(time.process_time())
         done = len(self.call_times) > self.steps
         text = "<finish>Done.</finish>" if done else f"```bash\n{self.command}\n```"
         usage: Any = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
@@ -82,13 +83,41 @@ class DirectModel(InstantModel):
         return AIMessage(reply.content, usage_metadata=getattr(reply, "usage_metadata", None))
 
 
+class AlternatingModel(DirectModel):
+    """Takes turns with the model of another run from its call `first` on, and measures these steps."""
+
+    first: int
+    begins: bool
+    """Whether this run gives the other its first turn."""
+    processor: list[float] = Field(default_factory=list)
+    """Processor time of each measured step in this process, without commands; in seconds."""
+    _turn: threading.Semaphore = PrivateAttr(default_factory=lambda: threading.Semaphore(0))
+    _other: AlternatingModel = PrivateAttr()
+    _started: float | None = PrivateAttr(default=None)
+
+    def alternate_with(self, other: AlternatingModel) -> None:
+        self._other, other._other = other, self
+
+    def leave(self) -> None:
+        """Let the other run go on without this one."""
+        self._other._turn.release(self._other.steps + 1)
+
+    def invoke(self, input: Any, config: Any = None, **settings: Any) -> AIMessage:
+        if len(self.call_times) >= self.first:
+            if self._started is not None:
+                self.processor.append(time.process_time() - self._started)
+            if self._started is not None or self.begins:
+                self._other._turn.release()
+            self._turn.acquire()
+            self._started = time.process_time()
+        return super().invoke(input, config, **settings)
+
+
 class RunTiming(NamedTuple):
     """Costs of one run of this runtime."""
 
     steps: list[float]
     """Seconds of each step except the first."""
-    processor: list[float]
-    """The same in processor time of this process, without commands."""
     trace_bytes: int
     """Size of the texts of all events."""
     database_bytes: int
@@ -102,9 +131,9 @@ def time_runtime(
     shell_command: str,
     *,
     database: str | None = None,
-    kind: type[InstantModel] = DirectModel,
+    model: InstantModel | None = None,
 ) -> RunTiming:
-    model = kind(command=shell_command, steps=steps, call_times=[])
+    model = model or DirectModel(command=shell_command, steps=steps)
     directory = make_testbed(work / "base", files=1).directory
     spec = SandboxSpec(
         backend=sandbox.default_backend(allow_process=True), directory=directory, owner="benchmark"
@@ -119,12 +148,39 @@ def time_runtime(
             assert run.resume().steps == done.steps == steps + 1
         resume_s = time.perf_counter() - start
     trace_bytes = sum(len(event.text.encode()) for event in done.events)
-    steps_s, processor_s = (
-        [later - earlier for earlier, later in pairwise(times[1:])]
-        for times in (model.call_times, model.processor_times)
-    )
+    steps_s = [later - earlier for earlier, later in pairwise(model.call_times[1:])]
     database_bytes = _measure_database_bytes(work, database) - bytes_before
-    return RunTiming(steps_s, processor_s, trace_bytes, database_bytes, resume_s)
+    return RunTiming(steps_s, trace_bytes, database_bytes, resume_s)
+
+
+class Growth(NamedTuple):
+    """Costs of a long run, and of a new one that took turns with its last steps."""
+
+    long: RunTiming
+    late: float
+    """Processor time of one of the last steps of the long run in this process, in seconds; the median."""
+    early: float
+    """The same of one of the first steps of a new run."""
+
+
+def measure_growth(steps: int, work: Path, *, database: str | None = None) -> Growth:
+    command = build_command(_OBSERVATION_BYTES)
+    late = AlternatingModel(command=command, steps=steps, first=steps - _COMPARED_STEPS, begins=True)
+    early = AlternatingModel(command=command, steps=_COMPARED_STEPS, first=0, begins=False)
+    late.alternate_with(early)
+
+    def time_run(model: AlternatingModel, name: str) -> RunTiming:
+        try:
+            directory = work / name
+            directory.mkdir()
+            return time_runtime(model.steps, directory, command, database=database, model=model)
+        finally:
+            model.leave()
+
+    with ThreadPoolExecutor() as threads:
+        runs = [threads.submit(time_run, late, "long"), threads.submit(time_run, early, "new")]
+        long, _ = [each.result() for each in runs]
+    return Growth(long, statistics.median(late.processor), statistics.median(early.processor))
 
 
 def _measure_database_bytes(work: Path, database: str | None) -> int:
@@ -146,7 +202,9 @@ def _measure(
 
     def time_steps(command: str, kind: type[InstantModel] = DirectModel) -> Callable[[Path], float]:
         return lambda work: statistics.fmean(
-            time_runtime(steps, work, command, database=database, kind=kind).steps
+            time_runtime(
+                steps, work, command, database=database, model=kind(command=command, steps=steps)
+            ).steps
         )
 
     loops: dict[str, Callable[[Path], float]] = {
@@ -174,31 +232,23 @@ def _measure(
             pairs = zip(samples["runtime"], samples[peer], strict=True)
             medians[f"step_over_{peer}"] = statistics.median(own / other for own, other in pairs)
     long_runs = [long_steps] * min(rounds, _LONG_ROUNDS) + [longest_steps]
-    timings: dict[int, list[RunTiming]] = {}
+    growth: dict[int, list[Growth]] = {}
     for number, length in enumerate(long_runs, 1):
         print_progress(f"long run {number} of {len(long_runs)}: {length:,} steps")
         with tempfile.TemporaryDirectory(prefix="benchmark-", dir="/var/tmp") as work:
             gc.collect()
-            command = build_command(_OBSERVATION_BYTES)
-            timings.setdefault(length, []).append(
-                time_runtime(length, Path(work), command, database=database)
-            )
-    long, longest = timings[long_steps], timings[longest_steps]
+            growth.setdefault(length, []).append(measure_growth(length, Path(work), database=database))
+    long, (longest,) = growth[long_steps], growth[longest_steps]
     medians |= {
-        "early": _measure_steps(long, slice(_COMPARED_STEPS)),
-        "late": _measure_steps(long, slice(-_COMPARED_STEPS, None)),
-        "earliest": _measure_steps(longest, slice(_COMPARED_STEPS)),
-        "latest": _measure_steps(longest, slice(-_COMPARED_STEPS, None)),
-        "trace": statistics.median(each.trace_bytes for each in long),
-        "database": statistics.median(each.database_bytes for each in long),
-        "resume": statistics.median(each.resume_s for each in long),
+        "early": statistics.median(each.early for each in long),
+        "late": statistics.median(each.late for each in long),
+        "earliest": longest.early,
+        "latest": longest.late,
+        "trace": statistics.median(each.long.trace_bytes for each in long),
+        "database": statistics.median(each.long.database_bytes for each in long),
+        "resume": statistics.median(each.long.resume_s for each in long),
     }
     return medians, reasons
-
-
-def _measure_steps(timings: list[RunTiming], steps: slice) -> float:
-    """Return the median processor time of some steps of a run, in seconds; the median over the runs."""
-    return statistics.median(statistics.median(each.processor[steps]) for each in timings)
 
 
 def _build_figures(

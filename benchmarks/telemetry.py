@@ -38,7 +38,7 @@ from langgraph_takeover.sandbox.telemetry import start_span
 
 _GOAL = 0.01
 _COMMAND = "date >> log.txt"
-_MODEL = DirectModel(command="true", steps=1, call_times=[])
+_MODEL = DirectModel(command="true", steps=1)
 _ACTION = Event(index=0, kind="action", tool="shell", text="", arguments={"command": "true"})
 _REPLY = AIMessage("```bash\ntrue\n```")
 _EPILOG = """Examples:
