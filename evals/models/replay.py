@@ -340,6 +340,10 @@ def _holds_files(path: Path) -> bool:
 @lru_cache(maxsize=32)
 def _list_runs(path: Path) -> tuple[_RecordedRun, ...]:
     """The readable recordings of a file or below a directory, in the order of their names. Raises ModelNameError."""
+    if not path.exists():
+        raise ModelNameError(
+            f"replay:{path}: no such file or directory (pass a recording or a directory of recordings)"
+        )
     if not _holds_files(path):
         try:
             return tuple(_read_runs(path))

@@ -21,7 +21,10 @@ BAD = {
     "file": (("--tasks", "/nowhere/tasks.jsonl"), "/nowhere/tasks.jsonl: no such file"),
     "parquet": (("--tasks", "README.md"), "not a task file"),
     "ids": (("--task-ids", "@/nowhere/ids.txt"), "/nowhere/ids.txt: no such file"),
-    "replay": (("--predecessor", "replay:/nowhere.json"), "/nowhere.json: no such file"),
+    "replay": (
+        ("--predecessor", "replay:/nowhere.json"),
+        "error: replay:/nowhere.json: no such file or directory (pass a recording",
+    ),
     "sandbox": (("--sandbox", "cloud"), "unknown value 'cloud' (use auto, docker, host, process)"),
     "protocol": (("--protocol", "xml"), "unknown value 'xml' (use text, native)"),
     "unisolated": (
