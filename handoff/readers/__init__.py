@@ -26,7 +26,16 @@ from langgraph_takeover.handoff.trace.events import Trace
 from langgraph_takeover.sandbox.storage.removal import list_matches
 from langgraph_takeover.sandbox.storage.untrusted_json import check_values, parse_json
 
-__all__ = ["FORMATS", "TraceError", "describe_skipped_lines", "parse_trace", "read_traces"]
+__all__ = [
+    "FORMATS",
+    "TraceError",
+    "describe_skipped_lines",
+    "describe_withdrawn",
+    "parse_trace",
+    "read_traces",
+]
+
+_MAX_SHOWN_FILES = 10
 
 
 class _Format(NamedTuple):
@@ -88,6 +97,19 @@ def describe_skipped_lines(trace: Trace) -> str:
     """Say how many lines of a recording were left out; empty if none was."""
     count = trace.skipped_lines
     return f"{count} damaged or incomplete line{'' if count == 1 else 's'} skipped" if count else ""
+
+
+def describe_withdrawn(trace: Trace) -> str:
+    """Say which actions are missing because the user went back in the conversation; empty if none is."""
+    count = trace.withdrawn_actions
+    if not count:
+        return ""
+    files = trace.withdrawn_files
+    names = ", ".join(files[:_MAX_SHOWN_FILES]) + (
+        f" and {len(files) - _MAX_SHOWN_FILES} more" if len(files) > _MAX_SHOWN_FILES else ""
+    )
+    changed = f"; changes to {names} may still be in the files" if files else ""
+    return f"{count} withdrawn action{'' if count == 1 else 's'} left out{changed}"
 
 
 def _read_documents(path: Path) -> tuple[list[Any], int]:
