@@ -289,8 +289,8 @@ def _load_recording(path: Path, point: str | None) -> HandoffRecord:
     from langgraph_takeover.handoff.interop.recordings import build_record, list_handoff_points
     from langgraph_takeover.handoff.readers import (
         TraceError,
+        describe_left_out,
         describe_skipped_lines,
-        describe_withdrawn,
         read_traces,
     )
 
@@ -300,7 +300,7 @@ def _load_recording(path: Path, point: str | None) -> HandoffRecord:
             _exit_with_usage_error(f"RECORD: {run or f'{path}: no run in it'}")
     except TraceError as error:
         _exit_with_usage_error(f"RECORD: {error}")
-    for notice in filter(None, (describe_skipped_lines(run), describe_withdrawn(run))):
+    for notice in filter(None, (describe_skipped_lines(run), describe_left_out(run))):
         print(_escape_line(f"warning: {path}: {notice}"), file=sys.stderr)
     points = list_handoff_points(run)
     found = [each for each in points if each.kind == point] if point else points[-1:]

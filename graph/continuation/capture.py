@@ -29,7 +29,7 @@ from langgraph_takeover.handoff.interop.sessions import (
     move_session,
     read_session,
 )
-from langgraph_takeover.handoff.readers import describe_skipped_lines, describe_withdrawn
+from langgraph_takeover.handoff.readers import describe_left_out, describe_skipped_lines
 from langgraph_takeover.handoff.readers.external.session_files import (
     AGENTS,
     LATEST,
@@ -89,8 +89,8 @@ class Capture(Frozen):
     """The reason why the record has no patch."""
     skipped_lines: str = ""
     """Says how many lines of the session's file are damaged, and so not in the record."""
-    withdrawn: str = ""
-    """Says which actions are not in the record because the user went back, and which files they changed."""
+    left_out: str = ""
+    """Says what is not in the record because the user went back in the session, and which files that changed."""
 
 
 def capture_session(
@@ -241,7 +241,7 @@ class _CaptureBuilder:
             ),
             patch_error=self._patch_error,
             skipped_lines=describe_skipped_lines(self._trace),
-            withdrawn=describe_withdrawn(self._trace),
+            left_out=describe_left_out(self._trace),
         )
 
     def _describe_session(self, trace: Trace) -> ExternalSession:

@@ -29,8 +29,8 @@ from langgraph_takeover.sandbox.storage.untrusted_json import check_values, pars
 __all__ = [
     "FORMATS",
     "TraceError",
+    "describe_left_out",
     "describe_skipped_lines",
-    "describe_withdrawn",
     "parse_trace",
     "read_traces",
 ]
@@ -99,17 +99,19 @@ def describe_skipped_lines(trace: Trace) -> str:
     return f"{count} damaged or incomplete line{'' if count == 1 else 's'} skipped" if count else ""
 
 
-def describe_withdrawn(trace: Trace) -> str:
-    """Say which actions are missing because the user went back in the conversation; empty if none is."""
-    count = trace.withdrawn_actions
-    if not count:
-        return ""
-    files = trace.withdrawn_files
-    names = ", ".join(files[:_MAX_SHOWN_FILES]) + (
-        f" and {len(files) - _MAX_SHOWN_FILES} more" if len(files) > _MAX_SHOWN_FILES else ""
-    )
-    changed = f"; changes to {names} may still be in the files" if files else ""
-    return f"{count} withdrawn action{'' if count == 1 else 's'} left out{changed}"
+def describe_left_out(trace: Trace) -> str:
+    """Say what a trace lacks because the user went back in the conversation; empty if it is complete."""
+    parts = []
+    if count := trace.withdrawn_actions:
+        files, more = trace.withdrawn_files, len(trace.withdrawn_files) - _MAX_SHOWN_FILES
+        names = ", ".join(files[:_MAX_SHOWN_FILES]) + (f" and {more} more" if more > 0 else "")
+        actions = f"{count} withdrawn action{'' if count == 1 else 's'} left out"
+        parts.append(f"{actions}, whose changes may still be in the files{f': {names}' if names else ''}")
+    if trace.earlier_session:
+        parts.append(
+            f"the work before is in another file, of session {trace.earlier_session} (read that file, too)"
+        )
+    return "; ".join(parts)
 
 
 def _read_documents(path: Path) -> tuple[list[Any], int]:

@@ -62,6 +62,8 @@ class RecordedRun(NamedTuple):
     """One shell ran all commands, so `cd` affects later commands."""
     running: tuple[str, ...] = ()
     """Commands that still ran in the background at the end."""
+    earlier_session: str = ""
+    """Id of the session whose file has the work before."""
     withdrawn: Sequence[RecordedCall] = ()
     """Calls on a branch that the user left by going back in the conversation."""
 
@@ -107,6 +109,7 @@ def build_trace(run: RecordedRun) -> Trace:
         agent_version=_escape_text(run.agent_version),
         keeps_shell=run.keeps_directory,
         running=tuple(map(_escape_text, run.running)),
+        earlier_session=_escape_text(run.earlier_session),
         withdrawn_actions=len(run.withdrawn),
         withdrawn_files=_list_changed_files(run, builder.files.workspace),
     )

@@ -41,6 +41,7 @@ _TRUNCATION = re.compile(
     r"Warning: truncated output \(original token count: \d+\)\n(?:Total output lines: \d+\n)?\n?"
 )
 _NOTICE_CHARS = 300
+_MAX_ID_CHARS = 100
 _Payload = tuple[str, Mapping[str, Any]]
 """Type and payload of a row."""
 
@@ -118,6 +119,9 @@ def _read_metadata(session: SessionBuilder, payload: Mapping[str, Any]) -> None:
     session.agent, session.agent_version = "codex", str(payload.get("cli_version") or "")
     session.name = str(payload.get("id") or session.name)
     session.workspace = str(payload.get("cwd") or "")
+    base = payload.get("history_base")
+    if isinstance(base, Mapping):
+        session.earlier_session = str(base.get("thread_id") or session.name)[:_MAX_ID_CHARS]
 
 
 def _read_item(session: SessionBuilder, item: Mapping[str, Any]) -> None:

@@ -49,6 +49,8 @@ class SessionBuilder:
         self.workspace = ""
         self.model = ""
         self.agent = self.agent_version = ""
+        self.earlier_session = ""
+        """Id of the session whose file has the work before."""
         self._prompts: list[str] = []
         self._thoughts: list[str] = []
         self._has_message = False
@@ -173,6 +175,7 @@ class SessionBuilder:
             workspace=self.workspace if self.workspace.startswith("/") else None,
             keeps_directory=self.keeps_directory,
             running=tuple(command for each in (self, *self._withdrawn) for command in each.background),
+            earlier_session=self.earlier_session,
             withdrawn=tuple(call for each in self._withdrawn for call in each._calls),
         )
 

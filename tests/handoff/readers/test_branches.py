@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from langgraph_takeover.evals import detect
 from langgraph_takeover.handoff.points.annotations import annotate_steps
-from langgraph_takeover.handoff.readers import describe_withdrawn, parse_trace
+from langgraph_takeover.handoff.readers import describe_left_out, parse_trace
 from langgraph_takeover.handoff.readers.external.branches import TreeRow, find_live_rows
 from langgraph_takeover.handoff.trace.events import Trace
 
@@ -83,7 +83,7 @@ def test_a_rewind_withdraws_the_request_and_its_actions() -> None:
     assert list_commands(trace) == ["cat src/calc.py", "ls"]
     assert list_points(trace) == []
     assert (trace.withdrawn_actions, trace.withdrawn_files) == (2, ("src/calc.py",))
-    assert "src/calc.py may still be in the files" in describe_withdrawn(trace)
+    assert "may still be in the files: src/calc.py" in describe_left_out(trace)
 
 
 @pytest.mark.parametrize("continues", [True, False])
@@ -171,6 +171,8 @@ def test_a_missing_row_does_not_hide_those_before_it() -> None:
     assert list_commands(parse_trace(rows)) == ["cat src/calc.py", "pwd"]
     subagent = [row | {"isSidechain": True, "uuid": f"side{n}"} for n, row in enumerate(start().rows)]
     assert parse_trace([*session.rows[:5], *subagent, *session.rows[5:]]) == parse_trace(session.rows)
+    # Nor does it lead into the conversation of a subagent beside it.
+    assert parse_trace([*rows[:3], *subagent, *rows[3:]]) == parse_trace(rows)
 
 
 def test_commands_of_a_withdrawn_branch_still_run() -> None:
@@ -238,6 +240,17 @@ def test_codex_rolls_turns_back(steps: list[str], task: str, commands: list[str]
     assert set(trace.withdrawn_files) <= {"src/calc.py"}
 
 
+def test_codex_continues_in_another_file() -> None:
+    rows = codex_rows("ask:B", "run:ls")
+    rows[0]["payload"]["history_base"] = {"thread_id": "01a2", "end_ordinal_exclusive": 40}
+    trace = parse_trace(rows)
+    assert trace.earlier_session == "01a2"
+    assert (
+        describe_left_out(trace)
+        == "the work before is in another file, of session 01a2 (read that file, too)"
+    )
+
+
 def test_qwen_code_rewinds() -> None:
     rows = [json.loads(line) for line in (SESSIONS / "qwen-code.jsonl").read_text().splitlines()]
     whole = parse_trace(rows)
@@ -279,7 +292,7 @@ def test_detect_says_what_was_withdrawn(tmp_path: Path) -> None:
     report = json.loads(CliRunner().invoke(detect.app, [str(path), "--json"]).output)
     assert report["withdrawn"] == {"actions": 1, "files": ["src/calc.py"]}
     shown = CliRunner().invoke(detect.app, [str(path)]).output
-    assert "1 withdrawn action left out; changes to src/calc.py may still be in the files" in shown
+    assert "1 withdrawn action left out, whose changes may still be in the files: src/calc.py" in shown
 
 
 def test_damaged_trees() -> None:
