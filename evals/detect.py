@@ -166,6 +166,12 @@ def build_report(name: str, trace: Trace) -> dict[str, Any]:
         "points": points,
         "validations": validations,
         **({"skipped_lines": trace.skipped_lines} if trace.skipped_lines else {}),
+        **(
+            {"withdrawn": {"actions": trace.withdrawn_actions, "files": list(trace.withdrawn_files)}}
+            if trace.withdrawn_actions
+            else {}
+        ),
+        **({"earlier_session": trace.earlier_session} if trace.earlier_session else {}),
     }
 
 
@@ -174,6 +180,7 @@ def _print_timeline(console: Console, name: str, trace: Trace) -> None:
     from rich.text import Text
 
     from langgraph_takeover.handoff.points.annotations import annotate_steps, explain_point
+    from langgraph_takeover.handoff.readers import describe_left_out
 
     table = Table(
         title=Text(f"{make_printable(name)} · {trace.format} · {len(trace.events)} events"),
@@ -207,6 +214,8 @@ def _print_timeline(console: Console, name: str, trace: Trace) -> None:
     console.print(table)
     for reason in reasons:
         console.print(reason, markup=False)
+    if left_out := describe_left_out(trace):
+        console.print(make_printable(left_out), markup=False)
 
 
 def _format_command(step: AnnotatedStep) -> str:

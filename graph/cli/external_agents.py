@@ -130,6 +130,8 @@ def _print_capture(done: Capture, home: Path) -> None:
         )
     if done.skipped_lines:
         print_safely(f"The session's file is damaged: {done.skipped_lines}.")
+    if done.left_out:
+        print_safely(f"The user went back in the session: {done.left_out}.")
     if done.patch_error:
         print_safely(f"The record has no patch: {done.patch_error}. The snapshot is complete.")
     other = "claude-code" if record.external.agent == "codex" else "codex"

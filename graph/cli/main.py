@@ -287,7 +287,12 @@ def _is_recording(path: Path) -> bool:
 def _load_recording(path: Path, point: str | None) -> HandoffRecord:
     """Return the first run of a recording, and one of its points."""
     from langgraph_takeover.handoff.interop.recordings import build_record, list_handoff_points
-    from langgraph_takeover.handoff.readers import TraceError, describe_skipped_lines, read_traces
+    from langgraph_takeover.handoff.readers import (
+        TraceError,
+        describe_left_out,
+        describe_skipped_lines,
+        read_traces,
+    )
 
     try:
         run = next(iter(read_traces(path)), None)
@@ -295,8 +300,8 @@ def _load_recording(path: Path, point: str | None) -> HandoffRecord:
             _exit_with_usage_error(f"RECORD: {run or f'{path}: no run in it'}")
     except TraceError as error:
         _exit_with_usage_error(f"RECORD: {error}")
-    if skipped := describe_skipped_lines(run):
-        print(_escape_line(f"warning: {path}: {skipped}"), file=sys.stderr)
+    for notice in filter(None, (describe_skipped_lines(run), describe_left_out(run))):
+        print(_escape_line(f"warning: {path}: {notice}"), file=sys.stderr)
     points = list_handoff_points(run)
     found = [each for each in points if each.kind == point] if point else points[-1:]
     if not found:

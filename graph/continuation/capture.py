@@ -29,7 +29,7 @@ from langgraph_takeover.handoff.interop.sessions import (
     move_session,
     read_session,
 )
-from langgraph_takeover.handoff.readers import describe_skipped_lines
+from langgraph_takeover.handoff.readers import describe_left_out, describe_skipped_lines
 from langgraph_takeover.handoff.readers.external.session_files import (
     AGENTS,
     LATEST,
@@ -89,6 +89,8 @@ class Capture(Frozen):
     """The reason why the record has no patch."""
     skipped_lines: str = ""
     """Says how many lines of the session's file are damaged, and so not in the record."""
+    left_out: str = ""
+    """Says what is not in the record because the user went back in the session, and which files that changed."""
 
 
 def capture_session(
@@ -221,6 +223,7 @@ class _CaptureBuilder:
     def describe(self, record: HandoffRecord, directory: Path) -> Capture:
         assert record.snapshot is not None
         known = {path for path in compute_differences(record.trace) if not path.startswith("/")}
+        known.update(self._trace.withdrawn_files)
         patched = dict.fromkeys(_PATCHED_PATH.findall(record.patch))
         return Capture(
             record=record,
@@ -238,6 +241,7 @@ class _CaptureBuilder:
             ),
             patch_error=self._patch_error,
             skipped_lines=describe_skipped_lines(self._trace),
+            left_out=describe_left_out(self._trace),
         )
 
     def _describe_session(self, trace: Trace) -> ExternalSession:

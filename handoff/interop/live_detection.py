@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.readers import langchain
+from langgraph_takeover.handoff.readers.open_calls import OpenCalls
 from langgraph_takeover.handoff.readers.recorded_run import (
     EventBuilder,
     RecordedCall,
@@ -135,7 +136,8 @@ class _Conversation:
         self._seen: list[bytes] = []
         self._identified: set[bytes] = set()
         self._reply: langchain.RawMessage = {}
-        self._answers: dict[str | None, langchain.RawMessage] = {}
+        self._open_calls = OpenCalls()
+        self._answers: dict[int, langchain.RawMessage] = {}
         self._done = 0
 
     def add(self, items: Sequence[Any]) -> Iterator[RecordedCall]:
@@ -164,10 +166,15 @@ class _Conversation:
         kind = langchain.message_type(message)
         if kind == "ai":
             yield from self._take_calls(is_complete=True)
-            self._reply, self._answers, self._done = message, {}, 0
+            self._reply, self._open_calls, self._answers, self._done = message, OpenCalls(), {}, 0
+            for number, call_id in enumerate(langchain.list_call_ids(message)):
+                if call_id is not None:
+                    self._open_calls.add(call_id, number)
         elif kind == "tool":
-            self._answers[to_id(message.get("tool_call_id"))] = message
-            yield from self._take_calls()
+            position = self._open_calls.close(to_id(message.get("tool_call_id")))
+            if position is not None:
+                self._answers[position] = message
+                yield from self._take_calls()
 
     def _take_calls(self, *, is_complete: bool = False) -> Iterator[RecordedCall]:
         """Yield the next calls of the reply that have results; all others too if the reply is complete."""

@@ -115,6 +115,7 @@ def move_session(trace: Trace, repository: Path, workspace: str) -> Trace:
             "events": tuple(_move_event(event, replace, move_path, move_cwd) for event in trace.events),
             "task": replace(trace.task),
             "running": tuple(map(replace, trace.running)),
+            "withdrawn_files": tuple(map(move_path, trace.withdrawn_files)),
             "workspace": workspace,
         }
     )

@@ -26,7 +26,16 @@ from langgraph_takeover.handoff.trace.events import Trace
 from langgraph_takeover.sandbox.storage.removal import list_matches
 from langgraph_takeover.sandbox.storage.untrusted_json import check_values, parse_json
 
-__all__ = ["FORMATS", "TraceError", "describe_skipped_lines", "parse_trace", "read_traces"]
+__all__ = [
+    "FORMATS",
+    "TraceError",
+    "describe_left_out",
+    "describe_skipped_lines",
+    "parse_trace",
+    "read_traces",
+]
+
+_MAX_SHOWN_FILES = 10
 
 
 class _Format(NamedTuple):
@@ -88,6 +97,21 @@ def describe_skipped_lines(trace: Trace) -> str:
     """Say how many lines of a recording were left out; empty if none was."""
     count = trace.skipped_lines
     return f"{count} damaged or incomplete line{'' if count == 1 else 's'} skipped" if count else ""
+
+
+def describe_left_out(trace: Trace) -> str:
+    """Say what a trace lacks because the user went back in the conversation; empty if it is complete."""
+    parts = []
+    if count := trace.withdrawn_actions:
+        files, more = trace.withdrawn_files, len(trace.withdrawn_files) - _MAX_SHOWN_FILES
+        names = ", ".join(files[:_MAX_SHOWN_FILES]) + (f" and {more} more" if more > 0 else "")
+        actions = f"{count} withdrawn action{'' if count == 1 else 's'} left out"
+        parts.append(f"{actions}, whose changes may still be in the files{f': {names}' if names else ''}")
+    if trace.earlier_session:
+        parts.append(
+            f"the work before is in another file, of session {trace.earlier_session} (read that file, too)"
+        )
+    return "; ".join(parts)
 
 
 def _read_documents(path: Path) -> tuple[list[Any], int]:

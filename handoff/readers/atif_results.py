@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langgraph_takeover.handoff.readers import tool_names
-from langgraph_takeover.handoff.readers.recorded_run import extract_text, join_text
+from langgraph_takeover.handoff.readers.open_calls import OpenCalls
+from langgraph_takeover.handoff.readers.recorded_run import extract_text, join_text, to_id
 
 _PATH_CHARS = 200
 """Maximum length of the shown path of an image; it may be a URL that contains the image itself."""
@@ -35,26 +36,32 @@ def match_results(
     With `shares_terminal`, one result shows the terminal after all commands: the last command has its text, those before
     it an empty one.
     """
-    named: dict[str, list[str]] = {}
+    open_calls, last = OpenCalls(), dict[str, int]()
+    for number, call in enumerate(calls):
+        own_id = str(call.get("tool_call_id"))
+        open_calls.add(own_id, number)
+        last[own_id] = number
+    texts: list[list[str]] = [[] for _ in calls]
     unnamed: list[str] = []
+    rest: list[str] = []
     for result in results:
-        text, call_id = read_content(result.get("content")), result.get("source_call_id")
+        text, call_id = read_content(result.get("content")), to_id(result.get("source_call_id"))
         if call_id is None:
             unnamed.append(text)
+        elif call_id in last:
+            # A further result of an answered call continues it.
+            found = open_calls.close(call_id)
+            texts[last[call_id] if found is None else found].append(text)
         else:
-            named.setdefault(str(call_id), []).append(text)
-    if shares_terminal and not named and len(unnamed) == 1:
+            rest.append(text)
+    if shares_terminal and not rest and not any(texts) and len(unnamed) == 1:
         return _share_output(calls, unnamed[0])
-    outputs: list[str | None] = []
-    for call in calls:
-        own = named.pop(str(call.get("tool_call_id")), None)
-        if own is None and unnamed:
-            own = [unnamed.pop(0)]
-        outputs.append(None if own is None else join_text(*own))
-    rest = [text for texts in named.values() for text in texts] + unnamed
-    if outputs and rest:
-        outputs[-1] = join_text(outputs[-1] or "", *rest)
-    return outputs
+    for own in texts:
+        if not own and unnamed:
+            own.append(unnamed.pop(0))
+    if texts:
+        texts[-1] += rest + unnamed
+    return [join_text(*own) if own else None for own in texts]
 
 
 def _share_output(calls: Sequence[Mapping[str, Any]], output: str) -> list[str | None]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
 from typing import Any
 
 from langchain_core.messages import BaseMessage
 
 from langgraph_takeover.handoff.readers import tool_names
+from langgraph_takeover.handoff.readers.open_calls import CallStep, match_results
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
@@ -24,7 +23,8 @@ from langgraph_takeover.handoff.readers.recorded_run import (
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 RawMessage = Mapping[str, Any]
-ToolMessages = Mapping[str | None, RawMessage]
+ToolMessages = Mapping[int, RawMessage]
+"""The tool messages that answer the calls of a reply, by the position of the call."""
 _EXIT_CODE = re.compile(
     r"(?:exit(?:ed with)? code|returncode|return code|exit status)\W{0,3}(-?\d{1,9})", re.IGNORECASE
 )
@@ -80,30 +80,38 @@ def read(data: Any, name: str) -> RecordedRun:
 
 
 def pair_tool_messages(messages: Sequence[RawMessage]) -> Iterator[tuple[RawMessage, ToolMessages]]:
-    """Yield every assistant message with the tool messages that may answer its calls."""
-    # Some servers restart call ids in each reply, so only a unique id is matched across the whole conversation.
-    ids = Counter(to_id(call[2]) for m in messages if message_type(m) == "ai" for call in _list_tool_calls(m))
-    results = {to_id(m.get("tool_call_id")): m for m in messages if message_type(m) == "tool"}
-    unique = {name: answer for name, answer in results.items() if ids[name] == 1}
-    for position, message in enumerate(messages):
-        if message_type(message) == "ai":
-            later = (messages[n] for n in range(position + 1, len(messages)))
-            adjacent = takewhile(lambda m: message_type(m) != "ai", later)
-            adjacent_results = {
-                to_id(m.get("tool_call_id")): m for m in adjacent if message_type(m) == "tool"
-            }
-            yield message, ChainMap(adjacent_results, unique)
+    """Yield every assistant message with the tool messages that answer its calls."""
+    steps: list[CallStep] = []
+    replies: list[tuple[RawMessage, range]] = []
+    count = 0
+    for number, message in enumerate(messages):
+        kind = message_type(message)
+        if kind == "ai":
+            ids = list_call_ids(message)
+            steps += [CallStep(None), *(CallStep(each, call=n) for n, each in enumerate(ids, count))]
+            replies.append((message, range(count, count + len(ids))))
+            count += len(ids)
+        elif kind == "tool":
+            steps.append(CallStep(to_id(message.get("tool_call_id")), result=number))
+    results = match_results(steps)
+    for message, calls in replies:
+        yield message, {n: messages[results[call]] for n, call in enumerate(calls) if call in results}
+
+
+def list_call_ids(message: RawMessage) -> list[str | None]:
+    """The ids of the calls of an assistant message, in order."""
+    return [to_id(call_id) for _, _, call_id in _list_tool_calls(message)]
 
 
 def read_calls(message: RawMessage, tool_messages: ToolMessages) -> Iterator[RecordedCall]:
     """Yield the calls of one assistant message, without thoughts."""
     thought = extract_text(message.get("content"))
     usage = parse_usage(message.get("usage_metadata") or message.get("usage"))
-    for position, (call_name, arguments, call_id) in enumerate(_list_tool_calls(message)):
+    for position, (call_name, arguments, _) in enumerate(_list_tool_calls(message)):
         if tool_names.is_thought(call_name):
             continue
         tool, normalized = tool_names.normalize_call(call_name, arguments)
-        answer = tool_messages.get(to_id(call_id))
+        answer = tool_messages.get(position)
         text = join_text(thought if position == 0 else "", normalized["command"] if tool == "shell" else "")
         yield RecordedCall(
             text, tool, normalized, _read_result(tool, normalized, answer), usage if position == 0 else None

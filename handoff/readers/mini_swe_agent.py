@@ -8,6 +8,7 @@ from typing import Any
 
 from langgraph_takeover.handoff.readers import tool_names
 from langgraph_takeover.handoff.readers.external.sessions import ToolResult
+from langgraph_takeover.handoff.readers.open_calls import CallStep, match_results
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
@@ -17,6 +18,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     join_text,
     parse_usage,
     to_id,
+    to_mapping,
 )
 from langgraph_takeover.handoff.trace.events import UNREADABLE
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
@@ -93,11 +95,8 @@ def read_v1(data: Mapping[str, Any], name: str) -> RecordedRun:
 def read_v2(data: Mapping[str, Any], name: str) -> RecordedRun:
     """Read a `*.traj.json` of version 2, with tool calls or textual actions. Raises TraceError."""
     messages = _list_messages(data)
-    results = {
-        to_id(m.get("tool_call_id", m.get("call_id"))): m
-        for m in messages
-        if m.get("role") == "tool" or m.get("type") == "function_call_output"
-    }
+    results = match_results(_list_steps(messages))
+    count = 0
     calls = []
     for number, message in enumerate(messages):
         extra = message.get("extra")
@@ -112,21 +111,42 @@ def read_v2(data: Mapping[str, Any], name: str) -> RecordedRun:
         actions = extra.get("actions")
         if not isinstance(actions, list):
             continue
-        observations = list(_list_observations(messages, number))
+        observations = _list_observations(messages, number)
         thought = _read_thought(message)
         for position, action in enumerate(actions):
             if not isinstance(action, Mapping) or not isinstance(action.get("command"), str):
                 raise TraceError(
                     f"{name}: messages[{number}].extra.actions[{position}]: field 'command' is not text"
                 )
-            result_message = results.get(to_id(action.get("tool_call_id"))) or (
-                observations[position] if position < len(observations) else None
-            )
+            found = results.get(count)
+            result_message = next(observations, None) if found is None else messages[found]
+            count += 1
             command = action["command"]
             text = join_text(thought if position == 0 else "", f"$ {command}")
             result = _read_result_v2(result_message) if result_message is not None else None
             calls.append(_build_call(text, command, result, _read_usage(message) if position == 0 else None))
     return _build_run(data, name, "mini-swe-agent-v2", calls, messages)
+
+
+def _list_steps(messages: Sequence[Mapping[str, Any]]) -> Iterator[CallStep]:
+    """The actions, numbered in their order, and the results, numbered as the messages."""
+    count = 0
+    for number, message in enumerate(messages):
+        extra = message.get("extra")
+        actions = extra.get("actions") if isinstance(extra, Mapping) else None
+        if isinstance(actions, list):
+            yield CallStep(None)
+            for action in actions:
+                yield CallStep(to_id(to_mapping(action).get("tool_call_id")), call=count)
+                count += 1
+        elif _find_text_command(message) is not None:
+            count += 1
+        elif message.get("role") == "tool" or message.get("type") == "function_call_output":
+            yield CallStep(_find_result_id(message), result=number)
+
+
+def _find_result_id(message: Mapping[str, Any]) -> str | None:
+    return to_id(message.get("tool_call_id", message.get("call_id")))
 
 
 def _list_messages(data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -229,12 +249,15 @@ def _find_text_command(message: Mapping[str, Any]) -> str | None:
 
 
 def _list_observations(messages: Sequence[Mapping[str, Any]], number: int) -> Iterator[Mapping[str, Any]]:
+    """The results without a call id that follow a message."""
     for message in messages[number + 1 :]:
         extra = message.get("extra")
         if isinstance(extra, Mapping) and "actions" in extra:
             return
         if message.get("role") == "assistant":
             return
+        if _find_result_id(message) is not None:
+            continue
         has_result = isinstance(extra, Mapping) and ("returncode" in extra or "raw_output" in extra)
         text = extract_text(message.get("content"))
         if has_result or (extra is None and ("<returncode>" in text or TIMEOUT_NOTICE.search(text))):

@@ -62,6 +62,10 @@ class RecordedRun(NamedTuple):
     """One shell ran all commands, so `cd` affects later commands."""
     running: tuple[str, ...] = ()
     """Commands that still ran in the background at the end."""
+    earlier_session: str = ""
+    """Id of the session whose file has the work before."""
+    withdrawn: Sequence[RecordedCall] = ()
+    """Calls on a branch that the user left by going back in the conversation."""
 
 
 class EventBuilder:
@@ -105,7 +109,17 @@ def build_trace(run: RecordedRun) -> Trace:
         agent_version=_escape_text(run.agent_version),
         keeps_shell=run.keeps_directory,
         running=tuple(map(_escape_text, run.running)),
+        earlier_session=_escape_text(run.earlier_session),
+        withdrawn_actions=len(run.withdrawn),
+        withdrawn_files=_list_changed_files(run, builder.files.workspace),
     )
+
+
+def _list_changed_files(run: RecordedRun, workspace: str) -> tuple[str, ...]:
+    """The files that withdrawn calls changed, in order."""
+    builder = EventBuilder(workspace, keeps_directory=run.keeps_directory)
+    events = (event for call in run.withdrawn for event in builder.add(call))
+    return tuple(dict.fromkeys(_escape_text(change.path) for event in events for change in event.changes))
 
 
 def _build_observation(index: int, call: RecordedCall, result: RecordedResult, files: InferredFiles) -> Event:

@@ -138,6 +138,12 @@ class Trace(Frozen):
     running: tuple[str, ...] = ()
     """Commands that still ran in the background at the end, as far as the recording shows."""
     continues: Continuation | None = None
+    withdrawn_actions: int = Field(default=0, ge=0)
+    """Actions that the user withdrew by going back in the conversation; `events` does not contain them."""
+    withdrawn_files: tuple[str, ...] = ()
+    """Files that withdrawn actions changed, as far as known. The changes may still be there."""
+    earlier_session: str = ""
+    """Id of the session whose file has the work before the first event; it is not read. Empty if the trace has all of it."""
     skipped_lines: int = 0
     """Lines of the recording that were left out: damaged ones, and an incomplete last one."""
 

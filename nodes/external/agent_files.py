@@ -25,7 +25,7 @@ _SETTLE_S, _SETTLE_POLL_S = 5.0, 0.02
 _BATCH = 200
 """Files that one command removes."""
 _MAX_SESSION_BYTES = 20_000_000
-_SAFE_ID = re.compile(r"[\w.-]{1,200}")
+_SAFE_ID = re.compile(r"[\w.:-]{1,200}")
 _IS_FILE = '[ -f "$file" ] && [ ! -L "$file" ]'
 
 
@@ -83,27 +83,30 @@ def read_ends(sandbox: Sandbox, path: str, size: int) -> str:
     return _inspect(sandbox, f"file={shlex.quote(path)}; {_IS_FILE} && {ends}")
 
 
-def wait_for_result(sandbox: Sandbox, home: str, pattern: str, call_id: str) -> None:
-    """Wait a few seconds for the result of a call in the session file, which may lag behind the agent's request."""
+def wait_for_result(sandbox: Sandbox, home: str, pattern: str, call_id: str, count: int = 1) -> None:
+    """Wait a few seconds for the result of a call in the session file, which may lag behind the agent's request.
+
+    `count` is the number of results with this id so far, because endpoints use ids again.
+    """
     deadline = time.monotonic() + _SETTLE_S
-    while time.monotonic() < deadline and not _has_result(sandbox, home, pattern, call_id):
+    while time.monotonic() < deadline and not _has_results(sandbox, home, pattern, call_id, count):
         time.sleep(_SETTLE_POLL_S)
 
 
-def _has_result(sandbox: Sandbox, home: str, pattern: str, call_id: str) -> bool:
-    """Return whether the session file contains the result of a call. `pattern` is relative to the agent's home.
+def _has_results(sandbox: Sandbox, home: str, pattern: str, call_id: str, count: int) -> bool:
+    """Return whether the session file contains so many results with an id. `pattern` is relative to the agent's home.
 
     An id that cannot be searched counts as found.
     """
     if not _SAFE_ID.fullmatch(call_id):
         return True
     tail = f'{_IS_FILE} && tail -c {_MAX_SESSION_BYTES} -- "$file"'
-    # Twice: the call has the same id as its result. As text: NUL bytes would make the file a binary one.
+    # Twice each: the call has the same id as its result. As text: NUL bytes would make the file a binary one.
     script = (
         f"for file in {shlex.quote(home)}/{pattern}; do {tail}; done | "
-        f"grep -aoF -- {shlex.quote(call_id)} | head -n 2 | wc -l"
+        f"grep -aoF -- {shlex.quote(call_id)} | head -n {2 * count} | wc -l"
     )
-    return _inspect(sandbox, script).strip() == "2"
+    return _inspect(sandbox, script).strip() == str(2 * count)
 
 
 def _inspect(sandbox: Sandbox, script: str) -> str:

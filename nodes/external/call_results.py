@@ -9,6 +9,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter
 from langgraph_takeover.handoff.readers.external.background import BackgroundCommands, CommandResult
+from langgraph_takeover.handoff.readers.open_calls import OpenCalls
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.nodes.session.external_turn import CallResult
 
@@ -29,11 +30,11 @@ class CallReader:
 
     def read(self, reply: AIMessage, messages: Sequence[BaseMessage]) -> tuple[CallResult, ...]:
         """Return a result for each call of a reply, from the conversation that follows it."""
-        shown = {each.tool_call_id: each for each in messages if isinstance(each, ToolMessage)}
         calls = (*reply.tool_calls, *reply.invalid_tool_calls)
-        results = [self._read_call(call, shown.get(str(call["id"]))) for call in calls]
+        shown = _match_results([str(call["id"]) for call in calls], messages)
+        results = [self._read_call(call, shown.get(number)) for number, call in enumerate(calls)]
         hidden = {each.call_id for each in results if each.tool == "shell" and each.exit_code is None}
-        codes = self._read_exit_codes() if hidden & shown.keys() else {}
+        codes = self._read_exit_codes() if hidden & {each.tool_call_id for each in shown.values()} else {}
         return tuple(
             each.model_copy(update={"exit_code": codes[each.call_id]})
             if each.call_id in hidden and each.call_id in codes and not each.timed_out
@@ -58,3 +59,22 @@ class CallReader:
             refused=read.refused,
             timed_out=read.timed_out,
         )
+
+
+def _match_results(ids: Sequence[str], messages: Sequence[BaseMessage]) -> dict[int, ToolMessage]:
+    """The result of each call by its position, from the messages after the reply: earlier replies may have the same ids."""
+    replies = [
+        number
+        for number, each in enumerate(messages)
+        if isinstance(each, AIMessage)
+        and not set(ids).isdisjoint(str(call["id"]) for call in (*each.tool_calls, *each.invalid_tool_calls))
+    ]
+    open_calls = OpenCalls()
+    for number, call_id in enumerate(ids):
+        open_calls.add(call_id, number)
+    shown: dict[int, ToolMessage] = {}
+    for message in messages[replies[-1] + 1 if replies else 0 :]:
+        position = open_calls.close(message.tool_call_id) if isinstance(message, ToolMessage) else None
+        if isinstance(message, ToolMessage) and position is not None:
+            shown[position] = message
+    return shown

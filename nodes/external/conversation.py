@@ -260,17 +260,18 @@ def add_exit_codes(messages: Sequence[BaseMessage], state: AgentState) -> list[B
 
     Models without an LLM need them where the agent hides them.
     """
-    codes = {
-        each.tool_call_id: each.artifact
-        for each in state["messages"]
-        if isinstance(each, ToolMessage) and each.artifact is not None
-    }
-    return [
-        each.model_copy(update={"artifact": codes[each.tool_call_id]})
-        if isinstance(each, ToolMessage) and each.tool_call_id in codes
-        else each
-        for each in messages
-    ]
+    codes: dict[str, list[Any]] = {}
+    for stored in state["messages"]:
+        if isinstance(stored, ToolMessage):
+            codes.setdefault(stored.tool_call_id, []).append(stored.artifact)
+    completed: list[BaseMessage] = []
+    # Backwards: ids may be used again, and the agent may have dropped the oldest results.
+    for each in reversed(messages):
+        known = codes.get(each.tool_call_id) if isinstance(each, ToolMessage) else None
+        artifact = known.pop() if known else None
+        completed.append(each if artifact is None else each.model_copy(update={"artifact": artifact}))
+    completed.reverse()
+    return completed
 
 
 def bind_request(context: AgentContext, process: ExternalProcess) -> Runnable[Any, Any]:

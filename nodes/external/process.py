@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from langgraph_takeover.handoff.agents.adapter import (
     MAX_OUTPUT_BYTES,
@@ -301,7 +301,10 @@ class ExternalProcess:
             return
         pattern = self.agent.adapter.session_glob(self.session_id, self.sandbox.workspace)
         if pattern:
-            wait_for_result(self.sandbox, self._home, pattern, self._expected[-1])
+            last = self._expected[-1]
+            results = (each for each in self.held.request.messages if isinstance(each, ToolMessage))
+            count = sum(each.tool_call_id == last for each in results)
+            wait_for_result(self.sandbox, self._home, pattern, last, max(count, 1))
 
     def _read_output(self) -> AgentOutput:
         code = self._read_file("exit_code").strip()

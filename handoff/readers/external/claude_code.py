@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from langgraph_takeover.handoff.readers.external.branches import RowKind, TreeRow, find_live_rows
 from langgraph_takeover.handoff.readers.external.sessions import SessionBuilder, ToolResult, strip_reminders
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedRun,
@@ -54,21 +55,78 @@ def _is_message(row: Any) -> bool:
 
 
 def read(rows: Sequence[Any], name: str) -> RecordedRun:
-    """Read the messages in order; those of subagents only from a file that has no others."""
-    messages = [row for row in to_mappings(list(rows)) if _is_message(row) or _find_queued_prompt(row)]
-    main = [row for row in messages if row.get("isSidechain") is not True]
+    """Read the messages of the live branch in order; those of subagents only from a file that has no others."""
+    mappings = to_mappings(list(rows))
+    main = [row for row in mappings if row.get("isSidechain") is not True]
+    if not any(_is_read(row) for row in main):
+        main = mappings
     session = SessionBuilder(name, "claude-code", keeps_directory=True)
-    seen: set[str] = set()
-    for row in main or messages:
+    live, withdrawn = _split_branches(main)
+    _read_rows(session, live)
+    if withdrawn:
+        _read_rows(session.start_withdrawn(), withdrawn)
+    return session.build()
+
+
+def _is_read(row: Mapping[str, Any]) -> bool:
+    return _is_message(row) or bool(_find_queued_prompt(row))
+
+
+def _split_branches(
+    rows: Sequence[Mapping[str, Any]],
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """The messages of the live branch, and those that the user withdrew by going back; each row once."""
+    linked: dict[str, Mapping[str, Any]] = {}
+    leaf, session_id = "", None
+    tree: list[TreeRow] = []
+    for row in rows:
+        if row.get("type") == "last-prompt":
+            leaf = str(row.get("leafUuid") or "")
+        uuid = row.get("uuid")
         # A resumed or forked session repeats rows.
-        uuid = str(row.get("uuid"))
-        if uuid in seen:
-            continue
-        seen.add(uuid)
+        if isinstance(uuid, str) and uuid not in linked:
+            linked[uuid], leaf = row, ""
+            tree.append(_read_tree_row(uuid, row, is_new=row.get("sessionId") != session_id))
+            session_id = row.get("sessionId")
+    live = find_live_rows(tree, leaf)
+    messages = [(row, is_live) for row, is_live in zip(linked.values(), live, strict=True) if _is_read(row)]
+    return [row for row, is_live in messages if is_live], [row for row, is_live in messages if not is_live]
+
+
+def _read_tree_row(uuid: str, row: Mapping[str, Any], *, is_new: bool) -> TreeRow:
+    """The row in the tree. `is_new` if its session is another than that of the row before, which it continues."""
+    parent = row.get("parentUuid")
+    continues = row.get("subtype") == "compact_boundary" or row.get("isCompactSummary") is True
+    is_root = "parentUuid" in row and parent is None and not (continues or is_new)
+    parent = parent if isinstance(parent, str) else row.get("logicalParentUuid")
+    message = to_mapping(row.get("message"))
+    parts = to_mappings(message.get("content"))
+    ids = (part.get("tool_use_id" if part.get("type") == "tool_result" else "id") for part in parts)
+    return TreeRow(
+        uuid,
+        parent if isinstance(parent, str) else None,
+        _find_kind(row, parts),
+        is_root=is_root and row.get("isSidechain") is not True,
+        reply=str(message.get("id") or ""),
+        calls=frozenset(str(each) for each in ids if each is not None),
+    )
+
+
+def _find_kind(row: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> RowKind:
+    if row.get("type") == "assistant":
+        return "reply"
+    if any(part.get("type") == "tool_result" for part in parts):
+        return "result"
+    is_own = row.get("isMeta") is True or row.get("isCompactSummary") is True
+    return "request" if row.get("type") == "user" and not is_own else "other"
+
+
+def _read_rows(session: SessionBuilder, rows: Sequence[Mapping[str, Any]]) -> None:
+    for row in rows:
         session.workspace = session.workspace or str(row.get("cwd") or "")
         if not session.agent:
             session.agent, session.agent_version = "claude-code", str(row.get("version") or "")
-            session.name = str(row.get("sessionId") or name)
+            session.name = str(row.get("sessionId") or session.name)
         queued = _find_queued_prompt(row)
         if queued:
             _read_prompt(session, queued)
@@ -76,7 +134,6 @@ def read(rows: Sequence[Any], name: str) -> RecordedRun:
             _read_reply(session, row)
         else:
             _read_user_row(session, row)
-    return session.build()
 
 
 def _read_reply(session: SessionBuilder, row: Mapping[str, Any]) -> None:

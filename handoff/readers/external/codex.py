@@ -41,6 +41,9 @@ _TRUNCATION = re.compile(
     r"Warning: truncated output \(original token count: \d+\)\n(?:Total output lines: \d+\n)?\n?"
 )
 _NOTICE_CHARS = 300
+_MAX_ID_CHARS = 100
+_Payload = tuple[str, Mapping[str, Any]]
+"""Type and payload of a row."""
 
 
 def is_rollout(data: Any) -> bool:
@@ -55,9 +58,39 @@ def is_rollout(data: Any) -> bool:
 
 
 def read(rows: Sequence[Any], name: str) -> RecordedRun:
-    """Read the rows in order; compaction only adds a row, so the calls before it are read as well."""
+    """Read the rows in order, without the turns that the user rolled back.
+
+    Compaction only adds a row, so the calls before it are read as well.
+    """
     session = SessionBuilder(name, "codex", keeps_directory=False)
     payloads = [(str(row.get("type")), to_mapping(row.get("payload"))) for row in to_mappings(list(rows))]
+    live, withdrawn = _split_rolled_back(payloads)
+    _read_payloads(session, live)
+    if withdrawn:
+        _read_payloads(session.start_withdrawn(), withdrawn)
+    return session.build()
+
+
+def _split_rolled_back(payloads: Sequence[_Payload]) -> tuple[list[_Payload], list[_Payload]]:
+    """The rows that remain, and those of the turns that were rolled back. A turn begins with a request of the user."""
+    live: list[tuple[int, _Payload]] = []
+    withdrawn: list[tuple[int, _Payload]] = []
+    turns: list[int] = []
+    for number, (kind, payload) in enumerate(payloads):
+        if kind == "event_msg" and payload.get("type") == "thread_rolled_back":
+            count = payload.get("num_turns")
+            if turns and isinstance(count, int) and not isinstance(count, bool) and count > 0:
+                start = turns[-min(count, len(turns))]
+                withdrawn += live[start:]
+                del live[start:], turns[-count:]
+            continue
+        if kind == "response_item" and _is_request(payload):
+            turns.append(len(live))
+        live.append((number, (kind, payload)))
+    return [each for _, each in live], [each for _, each in sorted(withdrawn, key=lambda each: each[0])]
+
+
+def _read_payloads(session: SessionBuilder, payloads: Sequence[_Payload]) -> None:
     has_usage_records = any(kind == "token_usage_record" for kind, _ in payloads)
     awaits_reply = True
     for kind, payload in payloads:
@@ -78,7 +111,6 @@ def read(rows: Sequence[Any], name: str) -> RecordedRun:
                 session.start_reply()
             awaits_reply = is_input
             _read_item(session, payload)
-    return session.build()
 
 
 def _read_metadata(session: SessionBuilder, payload: Mapping[str, Any]) -> None:
@@ -87,6 +119,9 @@ def _read_metadata(session: SessionBuilder, payload: Mapping[str, Any]) -> None:
     session.agent, session.agent_version = "codex", str(payload.get("cli_version") or "")
     session.name = str(payload.get("id") or session.name)
     session.workspace = str(payload.get("cwd") or "")
+    base = payload.get("history_base")
+    if isinstance(base, Mapping):
+        session.earlier_session = str(base.get("thread_id") or session.name)[:_MAX_ID_CHARS]
 
 
 def _read_item(session: SessionBuilder, item: Mapping[str, Any]) -> None:
@@ -111,11 +146,21 @@ def _read_message(session: SessionBuilder, item: Mapping[str, Any]) -> None:
     if item.get("role") == "assistant":
         session.add_message(extract_text(item.get("content")))
     elif item.get("role") == "user":
-        content = item.get("content")
-        texts = (
-            [extract_text(part) for part in content] if isinstance(content, list) else [extract_text(content)]
-        )
-        session.add_prompt("\n".join(text for text in texts if text and not _CONTEXT.match(text)))
+        session.add_prompt("\n".join(text for text in _list_texts(item) if not _CONTEXT.match(text)))
+
+
+def _list_texts(item: Mapping[str, Any]) -> list[str]:
+    content = item.get("content")
+    texts = [extract_text(part) for part in content] if isinstance(content, list) else [extract_text(content)]
+    return [text for text in texts if text]
+
+
+def _is_request(item: Mapping[str, Any]) -> bool:
+    """Whether an item is a message of the user, also one without text, rather than a context of Codex."""
+    if item.get("type") != "message" or item.get("role") != "user":
+        return False
+    texts = _list_texts(item)
+    return not texts or not all(_CONTEXT.match(text) for text in texts)
 
 
 def _read_reasoning(item: Mapping[str, Any]) -> str:

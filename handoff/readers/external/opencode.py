@@ -35,12 +35,35 @@ def is_export(data: Any) -> bool:
 
 
 def read(data: Mapping[str, Any], name: str) -> RecordedRun:
-    """Read the parts of all messages in order; the summary of a compaction is left out."""
+    """Read the parts of all messages in order, up to those that the user reverted; a compaction's summary is left out."""
     info = to_mapping(data.get("info"))
     session = SessionBuilder(str(info.get("id") or name), "opencode", keeps_directory=False)
     session.agent, session.agent_version = "opencode", str(info.get("version") or "")
     session.workspace = str(info.get("directory") or "")
-    for message in to_mappings(data.get("messages")):
+    live, withdrawn = _split_reverted(to_mappings(data.get("messages")), to_mapping(info.get("revert")))
+    _read_messages(session, live)
+    if withdrawn:
+        _read_messages(session.start_withdrawn(), withdrawn)
+    return session.build()
+
+
+def _split_reverted(
+    messages: list[Mapping[str, Any]], revert: Mapping[str, Any]
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """The messages before the reverted ones, and these; a revert may begin at a part of a message."""
+    ids = [to_mapping(message.get("info")).get("id") for message in messages]
+    if revert.get("messageID") is None or revert["messageID"] not in ids:
+        return messages, []
+    start = ids.index(revert["messageID"])
+    parts = to_mappings(messages[start].get("parts"))
+    part_ids = [part.get("id") for part in parts]
+    cut = part_ids.index(revert["partID"]) if revert.get("partID") in part_ids else 0
+    kept = [{**messages[start], "parts": parts[:cut]}] if cut else []
+    return [*messages[:start], *kept], [{**messages[start], "parts": parts[cut:]}, *messages[start + 1 :]]
+
+
+def _read_messages(session: SessionBuilder, messages: list[Mapping[str, Any]]) -> None:
+    for message in messages:
         about, parts = to_mapping(message.get("info")), to_mappings(message.get("parts"))
         if about.get("role") == "user":
             texts = [
@@ -53,7 +76,6 @@ def read(data: Mapping[str, Any], name: str) -> RecordedRun:
             for part in parts:
                 _read_part(session, part)
             session.add_usage(_parse_usage(about.get("tokens")))
-    return session.build()
 
 
 def _read_part(session: SessionBuilder, part: Mapping[str, Any]) -> None:

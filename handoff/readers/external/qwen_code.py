@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from langgraph_takeover.handoff.readers.external.branches import RowKind, TreeRow, find_live_rows
 from langgraph_takeover.handoff.readers.external.sessions import SessionBuilder, ToolResult, strip_reminders
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedRun,
@@ -43,14 +44,38 @@ def _is_message(row: Any) -> bool:
 
 
 def read(rows: Sequence[Any], name: str) -> RecordedRun:
-    """Read the messages in order; a compressed history keeps its earlier rows."""
+    """Read the messages of the live branch in order; a compressed history keeps its earlier rows."""
     session = SessionBuilder(name, "qwen-code", keeps_directory=False)
-    for row in to_mappings(list(rows)):
-        if not _is_message(row):
-            continue
+    # Rows without an id, as of old versions, form no tree.
+    linked = [row if isinstance(row.get("uuid"), str) else {**row, "uuid": f"#{number}"}
+              for number, row in enumerate(to_mappings(list(rows)))]  # fmt: skip
+    live = find_live_rows([_read_tree_row(row) for row in linked])
+    messages = [(row, is_live) for row, is_live in zip(linked, live, strict=True) if _is_message(row)]
+    _read_rows(session, [row for row, is_live in messages if is_live])
+    if withdrawn := [row for row, is_live in messages if not is_live]:
+        _read_rows(session.start_withdrawn(), withdrawn)
+    return session.build()
+
+
+def _read_tree_row(row: Mapping[str, Any]) -> TreeRow:
+    parent = row.get("parentUuid")
+    parts = to_mappings(to_mapping(row.get("message")).get("parts"))
+    calls = (to_mapping(part.get("functionCall", part.get("functionResponse"))).get("id") for part in parts)
+    kinds: dict[str, RowKind] = {"user": "request", "assistant": "reply", "tool_result": "result"}
+    return TreeRow(
+        str(row["uuid"]),
+        parent if isinstance(parent, str) else None,
+        kinds.get(str(row.get("type")), "other"),
+        is_root="parentUuid" in row and parent is None,
+        calls=frozenset(str(each) for each in calls if each is not None),
+    )
+
+
+def _read_rows(session: SessionBuilder, rows: Sequence[Mapping[str, Any]]) -> None:
+    for row in rows:
         if not session.agent:
             session.agent, session.agent_version = "qwen-code", str(row.get("version") or "")
-            session.name = str(row.get("sessionId") or name)
+            session.name = str(row.get("sessionId") or session.name)
             session.workspace = str(row.get("cwd") or "")
         parts = to_mappings(to_mapping(row.get("message"))["parts"])
         if row["type"] == "assistant":
@@ -68,7 +93,6 @@ def read(rows: Sequence[Any], name: str) -> RecordedRun:
                 session.background.add_notification(text)
             else:
                 session.add_prompt(text)
-    return session.build()
 
 
 def _read_part(session: SessionBuilder, part: Mapping[str, Any]) -> None:

@@ -98,9 +98,13 @@ def list_sessions(agent: str, home: Path, directory: Path | None = None) -> list
             continue
         # Files of Claude Code's subagents are no sessions of their own.
         if stat.S_ISREG(info.st_mode) and not path.name.startswith("agent-"):
-            session_id = path.stem[-_UUID_CHARS:] if agent == "codex" else path.stem
+            # After a rewind, Codex continues a session in a file with a further id: `rollout-TIME-ID_SEGMENT.jsonl`.
+            session_id = path.stem.partition("_")[0][-_UUID_CHARS:] if agent == "codex" else path.stem
             found.append(SessionFile(agent, session_id, path, info.st_mtime))
-    return sorted(found, key=lambda session: -session.modified)
+    newest: dict[str, SessionFile] = {}
+    for session in sorted(found, key=lambda session: -session.modified):
+        newest.setdefault(session.id if agent == "codex" else str(session.path), session)
+    return list(newest.values())
 
 
 def _find_root(agent: str, home: Path) -> Path:

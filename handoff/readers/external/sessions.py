@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from langgraph_takeover.handoff.readers import tool_names
 from langgraph_takeover.handoff.readers.external.background import BackgroundCommands, CommandResult
+from langgraph_takeover.handoff.readers.open_calls import OpenCalls
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
@@ -48,19 +49,21 @@ class SessionBuilder:
         self.workspace = ""
         self.model = ""
         self.agent = self.agent_version = ""
+        self.earlier_session = ""
+        """Id of the session whose file has the work before."""
         self._prompts: list[str] = []
         self._thoughts: list[str] = []
         self._has_message = False
         """One of the thoughts is a message to the user."""
         self._calls: list[RecordedCall] = []
-        self._open_calls: dict[str, int] = {}
-        """Call id -> position of its latest call without a result; agents may use an id again."""
+        self._open_calls = OpenCalls()
         self._reply_start: int | None = None
         """Position of the first call of the current reply."""
         self._reply_id = ""
         self._directories: dict[int, str] = {}
-        self._raw_arguments: dict[str, Mapping[str, Any]] = {}
+        self._raw_arguments: dict[int, Mapping[str, Any]] = {}
         self.background = BackgroundCommands()
+        self._withdrawn: list[SessionBuilder] = []
 
     def add_prompt(self, text: str) -> None:
         """Add a request of the user, without the reminders that the agent put into it."""
@@ -100,8 +103,8 @@ class SessionBuilder:
         text = join_text(*self._thoughts, _write_call(tool, normalized))
         self._thoughts.clear()
         self._has_message = False
-        self._open_calls[call_id] = len(self._calls)
-        self._raw_arguments[call_id] = raw_arguments
+        self._open_calls.add(call_id, len(self._calls))
+        self._raw_arguments[len(self._calls)] = raw_arguments
         if self._reply_start is None:
             self._reply_start = len(self._calls)
         if cwd is not None:
@@ -109,13 +112,13 @@ class SessionBuilder:
         self._calls.append(RecordedCall(text, tool, normalized, None))
 
     def find_call(self, call_id: str) -> RecordedCall | None:
-        """The latest call with this id that has no result."""
-        position = self._open_calls.get(call_id)
+        """The call that a result with this id answers."""
+        position = self._open_calls.find(call_id)
         return None if position is None else self._calls[position]
 
     def add_result(self, call_id: str, text: str, result: ToolResult) -> None:
         """Add the result of an open call, with the text that the model saw; other results are ignored."""
-        position = self._open_calls.pop(call_id, None)
+        position = self._open_calls.close(call_id)
         if position is None:
             return
         recorded = RecordedResult(
@@ -131,7 +134,7 @@ class SessionBuilder:
         command = call.arguments.get("command", "") if call.tool == "shell" else ""
         is_input = call.arguments.get("is_input") == "true"
         self.background.add_result(
-            self._raw_arguments.pop(call_id, {}),
+            self._raw_arguments.pop(position, {}),
             CommandResult("" if is_input else command, result.process_id, result.refused),
         )
 
@@ -139,6 +142,7 @@ class SessionBuilder:
         """Begin a reply, unless its id is that of the current one; the next usage belongs to its first call."""
         if not reply_id or reply_id != self._reply_id:
             self._reply_start = None
+            self._open_calls.start_reply()
         self._reply_id = reply_id
 
     def add_usage(self, usage: Usage | None) -> None:
@@ -146,6 +150,13 @@ class SessionBuilder:
         if usage is not None and self._reply_start is not None:
             position = self._reply_start
             self._calls[position] = self._calls[position]._replace(usage=usage)
+
+    def start_withdrawn(self) -> SessionBuilder:
+        """Return a builder for the rows that the user withdrew: only their calls and running commands are kept."""
+        other = SessionBuilder(self.name, self.format_name, keeps_directory=self.keeps_directory)
+        other.workspace = self.workspace
+        self._withdrawn.append(other)
+        return other
 
     def build(self) -> RecordedRun:
         """The run; a message after the last call finishes it."""
@@ -163,7 +174,9 @@ class SessionBuilder:
             agent_version=self.agent_version,
             workspace=self.workspace if self.workspace.startswith("/") else None,
             keeps_directory=self.keeps_directory,
-            running=tuple(self.background),
+            running=tuple(command for each in (self, *self._withdrawn) for command in each.background),
+            earlier_session=self.earlier_session,
+            withdrawn=tuple(call for each in self._withdrawn for call in each._calls),
         )
 
 

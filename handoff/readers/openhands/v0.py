@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langgraph_takeover.handoff.readers import tool_names
+from langgraph_takeover.handoff.readers.open_calls import CallStep, match_results
 from langgraph_takeover.handoff.readers.openhands.notices import (
     NOT_RUN_NOTICE,
     find_workspace,
@@ -20,6 +21,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     extract_text,
     join_text,
     parse_usage,
+    to_id,
     to_mapping,
 )
 from langgraph_takeover.handoff.text.tool_wrappers import STILL_RUNNING_NOTICE
@@ -61,17 +63,15 @@ def read(data: Any, name: str) -> RecordedRun:
     """Read one line of an `output.jsonl`, or a bare list of events."""
     document: Mapping[str, Any] = data if isinstance(data, Mapping) else {"history": data}
     events = _flatten_events(document["history"])
-    observations: dict[str, Mapping[str, Any]] = {}
-    for event in events:
-        if "observation" in event and event.get("cause") is not None:
-            observations[str(event["cause"])] = event
+    observations = _match_observations(events)
     calls = []
     cwd: str | None = None
     for number, event in enumerate(events):
         kind = event.get("action")
         if kind is None or str(kind) in _NON_CALL_KINDS or event.get("source") in ("user", "environment"):
             continue
-        observation = observations.get(str(event["id"])) if event.get("id") is not None else None
+        found = observations.get(number)
+        observation = None if found is None else events[found]
         if observation is None and event.get("id") is None:
             following = events[number + 1] if number + 1 < len(events) else None
             observation = following if following is not None and "observation" in following else None
@@ -89,6 +89,17 @@ def read(data: Any, name: str) -> RecordedRun:
         model=str(model or ""),
         workspace=find_workspace(task),
     )
+
+
+def _match_observations(events: Sequence[Mapping[str, Any]]) -> dict[int, int]:
+    """Map actions to the observations that name them as their cause."""
+    steps: list[CallStep] = []
+    for number, event in enumerate(events):
+        if "observation" in event:
+            steps.append(CallStep(to_id(event.get("cause")), result=number))
+        elif event.get("action") is not None:
+            steps += [CallStep(None), CallStep(to_id(event.get("id")), call=number)]
+    return match_results(steps)
 
 
 def _read_call(

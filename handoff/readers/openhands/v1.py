@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langgraph_takeover.handoff.readers import tool_names
+from langgraph_takeover.handoff.readers.open_calls import CallStep, match_results
 from langgraph_takeover.handoff.readers.openhands.notices import (
     NOT_RUN_NOTICE,
     find_workspace,
@@ -37,26 +38,19 @@ def is_events(data: Any) -> bool:
 def read(events: Sequence[Any], name: str) -> RecordedRun:
     """Read the events of one conversation, in order."""
     rows = [event for event in events if isinstance(event, Mapping)]
-    observations: dict[Any, Mapping[str, Any]] = {}
-    for event in rows:
-        if event.get("kind") != "ActionEvent":
-            for key in ("action_id", "tool_call_id"):
-                if event.get(key) is not None:
-                    observations.setdefault(str(event[key]), event)
+    observations = _match_observations(rows)
     usages = _read_usages(rows)
     calls = []
     cwd: str | None = None
     counted_responses: set[Any] = set()
-    for event in rows:
+    for number, event in enumerate(rows):
         if event.get("kind") != "ActionEvent":
             continue
         tool_name = str(event.get("tool_name") or "")
         if tool_names.is_thought(tool_name):
             continue
-        observation = observations.get(str(event.get("id"))) or observations.get(
-            str(event.get("tool_call_id"))
-        )
-        call, cwd = _read_call(tool_name, event, observation, cwd)
+        found = observations.get(number)
+        call, cwd = _read_call(tool_name, event, None if found is None else rows[found], cwd)
         response = to_id(event.get("llm_response_id"))
         if response not in counted_responses:
             counted_responses.add(response)
@@ -77,6 +71,33 @@ def read(events: Sequence[Any], name: str) -> RecordedRun:
         task=task,
         workspace=find_workspace(task) or _find_first_directory(rows),
     )
+
+
+def _match_observations(rows: Sequence[Mapping[str, Any]]) -> dict[int, int]:
+    """Map actions to their observations: by the id of the action's event, else by the call id, which endpoints use again."""
+    actions = {
+        str(row["id"]): number
+        for number, row in enumerate(rows)
+        if _is_action(row) and row.get("id") is not None
+    }
+    steps: list[CallStep] = []
+    reply: str | None = None
+    for number, row in enumerate(rows):
+        call_id = to_id(row.get("tool_call_id"))
+        if not _is_action(row):
+            action = to_id(row.get("action_id"))
+            steps.append(CallStep(call_id, call=actions.get(action or ""), result=number))
+            continue
+        response = to_id(row.get("llm_response_id"))
+        if response is None or response != reply:
+            steps.append(CallStep(None))
+        reply = response
+        steps.append(CallStep(call_id, call=number))
+    return match_results(steps)
+
+
+def _is_action(row: Mapping[str, Any]) -> bool:
+    return row.get("kind") == "ActionEvent"
 
 
 def _read_call(

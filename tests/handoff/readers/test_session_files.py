@@ -58,6 +58,16 @@ def test_by_id_prefix_and_latest(home: Path) -> None:
     assert [session.id for session in list_sessions("claude-code", home)] == [CLAUDE_ID]
 
 
+def test_the_newest_file_of_a_session_of_codex(home: Path) -> None:
+    """After a rewind, the session goes on in a file with a further id."""
+    name = f".codex/sessions/2026/01/04/rollout-2026-01-04T03-04-05-{CODEX_IDS[0]}_{CODEX_IDS[1]}.jsonl"
+    (home / name).parent.mkdir()
+    shutil.copy(SESSIONS / "codex-compacted.jsonl", home / name)
+    found = select_session(CODEX_IDS[0], home, ("codex",))
+    assert found.path == home / name
+    assert [each.id for each in list_sessions("codex", home)] == [CODEX_IDS[0], CODEX_IDS[1]]
+
+
 @pytest.mark.parametrize(
     ("session", "agent", "message"),
     [

@@ -9,7 +9,7 @@ import pytest
 
 from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.agents.adapter import Launch
-from langgraph_takeover.nodes.external.agent_files import build_start_files, write_files
+from langgraph_takeover.nodes.external.agent_files import build_start_files, wait_for_result, write_files
 from langgraph_takeover.sandbox import start
 from langgraph_takeover.sandbox.backends import host
 from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox, SandboxSpec
@@ -64,3 +64,14 @@ def test_a_home_that_cannot_be_written_is_an_error_of_its_own(sandbox: Sandbox) 
     with pytest.raises(FileAccessError) as caught:
         write_files(sandbox, "/proc/1", {"/proc/1/x/settings": ""})
     assert "\n" not in str(caught.value)
+
+
+def test_the_last_of_several_results_with_one_id_is_waited_for(sandbox: Sandbox) -> None:
+    """Endpoints begin the ids of calls anew in each reply, so earlier results have the same id."""
+    path, lines = f"{HOME}/session.jsonl", "bash:0 call\nbash:0 result\n"
+    sandbox.run(f"mkdir -p {HOME}", timeout_s=10)
+    sandbox.write_file(path, lines.encode())
+    wait_for_result(sandbox, HOME, "session.jsonl", "bash:0")
+    sandbox.run(f"(sleep 0.3; printf '%s' '{lines}' >>{path}) >/dev/null 2>&1 &", timeout_s=10)
+    wait_for_result(sandbox, HOME, "session.jsonl", "bash:0", count=2)
+    assert sandbox.read_file(path).decode() == lines * 2

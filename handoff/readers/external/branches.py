@@ -1,0 +1,103 @@
+"""The live branch of a session whose rows form a tree: a user who goes back begins a new branch at an earlier row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+RowKind = Literal["request", "reply", "result", "other"]
+
+
+class TreeRow(NamedTuple):
+    """What the branches of a session depend on."""
+
+    id: str
+    parent: str | None
+    """Id of the row before; that of a row which is not in the file means the row before in the file."""
+    kind: RowKind
+    is_root: bool = False
+    """The row has no parent: it begins the conversation anew."""
+    reply: str = ""
+    """Id of the reply, of which each row has a part."""
+    calls: frozenset[str] = frozenset()
+    """Ids of the calls in a reply, or of those that a result answers."""
+
+
+def find_live_rows(rows: Sequence[TreeRow], leaf: str = "") -> list[bool]:
+    """Whether each row is live: on the path to the leaf, or a part of a reply on it.
+
+    The leaf is the last row, unless the session names one. Results and parallel calls of live replies are live, and so is an
+    interrupted reply: one without an answered call, which the agent itself left out when it resumed. Repeated rows are like
+    the first of their id.
+    """
+    if not rows:
+        return []
+    positions: dict[str, int] = {}
+    for number, row in enumerate(rows):
+        positions.setdefault(row.id, number)
+    parents = _find_parents(rows, positions)
+    path = _list_path(parents, positions[rows[-1].id])
+    if leaf in positions and _goes_back(rows, path, positions[leaf]):
+        path = _list_path(parents, positions[leaf])
+    live = [False] * len(rows)
+    for number in path:
+        live[number] = True
+    next_on_path = dict(zip(path[1:], path, strict=False))
+    answered = {
+        (parents[n], call) for n, row in enumerate(rows) if row.kind == "result" for call in row.calls
+    }
+    for number, row in enumerate(rows):
+        first, parent = positions[row.id], parents[number]
+        if first != number:
+            live[number] = live[first]
+        elif not live[number] and parent is not None and live[parent]:
+            sibling = next_on_path.get(parent)
+            live[number] = _is_part_of(row, rows[parent]) or (
+                sibling is not None
+                and rows[sibling].kind != "reply"
+                and _is_interrupted(number, row, answered)
+            )
+    return live
+
+
+def _find_parents(rows: Sequence[TreeRow], positions: dict[str, int]) -> list[int | None]:
+    """The position of each row's parent; None for a root."""
+    parents: list[int | None] = []
+    before: int | None = None
+    for row in rows:
+        known = positions.get(row.parent) if row.parent is not None else None
+        parents.append(None if row.is_root else before if known is None else known)
+        before = positions[row.id]
+    return parents
+
+
+def _list_path(parents: Sequence[int | None], leaf: int) -> list[int]:
+    """The positions from a leaf to its root; a cycle ends it."""
+    path: list[int] = []
+    seen: set[int] = set()
+    current: int | None = leaf
+    while current is not None and current not in seen:
+        seen.add(current)
+        path.append(current)
+        current = parents[current]
+    return path
+
+
+def _goes_back(rows: Sequence[TreeRow], path: Sequence[int], leaf: int) -> bool:
+    """Whether a named leaf leaves out a request: it lies on another branch, or before a request on the path."""
+    later = path[: path.index(leaf)] if leaf in path else None
+    return later is None or any(rows[number].kind == "request" for number in later)
+
+
+def _is_part_of(row: TreeRow, parent: TreeRow) -> bool:
+    """Whether a row belongs to the reply of its parent: the result of one of its calls, or another part of it."""
+    if parent.kind != "reply":
+        return False
+    if row.kind == "result":
+        return bool(row.calls & parent.calls)
+    return row.kind == "reply" and bool(row.reply) and row.reply == parent.reply
+
+
+def _is_interrupted(number: int, row: TreeRow, answered: set[tuple[int | None, str]]) -> bool:
+    is_open = bool(row.calls) and not any((number, call) in answered for call in row.calls)
+    return row.kind == "reply" and is_open

@@ -1,0 +1,83 @@
+"""The calls that wait for their results. Endpoints and agents use ids again, so a result belongs to the nearest open call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class CallStep(NamedTuple):
+    """One part of a recorded conversation: a call, a result, or the begin of a reply, which has neither."""
+
+    id: str | None
+    """Id of the call; without one, a result is not matched."""
+    call: int | None = None
+    """Number of the call; of a result, that of its call if it is known."""
+    result: int | None = None
+
+
+class OpenCalls:
+    """The calls without a result, by id. Calls of one reply with the same id are answered in their order."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, list[int]] = {}
+        self._of_reply: set[str] = set()
+
+    def start_reply(self) -> None:
+        """Begin a reply: its calls replace open calls of earlier replies with the same id."""
+        self._of_reply.clear()
+
+    def add(self, call_id: str, number: int) -> None:
+        """Add a call of the current reply."""
+        if call_id not in self._of_reply:
+            self._of_reply.add(call_id)
+            self._open[call_id] = []
+        self._open[call_id].append(number)
+
+    def find(self, call_id: str | None) -> int | None:
+        """The number of the call that a result with this id answers; None if no such call is open."""
+        waiting = self._open.get(call_id) if call_id is not None else None
+        return waiting[0] if waiting else None
+
+    def close(self, call_id: str | None) -> int | None:
+        """Like `find`; the call is no longer open."""
+        number = self.find(call_id)
+        if number is not None:
+            self.discard(call_id, number)
+        return number
+
+    def discard(self, call_id: str | None, number: int) -> None:
+        """Forget an open call, whose result was found by other means."""
+        waiting = self._open.get(call_id, []) if call_id is not None else []
+        if number in waiting:
+            waiting.remove(number)
+
+
+def match_results(steps: Iterable[CallStep]) -> dict[int, int]:
+    """Map the numbers of calls to those of their results.
+
+    A result before its call is matched if its id is that of one call and one result only. Of several results for one call
+    the first counts.
+    """
+    open_calls, matched = OpenCalls(), dict[int, int]()
+    calls: dict[str, list[int]] = {}
+    early: dict[str, list[int]] = {}
+    for step in steps:
+        if step.call is None and step.result is None:
+            open_calls.start_reply()
+        elif step.result is None:
+            if step.id is not None and step.call is not None:
+                open_calls.add(step.id, step.call)
+                calls.setdefault(step.id, []).append(step.call)
+        elif step.call is not None:
+            matched.setdefault(step.call, step.result)
+            open_calls.discard(step.id, step.call)
+        elif (number := open_calls.close(step.id)) is not None:
+            matched.setdefault(number, step.result)
+        elif step.id is not None:
+            early.setdefault(step.id, []).append(step.result)
+    for call_id, results in early.items():
+        numbers = calls.get(call_id, [])
+        if len(numbers) == len(results) == 1:
+            matched.setdefault(numbers[0], results[0])
+    return matched

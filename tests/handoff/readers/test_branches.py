@@ -1,0 +1,306 @@
+"""Sessions that form a tree: the trace has the live branch, and says what the user withdrew."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from langgraph_takeover.evals import detect
+from langgraph_takeover.handoff.points.annotations import annotate_steps
+from langgraph_takeover.handoff.readers import describe_left_out, parse_trace
+from langgraph_takeover.handoff.readers.external.branches import TreeRow, find_live_rows
+from langgraph_takeover.handoff.trace.events import Trace
+
+SESSIONS = Path(__file__).parent / "sessions"
+
+
+class ClaudeSession:
+    """Writes the rows of a session; every row follows the last one, unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.leaf: str | None = None
+
+    def add(self, kind: str, message: dict[str, Any] | None, parent: str | None = "", **fields: Any) -> str:
+        uuid = f"u{len(self.rows)}"
+        content = {"message": {"role": kind, **message}} if message is not None else {}
+        link = self.leaf if parent == "" else parent
+        self.rows.append(
+            {"type": kind, "uuid": uuid, "parentUuid": link, "sessionId": "s", "cwd": "/repo", **content, **fields}
+        )  # fmt: skip
+        self.leaf = uuid
+        return uuid
+
+    def ask(self, text: str, parent: str | None = "", **fields: Any) -> str:
+        return self.add("user", {"content": text}, parent, **fields)
+
+    def call(self, command: str, call_id: str = "t", parent: str | None = "", reply: str = "") -> str:
+        block = {"type": "tool_use", "id": call_id, "name": "Bash", "input": {"command": command}}
+        message = {"id": reply or f"m{len(self.rows)}", "model": "m", "content": [block]}
+        return self.add("assistant", message, parent)
+
+    def answer(self, text: str = "ok", call_id: str = "t", parent: str | None = "") -> str:
+        block = {"type": "tool_result", "tool_use_id": call_id, "content": text}
+        return self.add("user", {"content": [block]}, parent)
+
+    def run(self, command: str, text: str = "ok") -> str:
+        self.call(command)
+        return self.answer(text)
+
+    def mark_leaf(self, uuid: str) -> None:
+        self.rows.append({"type": "last-prompt", "lastPrompt": "x", "leafUuid": uuid, "sessionId": "s"})
+
+
+def list_commands(trace: Trace) -> list[str]:
+    return [event.arguments["command"] for event in trace.events if event.kind == "action"]
+
+
+def list_points(trace: Trace) -> list[str]:
+    return [point.kind for step in annotate_steps(trace) for point in step.points]
+
+
+def start() -> ClaudeSession:
+    session = ClaudeSession()
+    session.ask("Fix add.")
+    session.run("cat src/calc.py")
+    return session
+
+
+def test_a_rewind_withdraws_the_request_and_its_actions() -> None:
+    session = start()
+    kept = session.leaf
+    session.ask("Rewrite all in Rust.")
+    session.run("sed -i s/a/b/ src/calc.py")
+    session.run("python -m pytest -q", "1 failed in 1s")
+    session.ask("Only fix the sign.", parent=kept)
+    session.run("ls")
+    trace = parse_trace(session.rows)
+    assert trace.task == "Fix add.\n\nThe user said later:\n\nOnly fix the sign."
+    assert list_commands(trace) == ["cat src/calc.py", "ls"]
+    assert list_points(trace) == []
+    assert (trace.withdrawn_actions, trace.withdrawn_files) == (2, ("src/calc.py",))
+    assert "may still be in the files: src/calc.py" in describe_left_out(trace)
+
+
+@pytest.mark.parametrize("continues", [True, False])
+def test_a_rewind_to_the_first_request_begins_a_new_root(continues: bool) -> None:
+    session = start()
+    session.ask("Fix sub.", parent=None, **({} if continues else {"sessionId": "other"}))
+    session.run("ls")
+    trace = parse_trace(session.rows)
+    # Rows of another session are the history of a session that was resumed in a new file.
+    assert trace.withdrawn_actions == (1 if continues else 0)
+    assert trace.task == ("Fix sub." if continues else "Fix add.\n\nThe user said later:\n\nFix sub.")
+
+
+def test_a_session_that_ends_after_a_rewind() -> None:
+    session = start()
+    kept = session.leaf
+    assert kept is not None
+    session.ask("Rewrite all in Rust.")
+    session.run("sed -i s/a/b/ src/calc.py")
+    session.mark_leaf(kept)
+    assert list_commands(parse_trace(session.rows)) == ["cat src/calc.py"]
+    # A marker without a rewind never hides work, and rows after it count more.
+    session.mark_leaf("u5")
+    assert parse_trace(session.rows).withdrawn_actions == 0
+    session.mark_leaf(kept)
+    session.run("ls")
+    assert list_commands(parse_trace(session.rows))[-1] == "ls"
+
+
+def test_parallel_calls_of_one_reply_are_live() -> None:
+    session = start()
+    first = session.call("sed -i s/a/b/ src/calc.py", "a", reply="m")
+    second = session.call("ls", "b", reply="m")
+    session.answer("b", "b", parent=second)
+    session.answer("a", "a", parent=first)
+    whole = parse_trace(session.rows)
+    assert [e.text for e in whole.events if e.kind == "observation"] == ["ok", "a", "b"]
+    session.run("pwd")
+    assert parse_trace(session.rows).withdrawn_actions == 0
+    assert list_commands(parse_trace(session.rows)) == [*list_commands(whole), "pwd"]
+
+
+def test_an_interrupted_call_is_live_and_a_dropped_one_is_not() -> None:
+    session = start()
+    before = session.leaf
+    session.call("make test", "killed")
+    session.ask("Continue from where you left off.", parent=before, isMeta=True)
+    session.ask("Continue.")
+    session.run("ls")
+    assert list_commands(parse_trace(session.rows)) == ["cat src/calc.py", "make test", "ls"]
+    # The client resumed at an earlier reply: the rest of that turn has been withdrawn.
+    cut = start()
+    kept = cut.leaf
+    cut.run("sed -i s/a/b/ src/calc.py")
+    cut.ask("Do it otherwise.", parent=kept)
+    trace = parse_trace(cut.rows)
+    assert (list_commands(trace), trace.withdrawn_files) == (["cat src/calc.py"], ("src/calc.py",))
+
+
+def test_compaction_continues_the_branch() -> None:
+    session = start()
+    last = session.leaf
+    session.ask("Withdrawn.")
+    session.run("rm -r src")
+    session.ask("Next.", parent=last)
+    before = session.run("ls")
+    session.add("system", None, None, subtype="compact_boundary", logicalParentUuid=before)
+    session.ask("This session is being continued.", isCompactSummary=True)
+    session.run("pwd")
+    trace = parse_trace(session.rows)
+    assert list_commands(trace) == ["cat src/calc.py", "ls", "pwd"]
+    assert trace.task == "Fix add.\n\nThe user said later:\n\nNext."
+    # Without the row that the boundary names, it follows the row before.
+    lost = [
+        row | {"logicalParentUuid": "gone"} if "logicalParentUuid" in row else row for row in session.rows
+    ]
+    assert parse_trace(lost).events == trace.events
+
+
+def test_a_missing_row_does_not_hide_those_before_it() -> None:
+    session = start()
+    session.run("ls")
+    session.run("pwd")
+    rows = session.rows[:3] + session.rows[4:]
+    assert list_commands(parse_trace(rows)) == ["cat src/calc.py", "pwd"]
+    subagent = [row | {"isSidechain": True, "uuid": f"side{n}"} for n, row in enumerate(start().rows)]
+    assert parse_trace([*session.rows[:5], *subagent, *session.rows[5:]]) == parse_trace(session.rows)
+    # Nor does it lead into the conversation of a subagent beside it.
+    assert parse_trace([*rows[:3], *subagent, *rows[3:]]) == parse_trace(rows)
+
+
+def test_commands_of_a_withdrawn_branch_still_run() -> None:
+    session = start()
+    kept = session.leaf
+    session.ask("Start the server.")
+    session.run(
+        "npm run dev", "Command running in background with ID: b1. Output is being written to: /tmp/x."
+    )
+    session.ask("Fix add only.", parent=kept)
+    assert parse_trace(session.rows).running == ("npm run dev",)
+
+
+def codex_rows(*steps: str) -> list[dict[str, Any]]:
+    """Rows of a rollout: `ask:TEXT`, `run:COMMAND` or `back:N`."""
+    rows: list[dict[str, Any]] = [{"type": "session_meta", "payload": {"id": "s", "cwd": "/repo"}}]
+    for number, step in enumerate(steps):
+        kind, _, text = step.partition(":")
+        if kind == "back":
+            rows.append(
+                {
+                    "type": "event_msg",
+                    "payload": {"type": "thread_rolled_back", "num_turns": json.loads(text)},
+                }
+            )
+            continue
+        if kind == "ask":
+            items: list[dict[str, Any]] = [{"type": "message", "role": "user", "content": [{"text": text}]}]
+        else:
+            arguments = json.dumps({"command": ["bash", "-lc", text]})
+            items = [
+                {"type": "function_call", "name": "shell", "call_id": "c0", "arguments": arguments},
+                {"type": "function_call_output", "call_id": "c0",
+                 "output": f"Exit code: 0\nWall time: 1 seconds\nOutput:\n{number}"},
+            ]  # fmt: skip
+        rows += [{"type": "response_item", "payload": item} for item in items]
+    return [{"timestamp": "t", **row} for row in rows]
+
+
+EDIT = "run:sed -i s/a/b/ src/calc.py"
+
+
+@pytest.mark.parametrize(
+    ("steps", "task", "commands", "withdrawn"),
+    [
+        (["ask:A", "run:ls", "ask:B", EDIT, "back:1", "ask:C", "run:pwd"], "A C", ["ls", "pwd"], 1),
+        (["ask:A", "run:ls", "ask:B", EDIT, "back:1"], "A", ["ls"], 1),
+        (["ask:A", EDIT, "ask:B", EDIT, "back:1", "back:1", "ask:C", "run:pwd"], "C", ["pwd"], 2),
+        (
+            ["ask:A", EDIT, "ask:B", EDIT, "back:1", "ask:C", EDIT, "back:2", "ask:D", "run:ls"],
+            "D",
+            ["ls"],
+            3,
+        ),
+        (["ask:A", "run:ls", "ask:B", "back:9", "ask:C", "run:pwd"], "C", ["pwd"], 1),
+        (["ask:A", "run:ls", "ask:<turn_aborted>no", EDIT, "back:1", "ask:C"], "C", [], 2),
+        (["ask:A", "run:ls", "back:0", "back:-1", "back:null", "back:true", "back:1.5"], "A", ["ls"], 0),
+        (["back:1", "ask:A", "run:ls"], "A", ["ls"], 0),
+    ],
+)
+def test_codex_rolls_turns_back(steps: list[str], task: str, commands: list[str], withdrawn: int) -> None:
+    trace = parse_trace(codex_rows(*steps))
+    assert trace.task.replace("\n\nThe user said later:\n\n", " ") == task
+    assert (list_commands(trace), trace.withdrawn_actions) == (commands, withdrawn)
+    assert set(trace.withdrawn_files) <= {"src/calc.py"}
+
+
+def test_codex_continues_in_another_file() -> None:
+    rows = codex_rows("ask:B", "run:ls")
+    rows[0]["payload"]["history_base"] = {"thread_id": "01a2", "end_ordinal_exclusive": 40}
+    trace = parse_trace(rows)
+    assert trace.earlier_session == "01a2"
+    assert (
+        describe_left_out(trace)
+        == "the work before is in another file, of session 01a2 (read that file, too)"
+    )
+
+
+def test_qwen_code_rewinds() -> None:
+    rows = [json.loads(line) for line in (SESSIONS / "qwen-code.jsonl").read_text().splitlines()]
+    whole = parse_trace(rows)
+    first = next(n for n, row in enumerate(rows) if row["type"] == "tool_result")
+    # The program ends the old branch with a row of its own, also if no request follows.
+    rewind = {
+        **rows[1],
+        "uuid": "r",
+        "parentUuid": rows[first]["uuid"],
+        "subtype": "rewind",
+        "systemPayload": {},
+    }
+    trace = parse_trace([*rows, rewind])
+    count = sum(event.kind == "action" and event.tool != "finish" for event in whole.events)
+    # The call that was answered after the rewind's target stays without its result.
+    assert [event.kind for event in trace.events] == ["action", "observation", "action"]
+    assert (trace.withdrawn_actions, trace.withdrawn_files) == (count - 2, ("q.py",))
+
+
+def test_opencode_reverts() -> None:
+    data = json.loads((SESSIONS / "opencode.json").read_text())
+    ids = [message["info"]["id"] for message in data["messages"]]
+    whole = parse_trace(data)
+    assert whole.withdrawn_actions == 0
+    count = sum(event.kind == "action" and event.tool != "finish" for event in whole.events)
+    last = next(n for n, message in reversed(list(enumerate(data["messages"]))) if len(message["parts"]) > 2)
+    data["info"]["revert"] = {"messageID": ids[0]}
+    trace = parse_trace(data)
+    assert (trace.task, trace.events, trace.withdrawn_actions) == ("", (), count)
+    assert trace.withdrawn_files == ("o.py",)
+    data["info"]["revert"] = {"messageID": ids[last], "partID": data["messages"][last]["parts"][-1]["id"]}
+    assert parse_trace(data).task == whole.task
+
+
+def test_detect_says_what_was_withdrawn(tmp_path: Path) -> None:
+    path = tmp_path / "session.jsonl"
+    rows = codex_rows("ask:A", "run:ls", "ask:B", EDIT, "back:1")
+    path.write_text("\n".join(map(json.dumps, rows)))
+    report = json.loads(CliRunner().invoke(detect.app, [str(path), "--json"]).output)
+    assert report["withdrawn"] == {"actions": 1, "files": ["src/calc.py"]}
+    shown = CliRunner().invoke(detect.app, [str(path)]).output
+    assert "1 withdrawn action left out, whose changes may still be in the files: src/calc.py" in shown
+
+
+def test_damaged_trees() -> None:
+    loop = [TreeRow("a", "b", "request"), TreeRow("b", "a", "reply"), TreeRow("c", "c", "reply")]
+    assert find_live_rows(loop) == [False, False, True]
+    assert find_live_rows(loop[:2]) == [True, True]
+    assert find_live_rows([]) == []
+    repeated = [TreeRow("a", None, "request"), TreeRow("b", "a", "reply"), TreeRow("a", "b", "request")]
+    assert find_live_rows(repeated) == [True, False, True]
+    deep = [TreeRow(str(n), str(n - 1), "reply") for n in range(50_000)]
+    assert all(find_live_rows(deep))

@@ -1,0 +1,182 @@
+"""A result belongs to the nearest open call with its id, in every reader, because endpoints use ids again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from langgraph_takeover.handoff.interop.live_detection import detect_points
+from langgraph_takeover.handoff.points.annotations import annotate_steps
+from langgraph_takeover.handoff.readers import parse_trace
+from langgraph_takeover.handoff.readers.open_calls import CallStep, OpenCalls, match_results
+from langgraph_takeover.handoff.trace.events import Trace
+
+Turn = list[tuple[str, str, int | None]]
+"""Id, command and exit code of each call of a reply; None without a result."""
+TURNS: list[Turn] = [
+    [("bash:0", "sed -i s/a/b/ src/core.py", 0)],
+    [("bash:0", "python -m pytest -q", 1), ("bash:1", "ls", 0)],
+    [("bash:0", "cat src/core.py", None)],
+    [("bash:0", "sed -i s/b/c/ src/core.py", 0)],
+    [("bash:0", "python -m pytest -q", 0)],
+]
+
+
+def print_result(command: str, code: int) -> str:
+    summary = ("2 passed in 1s" if code == 0 else "1 failed in 1s") if "pytest" in command else ""
+    return f"{summary}\nexit code {code}"
+
+
+def write_mini(turns: list[Turn]) -> Any:
+    messages: list[dict[str, Any]] = []
+    for turn in turns:
+        actions = [{"command": command, "tool_call_id": name} for name, command, _ in turn]
+        messages.append({"role": "assistant", "content": "", "extra": {"actions": actions}})
+        messages += [
+            {"role": "tool", "tool_call_id": name, "content": print_result(command, code),
+             "extra": {"returncode": code, "raw_output": print_result(command, code)}}
+            for name, command, code in turn if code is not None
+        ]  # fmt: skip
+    return {"trajectory_format": "mini-swe-agent-1.1", "messages": messages}
+
+
+def write_openhands(turns: list[Turn]) -> Any:
+    rows: list[dict[str, Any]] = []
+    for number, turn in enumerate(turns):
+        rows += [
+            {"kind": "ActionEvent", "tool_name": "terminal", "tool_call_id": name, "action": {"command": command},
+             "id": f"e{number}.{name}", "llm_response_id": f"r{number}"}
+            for name, command, _ in turn
+        ]  # fmt: skip
+        rows += [
+            {"kind": "ObservationEvent", "tool_call_id": name, "action_id": f"e{number}.{name}",
+             "observation": {"content": print_result(command, code), "metadata": {"exit_code": code}}}
+            for name, command, code in turn if code is not None
+        ]  # fmt: skip
+    return rows
+
+
+def write_langchain(turns: list[Turn]) -> Any:
+    messages: list[dict[str, Any]] = []
+    for turn in turns:
+        calls = [{"name": "bash", "args": {"command": command}, "id": name} for name, command, _ in turn]
+        messages.append({"type": "ai", "content": "", "tool_calls": calls})
+        messages += [
+            {"type": "tool", "tool_call_id": name, "content": print_result(command, code)}
+            for name, command, code in turn if code is not None
+        ]  # fmt: skip
+    return messages
+
+
+def write_codex(turns: list[Turn]) -> Any:
+    items: list[dict[str, Any]] = []
+    for turn in turns:
+        items += [
+            {"type": "function_call", "name": "shell", "call_id": name, "arguments": f'{{"command": "{command}"}}'}
+            for name, command, _ in turn
+        ]  # fmt: skip
+        items += [
+            {"type": "function_call_output", "call_id": name,
+             "output": f"Exit code: {code}\nWall time: 1 seconds\nOutput:\n{print_result(command, code)}"}
+            for name, command, code in turn if code is not None
+        ]  # fmt: skip
+        items.append({"type": "message", "role": "user", "content": "Go on."})
+    return [{"timestamp": "t", "type": "response_item", "payload": item} for item in items]
+
+
+def write_openhands_v0(turns: list[Turn]) -> Any:
+    events: list[dict[str, Any]] = []
+    for turn in turns:
+        for name, command, code in turn:
+            events.append({"id": name, "action": "run", "args": {"command": command}})
+            if code is not None:
+                events.append({"cause": name, "observation": "run", "content": print_result(command, code),
+                               "extras": {"metadata": {"exit_code": code}}})  # fmt: skip
+    return {"history": events}
+
+
+WRITERS = (write_mini, write_openhands, write_openhands_v0, write_langchain, write_codex)
+
+
+def list_codes(trace: Trace) -> list[tuple[str, int | None]]:
+    codes: list[tuple[str, int | None]] = []
+    for event in trace.events:
+        if event.kind == "action":
+            codes.append((event.arguments["command"], None))
+        else:
+            codes[-1] = (codes[-1][0], event.exit_code)
+    return codes
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_ids_that_begin_again_in_each_reply(write: Callable[[list[Turn]], Any]) -> None:
+    trace = parse_trace(write(TURNS))
+    assert list_codes(trace) == [(command, code) for turn in TURNS for _, command, code in turn]
+    outcomes = [step.validation.outcome for step in annotate_steps(trace) if step.validation]
+    assert outcomes == ["failed", "passed"]
+    kinds = [point.kind for step in annotate_steps(trace) for point in step.points]
+    assert kinds == ["first_source_edit", "first_validation", "first_post_failure_edit"]
+
+
+def test_live_detection_pairs_like_the_reader() -> None:
+    turns = [turn for turn in TURNS if turn[0][2] is not None]
+    twice = [[("0", "sed -i s/a/b/ src/core.py", 0), ("0", "python -m pytest -q", 1)], *turns]
+    messages = write_langchain(twice)
+    live = [(each.kind, each.event_index) for each in detect_points(messages, workspace="/testbed")]
+    steps = annotate_steps(parse_trace(messages))
+    assert live == [(each.kind, each.event_index) for step in steps for each in step.points]
+
+
+def test_an_error_event_of_openhands_answers_its_own_call() -> None:
+    error = {"kind": "AgentErrorEvent", "tool_call_id": "bash:0", "error": "Missing parameter: command"}
+    rows = write_openhands([[("bash:0", "ls", 0)], [("bash:0", "pwd", None)]])
+    trace = parse_trace([*rows, error])
+    assert [(e.text, e.refused) for e in trace.events if e.kind == "observation"] == [
+        ("\nexit code 0", False), ("Missing parameter: command", True),
+    ]  # fmt: skip
+
+
+def test_a_result_by_position_is_not_that_of_another_call() -> None:
+    trace = parse_trace(write_mini([[("a", "pytest -q", None), ("b", "ls", 0)]]))
+    assert list_codes(trace) == [("pytest -q", None), ("ls", 0)]
+
+
+def test_results_of_an_atif_step_with_one_id() -> None:
+    step = {
+        "source": "agent", "message": "",
+        "tool_calls": [
+            {"tool_call_id": "0", "function_name": "bash", "arguments": {"command": command}} for command in ("a", "b")
+        ],
+        "observation": {"results": [{"source_call_id": "0", "content": text} for text in ("of a", "of b", "more")]},
+    }  # fmt: skip
+    trace = parse_trace({"schema_version": "ATIF-v1.6", "agent": {"name": "x"}, "steps": [step]})
+    assert [e.text for e in trace.events if e.kind == "observation"] == ["of a", "of b\n\nmore"]
+
+
+CALL, RESULT = (lambda name, n: CallStep(name, call=n)), (lambda name, n: CallStep(name, result=n))
+
+
+@pytest.mark.parametrize(
+    ("steps", "matched"),
+    [
+        ([RESULT("a", 9), CALL("a", 0)], {0: 9}),
+        ([RESULT("a", 8), CALL("a", 0), RESULT("a", 9)], {0: 9}),
+        ([RESULT("a", 9), CALL("a", 0), CallStep(None), CALL("a", 1)], {}),
+        ([CALL("a", 0), RESULT("a", 8), RESULT("a", 9)], {0: 8}),
+        ([CALL("a", 0), CALL("b", 1), CallStep(None), CALL("c", 2), RESULT("a", 9)], {0: 9}),
+        ([CALL("a", 0), CallStep(None), CALL("a", 1), RESULT("a", 8), RESULT("a", 9)], {1: 8}),
+        ([CALL("a", 0), CallStep(None), CALL("a", 1), CallStep("a", call=0, result=8), RESULT("a", 9)], {0: 8, 1: 9}),
+        ([CALL(None, 0), RESULT(None, 9), RESULT("b", 8)], {}),
+    ],
+)  # fmt: skip
+def test_matching(steps: list[CallStep], matched: dict[int, int]) -> None:
+    assert match_results(steps) == matched
+
+
+def test_open_calls_of_one_reply_are_answered_in_order() -> None:
+    calls = OpenCalls()
+    calls.add("a", 0)
+    calls.add("a", 1)
+    assert [calls.find("a"), calls.close("a"), calls.close("a"), calls.close("a")] == [0, 0, 1, None]
