@@ -28,6 +28,7 @@ from langgraph_takeover.handoff.interop.sessions import (
     match_changes,
     move_session,
     read_session,
+    read_session_directory,
 )
 from langgraph_takeover.handoff.readers import describe_skipped_lines
 from langgraph_takeover.handoff.readers.external.session_files import (
@@ -118,7 +119,8 @@ def capture_session(
     source = find_repository_session(agent, session, found.root, user_home or Path.home())
     with open_session_file(source, user_home or Path.home()) as path:
         before = _identify(path)
-        trace = read_session(path, agent)
+        directory = source.directory or read_session_directory(path)
+        trace = read_session(path, agent, directory if is_inside(directory, found.root) else "")
         if trace.workspace and not is_inside(trace.workspace, found.root):
             raise CaptureError(
                 f"session {source.id} ran in {trace.workspace:.300}, not in {found.root} "
