@@ -35,8 +35,8 @@ _REASONS: Mapping[Evidence, str] = {
 }
 _TASK_NOTICE = re.compile(r"<uploaded_files>\s*(/\S+)|repository (?:in|at) (?:the directory )?(/[\w./-]+)")
 _SYSTEM = re.compile(
-    r"/(?:usr(?!/src/)|etc|bin|sbin|lib|lib32|lib64|proc|sys|dev|boot|run|var(?!/www|/tmp))(?:/|$)"
-    r"|/opt/(?:mini)?conda|/(?:site|dist)-packages(?:/|$)|^/(?:root|home/[^/]+|Users/[^/]+)/\."
+    r"^/(?:usr(?!/src/)|etc|bin|sbin|lib|lib32|lib64|proc|sys|dev|boot|run|var(?!/www|/tmp))(?:/|$)"
+    r"|^/opt/(?:mini)?conda|/(?:site|dist)-packages(?:/|$)|^/(?:root|home/[^/]+|Users/[^/]+)/\."
 )
 """Directories of programs and settings, which are no repository unless the recording states it."""
 _TEMPORARY = re.compile(r"(?:/private)?/(?:tmp|var/tmp|dev/shm)(?:/|$)")
@@ -198,18 +198,18 @@ class WorkspaceEvidence:
     def _add_command(self, command: str, output: str) -> None:
         before = self._directory
         commands = parse_command(command) if _PARSED.search(command) else ()
-        if not commands and before:
-            first = command.split(maxsplit=1)[:1]
-            if first and first[0] not in _LOOKING:
-                _count(self._work, before)
+        named = [
+            path for path in _list_absolute_paths(command[:_MAX_ARGUMENT_CHARS]) if not _is_scratch(path)
+        ]
+        if not commands:
+            self._add_work(command.partition(" ")[0], before, named)
         listings = sum(simple.name in ("ls", "find") for simple in commands)
         has_failed = has_failed_cd(commands, output)
         for simple in commands:
             directory = _join(before, simple.cwd)
             if directory and simple.cwd is not None and not has_failed:
                 self._add(directory, "entered")
-            if directory and simple.name not in _LOOKING:
-                _count(self._work, directory)
+            self._add_work(simple.name, directory, named)
             self._read_output(simple, directory, output, is_only_listing=listings == 1)
         if not commands or has_failed or self._directory != before:
             return
@@ -219,6 +219,11 @@ class WorkspaceEvidence:
             self._add(directory, "entered")
         if self._keeps_directory and after is not None:
             self._directory, self._has_moved = directory, True
+
+    def _add_work(self, program: str, directory: str, named: list[str]) -> None:
+        """Count a command as work in its directory or at a path in it that the command names, unless it only looks around."""
+        if directory and program not in _LOOKING:
+            _count(self._work, next((path for path in named if is_below(path, directory)), directory))
 
     def _read_output(
         self, simple: SimpleCommand, directory: str, output: str, *, is_only_listing: bool
