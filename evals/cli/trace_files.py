@@ -125,7 +125,10 @@ def read_traces(files: Sequence[Path], trace_format: str, workspace: str = "") -
                     several = number > 0 or path.suffix == ".jsonl"
                     name = f"{path}#{number}" if several else str(path)
                     for warning in describe_warnings(trace):
-                        print(f"warning: {make_printable(f'{name}: {warning}')}", file=sys.stderr)
+                        print(
+                            f"warning: {make_printable(f'{name if number else path}: {warning}')}",
+                            file=sys.stderr,
+                        )
                     yield name, trace
         except TraceError as error:
             _print_error(str(error))

@@ -120,7 +120,7 @@ def capture_session(
     with open_session_file(source, user_home or Path.home()) as path:
         before = _identify(path)
         directory = source.directory or read_session_directory(path)
-        trace = read_session(path, agent, directory if is_inside(directory, found.root) else "")
+        trace = read_session(path, agent, _select_directory(directory, found.root))
         if trace.workspace and not is_inside(trace.workspace, found.root):
             raise CaptureError(
                 f"session {source.id} ran in {trace.workspace:.300}, not in {found.root} "
@@ -145,6 +145,13 @@ def capture_session(
         record = store.create(builder.record_id, build)
         save_known(home, record, KnownRecord(repository=str(found.root), agent=agent))
     return builder.describe(record, store.directory(record.id))
+
+
+def _select_directory(directory: str, root: Path) -> str:
+    """The directory of a session's relative paths: its own in the repository, or the repository below it; else empty."""
+    if is_inside(directory, root):
+        return directory
+    return str(root) if directory and is_inside(str(root), Path(directory)) else ""
 
 
 def _require_outside(home: Path, repository: Repository) -> None:

@@ -127,10 +127,11 @@ def build_trace(run: RecordedRun, workspace: str = "") -> Trace:
 def add_evidence(evidence: WorkspaceEvidence, call: RecordedCall) -> None:
     """Add a call to the evidence for the directory of the repository."""
     result = call.result
-    if result is None or result.refused:
-        return
-    output = result.text if result.output is None else result.output
-    evidence.add_call(call.tool, call.arguments, output, result.cwd)
+    if result is None:
+        evidence.add_call(call.tool, call.arguments)
+    elif not result.refused:
+        output = result.text if result.output is None else result.output
+        evidence.add_call(call.tool, call.arguments, output, result.cwd)
 
 
 def list_edits(events: Iterable[Event], workspace: str) -> Iterator[tuple[str, bool]]:

@@ -79,6 +79,7 @@ _LOOKING = frozenset(
     )
 )
 """Programs that run anywhere, so that they do not show where the agent works."""
+_FILE_NAME = re.compile(r"\.[A-Za-z]\w{0,9}$")
 _PARSED = re.compile(r"\b(?:cd|pushd|pwd|clone|toplevel|ls|find)\b")
 _MAX_ARGUMENT_CHARS = 4_000
 _MAX_OUTPUT_CHARS = 20_000
@@ -193,7 +194,7 @@ class WorkspaceEvidence:
         directory, name = posixpath.split(path)
         if name in _TOP_FILES:
             self._add_top_directory(directory)
-        _count(self._mentioned, directory if "." in name else path)
+        _count(self._mentioned, directory if _FILE_NAME.search(name) else path)
 
     def _add_command(self, command: str, output: str) -> None:
         before = self._directory
