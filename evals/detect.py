@@ -15,6 +15,7 @@ from langgraph_takeover.evals.cli.trace_files import (
     SessionAgentOption,
     SessionOption,
     UnknownTraceError,
+    WorkspaceOption,
     make_printable,
     read_traces,
     report_full_disk,
@@ -36,6 +37,8 @@ Examples:
   takeover-detect trajectories/ --json > points.jsonl
 
   takeover-detect trajectories/ --score labels.jsonl --misses
+
+  takeover-detect run.json --workspace /workspace/repo
 
   takeover-detect --score tests/handoff/labels.jsonl
 
@@ -77,6 +80,7 @@ def command(
     ] = "auto",
     session: SessionOption = None,
     agent: SessionAgentOption = None,
+    workspace: WorkspaceOption = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per trace, one per line.")
     ] = False,
@@ -98,11 +102,10 @@ def command(
             if score is not None:
                 labels = read_labels(score)
                 meant = [file for file in files if select_labels(labels, str(file))]
-                _print_scores(
-                    console, read_traces(meant, trace_format), labels, as_json=as_json, misses=misses
-                )
+                found = read_traces(meant, trace_format, workspace)
+                _print_scores(console, found, labels, as_json=as_json, misses=misses)
                 return
-            shown = _print_traces(console, read_traces(files, trace_format), as_json=as_json)
+            shown = _print_traces(console, read_traces(files, trace_format, workspace), as_json=as_json)
     except (LabelError, UnknownTraceError) as error:
         _exit_with_usage_error(str(error))
     if not shown:
@@ -163,6 +166,8 @@ def build_report(name: str, trace: Trace) -> dict[str, Any]:
         "trace": name,
         "format": trace.format,
         "events": len(trace.events),
+        "workspace": trace.workspace or None,
+        "workspace_why": trace.workspace_why,
         "points": points,
         "validations": validations,
         **({"skipped_lines": trace.skipped_lines} if trace.skipped_lines else {}),
@@ -180,7 +185,6 @@ def _print_timeline(console: Console, name: str, trace: Trace) -> None:
     from rich.text import Text
 
     from langgraph_takeover.handoff.points.annotations import annotate_steps, explain_point
-    from langgraph_takeover.handoff.readers import describe_left_out
 
     table = Table(
         title=Text(f"{make_printable(name)} · {trace.format} · {len(trace.events)} events"),
@@ -212,10 +216,16 @@ def _print_timeline(console: Console, name: str, trace: Trace) -> None:
             for p in step.points
         ]
     console.print(table)
+    console.print(_describe_workspace(trace), markup=False)
     for reason in reasons:
         console.print(reason, markup=False)
-    if left_out := describe_left_out(trace):
-        console.print(make_printable(left_out), markup=False)
+
+
+def _describe_workspace(trace: Trace) -> str:
+    if not trace.workspace:
+        return "repository: directory not found; relative paths count as inside it (pass --workspace DIR)"
+    why = f" ({trace.workspace_why})" if trace.workspace_why else ""
+    return make_printable(f"repository: {trace.workspace}{why}")
 
 
 def _format_command(step: AnnotatedStep) -> str:

@@ -18,6 +18,7 @@ from langgraph_takeover.evals.cli.trace_files import (
     SessionAgentOption,
     SessionOption,
     UnknownTraceError,
+    WorkspaceOption,
     read_traces,
     report_full_disk,
     select_trace_files,
@@ -56,6 +57,7 @@ def command(
     ] = "auto",
     session: SessionOption = None,
     agent: SessionAgentOption = None,
+    workspace: WorkspaceOption = "",
 ) -> None:
     """Export recorded runs as ATIF, the Agent Trajectory Interchange Format.
 
@@ -69,7 +71,7 @@ def command(
                 "TRACE: pass files, directories or globs of recorded runs, or --session ID"
             )
         with select_trace_files(traces or (), session, agent) as files:
-            found = list(read_traces(files, trace_format))
+            found = list(read_traces(files, trace_format, workspace))
     except UnknownTraceError as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(USAGE) from None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from langgraph_takeover.evals.cli.runner import INFRASTRUCTURE_FAILURES, INTERRUPTED, USAGE, SingleUseCommand
+from langgraph_takeover.evals.cli.trace_files import WorkspaceOption
 from langgraph_takeover.evals.run.settings.options import NOTES_TIMEOUT_S
 from langgraph_takeover.handoff.text.files import describe_error
 
@@ -58,6 +59,7 @@ def command(
         float, typer.Option(min=0.1, help="Maximum number of seconds without anything from the server.")
     ] = 300.0,
     point: Annotated[str, typer.Option(help="Handoff point of the notes.")] = "first_validation",
+    workspace: WorkspaceOption = "",
     limit: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of runs.", show_default=False)
     ] = None,
@@ -79,7 +81,7 @@ def command(
         entries = models.load_models(models_file) if models_file is not None else {}
         models.check_model(model, (), base_url, entries)
         records: list[tuple[str, HandoffRecord]] = []
-        for name, trace in read_traces(find_trace_files(traces), "auto"):
+        for name, trace in read_traces(find_trace_files(traces), "auto", workspace):
             found = [each for each in list_handoff_points(trace) if each.kind == kind]
             if found and (limit is None or len(records) < limit):
                 records.append((name, build_record(trace, found[0])))

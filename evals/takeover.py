@@ -241,6 +241,7 @@ def _format_executor_options(name: str, **options: str | None) -> str:
 def _print_run_header(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     from langgraph_takeover import sandbox
     from langgraph_takeover.evals.models import describe_ambiguous_models
+    from langgraph_takeover.evals.models.replay import describe_recording
     from langgraph_takeover.evals.tasks.grading import describe_network
 
     models = {
@@ -259,7 +260,9 @@ def _print_run_header(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> 
     warning = describe_ambiguous_models(
         (*config.predecessors, *config.successors), config.base_url, config.models
     )
-    if warning:
+    recordings = dict.fromkeys(each for found in config.recordings.values() for each in found.values())
+    warnings = [*filter(None, [warning]), *(line for each in recordings for line in describe_recording(each))]
+    for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     print(f"sandbox: {config.sandbox}, {sandbox.describe_backend(config.sandbox)}", flush=True)
     if config.grading_network:

@@ -37,6 +37,14 @@ SessionAgentOption = Annotated[
         show_default=False,
     ),
 ]
+WorkspaceOption = Annotated[
+    str,
+    typer.Option(
+        help="Absolute path of the repository in the recorded runs. Default: by the evidence of each run.",
+        metavar="DIR",
+        show_default=False,
+    ),
+]
 
 
 class UnknownTraceError(TakeoverError, ValueError):
@@ -91,28 +99,37 @@ def select_trace_files(
         raise UnknownTraceError(f"--session: {make_printable(str(error))}") from error
 
 
-def read_traces(files: Sequence[Path], trace_format: str) -> Iterator[tuple[str, Trace]]:
+def read_traces(files: Sequence[Path], trace_format: str, workspace: str = "") -> Iterator[tuple[str, Trace]]:
     """Read every readable trace with its name; others print one line on stderr. Raises UnknownTraceError."""
-    from langgraph_takeover.handoff.readers import FORMATS, TraceError, describe_skipped_lines, read_traces
+    from langgraph_takeover.handoff.readers import FORMATS, TraceError, describe_warnings, read_traces
 
     if trace_format != "auto" and trace_format not in FORMATS:
         raise UnknownTraceError(f"--format: unknown format {trace_format!r} (use auto, {', '.join(FORMATS)})")
+    if workspace and not workspace.startswith("/"):
+        raise UnknownTraceError(
+            f"--workspace: not an absolute path: {make_printable(workspace):.200} "
+            "(pass the directory of the repository in the recorded run)"
+        )
     for path in files:
         printed: set[str] = set()
         try:
             mode = path.stat().st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISFIFO(mode)):
                 raise TraceError(f"{path}: neither a file nor a directory")
-            for number, trace in enumerate(read_traces(path, trace_format)):
+            for number, trace in enumerate(read_traces(path, trace_format, workspace)):
                 if isinstance(trace, TraceError):
                     if str(trace) not in printed:
                         _print_error(str(trace))
                     printed.add(str(trace))
                 else:
-                    if skipped := describe_skipped_lines(trace):
-                        print(f"warning: {make_printable(str(path))}: {skipped}", file=sys.stderr)
                     several = number > 0 or path.suffix == ".jsonl"
-                    yield f"{path}#{number}" if several else str(path), trace
+                    name = f"{path}#{number}" if several else str(path)
+                    for warning in describe_warnings(trace):
+                        print(
+                            f"warning: {make_printable(f'{name if number else path}: {warning}')}",
+                            file=sys.stderr,
+                        )
+                    yield name, trace
         except TraceError as error:
             _print_error(str(error))
         except OSError as error:

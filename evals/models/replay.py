@@ -16,9 +16,10 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langgraph_takeover.evals.models.names import ModelName, ModelNameError, parse_model_name
 from langgraph_takeover.evals.models.scripted import ScriptedModel, Turn
 from langgraph_takeover.handoff.points.detectors import list_points
-from langgraph_takeover.handoff.readers import TraceError, read_traces
+from langgraph_takeover.handoff.readers import TraceError, describe_warnings, read_traces
 from langgraph_takeover.handoff.readers.inference.patches import parse_patch
 from langgraph_takeover.handoff.readers.tool_names import is_submission
+from langgraph_takeover.handoff.readers.workspace import is_below
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace, action_indices
 from langgraph_takeover.sandbox.interface import TakeoverError
@@ -127,7 +128,8 @@ def read_recording(path: Path, number: int = 0, workspace: str = "") -> Recordin
             continue
         action = _convert_action(event, trace, path)
         if action is not None:
-            turn = Turn(_extract_thought(event), _relocate_paths(action, trace.workspace, workspace))
+            directory = answer.cwd if answer is not None and answer.cwd is not None else ""
+            turn = Turn(_extract_thought(event), _relocate_paths(action, trace, directory, workspace))
             steps.append(RecordedStep(turn, numbers[event.index], answer, _choose_comparison(event, action)))
     if not steps:
         raise TrajectoryError(f"{path}: nothing to replay (the run has no shell or editor action)")
@@ -141,13 +143,29 @@ def _choose_comparison(event: Event, action: Action) -> Literal["output", "succe
     return "output" if command in action.arguments.get("command", "") else "nothing"
 
 
-def _relocate_paths(action: Action, old: str, new: str) -> Action:
-    """The action with the repository's path replaced wherever it occurs as a complete path."""
+def _relocate_paths(action: Action, trace: Trace, directory: str, new: str) -> Action:
+    """The action with the repository's path replaced wherever it occurs as a complete path.
+
+    `directory` is that of the shell: above the repository, its relative path is replaced too.
+    """
+    old = trace.workspace
     if not old or not new or old == new:
         return action
-    path = re.compile(rf"(?<![\w.-]){re.escape(old)}(?![\w.-])")
-    names = ("command",) if action.tool == "shell" else ("path",)
-    texts = {k: path.sub(lambda _: new, v) if k in names else v for k, v in action.arguments.items()}
+    if old == "/":
+        tops = sorted(
+            {change.path.split("/")[0] for event in trace.events for change in event.changes} - {""}
+        )
+        names = "|".join(map(re.escape, tops))
+        forms = [rf"(?<![\w./-])/(?=(?:{names})(?![\w.-]))" if names else "", r"(?<=\bcd )/(?=\s|$|[;&])"]
+        path, target = re.compile("|".join(filter(None, forms))), new.rstrip("/") + "/"
+    else:
+        forms = [rf"(?<![\w.-]){re.escape(old)}(?![\w.-])"]
+        if directory.startswith("/") and is_below(old, directory):
+            inner = re.escape(posixpath.relpath(old, directory))
+            forms += [rf"(?<![\w./-])(?:\./)?{inner}(?=/)", rf"(?<=\bcd )(?:\./)?{inner}(?![\w./-])"]
+        path, target = re.compile("|".join(forms)), new
+    fields = ("command",) if action.tool == "shell" else ("path",)
+    texts = {k: path.sub(lambda _: target, v) if k in fields else v for k, v in action.arguments.items()}
     return Action(action.tool, texts)
 
 
@@ -268,6 +286,14 @@ def list_recorded_points(name: str) -> list[str]:
     model = parse_model_name(name)
     trace = read_recording(model.file, model.number).trace
     return [point.kind for point in list_points(trace.events, trace.base_directories, trace.workspace)]
+
+
+def describe_recording(name: str) -> tuple[str, ...]:
+    """Describe what is lost in a replay's recording, one line each. Raises TrajectoryError."""
+    model = parse_model_name(name)
+    trace = read_recording(model.file, model.number).trace
+    warnings = describe_warnings(trace, "absolute paths are replayed as recorded")
+    return tuple(f"{name}: {warning}" for warning in warnings)
 
 
 class _RecordedRun(NamedTuple):

@@ -116,6 +116,14 @@ def show(
             show_default="end of the recording",
         ),
     ] = None,
+    workspace: Annotated[
+        str,
+        Option(
+            help="Absolute path of the repository in a recorded run. Default: by its evidence.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = "",
     home: Annotated[Path, Option(envvar="TAKEOVER_RUNS", help="Home of a handoff.")] = _DEFAULT_HOME,
     database: Annotated[
         str | None,
@@ -126,7 +134,9 @@ def show(
     """Print exactly what a successor would see under --view; without --view, the sizes of all views."""
     with _report_errors():
         found = (
-            _load_recording(record, point) if _is_recording(record) else _load_record(record, home, database)
+            _load_recording(record, point, workspace)
+            if _is_recording(record)
+            else _load_record(record, home, database)
         )
         from langgraph_takeover.handoff.views import Recipient, UnknownViewError, display, find_view
 
@@ -284,24 +294,23 @@ def _is_recording(path: Path) -> bool:
     return False
 
 
-def _load_recording(path: Path, point: str | None) -> HandoffRecord:
+def _load_recording(path: Path, point: str | None, workspace: str) -> HandoffRecord:
     """Return the first run of a recording, and one of its points."""
     from langgraph_takeover.handoff.interop.recordings import build_record, list_handoff_points
-    from langgraph_takeover.handoff.readers import (
-        TraceError,
-        describe_left_out,
-        describe_skipped_lines,
-        read_traces,
-    )
+    from langgraph_takeover.handoff.readers import TraceError, describe_warnings, read_traces
 
+    if workspace and not workspace.startswith("/"):
+        _exit_with_usage_error(
+            f"--workspace: not an absolute path: {workspace:.200} (pass DIR of the recorded run)"
+        )
     try:
-        run = next(iter(read_traces(path)), None)
+        run = next(iter(read_traces(path, workspace=workspace)), None)
         if run is None or isinstance(run, TraceError):
             _exit_with_usage_error(f"RECORD: {run or f'{path}: no run in it'}")
     except TraceError as error:
         _exit_with_usage_error(f"RECORD: {error}")
-    for notice in filter(None, (describe_skipped_lines(run), describe_left_out(run))):
-        print(_escape_line(f"warning: {path}: {notice}"), file=sys.stderr)
+    for warning in describe_warnings(run):
+        print(_escape_line(f"warning: {path}: {warning}"), file=sys.stderr)
     points = list_handoff_points(run)
     found = [each for each in points if each.kind == point] if point else points[-1:]
     if not found:

@@ -28,6 +28,7 @@ from langgraph_takeover.handoff.interop.sessions import (
     match_changes,
     move_session,
     read_session,
+    read_session_directory,
 )
 from langgraph_takeover.handoff.readers import describe_left_out, describe_skipped_lines
 from langgraph_takeover.handoff.readers.external.session_files import (
@@ -120,7 +121,8 @@ def capture_session(
     source = find_repository_session(agent, session, found.root, user_home or Path.home())
     with open_session_file(source, user_home or Path.home()) as path:
         before = _identify(path)
-        trace = read_session(path, agent)
+        directory = source.directory or read_session_directory(path)
+        trace = read_session(path, agent, _select_directory(directory, found.root))
         if trace.workspace and not is_inside(trace.workspace, found.root):
             raise CaptureError(
                 f"session {source.id} ran in {trace.workspace:.300}, not in {found.root} "
@@ -145,6 +147,13 @@ def capture_session(
         record = store.create(builder.record_id, build)
         save_known(home, record, KnownRecord(repository=str(found.root), agent=agent))
     return builder.describe(record, store.directory(record.id))
+
+
+def _select_directory(directory: str, root: Path) -> str:
+    """The directory of a session's relative paths: its own in the repository, or the repository below it; else empty."""
+    if is_inside(directory, root):
+        return directory
+    return str(root) if directory and is_inside(str(root), Path(directory)) else ""
 
 
 def _require_outside(home: Path, repository: Repository) -> None:

@@ -17,10 +17,11 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     EventBuilder,
     RecordedCall,
     TraceError,
-    count_workspace_votes,
-    select_workspace,
+    add_evidence,
+    list_edits,
     to_id,
 )
+from langgraph_takeover.handoff.readers.workspace import Workspace, WorkspaceEvidence
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint
 
 Message = BaseMessage | Mapping[str, Any]
@@ -38,7 +39,7 @@ class PointDetector:
     already seen is skipped. Without a recording of file changes, they are inferred from the calls, as for traces.
 
     Args:
-        workspace: absolute path of the repository. Default: guessed from the paths in the calls so far.
+        workspace: absolute path of the repository. Default: by the evidence of the calls so far.
         base_directories: top-level directories of the repository at the start, so that new files elsewhere count as
             scratch. Default: none for events; for messages, the directories seen so far.
 
@@ -66,8 +67,9 @@ class PointDetector:
         self._last_index = -1
         self._conversation: _Conversation | None = None
         self._calls: list[RecordedCall] = []
-        self._votes: dict[str, int] = {}
-        self._builder = EventBuilder(workspace or select_workspace({}))
+        self._evidence = WorkspaceEvidence()
+        self._selected = Workspace(workspace or "")
+        self._builder = EventBuilder(self._selected.path)
 
     @property
     def points(self) -> tuple[HandoffPoint, ...]:
@@ -102,19 +104,29 @@ class PointDetector:
             self._observe(event)
 
     def _add_call(self, call: RecordedCall) -> None:
-        if self._workspace is None and len(self._calls) < _MAX_GUESS_CALLS:
-            self._calls.append(call)
-            count_workspace_votes(call, self._votes)
-            workspace = select_workspace(self._votes)
-            if workspace != self._builder.files.workspace:
-                self._builder = EventBuilder(workspace)
-                self._state = detectors.create_state(self._base_directories or (), workspace)
-                for each in self._calls:
-                    self._process_call(each)
-                return
-        self._process_call(call)
+        if self._workspace is not None or len(self._calls) >= _MAX_GUESS_CALLS:
+            self._process_call(call)
+            return
+        add_evidence(self._evidence, call)
+        self._follow_evidence()
+        self._calls.append(call)
+        events = self._process_call(call)
+        for path, is_new in list_edits(events, self._builder.files.workspace):
+            self._evidence.add_edit(path, is_new=is_new)
+        self._follow_evidence()
 
-    def _process_call(self, call: RecordedCall) -> None:
+    def _follow_evidence(self) -> None:
+        """Process the earlier calls again if the evidence now supports another directory."""
+        selected = self._evidence.select()
+        if selected._replace(why="") == self._selected:
+            return
+        self._selected = selected._replace(why="")
+        self._builder = EventBuilder(selected.path, start=selected.start)
+        self._state = detectors.create_state(self._base_directories or (), selected.path)
+        for call in self._calls:
+            self._process_call(call)
+
+    def _process_call(self, call: RecordedCall) -> tuple[Event, ...]:
         events = self._builder.add(call)
         files = self._builder.files
         if self._base_directories is None:
@@ -122,6 +134,7 @@ class PointDetector:
         self._state = self._state._replace(workspace=files.workspace)
         for event in events:
             self._observe(event)
+        return events
 
     def _observe(self, event: Event) -> None:
         self._state, points = detectors.observe(self._state, event)

@@ -90,8 +90,8 @@ def _list_shown_paths(action: Event) -> tuple[str, ...]:
 
 def _normalize_path(path: str, cwd: str, workspace: str) -> str:
     """Return a path as changes name it: relative inside the repository, absolute outside."""
-    whole = posixpath.normpath(posixpath.join(workspace or "/", cwd, path))
-    return whole.removeprefix((workspace.rstrip("/") if workspace else "") + "/")
+    whole = posixpath.normpath(posixpath.join(workspace, cwd, path))
+    return whole.removeprefix(workspace.rstrip("/") + "/" if workspace else "")
 
 
 def _placeholder_digest(path: str) -> str:

@@ -77,9 +77,9 @@ def is_inside(directory: str, repository: Path) -> bool:
         return False
 
 
-def read_session(path: Path, agent: str) -> Trace:
-    """Return the trace of a session's file. Raises TraceError, also if it holds no action."""
-    found = next(iter(read_traces(path, agent)), None)
+def read_session(path: Path, agent: str, workspace: str = "") -> Trace:
+    """Return the trace of a session's file; `workspace` as for `read_traces`. Raises TraceError, also if it holds no action."""
+    found = next(iter(read_traces(path, agent, workspace)), None)
     if found is None or isinstance(found, TraceError):
         raise found or TraceError(f"{path}: no session in it")
     if not found.events:

@@ -181,7 +181,7 @@ def _edits_source(state: DetectorState, path: str, text: str) -> bool:
             paths |= {value[1]: True} if value else {}
     else:
         return False
-    prefix = state.workspace.rstrip("/") + "/"
+    prefix = state.workspace.rstrip("/") + "/" if state.workspace else ""
     return any(
         _is_existing_source(state, posixpath.normpath(name.removeprefix(prefix)), is_read)
         for name, is_read in paths.items()

@@ -23,6 +23,7 @@ from langgraph_takeover.handoff.readers.openhands import v1 as openhands_v1
 from langgraph_takeover.handoff.readers.recorded_run import RecordedRun, TraceError, build_trace
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.trace.events import Trace
+from langgraph_takeover.handoff.trace.file_kinds import is_code, is_outside_repository
 from langgraph_takeover.sandbox.storage.removal import list_matches
 from langgraph_takeover.sandbox.storage.untrusted_json import check_values, parse_json
 
@@ -31,6 +32,7 @@ __all__ = [
     "TraceError",
     "describe_left_out",
     "describe_skipped_lines",
+    "describe_warnings",
     "parse_trace",
     "read_traces",
 ]
@@ -66,8 +68,11 @@ _FORMAT_TABLE = (
 FORMATS = tuple(name for entry in _FORMAT_TABLE for name in entry.names)
 
 
-def read_traces(path: Path, format_name: str = "auto") -> Iterator[Trace | TraceError]:
+def read_traces(path: Path, format_name: str = "auto", workspace: str = "") -> Iterator[Trace | TraceError]:
     """Yield the traces of a file, or of a directory of numbered event files.
+
+    `workspace` is the absolute path of the repository in the recorded runs; by default, their evidence decides. Traces of
+    this project keep their own.
 
     Of a file with one event per line, damaged lines (with NUL bytes, or not UTF-8) and an incomplete last one are left out
     and counted in `skipped_lines`: a power cut leaves them. A file of several runs yields a `TraceError` for each
@@ -77,7 +82,7 @@ def read_traces(path: Path, format_name: str = "auto") -> Iterator[Trace | Trace
     documents, skipped = _read_documents(path)
     rows = [part for row in documents for part in atif.split_document(row)]
     if len(rows) == 1:
-        trace = _parse_document(rows[0], path, _trace_name(path), format_name)
+        trace = _parse_document(rows[0], path, _trace_name(path), format_name, workspace)
         yield trace.model_copy(update={"skipped_lines": skipped}) if skipped else trace
         return
     if not any(isinstance(row, TraceError) or _find_format(row) for row in rows):
@@ -88,9 +93,25 @@ def read_traces(path: Path, format_name: str = "auto") -> Iterator[Trace | Trace
             yield row
             continue
         try:
-            yield _parse_document(row, path, name, format_name)
+            yield _parse_document(row, path, name, format_name, workspace)
         except TraceError as error:
             yield error
+
+
+def describe_warnings(trace: Trace, cure: str = "pass --workspace DIR") -> tuple[str, ...]:
+    """Describe what was lost in reading: damaged lines, withdrawn calls, and edits outside the repository, with their cure."""
+    notices = (describe_skipped_lines(trace), describe_left_out(trace), _describe_lost_edits(trace, cure))
+    return tuple(filter(None, notices))
+
+
+def _describe_lost_edits(trace: Trace, cure: str) -> str:
+    """Say that no edit of code is in the repository, so that none counts; empty if one is."""
+    paths = {change.path for event in trace.events for change in event.changes if is_code(change.path)}
+    if trace.format == "takeover" or not paths or not all(map(is_outside_repository, paths)):
+        return ""
+    edits = f"{len(paths)} edited code file{'' if len(paths) == 1 else 's'}"
+    place = f"not in {trace.workspace}" if trace.workspace else "but no directory of the repository found"
+    return f"{edits} ({min(paths):.200}), {place}: not counted as edits ({cure})"
 
 
 def describe_skipped_lines(trace: Trace) -> str:
@@ -203,12 +224,12 @@ def _decode_json(raw: bytes, location: str) -> Any:
         raise TraceError(f"{location}: not JSON: {error}") from error
 
 
-def parse_trace(data: Any, name: str = "trace", format_name: str = "auto") -> Trace:
-    """Convert a loaded recording, such as a list of LangChain messages. Raises TraceError."""
-    return _parse_document(data, Path(name), name, format_name)
+def parse_trace(data: Any, name: str = "trace", format_name: str = "auto", workspace: str = "") -> Trace:
+    """Convert a loaded recording, such as a list of LangChain messages; `workspace` as for `read_traces`. Raises TraceError."""
+    return _parse_document(data, Path(name), name, format_name, workspace)
 
 
-def _parse_document(data: Any, path: Path, name: str, format_name: str) -> Trace:
+def _parse_document(data: Any, path: Path, name: str, format_name: str, workspace: str) -> Trace:
     if isinstance(data, TraceError):
         raise data
     matching = _find_format(data)
@@ -216,7 +237,7 @@ def _parse_document(data: Any, path: Path, name: str, format_name: str) -> Trace
         raise TraceError(_describe_unknown_format(path))
     try:
         recording = matching.read(data, name)
-        trace = recording if isinstance(recording, Trace) else build_trace(recording)
+        trace = recording if isinstance(recording, Trace) else build_trace(recording, workspace)
     except TraceError as error:
         raise TraceError(f"{path}: {error}") from error
     except RecursionError as error:

@@ -9,15 +9,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from langgraph_takeover.handoff.readers import mini_swe_agent, tool_names
-from langgraph_takeover.handoff.readers.atif_results import match_results, read_content
+from langgraph_takeover.handoff.readers.open_calls import OpenCalls
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
     TraceError,
+    extract_text,
     join_requests,
     join_text,
     parse_usage,
+    to_id,
     to_mapping,
     to_mappings,
 )
@@ -26,6 +28,8 @@ from langgraph_takeover.handoff.text.surrogates import unescape_surrogates
 from langgraph_takeover.handoff.trace.atif import COUNTS, ESCAPED_KEY, EVENTS_KEY, TRACE_KEY
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Trace, Usage
 
+_PATH_CHARS = 200
+"""Maximum length of the shown path of an image; it may be a URL that contains the image itself."""
 _EXIT_CODE = re.compile(
     r"<returncode>(-?\d{1,9})</returncode>|\[(?:exit code|The command completed with exit code):? (-?\d{1,9})\.?\]"
     r"|^Exit code:? (-?\d{1,9})$|^\[exit_code\] (-?\d{1,9})$|Process exited with code (-?\d{1,9})",
@@ -65,7 +69,7 @@ def read_own_trace(data: Mapping[str, Any], name: str) -> Trace | None:
     task = ""
     for step in data["steps"]:
         if isinstance(step, Mapping) and step.get("source") == "user":
-            task = task or read_content(step.get("message"))
+            task = task or _read_content(step.get("message"))
         events += _read_own_events(step) if isinstance(step, Mapping) else []
     try:
         return Trace.model_validate({**data["extra"][TRACE_KEY], "events": events, "task": task})
@@ -106,7 +110,7 @@ def read(data: Mapping[str, Any], name: str) -> RecordedRun:
     agent = to_mapping(data.get("agent"))
     agent_name = str(agent.get("name") or "")
     steps = to_mappings(data["steps"])
-    messages = (read_content(step.get("message")) for step in steps if step.get("source") == "user")
+    messages = (_read_content(step.get("message")) for step in steps if step.get("source") == "user")
     models = (model for holder in (agent, *steps) if (model := holder.get("model_name")))
     original = str(to_mapping(agent.get("extra")).get("original_format") or "")
     return RecordedRun(
@@ -130,7 +134,7 @@ def _read_replies(steps: Iterable[Mapping[str, Any]], agent_name: str) -> list[R
     for step in steps:
         source = step.get("source")
         if source == "agent":
-            text = join_text(text, read_content(step.get("message")))
+            text = join_text(text, _read_content(step.get("message")))
             usage = _add_usage(usage, parse_usage(step.get("metrics")))
             found, thoughts = _read_calls(step, agent_name)
             text = join_text(text, *thoughts)
@@ -139,7 +143,7 @@ def _read_replies(steps: Iterable[Mapping[str, Any]], agent_name: str) -> list[R
             first = found[0]
             calls += [first._replace(text=join_text(text, first.text), usage=usage), *found[1:]]
         elif source == "user" and (text or usage):
-            answer = RecordedResult(read_content(step.get("message")), refused=True)
+            answer = RecordedResult(_read_content(step.get("message")), refused=True)
             calls.append(RecordedCall(text, UNREADABLE, {}, answer, usage))
         else:
             continue
@@ -168,12 +172,12 @@ def _read_calls(step: Mapping[str, Any], agent_name: str) -> tuple[list[Recorded
     raw_calls = to_mappings(step.get("tool_calls"))
     is_text = not raw_calls
     if is_text:
-        found = parse_text_calls(agent_name, read_content(step.get("message")))
+        found = parse_text_calls(agent_name, _read_content(step.get("message")))
         if not found:
             return _read_unreadable(step, results, agent_name), []
         raw_calls = [{"function_name": call.name, "arguments": call.arguments} for call in found]
     shares_terminal = agent_name.startswith("terminus")
-    outputs = match_results(raw_calls, results, shares_terminal=shares_terminal)
+    outputs = _match_results(raw_calls, results, shares_terminal=shares_terminal)
     calls: list[RecordedCall] = []
     thoughts: list[str] = []
     for call, output in zip(raw_calls, outputs, strict=True):
@@ -190,11 +194,11 @@ def _read_unreadable(
 ) -> list[RecordedCall]:
     """The reply as one refused action, if it was answered, or broke the agent's text protocol."""
     has_blocks = agent_name.startswith("mini-swe-agent") and mini_swe_agent.find_bash_blocks(
-        read_content(step.get("message"))
+        _read_content(step.get("message"))
     )
     if not results and not has_blocks:
         return []
-    output = join_text(*(read_content(result.get("content")) for result in results))
+    output = join_text(*(_read_content(result.get("content")) for result in results))
     return [RecordedCall("", UNREADABLE, {}, RecordedResult(output, refused=True))]
 
 
@@ -224,3 +228,61 @@ def _read_result(tool: str, arguments: Mapping[str, str], output: str) -> Record
         timed_out=timed_out,
         output=mini_swe_agent.extract_output(output) if "<returncode>" in output else output,
     )
+
+
+def _read_content(content: Any) -> str:
+    """The text of a message or result; images and audio become `[image: PATH]`."""
+    if not isinstance(content, list):
+        return extract_text(content)
+    return "\n".join(_read_part(part) for part in content if part is not None)
+
+
+def _read_part(part: Any) -> str:
+    if isinstance(part, Mapping) and part.get("type") in ("image", "audio"):
+        source = part.get("source")
+        path = source.get("path") if isinstance(source, Mapping) else None
+        return f"[{part['type']}: {str(path or '')[:_PATH_CHARS]}]"
+    return extract_text(part)
+
+
+def _match_results(
+    calls: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]], *, shares_terminal: bool
+) -> list[str | None]:
+    """The output of each call; None without a result. Results without a call id are matched by their order.
+
+    With `shares_terminal`, one result shows the terminal after all commands: the last command has its text, those before
+    it an empty one.
+    """
+    open_calls, last = OpenCalls(), dict[str, int]()
+    for number, call in enumerate(calls):
+        own_id = str(call.get("tool_call_id"))
+        open_calls.add(own_id, number)
+        last[own_id] = number
+    texts: list[list[str]] = [[] for _ in calls]
+    unnamed: list[str] = []
+    rest: list[str] = []
+    for result in results:
+        text, call_id = _read_content(result.get("content")), to_id(result.get("source_call_id"))
+        if call_id is None:
+            unnamed.append(text)
+        elif call_id in last:
+            # A further result of an answered call continues it.
+            found = open_calls.close(call_id)
+            texts[last[call_id] if found is None else found].append(text)
+        else:
+            rest.append(text)
+    if shares_terminal and not rest and not any(texts) and len(unnamed) == 1:
+        return _share_output(calls, unnamed[0])
+    for own in texts:
+        if not own and unnamed:
+            own.append(unnamed.pop(0))
+    if texts:
+        texts[-1] += rest + unnamed
+    return [join_text(*own) if own else None for own in texts]
+
+
+def _share_output(calls: Sequence[Mapping[str, Any]], output: str) -> list[str | None]:
+    names = [str(call.get("function_name") or "") for call in calls]
+    commands = [n for n, name in enumerate(names) if tool_names.normalize_call(name, {})[0] != "finish"]
+    last = commands[-1] if commands else len(calls) - 1
+    return [output if n == last else "" if n < last else None for n in range(len(calls))]

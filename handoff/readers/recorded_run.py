@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from langgraph_takeover.handoff.readers.inference.actions import infer_changes
 from langgraph_takeover.handoff.readers.inference.files import InferredFiles
+from langgraph_takeover.handoff.readers.workspace import Workspace, WorkspaceEvidence
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace, TraceFormat, Usage
 from langgraph_takeover.sandbox.interface import FileChange, TakeoverError
 
@@ -57,7 +59,7 @@ class RecordedRun(NamedTuple):
     """Name of the agent, if recorded."""
     agent_version: str = ""
     workspace: str | None = None
-    """Absolute path of the repository, if recorded."""
+    """Working directory of the agent, if recorded: usually the repository, sometimes a directory above it."""
     keeps_directory: bool = True
     """One shell ran all commands, so `cd` affects later commands."""
     running: tuple[str, ...] = ()
@@ -71,8 +73,8 @@ class RecordedRun(NamedTuple):
 class EventBuilder:
     """Converts the calls of a run to numbered events, one call at a time; infers file changes that are not recorded."""
 
-    def __init__(self, workspace: str, *, keeps_directory: bool = True) -> None:
-        self.files = InferredFiles(workspace, keeps_directory=keeps_directory)
+    def __init__(self, workspace: str, *, start: str = "", keeps_directory: bool = True) -> None:
+        self.files = InferredFiles(workspace, start=start, keeps_directory=keeps_directory)
         self._count = 0
 
     def add(self, call: RecordedCall) -> tuple[Event, ...]:
@@ -93,15 +95,29 @@ class EventBuilder:
         return (action, _build_observation(action.index + 1, call, call.result, self.files))
 
 
-def build_trace(run: RecordedRun) -> Trace:
-    """Convert the calls to numbered events; file changes that are not recorded are inferred."""
-    builder = EventBuilder(run.workspace or guess_workspace(run.calls), keeps_directory=run.keeps_directory)
-    events = tuple(event for call in run.calls for event in builder.add(call))
+def build_trace(run: RecordedRun, workspace: str = "") -> Trace:
+    """Convert the calls to numbered events; file changes that are not recorded are inferred.
+
+    `workspace` is the absolute path of the repository; by default, the evidence of the run decides.
+    """
+    evidence = WorkspaceEvidence(run.workspace or "", run.task, keeps_directory=run.keeps_directory)
+    for call in run.calls:
+        add_evidence(evidence, call)
+    selected = evidence.select(workspace)
+    builder, events = _build_events(run, selected)
+    if not workspace:
+        for path, is_new in list_edits(events, selected.path):
+            evidence.add_edit(path, is_new=is_new)
+        better = evidence.select()
+        if better.path != selected.path:
+            builder, events = _build_events(run, better)
+        selected = better
     return Trace(
         id=run.id,
         format=run.format,
         events=events,
         workspace=builder.files.workspace,
+        workspace_why=selected.why,
         base_directories=builder.files.list_base_directories(),
         task=_escape_text(run.task),
         model=run.model,
@@ -122,11 +138,35 @@ def _list_changed_files(run: RecordedRun, workspace: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_escape_text(change.path) for event in events for change in event.changes))
 
 
+def add_evidence(evidence: WorkspaceEvidence, call: RecordedCall) -> None:
+    """Add a call to the evidence for the directory of the repository."""
+    result = call.result
+    if result is None:
+        evidence.add_call(call.tool, call.arguments)
+    elif not result.refused:
+        output = result.text if result.output is None else result.output
+        evidence.add_call(call.tool, call.arguments, output, result.cwd)
+
+
+def list_edits(events: Iterable[Event], workspace: str) -> Iterator[tuple[str, bool]]:
+    """Yield the absolute path of each changed file, and whether the change created it; unknown directories are left out."""
+    for event in events:
+        for change in event.changes:
+            path = posixpath.join(workspace, change.path)
+            if path.startswith("/"):
+                yield path, change.before is None
+
+
+def _build_events(run: RecordedRun, workspace: Workspace) -> tuple[EventBuilder, tuple[Event, ...]]:
+    builder = EventBuilder(workspace.path, start=workspace.start, keeps_directory=run.keeps_directory)
+    return builder, tuple(event for call in run.calls for event in builder.add(call))
+
+
 def _build_observation(index: int, call: RecordedCall, result: RecordedResult, files: InferredFiles) -> Event:
     """The observation of a call; updates the inferred files."""
     if result.cwd is not None:
         files.enter_directory(result.cwd)
-    cwd = files.cwd
+    cwd = files.cwd if files.cwd is not None else files.start or None
     changes = result.changes
     if call.tool == UNREADABLE or result.refused:
         changes = ()
@@ -161,54 +201,6 @@ def _escape_call(call: RecordedCall) -> RecordedCall:
 
 def _escape_text(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
-
-
-_WORKSPACE_ROOTS = (
-    "/testbed",
-    "/app",
-    "/repo",
-    "/src",
-    "/code",
-    "/project",
-    "/workspace",
-    "/workdir",
-    "/home",
-    "/root",
-)
-_WORKSPACE_DEPTHS = {"/workspace": 1, "/home": 2, "/root": 1, "/code": 0, "/workdir": 0}
-
-
-def guess_workspace(calls: Iterable[RecordedCall]) -> str:
-    """Guess the repository: the directory of most absolute paths, among those common in agents' images."""
-    votes: dict[str, int] = {}
-    for call in calls:
-        count_workspace_votes(call, votes)
-    return select_workspace(votes)
-
-
-def count_workspace_votes(call: RecordedCall, votes: dict[str, int]) -> None:
-    """Add the absolute paths of a call to the votes for each possible repository."""
-    for value in call.arguments.values():
-        for word in _list_absolute_paths(value[:4000]):
-            top = next(
-                (root for root in _WORKSPACE_ROOTS if word == root or word.startswith(root + "/")), None
-            )
-            if top is None:
-                continue
-            parts = word.split("/")[: 2 + _WORKSPACE_DEPTHS.get(top, 0)]
-            if len(parts) == 2 + _WORKSPACE_DEPTHS.get(top, 0) and "." not in parts[-1]:
-                directory = "/".join(parts)
-                votes[directory] = votes.get(directory, 0) + 1
-
-
-def select_workspace(votes: Mapping[str, int]) -> str:
-    """Return the repository with the most votes, the earliest of several."""
-    return max(votes, key=lambda root: votes[root]) if votes else "/testbed"
-
-
-def _list_absolute_paths(text: str) -> list[str]:
-    words = text.replace("'", " ").replace('"', " ").replace(";", " ").replace(")", " ").split()
-    return [word.rstrip("/,:") for word in words if word.startswith("/") and len(word) > 1]
 
 
 def to_mapping(value: Any) -> Mapping[str, Any]:

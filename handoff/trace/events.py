@@ -125,6 +125,8 @@ class Trace(Frozen):
     events: tuple[Event, ...]
     workspace: str = ""
     """Absolute path of the repository in the sandbox of the run; empty if unknown."""
+    workspace_why: str = ""
+    """The evidence for that path in a recording, in words; empty if the run itself recorded it."""
     base_directories: tuple[str, ...] = ()
     """Top-level directories of the base commit, as far as the recording shows them."""
     task: str = ""

@@ -107,6 +107,36 @@ def test_a_timeline_for_people(folder: Path) -> None:
     assert "\x1b" not in done.stdout
 
 
+def test_the_directory_of_the_repository_is_shown_and_can_be_given(tmp_path: Path) -> None:
+    file = tmp_path / "t.json"
+    file.write_text(
+        json.dumps(recording(("sed -i s/1/2/ /srv/shop/a.py", 0, ""), ("pytest -q", 0, "1 passed in 1s")))
+    )
+    done = run("detect", file)
+    assert "repository: /srv/shop (paths of calls are in it)" in done.stdout
+    (row,) = map(json.loads, run("detect", file, "--json").stdout.splitlines())
+    assert (row["workspace"], row["workspace_why"]) == ("/srv/shop", "paths of calls are in it")
+    done = run("detect", file, "--json", "--workspace", "/srv/other")
+    row = json.loads(done.stdout)
+    assert (row["workspace"], row["workspace_why"], row["points"]) == ("/srv/other", "given by the user", [])
+    lost = (
+        "1 edited code file (/srv/shop/a.py), not in /srv/other: not counted as edits (pass --workspace DIR)"
+    )
+    assert done.stderr == f"warning: {file}: {lost}\n"
+    done = run("detect", file, "--workspace", "shop")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --workspace: not an absolute path: shop (pass the directory")
+    file.write_text(json.dumps(recording(("sed -i s/1/2/ a.py", 0, ""))))
+    done = run("detect", file)
+    assert (
+        "repository: directory not found; relative paths count as inside it (pass --workspace DIR)"
+        in done.stdout
+    )
+    assert done.stderr == ""
+    (row,) = map(json.loads, run("detect", file, "--json").stdout.splitlines())
+    assert (row["workspace"], [point["kind"] for point in row["points"]]) == (None, ["first_source_edit"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),

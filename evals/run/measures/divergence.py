@@ -127,7 +127,7 @@ def _split_lines(text: str, workspaces: Sequence[str]) -> list[list[str]]:
 
 
 def _normalize_line(line: str, workspaces: Sequence[str]) -> str:
-    for workspace in filter(None, workspaces):
+    for workspace in (each for each in workspaces if each.strip("/")):
         line = line.replace(workspace, "/…")
     line = _LISTED_DIRECTORY.sub("d ", _LISTED_FILE.sub(r"\1 ", line, count=1), count=1)
     line = " ".join(_VARIABLE_PARTS.sub("…", line).split())

@@ -71,8 +71,7 @@ class Location(NamedTuple):
         if not path.startswith(("/", "~")) and self.cwd:
             path = posixpath.join(self.cwd, path)
         path = posixpath.normpath(path)
-        root = self.workspace.rstrip("/")
-        return path.removeprefix(f"{root}/") if root else path
+        return path.removeprefix(self.workspace.rstrip("/") + "/" if self.workspace else "")
 
 
 def split_output(text: str) -> list[str]:
@@ -109,7 +108,7 @@ def list_command_parts(command: str, location: Location) -> tuple[str, ...]:
     for pipeline in _list_pipelines(command):
         if pipeline[0].name not in ("cd", "pushd", "popd", "export"):
             directory = location.normalize_path(pipeline[0].cwd or ".")
-            directory = "." if directory == location.workspace.rstrip("/") else directory
+            directory = "." if directory in ("", location.workspace.rstrip("/")) else directory
             parts.append(f"{directory}: " + " | ".join(" ".join(each.argv) for each in pipeline))
     return tuple(parts)
 

@@ -13,6 +13,7 @@ from langgraph_takeover.handoff.readers.inference.content_edits import (
 )
 from langgraph_takeover.handoff.readers.inference.files import InferredFiles
 from langgraph_takeover.handoff.shell.command_effects import find_effect
+from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.sandbox.interface import FileChange
 
 _EDIT_COMMANDS = {"str_replace", "insert", "lines", "edit"}
@@ -91,6 +92,7 @@ def infer_changes(
         if find_effect(command) == "anything":
             touched = shell.apply_command_line(files, command, output, exit_code, timed_out)
         shown_lines.learn_from_shell(files, command, output)
-        if "cd" in command or "pushd" in command:
+        is_moving = "cd" in command or "pushd" in command
+        if is_moving and not shell.has_failed_cd(parse_command(command), output):
             files.set_directory(shell.find_directory_after(command, files.cwd))
     return files.list_changes(before, touched)

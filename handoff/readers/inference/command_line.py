@@ -224,7 +224,7 @@ class CommandLine:
 
     def working_directory(self, command: SimpleCommand) -> str:
         """The directory of a command; empty if unknown."""
-        shell_directory = self.files.cwd or ""
+        shell_directory = self.files.shell_directory
         return shell_directory if command.cwd is None else posixpath.join(shell_directory, command.cwd)
 
     def expand_word(self, word: str) -> list[str]:

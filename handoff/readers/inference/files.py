@@ -31,10 +31,13 @@ class InferredFiles:
     Paths are relative inside the repository and absolute outside it, as in `FileChange`.
     """
 
-    def __init__(self, workspace: str, *, keeps_directory: bool) -> None:
-        self.workspace = posixpath.normpath(workspace)
+    def __init__(self, workspace: str, *, start: str = "", keeps_directory: bool) -> None:
+        """`workspace` is empty if unknown; `start` is the absolute directory of the first command, by default the workspace."""
+        self.workspace = posixpath.normpath(workspace) if workspace else ""
         self.known_lines = KnownLines()
-        self.cwd = "" if keeps_directory else None
+        self.start = ""
+        self.start = self.resolve_path(start, "") if start else ""
+        self.cwd = self.start if keeps_directory else None
         self._keeps_directory = keeps_directory
         self._contents: dict[str, Content | None] = {}
         self._is_in_base: dict[str, bool] = {}
@@ -58,6 +61,11 @@ class InferredFiles:
         """Set the directory of the shell after a command; None if unknown."""
         if self._keeps_directory:
             self.cwd = directory
+
+    @property
+    def shell_directory(self) -> str:
+        """The directory of the next command: that of the shell, or the first one if each command has a new shell."""
+        return self.start if self.cwd is None else self.cwd
 
     def apply_reported_changes(self, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:
         """Apply changes from the recording and return them with normalized paths."""
@@ -86,12 +94,14 @@ class InferredFiles:
         path_text = path_text.strip()
         if path_text.startswith("~"):
             path_text = "/root" + path_text[1:]
-        directory = cwd if cwd is not None else self.cwd or ""
+        directory = cwd if cwd is not None else self.shell_directory
         if not path_text.startswith("/"):
             path_text = posixpath.join(directory, path_text)
         if not path_text.startswith("/"):
             path_text = posixpath.join(self.workspace, path_text)
-        absolute = posixpath.normpath(path_text)
+        absolute = posixpath.normpath(path_text) if path_text else ""
+        if not self.workspace:
+            return "" if absolute == "." else absolute
         prefix = self.workspace.rstrip("/") + "/"
         return absolute.removeprefix(prefix) if absolute != self.workspace else ""
 
@@ -194,7 +204,7 @@ class InferredFiles:
 
     def was_shown(self, path: str) -> bool:
         """Whether an output contained a path as listings and searches print it, rather than within a sentence."""
-        absolute = path if file_kinds.is_outside_repository(path) else f"{self.workspace}/{path}"
+        absolute = path if file_kinds.is_outside_repository(path) else posixpath.join(self.workspace, path)
         names = f"(?:\\./)?{re.escape(path)}|{re.escape(absolute)}"
         pattern = re.compile(rf"(?:^|\s)(?:{names})/?(?=$|[\s:*/@])", re.M)
         return any(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from langgraph_takeover.handoff.readers.inference import file_commands, git, in_place, patches, programs
 from langgraph_takeover.handoff.readers.inference.command_line import CommandLine, ExpandedCommand
 from langgraph_takeover.handoff.shell.command_parser import find_executed_part, parse_command
-from langgraph_takeover.handoff.shell.commands import resolve_path
+from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.readers.inference.files import InferredFiles
@@ -26,6 +26,7 @@ _HANDLERS: dict[str, Callable[[CommandLine, ExpandedCommand], None]] = {
     "mkdir": file_commands.run_mkdir,
     "touch": file_commands.run_touch,
 }
+_CD_FAILURES = ("cd: ", "cd: no such file or directory: ", "can't cd to ")
 _PRINT_PROGRAMS = {"cat", "tee", "echo", "printf"}
 
 
@@ -48,6 +49,14 @@ def find_directory_after(command: str, cwd: str | None) -> str | None:
         if directory.startswith("/") or cwd is None
         else posixpath.normpath(posixpath.join(cwd, directory))
     )
+
+
+def has_failed_cd(commands: Sequence[SimpleCommand], output: str) -> bool:
+    """Whether the output says that a `cd` of the command line failed."""
+    if "cd: " not in output and "can't cd" not in output:
+        return False
+    targets = (each.argv[-1] for each in commands if each.name in ("cd", "pushd"))
+    return any(f"{phrase}{target}" in output for target in targets for phrase in _CD_FAILURES)
 
 
 def apply_command_line(

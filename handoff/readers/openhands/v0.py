@@ -11,7 +11,6 @@ from langgraph_takeover.handoff.readers import tool_names
 from langgraph_takeover.handoff.readers.open_calls import CallStep, match_results
 from langgraph_takeover.handoff.readers.openhands.notices import (
     NOT_RUN_NOTICE,
-    find_workspace,
     strip_runtime_suffix,
 )
 from langgraph_takeover.handoff.readers.recorded_run import (
@@ -87,7 +86,6 @@ def read(data: Any, name: str) -> RecordedRun:
         calls=calls,
         task=task,
         model=str(model or ""),
-        workspace=find_workspace(task),
     )
 
 

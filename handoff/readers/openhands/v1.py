@@ -11,7 +11,6 @@ from langgraph_takeover.handoff.readers import tool_names
 from langgraph_takeover.handoff.readers.open_calls import CallStep, match_results
 from langgraph_takeover.handoff.readers.openhands.notices import (
     NOT_RUN_NOTICE,
-    find_workspace,
     strip_runtime_suffix,
 )
 from langgraph_takeover.handoff.readers.recorded_run import (
@@ -69,7 +68,7 @@ def read(events: Sequence[Any], name: str) -> RecordedRun:
         format="openhands-v1",
         calls=calls,
         task=task,
-        workspace=find_workspace(task) or _find_first_directory(rows),
+        workspace=_find_first_directory(rows),
     )
 
 
@@ -183,6 +182,6 @@ def _find_first_directory(rows: Sequence[Mapping[str, Any]]) -> str | None:
         observation = event.get("observation")
         metadata = observation.get("metadata") if isinstance(observation, Mapping) else None
         directory = metadata.get("working_dir") if isinstance(metadata, Mapping) else None
-        if isinstance(directory, str) and directory.startswith("/") and directory.count("/") > 1:
+        if isinstance(directory, str) and directory.startswith("/"):
             return directory
     return None

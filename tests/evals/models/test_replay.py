@@ -266,6 +266,29 @@ def test_recordings_of_every_format_run_in_a_real_sandbox(kind: str, tmp_path: P
     assert [p.kind for p in detectors.list_points(events, ("pkg",))] == ["first_source_edit"]
 
 
+@pytest.mark.parametrize(
+    ("cwd", "command", "expected"),
+    [
+        (
+            "/workspace",
+            "cd /workspace/repo && sed -i s/1/2/ pkg/a.py",
+            "cd /testbed && sed -i s/1/2/ pkg/a.py",
+        ),
+        ("/workspace", "cd repo && sed -i s/1/2/ pkg/a.py", "cd /testbed && sed -i s/1/2/ pkg/a.py"),
+        ("/home/me", "cd repos/egg; sed -i s/1/2/ pkg/a.py", "cd /testbed; sed -i s/1/2/ pkg/a.py"),
+        ("/", "cd / && sed -i s/1/2/ /a.py", "cd /testbed/ && sed -i s/1/2/ /testbed/a.py"),
+    ],
+)
+def test_the_repository_inside_the_working_directory_is_moved(
+    cwd: str, command: str, expected: str, tmp_path: Path
+) -> None:
+    path = write_trajectory(tmp_path, f"```bash\n{command}\n```")
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps({**data, "info": {"config": {"environment": {"cwd": cwd}}}}))
+    (turn,) = read_trajectory(path, workspace="/testbed")
+    assert turn.action == Action("shell", {"command": f"(\n{expected}\n)"})
+
+
 def test_one_of_several_runs_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "output.jsonl"
     lines = [

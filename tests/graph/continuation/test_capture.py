@@ -106,6 +106,14 @@ def test_a_session_that_began_in_a_directory_of_the_repository(workplace: Workpl
     assert record.point.kind == "first_source_edit"
 
 
+def test_a_session_that_began_above_the_repository(workplace: Workplace) -> None:
+    steps = [(f"cd {workplace.repository} && sed -i 's/ + 1/ - 1/' shop/price.py", "", 0)]
+    path = write_claude_session(workplace.user_home, str(workplace.repository.parent), steps)
+    record = workplace.capture("claude-code", session=path.stem).record
+    assert [change.path for change in record.trace[-1].changes] == ["shop/price.py"]
+    assert record.point.kind == "first_source_edit"
+
+
 def test_latest_is_the_newest_session_of_the_repository(workplace: Workplace, tmp_path: Path) -> None:
     other = make_repository(tmp_path / "other")
     names = ("aaaa1111", "aaaa2222", "bbbb3333")

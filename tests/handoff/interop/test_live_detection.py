@@ -173,6 +173,19 @@ def test_the_repository_is_guessed() -> None:
     assert [point.detail for point in detector.points][:1] == ["edited src/core.py"]
 
 
+@pytest.mark.parametrize("directory", ["/workspace", "/workspace/org__repo__1.0", "/home/user/src/x", "/"])
+@pytest.mark.parametrize("form", ["cd {} && sed -i s/a/b/ core.py", "sed -i s/a/b/ {}/core.py"])
+def test_a_repository_in_any_directory_is_found(directory: str, form: str) -> None:
+    edit = form.format(directory if "cd" in form else directory.rstrip("/"))
+    detector = PointDetector()
+    detector.feed(chat_messages([("ls", "core.py", 0), (edit, "", 0), ("pytest -q", "1 failed in 1s", 1)]))
+    assert [(point.kind, point.event_index) for point in detector.points] == [
+        ("first_source_edit", 3),
+        ("first_validation", 5),
+    ]
+    assert detector.points[0].detail == "edited core.py"
+
+
 @pytest.mark.parametrize(
     "item", ["text", 3, [3], [{"role": "nobody"}], {"index": 0, "kind": "x", "tool": ""}]
 )
