@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,11 +30,11 @@ class CallReader:
 
     def read(self, reply: AIMessage, messages: Sequence[BaseMessage]) -> tuple[CallResult, ...]:
         """Return a result for each call of a reply, from the conversation that follows it."""
-        shown = {each.tool_call_id: each for each in messages if isinstance(each, ToolMessage)}
         calls = (*reply.tool_calls, *reply.invalid_tool_calls)
-        results = [self._read_call(call, shown.get(str(call["id"]))) for call in calls]
+        shown = _find_results([str(call["id"]) for call in calls], messages)
+        results = [self._read_call(call, each) for call, each in zip(calls, shown, strict=True)]
         hidden = {each.call_id for each in results if each.tool == "shell" and each.exit_code is None}
-        codes = self._read_exit_codes() if hidden & shown.keys() else {}
+        codes = self._read_exit_codes() if hidden & {each.tool_call_id for each in shown if each} else {}
         return tuple(
             each.model_copy(update={"exit_code": codes[each.call_id]})
             if each.call_id in hidden and each.call_id in codes and not each.timed_out
@@ -58,3 +59,13 @@ class CallReader:
             refused=read.refused,
             timed_out=read.timed_out,
         )
+
+
+def _find_results(ids: Sequence[str], messages: Sequence[BaseMessage]) -> list[ToolMessage | None]:
+    """Return the latest result of each call; equal ids, which a vendor may send, get theirs in order."""
+    found: dict[str, list[ToolMessage]] = {each: [] for each in ids}
+    for each in messages:
+        if isinstance(each, ToolMessage) and each.tool_call_id in found:
+            found[each.tool_call_id].append(each)
+    left = {each: iter(found[each][-count:]) for each, count in Counter(ids).items()}
+    return [next(left[each], None) for each in ids]
