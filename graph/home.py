@@ -28,6 +28,7 @@ from langgraph_takeover.handoff.ledger import (
     leases,
     snapshots,
     stops,
+    waits,
 )
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.nodes.context.settings import SettingsError
@@ -59,9 +60,18 @@ ParametersT = ParamSpec("ParametersT")
 ResultT = TypeVar("ResultT")
 _MAX_SNAPSHOT_S = 24 * 3600.0
 ThreadStatus = Literal[
-    "empty", "running", "stopping", "stopped", "waiting", "finished", "handed_over", "failed"
+    "empty",
+    "running",
+    "waiting_for_model",
+    "stopping",
+    "stopped",
+    "waiting",
+    "finished",
+    "handed_over",
+    "failed",
 ]
-"""What happens on a thread: `RunStatus`, and `running` or `stopping` while a process holds it, and `empty` before that."""
+"""What happens on a thread: `RunStatus`; while a process holds it `running`, `stopping`, or `waiting_for_model` if the
+endpoint asked it to wait; `empty` before that."""
 
 
 class Home:
@@ -234,7 +244,9 @@ class Home:
         """Return the status of a thread. Raises ThreadNotFoundError."""
         self.require_thread(thread)
         if leases.is_held(self.ledger, thread):
-            return "stopping" if stops.read_stop(self.ledger, thread) else "running"
+            if stops.read_stop(self.ledger, thread):
+                return "stopping"
+            return "waiting_for_model" if waits.is_waiting(self.ledger, thread) else "running"
         stored = self.saver.get_tuple(thread_config(thread))
         if stored is None:
             return "empty"

@@ -49,6 +49,7 @@ from langgraph_takeover.nodes.model.errors import (
     PermanentModelError,
     ReplyTimeoutError,
     ReplyTooLargeError,
+    WaitTooLongError,
 )
 from langgraph_takeover.nodes.session.graph_tasks import ActConflictError
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
@@ -119,5 +120,6 @@ __all__ = [
     "UnknownViewError",
     "UnstorableValueError",
     "UnsupportedSaverError",
+    "WaitTooLongError",
     "WaitingError",
 ]

@@ -13,6 +13,8 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage
 from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.model.actions import format_reply
+from langgraph_takeover.nodes.model.errors import ModelError
+from langgraph_takeover.nodes.model.retry_after import format_wait
 from langgraph_takeover.nodes.open_calls import NOT_RUN, answer_action, answer_open_calls, list_open_calls
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.session.trace_state import TraceState
@@ -261,6 +263,8 @@ ProgressKind = Literal[
     "started",
     "starting",
     "thinking",
+    "waiting",
+    "repaired",
     "acting",
     "observed",
     "point",
@@ -282,3 +286,11 @@ def report_progress(runtime: Runtime[Any], event: ProgressKind, state: AgentStat
         text = str(fields["text"])
         fields["text"] = text if len(text) <= _MAX_TEXT_CHARS else f"{text[: _MAX_TEXT_CHARS - 1]}…"
     runtime.stream_writer({"event": event, "step": state.get("steps", 0), **fields})
+
+
+def report_wait(
+    runtime: Runtime[AgentContext], state: AgentState, seconds: float, refusal: ModelError
+) -> None:
+    """Show that the run waits for its model's endpoint: as progress, and in the thread's status."""
+    report_progress(runtime, "waiting", state, text=f"{format_wait(seconds)}: {refusal}")
+    runtime.context.session.note_wait(seconds)

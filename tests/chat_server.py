@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -21,6 +22,10 @@ class ChatServer:
         self.serves: list[str] | None = None
         """The models that it lists; None if it has no list."""
         self.answer: Callable[[dict[str, Any]], tuple[int, bytes]] = lambda request: self.reply("ok")
+        self.refusal_headers: dict[str, str] = {}
+        """Headers of the answers with an error."""
+        self.times: list[float] = []
+        """When each request came, by the monotonic clock."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -28,12 +33,15 @@ class ChatServer:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 request = json.loads(body)
                 outer.requests.append(request)
+                outer.times.append(time.monotonic())
                 outer.headers.append({name.lower(): value for name, value in self.headers.items()})
                 outer.keys.append(self.headers.get("Authorization", "").removeprefix("Bearer "))
                 status, content = outer.answer(request)
-                self.send_response(status)
+                self.send_response_only(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(content)))
+                for name, value in outer.refusal_headers.items() if status >= 400 else ():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(content)
 

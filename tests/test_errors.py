@@ -31,6 +31,7 @@ INTERNAL = {
     "ToolArgumentError": "graph/mcp/server.py",
     "UnknownToolError": "graph/mcp/server.py",
     "UsageError": "graph/cli/options.py",
+    "WaitEndedError": "nodes/session/stop_signal.py",
 }
 """Errors that no public function lets through, with the module that catches them."""
 

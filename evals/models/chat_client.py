@@ -11,7 +11,7 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_openai import ChatOpenAI
 from pydantic import Field
 
-from langgraph_takeover.nodes.model.thoughts import HAS_THOUGHT, THOUGHT_FIELDS
+from langgraph_takeover.nodes.model.messages.thoughts import HAS_THOUGHT, THOUGHT_FIELDS
 
 EXTENDS_CLIENT_LIBRARY = True
 """For `nodes.model.errors`: an error in this module is a fault of the endpoint's reply."""
@@ -44,6 +44,11 @@ class EndpointModel(ChatOpenAI):
     def _convert_chunk_to_generation_chunk(
         self, chunk: dict[str, Any], default_chunk_class: type, base_generation_info: dict[str, Any] | None
     ) -> ChatGenerationChunk | None:
+        # LangChain does not join fragments of a call whose id changes on the way; those after the first have no name.
+        for choice in chunk.get("choices") or ():
+            for fragment in (choice.get("delta") or {}).get("tool_calls") or ():
+                if not (fragment.get("function") or {}).get("name"):
+                    fragment["id"] = None
         converted = super()._convert_chunk_to_generation_chunk(
             chunk, default_chunk_class, base_generation_info
         )

@@ -17,6 +17,7 @@ from pydantic import JsonValue, ValidationError
 from langgraph_takeover.graph.errors import ActResultError
 from langgraph_takeover.graph.own_graphs.call_order import CallOrder, PlacedCall, refuse
 from langgraph_takeover.graph.own_graphs.deep_backend import SandboxBackend
+from langgraph_takeover.graph.own_graphs.model_messages import ModelMessages
 from langgraph_takeover.graph.own_graphs.thread_sandbox import SandboxState
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect, find_effect
 from langgraph_takeover.handoff.text.redaction import redact
@@ -66,6 +67,7 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         self._sandbox_backend = backend
         self._work, self._session = backend.work, backend.work.session
         self._order = CallOrder(backend.work, _READERS | _WRITERS | {_SUBAGENT})
+        self._messages = ModelMessages(backend.work.thread)
         schema: Any = vars(self)["state_schema"]
         fields = {
             "__annotations__": get_type_hints(SandboxState, include_extras=True),
@@ -95,7 +97,7 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         """Save what deepagents writes beside the model call, such as a summarized conversation."""
         before = self._enter(request)
         try:
-            response = super().wrap_model_call(request, handler)
+            response = super().wrap_model_call(request, self._call_model(handler))
         except BaseException:
             self._sandbox_backend.discard()
             raise
@@ -104,12 +106,28 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         before = await self._work.run_in_own_thread(lambda: self._enter(request))
         try:
-            response = await super().awrap_model_call(request, handler)
+            response = await super().awrap_model_call(request, self._acall_model(handler))
         except BaseException:
             await self._work.run_in_own_thread(self._sandbox_backend.discard)
             raise
         after = await self._work.run_in_own_thread(lambda: self._sandbox_backend.save(before))
         return _add_state(response, before, after)
+
+    def _call_model(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return the handler with messages that strict endpoints accept, and unique ids of calls in its reply."""
+
+        def call(request: Any) -> Any:
+            repaired = self._messages.repair_request(request)
+            return self._messages.repair_response(repaired, handler(repaired))
+
+        return call
+
+    def _acall_model(self, handler: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
+        async def call(request: Any) -> Any:
+            repaired = self._messages.repair_request(request)
+            return self._messages.repair_response(repaired, await handler(repaired))
+
+        return call
 
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]

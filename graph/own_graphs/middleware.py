@@ -24,6 +24,7 @@ from langgraph_takeover.graph.own_graphs.agent_handoffs import (
     require_shared_state,
 )
 from langgraph_takeover.graph.own_graphs.call_order import CallOrder, PlacedCall, refuse
+from langgraph_takeover.graph.own_graphs.model_messages import ModelMessages
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox, keep_latest
 from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
 from langgraph_takeover.handoff.shell.command_effects import find_effect
@@ -115,7 +116,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         self._work, self._session = work, work.session
         self._points, self._policy, self._model_name = frozenset(points), policy, model_name
         self._timeout_s, self._max_chars = command_timeout_s, observation_chars
-        self._order = CallOrder(work, self._names)
+        self._order, self._messages = CallOrder(work, self._names), ModelMessages(work.thread)
 
     def before_agent(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Describe the task: the first message of a person, and the repository at the start."""
@@ -134,6 +135,15 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
     def after_agent(self, state: SandboxAgentState, runtime: Runtime[Any]) -> None:
         """Remember the last message, by which another agent of the graph detects that the state was lost."""
         self._work.last_messages.add(str(state["messages"][-1].id))
+
+    def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        """Send messages that strict endpoints accept, and make the ids of calls in the reply unique."""
+        repaired = self._messages.repair_request(request)
+        return self._messages.repair_response(repaired, handler(repaired))
+
+    async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        repaired = self._messages.repair_request(request)
+        return self._messages.repair_response(repaired, await handler(repaired))
 
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]

@@ -65,7 +65,7 @@ class GraphRunner:
 
     def drain(self) -> None:
         """Stop after the current node, now or as soon as a graph runs."""
-        self._is_draining = True
+        self._is_draining = self._session.stop.cancellation.ends_waits = True
         if self._control is not None:
             self._control.request_drain("drained")
 
@@ -99,7 +99,7 @@ class GraphRunner:
 
     def _run_to_outcome(self, call: GraphCall) -> Outcome:
         graph, values, control = self._find_graph(call.kind), None, self._start_control()
-        with drain_on_sigterm(control), self._session.explain_fencing():
+        with drain_on_sigterm(control, self._session.stop.cancellation), self._session.explain_fencing():
             with self._explain_stop():
                 # Without a "custom" stream LangGraph runs the nodes in this thread, which takes half the time.
                 for mode, update in graph.stream(**self._stream_options(call, control)):
@@ -119,6 +119,8 @@ class GraphRunner:
 
     def _start_control(self) -> RunControl:
         self._control = RunControl()
+        stop = self._session.stop
+        stop.cancellation.ends_waits = self._is_draining or stop.mode is not None
         if self._is_draining:
             self._control.request_drain("drained")
         return self._control

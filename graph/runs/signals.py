@@ -10,12 +10,16 @@ from typing import Any
 
 from langgraph.runtime import RunControl
 
+from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
+
 _SIGTERM_CODE = 128 + signal.SIGTERM
 
 
 @contextmanager
-def drain_on_sigterm(control: RunControl) -> Iterator[None]:
+def drain_on_sigterm(control: RunControl, cancellation: Cancellation) -> Iterator[None]:
     """On SIGTERM, end the run after its current node, then the process as SIGTERM would have.
+
+    A wait for the model's endpoint ends at once, on Ctrl-C too.
 
     A program whose handler has a method `announce` says at once that it waits; then its second signal ends the run at once,
     and Ctrl-C waits too, if the same handler serves it.
@@ -32,6 +36,7 @@ def drain_on_sigterm(control: RunControl) -> Iterator[None]:
 
     def stop(number: int, frame: Any) -> None:
         came.append(number)
+        cancellation.ends_waits = True
         control.request_drain("SIGTERM")
         if announce is not None and len(came) == 1:
             announce(number)
@@ -39,13 +44,24 @@ def drain_on_sigterm(control: RunControl) -> Iterator[None]:
             came.clear()
             before(number, frame)
 
+    interrupt = signal.getsignal(signal.SIGINT)
+
+    def end_wait(number: int, frame: Any) -> None:
+        cancellation.ends_waits = True
+        if callable(interrupt):
+            interrupt(number, frame)
+
     for number in numbers:
         signal.signal(number, stop)
+    if callable(interrupt) and signal.SIGINT not in numbers:
+        signal.signal(signal.SIGINT, end_wait)
     try:
         yield
     finally:
         for number in numbers:
             signal.signal(number, before)
+        if interrupt is not None:
+            signal.signal(signal.SIGINT, interrupt)
         # Also if the run failed meanwhile: SIGTERM must still end the process.
         if came and callable(before):
             before(came[0], None)

@@ -129,6 +129,14 @@ stops = Table(
     Column("mode", Text, nullable=False),
 )
 """Requests to stop the holder of the lease with that token."""
+waits = Table(
+    "takeover_waits",
+    _metadata,
+    Column("thread", Text, primary_key=True),
+    Column("token", Integer, nullable=False),
+    Column("until", Float, nullable=False),
+)
+"""Until when the holder of the lease with that token waits for its model's endpoint."""
 deletions = Table(
     "takeover_deletions",
     _metadata,
@@ -140,6 +148,7 @@ DELETE_THREAD = (
     "DELETE FROM takeover_effects WHERE thread = {}",
     "DELETE FROM takeover_moves WHERE thread = {}",
     "DELETE FROM takeover_snapshots WHERE thread = {}",
+    "DELETE FROM takeover_waits WHERE thread = {}",
     "UPDATE takeover_leases SET requested = NULL WHERE thread = {}",
     "INSERT INTO takeover_deletions (thread, records) VALUES ({}, 0) ON CONFLICT (thread) DO NOTHING",
 )

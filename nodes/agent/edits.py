@@ -21,7 +21,7 @@ from langgraph_takeover.nodes.model.actions import (
     parse_action,
     parse_call,
 )
-from langgraph_takeover.nodes.model.content import drop_calls
+from langgraph_takeover.nodes.model.messages.content import drop_calls
 from langgraph_takeover.nodes.open_calls import count_further_calls, list_calls, list_open_calls
 from langgraph_takeover.nodes.state import AgentState, InputError
 

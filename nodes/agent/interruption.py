@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 
@@ -12,7 +14,13 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import HandoffPoint
 from langgraph_takeover.handoff.views import VIEWS
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
-from langgraph_takeover.nodes.events import last_action, record_observation, report_progress, store_texts_once
+from langgraph_takeover.nodes.events import (
+    last_action,
+    record_observation,
+    report_progress,
+    report_wait,
+    store_texts_once,
+)
 from langgraph_takeover.nodes.model.notes import write_model_notes
 from langgraph_takeover.nodes.records import create_record
 from langgraph_takeover.nodes.session.observation import Observation
@@ -72,7 +80,7 @@ def _ask_review(state: AgentState, runtime: Runtime[AgentContext], record: Hando
     """Return whether a person approves the handoff; the decision is saved with the record."""
     context = get_agent_context(runtime)
     records = context.session.records
-    record = _add_notes(context, record)
+    record = _add_notes(state, runtime, record)
     if record.review is None:
         with context.session.hold_lease():
             records.mark_review_pending(record.id)
@@ -98,11 +106,19 @@ def wait_for_review(session: Session, record: HandoffRecord) -> bool:
     return review.decision == "approve"
 
 
-def _add_notes(context: AgentContext, record: HandoffRecord) -> HandoffRecord:
+def _add_notes(state: AgentState, runtime: Runtime[AgentContext], record: HandoffRecord) -> HandoffRecord:
     """Return the record with the model's notes; if the model fails, without."""
+    context = get_agent_context(runtime)
     if record.notes is not None:
         return record
-    notes = write_model_notes(record, context.model, context.display_model, timeout_s=context.model_timeout_s)
+    notes = write_model_notes(
+        record,
+        context.model,
+        context.display_model,
+        timeout_s=context.model_timeout_s,
+        cancellation=context.session.stop.cancellation,
+        on_wait=partial(report_wait, runtime, state),
+    )
     if notes is None:
         return record
     with context.session.hold_lease():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -19,10 +20,10 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.nodes.agent.instructions import build_instructions
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
-from langgraph_takeover.nodes.events import add_usage, report_progress
+from langgraph_takeover.nodes.events import add_usage, report_progress, report_wait
 from langgraph_takeover.nodes.external.conversation import begin_session, resume_session
 from langgraph_takeover.nodes.model.calls import ask_with_schema
-from langgraph_takeover.nodes.model.errors import ContextWindowError, ReplyTimeoutError
+from langgraph_takeover.nodes.model.errors import ContextWindowError, ReplyTimeoutError, WaitTooLongError
 from langgraph_takeover.nodes.model.usage import count_uncounted_calls, measure_usage
 from langgraph_takeover.nodes.state import AgentState, InputError, Spending, build_initial_state
 from langgraph_takeover.nodes.tools.custom import list_extra_tools
@@ -128,7 +129,7 @@ def confirm(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     if handoff.state != "offered" and handoff.successor == context.session.thread and handoff.understanding:
         # The handoff was accepted just before a crash: do not ask again.
         return _build_acceptance(handoff.understanding, state["spent"])
-    understanding, spent, problem = _ask_understanding(context, handoff, question, state["spent"])
+    understanding, spent, problem = _ask_understanding(runtime, handoff, question, state)
     if understanding is not None:
         try:
             handoffs.change_state(
@@ -150,9 +151,10 @@ def confirm(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
 
 
 def _ask_understanding(
-    context: AgentContext, handoff: Handoff, question: list[BaseMessage], spent: Spending
+    runtime: Runtime[AgentContext], handoff: Handoff, question: list[BaseMessage], state: AgentState
 ) -> tuple[Understanding | None, Spending, str]:
     """Return the model's confirmation, or None and the reason; each call ends at the handoff's deadline."""
+    context, spent = get_agent_context(runtime), state["spent"]
     for _ in range(_MAX_ATTEMPTS):
         remaining_s = handoffs.compute_remaining_s(context.session.ledger, handoff)
         if remaining_s <= 0:
@@ -165,9 +167,15 @@ def _ask_understanding(
                 _UNDERSTANDING_SCHEMA,
                 timeout_s=timeout_s,
                 compute_cost=context.compute_cost,
+                cancellation=context.session.stop.cancellation,
+                on_wait=partial(report_wait, runtime, state),
             )
         except ContextWindowError as error:
             return None, spent, f"context overflow: {error}"
+        except WaitTooLongError as error:
+            if timeout_s < remaining_s:
+                raise
+            return None, spent, str(error)
         except ReplyTimeoutError:
             if timeout_s < remaining_s:
                 raise

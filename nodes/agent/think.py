@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Generator
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -29,6 +31,7 @@ from langgraph_takeover.nodes.events import (
     build_action_event,
     find_spent_limit,
     report_progress,
+    report_wait,
     store_event,
     store_texts_once,
 )
@@ -49,8 +52,9 @@ from langgraph_takeover.nodes.model.actions import (
 )
 from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.model.calls import ModelCall
-from langgraph_takeover.nodes.model.content import describe_damage, mark_client, redact_reply
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ReplyTimeoutError
+from langgraph_takeover.nodes.model.messages.content import describe_damage, mark_client, redact_reply
+from langgraph_takeover.nodes.model.messages.endpoint_rules import ConversationRepair
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 from langgraph_takeover.nodes.model.usage import count_chars, count_uncounted_calls, measure_usage
 from langgraph_takeover.nodes.model.window import (
@@ -65,6 +69,8 @@ from langgraph_takeover.nodes.open_calls import count_further_calls
 from langgraph_takeover.nodes.state import AgentState, Spending, StopReason
 from langgraph_takeover.nodes.tools.custom import list_extra_tools, list_tool_names
 from langgraph_takeover.nodes.tools.execution import refuse_action
+
+_LOG = logging.getLogger(__name__)
 
 
 def think(
@@ -92,14 +98,14 @@ def _think(state: AgentState, runtime: Runtime[AgentContext], messages: list[Any
         report_progress(runtime, "starting", state, text=state["external"]["agent"])
     # An external agent builds its requests itself.
     conversation = None if is_external(state, context) else _take_conversation(messages, context)
-    request = _build_request(state, context, conversation)
+    request = _build_request(state, runtime, conversation)
     if request.exceeds_window:
         return _stop_run(state, context, "context_overflow")
     report_progress(runtime, "thinking", state)
     remaining_s = context.max_seconds - state["spent"]["seconds"]
     count = CallCount()
     try:
-        request, reply = yield from _ask(state, context, conversation, request, remaining_s, count)
+        request, reply = yield from _ask(state, runtime, conversation, request, remaining_s, count)
     except ContextWindowError:
         waited = time.monotonic() - started
         return _stop_run(state, context, "context_overflow") | AgentState(
@@ -131,12 +137,16 @@ def _name_agent(context: AgentContext) -> str:
 
 
 def _build_request(
-    state: AgentState, context: AgentContext, conversation: MeasuredConversation | None
+    state: AgentState, runtime: Runtime[AgentContext], conversation: MeasuredConversation | None
 ) -> Request:
     """Return the messages of the next call. A team's agents each see messages of their own, which stay complete."""
+    context = get_agent_context(runtime)
     if conversation is None:
-        messages = add_exit_codes(require_process(state, context).list_messages(), state)
+        repair = ConversationRepair(context.model)
+        messages = repair.add(add_exit_codes(require_process(state, context).list_messages(), state))
+        _report_repair(state, runtime, repair)
         return Request(messages, 0, False, count_chars(messages))
+    _report_repair(state, runtime, conversation.repair)
     has_window = context.member is None and getattr(context.model, "is_llm", True)
     return build_request(
         conversation,
@@ -148,15 +158,25 @@ def _build_request(
     )
 
 
+def _report_repair(state: AgentState, runtime: Runtime[AgentContext], repair: ConversationRepair) -> None:
+    """Say once in a session that the endpoint gets repaired messages."""
+    session = get_agent_context(runtime).session
+    if repair.repairs and not session.has_reported_repair:
+        session.has_reported_repair = True
+        _LOG.warning("thread %r: %s", session.thread, repair.describe())
+        report_progress(runtime, "repaired", state, text=repair.describe())
+
+
 def _ask(
     state: AgentState,
-    context: AgentContext,
+    runtime: Runtime[AgentContext],
     conversation: MeasuredConversation | None,
     request: Request,
     remaining_s: float,
     count: CallCount,
 ) -> Generator[ModelCall, AIMessage, tuple[Request, AIMessage]]:
     """Return the reply and its request, condensed further if it exceeded the window after all."""
+    context = get_agent_context(runtime)
     model: Runnable[Any, Any]
     if is_external(state, context):
         model = bind_request(context, require_process(state, context))
@@ -175,6 +195,7 @@ def _ask(
             cancellation=context.session.stop.cancellation,
             compute_cost=context.compute_cost,
             prompt_chars=request.chars,
+            on_wait=partial(report_wait, runtime, state),
         )
 
     try:

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 class Progress(TypedDict, total=False):
     """One custom event of a run's stream; `event` and `step` are always present.
 
-    Events: started, thinking, acting, observed, point, record, review, passed, stopped, refused, confirmed,
+    Events: started, thinking, waiting, repaired, acting, observed, point, record, review, passed, stopped, refused, confirmed,
     child_started, child_finished, went_back.
     """
 

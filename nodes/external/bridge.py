@@ -166,7 +166,9 @@ class Bridge:
                 answer = self._answer(head, connection)
             except HttpRefusalError as refusal:
                 is_refused = self._count_refusal(refusal.reason)
-                answer = write_error(self._api, refusal.status, str(refusal))
+                answer = write_error(self._api, refusal.status, str(refusal))._replace(
+                    headers=refusal.headers
+                )
             except TakeoverError:
                 raise
             except Exception as error:

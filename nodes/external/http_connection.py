@@ -31,6 +31,8 @@ class HttpRefusalError(TakeoverError, ValueError):
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
         self.status, self.reason = status, reason
+        self.headers: tuple[tuple[str, str], ...] = ()
+        """Further headers of the answer."""
 
 
 class PeerLostError(TakeoverError, ConnectionError):
@@ -176,6 +178,7 @@ class HttpConnection:
             ("Content-Length", str(len(reply.body))),
             ("Cache-Control", "no-store"),
             ("Connection", "close"),
+            *reply.headers,
         ]
         # Written by hand: h11 writes no reply after an error of the peer.
         head = f"HTTP/1.1 {reply.status} {_get_phrase(reply.status)}\r\n"

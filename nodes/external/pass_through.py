@@ -126,7 +126,7 @@ class VendorModel(BaseChatModel):
                 client.close()
         body = body.replace(key.encode(), b"[key]") if key else body
         if not response.is_success:
-            raise _classify_answer(response.status_code, body, key)
+            raise _classify_answer(response, body, key)
         return response.headers.get("content-type", ""), body
 
     def _build_url(self, path: str) -> str:
@@ -151,7 +151,7 @@ class VendorModel(BaseChatModel):
         return {"content-type": "application/json", **passed, **own}
 
 
-def _classify_answer(status: int, body: bytes, key: str) -> Exception:
+def _classify_answer(response: httpx2.Response, body: bytes, key: str) -> Exception:
     """Return the error behind a refusal of the vendor."""
     text = body[:100_000].decode(errors="replace")
     try:
@@ -160,4 +160,5 @@ def _classify_answer(status: int, body: bytes, key: str) -> Exception:
         message = str(error["message"])
     except (ValueError, LookupError, TypeError, AttributeError):
         code, message = "", text
-    return classify_status(status, code, text, format_error_line(message, [key]))
+    line = format_error_line(message, [key])
+    return classify_status(response.status_code, code, text, line, response.headers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,11 +21,12 @@ from langgraph_takeover.nodes.external.apis import (
 from langgraph_takeover.nodes.external.http_connection import HttpRefusalError, PeerLostError
 from langgraph_takeover.nodes.external.limits import BridgeLimits
 from langgraph_takeover.nodes.model.attempts import CallCount
-from langgraph_takeover.nodes.model.errors import ContextWindowError
+from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
 from langgraph_takeover.nodes.model.usage import count_uncounted_calls, measure_usage
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 SideKind = Literal["child", "aside"]
+_PASSED_STATUSES = (429, 503, 529)
 _NO_USAGE = Usage(prompt_tokens=0, completion_tokens=0)
 
 
@@ -123,10 +125,10 @@ class SideRequests:
             self._save(estimate, _NO_USAGE, started, count.billable)
             message = "prompt is too long: the request exceeds the context window of the model"
             return write_error(request.api, 400, message, code="context_length_exceeded")
-        except TakeoverError:
+        except TakeoverError as error:
             self._save(estimate, _NO_USAGE, started, count.billable)
             # Its message may show paths of this host.
-            raise HttpRefusalError(502, "failed side requests", "the model did not answer") from None
+            raise _refuse(error) from None
         usage = measure_usage(reply, request.messages)
         self._save(estimate, usage, started, count_uncounted_calls(reply, usage))
         return write_reply(request, reply)
@@ -141,3 +143,12 @@ class SideRequests:
             if len(kept) < len(self._pending):
                 self._pending = kept
                 self._answers.append(answer)
+
+
+def _refuse(error: TakeoverError) -> HttpRefusalError:
+    """Return the refusal of a request whose model failed; an endpoint's own one keeps its status and its wait."""
+    status = error.status if isinstance(error, ModelError) and error.status in _PASSED_STATUSES else None
+    refusal = HttpRefusalError(status or 502, "failed side requests", "the model did not answer")
+    if isinstance(error, ModelError) and error.retry_after_s is not None:
+        refusal.headers = (("Retry-After", str(math.ceil(error.retry_after_s))),)
+    return refusal

@@ -20,7 +20,7 @@ from langgraph_takeover.nodes.model.markup import (
     Tag,
     find_pieces,
 )
-from langgraph_takeover.nodes.model.thoughts import (
+from langgraph_takeover.nodes.model.messages.thoughts import (
     CUT_OFF,
     EMPTY_REPLY,
     THOUGHT_ONLY,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable
@@ -17,7 +16,6 @@ from langgraph_takeover.nodes.model.connections.deadlines import (
     DeadlineExceededError,
 )
 from langgraph_takeover.nodes.model.connections.exchange import Exchange
-from langgraph_takeover.nodes.model.content import withhold_damaged
 from langgraph_takeover.nodes.model.encoding import make_storable
 from langgraph_takeover.nodes.model.errors import (
     ModelError,
@@ -25,6 +23,8 @@ from langgraph_takeover.nodes.model.errors import (
     ReplyTooLargeError,
     classify_error,
 )
+from langgraph_takeover.nodes.model.messages.content import WIRE_REPLY, withhold_damaged
+from langgraph_takeover.nodes.model.messages.endpoint_rules import repair_reply
 from langgraph_takeover.nodes.model.usage import UNCOUNTED_CALLS, parse_usage
 
 _REPLY_FIELDS = (
@@ -122,7 +122,10 @@ class Attempt(NamedTuple):
             raise failure
         if not isinstance(reply, AIMessage):
             raise ModelError(f"the endpoint sent a {type(reply).__name__} instead of a reply")
-        return _clean_reply(reply, keys)
+        cleaned = _clean_reply(reply, keys)
+        # Its agent answers by the ids in the vendor's bytes.
+        is_wire = WIRE_REPLY in cleaned.additional_kwargs
+        return cleaned if is_wire else repair_reply(cleaned, self.messages, self.model)
 
 
 def _timeout_error(timeout_s: float) -> ReplyTimeoutError:
@@ -138,10 +141,7 @@ def _is_complete(metadata: dict[str, Any]) -> bool:
 
 
 def _clean_reply(reply: AIMessage, keys: Sequence[str]) -> AIMessage:
-    """Return the reply without secrets, storable in files and databases, with an id for every call.
-
-    Raises ModelError.
-    """
+    """Return the reply without secrets, storable in files and databases. Raises ModelError."""
     try:
         update = make_storable({name: getattr(reply, name) for name in _REPLY_FIELDS})
     except ValueError as error:
@@ -152,8 +152,6 @@ def _clean_reply(reply: AIMessage, keys: Sequence[str]) -> AIMessage:
             f"the endpoint's reply was refused: it has {length:,} characters; the limit is {_MAX_REPLY_CHARS:,}"
         )
     update = withhold_damaged(reply, redact_known_secrets(update, keys))
-    for call in (*update["tool_calls"], *update["invalid_tool_calls"]):
-        call["id"] = call["id"] or f"call_{uuid4().hex}"
     if parse_usage(reply.usage_metadata) is None:
         update["usage_metadata"] = None
     return reply.model_copy(update=update)

@@ -1,8 +1,9 @@
-"""Calls of a chat model: with a time limit, with a JSON schema, with retries."""
+"""Calls of a chat model: with a time limit, with retries, with a JSON schema."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable
 from tenacity import (
     AsyncRetrying,
+    RetryCallState,
     Retrying,
     retry_if_exception,
     stop_after_attempt,
@@ -23,32 +25,20 @@ from tenacity import (
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.model.attempts import Attempt, CallCount, RunBlocking, find_api_keys
 from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
-from langgraph_takeover.nodes.model.errors import ModelError, ReplyTimeoutError
+from langgraph_takeover.nodes.model.errors import ModelError, ReplyTimeoutError, WaitTooLongError
+from langgraph_takeover.nodes.model.retry_after import format_wait
 from langgraph_takeover.nodes.model.usage import measure_usage
 from langgraph_takeover.nodes.telemetry import describe_reply, describe_request, start_chat_span
 
+MODEL_TRIES = 3
+"""Default number of attempts of one call."""
+_LOG = logging.getLogger(__name__)
 _INITIAL_PAUSE_S, _MAX_PAUSE_S = 0.5, 30.0
+_BACKOFF = wait_exponential(multiplier=_INITIAL_PAUSE_S, max=_MAX_PAUSE_S) + wait_random(0, _INITIAL_PAUSE_S)
 ComputeCost = Callable[[Usage], float]
 """The cost of a call, for its span."""
-
-
-def ask_model(
-    model: Runnable[Any, Any],
-    messages: list[BaseMessage],
-    *,
-    timeout_s: float,
-    count: CallCount | None = None,
-    cancellation: Cancellation | None = None,
-    compute_cost: ComputeCost | None = None,
-) -> AIMessage:
-    """Return the model's complete reply, without known secrets. Raises ModelError or ContextWindowError, on one line.
-
-    Raises CallCancelledError, too, if another thread cancels it. `timeout_s` limits the whole call: a client's own limit
-    never ends a reply that arrives byte by byte. The reply's metadata has `UNCOUNTED_CALLS`, if earlier requests of the call
-    may have been billed.
-    """
-    with _record_call(model, messages, compute_cost) as describe:
-        return describe(Attempt(model, messages, timeout_s, count or CallCount(), cancellation).ask())
+OnWait = Callable[[float, ModelError], None]
+"""Learns that a call waits, for how many seconds, and of the refusal that asks for it."""
 
 
 @contextlib.contextmanager
@@ -73,39 +63,6 @@ def _record_call(
         yield describe
 
 
-def ask_with_schema(
-    model: BaseChatModel,
-    messages: list[BaseMessage],
-    schema: dict[str, Any] | None,
-    *,
-    timeout_s: float,
-    compute_cost: ComputeCost | None = None,
-) -> AIMessage:
-    """Call `ask_model`; an OpenAI client with a schema asks the endpoint to enforce it first.
-
-    `timeout_s` limits both calls together.
-    """
-    with _record_call(model, messages, compute_cost) as describe:
-        return describe(_attempt_with_schema(model, messages, schema, timeout_s))
-
-
-def _attempt_with_schema(
-    model: BaseChatModel, messages: list[BaseMessage], schema: dict[str, Any] | None, timeout_s: float
-) -> AIMessage:
-    deadline, count = time.monotonic() + timeout_s, CallCount()
-    if schema is not None and model.get_lc_namespace()[-1:] == ["openai"]:
-        strict_schema = {"name": schema["title"], "strict": True, "schema": schema}
-        bound = model.bind(response_format={"type": "json_schema", "json_schema": strict_schema})
-        # An endpoint without schema support refuses the call; a client may refuse a reply that was cut off.
-        try:
-            return Attempt(bound, messages, timeout_s, count).ask()
-        except ReplyTimeoutError:
-            raise
-        except ModelError:
-            timeout_s = max(deadline - time.monotonic(), 0.01)
-    return Attempt(model, messages, timeout_s, count).ask()
-
-
 class ModelCall(NamedTuple):
     """A call that retries transient failures after a pause, for threads (`ask`) and for event loops (`aask`)."""
 
@@ -120,21 +77,45 @@ class ModelCall(NamedTuple):
     prompt_chars: int | None = None
     """Characters of the messages, if they are known."""
 
+    on_wait: OnWait | None = None
+
     def ask(self) -> AIMessage:
-        """Return the reply. Raises what `ask_model` raises."""
-        deadline = time.monotonic() + self.timeout_s
-        retrying = Retrying(sleep=self.cancellation.sleep, **self._retry_policy())
+        """Return the complete reply, without known secrets. Raises ModelError or ContextWindowError, on one line.
+
+        Raises CallCancelledError, too, if another thread cancels it, and WaitEndedError if one ends its wait. A client's own
+        time limit never ends a reply that arrives byte by byte: `timeout_s` does. The reply's metadata has
+        `UNCOUNTED_CALLS`, if earlier requests of the call may have been billed.
+        """
         with _record_call(self.model, self.messages, self.compute_cost, self.prompt_chars) as describe:
-            return describe(retrying(lambda: self._attempt(deadline).ask()))
+            return describe(self.ask_unrecorded())
+
+    def ask_unrecorded(self) -> AIMessage:
+        """Like `ask`, without a span of its own."""
+        deadline = time.monotonic() + self.timeout_s
+
+        def attempt() -> AIMessage:
+            with _limit_wait(deadline):
+                return self._attempt(deadline).ask()
+
+        retrying = Retrying(
+            sleep=self.cancellation.sleep, before_sleep=self._announce, **self._retry_policy()
+        )
+        return retrying(attempt)
 
     async def aask(self, run_blocking: RunBlocking) -> AIMessage:
         """Like `ask`, awaited; `run_blocking` runs the checks of replies."""
         deadline = time.monotonic() + self.timeout_s
-        retrying = AsyncRetrying(sleep=self.cancellation.asleep, **self._retry_policy())
 
         async def attempt() -> AIMessage:
-            return await self._attempt(deadline).aask(run_blocking)
+            with _limit_wait(deadline):
+                return await self._attempt(deadline).aask(run_blocking)
 
+        async def announce(state: RetryCallState) -> None:
+            await run_blocking(lambda: self._announce(state))
+
+        retrying = AsyncRetrying(
+            sleep=self.cancellation.asleep, before_sleep=announce, **self._retry_policy()
+        )
         with _record_call(self.model, self.messages, self.compute_cost, self.prompt_chars) as describe:
             return describe(await retrying(attempt))
 
@@ -142,11 +123,102 @@ class ModelCall(NamedTuple):
         remaining_s = max(deadline - time.monotonic(), 0.01)
         return Attempt(self.model, self.messages, remaining_s, self.billing, self.cancellation)
 
+    def _announce(self, state: RetryCallState) -> None:
+        """Show the wait that the endpoint asks for."""
+        error = _get_error(state)
+        if error.retry_after_s is None:
+            return
+        _LOG.warning("%s; it asks to wait %s before the next try", error, format_wait(state.upcoming_sleep))
+        if self.on_wait is not None:
+            self.on_wait(state.upcoming_sleep, error)
+
     def _retry_policy(self) -> dict[str, Any]:
         return {
             "retry": retry_if_exception(lambda error: isinstance(error, ModelError) and error.is_transient),
             "stop": stop_after_attempt(self.max_attempts) | stop_before_delay(self.timeout_s),
-            "wait": wait_exponential(multiplier=_INITIAL_PAUSE_S, max=_MAX_PAUSE_S)
-            + wait_random(0, _INITIAL_PAUSE_S),
+            "wait": _choose_pause,
             "reraise": True,
         }
+
+
+def _get_error(state: RetryCallState) -> ModelError:
+    error = state.outcome and state.outcome.exception()
+    assert isinstance(error, ModelError)
+    return error
+
+
+def _choose_pause(state: RetryCallState) -> float:
+    """Return the wait that the endpoint asks for; otherwise a pause of our own, which grows with each attempt."""
+    wait_s = _get_error(state).retry_after_s if state.outcome and state.outcome.failed else None
+    return float(_BACKOFF(state)) if wait_s is None else wait_s
+
+
+@contextlib.contextmanager
+def _limit_wait(deadline: float) -> Iterator[None]:
+    """Raise WaitTooLongError for a refusal that asks for a wait beyond the deadline."""
+    try:
+        yield
+    except ModelError as error:
+        remaining_s = deadline - time.monotonic()
+        if error.is_transient and (error.retry_after_s or 0.0) >= max(remaining_s, 0.01):
+            raise WaitTooLongError(error, remaining_s) from None
+        raise
+
+
+def ask_model(
+    model: Runnable[Any, Any],
+    messages: list[BaseMessage],
+    *,
+    timeout_s: float,
+    count: CallCount | None = None,
+    cancellation: Cancellation | None = None,
+    compute_cost: ComputeCost | None = None,
+) -> AIMessage:
+    """Return the reply of a `ModelCall` with the default number of attempts. Raises what its `ask` raises."""
+    return ModelCall(
+        model,
+        messages,
+        timeout_s,
+        MODEL_TRIES,
+        count or CallCount(),
+        cancellation or Cancellation(),
+        compute_cost,
+    ).ask()
+
+
+def ask_with_schema(
+    model: BaseChatModel,
+    messages: list[BaseMessage],
+    schema: dict[str, Any] | None,
+    *,
+    timeout_s: float,
+    compute_cost: ComputeCost | None = None,
+    cancellation: Cancellation | None = None,
+    on_wait: OnWait | None = None,
+) -> AIMessage:
+    """Call `ask_model`; an OpenAI client with a schema asks the endpoint to enforce it first.
+
+    `timeout_s` limits both calls together.
+    """
+    call = ModelCall(
+        model, messages, timeout_s, MODEL_TRIES, CallCount(), cancellation or Cancellation(), on_wait=on_wait
+    )
+    with _record_call(model, messages, compute_cost) as describe:
+        return describe(_ask_with_schema(call, model, schema))
+
+
+def _ask_with_schema(call: ModelCall, model: BaseChatModel, schema: dict[str, Any] | None) -> AIMessage:
+    deadline = time.monotonic() + call.timeout_s
+    if schema is not None and model.get_lc_namespace()[-1:] == ["openai"]:
+        strict_schema = {"name": schema["title"], "strict": True, "schema": schema}
+        bound = model.bind(response_format={"type": "json_schema", "json_schema": strict_schema})
+        # An endpoint without schema support refuses the call; a client may refuse a reply that was cut off.
+        try:
+            return call._replace(model=bound).ask_unrecorded()
+        except ReplyTimeoutError:
+            raise
+        except ModelError as error:
+            if error.retry_after_s is not None:
+                raise
+            call = call._replace(timeout_s=max(deadline - time.monotonic(), 0.01))
+    return call.ask_unrecorded()

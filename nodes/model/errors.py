@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.nodes.model.retry_after import format_wait, read_wait
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 _CLIENT_MODULES = {
@@ -33,12 +34,29 @@ class ModelError(TakeoverError, RuntimeError):
 
     is_transient = True
     """Whether a retry may succeed."""
+    status: int | None = None
+    """HTTP status of the endpoint's answer; None if it sent none."""
+    retry_after_s: float | None = None
+    """Seconds that the endpoint asks to wait before the next request; None if it names no usable time."""
 
 
 class PermanentModelError(ModelError):
     """Every retry will fail the same way: unknown model, wrong key, no credit left."""
 
     is_transient = False
+
+
+class WaitTooLongError(ModelError):
+    """The endpoint asks for a longer wait than the call's time allows."""
+
+    is_transient = False
+
+    def __init__(self, refusal: ModelError, remaining_s: float) -> None:
+        super().__init__(
+            f"{refusal}; it asks to wait {format_wait(refusal.retry_after_s or 0.0)}, but the call has "
+            f"{format_wait(max(remaining_s, 0.0))} left (resume later, or raise model_timeout_s or max_seconds)"
+        )
+        self.status, self.retry_after_s = refusal.status, refusal.retry_after_s
 
 
 class ReplyTimeoutError(ModelError, TimeoutError):
@@ -79,7 +97,9 @@ def classify_error(error: Exception, keys: Sequence[str]) -> Exception:
 def _classify_openai_error(error: Any, text: str, keys: Sequence[str]) -> Exception | None:
     """Return the model error behind an answer or a connection that failed in OpenAI's client; None for others."""
     if _is_instance(error, "APIStatusError"):
-        return classify_status(error.status_code, error.code, f"{error.body} {error}", text)
+        return classify_status(
+            error.status_code, error.code, f"{error.body} {error}", text, error.response.headers
+        )
     if _is_instance(error, "APITimeoutError"):
         return ModelError("the endpoint did not answer in time")
     if _is_instance(error, "APIConnectionError"):
@@ -94,19 +114,24 @@ def _is_instance(error: Exception, name: str) -> bool:
 
 
 def classify_status(
-    status: int, code: str | None, details: str, message: str
+    status: int, code: str | None, details: str, message: str, headers: Mapping[str, str] | None = None
 ) -> ModelError | ContextWindowError:
     """Return the error behind an HTTP status.
 
     Args:
         details: everything that the endpoint sent, searched for an overflow of the context window.
         message: the line to show, without API keys.
+        headers: the answer's headers, with names in any case if they are HTTPX's, else in lower case.
     """
     if status not in (401, 403, 429) and _is_overflow(f"{code} {details}"):
         return ContextWindowError(message)
     is_transient = status in (408, 409, 429) or status >= 500
     error_class = ModelError if is_transient and code != "insufficient_quota" else PermanentModelError
-    return error_class(f"the endpoint answered {status}: {message}")
+    error = error_class(f"the endpoint answered {status}: {message}")
+    error.status = status
+    if error.is_transient:
+        error.retry_after_s = read_wait(status, headers or {})
+    return error
 
 
 def format_error_line(text: str, keys: Sequence[str]) -> str:

@@ -11,9 +11,10 @@ from langchain_core.messages import BaseMessage
 from langgraph_takeover.handoff.notes.writer import AskModel, PromptTooLongError, write_notes
 from langgraph_takeover.handoff.records.record import HandoffRecord, Notes
 from langgraph_takeover.handoff.trace.events import Usage
-from langgraph_takeover.nodes.model.calls import ask_with_schema
+from langgraph_takeover.nodes.model.calls import OnWait, ask_with_schema
+from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
-from langgraph_takeover.nodes.model.thoughts import describe_empty_reply, is_truncated
+from langgraph_takeover.nodes.model.messages.thoughts import describe_empty_reply, is_truncated
 from langgraph_takeover.nodes.model.usage import count_uncounted_calls, estimate_tokens, measure_usage
 
 
@@ -36,6 +37,8 @@ def build_ask(
     timeout_s: float,
     window_tokens: int | None = None,
     on_call: Callable[[NotesCall], None] = lambda call: None,
+    cancellation: Cancellation | None = None,
+    on_wait: OnWait | None = None,
 ) -> AskModel:
     """Return the function by which `write_notes` calls the model.
 
@@ -46,7 +49,9 @@ def build_ask(
         if window_tokens is not None and estimate_tokens(messages) >= window_tokens:
             raise PromptTooLongError(f"the prompt exceeds the window of {window_tokens:,} tokens")
         try:
-            reply = ask_with_schema(model, messages, schema, timeout_s=timeout_s)
+            reply = ask_with_schema(
+                model, messages, schema, timeout_s=timeout_s, cancellation=cancellation, on_wait=on_wait
+            )
         except ContextWindowError as error:
             raise PromptTooLongError(str(error)) from error
         usage = measure_usage(reply, messages)
@@ -60,10 +65,17 @@ def build_ask(
 
 
 def write_model_notes(
-    record: HandoffRecord, model: BaseChatModel, model_name: str, *, timeout_s: float
+    record: HandoffRecord,
+    model: BaseChatModel,
+    model_name: str,
+    *,
+    timeout_s: float,
+    cancellation: Cancellation | None = None,
+    on_wait: OnWait | None = None,
 ) -> Notes | None:
     """Return the notes that a model writes on a record; None if the model fails."""
+    ask = build_ask(model, timeout_s=timeout_s, cancellation=cancellation, on_wait=on_wait)
     try:
-        return write_notes(record, build_ask(model, timeout_s=timeout_s), model_name)
+        return write_notes(record, ask, model_name)
     except ModelError:
         return None

@@ -11,7 +11,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, Usage
 from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
-from langgraph_takeover.nodes.model.content import adapt_messages
+from langgraph_takeover.nodes.model.messages.content import adapt_messages
+from langgraph_takeover.nodes.model.messages.endpoint_rules import ConversationRepair
 from langgraph_takeover.nodes.model.usage import count_chars
 
 CONDENSE_AT = 0.8
@@ -44,6 +45,7 @@ class MeasuredConversation:
 
     def __init__(self, model: BaseChatModel) -> None:
         self._model = model
+        self.repair = ConversationRepair(model)
         self._read: list[BaseMessage] = []
         """The messages as they were passed, by which an extended conversation is recognized."""
         self._messages: list[BaseMessage] = []
@@ -70,7 +72,7 @@ class MeasuredConversation:
         self._read += added
         if count and (messages[count - 1] is not self._read[count - 1] or self._read != messages):
             return False
-        for each in adapt_messages(added, model):
+        for each in self.repair.add(adapt_messages(added, model)):
             if isinstance(each, AIMessage):
                 self._replies.append(len(self._messages))
             self._chars.append(self._chars[-1] + count_chars([each]))

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar, cast
 
-from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError, effects
+from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError, effects, waits
 from langgraph_takeover.handoff.ledger.effects import Effect, EffectKey, Move
 from langgraph_takeover.handoff.ledger.leases import answer_request
 from langgraph_takeover.handoff.points import detectors
@@ -119,6 +119,8 @@ class Session:
         self._trace_state: TraceState | None = None
         self.conversations: dict[str, MeasuredConversation] = {}
         """The conversation of each agent, by its name, as far as it was measured; while a node uses one, it is not here."""
+        self.has_reported_repair = False
+        """Whether the run has said that its endpoint gets repaired messages."""
         self.file_diffs = FileDiffs()
         self.stop = StopSignal(lease, self.close_sandbox)
 
@@ -137,6 +139,11 @@ class Session:
             yield
         finally:
             self._turn.release()
+
+    def note_wait(self, seconds: float) -> None:
+        """Show in the thread's status that its run waits for its endpoint, if it does for a second or more."""
+        if seconds >= 1:
+            waits.note_wait(self._lease, seconds)
 
     def _require_open(self) -> None:
         if self.is_closed:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from langgraph_takeover.handoff.ledger import FencedError, Lease
 from langgraph_takeover.handoff.ledger.stops import RunStoppedError, StopMode
-from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
+from langgraph_takeover.nodes.model.connections.deadlines import Cancellation, WaitEndedError
 
 ResultT = TypeVar("ResultT")
 
@@ -62,13 +62,13 @@ class StopSignal:
 
     @contextlib.contextmanager
     def explain(self) -> Iterator[None]:
-        """Turn every error into RunStoppedError if the run was stopped at once."""
+        """Turn every error into RunStoppedError if the run was stopped at once, or while it waited for its endpoint."""
         try:
             yield
         except FencedError:
             raise
         except Exception as error:
-            if self.is_urgent:
+            if self.is_urgent or isinstance(error, WaitEndedError):
                 raise self._error() from error
             raise
 
@@ -102,6 +102,7 @@ class StopSignal:
                 self._end_work()
 
     def _begin(self, mode: StopMode) -> None:
+        self.cancellation.ends_waits = True
         if self.on_stop is not None:
             self.on_stop()
         if mode == "now":

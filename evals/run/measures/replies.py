@@ -9,8 +9,8 @@ from typing import NamedTuple
 from langgraph_takeover.handoff.records.record import HandoffRecord, Notes
 from langgraph_takeover.handoff.text.note_fields import UNKNOWN
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
+from langgraph_takeover.nodes.model.messages.thoughts import CUT_OFF, EMPTY_REPLY, THOUGHT_ONLY
 from langgraph_takeover.nodes.model.notes import NotesCall
-from langgraph_takeover.nodes.model.thoughts import CUT_OFF, EMPTY_REPLY, THOUGHT_ONLY
 
 NOTE_BY_VIEW = {"summary": "summary", "structured": "structured", "cited": "structured"}
 """The note that a view shows."""

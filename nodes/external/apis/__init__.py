@@ -8,7 +8,6 @@ from langgraph_takeover.nodes.external.apis.model_request import (
     RequestError,
     WireRequest,
 )
-from langgraph_takeover.nodes.external.apis.replies import WIRE_REPLY
 from langgraph_takeover.nodes.external.apis.translation import (
     estimate_request_tokens,
     parse_reply,
@@ -17,6 +16,7 @@ from langgraph_takeover.nodes.external.apis.translation import (
     write_reply,
 )
 from langgraph_takeover.nodes.external.apis.vendor_checks import check_vendor_request, select_vendor_fields
+from langgraph_takeover.nodes.model.messages.content import WIRE_REPLY
 
 __all__ = [
     "MODEL_PATHS",

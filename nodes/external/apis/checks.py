@@ -5,8 +5,8 @@ from __future__ import annotations
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.messages.ai import UsageMetadata
 
-from langgraph_takeover.nodes.external.apis.conversation import NO_RESULT
 from langgraph_takeover.nodes.external.apis.model_request import ModelRequest
+from langgraph_takeover.nodes.model.messages.endpoint_rules import NO_RESULT
 
 _MAX_REPORTED_TOKENS = 200_000
 

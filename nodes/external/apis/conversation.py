@@ -10,13 +10,12 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langgraph_takeover.nodes.external.apis.model_request import CUSTOM_ARGUMENT, RequestError, check_numbers
 from langgraph_takeover.nodes.external.apis.vendor_checks import check_inline
 from langgraph_takeover.nodes.model.encoding import make_storable
+from langgraph_takeover.nodes.model.messages.endpoint_rules import pair_results
 
 _TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "refusal")
 _IMAGE_PARTS = ("image", "input_image", "image_url")
 _FILE_PARTS = ("document", "input_file", "file", "input_audio", "audio", "video_url")
 _MAX_ID_CHARS = 200
-NO_RESULT = "No result of this call was recorded."
-"""Text that stands for a missing result."""
 
 
 class Call(NamedTuple):
@@ -42,7 +41,7 @@ class Conversation:
         self._messages: list[BaseMessage] = []
         self._texts: list[str] = []
         """Text of the assistant's turn that is being read."""
-        self._calls: dict[str, Call] = {}
+        self._calls: list[Call] = []
         """Calls of that turn."""
 
     def add_system(self, content: Any) -> None:
@@ -65,8 +64,7 @@ class Conversation:
         text = self.read_text(content)
         if text:
             self._texts.append(text)
-        for call in calls:
-            self._calls.setdefault(call.id, call)
+        self._calls += calls
 
     def add_result(self, call_id: Any, content: Any, *, is_error: bool = False) -> None:
         """Add the result of a call. Raises RequestError for an invalid id."""
@@ -80,7 +78,7 @@ class Conversation:
         """Return the messages: system text first, and after each call its result."""
         self._end_turn()
         system = [SystemMessage("\n\n".join(self._system))] if self._system else []
-        return [*system, *_pair_results(self._messages)]
+        return [*system, *pair_results(self._messages)]
 
     def read_text(self, content: Any) -> str:
         """Return the text of a content, which is text or a list of parts; thoughts are left out. Raises RequestError."""
@@ -110,8 +108,8 @@ class Conversation:
 
     def _end_turn(self) -> None:
         if self._texts or self._calls:
-            self._messages.append(build_reply("\n".join(self._texts), list(self._calls.values())))
-            self._texts, self._calls = [], {}
+            self._messages.append(build_reply("\n".join(self._texts), self._calls))
+            self._texts, self._calls = [], []
 
 
 def build_reply(text: str, calls: list[Call], **fields: Any) -> AIMessage:
@@ -168,28 +166,3 @@ def check_id(value: Any) -> str:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
-
-
-def _pair_results(messages: list[BaseMessage]) -> list[BaseMessage]:
-    """Return the messages with each call's result directly after its turn, as endpoints demand.
-
-    A call without a result gets one that says so; a result without a call becomes a user message.
-    """
-    groups: list[tuple[BaseMessage, dict[str, BaseMessage]]] = []
-    pending: dict[str, dict[str, BaseMessage]] = {}
-    for message in messages:
-        if isinstance(message, ToolMessage):
-            results = pending.pop(message.tool_call_id, None)
-            if results is None:
-                groups.append((HumanMessage(f"Result of call {message.tool_call_id}:\n{message.text}"), {}))
-            else:
-                results[message.tool_call_id] = message
-            continue
-        group: dict[str, BaseMessage] = {}
-        if isinstance(message, AIMessage):
-            for call in (*message.tool_calls, *message.invalid_tool_calls):
-                call_id = call["id"] or ""
-                group[call_id] = ToolMessage(NO_RESULT, tool_call_id=call_id, status="error")
-                pending[call_id] = group
-        groups.append((message, group))
-    return [each for message, results in groups for each in (message, *results.values())]

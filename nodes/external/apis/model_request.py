@@ -42,6 +42,8 @@ class HttpReply(NamedTuple):
     content_type: str
     body: bytes
     status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+    """Further headers."""
 
 
 class WireRequest(NamedTuple):

@@ -20,12 +20,11 @@ from langgraph_takeover.nodes.external.apis.model_request import (
     RequestError,
 )
 from langgraph_takeover.nodes.model.errors import ModelError, classify_status, format_error_line
-from langgraph_takeover.nodes.model.thoughts import HAS_THOUGHT
+from langgraph_takeover.nodes.model.messages.content import WIRE_REPLY
+from langgraph_takeover.nodes.model.messages.thoughts import HAS_THOUGHT
 from langgraph_takeover.nodes.model.usage import measure_usage
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", ""]
-WIRE_REPLY = "wire_reply"
-"""Additional field of a reply: the vendor's own bytes, which the agent receives unchanged."""
 _MAX_WIRE_BYTES = 64 * 1024**2
 _ERROR_STATUS = {
     "invalid_request_error": 400,

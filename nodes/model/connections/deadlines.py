@@ -8,6 +8,7 @@ import contextvars
 import ctypes
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ CallOutcome = tuple[Any, BaseException | None]
 _CANCEL_GRACE_S = 2.0
 """Time that a cancelled client has to close its connection."""
 _MAX_IDLE_CALLERS = 32
+_POLL_S = 0.1
 _thread_state = threading.local()
 """Per thread: `caller`, an idle thread for its calls."""
 _idle_callers: list[_CallThread] = []
@@ -33,6 +35,10 @@ class CallCancelledError(TakeoverError):
     """Another thread ended the call."""
 
 
+class WaitEndedError(CallCancelledError):
+    """A stop was requested while a call waited for its next attempt."""
+
+
 class OutcomeSink(Protocol):
     """Receives the outcome of a call, from any thread; only the first one counts."""
 
@@ -43,6 +49,8 @@ class Cancellation:
     """Ends calls from another thread: those in progress, and all later ones."""
 
     def __init__(self) -> None:
+        self.ends_waits = False
+        """Whether pauses between attempts end; calls in flight do not. A signal handler may set it: it takes no lock."""
         self._cancelled = threading.Event()
         self._waiting: set[OutcomeSink] = set()
         self._lock = threading.Lock()
@@ -67,14 +75,27 @@ class Cancellation:
                 self._waiting.discard(outcome)
 
     def sleep(self, seconds: float) -> None:
-        """Sleep for this time, or until the calls are cancelled."""
-        self._cancelled.wait(seconds)
+        """Sleep for this time, or until the calls are cancelled. Raises WaitEndedError if waits are to end."""
+        for slice_s in self._slice(seconds):
+            if self._cancelled.wait(slice_s):
+                return
 
     async def asleep(self, seconds: float) -> None:
         """Sleep like `sleep`, without blocking the event loop."""
         outcome = _LoopOutcome()
         with self.watch(outcome):
-            await asyncio.wait({outcome.future}, timeout=seconds)
+            for slice_s in self._slice(seconds):
+                done, _ = await asyncio.wait({outcome.future}, timeout=slice_s)
+                if done:
+                    return
+
+    def _slice(self, seconds: float) -> Iterator[float]:
+        """Yield the parts of a wait. Raises WaitEndedError."""
+        ends_at = time.monotonic() + seconds
+        while (remaining_s := ends_at - time.monotonic()) > 0:
+            if self.ends_waits:
+                raise WaitEndedError
+            yield min(remaining_s, _POLL_S)
 
 
 class _AbandonedCallError(SystemExit):

@@ -44,7 +44,7 @@ class ClientUser(Protocol):
 
 
 class Exchange:
-    """One model call with a deadline, including retries of the client library."""
+    """One attempt of a model call, with a deadline."""
 
     refusal = ""
     """Why the client refused the reply; empty if it did not."""
@@ -119,12 +119,15 @@ class Exchange:
         if isinstance(model, RunnableBinding):
             return model.model_copy(update={"bound": await self._abind_model(model.bound)})
         client: Any = model
-        if not _is_openai(client) or not client.root_async_client or client.http_async_client:
+        if not _is_openai(client) or not client.root_async_client:
             return model
-        from langgraph_takeover.nodes.model.connections.async_client import attach_async_client
+        options: dict[str, Any] = {}
+        if not client.http_async_client:
+            from langgraph_takeover.nodes.model.connections.async_client import attach_async_client
 
-        self._counts_requests = True
-        root = client.root_async_client.with_options(http_client=await attach_async_client(self))
+            self._counts_requests = True
+            options["http_client"] = await attach_async_client(self)
+        root = client.root_async_client.with_options(max_retries=0, **options)
         update = {"root_async_client": root, "async_client": root.chat.completions}
         bound: Runnable[Any, Any] = client.model_copy(update=update)
         return bound
@@ -140,16 +143,17 @@ class Exchange:
 
     def bind_model(self, model: Runnable[Any, Any]) -> Runnable[Any, Any]:
         """Return the model with replies of bounded size, if it is an OpenAI client without its own HTTP client
-        or a `ClientUser`.
+        or a `ClientUser`. An OpenAI client does not retry: `ModelCall` does, and shows its waits.
         """
         client: Any = model
         if isinstance(model, RunnableBinding):
             return model.model_copy(update={"bound": self.bind_model(model.bound)})
         if isinstance(model, ClientUser):
             return model.use_client(self.attach_client())
-        if not _is_openai(client) or not client.root_client or client.http_client:
+        if not _is_openai(client) or not client.root_client:
             return model
-        root = client.root_client.with_options(http_client=self.attach_client())
+        options: dict[str, Any] = {} if client.http_client else {"http_client": self.attach_client()}
+        root = client.root_client.with_options(max_retries=0, **options)
         bound: Runnable[Any, Any] = client.model_copy(
             update={"root_client": root, "client": root.chat.completions}
         )

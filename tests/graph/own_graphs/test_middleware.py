@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
@@ -80,14 +80,56 @@ def test_calls_of_one_reply_are_made_in_order(bench: RunHarness, is_async: bool)
     assert [event["index"] for event in end["events"]] == list(range(14))
 
 
-def test_calls_with_one_id_are_refused(bench: RunHarness) -> None:
-    calls = [reply(("shell", {"command": f"echo {n} >> log; cat log"})).tool_calls[0] for n in range(4)]
-    twice = AIMessage(
-        "t", tool_calls=[{**each, "id": name} for each, name in zip(calls, "abbc", strict=True)]
-    )
+def reply_with_ids(*ids: str) -> AIMessage:
+    """A reply whose calls each write their number to a log, and show it."""
+    calls = [
+        reply(("shell", {"command": f"echo {n} >> log; cat log"})).tool_calls[0] for n in range(len(ids))
+    ]
+    return AIMessage("t", tool_calls=[{**each, "id": name} for each, name in zip(calls, ids, strict=True)])
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_calls_with_one_id_get_their_own(bench: RunHarness, is_async: bool) -> None:
     with hold(bench) as work:
-        end = build(work, scripted_model(twice, "Done.")).invoke(ask(), CONFIG)
-    answers = results(end)
+        model = scripted_model(reply_with_ids(*"abbc"), reply_with_ids(*"ab"), "Done.")
+        agent = build(work, model)
+        end = asyncio.run(agent.ainvoke(ask(), CONFIG)) if is_async else agent.invoke(ask(), CONFIG)
+    assert [each.split("\n")[1:-1][-1] for each in results(end)] == ["0", "1", "2", "3", "0", "1"]
+    ids = [call["id"] for each in end["messages"] if isinstance(each, AIMessage) for call in each.tool_calls]
+    assert len(ids) == len({*ids}) == 6
+    assert [each.tool_call_id for each in end["messages"] if isinstance(each, ToolMessage)] == ids
+
+
+def test_a_thread_with_equal_ids_continues(bench: RunHarness, caplog: pytest.LogCaptureFixture) -> None:
+    model = scripted_model("unused", "Done.", "Again.")
+    stored = [HumanMessage("Work."), reply_with_ids("a", "a")]
+    stored += [ToolMessage(str(n), tool_call_id="a") for n in range(2)]
+    with hold(bench) as work:
+        agent = build(work, model)
+        end = agent.invoke({"messages": stored}, CONFIG)
+        agent.invoke({"messages": [HumanMessage("More.")]}, CONFIG)
+    sent = model.seen[0]
+    assert [each.tool_call_id for each in sent if isinstance(each, ToolMessage)] == [
+        call["id"] for each in sent if isinstance(each, AIMessage) for call in each.tool_calls
+    ]
+    assert len({each.tool_call_id for each in sent if isinstance(each, ToolMessage)}) == 2
+    assert [each.tool_call_id for each in end["messages"] if isinstance(each, ToolMessage)] == ["a", "a"]
+    assert len([each for each in caplog.records if "repaired" in each.message]) == 1
+
+
+def test_calls_whose_ids_a_wrapper_made_equal_are_refused(bench: RunHarness) -> None:
+    class Equal(AgentMiddleware[Any, Any, Any]):
+        def wrap_model_call(self, request: Any, handler: Any) -> Any:
+            response = handler(request)
+            for each in response.result:
+                for call in each.tool_calls[1:3]:
+                    call["id"] = "b"
+            return response
+
+    with hold(bench) as work:
+        model = scripted_model(reply_with_ids(*"abxc"), "Done.")
+        agent = create_agent(model, middleware=[Equal(), SandboxMiddleware(work)], checkpointer=work.saver)
+        answers = results(agent.invoke(ask(), CONFIG))
     assert [each.startswith("Not run: several calls") for each in answers] == [False, True, True, False]
     assert answers[3].split("\n")[1:3] == ["0", "3"]
 

@@ -19,6 +19,7 @@ from langgraph_takeover.graph.runs.signals import drain_on_sigterm
 from langgraph_takeover.handoff.ledger import Ledger, acquire, database
 from langgraph_takeover.handoff.ledger.renewal import renew
 from langgraph_takeover.handoff.ledger.signals import defer_signals
+from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
 
 WATCHED = ("handoff/ledger", "graph/savers", "contextlib", "sqlalchemy", "checkpoint/sqlite")
 STRIDES = {"ledger": 31, "files": 7, "saver": 7}
@@ -110,7 +111,7 @@ def test_the_next_write_does_not_wait(
 
 def test_a_run_that_fails_after_sigterm_ends() -> None:
     def failing() -> None:
-        with drain_on_sigterm(RunControl()):
+        with drain_on_sigterm(RunControl(), Cancellation()):
             signal.raise_signal(signal.SIGTERM)
             raise ValueError("the model is out of order")
 

@@ -214,8 +214,8 @@ def test_calls_and_results_are_paired() -> None:
         {"role": "tool", "tool_call_id": "c1", "content": "second"},
     ]
     assert show(read("chat", messages=messages).messages)[1:] == [
-        ("ai", "", ("c1", "shell", {})),
-        ("tool", "No result of this call was recorded.", "c1"),
+        ("ai", "", ("c1", "shell", {}), ("c1", "shell", {})),
+        *2 * [("tool", "No result of this call was recorded.", "c1")],
         ("human", "Result of call unknown:\nstray"),
         ("ai", "", ("c1", "shell", {})),
         ("tool", "second", "c1"),

@@ -23,7 +23,7 @@ from langgraph_takeover.nodes.external.bridge import Bridge, RequestKind
 from langgraph_takeover.nodes.external.held_request import HeldRequest
 from langgraph_takeover.nodes.external.limits import BridgeLimits, ByteBudget, TokenBucket
 from langgraph_takeover.nodes.model.attempts import CallCount
-from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError
+from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError, classify_status
 from langgraph_takeover.nodes.session.external_turn import SideWork
 
 LIMITS = BridgeLimits(requests_per_s=1_000)
@@ -601,6 +601,17 @@ def test_a_hold_outlasts_every_time_limit_of_the_server(serve: ServeBridge) -> N
     assert held.is_open
     assert held.reply(write_reply(held.request, AIMessage("late")))
     assert future.result(10)[0] == 200
+
+
+def test_a_side_request_passes_the_wait_of_the_endpoint_on(serve: ServeBridge) -> None:
+    def answer(request: ModelRequest, count: CallCount) -> AIMessage:
+        raise classify_status(429, None, "", "slow down", {"retry-after": "6.2"})
+
+    client = serve(answer_side=answer)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Kind: child\r\nContent-Length: {len(body())}\r\n\r\n"
+    received = client.converse(head.encode() + body())
+    assert received.startswith(b"HTTP/1.1 429 ")
+    assert b"\r\nRetry-After: 7\r\n" in received
 
 
 def test_side_requests_count_all_that_reached_the_model(serve: ServeBridge) -> None:

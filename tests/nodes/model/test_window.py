@@ -42,7 +42,7 @@ def text_steps(count: int, chars: int = 4000) -> list[BaseMessage]:
 def native_steps(count: int, chars: int = 4000) -> list[BaseMessage]:
     found: list[BaseMessage] = []
     for n in range(count):
-        calls = [{"name": "shell", "args": {"command": f"{n}"}, "id": f"c{n}.{k}"} for k in range(1 + n % 2)]
+        calls = [{"name": "shell", "args": {"command": f"{n}"}, "id": f"c{n}_{k}"} for k in range(1 + n % 2)]
         found.append(AIMessage("", tool_calls=calls))
         found += [ToolMessage(f"{n}" + "x" * chars, tool_call_id=call["id"]) for call in calls]
     return found

@@ -12,6 +12,8 @@ from langgraph_takeover.handoff.text.redaction import redact
 
 CLIENT = "client"
 """Metadata of a reply with content of its provider: the class of the client that received it."""
+WIRE_REPLY = "wire_reply"
+"""Additional field of a reply: the vendor's own bytes, which the agent receives unchanged."""
 _WITHHELD = "withheld"
 """Metadata of a reply without its reasoning and its calls."""
 _REASONING_TYPES = ("thinking", "redacted_thinking", "reasoning")

@@ -1,0 +1,1 @@
+"""Messages of a conversation: what only their provider understands, thoughts, and what endpoints refuse."""

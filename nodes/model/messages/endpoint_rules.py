@@ -1,0 +1,213 @@
+"""What strict endpoints refuse in a conversation, and how it is repaired.
+
+An endpoint that refuses a message refuses every later request of the conversation too. Replies get valid ids of calls
+before they are stored. The other rules repair requests, and leave the stored messages as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+
+from langgraph_takeover.nodes.model.messages.content import drop_calls
+
+NO_RESULT = "No result of this call was recorded."
+"""Text that stands for a missing result."""
+_ID_FORMS = (
+    ("mistral|ministral|mixtral|magistral|codestral|devstral|pixtral", re.compile(r"[A-Za-z0-9]{9}")),
+    # These models were trained on ids such as `functions.shell:0`.
+    ("kimi|moonshot", re.compile(r"[A-Za-z0-9_.:-]{1,40}")),
+    ("", re.compile(r"[A-Za-z0-9_-]{1,40}")),
+)
+"""The ids that endpoints accept, by a part of the model's name. The last form is valid at OpenAI and Anthropic."""
+_MADE_ID_CHARS = 9
+"""Length of ids of our own, which every form accepts."""
+_INVALID_NAME_CHARS = re.compile(r"[^A-Za-z0-9_-]")
+_MAX_NAME_CHARS = 64
+
+
+class ConversationRepair:
+    """Repairs a growing conversation for a model's endpoint. The same messages give the same request in every process."""
+
+    def __init__(self, model: Any) -> None:
+        self.id_form = _find_id_form(model)
+        self.ids: set[str] = set()
+        """Ids of the calls so far."""
+        self.repairs: Counter[str] = Counter()
+        """How many messages each rule has changed or added."""
+
+    def add(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+        """Return the messages that continue the conversation, as the endpoint accepts them."""
+        repaired = list(messages)
+        if not any(isinstance(each, ToolMessage) or _list_calls(each) for each in messages):
+            return repaired
+        for name, apply in RULES:
+            before, repaired = repaired, apply(repaired, self)
+            known = {id(each) for each in before}
+            if changed := sum(id(each) not in known for each in repaired):
+                self.repairs[name] += changed
+        return repaired
+
+    def describe(self) -> str:
+        """Return in one line what was repaired; empty if nothing was."""
+        counts = ", ".join(f"{count} x {name}" for name, count in self.repairs.items())
+        return (
+            f"the endpoint gets repaired messages ({counts}); the stored ones stay as they are"
+            if counts
+            else ""
+        )
+
+
+class Rule(NamedTuple):
+    """One thing that endpoints refuse."""
+
+    name: str
+    apply: Callable[[list[BaseMessage], ConversationRepair], list[BaseMessage]]
+    """Returns the messages without it; those that it does not change are the same objects."""
+
+
+def repair_messages(messages: Sequence[BaseMessage], model: Any) -> list[BaseMessage]:
+    """Return a whole conversation as the model's endpoint accepts it."""
+    return ConversationRepair(model).add(messages)
+
+
+def repair_reply(reply: AIMessage, messages: Iterable[BaseMessage], model: Any) -> AIMessage:
+    """Return a reply whose calls have ids that are valid and unique in their conversation."""
+    if not _list_calls(reply):
+        return reply
+    repair = ConversationRepair(model)
+    repair.ids.update(str(call["id"]) for each in messages for call in _list_calls(each))
+    return _rename_calls(reply, _choose_ids(reply, repair))
+
+
+def pair_results(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return the messages with one result for each call, directly after its reply and in the order of the calls.
+
+    A call without a result gets one that says so; a result without a call becomes a user message.
+    """
+    groups: list[tuple[BaseMessage, list[BaseMessage]]] = []
+    pending: dict[str, deque[tuple[list[BaseMessage], int]]] = {}
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            slots = pending.get(message.tool_call_id)
+            if slots:
+                results, place = slots.popleft()
+                results[place] = message
+            else:
+                lost = HumanMessage(f"Result of call {message.tool_call_id}:\n{message.text}")
+                groups.append((lost, []))
+            continue
+        calls = _list_calls(message)
+        results = [_make_result(call) for call in calls]
+        own: defaultdict[str, deque[tuple[list[BaseMessage], int]]] = defaultdict(deque)
+        for place, call in enumerate(calls):
+            own[call["id"] or ""].append((results, place))
+        pending.update(own)
+        groups.append((message, results))
+    return [each for message, results in groups for each in (message, *results)]
+
+
+def _make_result(call: Mapping[str, Any]) -> BaseMessage:
+    return ToolMessage(NO_RESULT, tool_call_id=call["id"] or "", status="error")
+
+
+def _make_ids_valid(messages: list[BaseMessage], repair: ConversationRepair) -> list[BaseMessage]:
+    """Return the messages with ids that the endpoint accepts. Each call has its result in its place."""
+    repaired: list[BaseMessage] = []
+    names: list[str] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            if names and (name := names.pop(0)) != message.tool_call_id:
+                message = message.model_copy(update={"tool_call_id": name})
+        elif isinstance(message, AIMessage):
+            names = _choose_ids(message, repair)
+            message = _rename_calls(message, names)
+        repaired.append(message)
+    return repaired
+
+
+def _make_names_valid(messages: list[BaseMessage], _: ConversationRepair) -> list[BaseMessage]:
+    """Return the messages with names of tools that endpoints accept."""
+    return [_rename_tools(each) for each in messages]
+
+
+RULES = (
+    Rule(
+        "call without one result after it, or result without a call",
+        lambda messages, _: pair_results(messages),
+    ),
+    Rule("call id that is empty, repeated or invalid", _make_ids_valid),
+    Rule("invalid tool name", _make_names_valid),
+)
+"""Applied in this order."""
+
+
+def _list_calls(message: BaseMessage) -> list[Any]:
+    return [*message.tool_calls, *message.invalid_tool_calls] if isinstance(message, AIMessage) else []
+
+
+def _find_id_form(model: Any) -> re.Pattern[str]:
+    while hasattr(model, "bound"):
+        model = model.bound
+    name = str(getattr(model, "model_name", None) or getattr(model, "model", None) or "").lower()[:200]
+    return next(form for words, form in _ID_FORMS if any(word in name for word in words.split("|")))
+
+
+def _choose_ids(reply: AIMessage, repair: ConversationRepair) -> list[str]:
+    """Return an id for each call of a reply: its own one, if it is valid and new."""
+    chosen = []
+    for call in _list_calls(reply):
+        own = call["id"] if isinstance(call["id"], str) else ""
+        number = len(repair.ids)
+        name = own if repair.id_form.fullmatch(own) else _make_id(own, number)
+        while name in repair.ids:
+            name, number = _make_id(own, number), number + 1
+        repair.ids.add(name)
+        chosen.append(name)
+    return chosen
+
+
+def _make_id(own: str, number: int) -> str:
+    source = f"{number} {own}".encode("utf-8", "surrogatepass")
+    return hashlib.sha256(source).hexdigest()[:_MADE_ID_CHARS]
+
+
+def _rename_calls(reply: AIMessage, names: Sequence[str]) -> AIMessage:
+    calls = _list_calls(reply)
+    if [call["id"] for call in calls] == list(names):
+        return reply
+    renamed = [{**call, "id": name} for call, name in zip(calls, names, strict=True)]
+    return _replace_calls(reply, renamed)
+
+
+def _rename_tools(message: BaseMessage) -> BaseMessage:
+    if isinstance(message, ToolMessage) and message.name:
+        name = _make_name(message.name)
+        return message if name == message.name else message.model_copy(update={"name": name})
+    calls = _list_calls(message)
+    if not isinstance(message, AIMessage) or all(call["name"] == _make_name(call["name"]) for call in calls):
+        return message
+    return _replace_calls(message, [{**call, "name": _make_name(call["name"])} for call in calls])
+
+
+def _make_name(name: str | None) -> str:
+    return _INVALID_NAME_CHARS.sub("_", (name or "")[:_MAX_NAME_CHARS]) or "_"
+
+
+def _replace_calls(reply: AIMessage, calls: Sequence[dict[str, Any]]) -> AIMessage:
+    """Return a reply with other calls, and without the provider's copies of its own."""
+    count = len(reply.tool_calls)
+    extra = {name: value for name, value in reply.additional_kwargs.items() if name != "tool_calls"}
+    return reply.model_copy(
+        update={
+            "content": drop_calls(reply.content),
+            "tool_calls": list(calls[:count]),
+            "invalid_tool_calls": list(calls[count:]),
+            "additional_kwargs": extra,
+        }
+    )

@@ -1,0 +1,146 @@
+"""Replies that strict endpoints would refuse in the next request: the run continues, and so do threads stored before."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_openai import ChatOpenAI
+
+from langgraph_takeover.nodes.model.messages.endpoint_rules import NO_RESULT
+
+from ..chat_server import ChatServer
+from .conftest import RunHarness
+
+OPENAI, ANTHROPIC, MISTRAL = r".{1,40}", r"[a-zA-Z0-9_-]+", r"[a-zA-Z0-9]{9}"
+COMMANDS = ("echo one >>notes.txt", "cat notes.txt")
+Calls = list[tuple[Any, str, Any]]
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    server = ChatServer()
+    yield server
+    server.close()
+
+
+def find_refusal(messages: list[dict[str, Any]], form: str) -> str:
+    """Return why a strict endpoint refuses a conversation; empty if it accepts it."""
+    seen: set[str] = set()
+    for place, message in enumerate(messages):
+        calls = message.get("tool_calls") or ()
+        ids = [each["id"] for each in calls]
+        if any(not re.fullmatch(form, each or "") for each in ids):
+            return f"invalid id among {ids}"
+        if len(seen | {*ids}) < len(seen) + len(ids):
+            return "tool_use ids must be unique"
+        if any(not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", each["function"]["name"]) for each in calls):
+            return "invalid function name"
+        if [each.get("tool_call_id") for each in messages[place + 1 : place + 1 + len(ids)]] != ids:
+            return "a call lacks its result"
+        seen |= {*ids}
+    results = sum(each["role"] == "tool" for each in messages)
+    return "" if results == len(seen) else "a result lacks its call"
+
+
+def build_model(server: ChatServer, *replies: Calls, form: str = ANTHROPIC, **settings: Any) -> ChatOpenAI:
+    def answer(request: dict[str, Any]) -> tuple[int, bytes]:
+        if refusal := find_refusal(request["messages"], form):
+            return 400, json.dumps({"error": {"message": refusal}}).encode()
+        number = sum(each["role"] == "assistant" for each in request["messages"])
+        calls = [
+            {
+                **({} if name is None else {"id": name}),
+                "type": "function",
+                "function": {"name": tool, "arguments": json.dumps(args)},
+            }
+            for name, tool, args in replies[number]
+        ]
+        return server.reply("", "tool_calls", tool_calls=calls)
+
+    server.answer = answer
+    return ChatOpenAI(model="m", base_url=server.url, api_key="none", **settings)  # type: ignore[arg-type]
+
+
+def shell(*ids: Any, commands: tuple[str, ...] = COMMANDS) -> Calls:
+    return [(name, "shell", {"command": command}) for name, command in zip(ids, commands, strict=True)]
+
+
+FINISH: Calls = [("call_end", "finish", {"message": "Done."})]
+
+
+@pytest.mark.parametrize(
+    ("ids", "form"),
+    [
+        (("call_0", "call_0"), ANTHROPIC),
+        (("abcdefghi", "abcdefghi"), MISTRAL),
+        (("", ""), MISTRAL),
+        (("x" * 300, "x" * 300), OPENAI),
+        (("functions.shell:0", "a b\n🦜"), ANTHROPIC),
+    ],
+    ids=["equal", "mistral", "empty", "long", "characters"],
+)
+def test_bad_ids_of_a_reply(bench: RunHarness, server: ChatServer, ids: tuple[str, str], form: str) -> None:
+    end: Calls = [("endendend", *FINISH[0][1:])]
+    model = build_model(server, shell(*ids), shell(*ids), end, form=form)
+    state = bench.run(model, protocol="native")
+    assert state["stop_reason"] == "finished"
+    results = [each["content"] for each in server.requests[-1]["messages"] if each["role"] == "tool"]
+    assert [each.split("\n")[1:-1] for each in results[1::2]] == [["one"], ["one", "one"]]
+
+
+def test_an_invalid_name_of_a_tool(bench: RunHarness, server: ChatServer) -> None:
+    model = build_model(server, [("a", "functions.shell x", {}), ("b", "", {})], FINISH)
+    state = bench.run(model, protocol="native")
+    assert state["stop_reason"] == "finished"
+    replies = [each for each in state["messages"] if isinstance(each, AIMessage)]
+    assert [each["name"] for each in replies[0].tool_calls] == ["functions.shell x", ""]
+
+
+def poison(bench: RunHarness, model: ChatOpenAI, messages: list[Any]) -> None:
+    """Store a thread as an earlier version left it: after its first step, another one that endpoints refuse."""
+    with bench.open_run(model, protocol="native", max_steps=1) as run:
+        run.start("t", "Work.")
+        update = {"messages": messages, "stop_reason": None}
+        run._graph("agent").update_state(run.config, update, as_node="interruption")
+
+
+def make_turn(names: tuple[str, str], results: tuple[str, ...], tool: str = "shell") -> list[Any]:
+    calls = [{"name": tool, "args": {"command": "ls"}, "id": each} for each in names]
+    return [
+        AIMessage("", tool_calls=calls),
+        *(ToolMessage(f"result {number}", tool_call_id=each) for number, each in enumerate(results)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        make_turn(("same", "same"), ("same", "same")),
+        make_turn(("a", "b"), ("a", "b")),  # ids of the reply before
+        make_turn(("c", "d"), ("d",)),
+        make_turn(("c", "d"), ("c", "d", "d")),
+        make_turn(("c", "d"), ("c", "d"), tool="bad name"),
+    ],
+    ids=["equal", "earlier", "unanswered", "orphan", "name"],
+)
+def test_a_poisoned_thread_resumes(
+    bench: RunHarness, server: ChatServer, caplog: pytest.LogCaptureFixture, turn: list[Any]
+) -> None:
+    model = build_model(server, shell("a", "b"), [], FINISH)
+    poison(bench, model, turn)
+    before = bench.load_state().values["messages"]
+    progress: list[Any] = []
+    with caplog.at_level(logging.WARNING):
+        outcome = bench.resume(model, protocol="native", on_progress=progress.append)
+    assert outcome.stop_reason == "finished"
+    assert outcome.state["messages"][: len(before)] == before
+    assert [each["event"] for each in progress].count("repaired") == 1
+    assert len([each for each in caplog.records if "repaired" in each.message]) == 1
+    sent = [each["content"] for each in server.requests[-1]["messages"] if each["role"] == "tool"][2:]
+    assert sent == (["result 0", "result 1"] if len(turn) > 2 else [NO_RESULT, "result 0"])

@@ -1,0 +1,121 @@
+"""Repairs of conversations are deterministic, incremental, and leave valid messages alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+
+from langgraph_takeover.nodes.model.messages.endpoint_rules import (
+    NO_RESULT,
+    ConversationRepair,
+    repair_messages,
+    repair_reply,
+)
+
+
+class Named:
+    def __init__(self, model_name: str = "m") -> None:
+        self.model_name = model_name
+
+
+def reply(*ids: str, content: Any = "", **extra: Any) -> AIMessage:
+    calls = [{"name": "shell", "args": {"n": n}, "id": each} for n, each in enumerate(ids)]
+    return AIMessage(content, tool_calls=calls, additional_kwargs=extra)
+
+
+def result(name: str, text: str = "r") -> ToolMessage:
+    return ToolMessage(text, tool_call_id=name)
+
+
+def list_ids(messages: list[BaseMessage]) -> list[tuple[list[str], list[str]]]:
+    """The ids of each reply's calls, and of the results after it."""
+    shown: list[tuple[list[str], list[str]]] = []
+    for each in messages:
+        if isinstance(each, AIMessage):
+            shown.append(([str(call["id"]) for call in each.tool_calls], []))
+        elif isinstance(each, ToolMessage):
+            shown[-1][1].append(each.tool_call_id)
+    return shown
+
+
+def test_results_keep_the_order_of_equal_calls() -> None:
+    repaired = repair_messages([reply("a", "a"), result("a", "1"), result("a", "2")], Named())
+    ((calls, results),) = list_ids(repaired)
+    assert calls == results
+    assert len({*calls}) == 2
+    assert [each.text for each in repaired[1:]] == ["1", "2"]
+
+
+def test_results_move_to_their_calls() -> None:
+    messages = [reply("a", "b"), result("b", "2"), HumanMessage("stop"), result("a", "1"), result("x", "?")]
+    repaired = repair_messages(messages, Named())
+    assert [each.text for each in repaired[1:]] == ["1", "2", "stop", "Result of call x:\n?"]
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "is_kept"),
+    [
+        ("gpt-5", "call_" + "x" * 24, True),
+        ("claude-opus", "toolu_01", True),
+        ("kimi-k2", "functions.shell:0", True),
+        ("gpt-5", "functions.shell:0", False),
+        ("devstral-small", "call_e4", False),
+        ("devstral-small", "aB3456789", True),
+    ],
+)
+def test_a_valid_id_stays(model: str, name: str, is_kept: bool) -> None:
+    messages = [reply(name), result(name)]
+    repaired = repair_messages(messages, Named(model))
+    assert (repaired == messages) == is_kept
+    assert list_ids(repaired)[0][0] == list_ids(repaired)[0][1]
+
+
+def test_copies_of_changed_calls_are_dropped() -> None:
+    content = [{"type": "thinking", "thinking": "t", "signature": "s"}, {"type": "tool_use", "id": "a"}]
+    changed = repair_reply(reply("a", content=content, tool_calls=["raw"]), [reply("a")], Named())
+    assert changed.content == content[:1]
+    assert changed.additional_kwargs == {}
+    kept = reply("b", content=content, tool_calls=["raw"])
+    assert repair_reply(kept, [reply("a")], Named()) is kept
+
+
+MESSAGES = st.lists(
+    st.one_of(
+        st.lists(st.sampled_from(["a", "b", "", "x" * 50]), max_size=3).map(lambda ids: reply(*ids)),
+        st.sampled_from(["a", "b", "c"]).map(result),
+        st.just(HumanMessage("go")),
+    ),
+    max_size=12,
+)
+
+
+@given(MESSAGES)
+def test_every_repaired_conversation_is_valid(messages: list[BaseMessage]) -> None:
+    repaired = repair_messages(messages, Named())
+    ids: list[str] = []
+    for calls, results in list_ids(repaired):
+        assert calls == results
+        ids += calls
+    assert len(ids) == len({*ids})
+    assert repair_messages(messages, Named()) == repaired
+    again = ConversationRepair(Named())
+    assert again.add(repaired) == repaired
+    assert all(left is right for left, right in zip(again.add([]), [], strict=True))
+    assert not again.repairs
+
+
+@given(MESSAGES, MESSAGES)
+def test_growing_gives_the_same(first: list[BaseMessage], second: list[BaseMessage]) -> None:
+    # As in a run: a request is built when each call has its result.
+    first, second = (
+        [each for each in repair_messages(part, Named()) if NO_RESULT not in each.text]
+        for part in (first, second)
+    )
+    first = repair_messages(first, Named())
+    growing = ConversationRepair(Named())
+    grown = [*growing.add(first), *growing.add(second)]
+    assert grown == repair_messages([*first, *second], Named())

@@ -1,0 +1,167 @@
+"""An endpoint's wait is obeyed within the call's time, shown, and ended by a stop; its values are not trusted."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
+
+from langgraph_takeover.nodes.model.attempts import CallCount
+from langgraph_takeover.nodes.model.calls import ModelCall, ask_with_schema
+from langgraph_takeover.nodes.model.connections.deadlines import (
+    CallCancelledError,
+    Cancellation,
+    WaitEndedError,
+)
+from langgraph_takeover.nodes.model.errors import ModelError, WaitTooLongError
+from langgraph_takeover.nodes.model.retry_after import MAX_WAIT_S, read_wait
+
+from ...chat_server import ChatServer
+from ..test_retries_and_budgets import answer_in_turn, client, error_answer
+
+NOW = 1_800_000_000.0
+
+
+def date(seconds: float) -> str:
+    return format_datetime(datetime.fromtimestamp(NOW + seconds, UTC), usegmt=True)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "wait"),
+    [
+        (429, {"retry-after": "7"}, 7),
+        (503, {"retry-after": " 7.5 "}, 7.5),
+        (529, {"retry-after": "7"}, 7),
+        (429, {"retry-after": "2m"}, 120),
+        (429, {"retry-after-ms": "250", "retry-after": "7"}, 0.25),
+        (429, {"retry-after": date(30), "date": date(0)}, 30),
+        (503, {"retry-after": date(3_630), "date": date(3_600)}, 30),  # its clock is an hour ahead
+        (429, {"x-ratelimit-reset-requests": "1m30.5s"}, 90.5),
+        (429, {"x-ratelimit-reset-tokens": "20ms"}, 0.02),
+        (429, {"x-ratelimit-reset": str(NOW + 5), "date": date(0)}, 5),
+        (429, {"x-ratelimit-reset": str(int(NOW + 5) * 1000), "date": date(0)}, 5),
+        (429, {"ratelimit-reset": "9"}, 9),
+        (
+            429,
+            {
+                "x-ratelimit-limit-requests": "500",
+                "x-ratelimit-remaining-requests": "499",
+                "x-ratelimit-limit-tokens": "30000",
+                "x-ratelimit-remaining-tokens": "900",
+                "x-ratelimit-reset-requests": "120ms",
+                "x-ratelimit-reset-tokens": "8s",
+            },
+            8,
+        ),
+        (429, {"x-ratelimit-reset-requests": "3s", "x-ratelimit-reset-tokens": "8s"}, 8),
+        (503, {"x-ratelimit-reset-requests": "3s"}, None),
+        (429, {"retry-after": "soon", "x-ratelimit-reset-requests": "3s"}, 3),
+    ],
+)
+def test_the_wait_of_a_refusal(status: int, headers: dict[str, str], wait: float | None) -> None:
+    assert read_wait(status, headers) == (None if wait is None else pytest.approx(wait, abs=0.01))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("", "-5", "0", "nan", "inf", "-inf", "1e9", "0x10", "١٢", "5, 5", "5s5", "s", "1" * 100, "🦜"),
+        *("Mon, 99 Foo 1", "Thu, 01 Jan 1970 00:00:00 GMT", "9999999-01-01", date(-30)),
+        "Fri, 31 Dec 9999 23:59:59 -9999",
+    ],
+)
+def test_a_useless_value_is_no_wait(value: str) -> None:
+    for name in ("retry-after", "retry-after-ms", "x-ratelimit-reset-tokens"):
+        assert read_wait(429, {name: value, "date": date(0)}) is None
+
+
+def test_a_huge_wait_is_bounded() -> None:
+    assert read_wait(429, {"retry-after": "9" * 9 + "h"}) == MAX_WAIT_S
+    assert read_wait(429, {"retry-after": "Fri, 31 Dec 9999 23:59:59 GMT"}) == MAX_WAIT_S
+    assert read_wait(429, {"retry-after-ms": "9" * 20}) == MAX_WAIT_S
+    assert read_wait(429, {"retry-after": "10", "date": "nonsense"}) == 10
+
+
+def make_call(server: ChatServer, timeout_s: float = 60) -> ModelCall:
+    return ModelCall(client(server.url), [HumanMessage("hello")], timeout_s, 3, CallCount(), Cancellation())
+
+
+def ask(call: ModelCall, *, is_async: bool) -> AIMessage:
+    async def check_reply(work: Any) -> Any:
+        return await asyncio.to_thread(work)
+
+    return asyncio.run(call.aask(check_reply)) if is_async else call.ask()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_wait_is_obeyed_and_shown(chat_server: ChatServer, is_async: bool) -> None:
+    chat_server.refusal_headers = {"Retry-After-Ms": "1700"}
+    chat_server.answer = answer_in_turn(error_answer(429, "slow down"), chat_server.reply("fine"))
+    shown: list[tuple[float, str]] = []
+    call = make_call(chat_server)._replace(on_wait=lambda seconds, error: shown.append((seconds, str(error))))
+    assert ask(call, is_async=is_async).text == "fine"
+    assert shown == [(1.7, "the endpoint answered 429: slow down")]
+    first, second = chat_server.times
+    assert second - first >= 1.7
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_wait_beyond_the_budget_ends_with_one_line(chat_server: ChatServer, is_async: bool) -> None:
+    chat_server.refusal_headers = {"Retry-After": "3600"}
+    chat_server.answer = lambda request: error_answer(503, "down")
+    with pytest.raises(WaitTooLongError) as caught:
+        ask(make_call(chat_server, timeout_s=20), is_async=is_async)
+    assert len(chat_server.requests) == 1
+    assert str(caught.value).startswith(
+        "the endpoint answered 503: down; it asks to wait 3,600 s, but the call has "
+    )
+    assert (caught.value.status, caught.value.retry_after_s) == (503, 3600)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("how", ["cancel", "end_waits"])
+def test_a_stop_ends_the_wait(chat_server: ChatServer, is_async: bool, how: str) -> None:
+    chat_server.refusal_headers = {"Retry-After": "50"}
+    chat_server.answer = lambda request: error_answer(429)
+    call = make_call(chat_server)
+
+    def stop(seconds: float, error: ModelError) -> None:
+        end = (
+            call.cancellation.cancel
+            if how == "cancel"
+            else lambda: setattr(call.cancellation, "ends_waits", True)
+        )
+        threading.Timer(0.1, end).start()
+
+    started = time.monotonic()
+    with pytest.raises(CallCancelledError) as caught:
+        ask(call._replace(on_wait=stop), is_async=is_async)
+    assert time.monotonic() - started < 20
+    assert isinstance(caught.value, WaitEndedError) == (how == "end_waits")
+    assert len(chat_server.requests) == 1
+
+
+@pytest.mark.parametrize("retries", [0, 5])
+def test_the_client_does_not_retry_beside_the_runtime(chat_server: ChatServer, retries: int) -> None:
+    chat_server.refusal_headers = {"Retry-After-Ms": "10"}
+    chat_server.answer = lambda request: error_answer(429)
+    model = ChatOpenAI(model="m", base_url=chat_server.url, api_key=SecretStr("k"), max_retries=retries)
+    with pytest.raises(ModelError, match="answered 429"):
+        make_call(chat_server)._replace(model=model).ask()
+    assert len(chat_server.requests) == 3
+
+
+def test_a_schema_call_waits_too(chat_server: ChatServer) -> None:
+    chat_server.refusal_headers = {"Retry-After-Ms": "100"}
+    chat_server.answer = answer_in_turn(error_answer(429), chat_server.reply("{}"))
+    schema = {"title": "notes", "type": "object", "properties": {}}
+    ask_with_schema(client(chat_server.url), [HumanMessage("hello")], schema, timeout_s=20)
+    assert ["response_format" in each for each in chat_server.requests] == [True, True]
