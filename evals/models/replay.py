@@ -38,8 +38,10 @@ _PATCH_PROGRAM = """import json, pathlib
 def apply(changes):
     for change in changes:
         path = pathlib.Path(change["path"])
-        text = "" if change["is_new"] else path.read_text()
+        text = "" if change["is_new"] else path.read_bytes().decode()
         for old, new in change["hunks"]:
+            if old not in text:
+                old, new = (part.replace("\\n", "\\r\\n") for part in (old, new))
             if old not in text:
                 raise SystemExit(f"{path}: lines not found: {old}")
             text = text.replace(old, new, 1) if old else text + new
@@ -48,7 +50,7 @@ def apply(changes):
         if change["target"]:
             target = pathlib.Path(change["target"])
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text)
+            target.write_bytes(text.encode())
 """
 _HEREDOC_MARK = "TAKEOVER_REPLAY_END"
 _SUFFIXES = (".json", ".jsonl", ".traj")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,15 +14,19 @@ from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_co
 from langgraph_takeover.nodes.events import clip_text, last_action
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState
+from langgraph_takeover.nodes.tools.edited_text import (
+    EditError,
+    describe_line_endings,
+    format_change,
+    insert_text,
+    number_lines,
+    replace_text,
+    split_lines,
+)
+from langgraph_takeover.nodes.tools.editor_paths import require_literal_path
 from langgraph_takeover.nodes.tools.execution import relative_path, run_action
 from langgraph_takeover.nodes.tools.read_cache import CachedFile, find_first_read
-from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox, TakeoverError
-
-_CONTEXT_LINES = 4
-
-
-class EditError(TakeoverError, ValueError):
-    """The edit cannot be made; the message says what to send instead."""
+from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox
 
 
 def editor(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
@@ -55,6 +58,7 @@ def execute_editor(
 ) -> Observation:
     """Run an editor command, and return what the agent sees."""
     try:
+        require_literal_path(sandbox, arguments["path"], is_new=arguments["command"] == "create")
         if arguments["command"] == "view":
             cached = find_cached(_file_name(sandbox, arguments["path"]))
             text, reads = _view_file(sandbox, arguments, cached.content if cached else None)
@@ -74,7 +78,7 @@ def _view_file(
     if names is not None:
         return f"{path} is a directory:\n" + "\n".join(names), ()
     text = _read_text(sandbox, path) if cached_content is None else cached_content
-    lines = _split_lines(text)
+    lines = split_lines(text)
     start = max(int(arguments.get("start", 1)), 1)
     end = min(int(arguments.get("end", len(lines))), len(lines))
     if lines and (start > len(lines) or end < start):
@@ -82,7 +86,8 @@ def _view_file(
     read = FileRead(path=_file_name(sandbox, path), sha256=_compute_sha256(text))
     if not lines:
         return f"{path} is empty.", (read,)
-    return f"{path}, lines {start} to {end} of {len(lines)}:\n{_number_lines(lines, start, end)}", (read,)
+    head = f"{path}, lines {start} to {end} of {len(lines)}{describe_line_endings(lines)}:"
+    return f"{head}\n{number_lines(lines, start, end)}", (read,)
 
 
 def _apply_edit(
@@ -100,10 +105,10 @@ def _apply_edit(
     else:
         before = _read_text(sandbox, path)
         if command == "insert":
-            after = _insert_text(before, int(arguments["line"]), arguments["new"], path)
+            after = insert_text(before, int(arguments["line"]), arguments["new"], path)
         else:
-            after = _replace_text(before, arguments["old"], arguments["new"], path)
-    sandbox.write_file(path, after.encode())
+            after = replace_text(before, arguments["old"], arguments["new"], path)
+    sandbox.write_file(path, _encode(after))
     edit = {
         "path": _file_name(sandbox, path),
         "before": before,
@@ -112,7 +117,7 @@ def _apply_edit(
     }
     if before is None:
         return edit, f"{path} has been created."
-    return edit, f"{path} has been edited.\n{_format_change(before, after)}"
+    return edit, f"{path} has been edited.\n{format_change(before, after)}"
 
 
 def _undo_edit(
@@ -138,7 +143,7 @@ def _undo_edit(
         raise EditError(f"the last edit created {path}; remove it with the shell")
     sandbox.write_file(path, before.encode())
     edit = {"path": name, "before": now, "after": _compute_sha256(before), "undo": True}
-    return edit, f"The last edit of {path} has been undone.\n{_format_change(now, before)}"
+    return edit, f"The last edit of {path} has been undone.\n{format_change(now, before)}"
 
 
 def _file_name(sandbox: Sandbox, path: str) -> str:
@@ -156,6 +161,16 @@ def _read_text(sandbox: Sandbox, path: str) -> str:
     return text
 
 
+def _encode(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        character = f"U+{ord(text[error.start]):04X}"
+        raise EditError(
+            f"the new text contains {character}, which UTF-8 cannot store; leave it out"
+        ) from error
+
+
 def _require_absent(sandbox: Sandbox, path: str) -> None:
     try:
         sandbox.read_file(path)
@@ -164,65 +179,6 @@ def _require_absent(sandbox: Sandbox, path: str) -> None:
             return
         raise
     raise EditError(f"{path} already exists; change it with str_replace or insert")
-
-
-def _replace_text(text: str, old: str, new: str, path: str) -> str:
-    if "\r\n" in text and old not in text:
-        old, new = _convert_to_crlf(old), _convert_to_crlf(new)
-    if old == new:
-        raise EditError("old and new are the same")
-    if not old:
-        raise EditError("old is empty; use insert to add lines")
-    count = text.count(old)
-    if count == 0:
-        raise EditError(
-            f"old does not occur in {path}; view the lines and copy them exactly, including indentation"
-        )
-    if count > 1:
-        lines = [text.count("\n", 0, match.start()) + 1 for match in re.finditer(re.escape(old), text)]
-        where = ", ".join(str(line) for line in lines[:10])
-        raise EditError(f"old occurs {count} times in {path} (lines {where}); include more surrounding lines")
-    return text.replace(old, new)
-
-
-def _insert_text(text: str, line: int, new: str, path: str) -> str:
-    lines = [f"{each}\n" for each in _split_lines(text)]
-    if line > len(lines):
-        raise EditError(f"{path} has only {len(lines)} lines; cannot insert after line {line}")
-    if "\r\n" in text:
-        new = _convert_to_crlf(new)
-    line_break = "\r\n" if "\r\n" in text else "\n"
-    if lines and not text.endswith("\n"):
-        # An unfinished last line gets its line break only if the new text follows it.
-        lines[-1] = lines[-1][:-1] + (line_break if line == len(lines) else "")
-    return "".join([*lines[:line], new if new.endswith("\n") else new + line_break, *lines[line:]])
-
-
-def _convert_to_crlf(text: str) -> str:
-    return re.sub(r"(?<!\r)\n", "\r\n", text)
-
-
-def _split_lines(text: str) -> list[str]:
-    """Return the lines as grep and tracebacks count them: only a line feed ends one."""
-    lines = text.split("\n")
-    return lines if lines[-1] else lines[:-1]
-
-
-def _format_change(before: str, after: str) -> str:
-    """Return the changed lines of the new text with context, numbered."""
-    old, new = _split_lines(before), _split_lines(after)
-    head = next(
-        (i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new))
-    )
-    max_tail = min(len(old), len(new)) - head
-    tail = next((i for i in range(max_tail) if old[-1 - i] != new[-1 - i]), max_tail)
-    start = max(head + 1 - _CONTEXT_LINES, 1)
-    return _number_lines(new, start, min(len(new) - tail + _CONTEXT_LINES, len(new)))
-
-
-def _number_lines(lines: list[str], start: int, end: int) -> str:
-    shown = (line.removesuffix("\r") for line in lines[start - 1 : end])
-    return "\n".join(f"{number:6}\t{line}" for number, line in enumerate(shown, start))
 
 
 def _compute_sha256(text: str) -> str:

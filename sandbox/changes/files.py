@@ -23,6 +23,7 @@ from langgraph_takeover.sandbox.interface import FileAccessError, FileChange, Sa
 from langgraph_takeover.sandbox.shell.session import RuntimeShell, escape_non_utf8
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
+_TOO_LARGE = f"too large, more than {MAX_FILE_BYTES >> 20} MiB (use the shell)"
 _TIMEOUT_S = 120.0
 _FILE_TIMEOUT_S = 20.0
 """Time limit for a file that something else may replace, such as a pipe without a writer."""
@@ -64,7 +65,7 @@ class SandboxFiles:
             f"if [ -d {quoted} ]; then echo 'is a directory'; exit_code=1; "
             f"elif [ ! -e {quoted} ]; then echo 'no such file'; exit_code=1; "
             f"elif [ ! -f {quoted} ]; then echo 'not a regular file'; exit_code=1; "
-            f'elif [ "$(stat -Lc %s -- {quoted})" -gt {MAX_FILE_BYTES} ]; then echo "too large"; exit_code=1; '
+            f'elif [ "$(stat -Lc %s -- {quoted})" -gt {MAX_FILE_BYTES} ]; then echo "{_TOO_LARGE}"; exit_code=1; '
             f"else base64 -w0 -- {quoted}; exit_code=$?; fi; (exit $exit_code)",
             path,
         )

@@ -175,6 +175,106 @@ def test_create(bench: Bench) -> None:
     assert bench.content("a.py") == b"old\n"
 
 
+@pytest.mark.parametrize(
+    ("before", "old", "new", "after"),
+    [
+        (b"a\r\nb\r\n", "b", "x\ny", b"a\r\nx\r\ny\r\n"),
+        (b"a\r\nb\nc\n", "b", "x\ny", b"a\r\nx\ny\nc\n"),
+        (b"a\nb\r\nc", "c", "x\ny", b"a\nb\r\nx\r\ny"),
+        (b"a\r\nb\nc\r\n", "a\nb\nc", "a\nX\nb\nC", b"a\r\nX\nb\nC\r\n"),
+        (b"a\r\nb\na\nb\n", "a\r\nb", "x\ny", b"x\r\ny\na\nb\n"),
+        (b"one", "one", "x\r\ny", b"x\r\ny"),
+        (b"\xef\xbb\xbfa\r\nb\r\n", "a\nb", "b", b"\xef\xbb\xbfb\r\n"),
+        (b"a\rb\rc\r\n", "b", "x\ny", b"a\rx\r\ny\rc\r\n"),
+        ("a\u2028b\x0c\r\n".encode(), "b", "x\ny", "a\u2028x\r\ny\x0c\r\n".encode()),
+    ],
+)
+def test_an_edit_takes_the_line_ending_of_its_place(
+    bench: Bench, before: bytes, old: str, new: str, after: bytes
+) -> None:
+    bench.put("a.py", before)
+    replaced, undone = bench.run(edit("str_replace", old=old, new=new), edit("undo"))
+    assert replaced.changes[0].after == sha256(after), replaced.text
+    assert undone.changes[0].after == sha256(before)
+
+
+def test_matches_that_overlap_are_counted(bench: Bench) -> None:
+    bench.put("a.py", b"ababa\r\nx\r\nx\r\nx\r\n")
+    bench.put("b.py", b"a\r\nb\na\nb\n")
+    bench.put("long.py", b"a" * 3_000)
+    events = bench.run(
+        edit("str_replace", old="aba", new="-"),
+        edit("str_replace", old="x\nx", new="-"),
+        edit("str_replace", "b.py", old="a\nb", new="-"),
+        edit("str_replace", "long.py", old="a" * 1_000, new="-"),
+    )
+    counts = ("2 times in a.py (lines 1, 1)", "2 times in a.py (lines 2, 3)", "2 times in b.py (lines 1, 3)")
+    for event, says in zip(events, (*counts, "more than 10 times in long.py"), strict=True):
+        assert_refused(event, says)
+
+
+def test_view_names_line_endings_that_it_does_not_show(bench: Bench) -> None:
+    bench.put("crlf.py", b"a\r\nb\r\n")
+    bench.put("mixed.py", b"\xef\xbb\xbfa\nb\nc\r\nd\r")
+    crlf, mixed = bench.run(edit("view", "crlf.py"), edit("view", "mixed.py"))
+    assert crlf.text == "crlf.py, lines 1 to 2 of 2 (CRLF line endings):\n     1\ta\n     2\tb"
+    head, *lines = mixed.text.split("\n")
+    assert head == "mixed.py, lines 1 to 4 of 4 (byte order mark, mixed line endings: CRLF in lines 3):"
+    assert lines == ["     1\ta", "     2\tb", "     3\tc", "     4\td\r"]
+
+
+def test_paths_that_a_shell_would_expand(bench: Bench) -> None:
+    bench.put("$id/page.py", b"x\n")
+    bench.put("~/old.py", b"x\n")
+    _, home, user, variable, unset, command, read, *literal = bench.run(
+        shell("export PLACE=/elsewhere; name=set"),
+        edit("view", "~/n.txt"),
+        edit("create", "~root/n.txt", content="x"),
+        edit("create", "${PLACE}/n.txt", content="x"),
+        edit("create", "$NOWHERE/n.txt", content="x"),
+        edit("create", "`pwd`/n.txt", content="x"),
+        edit("str_replace", "$name.py", old="x", new="y"),
+        edit("create", "$id/$other.py", content="x"),
+        edit("str_replace", "~/old.py", old="x", new="y"),
+    )
+    assert_refused(home, "~/n.txt: the editor does not expand", "; send /", "/home/n.txt")
+    assert_refused(variable, "send /elsewhere/n.txt")
+    for event in (user, unset, command):
+        assert_refused(event, "send the whole path")
+    assert_refused(read, "send set.py")
+    assert [event.changes[0].path for event in literal] == ["$id/$other.py", "~/old.py"]
+    assert not (Path(bench.sandbox().workspace) / "$NOWHERE").exists()
+
+
+@pytest.mark.parametrize("path", ["~/n.txt", "$HOME/n.txt", "~"])
+def test_create_makes_no_directory_named_after_the_home(bench: Bench, path: str) -> None:
+    (event,) = bench.run(edit("create", path, content="x"))
+    assert_refused(event, path, "; send /")
+    assert "\n" not in event.text
+    assert (bench.sandbox().directory_listing("") or ()) == (".git/",)
+
+
+def test_mode_link_and_undo_of_a_crlf_file(bench: Bench) -> None:
+    bench.put("real.py", b"a\r\nb\r\n")
+    *_, seen = bench.run(
+        shell("chmod 751 real.py; ln -s real.py a.py"),
+        edit("insert", line="2", new="c"),
+        edit("str_replace", old="b", new="b\nb2"),
+        edit("undo"),
+        shell("stat -c %a real.py; readlink a.py; od -An -c real.py | tr -d ' '"),
+    )
+    assert seen.text.endswith("751\nreal.py\na\\r\\nb\\r\\nc\\r\\n\n")
+
+
+def test_text_that_utf8_cannot_store_is_refused(bench: Bench) -> None:
+    from langgraph_takeover.nodes.tools.editor import execute_editor
+
+    arguments = {"command": "create", "path": "a.py", "content": "\ud800"}
+    seen = execute_editor(bench.sandbox(), arguments, [], max_chars=1000)
+    assert seen.refused
+    assert "U+D800" in seen.text
+
+
 @pytest.mark.cases(6)
 @pytest.mark.parametrize(
     ("before", "old", "new", "after"),
@@ -230,7 +330,7 @@ def test_an_edit_shows_the_lines_around_it(bench: Bench) -> None:
     assert "\tline 10" not in event.text
 
 
-@pytest.mark.cases(5)
+@pytest.mark.cases(6)
 @pytest.mark.parametrize(
     ("before", "line", "new", "after"),
     [
@@ -242,6 +342,9 @@ def test_an_edit_shows_the_lines_around_it(bench: Bench) -> None:
         (b"", "0", "x", b"x\n"),
         (b"a\r\nb\r\n", "1", "x\ny", b"a\r\nx\r\ny\r\nb\r\n"),
         (b"a\r\nb", "2", "x", b"a\r\nb\r\nx\r\n"),
+        (b"a\r\nb\nc\n", "2", "x", b"a\r\nb\nx\nc\n"),
+        (b"a\nb\nc\r\n", "0", "x\r\ny", b"x\ny\na\nb\nc\r\n"),
+        (b"\xef\xbb\xbfa\n", "0", "x", b"\xef\xbb\xbfx\na\n"),
         (b"a\n", "1", "", b"a\n\n"),
     ],
 )
