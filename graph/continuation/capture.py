@@ -122,12 +122,13 @@ def capture_session(
     with open_session_file(source, user_home or Path.home()) as path:
         before = _identify(path)
         directory = source.directory or read_session_directory(path)
-        trace = read_session(path, agent, _select_directory(directory, found.root))
-        if trace.workspace and not is_inside(trace.workspace, found.root):
+        workspace = _select_directory(directory, found.root)
+        if directory and not workspace:
             raise CaptureError(
-                f"session {source.id} ran in {trace.workspace:.300}, not in {found.root} "
-                f"(pass --repository {trace.workspace:.300}, or another --session)"
+                f"session {source.id} ran in {directory:.300}, not in {found.root} "
+                f"(pass --repository {directory:.300}, or another --session)"
             )
+        trace = read_session(path, agent, workspace)
         earlier = find_manifest_of(home, found.root)
         if earlier is not None:
             task = join_task(earlier.task, trace.task, earlier.own_texts)
@@ -153,7 +154,7 @@ def _select_directory(directory: str, root: Path) -> str:
     """The directory of a session's relative paths: its own in the repository, or the repository below it; else empty."""
     if is_inside(directory, root):
         return directory
-    return str(root) if directory and is_inside(str(root), Path(directory)) else ""
+    return str(root) if directory.startswith("/") and is_inside(str(root), Path(directory)) else ""
 
 
 def _require_outside(home: Path, repository: Repository) -> None:
