@@ -107,7 +107,7 @@ class WorkspaceEvidence:
 
     Example:
         >>> evidence = WorkspaceEvidence()
-        >>> evidence.add_call("shell", {"command": "cd /app && ls"}, "core.py")
+        >>> evidence.add_call("shell", {"command": "cd /app && ls"}, "README")
         >>> evidence.select()
         Workspace(path='/app', why='commands ran in it', start='')
     """
