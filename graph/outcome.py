@@ -166,7 +166,7 @@ def _compute_patches(session: Session, state: AgentState) -> tuple[str, str, str
     try:
         base = TaskBrief.model_validate(state["task"]).base_commit
         sandbox = session.enter_state(state["sandbox_state"])
-        whole = patch_since(sandbox, base)
+        whole = patch_since(sandbox, base).text
     except (RepositoryError, SnapshotNotFoundError) as error:
         return "", "", f"no patch: {error}"
     try:
@@ -176,7 +176,7 @@ def _compute_patches(session: Session, state: AgentState) -> tuple[str, str, str
     if before is None:
         return "", whole, "no patch: at its start, the repository differed too much from its commit"
     try:
-        own = "" if whole == before else patch_since(sandbox, base, before) if before else whole
+        own = "" if whole == before else patch_since(sandbox, base, before).text if before else whole
     except RepositoryError as error:
         return "", whole, f"no patch: {error}"
     return own, whole, None

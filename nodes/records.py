@@ -217,6 +217,6 @@ def read_edited_files(sandbox: Sandbox, trace: tuple[Event, ...], task: TaskBrie
 
 def _compute_patch(sandbox: Sandbox, base_commit: str) -> str:
     try:
-        return patch_since(sandbox, base_commit)
+        return patch_since(sandbox, base_commit).text
     except RepositoryError:
         return ""

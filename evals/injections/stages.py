@@ -111,7 +111,7 @@ def _inject_into_sandbox(
         content = f"{injections.format_order(substitutions)}\n\n{before}"
         sandbox.write_file(substitutions.file, content.encode("utf-8", "surrogateescape"))
         try:
-            patch = patch_since(sandbox, record.task.base_commit)
+            patch = patch_since(sandbox, record.task.base_commit).text
         except RepositoryError:
             patch = record.patch
         snapshot: Snapshot = sandbox.snapshot(directory, labels={"record": record.id}).result()

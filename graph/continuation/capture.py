@@ -265,7 +265,7 @@ class _CaptureBuilder:
 
     def _compute_patch(self, sandbox: Sandbox) -> str:
         try:
-            return patch_since(sandbox, self._repository.head)
+            return patch_since(sandbox, self._repository.head).text
         except RepositoryError as error:
             self._patch_error = str(error)
             return ""

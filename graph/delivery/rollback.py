@@ -147,7 +147,7 @@ def _check_consistency(session: Session, state: AgentState, record: HandoffRecor
         )
     sandbox = session.enter_state(state["sandbox_state"])  # this compares the snapshot's digest
     try:
-        patch = patch_since(sandbox, record.task.base_commit)
+        patch = patch_since(sandbox, record.task.base_commit).text
     except RepositoryError:
         patch = ""
     if patch != record.patch:

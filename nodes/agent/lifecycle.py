@@ -50,7 +50,7 @@ def begin(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
 
 def _compute_start_patch(sandbox: Sandbox, task: TaskBrief) -> str | None:
     try:
-        return patch_since(sandbox, task.base_commit)
+        return patch_since(sandbox, task.base_commit).text
     except RepositoryError:
         return None
 

@@ -296,7 +296,7 @@ def test_a_disk_that_the_runtimes_git_fills(victim: Sandbox) -> None:
         patch_since(victim, base)
     assert check_output(victim, "ls /tmp; pwd; echo $kept") == "/tmp\n1\n"
     check_output(victim, "cd - && rm sparse-*")
-    assert patch_since(victim, base) == ""
+    assert patch_since(victim, base).text == ""
     assert_usable(victim)
 
 

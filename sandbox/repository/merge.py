@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from langgraph_takeover.sandbox.interface import FileAccessError, Frozen, Sandbox
-from langgraph_takeover.sandbox.repository.patches import INDEX_SCRIPT, RepositoryError, run_git
+from langgraph_takeover.sandbox.repository.patches import RepositoryError, build_index_script, run_git
 
 _MAX_DIFF_CHARS = 50_000
 
@@ -88,13 +88,13 @@ _MERGE_SCRIPT = """
     done
   }
   all() {
-    before=$(tree) && ours=$before && export GIT_ALTERNATE_OBJECT_DIRECTORIES="$objects" || return
+    before=$(tree) && ours=$before && export GIT_ALTERNATE_OBJECT_DIRECTORIES="$aside/stores" || return
     local patch
     for patch in "$given"/*; do merged "$patch" || return; done
     written
   }
   all
-} || { cat "$aside/told" >&3; exit 1; }
+}
 """
 
 
@@ -127,11 +127,8 @@ def merge(sandbox: Sandbox, base_commit: str, patches: Sequence[str]) -> tuple[M
     try:
         for number in numbers:
             sandbox.write_file(f"{directory}/{number:04}", patches[number].encode())
-        index_script = INDEX_SCRIPT.format(base=shlex.quote(base_commit)).strip()
-        output = run_git(
-            sandbox,
-            f"given={quoted} longest={_MAX_DIFF_CHARS}\n{index_script}\n{_MERGE_SCRIPT.strip()}",
-        )
+        settings = f"given={quoted} longest={_MAX_DIFF_CHARS}\n"
+        output = run_git(sandbox, settings + build_index_script(base_commit) + _MERGE_SCRIPT)
     except FileAccessError as error:
         raise RepositoryError(f"a patch could not be applied in the sandbox: {error}") from error
     finally:

@@ -7,60 +7,104 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from langgraph_takeover.sandbox.interface import Sandbox, TakeoverError
+from langgraph_takeover.sandbox.interface import Frozen, Sandbox, TakeoverError
+from langgraph_takeover.sandbox.repository.index_script import INDEX_SCRIPT, MAX_FILE_BYTES
 
 MAX_PATCH_BYTES = 32 * 1024 * 1024
 MAX_FILES = 20_000
+MAX_LEFT_OUT = 1_000
+UNRESOLVED = "the submodule's commit cannot be read, so all of its files count as new"
+_REASONS = {
+    "too_large": f"larger than {MAX_FILE_BYTES // 1024**2} MiB",
+    "beyond": f"the patch would exceed {MAX_PATCH_BYTES // 1024**2} MiB",
+    "no_file": "no file, link or readable directory",
+    "unreadable": "git cannot read it, or not store its name",
+    "history": "the commits of a nested repository; its files are in the patch",
+    "unresolved": UNRESOLVED,
+}
 
-# A git directory of our own: nothing in the agent's configuration, hooks, exclude files or index flags can change the
-# comparison. `git add` does not see the repository's objects, because it would change their times. Made by hand, because
-# `git init` takes as long as all of the rest; with the index's own time, by which git detects files that changed too soon
-# after it.
-INDEX_SCRIPT = """
-[ -e .git ] || {{ echo 'no git repository'; exit 1; }}
-aside="$(mktemp -d -t takeover-git.XXXXXXXXXX)" && trap 'rm -rf -- "$aside"' EXIT && exec 3>&1 >"$aside/told" 2>&1 &&
-export HOME="$aside" XDG_CONFIG_HOME="$aside" GIT_CONFIG_NOSYSTEM=1 GIT_NO_REPLACE_OBJECTS=1 &&
-places="$(git rev-parse --git-path objects --git-path index --show-object-format)" &&
-{{ read -r objects && read -r index && read -r format; }} <<<"$places" &&
-objects="$(CDPATH= cd -- "$objects" && pwd -P)" &&
-base="$(git rev-parse --verify {base}'^{{tree}}')" &&
-mkdir -p "$aside/git/info" "$aside/git/objects" "$aside/git/refs" && echo 'ref: refs/heads/none' >"$aside/git/HEAD" &&
-printf '[core]\nrepositoryformatversion=1\ncompression=0\n[extensions]\nobjectformat=%s\n' "$format" >"$aside/git/config" &&
-for file in "$index" "${{index%index}}"sharedindex.*; do
-  [ ! -e "$file" ] || cp --preserve=timestamps -- "$file" "$aside/git"
-done &&
-export GIT_DIR="$aside/git" GIT_WORK_TREE="$PWD" &&
-if ! {{ [ -e "$GIT_DIR/index" ] && git ls-files -v >"$aside/flags"; }}; then
-  rm -f "$GIT_DIR/index" && GIT_ALTERNATE_OBJECT_DIRECTORIES="$objects" git read-tree "$base"
-elif grep -q '^[a-zS]' "$aside/flags"; then
-  git ls-files -z | git update-index -z --no-assume-unchanged --stdin &&
-  git ls-files -z | git update-index -z --no-skip-worktree --stdin
-fi &&
-{{ git update-index -q --refresh; git add -A --ignore-errors . || [ $? -eq 1 ]; }} && """
-"""Prepares the workspace as it is in `$GIT_DIR` and its index; what follows may use `$objects` and `$base`."""
 _CLEAN_UP_COMMAND = 'rm -rf -- "${TMPDIR:-/tmp}"/takeover-git.*'
 """Removes what an interrupted command has left of its copy."""
-_PATCH_SCRIPT = (
-    INDEX_SCRIPT
-    + """
-export GIT_ALTERNATE_OBJECT_DIRECTORIES="$objects" && start="$base" && earlier={earlier} &&
+_PATCH_SCRIPT = r"""
+export GIT_ALTERNATE_OBJECT_DIRECTORIES="$aside/stores"
+start="$base"
 if [ -n "$earlier" ]; then
   start="$(
     export GIT_INDEX_FILE="$GIT_DIR/start" && git read-tree "$base" &&
     git apply --cached --whitespace=nowarn "$earlier" &&
     env -u GIT_ALTERNATE_OBJECT_DIRECTORIES git write-tree --missing-ok
   )"
-fi &&
-echo '{attributes}' >"$GIT_DIR/info/attributes" &&
-git -c core.quotePath={quoted} diff --cached --binary --no-color "$start" -- >"$aside/patch" &&
-{{ [ "$(stat -c %s "$aside/patch")" -le {largest} ] || {{ echo 'the patch is too large'; false; }}; }} &&
-cat "$aside/patch" >&3 || {{ cat "$aside/told" >&3; exit 1; }}
+fi
+for path in "${!heads[@]}"; do
+  [ -z "${heads[$path]}" ] || [ "${heads[$path]}" = "${links[$path]}" ] || is_ignored "$path/" ||
+    leave_out "$path/.git" "$history"
+done
+echo "$attributes" >"$GIT_DIR/info/attributes"
+compare() {
+  git -c core.quotePath="$quoted" diff --cached --binary --no-color "$renames" --ignore-submodules=none "$start" -- >"$aside/patch"
+}
+is_too_large() { [ "$(stat -c %s "$aside/patch")" -gt "$max_patch_bytes" ]; }
+compare
+# The smallest changes stay.
+budget=$max_patch_bytes
+while is_too_large; do
+  [ $budget -gt 0 ] || { echo 'the patch is too large'; exit 1; }
+  list_differences "$start" >"$aside/differences"
+  while IFS= read -r -d '' line && IFS= read -r -d '' path; do
+    split "$line"
+    printf '%s\n%s\n' "$old" "$new"
+  done <"$aside/differences" | git cat-file --batch-check='%(objectsize)' | sed 's/.* .*/0/' | paste -d ' ' - - |
+    cat -n | while read -r number before after; do echo "$((before + after)) $number"; done | sort -n |
+    while read -r size number; do
+      sum=$((sum + size))
+      [ $sum -le $budget ] || echo "$number"
+    done | sort -n >"$aside/dropped"
+  number=0 next=
+  exec 4<"$aside/dropped"
+  read -r next <&4 || :
+  while IFS= read -r -d '' line && IFS= read -r -d '' path; do
+    number=$((number + 1))
+    [ "$number" = "$next" ] || continue
+    next=
+    read -r next <&4 || :
+    split "$line"
+    # Where a directory takes the place of the file, the file would push its entries out.
+    if [ "$kind" = D ] && [ -d "$path" ]; then continue; fi
+    leave_out "$path" "$beyond"
+    put "${old_mode/000000/0}" "$old" "$path"
+  done <"$aside/differences" >"$aside/kept"
+  git update-index --add --replace -z --index-info <"$aside/kept"
+  budget=$((budget / 2))
+  compare
+done
+{
+  tr -dc '\0' <"$aside/left_out" | wc -c | tr '\n' '\0'
+  head -z -n "$max_left_out" "$aside/left_out"
+  printf '\0'
+  cat "$aside/patch"
+} >&3
 """
-)
 
 
 class RepositoryError(TakeoverError, ValueError):
     """The workspace is no longer a git repository, or git cannot read it."""
+
+
+class LeftOut(Frozen):
+    """A change that a patch cannot carry."""
+
+    path: str
+    reason: str
+
+
+class Patch(Frozen):
+    """A difference of the files, as a patch for git."""
+
+    text: str = ""
+    """Empty if nothing differs."""
+    left_out: tuple[LeftOut, ...] = ()
+    """What differs and is not in the text: at most 500 paths."""
+    left_out_count: int = 0
 
 
 def head_commit(sandbox: Sandbox) -> str:
@@ -75,26 +119,29 @@ def base_directories(sandbox: Sandbox) -> tuple[str, ...]:
 
 def list_files(sandbox: Sandbox) -> tuple[str, ...] | None:
     """List every file of the workspace except git's own, relative to it, sorted; None if there are too many."""
-    found = sandbox.inspect(f"find . -path ./.git -prune -o ! -type d -print0 | head -z -n {MAX_FILES + 1}")
+    found = sandbox.inspect(f"find . -name .git -prune -o ! -type d -print0 | head -z -n {MAX_FILES + 1}")
     names = found.output.split("\0")[:-1]
     whole = found.exit_code == 0 and len(names) <= MAX_FILES
     return tuple(sorted(name.removeprefix("./") for name in names)) if whole else None
 
 
-def patch_since(sandbox: Sandbox, base_commit: str, earlier_patch: str = "") -> str:
-    """Return everything that differs from `base_commit`, including new files, as a patch for git.
+def patch_since(sandbox: Sandbox, base_commit: str, earlier_patch: str = "") -> Patch:
+    """Return everything that differs from `base_commit`, including new files and the files of repositories inside.
 
-    With `earlier_patch`, an earlier result, the patch starts where that one ends. Empty if nothing differs. Raises
+    With `earlier_patch`, an earlier result's text, the patch starts where that one ends. Files of more than 16 MiB, the
+    largest changes of a patch of more than 32 MiB, and what git cannot store are left out, and named. Raises
     RepositoryError.
     """
     with _store_patch(sandbox, earlier_patch) as earlier:
-        patch = _diff(sandbox, base_commit, earlier, as_text=True)
-        if _is_unicode(patch):
+        patch = _diff(sandbox, base_commit, earlier)
+        if _is_unicode(patch.text):
             return patch
-        # What is not UTF-8 uses git's binary form, so that the patch stays text.
-        binary_patch = _diff(sandbox, base_commit, earlier, as_text=False)
-    parts = zip(split_by_file(patch), split_by_file(binary_patch), strict=True)
-    return "".join(text if _is_unicode(text) else binary for text, binary in parts)
+        # What is not UTF-8 uses git's binary form, so that the patch stays text. Renames depend on the form.
+        patch = _diff(sandbox, base_commit, earlier, renames=False)
+        binary_patch = _diff(sandbox, base_commit, earlier, renames=False, as_text=False)
+    parts = zip(split_by_file(patch.text), split_by_file(binary_patch.text), strict=True)
+    text = "".join(text if _is_unicode(text) else binary for text, binary in parts)
+    return patch.model_copy(update={"text": text})
 
 
 @contextlib.contextmanager
@@ -111,16 +158,34 @@ def _store_patch(sandbox: Sandbox, patch: str) -> Iterator[str]:
         sandbox.inspect(f"rm -f -- {shlex.quote(path)}")
 
 
-def _diff(sandbox: Sandbox, base_commit: str, earlier: str, *, as_text: bool) -> str:
-    attributes, quoted = ("", "false") if as_text else ("* -diff", "true")
-    script = _PATCH_SCRIPT.format(
-        base=shlex.quote(base_commit),
-        earlier=shlex.quote(earlier),
-        attributes=attributes,
-        quoted=quoted,
-        largest=MAX_PATCH_BYTES,
-    )
-    return run_git(sandbox, script.strip())
+def build_index_script(base_commit: str) -> str:
+    """Return the script that reads the workspace into an index of its own; a script after it may use its variables."""
+    values = {"base": base_commit, "pack": "", "max_file_bytes": str(MAX_FILE_BYTES), **_REASONS}
+    return _assign(values) + INDEX_SCRIPT
+
+
+def _assign(values: dict[str, str]) -> str:
+    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
+
+
+def _diff(
+    sandbox: Sandbox, base_commit: str, earlier: str, *, renames: bool = True, as_text: bool = True
+) -> Patch:
+    values = {
+        "earlier": earlier,
+        "renames": "--find-renames" if renames else "--no-renames",
+        "attributes": "" if as_text else "* -diff",
+        "quoted": "false" if as_text else "true",
+        "max_patch_bytes": str(MAX_PATCH_BYTES),
+        "max_left_out": str(MAX_LEFT_OUT),
+    }
+    output = run_git(sandbox, _assign(values) + build_index_script(base_commit) + _PATCH_SCRIPT)
+    count, _, rest = output.partition("\0")
+    left_out = []
+    while not rest.startswith("\0"):
+        path, reason, rest = rest.split("\0", 2)
+        left_out.append(LeftOut(path=path, reason=reason))
+    return Patch(text=rest[1:], left_out=tuple(left_out), left_out_count=int(count) // 2)
 
 
 def split_by_file(patch: str) -> list[str]:
@@ -135,7 +200,7 @@ def _is_unicode(text: str) -> bool:
 def run_git(sandbox: Sandbox, command: str) -> str:
     """Return the output of a git command. Raises RepositoryError."""
     # The image's repository may belong to another user than ours.
-    trusted = "export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'; "
+    trusted = "export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'\n"
     result = sandbox.inspect(trusted + command)
     if result.disk_full:
         sandbox.inspect(_CLEAN_UP_COMMAND)

@@ -74,9 +74,9 @@ def test_an_earlier_patch_that_does_not_apply(bench: RunHarness) -> None:
     with start(bench.spec) as sandbox:
         commit = head_commit(sandbox)
         sandbox.run("echo one > new", timeout_s=10)
-        patch = patch_since(sandbox, commit)
+        patch = patch_since(sandbox, commit).text
         sandbox.run("echo two >> new", timeout_s=10)
-        assert list_changes(patch_since(sandbox, commit, patch)) == ["+two"]
+        assert list_changes(patch_since(sandbox, commit, patch).text) == ["+two"]
         with pytest.raises(RepositoryError, match=r"corrupt|No valid|error"):
             patch_since(sandbox, commit, "no patch at all\n")
         assert sandbox.run("ls ${TMPDIR:-/tmp} | grep takeover-git", timeout_s=10).output == ""

@@ -128,7 +128,7 @@ def grade_snapshot(config: RunConfig, out: Path, task: Task, record_id: str) -> 
         with SandboxManager(paths.spec(config, task)) as manager:
             sandbox = manager.restore(record.required_snapshot, paths.records.directory(record_id))
             try:
-                patch = patch_since(sandbox, record.task.base_commit)
+                patch = patch_since(sandbox, record.task.base_commit).text
             except RepositoryError as error:
                 trouble = f"no patch: {error}"
         verdict = grade_patch(config, task, paths, patch, f"snapshot.{record_id}")

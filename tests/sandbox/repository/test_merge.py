@@ -43,7 +43,7 @@ def make_patch(live_sandbox: Sandbox, spec: SandboxSpec, tmp_path: Path) -> Iter
             copy = sandbox.restore(live_sandbox.snapshot(store).result(), store, spec)
             stack.callback(copy.close)
             check_output(copy, command)
-            return patch_since(copy, head_commit(live_sandbox))
+            return patch_since(copy, head_commit(live_sandbox)).text
 
         yield patch
 
@@ -84,7 +84,7 @@ def test_changes_of_one_copy_are_merged_unchanged(
     (merged,) = merge(live_sandbox, head_commit(live_sandbox), [patch])
     assert merged.changed_files != ()
     assert merged.conflicts == ()
-    assert patch_since(live_sandbox, head_commit(live_sandbox)) == patch
+    assert patch_since(live_sandbox, head_commit(live_sandbox)).text == patch
     assert check_output(live_sandbox, "git log --oneline | wc -l; git diff --cached --name-only").split() == [
         "1"
     ]
@@ -160,7 +160,7 @@ def test_the_first_wins_and_the_other_is_reported(
     assert "+other" in conflict.theirs or "differ" in conflict.theirs or "deleted" in conflict.theirs
     assert "other" not in conflict.ours
     check_output(live_sandbox, "rm beside.txt")
-    assert patch_since(live_sandbox, head_commit(live_sandbox)) == patches[0]
+    assert patch_since(live_sandbox, head_commit(live_sandbox)).text == patches[0]
 
 
 def test_untracked_files_are_not_overwritten(live_sandbox: Sandbox, make_patch: Callable[..., str]) -> None:

@@ -12,6 +12,7 @@ from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.contract import check_output, git, run
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec
 from langgraph_takeover.sandbox.repository.patches import (
+    Patch,
     RepositoryError,
     base_directories,
     head_commit,
@@ -73,12 +74,12 @@ def test_the_commit_and_its_directories(live_sandbox: Sandbox, repository: Path)
 
 
 def test_no_difference_is_no_patch(live_sandbox: Sandbox, base: str) -> None:
-    assert patch_since(live_sandbox, base) == ""
+    assert patch_since(live_sandbox, base).text == ""
     check_output(
         live_sandbox,
         "touch README.txt; chmod 600 pkg/mod.py; mkdir empty; echo x > x.log; mkdir build; touch build/y",
     )
-    assert patch_since(live_sandbox, base) == ""
+    assert patch_since(live_sandbox, base).text == ""
 
 
 IDENTITY = "git config user.name a; git config user.email a@example.org; "
@@ -118,7 +119,7 @@ def test_the_patch_makes_the_same_tree(
     live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path, work: str
 ) -> None:
     run(live_sandbox, WORK[work])
-    patch = patch_since(live_sandbox, base)
+    patch = patch_since(live_sandbox, base).text
     assert patch
     patch.encode()
     assert apply_to_checkout(patch, repository, tmp_path) == compute_expected_tree(
@@ -128,7 +129,7 @@ def test_the_patch_makes_the_same_tree(
 
 def test_only_binary_files_are_reported_in_binary(live_sandbox: Sandbox, base: str) -> None:
     run(live_sandbox, WORK["latin-1"])
-    patch = patch_since(live_sandbox, base)
+    patch = patch_since(live_sandbox, base).text
     assert "+plain\n" in patch
     assert "GIT binary patch" in patch
 
@@ -138,7 +139,7 @@ def test_ignored_files_stay_out_unless_added(live_sandbox: Sandbox, base: str) -
         live_sandbox,
         "mkdir build; echo 1 > build/out; echo 2 > x.log; echo 3 > kept.log; git add -f kept.log",
     )
-    patch = patch_since(live_sandbox, base)
+    patch = patch_since(live_sandbox, base).text
     assert "kept.log" in patch
     assert "build/out" not in patch
     assert "x.log" not in patch
@@ -183,7 +184,7 @@ def test_hostile_git_settings(
         live_sandbox,
         "sed -i s/41/42/ pkg/mod.py; echo more >> README.txt; chmod -x tools/run.sh; printf 'a\\r\\n' > new.txt",
     )
-    patch = patch_since(live_sandbox, base)
+    patch = patch_since(live_sandbox, base).text
     assert "owned" not in patch
     assert "+    return 42\n" in patch
     assert apply_to_checkout(patch, repository, tmp_path) == compute_expected_tree(
@@ -202,7 +203,7 @@ def test_attributes_of_the_work_tree(
         live_sandbox, "echo '*.py filter=x diff=x' > .gitattributes; echo '*.txt -diff' >> .gitattributes"
     )
     check_output(live_sandbox, "sed -i s/41/42/ pkg/mod.py; echo more >> README.txt")
-    patch = patch_since(live_sandbox, base)
+    patch = patch_since(live_sandbox, base).text
     assert "owned" not in patch
     assert "+    return 42\n" in patch
     assert apply_to_checkout(patch, repository, tmp_path) == compute_expected_tree(
@@ -218,7 +219,7 @@ def test_the_repository_is_not_touched(live_sandbox: Sandbox, base: str) -> None
         'find "$HOME" "$TMPDIR"; git for-each-ref; git ls-files --stage'
     )
     before = live_sandbox.inspect("export GIT_OPTIONAL_LOCKS=0; " + look).output
-    assert patch_since(live_sandbox, base)
+    assert patch_since(live_sandbox, base).text
     assert live_sandbox.inspect("export GIT_OPTIONAL_LOCKS=0; " + look).output == before
     assert live_sandbox.changes() == ()
 
@@ -260,13 +261,40 @@ def test_an_invalid_base_commit(live_sandbox: Sandbox) -> None:
 )
 def test_a_nested_repository(live_sandbox: Sandbox, base: str, init: str) -> None:
     check_output(live_sandbox, f"({init}); echo more >> README.txt")
-    assert "+more\n" in patch_since(live_sandbox, base)
+    assert "+more\n" in patch_since(live_sandbox, base).text
 
 
-def test_an_oversized_patch_is_refused(
-    live_sandbox: Sandbox, base: str, monkeypatch: pytest.MonkeyPatch
+def left_out(patch: Patch) -> dict[str, str]:
+    assert patch.left_out_count == len(patch.left_out)
+    return {each.path: each.reason for each in patch.left_out}
+
+
+def test_the_largest_changes_are_left_out(
+    live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("langgraph_takeover.sandbox.repository.patches.MAX_PATCH_BYTES", 1000)
-    check_output(live_sandbox, "head -c 5000 /dev/urandom > big")
-    with pytest.raises(RepositoryError, match="too large"):
-        patch_since(live_sandbox, base)
+    monkeypatch.setattr("langgraph_takeover.sandbox.repository.patches.MAX_PATCH_BYTES", 5000)
+    check_output(
+        live_sandbox,
+        "for n in 1 2 3; do head -c ${n}500 /dev/urandom > data$n; done; echo more >> README.txt",
+    )
+    patch = patch_since(live_sandbox, base)
+    assert left_out(patch).keys() == {"data2", "data3"}
+    apply_to_checkout(patch.text, repository, tmp_path)
+    assert "data1" in patch.text
+    assert "+more\n" in patch.text
+
+
+def test_large_files_are_left_out(live_sandbox: Sandbox, base: str) -> None:
+    """A core dump, a sparse file and a log that git ignores, beside the correct change."""
+    check_output(
+        live_sandbox,
+        "truncate -s 20G sparse; head -c 20000000 /dev/zero | tee core > x.log; git add core; echo more >> README.txt; "
+        "rm data.bin; truncate -s 17M data.bin; mkfifo pipe build.log",
+    )
+    patch = patch_since(live_sandbox, base)
+    found = left_out(patch)
+    assert found.pop("pipe") == "no file, link or readable directory"
+    assert found == dict.fromkeys(("core", "data.bin", "sparse"), "larger than 16 MiB")
+    assert [line for line in patch.text.splitlines() if line[:4] == "diff"] == [
+        "diff --git a/README.txt b/README.txt"
+    ]
