@@ -44,8 +44,10 @@ done < <(git config --get-regexp '^core\.(autocrlf|eol|filemode|symlinks|sparsec
 [ ! -f "$global" ] || cp -- "$global" "$aside/git/attributes"
 export HOME="$aside" XDG_CONFIG_HOME="$aside" GIT_CONFIG_NOSYSTEM=1 GIT_NO_REPLACE_OBJECTS=1
 
-index= format=${format:-sha1}
-if places="$(git rev-parse --git-path objects --git-path index --git-path info/attributes --show-object-format)"; then
+index= format=sha1
+[ ${#base} != 64 ] || format=sha256
+places=(--git-path objects --git-path index --git-path info/attributes --show-object-format)
+if [ -e .git ] && places="$(git rev-parse "${places[@]}")"; then
   { read -r objects && read -r index && read -r local_attributes && read -r format; } <<<"$places"
   if objects="$(CDPATH= cd -- "$objects" && pwd -P)"; then
     echo "$objects"

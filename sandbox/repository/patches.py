@@ -5,14 +5,22 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import NamedTuple
 
-from langgraph_takeover.sandbox.interface import Frozen, Sandbox, TakeoverError
+from langgraph_takeover.sandbox.interface import (
+    FileAccessError,
+    Frozen,
+    Sandbox,
+    SandboxUnavailableError,
+    TakeoverError,
+)
 from langgraph_takeover.sandbox.repository.index_script import INDEX_SCRIPT, MAX_FILE_BYTES
 
 MAX_PATCH_BYTES = 32 * 1024 * 1024
 MAX_FILES = 20_000
-MAX_LEFT_OUT = 1_000
+MAX_LEFT_OUT = 500
 UNRESOLVED = "the submodule's commit cannot be read, so all of its files count as new"
 _REASONS = {
     "too_large": f"larger than {MAX_FILE_BYTES // 1024**2} MiB",
@@ -86,6 +94,25 @@ done
 """
 
 
+_PACK_SCRIPT = r"""
+path="$(mktemp -t takeover-git.XXXXXXXXXX)"
+echo "$base" | everywhere git pack-objects -q --revs --stdout >"$path"
+echo "$base" "$path" >&3
+"""
+
+OpenBase = Callable[[], AbstractContextManager[Sandbox]]
+"""Starts a sandbox whose repository has the base commit."""
+
+
+class Base(NamedTuple):
+    """The commit or tree that a patch starts from, with its objects if the sandbox lacks them."""
+
+    commit: str
+    pack: bytes = b""
+    path: str = ""
+    """The file in the sandbox that has the objects."""
+
+
 class RepositoryError(TakeoverError, ValueError):
     """The workspace is no longer a git repository, or git cannot read it."""
 
@@ -125,42 +152,71 @@ def list_files(sandbox: Sandbox) -> tuple[str, ...] | None:
     return tuple(sorted(name.removeprefix("./") for name in names)) if whole else None
 
 
-def patch_since(sandbox: Sandbox, base_commit: str, earlier_patch: str = "") -> Patch:
+def patch_since(
+    sandbox: Sandbox, base_commit: str, earlier_patch: str = "", open_base: OpenBase | None = None
+) -> Patch:
     """Return everything that differs from `base_commit`, including new files and the files of repositories inside.
 
     With `earlier_patch`, an earlier result's text, the patch starts where that one ends. Files of more than 16 MiB, the
-    largest changes of a patch of more than 32 MiB, and what git cannot store are left out, and named. Raises
-    RepositoryError.
+    largest changes of a patch of more than 32 MiB, and what git cannot store are left out, and named. If the commit is
+    gone from the sandbox, it is read from the one that `open_base` starts. Raises RepositoryError.
     """
-    with _store_patch(sandbox, earlier_patch) as earlier:
-        patch = _diff(sandbox, base_commit, earlier)
+    problem, patch = None, Patch()
+    try:
+        patch = _compute_patch(sandbox, Base(base_commit), earlier_patch)
+    except RepositoryError as error:
+        problem = error
+    if problem is None and all(each.reason != UNRESOLVED for each in patch.left_out):
+        return patch
+    base = _read_base(open_base, base_commit) if open_base else None
+    if base is not None:
+        return _compute_patch(sandbox, base, earlier_patch)
+    if problem is not None:
+        raise problem
+    return patch
+
+
+def _read_base(open_base: OpenBase, commit: str) -> Base | None:
+    """Return the tree of a commit with its objects, from a sandbox that has it; None if it has not."""
+    try:
+        with open_base() as sandbox:
+            tree, path = run_git(sandbox, build_index_script(Base(commit)) + _PACK_SCRIPT).split()
+            return Base(tree, sandbox.read_file(path))
+    except (RepositoryError, SandboxUnavailableError, FileAccessError):
+        return None
+
+
+def _compute_patch(sandbox: Sandbox, base: Base, earlier_patch: str) -> Patch:
+    with _store(sandbox, base.pack) as pack, _store(sandbox, earlier_patch.encode()) as earlier:
+        base = base._replace(path=pack)
+        patch = _diff(sandbox, base, earlier)
         if _is_unicode(patch.text):
             return patch
         # What is not UTF-8 uses git's binary form, so that the patch stays text. Renames depend on the form.
-        patch = _diff(sandbox, base_commit, earlier, renames=False)
-        binary_patch = _diff(sandbox, base_commit, earlier, renames=False, as_text=False)
+        patch = _diff(sandbox, base, earlier, renames=False)
+        binary_patch = _diff(sandbox, base, earlier, renames=False, as_text=False)
     parts = zip(split_by_file(patch.text), split_by_file(binary_patch.text), strict=True)
     text = "".join(text if _is_unicode(text) else binary for text, binary in parts)
     return patch.model_copy(update={"text": text})
 
 
 @contextlib.contextmanager
-def _store_patch(sandbox: Sandbox, patch: str) -> Iterator[str]:
-    """Provide the path of a file in the sandbox with that patch; empty for an empty patch."""
-    if not patch:
+def _store(sandbox: Sandbox, content: bytes) -> Iterator[str]:
+    """Provide the path of a file in the sandbox with that content; empty for no content."""
+    if not content:
         yield ""
         return
     path = run_git(sandbox, "mktemp -t takeover-git.XXXXXXXXXX").strip()
     try:
-        sandbox.write_file(path, patch.encode())
+        sandbox.write_file(path, content)
         yield path
     finally:
         sandbox.inspect(f"rm -f -- {shlex.quote(path)}")
 
 
-def build_index_script(base_commit: str) -> str:
+def build_index_script(base: Base) -> str:
     """Return the script that reads the workspace into an index of its own; a script after it may use its variables."""
-    values = {"base": base_commit, "pack": "", "max_file_bytes": str(MAX_FILE_BYTES), **_REASONS}
+    values = {"base": base.commit, "pack": base.path, "max_file_bytes": str(MAX_FILE_BYTES), **_REASONS}
     return _assign(values) + INDEX_SCRIPT
 
 
@@ -168,18 +224,16 @@ def _assign(values: dict[str, str]) -> str:
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
 
 
-def _diff(
-    sandbox: Sandbox, base_commit: str, earlier: str, *, renames: bool = True, as_text: bool = True
-) -> Patch:
+def _diff(sandbox: Sandbox, base: Base, earlier: str, *, renames: bool = True, as_text: bool = True) -> Patch:
     values = {
         "earlier": earlier,
         "renames": "--find-renames" if renames else "--no-renames",
         "attributes": "" if as_text else "* -diff",
         "quoted": "false" if as_text else "true",
         "max_patch_bytes": str(MAX_PATCH_BYTES),
-        "max_left_out": str(MAX_LEFT_OUT),
+        "max_left_out": str(2 * MAX_LEFT_OUT),
     }
-    output = run_git(sandbox, _assign(values) + build_index_script(base_commit) + _PATCH_SCRIPT)
+    output = run_git(sandbox, _assign(values) + build_index_script(base) + _PATCH_SCRIPT)
     count, _, rest = output.partition("\0")
     left_out = []
     while not rest.startswith("\0"):

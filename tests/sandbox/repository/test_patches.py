@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.contract import check_output, git, run
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec
 from langgraph_takeover.sandbox.repository.patches import (
+    UNRESOLVED,
     Patch,
     RepositoryError,
     base_directories,
@@ -252,16 +254,113 @@ def test_an_invalid_base_commit(live_sandbox: Sandbox) -> None:
     assert run(live_sandbox, "test -e owned").exit_code == 1
 
 
-@pytest.mark.parametrize(
-    "init",
-    [
-        "git init -q inner",
-        "git init -q inner; cd inner; touch x; git add x; git -c user.name=a -c user.email=b commit -qm x",
-    ],
-)
-def test_a_nested_repository(live_sandbox: Sandbox, base: str, init: str) -> None:
-    check_output(live_sandbox, f"({init}); echo more >> README.txt")
-    assert "+more\n" in patch_since(live_sandbox, base).text
+COMMIT = "git -c user.name=a -c user.email=b -c protocol.file.allow=always commit -qm x"
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("place", ["inner", "pkg", "docs/in ner/deep"])
+def test_a_nested_repository_is_a_directory(
+    live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path, place: str, commits: bool
+) -> None:
+    check_output(
+        live_sandbox,
+        f"(git init -q '{place}'; cd '{place}'; mkdir d; echo 1 > one.py; echo 2 > d/two; git add -A"
+        + (f"; {COMMIT}; echo 3 >> one.py)" if commits else ")"),
+    )
+    patch = patch_since(live_sandbox, base)
+    assert left_out(patch).keys() == ({f"{place}/.git"} if commits else set())
+    run(live_sandbox, f"rm -rf '{place}/.git'")
+    assert apply_to_checkout(patch.text, repository, tmp_path) == compute_expected_tree(
+        live_sandbox, repository, tmp_path
+    )
+
+
+def test_a_nested_repository_that_git_ignores_stays_out(live_sandbox: Sandbox, base: str) -> None:
+    check_output(
+        live_sandbox, f"git init -q build/x; cd build/x; echo 1 > one; git add -A; {COMMIT}; cd ../.."
+    )
+    assert patch_since(live_sandbox, base) == Patch()
+
+
+SUBMODULES = {
+    "edit": ("echo more >> sub/a.py; echo more >> sub/deep/b.py", {"sub/a.py", "sub/deep/b.py"}),
+    "commit": (f"cd sub; echo more >> a.py; git commit -qam x || {COMMIT} -a", {"sub/a.py"}),
+    "new file": ("mkdir sub/new; echo 1 > sub/new/n.py; echo 1 > sub/x.log", {"sub/new/n.py"}),
+    "deleted": ("rm -rf sub/deep; rm sub/a.py", {"sub/a.py", "sub/deep/b.py"}),
+    "replaced": (
+        "rm -rf sub; echo a file > sub",
+        {"sub", *(f"sub/{name}" for name in (".gitignore", ".gitmodules", "a.py", "deep/b.py", "kept.log"))},
+    ),
+    "no link": ("rm sub/.git sub/deep/.git; echo more >> sub/deep/b.py", {"sub/deep/b.py"}),
+    "no index": ("git rm -rq --cached .; rm -f .git/index; echo more >> sub/a.py", {"sub/a.py"}),
+    "staged": ("cd sub; echo more >> a.py; git add -A; cd ..; git add -A", {"sub/a.py"}),
+    "flags": (
+        "git config diff.ignoreSubmodules all; git config submodule.sub.ignore all; rm sub/kept.log",
+        {"sub/kept.log"},
+    ),
+    "unchanged": ("touch sub/a.py; git -C sub status", set()),
+}
+
+
+@pytest.fixture(scope="module")
+def with_submodules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with a submodule that has a submodule."""
+    root = tmp_path_factory.mktemp("modules")
+    commit = f"git add -Af && {COMMIT}"
+    add = "git -c protocol.file.allow=always submodule --quiet add"
+    script = f"""
+    git init -q deep && (cd deep && echo 1 > b.py && {commit})
+    git init -q sub && (cd sub && echo 1 > a.py && echo '*.log' > .gitignore && echo 1 > kept.log)
+    (cd sub && {add} {root}/deep deep && {commit})
+    git init -q main && (cd main && echo 1 > README.txt && {add} {root}/sub sub && {commit})
+    cd main && git -c protocol.file.allow=always submodule --quiet update --init --recursive
+    """
+    subprocess.run(["bash", "-ec", script], cwd=root, check=True)
+    return root / "main"
+
+
+@pytest.mark.parametrize("work", SUBMODULES)
+def test_submodules_are_directories(with_submodules: Path, tmp_path: Path, work: str) -> None:
+    command, paths = SUBMODULES[work]
+    with sandbox.start(
+        SandboxSpec(backend="process", directory=with_submodules, owner="test-modules")
+    ) as live:
+        base = head_commit(live)
+        run(live, command)
+        patch = patch_since(live, base)
+    assert set(re.findall("^diff --git a/(.*) b/", patch.text, re.MULTILINE)) == paths
+    assert left_out(patch).keys() <= {"sub/.git"}
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-a", str(with_submodules), str(copy)], check=True)
+    subprocess.run(["rm", str(copy / "sub/.git"), str(copy / "sub/deep/.git")], check=True)
+    if patch.text:
+        subprocess.run(["git", "-C", str(copy), "apply", "-"], input=patch.text.encode(), check=True)
+
+
+def test_the_commit_of_a_submodule_is_lost(with_submodules: Path) -> None:
+    """All of its files count as new, unless a sandbox has the commit."""
+    spec = SandboxSpec(backend="process", directory=with_submodules, owner="test-modules")
+    with sandbox.start(spec) as live:
+        base = head_commit(live)
+        check_output(live, "rm -rf sub/.git .git/modules; echo more >> sub/a.py")
+        patch = patch_since(live, base)
+        assert left_out(patch) == {"sub": UNRESOLVED}
+        assert "new file mode 100644\n" in patch.text
+        patch = patch_since(live, base, open_base=lambda: sandbox.start(spec))
+    assert not patch.left_out
+    assert re.findall("^[+-][^+-].*", patch.text, re.MULTILINE) == ["+more"]
+
+
+def test_a_submodule_that_was_never_checked_out_is_unchanged(with_submodules: Path, tmp_path: Path) -> None:
+    subprocess.run(["git", "clone", "-q", str(with_submodules), str(tmp_path / "clone")], check=True)
+    with sandbox.start(
+        SandboxSpec(backend="process", directory=tmp_path / "clone", owner="test-modules")
+    ) as live:
+        base = head_commit(live)
+        check_output(live, "echo more >> README.txt")
+        assert re.findall("^[+-][^+-].*", patch_since(live, base).text, re.MULTILINE) == ["+more"]
+        check_output(live, "echo 1 > sub/new.py")
+        assert "b/sub/new.py" in patch_since(live, base).text
 
 
 def left_out(patch: Patch) -> dict[str, str]:
@@ -298,3 +397,32 @@ def test_large_files_are_left_out(live_sandbox: Sandbox, base: str) -> None:
     assert [line for line in patch.text.splitlines() if line[:4] == "diff"] == [
         "diff --git a/README.txt b/README.txt"
     ]
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "rm -rf .git",
+        "rm -rf .git; git init -q; git add -A",
+        "rm -rf .git/objects; mkdir .git/objects",
+        "echo '[broken' > .git/config",
+    ],
+)
+def test_a_lost_base_is_read_from_another_sandbox(
+    live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path, harm: str
+) -> None:
+    check_output(
+        live_sandbox,
+        harm + "; sed -i s/41/42/ pkg/mod.py; rm README.txt; echo new > new.txt; echo log > x.log",
+    )
+
+    def open_base() -> Sandbox:
+        return sandbox.start(SandboxSpec(backend="process", directory=repository, owner="test-base"))
+
+    patch = patch_since(live_sandbox, base, open_base=open_base)
+    assert not patch.left_out
+    assert apply_to_checkout(patch.text, repository, tmp_path) == compute_expected_tree(
+        live_sandbox, repository, tmp_path
+    )
+    with pytest.raises(RepositoryError):
+        patch_since(live_sandbox, "0" * 40, open_base=open_base)
