@@ -68,7 +68,9 @@ def delegate(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     ]
     results = _run_children(state, runtime, runner, assignments)
     patches = [
-        result.patch if assignment.mode == "work" and result.patch != record.patch else ""
+        result.patch
+        if assignment.mode == "work" and result.patch != record.patch and not result.problem
+        else None
         for assignment, result, (_, record) in zip(assignments, results, children, strict=True)
     ]
     seconds = _compute_parallel_duration([result.seconds for result in results], runner.max_parallel)
@@ -193,11 +195,11 @@ def _split_budget(state: AgentState, context: AgentContext, runner: DelegationRu
 
 
 def _merge_patches(
-    sandbox: Sandbox, base_commit: str, patches: Sequence[str]
+    sandbox: Sandbox, base_commit: str, patches: Sequence[str | None]
 ) -> tuple[tuple[MergeResult, ...], str]:
     """Return what was merged from each patch, and the problem if merging failed."""
     unmerged = tuple(MergeResult() for _ in patches)
-    if not any(patches):
+    if all(patch is None for patch in patches):
         return unmerged, ""
     try:
         return merge(sandbox, base_commit, patches), ""

@@ -25,12 +25,17 @@ is_ignored() { printf '%s\0' "$1" | git check-ignore -q -z --stdin; }
 everywhere() { GIT_ALTERNATE_OBJECT_DIRECTORIES="$aside/stores" "$@"; }
 list_entries() { git ls-files -v -s -z >"$aside/entries"; }
 list_differences() { everywhere git diff-index --cached --raw -z --no-renames --ignore-submodules=none "$@"; }
+skip_absent() {
+  grep -za '^[sS] ' "$aside/entries" | sed -z 's/^[^\t]*\t//' | while IFS= read -r -d '' path; do
+    [ -e "$path" ] || [ -L "$path" ] || printf '%s\0' "$path"
+  done | git update-index -z --skip-worktree --stdin
+}
 # Fields of a line of `list_differences`: modes, object ids and kind.
 split() { old_mode=${1:1:6} new_mode=${1:8:6} old=${1#* * } old=${old%% *} new=${1% *} new=${new##* } kind=${1##* }; }
 
 mkdir -p "$aside/git/info" "$aside/git/objects/pack" "$aside/git/refs" "$aside/stores/info" "$aside/stores/pack"
 : >"$aside/left_out"
-crlf= eol= keeps_modes=yes keeps_links=yes sparse= global="${XDG_CONFIG_HOME:-$HOME/.config}/git/attributes"
+crlf= eol= keeps_modes=yes keeps_links=yes sparse= cone= global="${XDG_CONFIG_HOME:-$HOME/.config}/git/attributes"
 while read -r key value; do
   case $key in
     core.autocrlf) if [ "${value,,}" = input ]; then crlf=input; else crlf=; ! is_true "$value" || crlf=true; fi ;;
@@ -38,22 +43,24 @@ while read -r key value; do
     core.filemode) keeps_modes=; ! is_true "$value" || keeps_modes=yes ;;
     core.symlinks) keeps_links=; ! is_true "$value" || keeps_links=yes ;;
     core.sparsecheckout) sparse=; ! is_true "$value" || sparse=yes ;;
+    core.sparsecheckoutcone) cone=$value ;;
     core.attributesfile) global=${value/#\~\//$HOME/} ;;
   esac
-done < <(git config --get-regexp '^core\.(autocrlf|eol|filemode|symlinks|sparsecheckout|attributesfile)$')
+done < <(git config --get-regexp '^core\.(autocrlf|eol|filemode|symlinks|sparsecheckout|sparsecheckoutcone|attributesfile)$')
 [ ! -f "$global" ] || cp -- "$global" "$aside/git/attributes"
 export HOME="$aside" XDG_CONFIG_HOME="$aside" GIT_CONFIG_NOSYSTEM=1 GIT_NO_REPLACE_OBJECTS=1
 
 index= format=sha1
 [ ${#base} != 64 ] || format=sha256
-places=(--git-path objects --git-path index --git-path info/attributes --show-object-format)
+places=(--git-path objects --git-path index --git-path info/attributes --git-path info/sparse-checkout --show-object-format)
 if [ -e .git ] && places="$(git rev-parse "${places[@]}")"; then
-  { read -r objects && read -r index && read -r local_attributes && read -r format; } <<<"$places"
+  { read -r objects && read -r index && read -r local_attributes && read -r patterns && read -r format; } <<<"$places"
   if objects="$(CDPATH= cd -- "$objects" && pwd -P)"; then
     echo "$objects"
     [ ! -d "${objects%/*}/modules" ] || find "${objects%/*}/modules" -type d -path '*/objects/pack' -printf '%h\n'
   fi >"$aside/stores/info/alternates"
   [ ! -f "$local_attributes" ] || cp -- "$local_attributes" "$aside/attributes"
+  [ ! -f "$patterns" ] || cp -- "$patterns" "$aside/git/info/sparse-checkout"
 else
   [ -n "$pack" ]
 fi
@@ -131,11 +138,7 @@ if [ -n "$sparse$converts" ]; then
   # Recorded times would hide contents that differ only in what git converts.
   mv "$GIT_DIR/index" "$GIT_DIR/recorded"
   grep -zav '^. 160000 ' "$aside/entries" | sed -z 's/^. //' | git update-index -z --index-info
-  if [ -n "$sparse" ]; then
-    grep -za '^[sS] ' "$aside/entries" | sed -z 's/^[^\t]*\t//' | while IFS= read -r -d '' path; do
-      [ -e "$path" ] || [ -L "$path" ] || printf '%s\0' "$path"
-    done | git update-index -z --skip-worktree --stdin
-  fi
+  [ -z "$sparse" ] || skip_absent
 else
   grep -za '^. 160000 ' "$aside/entries" | sed -z 's/^[^\t]*\t//' | git update-index -z --force-remove --stdin
   if grep -qza '^[a-zS] ' "$aside/entries"; then
@@ -143,14 +146,21 @@ else
     git ls-files -z | git update-index -z --no-skip-worktree --stdin
   fi
 fi
-{
-  list_differences --diff-filter=D "$base" | while IFS= read -r -d '' line && IFS= read -r -d '' path; do
-    split "$line"
-    printf '%s %s 0\t%s\0' "$old_mode" "$old" "$path"
-  done
-  [ ${#nested[@]} = 0 ] || empty="$(git hash-object -w --stdin </dev/null)"
-  for path in "${nested[@]}"; do printf '100644 %s 0\t%s/%s\0' "$empty" "$path" "${aside##*/}"; done
-} | git update-index --add --replace -z --index-info
+list_differences --diff-filter=D "$base" | while IFS= read -r -d '' line && IFS= read -r -d '' path; do
+  split "$line"
+  printf '%s %s 0\t%s\0' "$old_mode" "$old" "$path"
+done >"$aside/missing"
+[ ${#nested[@]} = 0 ] || empty="$(git hash-object -w --stdin </dev/null)"
+for path in "${nested[@]}"; do printf '100644 %s 0\t%s/%s\0' "$empty" "$path" "${aside##*/}"; done >"$aside/places"
+cat "$aside/missing" "$aside/places" | git update-index --add --replace -z --index-info
+if [ -n "$sparse" ] && [ -s "$aside/missing" ]; then
+  # Without its entry, the patterns say whether a file that is not there was never checked out.
+  mkdir "$aside/tree"
+  GIT_INDEX_FILE="$GIT_DIR/cone" GIT_WORK_TREE="$aside/tree" everywhere git -c core.sparseCheckout=true \
+    -c core.sparseCheckoutCone="$cone" read-tree -m -u "$base"
+  GIT_INDEX_FILE="$GIT_DIR/cone" list_entries
+  skip_absent
+fi
 
 echo '* -text -ident -filter !working-tree-encoding !eol !crlf' >"$GIT_DIR/info/attributes"
 git update-index -q --refresh || :

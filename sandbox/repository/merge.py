@@ -50,7 +50,7 @@ _MERGE_SCRIPT = """
   merged() {
     local theirs after path
     export GIT_INDEX_FILE="$GIT_DIR/theirs" && rm -f "$GIT_INDEX_FILE" "$aside/conflicts" && git read-tree "$base" &&
-    git apply --cached --whitespace=nowarn "$1" && theirs=$(tree) &&
+    { [ ! -s "$1" ] || git apply --cached --whitespace=nowarn "$1"; } && theirs=$(tree) &&
     GIT_INDEX_FILE="$GIT_DIR/merging" && rm -f "$GIT_INDEX_FILE" && git read-tree "$ours" &&
     git read-tree -i -m --aggressive "$before" "$ours" "$theirs" && : >"$aside/conflicts" &&
     git ls-files -u -z >"$aside/unmerged" || return
@@ -115,18 +115,18 @@ class MergeResult(Frozen):
     conflicts: tuple[MergeConflict, ...] = ()
 
 
-def merge(sandbox: Sandbox, base_commit: str, patches: Sequence[str]) -> tuple[MergeResult, ...]:
-    """Merge patches, each a complete difference from `base_commit`, into the workspace.
+def merge(sandbox: Sandbox, base_commit: str, patches: Sequence[str | None]) -> tuple[MergeResult, ...]:
+    """Merge patches, each a complete difference from `base_commit`, into the workspace; None has nothing to merge.
 
-    Earlier patches win: files of later ones that cannot be merged stay as they are. Raises RepositoryError, and then the
+    An empty patch is the base itself: it undoes what the workspace changed. Earlier patches win: files of later ones that cannot be merged stay as they are. Raises RepositoryError, and then the
     workspace is unchanged.
     """
     directory = run_git(sandbox, "mktemp -d").strip()
     quoted = shlex.quote(directory)
-    numbers = [number for number, patch in enumerate(patches) if patch]
+    numbered = {number: patch for number, patch in enumerate(patches) if patch is not None}
     try:
-        for number in numbers:
-            sandbox.write_file(f"{directory}/{number:04}", patches[number].encode())
+        for number, patch in numbered.items():
+            sandbox.write_file(f"{directory}/{number:04}", patch.encode())
         settings = f"given={quoted} longest={_MAX_DIFF_CHARS}\n"
         output = run_git(sandbox, settings + build_index_script(Base(base_commit)) + _MERGE_SCRIPT)
     except FileAccessError as error:
@@ -134,9 +134,9 @@ def merge(sandbox: Sandbox, base_commit: str, patches: Sequence[str]) -> tuple[M
     finally:
         sandbox.inspect(f"rm -rf -- {quoted}")
     found = _parse_results(output)
-    if len(found) != len(numbers):
+    if len(found) != len(numbered):
         raise RepositoryError("git in the sandbox: the merge did not report its result")
-    by_number = dict(zip(numbers, found, strict=True))
+    by_number = dict(zip(numbered, found, strict=True))
     return tuple(by_number.get(number, MergeResult()) for number in range(len(patches)))
 
 

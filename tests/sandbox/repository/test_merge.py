@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from langgraph_takeover import sandbox
-from langgraph_takeover.sandbox.contract import check_output
+from langgraph_takeover.sandbox.contract import check_output, run
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec
 from langgraph_takeover.sandbox.repository.merge import merge
 from langgraph_takeover.sandbox.repository.patches import RepositoryError, head_commit, patch_since
@@ -104,7 +104,7 @@ def test_unchanged_copies_merge_nothing(live_sandbox: Sandbox, make_patch: Calla
     assert same != ""  # it includes the earlier content
     before = state(live_sandbox)
     assert [
-        each.changed_files for each in merge(live_sandbox, head_commit(live_sandbox), [same, "", same])
+        each.changed_files for each in merge(live_sandbox, head_commit(live_sandbox), [same, None, same])
     ] == [
         (),
         (),
@@ -201,3 +201,12 @@ def test_an_invalid_patch_changes_nothing(live_sandbox: Sandbox, make_patch: Cal
     with pytest.raises(RepositoryError, match="No valid patches"):
         merge(live_sandbox, head_commit(live_sandbox), [make_patch("echo x > new.txt"), "no patch"])
     assert state(live_sandbox) == before
+
+
+def test_a_copy_that_undoes_every_change(live_sandbox: Sandbox, make_patch: Callable[..., str]) -> None:
+    """Its difference from the base is empty, and is a change all the same."""
+    patch = make_patch("rm pkg/lines.txt")
+    assert patch == ""
+    (merged,) = merge(live_sandbox, head_commit(live_sandbox), [patch])
+    assert merged.changed_files == ("pkg/lines.txt",)
+    assert run(live_sandbox, "test -e pkg/lines.txt").exit_code == 1

@@ -426,3 +426,103 @@ def test_a_lost_base_is_read_from_another_sandbox(
     )
     with pytest.raises(RepositoryError):
         patch_since(live_sandbox, "0" * 40, open_base=open_base)
+
+
+def test_a_renamed_link_leaves_room_for_a_directory(
+    live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path
+) -> None:
+    """`git apply` does not know that, so the patch has no renames."""
+    check_output(live_sandbox, "mv link link.moved; mkdir link; echo x > link/x")
+    patch = patch_since(live_sandbox, base)
+    assert apply_to_checkout(patch.text, repository, tmp_path) == compute_expected_tree(
+        live_sandbox, repository, tmp_path
+    )
+
+
+def test_a_rename_beside_a_file_that_is_not_utf_8(
+    live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path
+) -> None:
+    """The text and the binary form find different renames."""
+    check_output(
+        live_sandbox,
+        "printf 'a\\r\\nb\\r\\nmore\\n' > moved; git mv crlf.txt x || rm -f tools/run.sh; " + WORK["latin-1"],
+    )
+    patch = patch_since(live_sandbox, base)
+    assert apply_to_checkout(patch.text, repository, tmp_path) == compute_expected_tree(
+        live_sandbox, repository, tmp_path
+    )
+
+
+SETTINGS = {
+    "sparse checkout": ("git sparse-checkout set pkg", {"pkg/mod.py"}),
+    "sparse index": ("git sparse-checkout set --sparse-index pkg", {"pkg/mod.py"}),
+    "sparse without an index": ("git sparse-checkout set pkg; rm .git/index", {"pkg/mod.py"}),
+    "a file outside of a sparse checkout": (
+        "git sparse-checkout set pkg; mkdir docs; echo x > docs/größe.txt",
+        {"docs/größe.txt", "pkg/mod.py"},
+    ),
+    "deleted in a sparse checkout": (
+        "git sparse-checkout set pkg; rm 'pkg/old name.py'",
+        {"pkg/old name.py", "pkg/mod.py"},
+    ),
+    "no modes": (
+        "git config core.fileMode false; find . -path ./.git -prune -o -type f -exec chmod +x {} +",
+        {"pkg/mod.py"},
+    ),
+    "line endings": (
+        "git config core.autocrlf true; rm README.txt pkg/mod.py; git checkout -q .; grep -q $'\\r' pkg/mod.py",
+        {"pkg/mod.py"},
+    ),
+    "attributes": (
+        "echo '*.txt text eol=crlf' > .git/info/attributes; rm README.txt; git checkout -q README.txt; grep -q $'\\r' README.txt",
+        {"pkg/mod.py"},
+    ),
+    "alternates": (
+        "git clone -q --bare . ../store; rm -rf .git/objects/??; rm -rf .git/objects/pack; "
+        'echo "$PWD/../store/objects" > .git/objects/info/alternates',
+        {"pkg/mod.py"},
+    ),
+    "quoted paths": (
+        "git config core.quotePath true; git config core.precomposeUnicode true",
+        {"pkg/mod.py"},
+    ),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_settings_change_nothing(live_sandbox: Sandbox, base: str, setting: str) -> None:
+    command, paths = SETTINGS[setting]
+    check_output(live_sandbox, command)
+    check_output(live_sandbox, "sed -i s/41/42/ pkg/mod.py")
+    patch = patch_since(live_sandbox, base)
+    assert patch.left_out == ()
+    assert set(re.findall("^diff --git a/(.*) b/", patch.text, re.MULTILINE)) == paths
+    assert [line for line in patch.text.splitlines() if line[:2] in ("-\t", "- ", "+ ")] == [
+        "-    return 41",
+        "+    return 42",
+    ]
+
+
+def test_files_that_a_filter_has_converted_are_unchanged(tmp_path: Path) -> None:
+    """No filter of the repository runs; a file of LFS is what its pointer names."""
+    root = tmp_path / "repository"
+    script = rf"""
+    git init -q {root} && cd {root}
+    content='large content'
+    printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 14\n' "$(echo "$content" | sha256sum | cut -c 1-64)" > a.bin
+    cp a.bin b.bin
+    printf '*.up filter=up\n*.bin filter=lfs diff=lfs merge=lfs -text\n' > .gitattributes
+    git config filter.up.clean 'tr a-z A-Z'; git config filter.up.smudge 'tr A-Z a-z'
+    echo text > a.up; echo text > b.up
+    git add -A; {COMMIT}; rm a.up b.up; git checkout -q .
+    git config filter.lfs.clean false; git config filter.lfs.required true
+    echo "$content" > a.bin; echo "$content" > b.bin
+    """
+    subprocess.run(["bash", "-ec", script], check=True)
+    with sandbox.start(SandboxSpec(backend="process", directory=root, owner="test-filters")) as live:
+        base = head_commit(live)
+        assert patch_since(live, base) == Patch()
+        check_output(live, "echo more >> b.bin; echo more >> b.up")
+        patch = patch_since(live, base)
+    assert re.findall("^diff --git a/(.*) b/", patch.text, re.MULTILINE) == ["b.bin", "b.up"]
+    assert "+large content\n+more\n" in patch.text
