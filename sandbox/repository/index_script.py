@@ -50,15 +50,22 @@ done < <(git config --get-regexp '^core\.(autocrlf|eol|filemode|symlinks|sparsec
 [ ! -f "$global" ] || cp -- "$global" "$aside/git/attributes"
 export HOME="$aside" XDG_CONFIG_HOME="$aside" GIT_CONFIG_NOSYSTEM=1 GIT_NO_REPLACE_OBJECTS=1
 
+declare -A heads links told_of checked_out
 index= format=sha1
 [ ${#base} != 64 ] || format=sha256
-places=(--git-path objects --git-path index --git-path info/attributes --git-path info/sparse-checkout --show-object-format)
+places=(--git-path objects --git-path index --git-path info/attributes --git-path info/sparse-checkout
+  --git-path modules --show-object-format)
 if [ -e .git ] && places="$(git rev-parse "${places[@]}")"; then
-  { read -r objects && read -r index && read -r local_attributes && read -r patterns && read -r format; } <<<"$places"
+  { read -r objects && read -r index && read -r local_attributes && read -r patterns && read -r modules && read -r format; } <<<"$places"
   if objects="$(CDPATH= cd -- "$objects" && pwd -P)"; then
-    echo "$objects"
-    [ ! -d "${objects%/*}/modules" ] || find "${objects%/*}/modules" -type d -path '*/objects/pack' -printf '%h\n'
-  fi >"$aside/stores/info/alternates"
+    [ "${modules:0:1}" = / ] || modules="$PWD/$modules"
+    echo "$objects" >"$aside/stores/info/alternates"
+    while IFS= read -r store; do
+      echo "$store" >>"$aside/stores/info/alternates"
+      place="$(git config -f "${store%/objects}/config" core.worktree)" || continue
+      place="$(CDPATH= cd -- "${store%/objects}" && cd -- "$place" && pwd -P)" && checked_out[${place#"$PWD"/}]=yes || :
+    done < <(find "${objects%/*}/modules" "$modules" -type d -path '*/objects/pack' -printf '%h\n')
+  fi
   [ ! -f "$local_attributes" ] || cp -- "$local_attributes" "$aside/attributes"
   [ ! -f "$patterns" ] || cp -- "$patterns" "$aside/git/info/sparse-checkout"
 else
@@ -66,17 +73,18 @@ else
 fi
 find . -path ./.git -prune -o -name .git -prune -printf 'nested %P\0' -o -name .gitattributes -printf 'attributes %P\0' \
   -o -type f -size +"$max_file_bytes"c -printf 'large %P\0' \
+  -o -type l -iname .gitmodules -printf 'link %P\0' \
   -o \( ! -type d ! -type f ! -type l -o -type d ! \( -readable -executable \) \) -printf 'special %P\0' \
   >"$aside/found" || :
-nested=() large=() spared=() special=() converts=$crlf
+nested=() large=() links_refused=() spared=() special=() converts=$crlf
 [ ! -s "$aside/attributes" ] && [ ! -s "$aside/git/attributes" ] || converts=yes
-declare -A heads links told_of
 while IFS= read -r -d '' entry; do
   path=${entry#* }
   case $entry in
     attributes*) converts=yes ;;
     large*) large+=("$path") spared+=(":(exclude,literal)$path") ;;
     special*) special+=("$path") ;;
+    link*) links_refused+=("$path") spared+=(":(exclude,literal)$path") ;;
     nested*)
       path=${path%/.git}
       nested+=("$path")
@@ -94,6 +102,7 @@ printf '[core]\nrepositoryformatversion=1\ncompression=0\nsafecrlf=false\n%s%s[e
 export GIT_DIR="$aside/git" GIT_WORK_TREE="$PWD"
 [ -z "$pack" ] || git index-pack --stdin <"$pack"
 base="$(everywhere git rev-parse --verify "$base^{tree}")"
+committed="$base"
 
 # The base, with the files of its submodules.
 expand() {
@@ -108,9 +117,9 @@ expand() {
       [ -z "${links[$path]}" ] || continue
       links[$path]=$oid
       if [ -d "$path" ] && [ ! -L "$path" ]; then
-        # An empty directory is a submodule that was never checked out: no change.
+        # An empty directory is a submodule that was never checked out, or no longer is: no change.
         printf '%s\0' "$path" | git update-index -z --force-remove --stdin
-        [ -n "$(find "$path" -mindepth 1 -maxdepth 1 -print -quit)" ] || continue
+        [ -n "${checked_out[$path]}" ] || [ -n "$(find "$path" -mindepth 1 -maxdepth 1 -print -quit)" ] || continue
         everywhere git cat-file -e "$oid^{tree}" || { tell "$path" "$unresolved"; continue; }
       else
         everywhere git cat-file -e "$oid^{tree}" || continue
@@ -155,9 +164,9 @@ for path in "${nested[@]}"; do printf '100644 %s 0\t%s/%s\0' "$empty" "$path" "$
 cat "$aside/missing" "$aside/places" | git update-index --add --replace -z --index-info
 if [ -n "$sparse" ] && [ -s "$aside/missing" ]; then
   # Without its entry, the patterns say whether a file that is not there was never checked out.
-  mkdir "$aside/tree"
-  GIT_INDEX_FILE="$GIT_DIR/cone" GIT_WORK_TREE="$aside/tree" everywhere git -c core.sparseCheckout=true \
-    -c core.sparseCheckoutCone="$cone" read-tree -m -u "$base"
+  mkdir "$aside/checkout"
+  GIT_INDEX_FILE="$GIT_DIR/cone" GIT_WORK_TREE="$aside/checkout" everywhere git -c core.sparseCheckout=true \
+    -c core.sparseCheckoutCone="$cone" read-tree -m -u "$committed"
   GIT_INDEX_FILE="$GIT_DIR/cone" list_entries
   skip_absent
 fi
@@ -171,6 +180,7 @@ git add -A --ignore-errors -- . "${spared[@]:0:500}" || added=$?
 # What git could not add, and what it never adds.
 leave_out() { [ -n "${told_of[$1]}" ] || { told_of[$1]=yes; tell "$1" "$2"; }; }
 for path in "${special[@]}"; do is_ignored "$path" || leave_out "$path" "$no_file"; done
+for path in "${links_refused[@]}"; do leave_out "$path" "$no_link"; done
 if [ $added = 1 ]; then
   for path in "${large[@]}"; do told_of[$path]=no; done
   { git ls-files -o --exclude-standard -z; git diff-files --name-only -z; } >"$aside/rest"

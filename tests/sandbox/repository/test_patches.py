@@ -509,7 +509,8 @@ def test_files_that_a_filter_has_converted_are_unchanged(tmp_path: Path) -> None
     script = rf"""
     git init -q {root} && cd {root}
     content='large content'
-    printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 14\n' "$(echo "$content" | sha256sum | cut -c 1-64)" > a.bin
+    digest="$(echo "$content" | sha256sum | cut -c 1-64)"
+    printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 14\n' "$digest" > a.bin
     cp a.bin b.bin
     printf '*.up filter=up\n*.bin filter=lfs diff=lfs merge=lfs -text\n' > .gitattributes
     git config filter.up.clean 'tr a-z A-Z'; git config filter.up.smudge 'tr A-Z a-z'

@@ -13,13 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxSpec
 from langgraph_takeover.sandbox.repository.merge import merge
 from langgraph_takeover.sandbox.repository.patches import head_commit, patch_since
+
+from ...random_examples import examples
 
 Files = dict[str, tuple[str, bytes]]
 
@@ -318,7 +320,7 @@ def check_patch(live_sandbox: Sandbox, parent: Path, seed: int) -> None:
         assert done.returncode == 0, done.stderr
     found, expected = normalize(read_files(case.base), case.base), normalize(files, case.base)
     wrong = {path for path in {*found, *expected} - case.unknown if found.get(path) != expected.get(path)}
-    assert not wrong
+    assert not wrong, {path: (found.get(path), expected.get(path)) for path in wrong}
 
 
 def check_merge(live_sandbox: Sandbox, parent: Path, seed: int) -> None:
@@ -351,6 +353,8 @@ def is_around(path: str, other: str) -> bool:
     return path.startswith(f"{other}/") or other.startswith(f"{path}/")
 
 
+@pytest.mark.slow
+@settings(max_examples=examples(100))
 @given(seed=st.integers(0, 2**32))
 def test_a_patch_makes_the_same_files(
     live_sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory, seed: int
@@ -358,6 +362,8 @@ def test_a_patch_makes_the_same_files(
     check_patch(live_sandbox, tmp_path_factory.getbasetemp() / "patch", seed)
 
 
+@pytest.mark.slow
+@settings(max_examples=examples(40))
 @given(seed=st.integers(0, 2**32))
 def test_a_merge_makes_the_same_files(
     live_sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory, seed: int
