@@ -56,7 +56,7 @@ index= format=sha1
 places=(--git-path objects --git-path index --git-path info/attributes --git-path info/sparse-checkout
   --git-path modules --show-object-format)
 if [ -e .git ] && places="$(git rev-parse "${places[@]}")"; then
-  { read -r objects && read -r index && read -r local_attributes && read -r patterns && read -r modules && read -r format; } <<<"$places"
+  for name in objects index local_attributes patterns modules format; do IFS= read -r "${name?}"; done <<<"$places"
   if objects="$(CDPATH= cd -- "$objects" && pwd -P)"; then
     [ "${modules:0:1}" = / ] || modules="$PWD/$modules"
     echo "$objects" >"$aside/stores/info/alternates"

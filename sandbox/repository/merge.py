@@ -118,8 +118,8 @@ class MergeResult(Frozen):
 def merge(sandbox: Sandbox, base_commit: str, patches: Sequence[str | None]) -> tuple[MergeResult, ...]:
     """Merge patches, each a complete difference from `base_commit`, into the workspace; None has nothing to merge.
 
-    An empty patch is the base itself: it undoes what the workspace changed. Earlier patches win: files of later ones that cannot be merged stay as they are. Raises RepositoryError, and then the
-    workspace is unchanged.
+    An empty patch is the base itself: it undoes what the workspace changed. Earlier patches win: files of later ones that
+    cannot be merged stay as they are. Raises RepositoryError, and then the workspace is unchanged.
     """
     directory = run_git(sandbox, "mktemp -d").strip()
     quoted = shlex.quote(directory)
