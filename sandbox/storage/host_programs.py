@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
+from langgraph_takeover.sandbox.storage import host_directories
 
 _ADMINISTRATION_DIRECTORIES = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 """Searched last: the PATH of an ordinary user often lacks them."""
@@ -18,8 +19,8 @@ _SYSTEM_DIRECTORIES = ("/usr/local/bin", "/usr/bin", "/bin", *_ADMINISTRATION_DI
 def search_path() -> str:
     """Return the directories of PATH that are safe to run programs from, as a PATH.
 
-    Relative and empty entries are left out, and directories that every user can write to or that belong to a user other
-    than root and this one.
+    Left out are relative and empty entries, and directories that every user can write to, that belong to a user other
+    than root and this one, or that the user of the sandboxes cannot enter.
     """
     entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
     return os.pathsep.join(
@@ -53,6 +54,7 @@ def _is_trusted(directory: str) -> bool:
         return path.is_absolute()
     try:
         info = path.stat()
+        is_closed = any(map(host_directories.find_closed_parent, (path, path.resolve())))
     except OSError:
         return False
-    return info.st_uid in (0, os.geteuid()) and not info.st_mode & stat.S_IWOTH
+    return info.st_uid in (0, os.geteuid()) and not info.st_mode & stat.S_IWOTH and not is_closed

@@ -13,7 +13,7 @@ from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.backends import host, overlay
 from langgraph_takeover.sandbox.contract import run
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError
-from langgraph_takeover.sandbox.storage import host_programs
+from langgraph_takeover.sandbox.storage import host_directories, host_programs
 
 from ...conftest import skip_missing
 
@@ -68,12 +68,18 @@ def test_a_relative_entry_of_path_is_not_searched(
         host_programs.find_program("planted", "none")
 
 
-def test_a_directory_that_every_user_can_write_to_is_not_searched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mode", [0o777, 0o700])
+def test_a_directory_that_is_writable_for_all_or_closed_is_not_searched(
+    mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copy("/bin/true", tmp_path / "planted")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert host_programs.find_program("planted", "none") == str(tmp_path / "planted")
-    tmp_path.chmod(0o777)
-    with pytest.raises(SandboxUnavailableError):
-        host_programs.find_program("planted", "none")
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        shutil.copy("/bin/true", directory / "planted")
+        monkeypatch.setenv("PATH", name)
+        directory.chmod(0o755)
+        assert host_programs.find_program("planted", "none") == str(directory / "planted")
+        directory.chmod(mode)
+        if mode == 0o700 and host_directories.owner_uid() is None:
+            return  # sandboxes run as this user, who can enter it
+        with pytest.raises(SandboxUnavailableError):
+            host_programs.find_program("planted", "none")
