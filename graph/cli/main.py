@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from typer import Argument, Option
 
+from langgraph_takeover.graph.cli.handoffs import add_commands
 from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.cli.program import program_name
 
@@ -383,10 +384,9 @@ def _make_console() -> Console:
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
+add_commands(app, _report_errors)
+
+
 def main(build_model: ModelBuilder) -> None:
     """Run the command line. `build_model` builds the model that works for an external agent in a sandbox."""
-    # The layer test allows these imports here, because nothing imports this module.
-    from langgraph_takeover.graph.cli.handoffs import add_commands
-
-    add_commands(app, _report_errors)
     app(prog_name=program_name("handoff", "handoff"), obj=build_model)

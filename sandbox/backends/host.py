@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import random
-import shutil
 import socket
 import subprocess
 import time
@@ -35,7 +34,7 @@ from langgraph_takeover.sandbox.shell.session import (
     Shell,
 )
 from langgraph_takeover.sandbox.snapshots.bases import WRITABLE_DIRECTORIES
-from langgraph_takeover.sandbox.storage import host_directories
+from langgraph_takeover.sandbox.storage import host_directories, host_programs
 from langgraph_takeover.sandbox.storage.failures import cache_unless, run_all
 
 _MAX_PENDING_SIGNALS = 4096
@@ -51,23 +50,33 @@ _KILL_TIMEOUT_S, _KILL_POLL_S = 10.0, 0.001
 @cache_unless(bool)
 def unavailable_reason() -> str | None:
     """Return why bubblewrap does not work here, in one line; None if it works."""
-    if shutil.which("bwrap") is None:
-        return "bwrap is not installed (Debian: apt-get install bubblewrap)"
+    try:
+        program = find_bubblewrap()
+    except SandboxUnavailableError as error:
+        return str(error)
     if (reason := overlay.namespaces_unavailable_reason()) is not None:
         return reason
     nested = [
+        *overlay.drop_privileges_prefix(),
         "unshare",
         "--user",
         "--map-root-user",
-        "bwrap",
+        program,
         *bubblewrap.NAMESPACES,
         "--ro-bind",
         "/",
         "/",
         "true",
     ]
-    done = subprocess.run(nested, capture_output=True, text=True, check=False)
-    return None if done.returncode == 0 else f"bwrap does not work here: {done.stderr.strip()[-200:]}"
+    done = subprocess.run(
+        nested, env=host_programs.program_environment(), capture_output=True, text=True, check=False
+    )
+    return None if done.returncode == 0 else f"{program} does not work here: {done.stderr.strip()[-200:]}"
+
+
+def find_bubblewrap() -> str:
+    """Return the absolute path of bubblewrap. Raises SandboxUnavailableError."""
+    return host_programs.find_program("bwrap", "bubblewrap")
 
 
 def describe_file_layers() -> str:
@@ -110,7 +119,7 @@ class HostBackend:
 
     def open_shell(self) -> PipeChannel:
         spec, root = self._spec, self._programs.mount()
-        calls = seccomp.open_filter_file()
+        program, calls = find_bubblewrap(), seccomp.open_filter_file()
         filtered = [] if calls is None else ["--seccomp", str(calls)]
         moves = "" if self._group is None else self._group.entry_script
         # With a control group for memory, address space need not be limited: Node and Bun programs reserve a lot of it.
@@ -121,9 +130,9 @@ class HostBackend:
                     *("sh", "-c", f'{moves}exec "$@" {bubblewrap.DETACH_STREAMS}', "sh"),
                     *self._tree.entry_command(),
                     *self._affinity_command,
-                    *("bwrap", *filtered, *bubblewrap.build_command(spec, self._tree, root, self.mounts)),
+                    *(program, *filtered, *bubblewrap.build_command(spec, self._tree, root, self.mounts)),
                 ],
-                env={"PATH": os.defpath},
+                env=host_programs.program_environment(),
                 inherited_descriptors=() if calls is None else (calls,),
                 limits_command=f"BASH_ARGV0=bash; ulimit -u {spec.pids} {address_space}-n {spec.open_files} "
                 f"-f {spec.disk_mb << 10} -c 0 -i {_MAX_PENDING_SIGNALS}",

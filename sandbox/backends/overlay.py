@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import secrets
-import shutil
 import stat
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from langgraph_takeover.sandbox.backends.processes import find_descendants
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
-from langgraph_takeover.sandbox.storage import host_directories, ownership
+from langgraph_takeover.sandbox.storage import host_directories, host_programs, ownership
 from langgraph_takeover.sandbox.storage.failures import cache_unless
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 
@@ -76,14 +75,14 @@ class _EmptyNamespaces:
         self._process = subprocess.Popen(
             [
                 *before,
-                *_drop_privileges_prefix(),
+                *drop_privileges_prefix(),
                 *_UNSHARE_COMMAND,
                 "sh",
                 "-c",
                 first + _HOLDER_SCRIPT,
                 *binding,
             ],
-            env={"PATH": os.defpath},
+            env=host_programs.program_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -227,8 +226,10 @@ def interpreter_directory() -> Path:
 def find_missing_program() -> str | None:
     """Return which required program is not installed, in one line; None if none is missing."""
     for program, package in _PROGRAMS.items():
-        if shutil.which(program) is None:
-            return f"{program} is not installed (Debian: apt-get install {package})"
+        try:
+            host_programs.find_program(program, package)
+        except SandboxUnavailableError as error:
+            return str(error)
     return None
 
 
@@ -238,7 +239,11 @@ def namespaces_unavailable_reason() -> str | None:
     if (reason := find_missing_program()) is not None:
         return reason
     done = subprocess.run(
-        [*_drop_privileges_prefix(), *_UNSHARE_COMMAND, "true"], capture_output=True, text=True, check=False
+        [*drop_privileges_prefix(), *_UNSHARE_COMMAND, "true"],
+        env=host_programs.program_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return None if done.returncode == 0 else f"no user namespaces here: {done.stderr.strip()[-200:]}"
 
@@ -293,6 +298,7 @@ def create_layer_directory(owner: str) -> Path:
     return directory
 
 
-def _drop_privileges_prefix() -> list[str]:
+def drop_privileges_prefix() -> list[str]:
+    """Return the start of a command line that runs the rest as the user of the sandboxes."""
     uid = host_directories.owner_uid()
     return [] if uid is None else ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]

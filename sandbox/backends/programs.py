@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from langgraph_takeover.sandbox.backends import overlay
 from langgraph_takeover.sandbox.backends.file_trees import FileTree
 from langgraph_takeover.sandbox.interface import ProgramMount, SandboxUnavailableError
-from langgraph_takeover.sandbox.storage import host_directories, safe_open
+from langgraph_takeover.sandbox.storage import host_directories, host_programs, safe_open
 
 _READABLE = stat.S_IROTH | stat.S_IXOTH
 # Arguments: the files, where they become visible, and the directories below them that must exist.
@@ -157,7 +157,7 @@ def _verify(program: ProgramMount, target: Path, first_pid: int) -> None:
 
 
 def _run(argv: list[str], cure: str) -> None:
-    done = subprocess.run(argv, env={"PATH": os.defpath}, capture_output=True, check=False)
+    done = subprocess.run(argv, env=host_programs.program_environment(), capture_output=True, check=False)
     if done.returncode != 0:
         message = done.stderr.decode(errors="replace").strip().partition("\n")[0][-300:]
         reason = f": {message}" if message else ""

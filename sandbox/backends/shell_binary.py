@@ -16,7 +16,7 @@ from pathlib import Path
 
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 from langgraph_takeover.sandbox.snapshots.bases import Base
-from langgraph_takeover.sandbox.storage import host_directories
+from langgraph_takeover.sandbox.storage import host_directories, host_programs
 
 SHELL_PATH_INSIDE = "/dev/bash"
 _BASH_PATHS = ("usr/bin/bash", "bin/bash")
@@ -30,7 +30,7 @@ def prepare_shell_program(base: Base) -> Path | None:
     if base.is_system:
         found = next((path for name in _BASH_PATHS if (path := _find_regular_file(base.tree, name))), None)
         return found and _copy_program(found, base.tree.parent / "bash")
-    host = shutil.which("bash")
+    host = shutil.which("bash", path=host_programs.search_path())
     if host is None:
         return None
     program = Path(host).resolve()

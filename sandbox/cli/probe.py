@@ -41,7 +41,7 @@ def _probe_host() -> list[HostCapability]:
     reason = host.unavailable_reason()
     spaces = overlay.namespaces_unavailable_reason()
     found = [
-        _make_capability("host", "bubblewrap", reason, shutil.which("bwrap") or "installed"),
+        _make_capability("host", "bubblewrap", reason, "" if reason else host.find_bubblewrap()),
         _make_capability("host", "user namespaces", spaces, "available", _namespaces_fix()),
     ]
     if reason is None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 from langgraph_takeover.sandbox.isolation import cgroup_freezer, cgroup_hierarchies
-from langgraph_takeover.sandbox.storage import ownership
+from langgraph_takeover.sandbox.storage import host_programs, ownership
 from langgraph_takeover.sandbox.storage.removal import list_matches
 
 _KILL_ROUND_TIMEOUT_S = 1.0
@@ -316,7 +316,7 @@ def _start_guard(pid: int) -> subprocess.Popen[bytes]:
     parents = map(str, dict.fromkeys(cgroup_hierarchies.find_parent_groups(pid).values()))
     return subprocess.Popen(
         ["sh", "-c", _GUARD_SCRIPT, cgroup_hierarchies.group_name_prefix(), *parents],
-        env={"PATH": os.defpath},
+        env=host_programs.program_environment(),
         cwd="/",
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

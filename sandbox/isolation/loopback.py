@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
+from langgraph_takeover.sandbox.storage import host_programs
 
 LOOPBACK = "127.0.0.1"
 _TIMEOUT_S = 10.0
@@ -105,7 +106,7 @@ def _receive_listener(namespace: int, port: int, entry_command: Sequence[str]) -
                     *(*entry_command, "nsenter", f"--net=/proc/self/fd/{namespace}"),
                     *(_find_interpreter(), "-I", "-S", "-c", _HELPER_PROGRAM, str(port)),
                 ],
-                env={"PATH": os.defpath},
+                env=host_programs.program_environment(),
                 cwd="/",
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
@@ -137,7 +138,7 @@ def _find_interpreter() -> str:
     """Return this process's interpreter, or this host's if a process with fewer privileges could not start the first."""
     if os.access(sys.executable, os.X_OK):
         return sys.executable
-    return shutil.which("python3", path=os.defpath) or sys.executable
+    return shutil.which("python3", path=host_programs.search_path()) or sys.executable
 
 
 def _check_port(port: int) -> None:

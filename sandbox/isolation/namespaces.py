@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 from langgraph_takeover.sandbox.isolation.cgroup_freezer import run_to_completion
+from langgraph_takeover.sandbox.storage import host_programs
 
 _TIMEOUT_S = 10.0
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.0005, 0.02
@@ -89,7 +90,7 @@ class _NamespaceHelper:
                     "-c",
                     _HELPER_SCRIPT,
                 ],
-                env={"PATH": os.defpath},
+                env=host_programs.program_environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -173,14 +173,16 @@ def test_what_is_missing_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) ->
     if host.unavailable_reason():
         skip_missing("no host sandboxes here")
     which = shutil.which
-    for module, program, reason in (
-        (host, "bwrap", host.unavailable_reason),
-        (overlay, "unshare", overlay.namespaces_unavailable_reason),
+    for program, reason in (
+        ("bwrap", host.unavailable_reason),
+        ("unshare", overlay.namespaces_unavailable_reason),
     ):
         reason.cache_clear()  # type: ignore[attr-defined]
         with monkeypatch.context() as patch:
             patch.setattr(
-                module.shutil, "which", lambda name, program=program: None if name == program else which(name)
+                shutil,
+                "which",
+                lambda name, program=program, **options: None if name == program else which(name, **options),
             )
             assert "is not installed" in (reason() or "")
         assert reason() is None
