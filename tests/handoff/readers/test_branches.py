@@ -289,7 +289,7 @@ def test_detect_says_what_was_withdrawn(tmp_path: Path) -> None:
     path = tmp_path / "session.jsonl"
     rows = codex_rows("ask:A", "run:ls", "ask:B", EDIT, "back:1")
     path.write_text("\n".join(map(json.dumps, rows)))
-    report = json.loads(CliRunner().invoke(detect.app, [str(path), "--json"]).output)
+    report = json.loads(CliRunner().invoke(detect.app, [str(path), "--json"]).stdout)
     assert report["withdrawn"] == {"actions": 1, "files": ["src/calc.py"]}
     shown = CliRunner().invoke(detect.app, [str(path)]).output
     assert "1 withdrawn action left out, whose changes may still be in the files: src/calc.py" in shown
