@@ -155,7 +155,7 @@ class _Conversation:
 
     def add(self, items: Sequence[Any]) -> Iterator[RecordedCall]:
         """Yield the calls that messages complete. Raises TraceError."""
-        messages = [_flatten(item) for item in items]
+        messages = [part for item in items for part in langchain.split_results(_flatten(item))]
         digests = [_digest(message) for message in messages]
         for message, digest in list(zip(messages, digests, strict=True))[self._count_seen(digests) :]:
             if digest in self._identified:
@@ -181,8 +181,7 @@ class _Conversation:
             yield from self._take_calls(is_complete=True)
             self._reply, self._open_calls, self._answers, self._done = message, OpenCalls(), {}, 0
             for number, call_id in enumerate(langchain.list_call_ids(message)):
-                if call_id is not None:
-                    self._open_calls.add(call_id, number)
+                self._open_calls.add(call_id, number)
         elif kind == "tool":
             position = self._open_calls.close(to_id(message.get("tool_call_id")))
             if position is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -211,6 +212,20 @@ def to_mapping(value: Any) -> Mapping[str, Any]:
 def to_mappings(value: Any) -> list[Mapping[str, Any]]:
     """The mappings in a list; empty if the value is not a list."""
     return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
+
+
+def drop_copies(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The events without exact copies, which a resumed run may begin with; an event without id or time is never one."""
+    seen, kept = set[bytes](), []
+    for event in events:
+        if event.get("id") is None or "timestamp" not in event:
+            kept.append(event)
+            continue
+        digest = hashlib.sha256(json.dumps(event, sort_keys=True, default=str).encode()).digest()
+        if digest not in seen:
+            seen.add(digest)
+            kept.append(event)
+    return kept
 
 
 def to_id(value: Any) -> str | None:

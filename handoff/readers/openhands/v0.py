@@ -17,6 +17,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
+    drop_copies,
     extract_text,
     join_text,
     parse_usage,
@@ -61,7 +62,7 @@ def is_history(data: Any) -> bool:
 def read(data: Any, name: str) -> RecordedRun:
     """Read one line of an `output.jsonl`, or a bare list of events."""
     document: Mapping[str, Any] = data if isinstance(data, Mapping) else {"history": data}
-    events = _flatten_events(document["history"])
+    events = drop_copies(_flatten_events(document["history"]))
     observations = _match_observations(events)
     calls = []
     cwd: str | None = None
@@ -94,7 +95,8 @@ def _match_observations(events: Sequence[Mapping[str, Any]]) -> dict[int, int]:
     steps: list[CallStep] = []
     for number, event in enumerate(events):
         if "observation" in event:
-            steps.append(CallStep(to_id(event.get("cause")), result=number))
+            if event.get("cause") is not None:  # else it reports a state
+                steps.append(CallStep(to_id(event["cause"]), result=number))
         elif event.get("action") is not None:
             steps += [CallStep(None), CallStep(to_id(event.get("id")), call=number)]
     return match_results(steps)
