@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-RowKind = Literal["request", "reply", "result", "other"]
+RowKind = Literal["request", "reply", "result", "note", "other"]
+"""A `note` reports about a row, and never begins a branch; `other` rows do where a request does."""
 
 
 class TreeRow(NamedTuple):
@@ -36,28 +38,53 @@ def find_live_rows(rows: Sequence[TreeRow], leaf: str = "") -> list[bool]:
     for number, row in enumerate(rows):
         positions.setdefault(row.id, number)
     parents = _find_parents(rows, positions)
-    path = _list_path(parents, positions[rows[-1].id])
+    path = _find_last_path(rows, parents, positions)
     if leaf in positions and _goes_back(rows, path, positions[leaf]):
         path = _list_path(parents, positions[leaf])
     live = [False] * len(rows)
     for number in path:
         live[number] = True
     next_on_path = dict(zip(path[1:], path, strict=False))
+    messages = _find_messages_before(rows, parents)
     answered = {
-        (parents[n], call) for n, row in enumerate(rows) if row.kind == "result" for call in row.calls
+        (messages[n], call) for n, row in enumerate(rows) if row.kind == "result" for call in row.calls
     }
     for number, row in enumerate(rows):
-        first, parent = positions[row.id], parents[number]
+        first, parent, message = positions[row.id], parents[number], messages[number]
         if first != number:
             live[number] = live[first]
-        elif not live[number] and parent is not None and live[parent]:
-            sibling = next_on_path.get(parent)
-            live[number] = _is_part_of(row, rows[parent]) or (
+        elif not live[number] and message is not None and live[message]:
+            sibling = None if parent is None else next_on_path.get(parent)
+            live[number] = _is_part_of(row, rows[message]) or (
                 sibling is not None
                 and rows[sibling].kind != "reply"
                 and _is_interrupted(number, row, answered)
             )
     return live
+
+
+def _find_last_path(
+    rows: Sequence[TreeRow], parents: Sequence[int | None], positions: dict[str, int]
+) -> list[int]:
+    """The path of the last row. A late result or note at an earlier row leaves the path of the last message as it is."""
+    path = _list_path(parents, positions[rows[-1].id])
+    last = next((row for row in reversed(rows) if row.kind in ("request", "reply")), rows[-1])
+    message = positions[last.id]
+    if message in path:
+        return path
+    whole = _list_path(parents, message)
+    fork = set(path).intersection(whole)
+    left = next((after for after, number in itertools.pairwise(whole) if number in fork), message)
+    return path if rows[-1].kind == "other" and rows[left].kind == "request" else whole
+
+
+def _find_messages_before(rows: Sequence[TreeRow], parents: Sequence[int | None]) -> list[int | None]:
+    """The position of the message before each row; notes and other rows may stand between."""
+    found: list[int | None] = []
+    for number, parent in enumerate(parents):
+        is_message = parent is None or rows[parent].kind not in ("note", "other")
+        found.append(parent if is_message or parent is None or parent >= number else found[parent])
+    return found
 
 
 def _find_parents(rows: Sequence[TreeRow], positions: dict[str, int]) -> list[int | None]:

@@ -19,6 +19,9 @@ from langgraph_takeover.handoff.trace.events import Usage
 
 _SHELL_TOOL = "bash"
 _MESSAGE_TYPES = ("user", "assistant")
+_NOTE_TYPES = ("progress", "attachment", "system")
+_USER_SUBTYPES = ("local_command", "compact_boundary")
+"""Rows of `system` that the user causes, also after going back; others may come late."""
 _SYNTHETIC_MODEL = "<synthetic>"
 _NOT_A_REQUEST = re.compile(
     r"\s*(?:<(?:command-name|command-message|local-command|bash-(?:input|stdout|stderr)|task-notification|user-memory)"
@@ -77,7 +80,9 @@ def _split_branches(
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """The messages of the live branch, and those that the user withdrew by going back; each row once."""
     linked: dict[str, Mapping[str, Any]] = {}
-    leaf, session_id = "", None
+    leaf, last = "", None
+    starts: dict[str, str | None] = {}
+    """Row before the first one of each session: a session that continues another one may begin anew there."""
     tree: list[TreeRow] = []
     for row in rows:
         if row.get("type") == "last-prompt":
@@ -86,19 +91,19 @@ def _split_branches(
         # A resumed or forked session repeats rows.
         if isinstance(uuid, str) and uuid not in linked:
             linked[uuid], leaf = row, ""
-            tree.append(_read_tree_row(uuid, row, is_new=row.get("sessionId") != session_id))
-            session_id = row.get("sessionId")
+            tree.append(_read_tree_row(uuid, row, starts.setdefault(str(row.get("sessionId")), last)))
+            last = uuid
     live = find_live_rows(tree, leaf)
     messages = [(row, is_live) for row, is_live in zip(linked.values(), live, strict=True) if _is_read(row)]
     return [row for row, is_live in messages if is_live], [row for row, is_live in messages if not is_live]
 
 
-def _read_tree_row(uuid: str, row: Mapping[str, Any], *, is_new: bool) -> TreeRow:
-    """The row in the tree. `is_new` if its session is another than that of the row before, which it continues."""
+def _read_tree_row(uuid: str, row: Mapping[str, Any], start: str | None) -> TreeRow:
+    """The row in the tree; `start` is the row that its session continues, if any."""
     parent = row.get("parentUuid")
     continues = row.get("subtype") == "compact_boundary" or row.get("isCompactSummary") is True
-    is_root = "parentUuid" in row and parent is None and not (continues or is_new)
-    parent = parent if isinstance(parent, str) else row.get("logicalParentUuid")
+    is_root = "parentUuid" in row and parent is None and not continues and row.get("isSidechain") is not True
+    parent = start if is_root else parent if isinstance(parent, str) else row.get("logicalParentUuid")
     message = to_mapping(row.get("message"))
     parts = to_mappings(message.get("content"))
     ids = (part.get("tool_use_id" if part.get("type") == "tool_result" else "id") for part in parts)
@@ -106,7 +111,7 @@ def _read_tree_row(uuid: str, row: Mapping[str, Any], *, is_new: bool) -> TreeRo
         uuid,
         parent if isinstance(parent, str) else None,
         _find_kind(row, parts),
-        is_root=is_root and row.get("isSidechain") is not True,
+        is_root=is_root and start is None,
         reply=str(message.get("id") or ""),
         calls=frozenset(str(each) for each in ids if each is not None),
     )
@@ -115,6 +120,8 @@ def _read_tree_row(uuid: str, row: Mapping[str, Any], *, is_new: bool) -> TreeRo
 def _find_kind(row: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> RowKind:
     if row.get("type") == "assistant":
         return "reply"
+    if row.get("type") in _NOTE_TYPES and row.get("subtype") not in _USER_SUBTYPES:
+        return "note"
     if any(part.get("type") == "tool_result" for part in parts):
         return "result"
     is_own = row.get("isMeta") is True or row.get("isCompactSummary") is True

@@ -304,3 +304,79 @@ def test_damaged_trees() -> None:
     assert find_live_rows(repeated) == [True, False, True]
     deep = [TreeRow(str(n), str(n - 1), "reply") for n in range(50_000)]
     assert all(find_live_rows(deep))
+
+
+LATE_ROWS = [
+    ("progress", {"data": {"type": "bash_progress"}}),
+    ("attachment", {"attachment": {"type": "hook_success"}}),
+    ("system", {"subtype": "turn_duration"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields"), LATE_ROWS)
+@pytest.mark.parametrize("is_at_end_of_turn", [False, True])
+def test_a_late_row_withdraws_nothing(kind: str, fields: dict[str, Any], is_at_end_of_turn: bool) -> None:
+    session = start()
+    kept = session.leaf if is_at_end_of_turn else session.rows[1]["uuid"]
+    session.ask("Next.")
+    session.run("ls")
+    session.add(kind, None, kept, **fields)
+    trace = parse_trace(session.rows)
+    assert (list_commands(trace), trace.withdrawn_actions) == (["cat src/calc.py", "ls"], 0)
+
+
+def test_a_late_result_of_a_parallel_call() -> None:
+    session = start()
+    first = session.call("make", "a", reply="m")
+    second = session.call("ls", "b", parent=first, reply="m")
+    session.answer("b", "b", parent=second)
+    session.run("pwd")
+    session.answer("made", "a", parent=first)
+    trace = parse_trace(session.rows)
+    assert (list_commands(trace), trace.withdrawn_actions) == (["cat src/calc.py", "make", "ls", "pwd"], 0)
+    assert "made" in [event.text for event in trace.events]
+
+
+def test_results_of_parallel_calls_after_notes() -> None:
+    session = start()
+    first = session.call("make", "a", reply="m")
+    second = session.call("ls", "b", parent=first, reply="m")
+    session.answer("made", "a", parent=session.add("progress", None, first))
+    session.answer("b", "b", parent=session.add("progress", None, second))
+    session.run("pwd")
+    assert [e.text for e in parse_trace(session.rows).events if e.kind == "observation"] == [
+        "ok",
+        "made",
+        "b",
+        "ok",
+    ]
+
+
+def test_a_command_of_the_user_after_a_rewind() -> None:
+    session = start()
+    kept = session.leaf
+    session.ask("Rewrite all in Rust.")
+    session.run("rm -r src")
+    session.add("system", None, kept, subtype="local_command", content="<command-name>/cost</command-name>")
+    trace = parse_trace(session.rows)
+    assert (trace.task, list_commands(trace)) == ("Fix add.", ["cat src/calc.py"])
+
+
+def test_a_continued_session_goes_back_to_its_own_start() -> None:
+    session = start()
+    session.ask("Fix sub.", parent=None)
+    session.run("rm -r src")
+    for row in session.rows[3:]:
+        row["sessionId"] = "later"
+    session.ask("Fix mul.", parent=None, sessionId="later")
+    trace = parse_trace(session.rows)
+    assert trace.task == "Fix add.\n\nThe user said later:\n\nFix mul."
+    assert (list_commands(trace), trace.withdrawn_actions) == (["cat src/calc.py"], 1)
+
+
+def test_long_chains_of_notes_take_linear_time() -> None:
+    rows = [TreeRow("0", None, "request"), TreeRow("1", "0", "reply", calls=frozenset("a"))]
+    for number in range(2, 40_000):
+        rows.append(TreeRow(str(number), str(number - 1), "note"))
+        rows.append(TreeRow(f"r{number}", str(number), "result", calls=frozenset("a")))
+    assert all(find_live_rows(rows))
