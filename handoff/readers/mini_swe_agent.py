@@ -17,6 +17,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     extract_text,
     join_text,
     parse_usage,
+    to_directory,
     to_id,
     to_mapping,
 )
@@ -290,7 +291,7 @@ def _build_run(
         calls=calls,
         task=task,
         model=str(model.get("model_name") or "") if isinstance(model, Mapping) else "",
-        workspace=cwd if isinstance(cwd, str) and cwd.startswith("/") else None,
+        workspace=to_directory(cwd),
         keeps_directory=_KEEPS_DIRECTORY,
     )
 

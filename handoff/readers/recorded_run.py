@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from langgraph_takeover.handoff.readers.inference.actions import infer_changes
 from langgraph_takeover.handoff.readers.inference.files import InferredFiles
 from langgraph_takeover.handoff.readers.workspace import Workspace, WorkspaceEvidence
+from langgraph_takeover.handoff.shell.commands import normalize_path
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace, TraceFormat, Usage
 from langgraph_takeover.sandbox.interface import FileChange, TakeoverError
 
@@ -202,6 +203,12 @@ def _escape_call(call: RecordedCall) -> RecordedCall:
 
 def _escape_text(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def to_directory(value: Any) -> str | None:
+    """The absolute directory that a recording names, in its shortest form; None for other values."""
+    path = normalize_path(value) if isinstance(value, str) else ""
+    return path if path.startswith("/") else None
 
 
 def to_mapping(value: Any) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from langgraph_takeover.handoff.readers.external.sessions import SessionBuilder,
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedRun,
     extract_text,
+    to_directory,
     to_mapping,
     to_mappings,
 )
@@ -164,7 +165,7 @@ def _read_reply(session: SessionBuilder, row: Mapping[str, Any]) -> None:
             if tool == "Read" and _TASK_OUTPUT.fullmatch(path):
                 # The file receives the output of a command in the background.
                 tool, arguments = "TaskOutput", {"task_id": path}
-            session.add_call(str(block.get("id")), tool, arguments, cwd=_to_directory(row.get("cwd")))
+            session.add_call(str(block.get("id")), tool, arguments, cwd=to_directory(row.get("cwd")))
     session.add_usage(_parse_usage(message.get("usage")))
 
 
@@ -172,10 +173,6 @@ def _find_queued_prompt(row: Mapping[str, Any]) -> str:
     """A text that came while the agent worked, from the user or about a task; empty if the row has none."""
     attachment = to_mapping(row.get("attachment"))
     return extract_text(attachment.get("prompt")) if attachment.get("type") == "queued_command" else ""
-
-
-def _to_directory(value: Any) -> str | None:
-    return value if isinstance(value, str) and value.startswith("/") else None
 
 
 def _read_user_row(session: SessionBuilder, row: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedRun,
     join_requests,
     join_text,
+    to_directory,
 )
 from langgraph_takeover.handoff.trace.action import Action, write_action
 from langgraph_takeover.handoff.trace.events import TraceFormat, Usage
@@ -178,7 +179,7 @@ class SessionBuilder:
             model=self.model,
             agent=self.agent,
             agent_version=self.agent_version,
-            workspace=self.workspace if self.workspace.startswith("/") else None,
+            workspace=to_directory(self.workspace),
             keeps_directory=self.keeps_directory,
             running=tuple(command for each in (self, *self._withdrawn) for command in each.background),
             earlier_session=self.earlier_session,

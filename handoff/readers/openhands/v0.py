@@ -21,6 +21,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     extract_text,
     join_text,
     parse_usage,
+    to_directory,
     to_id,
     to_mapping,
 )
@@ -131,8 +132,8 @@ def _read_call(
     result = None
     if observation is not None and tool != "finish":
         result = _read_result(tool, arguments, observation, cwd)
-        directory = to_mapping(to_mapping(observation.get("extras")).get("metadata")).get("working_dir")
-        cwd = directory if isinstance(directory, str) and directory.startswith("/") else cwd
+        metadata = to_mapping(to_mapping(observation.get("extras")).get("metadata"))
+        cwd = to_directory(metadata.get("working_dir")) or cwd
     text = join_text(thought, arguments.get("command") or arguments.get("code") or "")
     return RecordedCall(text, tool, arguments, result, usage), cwd
 

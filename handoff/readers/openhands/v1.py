@@ -21,6 +21,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     extract_text,
     join_text,
     parse_usage,
+    to_directory,
     to_id,
     to_mapping,
 )
@@ -117,8 +118,7 @@ def _read_call(
     if result_event is not None and tool != "finish":
         result = _read_result(tool, result_event, cwd)
         metadata = to_mapping(to_mapping(result_event.get("observation")).get("metadata"))
-        directory = metadata.get("working_dir")
-        cwd = directory if isinstance(directory, str) and directory.startswith("/") else cwd
+        cwd = to_directory(metadata.get("working_dir")) or cwd
     return RecordedCall(reply, tool, normalized, result), cwd
 
 
@@ -184,7 +184,6 @@ def _find_first_directory(rows: Sequence[Mapping[str, Any]]) -> str | None:
     for event in rows:
         observation = event.get("observation")
         metadata = observation.get("metadata") if isinstance(observation, Mapping) else None
-        directory = metadata.get("working_dir") if isinstance(metadata, Mapping) else None
-        if isinstance(directory, str) and directory.startswith("/"):
+        if (directory := to_directory(to_mapping(metadata).get("working_dir"))) is not None:
             return directory
     return None
