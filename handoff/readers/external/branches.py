@@ -21,6 +21,8 @@ class TreeRow(NamedTuple):
     """The row has no parent: it begins the conversation anew."""
     reply: str = ""
     """Id of the reply, of which each row has a part."""
+    is_automatic: bool = False
+    """The agent wrote the row itself to continue: it withdraws no request."""
     calls: frozenset[str] = frozenset()
     """Ids of the calls in a reply, or of those that a result answers."""
 
@@ -88,12 +90,30 @@ def _find_messages_before(rows: Sequence[TreeRow], parents: Sequence[int | None]
 
 
 def _find_parents(rows: Sequence[TreeRow], positions: dict[str, int]) -> list[int | None]:
-    """The position of each row's parent; None for a root."""
+    """The position of each row's parent; None for a root. A wrong parent, which agents write at times, is the row before."""
     parents: list[int | None] = []
+    requests: list[int] = []
+    """Number of requests up to each row."""
+    asked: set[int] = set()
+    """Rows that a request follows."""
     before: int | None = None
     for row in rows:
-        known = positions.get(row.parent) if row.parent is not None else None
-        parents.append(None if row.is_root else before if known is None else known)
+        parent = positions.get(row.parent) if row.parent is not None else None
+        if row.is_root:
+            parent = None
+        elif parent is None:
+            parent = before
+        elif before is not None and parent < len(requests):
+            is_late = row.kind == "request" and rows[parent].kind == "note" and parent not in asked
+            if is_late or (row.is_automatic and requests[before] > requests[parent]):
+                parent = before
+        parents.append(parent)
+        requests.append(
+            (requests[parent] if parent is not None and parent < len(requests) else 0)
+            + (row.kind == "request")
+        )
+        if row.kind == "request" and parent is not None:
+            asked.add(parent)
         before = positions[row.id]
     return parents
 

@@ -23,6 +23,7 @@ _MESSAGE_TYPES = ("user", "assistant")
 _NOTE_TYPES = ("progress", "attachment", "system")
 _USER_SUBTYPES = ("local_command", "compact_boundary")
 """Rows of `system` that the user causes, also after going back; others may come late."""
+_CONTINUATION = "Continue from where you left off."
 _SYNTHETIC_MODEL = "<synthetic>"
 _NOT_A_REQUEST = re.compile(
     r"\s*(?:<(?:command-name|command-message|local-command|bash-(?:input|stdout|stderr)|task-notification|user-memory)"
@@ -91,9 +92,11 @@ def _split_branches(
         uuid = row.get("uuid")
         # A resumed or forked session repeats rows.
         if isinstance(uuid, str) and uuid not in linked:
-            linked[uuid], leaf = row, ""
-            tree.append(_read_tree_row(uuid, row, starts.setdefault(str(row.get("sessionId")), last)))
-            last = uuid
+            linked[uuid] = row
+            made = _read_tree_row(uuid, row, starts.setdefault(str(row.get("sessionId")), last))
+            # Except after a rewind, which the leaf names, the agent may continue at a row of long ago by mistake.
+            tree.append(made._replace(is_automatic=_is_continuation(row) and made.parent != leaf))
+            last, leaf = uuid, ""
     live = find_live_rows(tree, leaf)
     messages = [(row, is_live) for row, is_live in zip(linked.values(), live, strict=True) if _is_read(row)]
     return [row for row, is_live in messages if is_live], [row for row, is_live in messages if not is_live]
@@ -116,6 +119,12 @@ def _read_tree_row(uuid: str, row: Mapping[str, Any], start: str | None) -> Tree
         reply=str(message.get("id") or ""),
         calls=frozenset(str(each) for each in ids if each is not None),
     )
+
+
+def _is_continuation(row: Mapping[str, Any]) -> bool:
+    """Whether Claude Code wrote a request itself, to continue after an interruption."""
+    text = extract_text(to_mapping(row.get("message")).get("content"))
+    return row.get("isMeta") is True and text.strip() == _CONTINUATION
 
 
 def _find_kind(row: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> RowKind:

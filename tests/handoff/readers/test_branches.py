@@ -380,3 +380,42 @@ def test_long_chains_of_notes_take_linear_time() -> None:
         rows.append(TreeRow(str(number), str(number - 1), "note"))
         rows.append(TreeRow(f"r{number}", str(number), "result", calls=frozenset("a")))
     assert all(find_live_rows(rows))
+
+
+def test_a_continuation_at_a_stale_row_withdraws_no_request() -> None:
+    """As in a session whose client continued by itself at the row that an old marker named."""
+    session = start()
+    stale = session.leaf
+    assert stale is not None
+    session.mark_leaf(stale)
+    session.ask("Next.")
+    session.run("ls")
+    whole = len(session.rows)
+    session.ask("Continue from where you left off.", parent=stale, isMeta=True)
+    session.run("pwd")
+    trace = parse_trace(session.rows)
+    assert trace.task == "Fix add.\n\nThe user said later:\n\nNext."
+    assert (list_commands(trace), trace.withdrawn_actions) == (["cat src/calc.py", "ls", "pwd"], 0)
+    # Directly after a rewind, the marker is right.
+    session.rows.insert(whole, {"type": "last-prompt", "leafUuid": stale, "sessionId": "s"})
+    assert list_commands(parse_trace(session.rows)) == ["cat src/calc.py", "pwd"]
+
+
+def test_a_request_after_the_progress_of_a_subagent_withdraws_nothing() -> None:
+    session = start()
+    task = session.call("task", "a")
+    progress = session.add("progress", None, task)
+    session.answer("done", "a", parent=task)
+    session.ask("Next.")
+    session.run("ls")
+    session.ask("Next.", parent=progress)
+    session.run("pwd")
+    trace = parse_trace(session.rows)
+    assert (list_commands(trace), trace.withdrawn_actions) == (["cat src/calc.py", "task", "ls", "pwd"], 0)
+    # A rewind to the progress at the end of a turn is one.
+    rewound = start()
+    end = rewound.add("progress", None)
+    rewound.ask("Rewrite all in Rust.")
+    rewound.run("rm -r src")
+    rewound.ask("Only fix the sign.", parent=end)
+    assert parse_trace(rewound.rows).withdrawn_actions == 1
