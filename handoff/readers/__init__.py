@@ -21,6 +21,7 @@ from langgraph_takeover.handoff.readers.external import claude_code, codex, open
 from langgraph_takeover.handoff.readers.openhands import v0 as openhands_v0
 from langgraph_takeover.handoff.readers.openhands import v1 as openhands_v1
 from langgraph_takeover.handoff.readers.recorded_run import RecordedRun, TraceError, build_trace
+from langgraph_takeover.handoff.readers.workspace import is_scratch
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.trace.events import Trace
 from langgraph_takeover.handoff.trace.file_kinds import is_code, is_outside_repository
@@ -105,9 +106,12 @@ def describe_warnings(trace: Trace, cure: str = "pass --workspace DIR") -> tuple
 
 
 def _describe_lost_edits(trace: Trace, cure: str) -> str:
-    """Say that no edit of code is in the repository, so that none counts; empty if one is."""
-    paths = {change.path for event in trace.events for change in event.changes if is_code(change.path)}
-    if trace.format == "takeover" or not paths or not all(map(is_outside_repository, paths)):
+    """Say which edits of code are outside the repository: all of them, or those of existing files elsewhere."""
+    changes = [change for event in trace.events for change in event.changes if is_code(change.path)]
+    paths = {change.path for change in changes if is_outside_repository(change.path)}
+    if len(paths) < len({change.path for change in changes}):
+        paths -= {each.path for each in changes if each.before is None or is_scratch(each.path)}
+    if trace.format == "takeover" or not paths:
         return ""
     edits = f"{len(paths)} edited code file{'' if len(paths) == 1 else 's'}"
     place = f"not in {trace.workspace}" if trace.workspace else "but no directory of the repository found"

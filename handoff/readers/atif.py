@@ -157,15 +157,18 @@ def _move_results(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     """The steps with each result in the step of its call, also if the document has it in a later step."""
     open_calls, results = OpenCalls(), [_list_results(step) for step in steps]
     has_moved = [False] * len(steps)
+    owners: list[int] = []
+    """The step of each call."""
     for number, step in enumerate(steps):
-        own = {to_id(call.get("tool_call_id")) for call in to_mappings(step.get("tool_calls"))} - {None}
         open_calls.start_reply()
-        for call_id in own:
-            open_calls.add(call_id, number)
+        for call in to_mappings(step.get("tool_calls")):
+            open_calls.add(to_id(call.get("tool_call_id")) or "", len(owners))
+            owners.append(number)
         kept = []
         for result in results[number]:
-            target = open_calls.close(to_id(result.get("source_call_id")))
-            if target is None or target == number:
+            found = open_calls.close(to_id(result.get("source_call_id")))
+            target = number if found is None else owners[found]
+            if target == number:
                 kept.append(result)
             else:
                 results[target].append(result)
@@ -304,10 +307,10 @@ def _match_results(
     waiting = [own for own in texts if not own]
     if len(rest) == len(waiting) and not unnamed:
         unnamed, rest = rest, []
-    for own in waiting[: len(unnamed)]:
-        own.append(unnamed.pop(0))
+    for own, text in zip(waiting, unnamed, strict=False):
+        own.append(text)
     if texts:
-        texts[-1] += rest + unnamed
+        texts[-1] += rest + unnamed[len(waiting) :]
     return [join_text(*own) if own else None for own in texts]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -20,8 +21,9 @@ class OpenCalls:
     """The calls without a result, by id. Calls of one reply with the same id, or without one, are answered in their order."""
 
     def __init__(self) -> None:
-        self._open: dict[str | None, list[int]] = {}
+        self._open: dict[str | None, deque[int]] = {}
         self._of_reply: set[str | None] = set()
+        self._answered: set[int] = set()
 
     def start_reply(self) -> None:
         """Begin a reply: its calls replace open calls of earlier replies with the same id."""
@@ -31,26 +33,26 @@ class OpenCalls:
         """Add a call of the current reply."""
         if call_id not in self._of_reply:
             self._of_reply.add(call_id)
-            self._open[call_id] = []
+            self._open[call_id] = deque()
         self._open[call_id].append(number)
 
     def find(self, call_id: str | None) -> int | None:
         """The number of the call that a result with this id answers; None if no such call is open."""
         waiting = self._open.get(call_id)
+        while waiting and waiting[0] in self._answered:
+            waiting.popleft()
         return waiting[0] if waiting else None
 
     def close(self, call_id: str | None) -> int | None:
         """Like `find`; the call is no longer open."""
         number = self.find(call_id)
         if number is not None:
-            self.discard(call_id, number)
+            self.discard(number)
         return number
 
-    def discard(self, call_id: str | None, number: int) -> None:
+    def discard(self, number: int) -> None:
         """Forget an open call, whose result was found by other means."""
-        waiting = self._open.get(call_id, [])
-        if number in waiting:
-            waiting.remove(number)
+        self._answered.add(number)
 
 
 class _Reply(NamedTuple):
@@ -81,7 +83,7 @@ def match_results(steps: Iterable[CallStep]) -> dict[int, int]:
             replies[-1].calls.append(step.call)
         elif step.call is not None:
             matched.setdefault(step.call, step.result)
-            open_calls.discard(step.id, step.call)
+            open_calls.discard(step.call)
         elif (number := open_calls.close(step.id)) is not None:
             matched.setdefault(number, step.result)
         else:

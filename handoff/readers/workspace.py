@@ -184,10 +184,10 @@ class WorkspaceEvidence:
 
     def _leave_out_scratch(self, counts: Counter[str]) -> Counter[str]:
         """The counts without temporary and system directories, except repositories in them."""
-        known = [path for path, kind in self._kinds.items() if kind != "entered" and _is_scratch(path)]
+        known = [path for path, kind in self._kinds.items() if kind != "entered" and is_scratch(path)]
         return Counter(
             {path: number for path, number in counts.items()
-             if not _is_scratch(path) or any(is_below(path, each) for each in known)}
+             if not is_scratch(path) or any(is_below(path, each) for each in known)}
         )  # fmt: skip
 
     def _list_entered_edits(self) -> Counter[str]:
@@ -226,9 +226,7 @@ class WorkspaceEvidence:
     def _add_command(self, command: str, output: str) -> None:
         before = self._directory
         commands = parse_command(command) if _PARSED.search(command) else ()
-        named = [
-            path for path in _list_absolute_paths(command[:_MAX_ARGUMENT_CHARS]) if not _is_scratch(path)
-        ]
+        named = [path for path in _list_absolute_paths(command[:_MAX_ARGUMENT_CHARS]) if not is_scratch(path)]
         if not commands:
             self._add_work(command.partition(" ")[0], before, named)
         listings = sum(simple.name in ("ls", "find") for simple in commands)
@@ -331,7 +329,7 @@ class WorkspaceEvidence:
             return min(tops, key=len)
         roots: Counter[str] = Counter()
         for directory, number in votes.items():
-            if not _is_scratch(directory):
+            if not is_scratch(directory):
                 roots[_find_root(directory)] += number
         return max(roots, key=lambda root: roots[root]) if roots else ""
 
@@ -350,7 +348,8 @@ def _count_inside(counts: Counter[str], directory: str) -> int:
     return sum(number for path, number in counts.items() if is_below(path, directory))
 
 
-def _is_scratch(directory: str) -> bool:
+def is_scratch(directory: str) -> bool:
+    """Whether an absolute path is in a directory of temporary files, of programs or of settings."""
     return _TEMPORARY.match(directory) is not None or _SYSTEM.search(directory) is not None
 
 

@@ -66,6 +66,10 @@ class SessionBuilder:
         self.background = BackgroundCommands()
         self._withdrawn: list[SessionBuilder] = []
 
+    @property
+    def has_prompts(self) -> bool:
+        return bool(self._prompts)
+
     def add_prompt(self, text: str) -> None:
         """Add a request of the user, without the reminders that the agent put into it."""
         self.separate_calls()

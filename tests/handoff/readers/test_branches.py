@@ -240,6 +240,20 @@ def test_codex_rolls_turns_back(steps: list[str], task: str, commands: list[str]
     assert set(trace.withdrawn_files) <= {"src/calc.py"}
 
 
+@pytest.mark.parametrize("is_rewritten", [True, False])
+def test_codex_keeps_requests_in_a_compacted_history(is_rewritten: bool) -> None:
+    """A rewritten file has the requests before the compaction nowhere else."""
+    kept = [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+        for text in ("A", "<environment_context>x", "Summary.")
+    ]
+    payload = {"message": "Summary.", "replacement_history": kept}
+    rows = codex_rows("ask:A", "run:ls", "ask:B", "run:pwd")
+    rows.insert(4, {"timestamp": "t", "type": "compacted", "payload": payload})
+    trace = parse_trace([rows[0], *rows[4:]] if is_rewritten else rows)
+    assert trace.task == "A\n\nThe user said later:\n\nB"
+
+
 def test_codex_continues_in_another_file() -> None:
     rows = codex_rows("ask:B", "run:ls")
     rows[0]["payload"]["history_base"] = {"thread_id": "01a2", "end_ordinal_exclusive": 40}

@@ -292,6 +292,17 @@ def test_results_of_atif_in_a_later_step() -> None:
     ]
 
 
+def test_results_of_parallel_calls_of_atif_in_a_later_step() -> None:
+    calls = [{"tool_call_id": each, "function_name": "bash", "arguments": {"command": each}} for each in "ab"]
+    results = [{"source_call_id": each, "content": f"of {each}"} for each in "ba"]
+    steps = [
+        {"source": "agent", "message": "", "tool_calls": calls},
+        {"source": "system", "observation": {"results": results}},
+    ]
+    trace = parse_trace({"schema_version": "ATIF-v1.6", "agent": {"name": "x"}, "steps": steps})
+    assert [event.text for event in trace.events if event.kind == "observation"] == ["of a", "of b"]
+
+
 def test_results_of_an_atif_step_with_other_ids() -> None:
     calls = [
         {"tool_call_id": f"fc_{each}", "function_name": "bash", "arguments": {"command": each}}

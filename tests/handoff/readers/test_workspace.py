@@ -217,6 +217,22 @@ def test_an_unknown_directory_is_reported_if_edits_are_lost() -> None:
     assert describe_warnings(trace)[0].startswith("1 edited code file (/etc/x/a.py), not in /testbed: ")
 
 
+def test_lost_edits_beside_others_are_reported() -> None:
+    """As of an agent in a worktree that edits the main checkout; scratch files are no loss."""
+    edits = [(f"/repo/.trees/x/pkg/{name}.py", "ok") for name in ("b", "c")]
+    trace = parse_trace(sdk_events([("ls", ""), ("/repo/pkg/a.py", "ok"), *edits], "/repo/.trees/x"))
+    assert fired(trace) == [("first_source_edit", 2)]
+    assert describe_warnings(trace) == (
+        "1 edited code file (/repo/pkg/a.py), not in /repo/.trees/x: not counted as edits (pass --workspace DIR)",
+    )
+    scratch = [
+        ("echo 'x = 1' > /home/me/t.py", ""),
+        ("sed -i s/1/2/ /home/me/t.py", ""),
+        ("sed -i s/1/2/ /tmp/u.py", ""),
+    ]
+    assert describe_warnings(parse_trace(mini("/testbed", *scratch, ("sed -i s/1/2/ pkg/a.py", "")))) == ()
+
+
 def test_relative_paths_are_inside_an_unknown_directory() -> None:
     trace = parse_trace(atif(("sed -i s/1/2/ pkg/a.py", ""), ("pytest -q", FAILED)))
     assert (trace.workspace, changed(trace), describe_warnings(trace)) == ("", ["pkg/a.py"], ())
