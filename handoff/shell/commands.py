@@ -101,3 +101,9 @@ def normalize_path(path: str) -> str:
     path = posixpath.normpath(path)
     path = path[1:] if path.startswith("//") else path
     return path.removeprefix("/private") if _PRIVATE.match(path) else path
+
+
+def list_spellings(directory: str) -> tuple[str, ...]:
+    """The absolute directory, and its other name on macOS, where `/tmp` and `/var` are links."""
+    other = f"/private{directory}"
+    return (directory, other) if _PRIVATE.match(other) else (directory,)

@@ -66,7 +66,7 @@ def _read_tree_row(row: Mapping[str, Any]) -> TreeRow:
         str(row["uuid"]),
         parent if isinstance(parent, str) else None,
         # A rewind begins a branch anywhere, as a request does.
-        "request" if row.get("subtype") == "rewind" else kinds.get(str(row.get("type")), "other"),
+        "request" if row.get("subtype") == "rewind" else kinds.get(str(row.get("type")), "note"),
         is_root="parentUuid" in row and parent is None,
         calls=frozenset(str(each) for each in calls if each is not None),
     )

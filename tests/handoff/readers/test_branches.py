@@ -284,6 +284,12 @@ def test_qwen_code_rewinds() -> None:
     assert (trace.withdrawn_actions, trace.withdrawn_files) == (count - 2, ("q.py",))
 
 
+def test_late_rows_of_qwen_code_withdraw_nothing() -> None:
+    rows = [json.loads(line) for line in (SESSIONS / "qwen-code.jsonl").read_text().splitlines()]
+    late = {**rows[1], "uuid": "late", "subtype": "ui_telemetry", "parentUuid": rows[3]["uuid"]}
+    assert parse_trace([*rows, late]) == parse_trace(rows)
+
+
 def test_opencode_reverts() -> None:
     data = json.loads((SESSIONS / "opencode.json").read_text())
     ids = [message["info"]["id"] for message in data["messages"]]
