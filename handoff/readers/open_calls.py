@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+Result = TypeVar("Result")
 
 
 class CallStep(NamedTuple):
@@ -66,8 +68,7 @@ def match_results(steps: Iterable[CallStep]) -> dict[int, int]:
     """Map the numbers of calls to those of their results.
 
     A result before its call is matched if its id is that of one call and one result only. Of several results for one call
-    the first counts. Results whose ids no call has answer the other calls of the reply before them, in order: those without
-    an id always, those with another id only if there are as many as calls.
+    the first counts. Results whose ids no call has are matched by `match_other_results`.
     """
     open_calls, matched = OpenCalls(), dict[int, int]()
     calls: dict[str | None, list[int]] = {}
@@ -91,13 +92,23 @@ def match_results(steps: Iterable[CallStep]) -> dict[int, int]:
     _match_early_results(replies, calls, matched)
     for reply in replies:
         waiting = [number for number in reply.calls if number not in matched]
-        unnamed = [result for call_id, result in reply.rest if call_id is None]
-        matched.update(zip(waiting, unnamed, strict=False))
-        waiting = waiting[len(unnamed) :]
-        foreign = [result for call_id, result in reply.rest if call_id is not None and call_id not in calls]
-        if len(foreign) == len(waiting):
-            matched.update(zip(waiting, foreign, strict=True))
+        rest = [each for each in reply.rest if each[0] not in calls or each[0] is None]
+        matched |= match_other_results(waiting, rest)
     return matched
+
+
+def match_other_results(
+    waiting: Sequence[int], results: Sequence[tuple[str | None, Result]]
+) -> dict[int, Result]:
+    """Map the unanswered calls of a reply to the results after it whose ids no call has, in order.
+
+    Results without an id always answer, those with another id only if there are as many as calls.
+    """
+    unnamed = [result for call_id, result in results if call_id is None]
+    matched = dict(zip(waiting, unnamed, strict=False))
+    foreign = [result for call_id, result in results if call_id is not None]
+    others = waiting[len(unnamed) :]
+    return matched | dict(zip(others, foreign, strict=True)) if len(foreign) == len(others) else matched
 
 
 def _match_early_results(

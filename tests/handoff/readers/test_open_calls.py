@@ -139,6 +139,21 @@ def test_calls_and_results_without_ids(write: Callable[[list[Turn]], Any]) -> No
     assert list_codes(parse_trace(write(turns))) == [(each, code) for turn in turns for _, each, code in turn]
 
 
+@pytest.mark.parametrize("key", ["none", "calls", "other"])
+def test_live_detection_matches_results_with_other_ids(key: str) -> None:
+    messages = write_langchain([turn for turn in TURNS if turn[0][2] is not None])
+    for message in messages:
+        if message["type"] == "tool":
+            message["tool_call_id"] = f"call_{message['tool_call_id']}" if key == "other" else None
+        elif key == "none":
+            for call in message["tool_calls"]:
+                call["id"] = None
+    live = [(each.kind, each.event_index) for each in detect_points(messages, workspace="/testbed")]
+    steps = annotate_steps(parse_trace(messages))
+    assert live == [(each.kind, each.event_index) for step in steps for each in step.points]
+    assert len(live) == 3
+
+
 def write_anthropic(turns: list[Turn]) -> Any:
     messages: list[dict[str, Any]] = []
     for turn in turns:
