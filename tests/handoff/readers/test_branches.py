@@ -288,6 +288,7 @@ def test_late_rows_of_qwen_code_withdraw_nothing() -> None:
     rows = [json.loads(line) for line in (SESSIONS / "qwen-code.jsonl").read_text().splitlines()]
     late = {**rows[1], "uuid": "late", "subtype": "ui_telemetry", "parentUuid": rows[3]["uuid"]}
     assert parse_trace([*rows, late]) == parse_trace(rows)
+    assert parse_trace([*rows, *rows]) == parse_trace(rows)
 
 
 def test_opencode_reverts() -> None:
