@@ -108,9 +108,12 @@ def describe_warnings(trace: Trace, cure: str = "pass --workspace DIR") -> tuple
 def _describe_lost_edits(trace: Trace, cure: str) -> str:
     """Say which edits of code are outside the repository: all of them, or those of existing files elsewhere."""
     changes = [change for event in trace.events for change in event.changes if is_code(change.path)]
-    paths = {change.path for change in changes if is_outside_repository(change.path)}
-    if len(paths) < len({change.path for change in changes}):
-        paths -= {each.path for each in changes if each.before is None or is_scratch(each.path)}
+    created = {change.path for change in changes if change.before is None}
+    edited = {change.path for change in changes}
+    edited = edited - created or edited
+    paths = set(filter(is_outside_repository, edited))
+    if len(paths) < len(edited):
+        paths = {path for path in paths - created if not is_scratch(path)}
     if trace.format == "takeover" or not paths:
         return ""
     edits = f"{len(paths)} edited code file{'' if len(paths) == 1 else 's'}"

@@ -41,8 +41,6 @@ _SYSTEM = re.compile(
 )
 """Directories of programs and settings, which are no repository unless the recording states it."""
 _TEMPORARY = re.compile(r"(?:/private)?/(?:tmp|var/tmp|dev/shm)(?:/|$)")
-_DRIVE = re.compile(r"(?:/mnt|/cygdrive)?/[a-z]/")
-"""A drive of Windows, as its shells and its Linux name it."""
 _ROOTS = frozenset(("testbed", "app", "repo", "src", "code", "project", "workdir"))
 """Top-level directories that images use for one repository."""
 _CONTAINER_DEPTHS = {
@@ -52,6 +50,8 @@ _CONTAINER_DEPTHS = {
 """Top-level directories that contain repositories, and the number of levels above the repositories."""
 _GROUPS = frozenset(("project", "projects", "repos", "repositories", "git", "work", "dev", "code"))
 """Directories in a container that contain repositories."""
+_DRIVE = re.compile(rf"(?:/mnt|/cygdrive)?/[a-z](?=/(?:{'|'.join(_CONTAINER_DEPTHS)})/)")
+"""A drive of Windows, as its shells and its Linux name it."""
 _KNOWN_TOPS = _ROOTS.union(_CONTAINER_DEPTHS)
 _HOMES = frozenset(("home", "Users", "root"))
 _SOURCE_NAMES = frozenset(
@@ -360,18 +360,17 @@ def _is_known_top(path: str) -> bool:
 def _find_root(directory: str) -> str:
     """The directory below the usual places of repositories; a directory above them is returned unchanged."""
     drive = _DRIVE.match(directory)
-    if drive:
-        return drive[0].rstrip("/") + _find_root(f"/{directory[drive.end() :]}")
+    prefix, directory = (drive[0], directory[drive.end() :]) if drive else ("", directory)
     parts = directory.strip("/").split("/")
     if parts[0] in _ROOTS or parts == [""]:
-        return f"/{parts[0]}"
+        return f"{prefix}/{parts[0]}"
     depth = _CONTAINER_DEPTHS.get(parts[0], 0)
     groups = _GROUPS | {"src"} if parts[0] in _HOMES else _GROUPS
     while 0 < depth < len(parts) and parts[depth] in groups:
         depth += 1
     if 0 < depth < len(parts) and parts[depth] in _SOURCE_NAMES:
         depth -= 1
-    return "/" + "/".join(parts[: depth + 1])
+    return f"{prefix}/{'/'.join(parts[: depth + 1])}"
 
 
 def _join(directory: str, path: str | None) -> str:
