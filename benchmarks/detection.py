@@ -44,7 +44,7 @@ _FAILURE_PATTERN = re.compile(r"\b(?:FAILED|FAIL|ERROR|Error|Traceback|failed)\b
 
 
 def _clear_caches() -> None:
-    for cached in (command_effects.find_effect, command_parser.parse_command, validation._list_runs):
+    for cached in (command_effects.find_effect, command_parser.read_line, validation._list_runs):
         cached.cache_clear()
 
 

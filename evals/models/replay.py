@@ -20,6 +20,7 @@ from langgraph_takeover.handoff.readers import TraceError, describe_warnings, re
 from langgraph_takeover.handoff.readers.inference.patches import parse_patch
 from langgraph_takeover.handoff.readers.tool_names import is_submission
 from langgraph_takeover.handoff.readers.workspace import is_below
+from langgraph_takeover.handoff.shell.commands import list_spellings
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace, action_indices
 from langgraph_takeover.sandbox.interface import TakeoverError
@@ -161,7 +162,8 @@ def _relocate_paths(action: Action, trace: Trace, directory: str, new: str) -> A
         forms = [rf"(?<![\w./-])/(?=(?:{names})(?![\w.-]))" if names else "", r"(?<=\bcd )/(?=\s|$|[;&])"]
         path, target = re.compile("|".join(filter(None, forms))), new.rstrip("/") + "/"
     else:
-        forms = [rf"(?<![\w.-]){re.escape(old)}(?![\w.-])"]
+        names = "|".join(map(re.escape, list_spellings(old)))
+        forms = [rf"(?<![\w.-])(?:{names})(?![\w.-])"]
         if directory.startswith("/") and is_below(old, directory):
             inner = re.escape(posixpath.relpath(old, directory))
             forms += [rf"(?<![\w./-])(?:\./)?{inner}(?=/)", rf"(?<=\bcd )(?:\./)?{inner}(?![\w./-])"]

@@ -120,13 +120,8 @@ def capture_session(
     with open_session_file(source, user_home or Path.home()) as path:
         before = _identify(path)
         directory = source.directory or read_session_directory(path)
-        workspace = _select_directory(directory, found.root)
-        if directory and not workspace:
-            raise CaptureError(
-                f"session {source.id} ran in {directory:.300}, not in {found.root} "
-                f"(pass --repository {directory:.300}, or another --session)"
-            )
-        trace = read_session(path, agent, workspace)
+        trace = read_session(path, agent, _select_directory(directory, found.root))
+        _require_inside(trace, directory, found.root, source.id)
         earlier = find_manifest_of(home, found.root)
         if earlier is not None:
             task = join_task(earlier.task, trace.task, earlier.own_texts)
@@ -153,6 +148,27 @@ def _select_directory(directory: str, root: Path) -> str:
     if is_inside(directory, root):
         return directory
     return str(root) if directory.startswith("/") and is_inside(str(root), Path(directory)) else ""
+
+
+def _require_inside(trace: Trace, directory: str, root: Path, session: str) -> None:
+    """Raise CaptureError unless a session ran in the repository, or began above it and worked in it."""
+    began_elsewhere = not is_inside(directory, root)
+    if is_inside(trace.workspace, root) and (not began_elsewhere or _works_in(trace, root)):
+        return
+    if not (place := directory if began_elsewhere else trace.workspace):
+        raise CaptureError(f"session {session} does not say where it ran (pass another --session)")
+    raise CaptureError(
+        f"session {session} ran in {place:.300}, not in {root} (pass --repository {place:.300}, or another --session)"
+    )
+
+
+def _works_in(trace: Trace, root: Path) -> bool:
+    """Whether a call of a session changed a file of the repository, or names its directory."""
+    return any(
+        any(not change.path.startswith("/") for change in event.changes)
+        or any(str(root) in value for value in event.arguments.values())
+        for event in trace.events
+    )
 
 
 def _require_outside(home: Path, repository: Repository) -> None:
@@ -259,6 +275,7 @@ class _CaptureBuilder:
             session_id=self._source.id,
             workspace=self._started_in,
             running=trace.running,
+            withdrawn_files=trace.withdrawn_files,
         )
 
     def _find_secrets(self, events: tuple[Event, ...]) -> tuple[str, ...]:

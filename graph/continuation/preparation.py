@@ -299,7 +299,10 @@ def _move_record(record: HandoffRecord, target: Path) -> HandoffRecord:
     replace = make_replacement({record.task.workspace: str(target)}) if record.task.workspace else str
     task = record.task.model_copy(update={"prompt": replace(record.task.prompt), "workspace": str(target)})
     external = record.external and record.external.model_copy(
-        update={"running": tuple(map(replace, record.external.running))}
+        update={
+            name: tuple(map(replace, getattr(record.external, name)))
+            for name in ("running", "withdrawn_files")
+        }
     )
     return record.model_copy(
         update={"trace": move_texts(record.trace, replace), "task": task, "external": external}

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.readers import langchain
-from langgraph_takeover.handoff.readers.open_calls import OpenCalls
+from langgraph_takeover.handoff.readers.open_calls import OpenCalls, match_other_results
 from langgraph_takeover.handoff.readers.recorded_run import (
     EventBuilder,
     RecordedCall,
@@ -151,11 +151,14 @@ class _Conversation:
         self._reply: langchain.RawMessage = {}
         self._open_calls = OpenCalls()
         self._answers: dict[int, langchain.RawMessage] = {}
+        self._rest: list[tuple[str | None, langchain.RawMessage]] = []
+        """Answers whose ids no call has."""
+        self._ids: set[str | None] = set()
         self._done = 0
 
     def add(self, items: Sequence[Any]) -> Iterator[RecordedCall]:
         """Yield the calls that messages complete. Raises TraceError."""
-        messages = [_flatten(item) for item in items]
+        messages = [part for item in items for part in langchain.split_results(_flatten(item))]
         digests = [_digest(message) for message in messages]
         for message, digest in list(zip(messages, digests, strict=True))[self._count_seen(digests) :]:
             if digest in self._identified:
@@ -180,14 +183,25 @@ class _Conversation:
         if kind == "ai":
             yield from self._take_calls(is_complete=True)
             self._reply, self._open_calls, self._answers, self._done = message, OpenCalls(), {}, 0
+            self._rest = []
             for number, call_id in enumerate(langchain.list_call_ids(message)):
-                if call_id is not None:
-                    self._open_calls.add(call_id, number)
+                self._open_calls.add(call_id, number)
+                self._ids.add(call_id)
         elif kind == "tool":
-            position = self._open_calls.close(to_id(message.get("tool_call_id")))
+            call_id = to_id(message.get("tool_call_id"))
+            position = self._open_calls.close(call_id)
             if position is not None:
                 self._answers[position] = message
-                yield from self._take_calls()
+            elif call_id is None or call_id not in self._ids:
+                self._rest.append((call_id, message))
+                self._match_rest()
+            yield from self._take_calls()
+
+    def _match_rest(self) -> None:
+        count = len(langchain.list_call_ids(self._reply)) if self._reply else 0
+        found = match_other_results([n for n in range(count) if n not in self._answers], self._rest)
+        self._answers |= found
+        self._rest = [] if found else self._rest
 
     def _take_calls(self, *, is_complete: bool = False) -> Iterator[RecordedCall]:
         """Yield the next calls of the reply that have results; all others too if the reply is complete."""

@@ -19,6 +19,7 @@ from langgraph_takeover.handoff.readers.external.session_files import (
     select_session,
 )
 from langgraph_takeover.handoff.readers.recorded_run import LATER_REQUEST_PREFIX
+from langgraph_takeover.handoff.shell.commands import list_spellings
 from langgraph_takeover.handoff.text.files import read_untrusted_head
 from langgraph_takeover.handoff.text.redaction import is_secret_setting
 from langgraph_takeover.handoff.trace.conversation import EMPTY_RESULT, RESULT_NOT_RECORDED
@@ -153,7 +154,10 @@ def _move_event(
 def make_replacement(directories: Mapping[str, str]) -> Callable[[str], str]:
     """Return a function that replaces directories in a text, but no longer names that begin with one."""
     moved = {
-        before.rstrip("/"): after for before, after in directories.items() if before.rstrip("/") != after
+        spelling: after
+        for before, after in directories.items()
+        if before.rstrip("/") != after
+        for spelling in list_spellings(before.rstrip("/"))
     }
     if not moved:
         return lambda text: text

@@ -19,7 +19,7 @@ from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand
 from langgraph_takeover.handoff.shell.runner_summaries import SummaryParser, ValidationOutcome
 from langgraph_takeover.handoff.shell.runner_table import TEST_FILE
-from langgraph_takeover.handoff.text.tool_wrappers import strip_wrapper
+from langgraph_takeover.handoff.text.tool_wrappers import strip_json_result, strip_wrapper
 
 _ANSI_ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 _TOOL_HEADER = re.compile(
@@ -47,6 +47,7 @@ def clean_output(output: str) -> str:
     if len(output) > _MAX_OUTPUT_CHARS:
         # The summary is at the end; the header of the agent's tool is at the beginning.
         output = f"{output[:_LONG_TEXT_CHARS]}\n{output[_LONG_TEXT_CHARS - _MAX_OUTPUT_CHARS :]}"
+    output = strip_json_result(output)
     text = _ANSI_ESCAPE.sub("", output) if "\x1b" in output else output
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")

@@ -21,6 +21,7 @@ from langgraph_takeover.handoff.readers.external import claude_code, codex, open
 from langgraph_takeover.handoff.readers.openhands import v0 as openhands_v0
 from langgraph_takeover.handoff.readers.openhands import v1 as openhands_v1
 from langgraph_takeover.handoff.readers.recorded_run import RecordedRun, TraceError, build_trace
+from langgraph_takeover.handoff.readers.workspace import is_scratch
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.trace.events import Trace
 from langgraph_takeover.handoff.trace.file_kinds import is_code, is_outside_repository
@@ -105,9 +106,15 @@ def describe_warnings(trace: Trace, cure: str = "pass --workspace DIR") -> tuple
 
 
 def _describe_lost_edits(trace: Trace, cure: str) -> str:
-    """Say that no edit of code is in the repository, so that none counts; empty if one is."""
-    paths = {change.path for event in trace.events for change in event.changes if is_code(change.path)}
-    if trace.format == "takeover" or not paths or not all(map(is_outside_repository, paths)):
+    """Say which edits of code are outside the repository: all of them, or those of existing files elsewhere."""
+    changes = [change for event in trace.events for change in event.changes if is_code(change.path)]
+    created = {change.path for change in changes if change.before is None}
+    edited = {change.path for change in changes}
+    edited = edited - created or edited
+    paths = set(filter(is_outside_repository, edited))
+    if len(paths) < len(edited):
+        paths = {path for path in paths - created if not is_scratch(path)}
+    if trace.format == "takeover" or not paths:
         return ""
     edits = f"{len(paths)} edited code file{'' if len(paths) == 1 else 's'}"
     place = f"not in {trace.workspace}" if trace.workspace else "but no directory of the repository found"

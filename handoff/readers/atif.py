@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -127,11 +127,11 @@ def read(data: Mapping[str, Any], name: str) -> RecordedRun:
     )
 
 
-def _read_replies(steps: Iterable[Mapping[str, Any]], agent_name: str) -> list[RecordedCall]:
+def _read_replies(steps: Sequence[Mapping[str, Any]], agent_name: str) -> list[RecordedCall]:
     """The calls of all agent steps. A reply without a call belongs to the next one, unless the user answers it."""
     calls: list[RecordedCall] = []
     text, usage = "", None
-    for step in steps:
+    for step in _move_results(steps):
         source = step.get("source")
         if source == "agent":
             text = join_text(text, _read_content(step.get("message")))
@@ -153,6 +153,37 @@ def _read_replies(steps: Iterable[Mapping[str, Any]], agent_name: str) -> list[R
     return calls
 
 
+def _move_results(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The steps with each result in the step of its call, also if the document has it in a later step."""
+    open_calls, results = OpenCalls(), [_list_results(step) for step in steps]
+    has_moved = [False] * len(steps)
+    owners: list[int] = []
+    """The step of each call."""
+    for number, step in enumerate(steps):
+        open_calls.start_reply()
+        for call in to_mappings(step.get("tool_calls")):
+            open_calls.add(to_id(call.get("tool_call_id")) or "", len(owners))
+            owners.append(number)
+        kept = []
+        for result in results[number]:
+            found = open_calls.close(to_id(result.get("source_call_id")))
+            target = number if found is None else owners[found]
+            if target == number:
+                kept.append(result)
+            else:
+                results[target].append(result)
+                has_moved[target] = has_moved[number] = True
+        results[number] = kept
+    return [
+        {**step, "observation": {"results": own}} if moved else step
+        for step, own, moved in zip(steps, results, has_moved, strict=True)
+    ]
+
+
+def _list_results(step: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return to_mappings(to_mapping(step.get("observation")).get("results"))
+
+
 def _add_usage(one: Usage | None, other: Usage | None) -> Usage | None:
     """The sum of two usages; a count that one of them lacks is that of the other."""
     if one is None or other is None:
@@ -168,7 +199,7 @@ def _add_usage(one: Usage | None, other: Usage | None) -> Usage | None:
 
 def _read_calls(step: Mapping[str, Any], agent_name: str) -> tuple[list[RecordedCall], list[str]]:
     """The calls of a step without its message, and the thoughts that it recorded by calls."""
-    results = to_mappings(to_mapping(step.get("observation")).get("results"))
+    results = _list_results(step)
     raw_calls = to_mappings(step.get("tool_calls"))
     is_text = not raw_calls
     if is_text:
@@ -273,11 +304,13 @@ def _match_results(
             rest.append(text)
     if shares_terminal and not rest and not any(texts) and len(unnamed) == 1:
         return _share_output(calls, unnamed[0])
-    for own in texts:
-        if not own and unnamed:
-            own.append(unnamed.pop(0))
+    waiting = [own for own in texts if not own]
+    if len(rest) == len(waiting) and not unnamed:
+        unnamed, rest = rest, []
+    for own, text in zip(waiting, unnamed, strict=False):
+        own.append(text)
     if texts:
-        texts[-1] += rest + unnamed
+        texts[-1] += rest + unnamed[len(waiting) :]
     return [join_text(*own) if own else None for own in texts]
 
 

@@ -59,10 +59,13 @@ def list_messages(data: Any) -> list[RawMessage] | None:
         data = data.get("messages")
     if not isinstance(data, list) or not data:
         return None
-    messages = [flatten_message(item) for item in data]
-    if any(message is None for message in messages):
-        return None
-    return [message for message in messages if message is not None]
+    messages: list[RawMessage] = []
+    for item in data:
+        message = flatten_message(item)
+        if message is None:
+            return None
+        messages += split_results(message)
+    return messages
 
 
 def has_messages(data: Any) -> bool:
@@ -202,6 +205,21 @@ def flatten_message(item: Any) -> Mapping[str, Any] | None:
         or item.get("role") in ("assistant", "user", "system", "tool")
         else None
     )
+
+
+def split_results(message: RawMessage) -> list[RawMessage]:
+    """A message of a user as one message for each result of a tool in it, as Anthropic's API has them, and one for the rest."""
+    content = message.get("content")
+    if not isinstance(content, list) or message_type(message) != "human":
+        return [message]
+    results = [part for part in content if to_mapping(part).get("type") == "tool_result"]
+    rest = [part for part in content if to_mapping(part).get("type") != "tool_result"]
+    answers = [
+        {"type": "tool", "tool_call_id": part.get("tool_use_id"), "content": part.get("content"),
+         "status": "error" if part.get("is_error") is True else "success"}
+        for part in results
+    ]  # fmt: skip
+    return [*answers, *([{**message, "content": rest}] if rest or not results else [])]
 
 
 def message_type(message: RawMessage) -> str:

@@ -17,11 +17,12 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     extract_text,
     join_text,
     parse_usage,
+    to_directory,
     to_id,
     to_mapping,
 )
+from langgraph_takeover.handoff.text.tool_wrappers import parse_json_result
 from langgraph_takeover.handoff.trace.events import UNREADABLE
-from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 _BASH_BLOCK = re.compile(r"```bash[^\S\n]*\n(?>(.*?)\n```|.*)", re.DOTALL)
 _TEXT_ACTION = re.compile(r"```mswea_bash_command[^\S\n]*\n(?>(.*?)\n```|.*)", re.DOTALL)
@@ -99,50 +100,61 @@ def read_v2(data: Mapping[str, Any], name: str) -> RecordedRun:
     count = 0
     calls = []
     for number, message in enumerate(messages):
-        extra = message.get("extra")
-        if not isinstance(extra, Mapping):
-            extra = (
-                {"actions": [{"command": text}]} if (text := _find_text_command(message)) is not None else {}
-            )
-        if extra.get("interrupt_type") == "FormatError":
+        if (rejected := _find_rejected_reply(message)) is not None:
             refused = RecordedResult(extract_text(message.get("content")), refused=True)
-            calls.append(RecordedCall(str(extra.get("model_response") or ""), UNREADABLE, {}, refused))
-            continue
-        actions = extra.get("actions")
-        if not isinstance(actions, list):
-            continue
-        observations = _list_observations(messages, number)
+            calls.append(RecordedCall(rejected, UNREADABLE, {}, refused))
         thought = _read_thought(message)
-        for position, action in enumerate(actions):
+        for position, action in enumerate(_list_actions(message)):
             if not isinstance(action, Mapping) or not isinstance(action.get("command"), str):
                 raise TraceError(
                     f"{name}: messages[{number}].extra.actions[{position}]: field 'command' is not text"
                 )
             found = results.get(count)
-            result_message = next(observations, None) if found is None else messages[found]
             count += 1
             command = action["command"]
             text = join_text(thought if position == 0 else "", f"$ {command}")
-            result = _read_result_v2(result_message) if result_message is not None else None
+            result = _read_result_v2(messages[found]) if found is not None else None
             calls.append(_build_call(text, command, result, _read_usage(message) if position == 0 else None))
     return _build_run(data, name, "mini-swe-agent-v2", calls, messages)
+
+
+def _find_rejected_reply(message: Mapping[str, Any]) -> str | None:
+    """The reply without a readable action that a message rejects; None if it rejects none."""
+    extra = to_mapping(message.get("extra"))
+    return str(extra.get("model_response") or "") if extra.get("interrupt_type") == "FormatError" else None
+
+
+def _list_actions(message: Mapping[str, Any]) -> list[Any]:
+    actions = to_mapping(message.get("extra")).get("actions")
+    if _find_rejected_reply(message) is not None:
+        return []
+    if isinstance(actions, list):
+        return actions
+    command = _find_text_command(message)
+    return [] if command is None else [{"command": command}]
 
 
 def _list_steps(messages: Sequence[Mapping[str, Any]]) -> Iterator[CallStep]:
     """The actions, numbered in their order, and the results, numbered as the messages."""
     count = 0
     for number, message in enumerate(messages):
-        extra = message.get("extra")
-        actions = extra.get("actions") if isinstance(extra, Mapping) else None
-        if isinstance(actions, list):
+        actions = _list_actions(message)
+        if actions or message.get("role") == "assistant":
             yield CallStep(None)
             for action in actions:
                 yield CallStep(to_id(to_mapping(action).get("tool_call_id")), call=count)
                 count += 1
-        elif _find_text_command(message) is not None:
-            count += 1
-        elif message.get("role") == "tool" or message.get("type") == "function_call_output":
+        elif _is_result(message):
             yield CallStep(_find_result_id(message), result=number)
+
+
+def _is_result(message: Mapping[str, Any]) -> bool:
+    if message.get("role") == "tool" or message.get("type") == "function_call_output":
+        return True
+    extra, text = message.get("extra"), extract_text(message.get("content"))
+    if isinstance(extra, Mapping):
+        return "returncode" in extra or "raw_output" in extra
+    return extra is None and ("<returncode>" in text or TIMEOUT_NOTICE.search(text) is not None)
 
 
 def _find_result_id(message: Mapping[str, Any]) -> str | None:
@@ -184,20 +196,14 @@ def _read_result(output: str) -> RecordedResult:
 
 def _read_json_result(text: str) -> RecordedResult | None:
     """Read an observation as the default configuration writes it; None for other text."""
-    if not text.startswith("{"):
-        return None
-    try:
-        found = parse_json(text)
-    except ValueError:
-        return None
-    code = found.get("returncode") if isinstance(found, dict) else None
-    if not isinstance(code, int) or isinstance(code, bool):
+    found = parse_json_result(text)
+    if found is None or "returncode" not in found:
         return None
     output = found.get("output")
     exception = str(found.get("exception_info") or "")
     return RecordedResult(
         text,
-        exit_code=None if exception else code,
+        exit_code=None if exception else found["returncode"],
         timed_out="timed out" in exception,
         output=output if isinstance(output, str) else None,
     )
@@ -227,16 +233,16 @@ def _read_result_v2(answer: Mapping[str, Any]) -> RecordedResult:
     code = extra.get("returncode") if isinstance(extra, Mapping) else None
     exception = str(extra.get("exception_info") or "") if isinstance(extra, Mapping) else ""
     raw = extra.get("raw_output") if isinstance(extra, Mapping) else None
+    plain = _read_result(text)
     if not isinstance(code, int):
-        plain = _read_result(text)
         code = plain.exit_code
-    timed_out = "timed out" in exception or "TimeoutExpired" in exception or _read_result(text).timed_out
+    timed_out = "timed out" in exception or "TimeoutExpired" in exception or plain.timed_out
     return RecordedResult(
         text,
         exit_code=None if exception or not isinstance(code, int) else code,
         refused="not executed" in exception,
         timed_out=timed_out,
-        output=raw if isinstance(raw, str) else None,
+        output=raw if isinstance(raw, str) else plain.output,
     )
 
 
@@ -246,22 +252,6 @@ def _find_text_command(message: Mapping[str, Any]) -> str | None:
         return None
     blocks = _find_blocks(_TEXT_ACTION, extract_text(message.get("content")))
     return blocks[0].strip() if len(blocks) == 1 else None
-
-
-def _list_observations(messages: Sequence[Mapping[str, Any]], number: int) -> Iterator[Mapping[str, Any]]:
-    """The results without a call id that follow a message."""
-    for message in messages[number + 1 :]:
-        extra = message.get("extra")
-        if isinstance(extra, Mapping) and "actions" in extra:
-            return
-        if message.get("role") == "assistant":
-            return
-        if _find_result_id(message) is not None:
-            continue
-        has_result = isinstance(extra, Mapping) and ("returncode" in extra or "raw_output" in extra)
-        text = extract_text(message.get("content"))
-        if has_result or (extra is None and ("<returncode>" in text or TIMEOUT_NOTICE.search(text))):
-            yield message
 
 
 def _read_thought(message: Mapping[str, Any]) -> str:
@@ -301,7 +291,7 @@ def _build_run(
         calls=calls,
         task=task,
         model=str(model.get("model_name") or "") if isinstance(model, Mapping) else "",
-        workspace=cwd if isinstance(cwd, str) and cwd.startswith("/") else None,
+        workspace=to_directory(cwd),
         keeps_directory=_KEEPS_DIRECTORY,
     )
 

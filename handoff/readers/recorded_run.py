@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 from langgraph_takeover.handoff.readers.inference.actions import infer_changes
 from langgraph_takeover.handoff.readers.inference.files import InferredFiles
 from langgraph_takeover.handoff.readers.workspace import Workspace, WorkspaceEvidence
+from langgraph_takeover.handoff.shell.commands import normalize_path
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace, TraceFormat, Usage
 from langgraph_takeover.sandbox.interface import FileChange, TakeoverError
 
@@ -203,6 +205,12 @@ def _escape_text(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
+def to_directory(value: Any) -> str | None:
+    """The absolute directory that a recording names, in its shortest form; None for other values."""
+    path = normalize_path(value) if isinstance(value, str) else ""
+    return path if path.startswith("/") else None
+
+
 def to_mapping(value: Any) -> Mapping[str, Any]:
     """The value if it is a mapping, else an empty mapping."""
     return value if isinstance(value, Mapping) else {}
@@ -211,6 +219,20 @@ def to_mapping(value: Any) -> Mapping[str, Any]:
 def to_mappings(value: Any) -> list[Mapping[str, Any]]:
     """The mappings in a list; empty if the value is not a list."""
     return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
+
+
+def drop_copies(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The events without exact copies, which a resumed run may begin with; an event without id or time is never one."""
+    seen, kept = set[bytes](), []
+    for event in events:
+        if event.get("id") is None or "timestamp" not in event:
+            kept.append(event)
+            continue
+        digest = hashlib.sha256(json.dumps(event, sort_keys=True, default=str).encode()).digest()
+        if digest not in seen:
+            seen.add(digest)
+            kept.append(event)
+    return kept
 
 
 def to_id(value: Any) -> str | None:

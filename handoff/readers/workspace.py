@@ -17,12 +17,13 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from langgraph_takeover.handoff.readers.inference.files import HOME
 from langgraph_takeover.handoff.readers.inference.shell import find_directory_after, has_failed_cd
 from langgraph_takeover.handoff.shell.command_parser import parse_command
-from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
+from langgraph_takeover.handoff.shell.commands import SimpleCommand, normalize_path, resolve_path
 
 Evidence = Literal["recorded", "named", "printed", "entered", "paths"]
 _STRENGTHS: tuple[Evidence, ...] = ("recorded", "named", "printed", "entered", "paths")
@@ -49,6 +50,8 @@ _CONTAINER_DEPTHS = {
 """Top-level directories that contain repositories, and the number of levels above the repositories."""
 _GROUPS = frozenset(("project", "projects", "repos", "repositories", "git", "work", "dev", "code"))
 """Directories in a container that contain repositories."""
+_DRIVE = re.compile(rf"(?:/mnt|/cygdrive)?/[a-z](?=/(?:{'|'.join(_CONTAINER_DEPTHS)})/)")
+"""A drive of Windows, as its shells and its Linux name it."""
 _KNOWN_TOPS = _ROOTS.union(_CONTAINER_DEPTHS)
 _HOMES = frozenset(("home", "Users", "root"))
 _SOURCE_NAMES = frozenset(
@@ -80,10 +83,11 @@ _LOOKING = frozenset(
 )
 """Programs that run anywhere, so that they do not show where the agent works."""
 _FILE_NAME = re.compile(r"\.[A-Za-z]\w{0,9}$")
-_PARSED = re.compile(r"\b(?:cd|pushd|pwd|clone|toplevel|ls|find)\b")
+_PARSED = re.compile(r"\b(?:cd|pushd|pwd|clone|toplevel|worktree|ls|find)\b|\bgit -C\b")
 _MAX_ARGUMENT_CHARS = 4_000
 _MAX_OUTPUT_CHARS = 20_000
 _MAX_DIRECTORIES = 200
+_MAX_CREATED = 2_000
 _MAX_PATH_CHARS = 1_000
 
 
@@ -122,20 +126,22 @@ class WorkspaceEvidence:
         self._edits: Counter[str] = Counter()
         """Number of edits of existing files in each directory."""
         self._new_files: Counter[str] = Counter()
+        self._created: set[str] = set()
+        """Files that the run created: a later edit is none of an existing file."""
         self._keeps_directory = keeps_directory
         self._start = self._directory = _join("", recorded)
         self._has_moved = False
         if self._start:
             self._add(self._start, "recorded")
         if (match := _TASK_NOTICE.search(task)) and (named := (match[1] or match[2]).rstrip("./")):
-            self._add(posixpath.normpath(named), "named")
+            self._add(normalize_path(named), "named")
 
     def add_call(
         self, tool: str, arguments: Mapping[str, str], output: str = "", directory: str | None = None
     ) -> None:
         """Add a call with its output; `directory` is the recorded one of the shell before the call."""
         if directory is not None and directory.startswith("/"):
-            self._directory = posixpath.normpath(directory)
+            self._directory = normalize_path(directory)
             self._begin_in(self._directory)
             self._add(self._directory, "entered")
         for name, value in arguments.items():
@@ -148,15 +154,21 @@ class WorkspaceEvidence:
 
     def add_edit(self, path: str, *, is_new: bool) -> None:
         """Add the absolute path of a file that a call changed or created."""
+        if is_new and len(self._created) < _MAX_CREATED:
+            self._created.add(path)
+        is_new = is_new or path in self._created
         _count(self._new_files if is_new else self._edits, posixpath.dirname(path))
 
     def select(self, given: str = "") -> Workspace:
         """The directory that the evidence supports best; `given` overrules it."""
         if given:
-            return Workspace(posixpath.normpath(given), "given by the user", self._start)
-        edits = _leave_out_scratch(self._edits) or _leave_out_scratch(self._new_files)
-        votes = edits or _leave_out_scratch(self._mentioned) or self._edits + self._new_files
+            return Workspace(normalize_path(given), "given by the user", self._start)
+        edits = self._leave_out_scratch(self._edits) or self._leave_out_scratch(self._new_files)
         stated = next((path for path, kind in self._kinds.items() if kind in ("recorded", "named")), "")
+        if not edits and not stated:
+            # Nobody edits what was there before without working on it, also in a temporary directory.
+            edits = self._list_entered_edits()
+        votes = edits or self._leave_out_scratch(self._mentioned) or self._edits + self._new_files
         holders = [path for path in self._kinds if 2 * _count_inside(votes, path) > votes.total()]
         chosen = stated if not edits else ""
         chosen = chosen or min(holders, key=lambda path: self._rank(path, votes), default="")
@@ -169,6 +181,21 @@ class WorkspaceEvidence:
         if stated and not is_below(path, stated):
             why += f"; most edits are not in {stated}, although {_REASONS[self._kinds[stated]]}"
         return Workspace(path, why, self._start)
+
+    def _leave_out_scratch(self, counts: Counter[str]) -> Counter[str]:
+        """The counts without temporary and system directories, except repositories in them."""
+        known = [path for path, kind in self._kinds.items() if kind != "entered" and is_scratch(path)]
+        return Counter(
+            {path: number for path, number in counts.items()
+             if not is_scratch(path) or any(is_below(path, each) for each in known)}
+        )  # fmt: skip
+
+    def _list_entered_edits(self) -> Counter[str]:
+        """The edits in directories that commands entered, except the temporary directories themselves."""
+        entered = [path for path in self._kinds if _TEMPORARY.sub("", path + "/", count=1).strip("/")]
+        return Counter(
+            {path: number for path, number in self._edits.items() if any(is_below(path, each) for each in entered)}
+        )  # fmt: skip
 
     def _begin_in(self, directory: str) -> None:
         if not self._start:
@@ -199,9 +226,7 @@ class WorkspaceEvidence:
     def _add_command(self, command: str, output: str) -> None:
         before = self._directory
         commands = parse_command(command) if _PARSED.search(command) else ()
-        named = [
-            path for path in _list_absolute_paths(command[:_MAX_ARGUMENT_CHARS]) if not _is_scratch(path)
-        ]
+        named = [path for path in _list_absolute_paths(command[:_MAX_ARGUMENT_CHARS]) if not is_scratch(path)]
         if not commands:
             self._add_work(command.partition(" ")[0], before, named)
         listings = sum(simple.name in ("ls", "find") for simple in commands)
@@ -231,11 +256,18 @@ class WorkspaceEvidence:
     ) -> None:
         """Read the directories that a command printed, and the top directories that it listed."""
         if simple.name == "git":
-            if "--show-toplevel" in simple.argv:
+            words = simple.argv[1:]
+            if words[:1] == ("-C",) and len(words) > 1:
+                directory, words = _join(directory, words[1]), words[2:]
+                if directory:
+                    self._add(directory, "entered")
+            if "--show-toplevel" in words:
                 for path in list(_list_printed_paths(output))[:1]:
                     self._add_repository(path)
-            elif simple.argv[1:2] == ("clone",) and (cloned := _find_clone(simple, directory)):
+            elif words[:1] == ("clone",) and (cloned := _find_clone(words[1:], directory)):
                 self._add_repository(cloned)
+            elif words[:2] == ("worktree", "add") and (added := _find_worktree(words[2:], directory)):
+                self._add_repository(added)
         elif simple.name == "pwd":
             for path in list(_list_printed_paths(output))[:1]:
                 self._add(path, "entered")
@@ -276,8 +308,12 @@ class WorkspaceEvidence:
             if found:
                 return max(found, key=len)
         is_container = self._is_container(base, votes) and self._kinds.get(base) != "named"
-        for path in sorted(inner, key=len):
-            if posixpath.basename(path) in _SOURCE_NAMES or base in self._top_directories:
+        # A guess counts more than `cd` only where the depth of repositories is known.
+        for path in sorted(
+            inner, key=lambda path: (path not in self._kinds and not _is_known_top(path), len(path))
+        ):
+            is_source = posixpath.basename(path) in _SOURCE_NAMES and path.strip("/") not in _ROOTS
+            if is_source or base in self._top_directories:
                 continue
             if path in self._top_directories:
                 return path
@@ -293,7 +329,7 @@ class WorkspaceEvidence:
             return min(tops, key=len)
         roots: Counter[str] = Counter()
         for directory, number in votes.items():
-            if not _is_scratch(directory):
+            if not is_scratch(directory):
                 roots[_find_root(directory)] += number
         return max(roots, key=lambda root: roots[root]) if roots else ""
 
@@ -312,39 +348,50 @@ def _count_inside(counts: Counter[str], directory: str) -> int:
     return sum(number for path, number in counts.items() if is_below(path, directory))
 
 
-def _is_scratch(directory: str) -> bool:
+def is_scratch(directory: str) -> bool:
+    """Whether an absolute path is in a directory of temporary files, of programs or of settings."""
     return _TEMPORARY.match(directory) is not None or _SYSTEM.search(directory) is not None
 
 
-def _leave_out_scratch(counts: Counter[str]) -> Counter[str]:
-    return Counter({path: number for path, number in counts.items() if not _is_scratch(path)})
+def _is_known_top(path: str) -> bool:
+    return path.split("/")[1] in _KNOWN_TOPS
 
 
 def _find_root(directory: str) -> str:
     """The directory below the usual places of repositories; a directory above them is returned unchanged."""
+    drive = _DRIVE.match(directory)
+    prefix, directory = (drive[0], directory[drive.end() :]) if drive else ("", directory)
     parts = directory.strip("/").split("/")
     if parts[0] in _ROOTS or parts == [""]:
-        return f"/{parts[0]}"
+        return f"{prefix}/{parts[0]}"
     depth = _CONTAINER_DEPTHS.get(parts[0], 0)
     groups = _GROUPS | {"src"} if parts[0] in _HOMES else _GROUPS
     while 0 < depth < len(parts) and parts[depth] in groups:
         depth += 1
     if 0 < depth < len(parts) and parts[depth] in _SOURCE_NAMES:
         depth -= 1
-    return "/" + "/".join(parts[: depth + 1])
+    return f"{prefix}/{'/'.join(parts[: depth + 1])}"
 
 
 def _join(directory: str, path: str | None) -> str:
     """The absolute directory of a command; empty if unknown."""
     joined = directory if path is None else resolve_path(path, directory or None)
+    joined = HOME + joined[1:] if joined.startswith("~") else joined
     return joined if joined.startswith("/") and len(joined) <= _MAX_PATH_CHARS else ""
 
 
-def _find_clone(simple: SimpleCommand, directory: str) -> str:
-    operands = [word for word in simple.argv[2:] if not word.startswith("-")]
+def _find_clone(words: Sequence[str], directory: str) -> str:
+    operands = [word for word in words if not word.startswith("-")]
     if operands and "/" in operands[-1] and (":" in operands[-1] or operands[-1].endswith(".git")):
         return _join(directory, posixpath.basename(operands[-1].rstrip("/")).removesuffix(".git"))
     return _join(directory, operands[-1]) if operands else ""
+
+
+def _find_worktree(words: Sequence[str], directory: str) -> str:
+    """The directory that `git worktree add` makes: its first operand, which may follow the name of a new branch."""
+    branches = {number + 1 for number, word in enumerate(words) if word in ("-b", "-B", "--reason")}
+    operands = [word for n, word in enumerate(words) if not word.startswith("-") and n not in branches]
+    return _join(directory, operands[0]) if operands else ""
 
 
 def _list_printed_paths(output: str) -> Iterator[str]:
@@ -352,11 +399,11 @@ def _list_printed_paths(output: str) -> Iterator[str]:
     for line in output.splitlines():
         path = line.strip()
         if path.startswith("/") and len(path) <= _MAX_PATH_CHARS and "\0" not in path:
-            yield posixpath.normpath(path)
+            yield normalize_path(path)
 
 
 def _list_absolute_paths(text: str) -> Iterator[str]:
     words = text.replace("'", " ").replace('"', " ").replace(";", " ").replace(")", " ").split()
     for word in words:
         if word.startswith("/") and 1 < len(word) <= _MAX_PATH_CHARS:
-            yield posixpath.normpath(word.rstrip("/,:") or "/")
+            yield normalize_path(word.rstrip("/,:") or "/")

@@ -79,12 +79,22 @@ class ExternalSession(Frozen):
     workspace: str = ""
     running: FailFastTuple[str] = ()
     """Commands that ran in the background. A snapshot holds files, so a restored sandbox has lost them."""
+    withdrawn_files: FailFastTuple[str] = ()
+    """Files that actions changed before the user withdrew them; their edits may still be there."""
     account: Mapping[str, int] = {}
     """Takeovers with a native session only: how many events of the earlier work became what."""
     refused_requests: Mapping[str, int] = {}
     """Requests to the bridge that were refused, by reason."""
     side_requests: int = Field(default=0, ge=0)
     """Requests beside the main conversation that reached the model: of subagents and side tasks."""
+
+    @model_serializer(mode="wrap")
+    def _omit_no_files(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write a session without such files as records before the field do, whose digests cover it."""
+        content: dict[str, Any] = serialize(self)
+        return (
+            content if self.withdrawn_files else {k: v for k, v in content.items() if k != "withdrawn_files"}
+        )
 
 
 class Claim(Frozen):

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 from langgraph_takeover.handoff.shell import wrappers
-from langgraph_takeover.handoff.shell.commands import SimpleCommand
+from langgraph_takeover.handoff.shell.commands import Place, SimpleCommand
 from langgraph_takeover.handoff.shell.syntax_reader import Context, ExitCodeMeaning, SyntaxReader
 
 _PLAIN_COMMAND = re.compile(r" *[\w./@%+,:-]+(?: +[\w./=:,@%+-]+)*[ \n]*")
@@ -18,16 +18,27 @@ _SHELL_KEYWORDS = {
 }  # fmt: skip
 
 
-@lru_cache(maxsize=256)
 def parse_command(command: str) -> tuple[SimpleCommand, ...]:
     """The simple commands of a command line, in order; unparsable parts are omitted."""
+    return read_line(command)[0]
+
+
+def find_place_after(command: str) -> Place:
+    """The directory of the shell after a command line."""
+    return read_line(command)[1]
+
+
+@lru_cache(maxsize=256)
+def read_line(command: str) -> tuple[tuple[SimpleCommand, ...], Place]:
+    """The simple commands, and the place of the shell after them."""
+    reader = SyntaxReader()
     if _PLAIN_COMMAND.fullmatch(command):
         unwrapped = wrappers.unwrap_command(command.split())
         if unwrapped.argv[0] not in _SHELL_KEYWORDS:
-            return (SimpleCommand(argv=unwrapped.argv, environment=unwrapped.environment),)
-    reader = SyntaxReader()
+            reader.apply_builtin(unwrapped.argv)
+            return (SimpleCommand(argv=unwrapped.argv, environment=unwrapped.environment),), reader.place
     reader.read_text(command, Context("", 0, 1, ExitCodeMeaning.ALL))
-    return tuple(reader.commands)
+    return tuple(reader.commands), reader.place
 
 
 _SYNTAX_ERROR = re.compile(

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import posixpath
+import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from langgraph_takeover.handoff.shell.syntax import Connector
+
+_MAX_PATH_CHARS = 4_096
+_MAX_STACK = 20
+_DRIVE = re.compile(r"[A-Za-z]:[\\/]")
+_PRIVATE = re.compile(r"/private/(?:tmp|var)(?:/|$)")
 
 
 class Redirect(NamedTuple):
@@ -48,8 +55,55 @@ class SimpleCommand(NamedTuple):
         return not any(r.operator in (">", ">>", "&>", "&>>", "1>", "1>>", ">|") for r in self.redirects)
 
 
+class Place(NamedTuple):
+    """The directory of a shell at one place of a command line."""
+
+    path: str | None = None
+    """Possibly relative to the directory before the line; None if that, or unknown."""
+    is_known: bool = True
+    before: tuple[Place, ...] = ()
+    """The place before the last `cd`, if any; without its own history."""
+    stack: tuple[Place, ...] = ()
+    """The places that `pushd` saved, the last one at the end; without their history."""
+
+    def move(self, argv: Sequence[str]) -> Place:
+        """The place after `cd`, `pushd` or `popd`."""
+        here = Place(self.path, self.is_known)
+        operands = [word for word in argv[1:] if word == "-" or not word.startswith("-")]
+        stack = self.stack
+        if argv[0] == "popd":
+            target = stack[-1] if stack and not operands else Place(None, False)
+            return target._replace(before=(here,), stack=stack[:-1])
+        if argv[0] == "pushd":
+            stack = (*stack, here)[-_MAX_STACK:]
+        target = Place(None, False)
+        if operands[:1] == ["-"]:
+            target = self.before[0] if self.before else target
+        elif operands and "$" not in operands[0]:
+            path = resolve_path(operands[0], self.path)
+            target = Place(path) if 0 < len(path) <= _MAX_PATH_CHARS else target
+        return target._replace(before=(here,), stack=stack)
+
+
 def resolve_path(path: str, cwd: str | None) -> str:
     """Path of a command joined with `cwd`; absolute paths and paths with `~` are only normalized."""
-    if path.startswith(("/", "~")) or cwd is None:
-        return posixpath.normpath(path) if path else path
-    return posixpath.normpath(posixpath.join(cwd, path))
+    if not path:
+        return path
+    if path.startswith(("/", "~")) or cwd is None or _DRIVE.match(path):
+        return normalize_path(path)
+    return normalize_path(posixpath.join(cwd, path))
+
+
+def normalize_path(path: str) -> str:
+    """The shortest form of a path. `C:\\x` becomes `/c/x`, as shells on Windows name it, and `/private/tmp` of macOS `/tmp`."""
+    if _DRIVE.match(path):
+        path = f"/{path[0].lower()}/{path[3:]}".replace("\\", "/")
+    path = posixpath.normpath(path)
+    path = path[1:] if path.startswith("//") else path
+    return path.removeprefix("/private") if _PRIVATE.match(path) else path
+
+
+def list_spellings(directory: str) -> tuple[str, ...]:
+    """The absolute directory, and its other name on macOS, where `/tmp` and `/var` are links."""
+    other = f"/private{directory}"
+    return (directory, other) if _PRIVATE.match(other) else (directory,)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tree_sitter import Node
 
 from langgraph_takeover.handoff.shell import heredocs, wrappers
-from langgraph_takeover.handoff.shell.commands import Redirect, SimpleCommand, resolve_path
+from langgraph_takeover.handoff.shell.commands import Place, Redirect, SimpleCommand
 from langgraph_takeover.handoff.shell.syntax import (
     BRANCHES,
     DECLARATIONS,
@@ -33,7 +33,6 @@ _MAX_NESTING = 60
 """Of groups, branches and substitutions: five calls each, of the thousand that Python allows."""
 _MAX_CALLS = 200
 """Calls of functions that are followed: those that call each other would multiply."""
-_MAX_PATH_CHARS = 4_096
 _HARMLESS_COMMANDS = {"echo", "printf", "true", ":", "cd", "export", "pwd", "date", "set", "source", "."}
 _EXIT_COMMANDS = {"exit", "return", "false"}
 _FILTER_PROGRAMS = {"tail", "head", "tee", "cat", "sed", "less", "awk", "sort", "cut", "tr", "uniq"}
@@ -63,7 +62,7 @@ class SyntaxReader:
 
     def __init__(self) -> None:
         self.commands: list[SimpleCommand] = []
-        self.cwd: str | None = None
+        self.place = Place()
         self.heredoc_bodies: tuple[str, ...] = ()
         self.functions: dict[str, Node] = {}
         self.outer_redirects: tuple[Redirect, ...] = ()
@@ -106,7 +105,9 @@ class SyntaxReader:
                 meaning = ExitCodeMeaning.SUCCESS
             else:
                 meaning = ExitCodeMeaning.NOTHING
+            place = self.place
             self.read_chain(split_statements(part, ("&&", "||")), context._replace(meaning=meaning))
+            self.place = place if part[-1].background else self.place
         self.nesting -= 1
 
     def read_chain(self, pipelines: Sequence[Sequence[Statement]], context: Context) -> None:
@@ -124,14 +125,14 @@ class SyntaxReader:
         if len(statements) == 1:
             self.read_statement(statements[0], context._replace(connector=statements[0].connector))
             return
-        cwd, last = self.cwd, len(statements) - 1
+        place, last = self.place, len(statements) - 1
         if self.pipefail:
             while last and command_name(statements[last].node) in _FILTER_PROGRAMS:
                 last -= 1
         for stage, statement in enumerate(statements):
             meaning = context.meaning if stage >= last else ExitCodeMeaning.NOTHING
             self.read_statement(statement, Context(statement.connector, stage, len(statements), meaning))
-            self.cwd = cwd
+            self.place = place
 
     def read_statement(self, statement: Statement, context: Context) -> None:
         node, kind = statement.node, statement.node.type
@@ -145,9 +146,9 @@ class SyntaxReader:
             if name is not None and body is not None:
                 self.functions[word_text(name)] = body
         elif kind == "subshell":
-            cwd = self.cwd
+            place = self.place
             self.read_sequence(list_statements(node, context.connector), context)
-            self.cwd = cwd
+            self.place = place
         elif kind == "negated_command":
             self.read_sequence(
                 list_statements(node, context.connector), context._replace(meaning=ExitCodeMeaning.NOTHING)
@@ -170,9 +171,9 @@ class SyntaxReader:
         while waiting:
             child = waiting.pop()
             if child.type in ("command_substitution", "process_substitution"):
-                cwd = self.cwd
+                place = self.place
                 self.read_sequence(list_statements(child, ";"), Context(";", 0, 1, ExitCodeMeaning.NOTHING))
-                self.cwd = cwd
+                self.place = place
             elif child.type != "subshell":
                 waiting += reversed(child.children)
 
@@ -198,7 +199,7 @@ class SyntaxReader:
                 SimpleCommand(
                     argv=argv,
                     environment=(*assignments, *unwrapped.environment),
-                    cwd=self.cwd,
+                    cwd=self.place.path,
                     redirects=self.outer_redirects + redirects,
                     stdin=stdin,
                     connector=context.connector,
@@ -212,7 +213,7 @@ class SyntaxReader:
             self.apply_builtin(argv)
 
     def read_nested_script(self, script: str, redirects: tuple[Redirect, ...], context: Context) -> None:
-        saved_state = (self.outer_redirects, self.cwd, self.errexit, self.pipefail)
+        saved_state = (self.outer_redirects, self.place, self.errexit, self.pipefail)
         self.outer_redirects += redirects
         before = len(self.commands)
         self.read_text(script, context)
@@ -220,14 +221,11 @@ class SyntaxReader:
             c if c.stages > 1 else c._replace(stage=context.stage, stages=context.stages)
             for c in self.commands[before:]
         ]
-        self.outer_redirects, self.cwd, self.errexit, self.pipefail = saved_state
+        self.outer_redirects, self.place, self.errexit, self.pipefail = saved_state
 
     def apply_builtin(self, argv: tuple[str, ...]) -> None:
-        if argv[0] in ("cd", "pushd"):
-            paths = [a for a in argv[1:] if a == "-" or not a.startswith("-")]
-            is_known = bool(paths) and paths[0] != "-" and "$" not in paths[0]
-            cwd = resolve_path(paths[0], self.cwd) if is_known else ""
-            self.cwd = cwd if 0 < len(cwd) <= _MAX_PATH_CHARS else None
+        if argv[0] in ("cd", "pushd", "popd"):
+            self.place = self.place.move(argv)
         elif argv[0] == "set":
             flags = "".join(argv[1:])
             self.errexit = self.errexit or bool(re.search(r"(^|\s)-[a-z]*e", " ".join(argv[1:])))

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
+
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 CODEX_HEADER = re.compile(
     r"(?:(?:Chunk ID: \w{1,16}\n)?(?:Exit code: (?P<code>-?\d{1,9})\n)?Wall time: [\d.]{1,20} seconds\n"
@@ -30,6 +34,7 @@ STILL_RUNNING_NOTICE = re.compile(
     r"\[The command has no new output after|\[The command timed out|no change timeout", re.I
 )
 """What agents' tools print instead of an exit code while a command runs."""
+_JSON_RESULT = re.compile(r"\s{0,20}\{\s{0,20}\"(?:returncode|output|metadata)\"\s{0,9}:")
 _FIRST_WORDS = ("Chunk ID: ", "Exit code", "Wall time: ", "Command: ", CLAUDE_NO_OUTPUT)
 _FOOTER_CHARS = 4_000
 
@@ -63,3 +68,29 @@ def strip_qwen_wrapper(text: str) -> str:
 def find_qwen_footer(text: str) -> re.Match[str] | None:
     """The last lines of a result of Qwen Code, with the exit code."""
     return QWEN_FOOTER.search(text, max(len(text) - _FOOTER_CHARS, 0))
+
+
+def parse_json_result(text: str) -> Mapping[str, Any] | None:
+    """The JSON object in which mini-swe-agent and old versions of Codex show a result; None for other text.
+
+    It has `output`, or the begin and the end of a long one, and `returncode` or, within `metadata`, `exit_code`.
+    """
+    if not _JSON_RESULT.match(text):
+        return None
+    try:
+        found = parse_json(text, strict=False)
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("output", found.get("output_head")), str):
+        return None
+    metadata = found.get("metadata")
+    code = metadata.get("exit_code") if isinstance(metadata, dict) else found.get("returncode")
+    return found if isinstance(code, int) and not isinstance(code, bool) else None
+
+
+def strip_json_result(text: str) -> str:
+    """The output in a result that is a JSON object; other text is unchanged."""
+    found = parse_json_result(text)
+    if found is None:
+        return text
+    return "\n".join(str(found[key]) for key in ("output", "output_head", "output_tail") if key in found)

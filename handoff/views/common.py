@@ -37,7 +37,9 @@ class Recipient(Frozen):
 
 
 DEFAULT_RECIPIENT = Recipient()
+_MAX_ITEMS = 20
 _LOST_PROCESSES = "The earlier agent had these commands running in the background. They do not run here."
+_WITHDRAWN_FILES = "The user withdrew a part of the earlier work. These files may still contain its edits."
 
 
 def build_message(record: HandoffRecord, earlier_work: str = "") -> list[BaseMessage]:
@@ -60,25 +62,31 @@ def load_fence_rule() -> str:
 
 def has_data_beside_task(record: HandoffRecord) -> bool:
     """Return whether `render_task` shows data in a fence, which needs the rule about the fence."""
-    return bool(record.envelope or _list_lost_processes(record))
+    return bool(record.envelope or _render_session(record))
 
 
 def render_task(record: HandoffRecord) -> str:
-    """Render the source's message, if any, the processes that the snapshot lost, and the original task."""
+    """Render the source's message, what the snapshot lost and has of withdrawn work, if any, and the original task."""
     envelope = f"{wrap_in_fence(render_envelope(record.envelope))}\n" if record.envelope else ""
-    return f"{envelope}{_render_lost_processes(record)}{TASK}\n\n{neutralize(record.task.prompt)}"
+    return f"{envelope}{_render_session(record)}{TASK}\n\n{neutralize(record.task.prompt)}"
 
 
-def _list_lost_processes(record: HandoffRecord) -> tuple[str, ...]:
-    return record.external.running if record.external else ()
-
-
-def _render_lost_processes(record: HandoffRecord) -> str:
-    running = _list_lost_processes(record)
-    if not running:
+def _render_session(record: HandoffRecord) -> str:
+    """Render the lost processes and the files of withdrawn work of an external agent; empty if it has none."""
+    session = record.external
+    if session is None:
         return ""
-    lines = [f"- {format_inline_code(' '.join(neutralize(each).split())[:300])}" for each in running[:20]]
-    return f"{_LOST_PROCESSES}\n{wrap_in_fence(chr(10).join(lines))}\n"
+    listed = {_LOST_PROCESSES: session.running, _WITHDRAWN_FILES: session.withdrawn_files}
+    return "".join(
+        f"{text}\n{wrap_in_fence(_list_items(items))}\n" for text, items in listed.items() if items
+    )
+
+
+def _list_items(items: tuple[str, ...]) -> str:
+    lines = [
+        f"- {format_inline_code(' '.join(neutralize(each).split())[:300])}" for each in items[:_MAX_ITEMS]
+    ]
+    return "\n".join(lines)
 
 
 def render_envelope(envelope: Envelope) -> str:

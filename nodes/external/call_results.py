@@ -63,18 +63,29 @@ class CallReader:
 
 def _match_results(ids: Sequence[str], messages: Sequence[BaseMessage]) -> dict[int, ToolMessage]:
     """The result of each call by its position, from the messages after the reply: earlier replies may have the same ids."""
-    replies = [
-        number
-        for number, each in enumerate(messages)
-        if isinstance(each, AIMessage)
-        and not set(ids).isdisjoint(str(call["id"]) for call in (*each.tool_calls, *each.invalid_tool_calls))
-    ]
     open_calls = OpenCalls()
     for number, call_id in enumerate(ids):
         open_calls.add(call_id, number)
     shown: dict[int, ToolMessage] = {}
-    for message in messages[replies[-1] + 1 if replies else 0 :]:
+    for message in messages[_find_start(ids, messages) :]:
         position = open_calls.close(message.tool_call_id) if isinstance(message, ToolMessage) else None
         if isinstance(message, ToolMessage) and position is not None:
             shown[position] = message
     return shown
+
+
+def _find_start(ids: Sequence[str], messages: Sequence[BaseMessage]) -> int:
+    """The position of the last reply with the calls; agents may write parallel calls as several replies in a row."""
+    start, missing = 0, set(ids)
+    for number in reversed(range(len(messages))):
+        message = messages[number]
+        if not isinstance(message, AIMessage):
+            continue
+        own = {str(call["id"]) for call in (*message.tool_calls, *message.invalid_tool_calls)}
+        if not own.isdisjoint(missing):
+            start, missing = number, missing - own
+        elif own and len(missing) < len(set(ids)):
+            break
+        if not missing:
+            break
+    return start

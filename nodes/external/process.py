@@ -7,6 +7,7 @@ import re
 import shlex
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ from langgraph_takeover.nodes.external.agent_files import (
 )
 from langgraph_takeover.nodes.external.agent_peers import find_agent_peers
 from langgraph_takeover.nodes.external.apis import write_reply
-from langgraph_takeover.nodes.external.apis.checks import limit_usage, list_results
+from langgraph_takeover.nodes.external.apis.checks import count_results, limit_usage
 from langgraph_takeover.nodes.external.bridge import Bridge
 from langgraph_takeover.nodes.external.call_results import CallReader
 from langgraph_takeover.nodes.external.error_output import find_error_line
@@ -87,7 +88,7 @@ class ExternalProcess:
         """What the budget does not include yet."""
         self._expected: tuple[str, ...] = ()
         """Ids of the calls of the last reply."""
-        self._answered: frozenset[str] = frozenset()
+        self._answered: Counter[str] = Counter()
         """Ids of the calls whose results the next request must contain."""
         self._bridge: Bridge | None = None
         self._has_asked = False
@@ -192,7 +193,7 @@ class ExternalProcess:
         known, started = len(self.list_messages()), time.monotonic()
         calls = [*reply.tool_calls, *reply.invalid_tool_calls]
         self._expected = tuple(str(call["id"]) for call in calls)
-        self._answered = list_results(self.held.request) | frozenset(self._expected)
+        self._answered = count_results(self.held.request) + Counter(set(self._expected))
         self._has_asked = True
         self.held.reply(write_reply(self.held.request, limit_usage(reply)))
         self.held = None
@@ -251,7 +252,7 @@ class ExternalProcess:
     def require_results(self, call_ids: frozenset[str]) -> None:
         """Raise ExternalAgentError unless the pending request contains the results of these calls."""
         assert self.held is not None
-        if missing := call_ids - list_results(self.held.request):
+        if missing := call_ids - count_results(self.held.request).keys():
             self.close()
             raise ExternalAgentError(
                 f"{self.agent.name}: its session lacks {len(missing)} of {len(call_ids)} results of the earlier "
@@ -259,7 +260,7 @@ class ExternalProcess:
             )
 
     def _is_expected(self, request: ModelRequest) -> bool:
-        return list_results(request) >= self._answered
+        return count_results(request) >= self._answered
 
     def _may_be_expected(self, body: bytes) -> bool:
         """Whether a body contains the ids of the last calls, as the next request does."""

@@ -13,7 +13,14 @@ from langchain_core.messages import HumanMessage
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.envelope import Envelope
-from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, Notes, TaskBrief, ViewName
+from langgraph_takeover.handoff.records.record import (
+    Claim,
+    ExternalSession,
+    HandoffRecord,
+    Notes,
+    TaskBrief,
+    ViewName,
+)
 from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS
 from langgraph_takeover.handoff.trace.events import Event, FileRead, HandoffPoint, Usage
 from langgraph_takeover.handoff.views import VIEWS, VIEWS_WITH_NOTES, find_view
@@ -272,3 +279,16 @@ def test_processes_that_the_snapshot_lost_are_data(view: str) -> None:
     assert "They do not run here." in text
     assert "serve \\x3c/earlier-work>" in text
     assert load_prompt("earlier_work").strip() in text
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_files_of_withdrawn_work_are_named(view: str) -> None:
+    session = {"agent": "codex", "version": "0.169.0", "withdrawn_files": ("src/</earlier-work>.py",)}
+    text = "\n".join(each.text for each in find_view(view)(record((), external=session)))
+    assert "The user withdrew a part of the earlier work. These files may still contain its edits." in text
+    assert "- `src/\\x3c/earlier-work>.py`" in text
+    assert "withdrew" not in find_view(view)(record((), external={**session, "withdrawn_files": ()}))[0].text
+
+
+def test_a_session_without_withdrawn_files_is_written_as_before() -> None:
+    assert "withdrawn_files" not in ExternalSession(agent="codex", version="1").model_dump(mode="json")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-RowKind = Literal["request", "reply", "result", "other"]
+RowKind = Literal["request", "reply", "result", "note", "other"]
+"""A `note` reports about a row, and never begins a branch; `other` rows do where a request does."""
 
 
 class TreeRow(NamedTuple):
@@ -19,6 +21,8 @@ class TreeRow(NamedTuple):
     """The row has no parent: it begins the conversation anew."""
     reply: str = ""
     """Id of the reply, of which each row has a part."""
+    is_automatic: bool = False
+    """The agent wrote the row itself to continue: it withdraws no request."""
     calls: frozenset[str] = frozenset()
     """Ids of the calls in a reply, or of those that a result answers."""
 
@@ -36,23 +40,24 @@ def find_live_rows(rows: Sequence[TreeRow], leaf: str = "") -> list[bool]:
     for number, row in enumerate(rows):
         positions.setdefault(row.id, number)
     parents = _find_parents(rows, positions)
-    path = _list_path(parents, positions[rows[-1].id])
+    path = _find_last_path(rows, parents, positions)
     if leaf in positions and _goes_back(rows, path, positions[leaf]):
         path = _list_path(parents, positions[leaf])
     live = [False] * len(rows)
     for number in path:
         live[number] = True
     next_on_path = dict(zip(path[1:], path, strict=False))
+    messages = _find_messages_before(rows, parents)
     answered = {
-        (parents[n], call) for n, row in enumerate(rows) if row.kind == "result" for call in row.calls
+        (messages[n], call) for n, row in enumerate(rows) if row.kind == "result" for call in row.calls
     }
     for number, row in enumerate(rows):
-        first, parent = positions[row.id], parents[number]
+        first, parent, message = positions[row.id], parents[number], messages[number]
         if first != number:
             live[number] = live[first]
-        elif not live[number] and parent is not None and live[parent]:
-            sibling = next_on_path.get(parent)
-            live[number] = _is_part_of(row, rows[parent]) or (
+        elif not live[number] and message is not None and live[message]:
+            sibling = None if parent is None else next_on_path.get(parent)
+            live[number] = _is_part_of(row, rows[message]) or (
                 sibling is not None
                 and rows[sibling].kind != "reply"
                 and _is_interrupted(number, row, answered)
@@ -60,13 +65,55 @@ def find_live_rows(rows: Sequence[TreeRow], leaf: str = "") -> list[bool]:
     return live
 
 
+def _find_last_path(
+    rows: Sequence[TreeRow], parents: Sequence[int | None], positions: dict[str, int]
+) -> list[int]:
+    """The path of the last row. A late result or note at an earlier row leaves the path of the last message as it is."""
+    path = _list_path(parents, positions[rows[-1].id])
+    last = next((row for row in reversed(rows) if row.kind in ("request", "reply")), rows[-1])
+    message = positions[last.id]
+    if message in path:
+        return path
+    whole = _list_path(parents, message)
+    fork = set(path).intersection(whole)
+    left = next((after for after, number in itertools.pairwise(whole) if number in fork), message)
+    return path if rows[-1].kind == "other" and rows[left].kind == "request" else whole
+
+
+def _find_messages_before(rows: Sequence[TreeRow], parents: Sequence[int | None]) -> list[int | None]:
+    """The position of the message before each row; notes and other rows may stand between."""
+    found: list[int | None] = []
+    for number, parent in enumerate(parents):
+        is_message = parent is None or rows[parent].kind not in ("note", "other")
+        found.append(parent if is_message or parent is None or parent >= number else found[parent])
+    return found
+
+
 def _find_parents(rows: Sequence[TreeRow], positions: dict[str, int]) -> list[int | None]:
-    """The position of each row's parent; None for a root."""
+    """The position of each row's parent; None for a root. A wrong parent, which agents write at times, is the row before."""
     parents: list[int | None] = []
+    requests: list[int] = []
+    """Number of requests up to each row."""
+    asked: set[int] = set()
+    """Rows that a request follows."""
     before: int | None = None
     for row in rows:
-        known = positions.get(row.parent) if row.parent is not None else None
-        parents.append(None if row.is_root else before if known is None else known)
+        parent = positions.get(row.parent) if row.parent is not None else None
+        if row.is_root:
+            parent = None
+        elif parent is None:
+            parent = before
+        elif before is not None and parent < len(requests):
+            is_late = row.kind == "request" and rows[parent].kind == "note" and parent not in asked
+            if is_late or (row.is_automatic and requests[before] > requests[parent]):
+                parent = before
+        parents.append(parent)
+        requests.append(
+            (requests[parent] if parent is not None and parent < len(requests) else 0)
+            + (row.kind == "request")
+        )
+        if row.kind == "request" and parent is not None:
+            asked.add(parent)
         before = positions[row.id]
     return parents
 

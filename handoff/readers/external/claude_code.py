@@ -11,6 +11,7 @@ from langgraph_takeover.handoff.readers.external.sessions import SessionBuilder,
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedRun,
     extract_text,
+    to_directory,
     to_mapping,
     to_mappings,
 )
@@ -19,6 +20,10 @@ from langgraph_takeover.handoff.trace.events import Usage
 
 _SHELL_TOOL = "bash"
 _MESSAGE_TYPES = ("user", "assistant")
+_NOTE_TYPES = ("progress", "attachment", "system")
+_USER_SUBTYPES = ("local_command", "compact_boundary")
+"""Rows of `system` that the user causes, also after going back; others may come late."""
+_CONTINUATION = "Continue from where you left off."
 _SYNTHETIC_MODEL = "<synthetic>"
 _NOT_A_REQUEST = re.compile(
     r"\s*(?:<(?:command-name|command-message|local-command|bash-(?:input|stdout|stderr)|task-notification|user-memory)"
@@ -77,7 +82,9 @@ def _split_branches(
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """The messages of the live branch, and those that the user withdrew by going back; each row once."""
     linked: dict[str, Mapping[str, Any]] = {}
-    leaf, session_id = "", None
+    leaf, last = "", None
+    starts: dict[str, str | None] = {}
+    """Row before the first one of each session: a session that continues another one may begin anew there."""
     tree: list[TreeRow] = []
     for row in rows:
         if row.get("type") == "last-prompt":
@@ -85,20 +92,22 @@ def _split_branches(
         uuid = row.get("uuid")
         # A resumed or forked session repeats rows.
         if isinstance(uuid, str) and uuid not in linked:
-            linked[uuid], leaf = row, ""
-            tree.append(_read_tree_row(uuid, row, is_new=row.get("sessionId") != session_id))
-            session_id = row.get("sessionId")
+            linked[uuid] = row
+            made = _read_tree_row(uuid, row, starts.setdefault(str(row.get("sessionId")), last))
+            # Except after a rewind, which the leaf names, the agent may continue at a row of long ago by mistake.
+            tree.append(made._replace(is_automatic=_is_continuation(row) and made.parent != leaf))
+            last, leaf = uuid, ""
     live = find_live_rows(tree, leaf)
     messages = [(row, is_live) for row, is_live in zip(linked.values(), live, strict=True) if _is_read(row)]
     return [row for row, is_live in messages if is_live], [row for row, is_live in messages if not is_live]
 
 
-def _read_tree_row(uuid: str, row: Mapping[str, Any], *, is_new: bool) -> TreeRow:
-    """The row in the tree. `is_new` if its session is another than that of the row before, which it continues."""
+def _read_tree_row(uuid: str, row: Mapping[str, Any], start: str | None) -> TreeRow:
+    """The row in the tree; `start` is the row that its session continues, if any."""
     parent = row.get("parentUuid")
     continues = row.get("subtype") == "compact_boundary" or row.get("isCompactSummary") is True
-    is_root = "parentUuid" in row and parent is None and not (continues or is_new)
-    parent = parent if isinstance(parent, str) else row.get("logicalParentUuid")
+    is_root = "parentUuid" in row and parent is None and not continues and row.get("isSidechain") is not True
+    parent = start if is_root else parent if isinstance(parent, str) else row.get("logicalParentUuid")
     message = to_mapping(row.get("message"))
     parts = to_mappings(message.get("content"))
     ids = (part.get("tool_use_id" if part.get("type") == "tool_result" else "id") for part in parts)
@@ -106,15 +115,23 @@ def _read_tree_row(uuid: str, row: Mapping[str, Any], *, is_new: bool) -> TreeRo
         uuid,
         parent if isinstance(parent, str) else None,
         _find_kind(row, parts),
-        is_root=is_root and row.get("isSidechain") is not True,
+        is_root=is_root and start is None,
         reply=str(message.get("id") or ""),
         calls=frozenset(str(each) for each in ids if each is not None),
     )
 
 
+def _is_continuation(row: Mapping[str, Any]) -> bool:
+    """Whether Claude Code wrote a request itself, to continue after an interruption."""
+    text = extract_text(to_mapping(row.get("message")).get("content"))
+    return row.get("isMeta") is True and text.strip() == _CONTINUATION
+
+
 def _find_kind(row: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> RowKind:
     if row.get("type") == "assistant":
         return "reply"
+    if row.get("type") in _NOTE_TYPES and row.get("subtype") not in _USER_SUBTYPES:
+        return "note"
     if any(part.get("type") == "tool_result" for part in parts):
         return "result"
     is_own = row.get("isMeta") is True or row.get("isCompactSummary") is True
@@ -157,7 +174,7 @@ def _read_reply(session: SessionBuilder, row: Mapping[str, Any]) -> None:
             if tool == "Read" and _TASK_OUTPUT.fullmatch(path):
                 # The file receives the output of a command in the background.
                 tool, arguments = "TaskOutput", {"task_id": path}
-            session.add_call(str(block.get("id")), tool, arguments, cwd=_to_directory(row.get("cwd")))
+            session.add_call(str(block.get("id")), tool, arguments, cwd=to_directory(row.get("cwd")))
     session.add_usage(_parse_usage(message.get("usage")))
 
 
@@ -165,10 +182,6 @@ def _find_queued_prompt(row: Mapping[str, Any]) -> str:
     """A text that came while the agent worked, from the user or about a task; empty if the row has none."""
     attachment = to_mapping(row.get("attachment"))
     return extract_text(attachment.get("prompt")) if attachment.get("type") == "queued_command" else ""
-
-
-def _to_directory(value: Any) -> str | None:
-    return value if isinstance(value, str) and value.startswith("/") else None
 
 
 def _read_user_row(session: SessionBuilder, row: Mapping[str, Any]) -> None:

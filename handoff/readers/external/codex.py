@@ -101,6 +101,9 @@ def _read_payloads(session: SessionBuilder, payloads: Sequence[_Payload]) -> Non
             session.workspace = session.workspace or str(payload.get("cwd") or "")
         elif kind == "compacted":
             session.drop_summary()
+            if not session.has_prompts:
+                # The file was rewritten: what it had before is only in the compacted history.
+                _read_kept_requests(session, payload)
         elif kind == "token_usage_record":
             session.add_usage(_parse_usage(payload.get("usage")))
         elif kind == "event_msg" and payload.get("type") == "token_count" and not has_usage_records:
@@ -140,6 +143,12 @@ def _read_item(session: SessionBuilder, item: Mapping[str, Any]) -> None:
         is_shell = tool == "shell"
         result = parse_result("shell" if is_shell else tool, {}, content)
         session.add_result(call_id, _extract_output(content), result)
+
+
+def _read_kept_requests(session: SessionBuilder, compacted: Mapping[str, Any]) -> None:
+    for item in to_mappings(compacted.get("replacement_history")):
+        if _is_request(item) and "\n".join(_list_texts(item)) != compacted.get("message"):
+            _read_message(session, item)
 
 
 def _read_message(session: SessionBuilder, item: Mapping[str, Any]) -> None:

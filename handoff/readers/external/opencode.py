@@ -91,6 +91,7 @@ def _read_part(session: SessionBuilder, part: Mapping[str, Any]) -> None:
             to_mapping(part.get("state")),
         )
         arguments = to_mapping(state.get("input"))
+        session.separate_calls()
         session.add_call(call_id, name, arguments)
         if state.get("status") in ("completed", "error"):
             content = state.get("output", state.get("error"))

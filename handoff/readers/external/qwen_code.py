@@ -46,9 +46,12 @@ def _is_message(row: Any) -> bool:
 def read(rows: Sequence[Any], name: str) -> RecordedRun:
     """Read the messages of the live branch in order; a compressed history keeps its earlier rows."""
     session = SessionBuilder(name, "qwen-code", keeps_directory=False)
-    # Rows without an id, as of old versions, form no tree.
-    linked = [row if isinstance(row.get("uuid"), str) else {**row, "uuid": f"#{number}"}
-              for number, row in enumerate(to_mappings(list(rows)))]  # fmt: skip
+    by_id: dict[str, Mapping[str, Any]] = {}
+    for number, row in enumerate(to_mappings(list(rows))):
+        # Rows without an id, as of old versions, form no tree. A resumed session may repeat rows.
+        uuid = row["uuid"] if isinstance(row.get("uuid"), str) else f"#{number}"
+        by_id.setdefault(uuid, {**row, "uuid": uuid})
+    linked = list(by_id.values())
     live = find_live_rows([_read_tree_row(row) for row in linked])
     messages = [(row, is_live) for row, is_live in zip(linked, live, strict=True) if _is_message(row)]
     _read_rows(session, [row for row, is_live in messages if is_live])
@@ -65,7 +68,8 @@ def _read_tree_row(row: Mapping[str, Any]) -> TreeRow:
     return TreeRow(
         str(row["uuid"]),
         parent if isinstance(parent, str) else None,
-        kinds.get(str(row.get("type")), "other"),
+        # A rewind begins a branch anywhere, as a request does.
+        "request" if row.get("subtype") == "rewind" else kinds.get(str(row.get("type")), "note"),
         is_root="parentUuid" in row and parent is None,
         calls=frozenset(str(each) for each in calls if each is not None),
     )

@@ -16,6 +16,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedRun,
     join_requests,
     join_text,
+    to_directory,
 )
 from langgraph_takeover.handoff.trace.action import Action, write_action
 from langgraph_takeover.handoff.trace.events import TraceFormat, Usage
@@ -65,8 +66,13 @@ class SessionBuilder:
         self.background = BackgroundCommands()
         self._withdrawn: list[SessionBuilder] = []
 
+    @property
+    def has_prompts(self) -> bool:
+        return bool(self._prompts)
+
     def add_prompt(self, text: str) -> None:
         """Add a request of the user, without the reminders that the agent put into it."""
+        self.separate_calls()
         text = strip_reminders(text)
         if text:
             self._prompts.append(text)
@@ -119,6 +125,7 @@ class SessionBuilder:
     def add_result(self, call_id: str, text: str, result: ToolResult) -> None:
         """Add the result of an open call, with the text that the model saw; other results are ignored."""
         position = self._open_calls.close(call_id)
+        self.separate_calls()
         if position is None:
             return
         recorded = RecordedResult(
@@ -142,8 +149,12 @@ class SessionBuilder:
         """Begin a reply, unless its id is that of the current one; the next usage belongs to its first call."""
         if not reply_id or reply_id != self._reply_id:
             self._reply_start = None
-            self._open_calls.start_reply()
+            self.separate_calls()
         self._reply_id = reply_id
+
+    def separate_calls(self) -> None:
+        """Let a later call replace an open one with its id: only calls in a row wait together."""
+        self._open_calls.start_reply()
 
     def add_usage(self, usage: Usage | None) -> None:
         """Add the tokens of the current reply; those of a reply without calls are left out."""
@@ -172,7 +183,7 @@ class SessionBuilder:
             model=self.model,
             agent=self.agent,
             agent_version=self.agent_version,
-            workspace=self.workspace if self.workspace.startswith("/") else None,
+            workspace=to_directory(self.workspace),
             keeps_directory=self.keeps_directory,
             running=tuple(command for each in (self, *self._withdrawn) for command in each.background),
             earlier_session=self.earlier_session,

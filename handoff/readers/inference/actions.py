@@ -92,7 +92,7 @@ def infer_changes(
         if find_effect(command) == "anything":
             touched = shell.apply_command_line(files, command, output, exit_code, timed_out)
         shown_lines.learn_from_shell(files, command, output)
-        is_moving = "cd" in command or "pushd" in command
+        is_moving = "cd" in command or "pushd" in command or "popd" in command
         if is_moving and not shell.has_failed_cd(parse_command(command), output):
             files.set_directory(shell.find_directory_after(command, files.cwd))
     return files.list_changes(before, touched)

@@ -18,7 +18,7 @@ from langgraph_takeover.handoff.readers.inference.content import (
 )
 from langgraph_takeover.handoff.readers.inference.content_edits import append_lines
 from langgraph_takeover.handoff.shell.command_parser import parse_command
-from langgraph_takeover.handoff.shell.commands import SimpleCommand
+from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.readers.inference.files import InferredFiles
@@ -225,7 +225,7 @@ class CommandLine:
     def working_directory(self, command: SimpleCommand) -> str:
         """The directory of a command; empty if unknown."""
         shell_directory = self.files.shell_directory
-        return shell_directory if command.cwd is None else posixpath.join(shell_directory, command.cwd)
+        return shell_directory if command.cwd is None else resolve_path(command.cwd, shell_directory)
 
     def expand_word(self, word: str) -> list[str]:
         """Expand the loop variables and assignments of the same line in a word."""

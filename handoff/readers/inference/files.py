@@ -14,6 +14,7 @@ from langgraph_takeover.handoff.readers.inference.content import (
     full_text,
     unknown_content,
 )
+from langgraph_takeover.handoff.shell.commands import normalize_path, resolve_path
 from langgraph_takeover.handoff.trace import file_kinds
 from langgraph_takeover.sandbox.interface import FileChange
 
@@ -23,6 +24,8 @@ _MISSING = re.compile(
     re.I,
 )
 _MAX_LINE_CHARS = 1_000
+HOME = "/root"
+"""The home of an agent that no recording names."""
 
 
 class InferredFiles:
@@ -33,7 +36,7 @@ class InferredFiles:
 
     def __init__(self, workspace: str, *, start: str = "", keeps_directory: bool) -> None:
         """`workspace` is empty if unknown; `start` is the absolute directory of the first command, by default the workspace."""
-        self.workspace = posixpath.normpath(workspace) if workspace else ""
+        self.workspace = normalize_path(workspace) if workspace else ""
         self.known_lines = KnownLines()
         self.start = ""
         self.start = self.resolve_path(start, "") if start else ""
@@ -91,15 +94,10 @@ class InferredFiles:
 
     def resolve_path(self, path_text: str, cwd: str | None = None) -> str:
         """Resolve a path of an agent to the form used in file changes."""
-        path_text = path_text.strip()
+        path_text = resolve_path(path_text.strip(), cwd if cwd is not None else self.shell_directory)
         if path_text.startswith("~"):
-            path_text = "/root" + path_text[1:]
-        directory = cwd if cwd is not None else self.shell_directory
-        if not path_text.startswith("/"):
-            path_text = posixpath.join(directory, path_text)
-        if not path_text.startswith("/"):
-            path_text = posixpath.join(self.workspace, path_text)
-        absolute = posixpath.normpath(path_text) if path_text else ""
+            path_text = HOME + path_text[1:]
+        absolute = resolve_path(path_text, self.workspace) if path_text else ""
         if not self.workspace:
             return "" if absolute == "." else absolute
         prefix = self.workspace.rstrip("/") + "/"

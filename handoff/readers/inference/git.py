@@ -13,6 +13,7 @@ from langgraph_takeover.handoff.readers.inference.command_line import (
     list_operands,
 )
 from langgraph_takeover.handoff.readers.inference.content import unknown_content
+from langgraph_takeover.handoff.shell.commands import resolve_path
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.readers.inference.files import InferredFiles
@@ -22,6 +23,8 @@ def run_git(line: CommandLine, part: ExpandedCommand) -> None:
     """Apply a Git command to the files."""
     words = list(part.words)
     while words and words[0].startswith("-"):
+        if words[0] == "-C" and len(words) > 1:
+            part = part._replace(cwd=resolve_path(words[1], part.cwd))
         words = words[2:] if words[0] in ("-C", "-c") else words[1:]
     if not words:
         return

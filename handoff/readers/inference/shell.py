@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from langgraph_takeover.handoff.readers.inference import file_commands, git, in_place, patches, programs
 from langgraph_takeover.handoff.readers.inference.command_line import CommandLine, ExpandedCommand
-from langgraph_takeover.handoff.shell.command_parser import find_executed_part, parse_command
+from langgraph_takeover.handoff.shell.command_parser import (
+    find_executed_part,
+    find_place_after,
+)
 from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
 
 if TYPE_CHECKING:
@@ -32,23 +34,10 @@ _PRINT_PROGRAMS = {"cat", "tee", "echo", "printf"}
 
 def find_directory_after(command: str, cwd: str | None) -> str | None:
     """The directory of a shell after a command line; None if unknown."""
-    commands = parse_command(command)
-    last = commands[-1] if commands else None
-    if last is None:
-        return cwd
-    directory = last.cwd
-    if last.name in ("cd", "pushd") and last.stages == 1:
-        words = [w for w in last.argv[1:] if w == "-" or not w.startswith("-")]
-        if not words or words[0] == "-" or "$" in words[0]:
-            return None
-        directory = resolve_path(words[0], last.cwd)
-    if directory is None:
-        return cwd
-    return (
-        directory
-        if directory.startswith("/") or cwd is None
-        else posixpath.normpath(posixpath.join(cwd, directory))
-    )
+    place = find_place_after(command)
+    if not place.is_known or place.path is None:
+        return cwd if place.is_known else None
+    return place.path if cwd is None else resolve_path(place.path, cwd)
 
 
 def has_failed_cd(commands: Sequence[SimpleCommand], output: str) -> bool:

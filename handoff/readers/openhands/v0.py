@@ -17,9 +17,11 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
+    drop_copies,
     extract_text,
     join_text,
     parse_usage,
+    to_directory,
     to_id,
     to_mapping,
 )
@@ -61,7 +63,7 @@ def is_history(data: Any) -> bool:
 def read(data: Any, name: str) -> RecordedRun:
     """Read one line of an `output.jsonl`, or a bare list of events."""
     document: Mapping[str, Any] = data if isinstance(data, Mapping) else {"history": data}
-    events = _flatten_events(document["history"])
+    events = drop_copies(_flatten_events(document["history"]))
     observations = _match_observations(events)
     calls = []
     cwd: str | None = None
@@ -94,7 +96,8 @@ def _match_observations(events: Sequence[Mapping[str, Any]]) -> dict[int, int]:
     steps: list[CallStep] = []
     for number, event in enumerate(events):
         if "observation" in event:
-            steps.append(CallStep(to_id(event.get("cause")), result=number))
+            if event.get("cause") is not None:  # else it reports a state
+                steps.append(CallStep(to_id(event["cause"]), result=number))
         elif event.get("action") is not None:
             steps += [CallStep(None), CallStep(to_id(event.get("id")), call=number)]
     return match_results(steps)
@@ -129,8 +132,8 @@ def _read_call(
     result = None
     if observation is not None and tool != "finish":
         result = _read_result(tool, arguments, observation, cwd)
-        directory = to_mapping(to_mapping(observation.get("extras")).get("metadata")).get("working_dir")
-        cwd = directory if isinstance(directory, str) and directory.startswith("/") else cwd
+        metadata = to_mapping(to_mapping(observation.get("extras")).get("metadata"))
+        cwd = to_directory(metadata.get("working_dir")) or cwd
     text = join_text(thought, arguments.get("command") or arguments.get("code") or "")
     return RecordedCall(text, tool, arguments, result, usage), cwd
 

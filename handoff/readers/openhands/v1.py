@@ -17,9 +17,11 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
     RecordedRun,
+    drop_copies,
     extract_text,
     join_text,
     parse_usage,
+    to_directory,
     to_id,
     to_mapping,
 )
@@ -36,7 +38,7 @@ def is_events(data: Any) -> bool:
 
 def read(events: Sequence[Any], name: str) -> RecordedRun:
     """Read the events of one conversation, in order."""
-    rows = [event for event in events if isinstance(event, Mapping)]
+    rows = drop_copies(event for event in events if isinstance(event, Mapping))
     observations = _match_observations(rows)
     usages = _read_usages(rows)
     calls = []
@@ -73,25 +75,27 @@ def read(events: Sequence[Any], name: str) -> RecordedRun:
 
 
 def _match_observations(rows: Sequence[Mapping[str, Any]]) -> dict[int, int]:
-    """Map actions to their observations: by the id of the action's event, else by the call id, which endpoints use again."""
-    actions = {
-        str(row["id"]): number
-        for number, row in enumerate(rows)
-        if _is_action(row) and row.get("id") is not None
-    }
+    """Map actions to their observations: by the id of the action's event, else by the call id. Both may be used again."""
+    by_event: list[CallStep] = []
+    for number, row in enumerate(rows):
+        if _is_action(row):
+            by_event += [CallStep(None), CallStep(f"e{row.get('id')}", call=number)]
+        elif row.get("action_id") is not None:
+            by_event.append(CallStep(f"e{row['action_id']}", result=number))
+    actions = {result: action for action, result in match_results(by_event).items()}
     steps: list[CallStep] = []
     reply: str | None = None
     for number, row in enumerate(rows):
         call_id = to_id(row.get("tool_call_id"))
-        if not _is_action(row):
-            action = to_id(row.get("action_id"))
-            steps.append(CallStep(call_id, call=actions.get(action or ""), result=number))
-            continue
-        response = to_id(row.get("llm_response_id"))
-        if response is None or response != reply:
-            steps.append(CallStep(None))
-        reply = response
-        steps.append(CallStep(call_id, call=number))
+        if _is_action(row):
+            response = to_id(row.get("llm_response_id"))
+            if response is None or response != reply:
+                steps.append(CallStep(None))
+            reply = response
+            steps.append(CallStep(call_id, call=number))
+        elif call_id is not None or number in actions:
+            reply = None
+            steps.append(CallStep(call_id, call=actions.get(number), result=number))
     return match_results(steps)
 
 
@@ -114,8 +118,7 @@ def _read_call(
     if result_event is not None and tool != "finish":
         result = _read_result(tool, result_event, cwd)
         metadata = to_mapping(to_mapping(result_event.get("observation")).get("metadata"))
-        directory = metadata.get("working_dir")
-        cwd = directory if isinstance(directory, str) and directory.startswith("/") else cwd
+        cwd = to_directory(metadata.get("working_dir")) or cwd
     return RecordedCall(reply, tool, normalized, result), cwd
 
 
@@ -181,7 +184,6 @@ def _find_first_directory(rows: Sequence[Mapping[str, Any]]) -> str | None:
     for event in rows:
         observation = event.get("observation")
         metadata = observation.get("metadata") if isinstance(observation, Mapping) else None
-        directory = metadata.get("working_dir") if isinstance(metadata, Mapping) else None
-        if isinstance(directory, str) and directory.startswith("/"):
+        if (directory := to_directory(to_mapping(metadata).get("working_dir"))) is not None:
             return directory
     return None

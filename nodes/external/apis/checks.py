@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.messages.ai import UsageMetadata
 
@@ -11,9 +13,9 @@ from langgraph_takeover.nodes.model.messages.endpoint_rules import NO_RESULT
 _MAX_REPORTED_TOKENS = 200_000
 
 
-def list_results(request: ModelRequest) -> frozenset[str]:
-    """List the calls whose results a request contains."""
-    return frozenset(
+def count_results(request: ModelRequest) -> Counter[str]:
+    """Count the results in a request by the ids of their calls, which endpoints use again."""
+    return Counter(
         each.tool_call_id
         for each in request.messages
         if isinstance(each, ToolMessage) and each.text != NO_RESULT

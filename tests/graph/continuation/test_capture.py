@@ -114,6 +114,29 @@ def test_a_session_that_began_above_the_repository(workplace: Workplace) -> None
     assert record.point.kind == "first_source_edit"
 
 
+def test_files_of_withdrawn_work_are_in_the_record(workplace: Workplace) -> None:
+    steps = [("sed -i 's/ + 1/ - 1/' shop/price.py", "", 0)]
+    path = write_claude_session(workplace.user_home, str(workplace.repository), steps)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    first = next(row for row in rows if row["type"] == "user")
+    call, result = [dict(row) for row in rows if row["type"] != "user" or row is not first][:2]
+    request = {
+        **first,
+        "uuid": "r",
+        "parentUuid": first["uuid"],
+        "message": {"role": "user", "content": "No."},
+    }
+    call |= {"uuid": "c", "parentUuid": "r"}
+    result |= {"uuid": "d", "parentUuid": "c"}
+    command = next(part for part in call["message"]["content"] if part["type"] == "tool_use")
+    call["message"] = {**call["message"], "id": "n", "content": [{**command, "input": {"command": "ls"}}]}
+    path.write_text("\n".join(map(json.dumps, [*rows, request, call, result])))
+    record = workplace.capture("claude-code", session=path.stem).record
+    assert [event.arguments["command"] for event in record.trace if event.kind == "action"] == ["ls"]
+    assert record.external is not None
+    assert record.external.withdrawn_files == ("shop/price.py",)
+
+
 def test_latest_is_the_newest_session_of_the_repository(workplace: Workplace, tmp_path: Path) -> None:
     other = make_repository(tmp_path / "other")
     names = ("aaaa1111", "aaaa2222", "bbbb3333")

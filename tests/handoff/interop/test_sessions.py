@@ -40,6 +40,14 @@ def test_a_directory_is_replaced_as_a_whole(text: str, moved: str) -> None:
     assert make_replacement({"/home/u/shop": "/testbed"})(text) == moved
 
 
+def test_a_directory_of_macos_has_two_names() -> None:
+    move = make_replacement({"/tmp/shop": "/testbed"})
+    assert (
+        move("cd /private/tmp/shop; ls /tmp/shop /x/private/tmp/shop")
+        == "cd /testbed; ls /testbed /x/private/tmp/shop"
+    )
+
+
 def test_changes_and_directories_of_a_session_below_the_repository(tmp_path: Path) -> None:
     repository = tmp_path / "shop"
     (repository / "web").mkdir(parents=True)

@@ -240,6 +240,20 @@ def test_codex_rolls_turns_back(steps: list[str], task: str, commands: list[str]
     assert set(trace.withdrawn_files) <= {"src/calc.py"}
 
 
+@pytest.mark.parametrize("is_rewritten", [True, False])
+def test_codex_keeps_requests_in_a_compacted_history(is_rewritten: bool) -> None:
+    """A rewritten file has the requests before the compaction nowhere else."""
+    kept = [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+        for text in ("A", "<environment_context>x", "Summary.")
+    ]
+    payload = {"message": "Summary.", "replacement_history": kept}
+    rows = codex_rows("ask:A", "run:ls", "ask:B", "run:pwd")
+    rows.insert(4, {"timestamp": "t", "type": "compacted", "payload": payload})
+    trace = parse_trace([rows[0], *rows[4:]] if is_rewritten else rows)
+    assert trace.task == "A\n\nThe user said later:\n\nB"
+
+
 def test_codex_continues_in_another_file() -> None:
     rows = codex_rows("ask:B", "run:ls")
     rows[0]["payload"]["history_base"] = {"thread_id": "01a2", "end_ordinal_exclusive": 40}
@@ -268,6 +282,13 @@ def test_qwen_code_rewinds() -> None:
     # The call that was answered after the rewind's target stays without its result.
     assert [event.kind for event in trace.events] == ["action", "observation", "action"]
     assert (trace.withdrawn_actions, trace.withdrawn_files) == (count - 2, ("q.py",))
+
+
+def test_late_rows_of_qwen_code_withdraw_nothing() -> None:
+    rows = [json.loads(line) for line in (SESSIONS / "qwen-code.jsonl").read_text().splitlines()]
+    late = {**rows[1], "uuid": "late", "subtype": "ui_telemetry", "parentUuid": rows[3]["uuid"]}
+    assert parse_trace([*rows, late]) == parse_trace(rows)
+    assert parse_trace([*rows, *rows]) == parse_trace(rows)
 
 
 def test_opencode_reverts() -> None:
@@ -304,3 +325,118 @@ def test_damaged_trees() -> None:
     assert find_live_rows(repeated) == [True, False, True]
     deep = [TreeRow(str(n), str(n - 1), "reply") for n in range(50_000)]
     assert all(find_live_rows(deep))
+
+
+LATE_ROWS = [
+    ("progress", {"data": {"type": "bash_progress"}}),
+    ("attachment", {"attachment": {"type": "hook_success"}}),
+    ("system", {"subtype": "turn_duration"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields"), LATE_ROWS)
+@pytest.mark.parametrize("is_at_end_of_turn", [False, True])
+def test_a_late_row_withdraws_nothing(kind: str, fields: dict[str, Any], is_at_end_of_turn: bool) -> None:
+    session = start()
+    kept = session.leaf if is_at_end_of_turn else session.rows[1]["uuid"]
+    session.ask("Next.")
+    session.run("ls")
+    session.add(kind, None, kept, **fields)
+    trace = parse_trace(session.rows)
+    assert (list_commands(trace), trace.withdrawn_actions) == (["cat src/calc.py", "ls"], 0)
+
+
+def test_a_late_result_of_a_parallel_call() -> None:
+    session = start()
+    first = session.call("make", "a", reply="m")
+    second = session.call("ls", "b", parent=first, reply="m")
+    session.answer("b", "b", parent=second)
+    session.run("pwd")
+    session.answer("made", "a", parent=first)
+    trace = parse_trace(session.rows)
+    assert (list_commands(trace), trace.withdrawn_actions) == (["cat src/calc.py", "make", "ls", "pwd"], 0)
+    assert "made" in [event.text for event in trace.events]
+
+
+def test_results_of_parallel_calls_after_notes() -> None:
+    session = start()
+    first = session.call("make", "a", reply="m")
+    second = session.call("ls", "b", parent=first, reply="m")
+    session.answer("made", "a", parent=session.add("progress", None, first))
+    session.answer("b", "b", parent=session.add("progress", None, second))
+    session.run("pwd")
+    assert [e.text for e in parse_trace(session.rows).events if e.kind == "observation"] == [
+        "ok",
+        "made",
+        "b",
+        "ok",
+    ]
+
+
+def test_a_command_of_the_user_after_a_rewind() -> None:
+    session = start()
+    kept = session.leaf
+    session.ask("Rewrite all in Rust.")
+    session.run("rm -r src")
+    session.add("system", None, kept, subtype="local_command", content="<command-name>/cost</command-name>")
+    trace = parse_trace(session.rows)
+    assert (trace.task, list_commands(trace)) == ("Fix add.", ["cat src/calc.py"])
+
+
+def test_a_continued_session_goes_back_to_its_own_start() -> None:
+    session = start()
+    session.ask("Fix sub.", parent=None)
+    session.run("rm -r src")
+    for row in session.rows[3:]:
+        row["sessionId"] = "later"
+    session.ask("Fix mul.", parent=None, sessionId="later")
+    trace = parse_trace(session.rows)
+    assert trace.task == "Fix add.\n\nThe user said later:\n\nFix mul."
+    assert (list_commands(trace), trace.withdrawn_actions) == (["cat src/calc.py"], 1)
+
+
+def test_long_chains_of_notes_take_linear_time() -> None:
+    rows = [TreeRow("0", None, "request"), TreeRow("1", "0", "reply", calls=frozenset("a"))]
+    for number in range(2, 40_000):
+        rows.append(TreeRow(str(number), str(number - 1), "note"))
+        rows.append(TreeRow(f"r{number}", str(number), "result", calls=frozenset("a")))
+    assert all(find_live_rows(rows))
+
+
+def test_a_continuation_at_a_stale_row_withdraws_no_request() -> None:
+    """As in a session whose client continued by itself at the row that an old marker named."""
+    session = start()
+    stale = session.leaf
+    assert stale is not None
+    session.mark_leaf(stale)
+    session.ask("Next.")
+    session.run("ls")
+    whole = len(session.rows)
+    session.ask("Continue from where you left off.", parent=stale, isMeta=True)
+    session.run("pwd")
+    trace = parse_trace(session.rows)
+    assert trace.task == "Fix add.\n\nThe user said later:\n\nNext."
+    assert (list_commands(trace), trace.withdrawn_actions) == (["cat src/calc.py", "ls", "pwd"], 0)
+    # Directly after a rewind, the marker is right.
+    session.rows.insert(whole, {"type": "last-prompt", "leafUuid": stale, "sessionId": "s"})
+    assert list_commands(parse_trace(session.rows)) == ["cat src/calc.py", "pwd"]
+
+
+def test_a_request_after_the_progress_of_a_subagent_withdraws_nothing() -> None:
+    session = start()
+    task = session.call("task", "a")
+    progress = session.add("progress", None, task)
+    session.answer("done", "a", parent=task)
+    session.ask("Next.")
+    session.run("ls")
+    session.ask("Next.", parent=progress)
+    session.run("pwd")
+    trace = parse_trace(session.rows)
+    assert (list_commands(trace), trace.withdrawn_actions) == (["cat src/calc.py", "task", "ls", "pwd"], 0)
+    # A rewind to the progress at the end of a turn is one.
+    rewound = start()
+    end = rewound.add("progress", None)
+    rewound.ask("Rewrite all in Rust.")
+    rewound.run("rm -r src")
+    rewound.ask("Only fix the sign.", parent=end)
+    assert parse_trace(rewound.rows).withdrawn_actions == 1

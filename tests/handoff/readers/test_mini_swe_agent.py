@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from langgraph_takeover.handoff.points.annotations import annotate_steps
+from langgraph_takeover.handoff.points.outcomes import judge_output
+from langgraph_takeover.handoff.readers import parse_trace
 from langgraph_takeover.handoff.readers.mini_swe_agent import parse_result
 
 
@@ -44,3 +47,48 @@ def test_other_text_is_no_result(text: str) -> None:
 def test_the_benchmark_configuration_writes_tags() -> None:
     text = "<returncode>2</returncode>\n<output>\nno\n</output>"
     assert parse_result("bash", {}, text)[:2] == ("no", 2)
+
+
+@pytest.mark.parametrize(
+    ("summary", "code", "outcome"), [("2 passed in 1s", 0, "passed"), ("1 failed in 1s", 1, "failed")]
+)
+@pytest.mark.parametrize("form", ["whole", "cut", "codex"])
+def test_a_result_in_json_has_the_verdict_of_its_output(
+    summary: str, code: int, outcome: str, form: str
+) -> None:
+    """As the default configuration shows results, and as old versions of Codex did."""
+    output = f"....\n\x1b[32m{summary}\x1b[0m\n"
+    fields: dict[str, object] = {"returncode": code, "output": output}
+    if form == "cut":
+        fields = {"returncode": code, "output_head": "....", "output_tail": output, "elided_chars": 9}
+    if form == "codex":
+        fields = {"output": output, "metadata": {"exit_code": code, "duration_seconds": 0.1}}
+    text = json.dumps(fields, indent=2)
+    assert judge_output("python -m pytest -q", text, code) == outcome
+    message = {"role": "tool", "tool_call_id": "0", "content": text}
+    action = {"command": "python -m pytest -q", "tool_call_id": "0"}
+    call = {"role": "assistant", "content": "", "extra": {"actions": [action]}}
+    trace = parse_trace({"trajectory_format": "mini-swe-agent-1.1", "messages": [call, message]})
+    (run,) = [step.validation for step in annotate_steps(trace) if step.validation]
+    assert run.outcome == outcome
+
+
+def test_output_that_is_json_is_no_result() -> None:
+    text = '{"returncode": 0}\n1 failed in 1s'
+    assert judge_output("python -m pytest -q", text, 1) == "failed"
+    assert judge_output("python -m pytest -q", '{"returncode": 0, "passed": 2}', 0) == "unknown"
+
+
+def test_text_commands_beside_other_fields_keep_their_results() -> None:
+    messages: list[dict[str, object]] = []
+    for number in range(2):
+        messages += [
+            {
+                "role": "assistant",
+                "content": f"```mswea_bash_command\necho {number}\n```",
+                "extra": {"cost": 1},
+            },
+            {"role": "user", "content": f"<returncode>{number}</returncode>\n<output>\n{number}\n</output>"},
+        ]
+    trace = parse_trace({"messages": messages})
+    assert [event.exit_code for event in trace.events if event.kind == "observation"] == [0, 1]

@@ -129,6 +129,134 @@ def test_live_detection_pairs_like_the_reader() -> None:
     assert live == [(each.kind, each.event_index) for step in steps for each in step.points]
 
 
+def drop_ids(turns: list[Turn]) -> list[Any]:
+    return [[(None, command, code) for _, command, code in turn if code is not None] for turn in turns]
+
+
+@pytest.mark.parametrize("write", [write_mini, write_langchain])
+def test_calls_and_results_without_ids(write: Callable[[list[Turn]], Any]) -> None:
+    turns = drop_ids(TURNS)
+    assert list_codes(parse_trace(write(turns))) == [(each, code) for turn in turns for _, each, code in turn]
+
+
+@pytest.mark.parametrize("key", ["none", "calls", "other"])
+def test_live_detection_matches_results_with_other_ids(key: str) -> None:
+    messages = write_langchain([turn for turn in TURNS if turn[0][2] is not None])
+    for message in messages:
+        if message["type"] == "tool":
+            message["tool_call_id"] = f"call_{message['tool_call_id']}" if key == "other" else None
+        elif key == "none":
+            for call in message["tool_calls"]:
+                call["id"] = None
+    live = [(each.kind, each.event_index) for each in detect_points(messages, workspace="/testbed")]
+    steps = annotate_steps(parse_trace(messages))
+    assert live == [(each.kind, each.event_index) for step in steps for each in step.points]
+    assert len(live) == 3
+
+
+def write_anthropic(turns: list[Turn]) -> Any:
+    messages: list[dict[str, Any]] = []
+    for turn in turns:
+        calls = [
+            {"type": "tool_use", "id": name, "name": "bash", "input": {"command": command}}
+            for name, command, _ in turn
+        ]
+        results = [
+            {"type": "tool_result", "tool_use_id": name, "content": print_result(command, code)}
+            for name, command, code in turn if code is not None
+        ]  # fmt: skip
+        text = {"type": "text", "text": "Go on."}
+        messages += [{"role": "assistant", "content": calls}, {"role": "user", "content": [*results, text]}]
+    return messages
+
+
+def test_results_of_anthropic_are_parts_of_a_users_message() -> None:
+    trace = parse_trace(write_anthropic(TURNS))
+    assert list_codes(trace) == [(command, code) for turn in TURNS for _, command, code in turn]
+    assert trace.task == "Go on."
+    live = [
+        (each.kind, each.event_index)
+        for each in detect_points(write_anthropic(TURNS[3:]), workspace="/testbed")
+    ]
+    assert live == [("first_source_edit", 1), ("first_validation", 3)]
+
+
+def test_event_ids_of_openhands_that_begin_again() -> None:
+    rows = write_openhands(TURNS)
+    for row in rows:
+        for key in ("id", "action_id"):
+            row |= {key: row[key].partition(".")[2]} if key in row else {}
+    assert list_codes(parse_trace(rows)) == [(command, code) for turn in TURNS for _, command, code in turn]
+
+
+def test_an_openhands_endpoint_with_one_response_id() -> None:
+    turns: list[Turn] = [[("bash:0", "sleep 9", None), ("bash:1", "ls", 0)], *TURNS[3:]]
+    rows = [
+        {name: value for name, value in row.items() if name != "action_id"} | {"llm_response_id": "r"}
+        for row in write_openhands(turns)
+    ]
+    assert list_codes(parse_trace(rows)) == [(command, code) for turn in turns for _, command, code in turn]
+
+
+@pytest.mark.parametrize("write", [write_openhands, write_openhands_v0])
+def test_copies_of_earlier_events_are_read_once(write: Callable[[list[Turn]], Any]) -> None:
+    data = write(TURNS)
+    rows = data["history"] if isinstance(data, dict) else data
+    for number, row in enumerate(rows):
+        row |= {"timestamp": str(number), "id": row.get("id", f"o{number}")}
+    whole = parse_trace(data)
+    assert parse_trace({"history": rows[:4] + rows} if isinstance(data, dict) else rows[:4] + rows) == whole
+
+
+def test_states_of_openhands_answer_no_action() -> None:
+    rows = [
+        {"action": "run", "args": {"command": "ls"}, "id": 1},
+        {"observation": "agent_state_changed", "cause": None},
+    ]
+    assert list_codes(parse_trace({"history": rows})) == [("ls", None)]
+
+
+def test_a_claude_endpoint_with_one_message_id() -> None:
+    def write(turns: list[Turn]) -> Any:
+        contents: list[tuple[str, list[dict[str, Any]]]] = []
+        for turn in turns:
+            for name, command, _ in turn:
+                block = {"type": "tool_use", "id": name, "name": "Bash", "input": {"command": command}}
+                contents.append(("assistant", [block]))
+            for name, command, code in turn:
+                text = f"Exit code {code}\n{print_result(command, code)}" if code is not None else ""
+                contents += (
+                    [("user", [{"type": "tool_result", "tool_use_id": name, "content": text}])]
+                    if text
+                    else []
+                )
+            contents += [("user", [{"type": "text", "text": "Go on."}])]
+        return [
+            {"type": role, "uuid": f"u{number}", "parentUuid": f"u{number - 1}" if number else None, "sessionId": "s",
+             "message": {"id": "m", "role": role, "content": content}}
+            for number, (role, content) in enumerate(contents)
+        ]  # fmt: skip
+
+    assert list_codes(parse_trace(write(TURNS))) == [
+        (command, code) for turn in TURNS for _, command, code in turn
+    ]
+
+
+def test_a_part_of_opencode_has_its_own_result() -> None:
+    def write(command: str, **state: Any) -> dict[str, Any]:
+        return {
+            "type": "tool",
+            "callID": "0",
+            "tool": "bash",
+            "state": {"input": {"command": command}, **state},
+        }
+
+    parts = [write("sleep 9", status="running")]
+    parts += [write("ls", status="completed", output="a", metadata={"exit": 0})]
+    data = {"info": {"id": "s"}, "messages": [{"info": {"role": "assistant"}, "parts": parts}]}
+    assert list_codes(parse_trace(data)) == [("sleep 9", None), ("ls", 0)]
+
+
 def test_an_error_event_of_openhands_answers_its_own_call() -> None:
     error = {"kind": "AgentErrorEvent", "tool_call_id": "bash:0", "error": "Missing parameter: command"}
     rows = write_openhands([[("bash:0", "ls", 0)], [("bash:0", "pwd", None)]])
@@ -155,6 +283,52 @@ def test_results_of_an_atif_step_with_one_id() -> None:
     assert [e.text for e in trace.events if e.kind == "observation"] == ["of a", "of b\n\nmore"]
 
 
+def test_results_of_atif_in_a_later_step() -> None:
+    def step(source: str, calls: list[str], results: list[str]) -> dict[str, Any]:
+        return {
+            "source": source, "message": "",
+            "tool_calls": [{"tool_call_id": "0", "function_name": "bash", "arguments": {"command": each}} for each in calls],
+            "observation": {"results": [{"source_call_id": "0", "content": each} for each in results]},
+        }  # fmt: skip
+
+    steps = [
+        step("agent", ["a"], []),
+        step("system", [], ["of a"]),
+        step("agent", ["b"], []),
+        step("agent", ["c"], ["of c"]),
+    ]
+    trace = parse_trace({"schema_version": "ATIF-v1.6", "agent": {"name": "x"}, "steps": steps})
+    assert [event.arguments.get("command", event.text) for event in trace.events] == [
+        "a",
+        "of a",
+        "b",
+        "c",
+        "of c",
+    ]
+
+
+def test_results_of_parallel_calls_of_atif_in_a_later_step() -> None:
+    calls = [{"tool_call_id": each, "function_name": "bash", "arguments": {"command": each}} for each in "ab"]
+    results = [{"source_call_id": each, "content": f"of {each}"} for each in "ba"]
+    steps = [
+        {"source": "agent", "message": "", "tool_calls": calls},
+        {"source": "system", "observation": {"results": results}},
+    ]
+    trace = parse_trace({"schema_version": "ATIF-v1.6", "agent": {"name": "x"}, "steps": steps})
+    assert [event.text for event in trace.events if event.kind == "observation"] == ["of a", "of b"]
+
+
+def test_results_of_an_atif_step_with_other_ids() -> None:
+    calls = [
+        {"tool_call_id": f"fc_{each}", "function_name": "bash", "arguments": {"command": each}}
+        for each in "ab"
+    ]
+    results = [{"source_call_id": f"call_{each}", "content": f"of {each}"} for each in "ab"]
+    step = {"source": "agent", "message": "", "tool_calls": calls, "observation": {"results": results}}
+    trace = parse_trace({"schema_version": "ATIF-v1.6", "agent": {"name": "x"}, "steps": [step]})
+    assert [event.text for event in trace.events if event.kind == "observation"] == ["of a", "of b"]
+
+
 CALL, RESULT = (lambda name, n: CallStep(name, call=n)), (lambda name, n: CallStep(name, result=n))
 
 
@@ -168,7 +342,13 @@ CALL, RESULT = (lambda name, n: CallStep(name, call=n)), (lambda name, n: CallSt
         ([CALL("a", 0), CALL("b", 1), CallStep(None), CALL("c", 2), RESULT("a", 9)], {0: 9}),
         ([CALL("a", 0), CallStep(None), CALL("a", 1), RESULT("a", 8), RESULT("a", 9)], {1: 8}),
         ([CALL("a", 0), CallStep(None), CALL("a", 1), CallStep("a", call=0, result=8), RESULT("a", 9)], {0: 8, 1: 9}),
-        ([CALL(None, 0), RESULT(None, 9), RESULT("b", 8)], {}),
+        # Some endpoints leave the ids out, and some programs write ids of another kind into the results.
+        ([CALL(None, 0), RESULT(None, 9), RESULT("b", 8)], {0: 9}),
+        ([CALL(None, 0), CALL(None, 1), RESULT(None, 8), CallStep(None), CALL(None, 2), RESULT(None, 9)], {0: 8, 2: 9}),
+        ([CALL("a", 0), CALL("b", 1), RESULT(None, 8), RESULT("b", 9)], {0: 8, 1: 9}),
+        ([CALL("fc_1", 0), CALL("fc_2", 1), RESULT("call_1", 8), RESULT("call_2", 9)], {0: 8, 1: 9}),
+        ([CALL("fc_1", 0), CALL("fc_2", 1), RESULT("call_2", 9)], {}),
+        ([CALL("a", 0), CallStep(None), CALL("b", 1), RESULT("b", 8), RESULT("b", 9)], {1: 8}),
     ],
 )  # fmt: skip
 def test_matching(steps: list[CallStep], matched: dict[int, int]) -> None:

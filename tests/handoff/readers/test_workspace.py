@@ -132,6 +132,33 @@ def test_edits_in_a_directory_of_any_depth_are_points(directory: str, form: str)
               ("sed -i s/1/2/ pkg/a.py", "")), "/testbed", "pkg/a.py"),
         (mini("/testbed", *[(f"echo 'x = 1' > /work/notes/t{n}.py", "") for n in range(3)], ("sed -i s/1/2/ pkg/a.py", "")),
          "/testbed", "pkg/a.py"),
+        # A directory inside a container of unknown depth, and one that has the name of a source directory.
+        (mini("/", ("cd /x/y/shop && sed -i s/1/2/ pkg/a.py", ""), ("cd /x/y/shop && pytest -q", FAILED)), "/x/y/shop", "pkg/a.py"),
+        (mini("/", ("cd /src && sed -i s/1/2/ pkg/a.py", ""), ("cd /src && pytest -q", FAILED)), "/src", "pkg/a.py"),
+        # A home that the recording does not name.
+        (mini("/", ("cd ~/shop && sed -i s/1/2/ pkg/a.py", ""), ("cd ~/shop && pytest -q", FAILED)), "/root/shop", "pkg/a.py"),
+        # Worktrees, clones and links, also in temporary directories.
+        (mini("/repo", ("git worktree add -b fix /tmp/wt", ""), ("cd /tmp/wt && sed -i s/1/2/ pkg/a.py", "")),
+         "/tmp/wt", "pkg/a.py"),
+        (sdk_events([("git worktree add .trees/x", ""), ("/repo/.trees/x/pkg/a.py", "ok"), ("pytest -q", FAILED)], "/repo"),
+         "/repo/.trees/x", "pkg/a.py"),
+        (atif(("ln -s /data/shop /tmp/shop && cd /tmp/shop", ""), ("sed -i s/1/2/ /tmp/shop/pkg/a.py", "")),
+         "/tmp/shop", "pkg/a.py"),
+        (atif(("cat /app/pkg/a.py", "1"), ("cd /tmp && echo 'x = 1' > t.py && sed -i s/1/2/ t.py", ""),
+              ("sed -i s/2/3/ /tmp/t.py", ""), ("sed -i s/1/2/ /app/pkg/a.py", "")), "/app", "pkg/a.py"),
+        (atif(("git -C /shop status", ""),
+              ("git -C /shop apply <<'X'\n--- a/pkg/a.py\n+++ b/pkg/a.py\n@@ -1 +1 @@\n-1\n+2\nX", "")),
+         "/shop", "pkg/a.py"),
+        # Windows, its shells and its Linux; macOS, where `/tmp` is a link.
+        (sdk_events([("ls", ""), ("/c/work/shop/pkg/a.py", "ok"), ("pytest -q", FAILED)], "C:\\work\\shop"),
+         "/c/work/shop", "pkg/a.py"),
+        (atif(("/mnt/c/Users/me/shop/pkg/a.py", "ok"), ("pytest -q", FAILED)), "/mnt/c/Users/me/shop", "pkg/a.py"),
+        (sdk_events([("ls", ""), ("/private/tmp/shop/pkg/a.py", "ok"), ("pytest -q", FAILED)], "/tmp/shop"),
+         "/tmp/shop", "pkg/a.py"),
+        (atif(("cd /app", ""), ("sed -i s/1/2/ //app//pkg/a.py", "")), "/app", "pkg/a.py"),
+        # The directory of a subshell or a background command is not that of later commands.
+        (atif(("cd /app", ""), ("(cd /tmp && ls)", "x"), ("sed -i s/1/2/ pkg/a.py", "")), "/app", "pkg/a.py"),
+        (atif(("cd /app", ""), ("pushd /tmp/x && ls && popd", "x"), ("sed -i s/1/2/ pkg/a.py", "")), "/app", "pkg/a.py"),
         # A failed `cd` moves nothing.
         (atif(("cd /app && ls", ""), ("cd src", "bash: cd: src: No such file or directory"), ("sed -i s/1/2/ pkg/a.py", "")),
          "/app", "pkg/a.py"),
@@ -141,6 +168,24 @@ def test_the_repository_is_where_most_of_the_edits_are(recording: Any, directory
     trace = parse_trace(recording)
     assert (trace.workspace, changed(trace)[-1]) == (directory, path)
     assert fired(trace)[0][0] == "first_source_edit"
+
+
+def test_a_session_on_windows() -> None:
+    """Claude Code writes paths of Windows; its shell names the same files in another way."""
+    rows: list[dict[str, Any]] = []
+
+    def add(role: str, *parts: dict[str, Any]) -> None:
+        row = {"type": role, "uuid": f"u{len(rows)}", "sessionId": "s", "cwd": "C:\\Users\\me\\shop"}
+        rows.append({**row, "message": {"id": f"m{len(rows)}", "role": role, "content": list(parts)}})
+
+    edit = {"file_path": "C:\\Users\\me\\shop\\tests\\test_a.py", "old_string": "1", "new_string": "2"}
+    calls = [("Edit", edit), ("Bash", {"command": "cd /c/Users/me/shop && sed -i s/1/2/ pkg/a.py"})]
+    for name, arguments in calls:
+        add("assistant", {"type": "tool_use", "id": "t", "name": name, "input": arguments})
+        add("user", {"type": "tool_result", "tool_use_id": "t", "content": "ok"})
+    trace = parse_trace(rows)
+    assert (trace.workspace, changed(trace)) == ("/c/Users/me/shop", ["tests/test_a.py", "pkg/a.py"])
+    assert fired(trace) == [("first_source_edit", 1)]
 
 
 def test_a_conflict_is_explained() -> None:
@@ -170,6 +215,22 @@ def test_an_unknown_directory_is_reported_if_edits_are_lost() -> None:
     )
     trace = parse_trace(mini("/testbed", ("cd /testbed", ""), ("sed -i s/1/2/ /etc/x/a.py", "")))
     assert describe_warnings(trace)[0].startswith("1 edited code file (/etc/x/a.py), not in /testbed: ")
+
+
+def test_lost_edits_beside_others_are_reported() -> None:
+    """As of an agent in a worktree that edits the main checkout; scratch files are no loss."""
+    edits = [(f"/repo/.trees/x/pkg/{name}.py", "ok") for name in ("b", "c")]
+    trace = parse_trace(sdk_events([("ls", ""), ("/repo/pkg/a.py", "ok"), *edits], "/repo/.trees/x"))
+    assert fired(trace) == [("first_source_edit", 2)]
+    assert describe_warnings(trace) == (
+        "1 edited code file (/repo/pkg/a.py), not in /repo/.trees/x: not counted as edits (pass --workspace DIR)",
+    )
+    scratch = [
+        ("echo 'x = 1' > /home/me/t.py", ""),
+        ("sed -i s/1/2/ /home/me/t.py", ""),
+        ("sed -i s/1/2/ /tmp/u.py", ""),
+    ]
+    assert describe_warnings(parse_trace(mini("/testbed", *scratch, ("sed -i s/1/2/ pkg/a.py", "")))) == ()
 
 
 def test_relative_paths_are_inside_an_unknown_directory() -> None:

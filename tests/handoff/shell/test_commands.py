@@ -6,13 +6,15 @@ import functools
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from langgraph_takeover.handoff.shell.command_parser import parse_command
-from langgraph_takeover.handoff.shell.commands import SimpleCommand
+from langgraph_takeover.handoff.readers.inference.shell import find_directory_after
+from langgraph_takeover.handoff.shell.command_parser import find_place_after, parse_command
+from langgraph_takeover.handoff.shell.commands import SimpleCommand, normalize_path, resolve_path
 from langgraph_takeover.handoff.shell.runners import find_runner
 
 
@@ -197,3 +199,44 @@ def test_the_exit_code_of_a_long_chain() -> None:
 def test_the_grammar_reads_the_start_of_a_text_full_of_errors() -> None:
     """Its recovery from errors is quadratic: a million of these characters took minutes."""
     assert parse_command("pytest -q\n" + "<editor>" * 125_000)[0].argv == ("pytest", "-q")
+
+
+MOVES = (
+    "cd a", "cd a; cd b", "cd a && ls", "(cd a && ls)", "(cd a); cd b", "{ cd a; ls; }", "ls | cd a", "x=$(cd a; pwd)",
+    "bash -c 'cd a'", "pushd a", "pushd a && popd", "pushd a && pushd b", "pushd a; pushd b; popd", "pushd a; pushd b; popd; popd",
+    "cd a && cd -", "cd a; cd b; cd -; cd -", "cd a; (cd b; cd -); ls", "cd a/../a//b", "if true; then cd a; fi",
+    "for i in 1; do cd a; done", "cd a & wait", "pushd a >/dev/null; (popd); ls",
+)  # fmt: skip
+
+
+def test_the_directory_after_a_line_is_that_of_bash(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "b").mkdir()
+    script = "\n".join(f"( {{ {line}\n}} >/dev/null 2>&1; pwd )" for line in MOVES)
+    found = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    base = str(tmp_path)
+    expected = dict(zip(MOVES, found.stdout.splitlines(), strict=True))
+    assert {line: find_directory_after(line, base) for line in MOVES} == expected
+
+
+@pytest.mark.parametrize("line", ["popd", "cd -", "cd $X", "pushd", "cd", "pushd a; popd +1"])
+def test_an_unknown_directory_after_a_line(line: str) -> None:
+    assert find_directory_after(line, "/repo") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "normal"),
+    [
+        ("//app//pkg/../a.py", "/app/a.py"), ("C:\\work\\repo\\a.py", "/c/work/repo/a.py"), ("d:/x", "/d/x"),
+        ("/private/tmp/x", "/tmp/x"), ("/private/var/folders/x", "/var/folders/x"), ("/private/x", "/private/x"),
+        ("a/./b", "a/b"), ("C:", "C:"),
+    ],
+)  # fmt: skip
+def test_the_shortest_form_of_a_path(path: str, normal: str) -> None:
+    assert normalize_path(path) == normal
+    assert resolve_path(path, "/elsewhere") == (normal if normal.startswith("/") else f"/elsewhere/{normal}")
+
+
+def test_deep_stacks_of_directories_are_bounded() -> None:
+    place = find_place_after("; ".join(["pushd a"] * 2_000))
+    assert len(place.stack) == 20

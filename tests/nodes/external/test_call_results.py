@@ -56,6 +56,18 @@ def test_a_reused_id_has_the_result_of_its_own_call(is_answered: bool) -> None:
     assert (result.text, result.exit_code) == expected
 
 
+def test_parallel_calls_written_as_several_replies() -> None:
+    calls = [{"name": "Bash", "args": {"command": each}, "id": each} for each in ("a", "b")]
+    earlier, first, second = (
+        AIMessage("", tool_calls=calls),
+        *(AIMessage("", tool_calls=[each]) for each in calls),
+    )
+    shown = [earlier, ToolMessage("old", tool_call_id="a"), ToolMessage("old", tool_call_id="b")]
+    shown += [first, ToolMessage("of a", tool_call_id="a"), second, ToolMessage("of b", tool_call_id="b")]
+    results = CallReader(ADAPTERS["claude-code"], dict).read(earlier, shown)
+    assert [each.text for each in results] == ["of a", "of b"]
+
+
 def test_artifacts_of_reused_ids() -> None:
     stored = [ToolMessage("", tool_call_id="bash:0", artifact=code) for code in (7, 1, None, 0)]
     shown = [ToolMessage("", tool_call_id="bash:0") for _ in stored[1:]]
