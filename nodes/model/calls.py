@@ -16,22 +16,26 @@ from tenacity import (
     RetryCallState,
     Retrying,
     retry_if_exception,
-    stop_after_attempt,
     stop_before_delay,
     wait_exponential,
     wait_random,
 )
+from tenacity.stop import stop_base
 
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.model.attempts import Attempt, CallCount, RunBlocking, find_api_keys
 from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
 from langgraph_takeover.nodes.model.errors import ModelError, ReplyTimeoutError, WaitTooLongError
+from langgraph_takeover.nodes.model.messages.endpoint_rules import repair_messages
 from langgraph_takeover.nodes.model.retry_after import format_wait
 from langgraph_takeover.nodes.model.usage import measure_usage
 from langgraph_takeover.nodes.telemetry import describe_reply, describe_request, start_chat_span
 
 MODEL_TRIES = 3
 """Default number of attempts of one call."""
+WAITS_PER_TRY = 10
+"""Refusals with a wait of `_LEAST_WAIT_S` or more that count as one attempt."""
+_LEAST_WAIT_S = 1.0
 _LOG = logging.getLogger(__name__)
 _INITIAL_PAUSE_S, _MAX_PAUSE_S = 0.5, 30.0
 _BACKOFF = wait_exponential(multiplier=_INITIAL_PAUSE_S, max=_MAX_PAUSE_S) + wait_random(0, _INITIAL_PAUSE_S)
@@ -135,10 +139,23 @@ class ModelCall(NamedTuple):
     def _retry_policy(self) -> dict[str, Any]:
         return {
             "retry": retry_if_exception(lambda error: isinstance(error, ModelError) and error.is_transient),
-            "stop": stop_after_attempt(self.max_attempts) | stop_before_delay(self.timeout_s),
+            "stop": _StopAfterTries(self.max_attempts) | stop_before_delay(self.timeout_s),
             "wait": _choose_pause,
             "reraise": True,
         }
+
+
+class _StopAfterTries(stop_base):
+    """Stops after that many tries; one that the endpoint asks to repeat after a wait counts as a part of a try."""
+
+    def __init__(self, max_tries: int) -> None:
+        self._max_parts, self._parts = max_tries * WAITS_PER_TRY, 0
+        self._is_single = max_tries == 1
+
+    def __call__(self, retry_state: RetryCallState) -> bool:
+        wait_s = _get_error(retry_state).retry_after_s or 0.0
+        self._parts += 1 if wait_s >= _LEAST_WAIT_S else WAITS_PER_TRY
+        return self._is_single or self._parts >= self._max_parts
 
 
 def _get_error(state: RetryCallState) -> ModelError:
@@ -177,7 +194,7 @@ def ask_model(
     """Return the reply of a `ModelCall` with the default number of attempts. Raises what its `ask` raises."""
     return ModelCall(
         model,
-        messages,
+        repair_messages(messages, model),
         timeout_s,
         MODEL_TRIES,
         count or CallCount(),
@@ -200,6 +217,7 @@ def ask_with_schema(
 
     `timeout_s` limits both calls together.
     """
+    messages = repair_messages(messages, model)
     call = ModelCall(
         model, messages, timeout_s, MODEL_TRIES, CallCount(), cancellation or Cancellation(), on_wait=on_wait
     )

@@ -12,9 +12,9 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from langgraph_takeover.nodes.model.messages.content import drop_calls
+from langgraph_takeover.nodes.model.messages.content import NO_TEXT, drop_calls
 
 NO_RESULT = "No result of this call was recorded."
 """Text that stands for a missing result."""
@@ -44,8 +44,6 @@ class ConversationRepair:
     def add(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Return the messages that continue the conversation, as the endpoint accepts them."""
         repaired = list(messages)
-        if not any(isinstance(each, ToolMessage) or _list_calls(each) for each in messages):
-            return repaired
         for name, apply in RULES:
             before, repaired = repaired, apply(repaired, self)
             known = {id(each) for each in before}
@@ -78,11 +76,31 @@ def repair_messages(messages: Sequence[BaseMessage], model: Any) -> list[BaseMes
 
 def repair_reply(reply: AIMessage, messages: Iterable[BaseMessage], model: Any) -> AIMessage:
     """Return a reply whose calls have ids that are valid and unique in their conversation."""
-    if not _list_calls(reply):
-        return reply
+    (repaired,) = repair_replies([reply], messages, model)
+    assert isinstance(repaired, AIMessage)
+    return repaired
+
+
+def repair_replies(
+    replies: Iterable[BaseMessage], messages: Iterable[BaseMessage], model: Any
+) -> list[BaseMessage]:
+    """Return replies, among them results of their calls, with ids that are valid and unique in the conversation."""
     repair = ConversationRepair(model)
     repair.ids.update(str(call["id"]) for each in messages for call in _list_calls(each))
-    return _rename_calls(reply, _choose_ids(reply, repair))
+    repaired: list[BaseMessage] = []
+    renamed: defaultdict[str, deque[str]] = defaultdict(deque)
+    for message in replies:
+        if isinstance(message, AIMessage):
+            names = _choose_ids(message, repair)
+            renamed.clear()
+            for call, name in zip(_list_calls(message), names, strict=True):
+                renamed[call["id"] or ""].append(name)
+            message = _rename_calls(message, names)
+        elif isinstance(message, ToolMessage) and renamed.get(message.tool_call_id):
+            name = renamed[message.tool_call_id].popleft()
+            message = message.model_copy(update={"tool_call_id": name})
+        repaired.append(message)
+    return repaired
 
 
 def pair_results(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -131,6 +149,30 @@ def _make_ids_valid(messages: list[BaseMessage], repair: ConversationRepair) -> 
     return repaired
 
 
+def _fill_blank(messages: list[BaseMessage], _: ConversationRepair) -> list[BaseMessage]:
+    """Return the messages without blank texts, and with a mark where nothing else is left."""
+    return [each if isinstance(each, SystemMessage) else _fill(each) for each in messages]
+
+
+def _fill(message: BaseMessage) -> BaseMessage:
+    mark = "" if _list_calls(message) else NO_TEXT
+    content: Any = message.content
+    if isinstance(content, str):
+        filled: Any = content if content.strip() else mark
+    else:
+        filled = [part for part in content if not _is_blank(part)] or mark
+    return (
+        message
+        if filled == content or not (filled or content)
+        else message.model_copy(update={"content": filled})
+    )
+
+
+def _is_blank(part: str | dict[str, Any]) -> bool:
+    text = part if isinstance(part, str) else part.get("text") if part.get("type") == "text" else None
+    return isinstance(text, str) and not text.strip()
+
+
 def _make_names_valid(messages: list[BaseMessage], _: ConversationRepair) -> list[BaseMessage]:
     """Return the messages with names of tools that endpoints accept."""
     return [_rename_tools(each) for each in messages]
@@ -143,6 +185,7 @@ RULES = (
     ),
     Rule("call id that is empty, repeated or invalid", _make_ids_valid),
     Rule("invalid tool name", _make_names_valid),
+    Rule("message without text", _fill_blank),
 )
 """Applied in this order."""
 
