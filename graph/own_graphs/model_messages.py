@@ -27,7 +27,7 @@ class ModelMessages:
 
     def repair_request(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         """Return the request as the endpoint accepts it; the first repair is logged."""
-        repair = ConversationRepair(request.model)
+        repair = ConversationRepair(request.model, keeps_system=True)
         messages: list[Any] = list(repair.add(request.messages))
         if repair.repairs and not self._is_reported:
             self._is_reported = True

@@ -26,7 +26,7 @@ from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.model.attempts import Attempt, CallCount, RunBlocking, find_api_keys
 from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
 from langgraph_takeover.nodes.model.errors import ModelError, ReplyTimeoutError, WaitTooLongError
-from langgraph_takeover.nodes.model.messages.endpoint_rules import repair_messages
+from langgraph_takeover.nodes.model.messages.endpoint_rules import repair_messages, write_calls_as_text
 from langgraph_takeover.nodes.model.retry_after import format_wait
 from langgraph_takeover.nodes.model.usage import measure_usage
 from langgraph_takeover.nodes.telemetry import describe_reply, describe_request, start_chat_span
@@ -215,9 +215,9 @@ def ask_with_schema(
 ) -> AIMessage:
     """Call `ask_model`; an OpenAI client with a schema asks the endpoint to enforce it first.
 
-    `timeout_s` limits both calls together.
+    `timeout_s` limits both calls together. Calls of tools in the messages are sent as text.
     """
-    messages = repair_messages(messages, model)
+    messages = repair_messages(write_calls_as_text(messages), model)
     call = ModelCall(
         model, messages, timeout_s, MODEL_TRIES, CallCount(), cancellation or Cancellation(), on_wait=on_wait
     )

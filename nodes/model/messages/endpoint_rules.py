@@ -7,6 +7,7 @@ before they are stored. The other rules repair requests, and leave the stored me
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +15,8 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
+from langgraph_takeover.handoff.text.fence import neutralize
+from langgraph_takeover.handoff.trace.conversation import merge_human_messages
 from langgraph_takeover.nodes.model.messages.content import NO_TEXT, drop_calls
 
 NO_RESULT = "No result of this call was recorded."
@@ -25,6 +28,7 @@ _ID_FORMS = (
     ("", re.compile(r"[A-Za-z0-9_-]{1,40}")),
 )
 """The ids that endpoints accept, by a part of the model's name. The last form is valid at OpenAI and Anthropic."""
+_CONTINUE = "Continue."
 _MADE_ID_CHARS = 9
 """Length of ids of our own, which every form accepts."""
 _INVALID_NAME_CHARS = re.compile(r"[^A-Za-z0-9_-]")
@@ -34,8 +38,11 @@ _MAX_NAME_CHARS = 64
 class ConversationRepair:
     """Repairs a growing conversation for a model's endpoint. The same messages give the same request in every process."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, keeps_system: bool = False) -> None:
         self.id_form = _find_id_form(model)
+        self.keeps_system = keeps_system
+        """Whether later system messages stay: their author's client may allow them."""
+        self.has_begun = False
         self.ids: set[str] = set()
         """Ids of the calls so far."""
         self.repairs: Counter[str] = Counter()
@@ -74,6 +81,22 @@ def repair_messages(messages: Sequence[BaseMessage], model: Any) -> list[BaseMes
     return ConversationRepair(model).add(messages)
 
 
+def write_calls_as_text(messages: list[BaseMessage]) -> list[BaseMessage]:
+    """Return the messages of a request without tools, in which some endpoints refuse calls and their results."""
+    if not any(_list_calls(each) for each in messages):
+        return messages
+    shown: list[BaseMessage] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            shown.append(HumanMessage(message.text or NO_RESULT))
+        elif calls := _list_calls(message):
+            lines = [f"{call['name']} {json.dumps(call['args'], ensure_ascii=False)}" for call in calls]
+            shown.append(AIMessage(neutralize("\n\n".join(filter(None, (message.text, *lines))))))
+        else:
+            shown.append(message)
+    return merge_human_messages(shown)
+
+
 def repair_reply(reply: AIMessage, messages: Iterable[BaseMessage], model: Any) -> AIMessage:
     """Return a reply whose calls have ids that are valid and unique in their conversation."""
     (repaired,) = repair_replies([reply], messages, model)
@@ -101,6 +124,12 @@ def repair_replies(
             message = message.model_copy(update={"tool_call_id": name})
         repaired.append(message)
     return repaired
+
+
+def end_with_user(messages: list[BaseMessage]) -> list[BaseMessage]:
+    """Return the messages of a request, which must not end with a reply."""
+    is_ended = not messages or not isinstance(messages[-1], AIMessage)
+    return messages if is_ended else [*messages, HumanMessage(_CONTINUE)]
 
 
 def pair_results(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -149,6 +178,17 @@ def _make_ids_valid(messages: list[BaseMessage], repair: ConversationRepair) -> 
     return repaired
 
 
+def _move_system(messages: list[BaseMessage], repair: ConversationRepair) -> list[BaseMessage]:
+    """Return the messages with at most one system message, which is the first; others are of the user."""
+    moved: list[BaseMessage] = []
+    for message in messages:
+        if isinstance(message, SystemMessage) and repair.has_begun and not repair.keeps_system:
+            message = HumanMessage(message.content)
+        repair.has_begun = True
+        moved.append(message)
+    return moved
+
+
 def _fill_blank(messages: list[BaseMessage], _: ConversationRepair) -> list[BaseMessage]:
     """Return the messages without blank texts, and with a mark where nothing else is left."""
     return [each if isinstance(each, SystemMessage) else _fill(each) for each in messages]
@@ -185,6 +225,7 @@ RULES = (
     ),
     Rule("call id that is empty, repeated or invalid", _make_ids_valid),
     Rule("invalid tool name", _make_names_valid),
+    Rule("system message after the first message", _move_system),
     Rule("message without text", _fill_blank),
 )
 """Applied in this order."""

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
+from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
+from pydantic import BaseModel
 
 from langgraph_takeover import open_home
 from langgraph_takeover.errors import EarlierCallError, RecordError
@@ -97,6 +99,26 @@ def test_calls_with_one_id_get_their_own(bench: RunHarness, is_async: bool) -> N
     assert [each.split("\n")[1:-1][-1] for each in results(end)] == ["0", "1", "2", "3", "0", "1"]
     ids = [call["id"] for each in end["messages"] if isinstance(each, AIMessage) for call in each.tool_calls]
     assert len(ids) == len({*ids}) == 6
+    assert [each.tool_call_id for each in end["messages"] if isinstance(each, ToolMessage)] == ids
+
+
+class _Answer(BaseModel):
+    number: int
+
+
+def test_a_structured_response_keeps_its_result(bench: RunHarness) -> None:
+    answer = AIMessage("", tool_calls=[{"name": "_Answer", "args": {"number": 3}, "id": "a"}])
+    with hold(bench) as work:
+        agent = create_agent(
+            scripted_model(reply_with_ids("a"), answer),
+            middleware=[SandboxMiddleware(work)],
+            checkpointer=work.saver,
+            response_format=ToolStrategy(_Answer),
+        )
+        end = agent.invoke(ask(), CONFIG)
+    ids = [call["id"] for each in end["messages"] if isinstance(each, AIMessage) for call in each.tool_calls]
+    assert end["structured_response"].number == 3
+    assert len({*ids}) == 2
     assert [each.tool_call_id for each in end["messages"] if isinstance(each, ToolMessage)] == ids
 
 
