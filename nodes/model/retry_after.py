@@ -27,7 +27,7 @@ _RESET_NAME = re.compile(r"(.{0,40}rate-?limit.{0,40}-)reset((?:-.{0,40})?)", re
 """Headers such as `x-ratelimit-reset-tokens` and `anthropic-ratelimit-tokens-reset`."""
 _WAIT_IN_TEXT = re.compile(
     r"(?:\bretryDelay\W{1,6}|\bX-RateLimit-Reset\W{1,6}|\b(?:try again|retry|wait) (?:in|after|for) )"
-    r"([0-9][0-9a-z. ]{0,50})",
+    r"([0-9][0-9a-z., ]{0,50})",
     re.IGNORECASE,
 )
 """A wait that a refusal names in its text, as endpoints without headers for it do."""
