@@ -109,7 +109,8 @@ def _find_only_match(text: str, old: str, path: str) -> tuple[int, int]:
     is_exact = bool(matches)
     if not is_exact:
         old = _to_line_feeds(old)
-        matches = _find_matches(_to_line_feeds(text), old, has_crlf=False)
+        shown = text.replace("\r", "\n") if _has_only_returns(text) else _to_line_feeds(text)
+        matches = _find_matches(shown, old, has_crlf=False)
     if not matches:
         raise EditError(
             f"old does not occur in {path}; view the lines and copy them exactly, including indentation"

@@ -189,6 +189,7 @@ def test_create(bench: Bench) -> None:
         (b"\xef\xbb\xbfa\r\nb\r\n", "a\nb", "b", b"\xef\xbb\xbfb\r\n"),
         (b"a\rb\rc\r\n", "b", "x\ny", b"a\rx\r\ny\rc\r\n"),
         (b"a\rb\rc", "b", "x\ny", b"a\rx\ry\rc"),
+        (b"a\rb\rc", "a\nb", "a\nx\nb", b"a\rx\rb\rc"),
         (b"x\r\ny\r\nz", "\ny\r\n", "q\r\n", b"xq\r\nz"),
         (b"a\nb\n", "b", "c\r", b"a\nc\n"),
         ("a\u2028b\x0c\r\n".encode(), "b", "x\ny", "a\u2028x\r\ny\x0c\r\n".encode()),
