@@ -37,7 +37,7 @@ class ModelMessages:
     def repair_response(self, request: ModelRequest[Any], response: Any) -> Any:
         """Return what the model's handler returned, with unique ids."""
         if isinstance(response, AIMessage):
-            return repair_reply(response, request.messages, request.model)
+            return repair_reply(response, request.messages, model=request.model)
         if isinstance(response, ExtendedModelResponse):
             inner = self.repair_response(request, response.model_response)
             return replace(response, model_response=inner)

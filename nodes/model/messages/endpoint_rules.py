@@ -77,7 +77,17 @@ class Rule(NamedTuple):
 
 
 def repair_messages(messages: Sequence[BaseMessage], model: Any) -> list[BaseMessage]:
-    """Return a whole conversation as the model's endpoint accepts it."""
+    """Return a whole conversation as the model's endpoint accepts it; valid messages stay the same objects.
+
+    For a graph of your own whose node calls the model: `model.invoke(repair_messages(state["messages"], model))`.
+
+    Example:
+        >>> from langchain_core.messages import AIMessage
+        >>> from langgraph_takeover.integrations import repair_messages
+        >>> reply = AIMessage("", tool_calls=[{"name": "shell", "args": {}, "id": "a"}])
+        >>> [message.text for message in repair_messages([reply], None)]
+        ['', 'No result of this call was recorded.']
+    """
     return ConversationRepair(model).add(messages)
 
 
@@ -97,8 +107,18 @@ def write_calls_as_text(messages: list[BaseMessage]) -> list[BaseMessage]:
     return merge_human_messages(shown)
 
 
-def repair_reply(reply: AIMessage, messages: Iterable[BaseMessage], model: Any) -> AIMessage:
-    """Return a reply whose calls have ids that are valid and unique in their conversation."""
+def repair_reply(reply: AIMessage, messages: Iterable[BaseMessage], *, model: Any) -> AIMessage:
+    """Return a reply whose calls have ids that are valid and unique in their conversation.
+
+    For a graph of your own: what its node returns, `repair_reply(reply, state["messages"], model=model)`.
+
+    Example:
+        >>> from langchain_core.messages import AIMessage
+        >>> from langgraph_takeover.integrations import repair_reply
+        >>> reply = AIMessage("", tool_calls=[{"name": "shell", "args": {}, "id": "a"}] * 2)
+        >>> [len(call["id"]) for call in repair_reply(reply, [], model=None).tool_calls]
+        [1, 9]
+    """
     (repaired,) = repair_replies([reply], messages, model)
     assert isinstance(repaired, AIMessage)
     return repaired

@@ -78,11 +78,11 @@ def test_a_valid_id_stays(model: str, name: str, is_kept: bool) -> None:
 
 def test_copies_of_changed_calls_are_dropped() -> None:
     content = [{"type": "thinking", "thinking": "t", "signature": "s"}, {"type": "tool_use", "id": "a"}]
-    changed = repair_reply(reply("a", content=content, tool_calls=["raw"]), [reply("a")], Named())
+    changed = repair_reply(reply("a", content=content, tool_calls=["raw"]), [reply("a")], model=Named())
     assert changed.content == content[:1]
     assert changed.additional_kwargs == {}
     kept = reply("b", content=content, tool_calls=["raw"])
-    assert repair_reply(kept, [reply("a")], Named()) is kept
+    assert repair_reply(kept, [reply("a")], model=Named()) is kept
 
 
 def test_a_result_beside_a_renamed_call_is_renamed() -> None:
