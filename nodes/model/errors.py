@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from langgraph_takeover.handoff.text.redaction import redact
@@ -116,11 +116,11 @@ def classify_error(error: Exception, keys: Sequence[str]) -> Exception:
 
 def _classify_http_error(error: Any, text: str, keys: Sequence[str]) -> Exception | None:
     """Return the model error behind an answer or a connection that failed in any client; None for other errors."""
-    response = getattr(error, "response", None)
-    status, headers = getattr(response, "status_code", None), getattr(response, "headers", None)
-    if isinstance(status, int) and isinstance(headers, Mapping) and status >= 300:
-        code = getattr(error, "code", None)
-        return classify_status(status, code, f"{getattr(error, 'body', '')} {error}", text, headers)
+    for each in _list_causes(error):
+        status, headers = _read_answer(getattr(each, "response", None))
+        if status is not None:
+            code = getattr(each, "code", None)
+            return classify_status(status, code, f"{getattr(each, 'body', '')} {each}", text, headers)
     if _is_instance(error, "APITimeoutError"):
         return ModelError("the endpoint did not answer in time")
     if _is_instance(error, "APIConnectionError") or _is_transport_error(error):
@@ -185,12 +185,28 @@ def _classify_connection_error(error: BaseException, keys: Sequence[str]) -> Mod
 
 def _is_transport_error(error: BaseException) -> bool:
     """Whether a library for HTTP failed, in whatever client."""
+    return any(type(each).__module__.split(".")[0] in _TRANSPORT_MODULES for each in _list_causes(error))
+
+
+def _list_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those from which it was raised, as clients do; not what was handled meanwhile."""
     cause: BaseException | None = error
-    while cause is not None:
-        if type(cause).__module__.split(".")[0] in _TRANSPORT_MODULES:
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        yield cause
+        seen.add(id(cause))
+        cause = cause.__cause__
+
+
+def _read_answer(response: Any) -> tuple[int | None, Mapping[str, str]]:
+    """Return status and headers of an error's HTTP answer, as clients of HTTPX, requests and botocore have it."""
+    if isinstance(response, dict):
+        metadata = response.get("ResponseMetadata") or {}
+        status, headers = metadata.get("HTTPStatusCode"), metadata.get("HTTPHeaders")
+    else:
+        status, headers = getattr(response, "status_code", None), getattr(response, "headers", None)
+    is_refusal = isinstance(status, int) and status >= 300
+    return (status if is_refusal else None), (headers if isinstance(headers, Mapping) else {})
 
 
 def _is_overflow(text: str) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -274,9 +275,10 @@ def test_a_lack_of_credit_is_not_waited_for(chat_server: ChatServer, error: dict
 
 
 class OtherClient(BaseChatModel):
-    """A client of another library: its errors have an HTTP answer, as those of most clients."""
+    """A client of another library: its errors have an HTTP answer, or were raised from one that has."""
 
     url: str
+    wrap: Callable[[httpx.HTTPStatusError], Exception] = lambda error: error
 
     @property
     def _llm_type(self) -> str:
@@ -284,19 +286,36 @@ class OtherClient(BaseChatModel):
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         answer = httpx.post(f"{self.url}/chat/completions", json={})
-        answer.raise_for_status()
+        try:
+            answer.raise_for_status()
+        except httpx.HTTPStatusError as error:
+            raise self.wrap(error) from error
         return ChatResult(generations=[ChatGeneration(message=AIMessage("fine"))])
 
 
-def test_another_client_waits_too(chat_server: ChatServer) -> None:
-    chat_server.refusal_headers = {"Retry-After": "1"}
+class BotoError(Exception):
+    """Has its answer as botocore's errors do."""
+
+    def __init__(self, error: httpx.HTTPStatusError) -> None:
+        super().__init__("throttled")
+        headers = dict(error.response.headers)
+        metadata = {"HTTPStatusCode": error.response.status_code, "HTTPHeaders": headers}
+        self.response = {"ResponseMetadata": metadata}
+
+
+@pytest.mark.parametrize("wrap", [lambda error: error, lambda error: KeyError("wrapped"), BotoError])
+def test_another_client_waits_too(chat_server: ChatServer, wrap: Any) -> None:
+    chat_server.refusal_headers = {"Retry-After-Ms": "600"}
     chat_server.answer = answer_in_turn(error_answer(429), chat_server.reply(""))
-    call = make_call(chat_server)._replace(model=OtherClient(url=chat_server.url))
+    call = make_call(chat_server)._replace(model=OtherClient(url=chat_server.url, wrap=wrap))
     assert call.ask().text == "fine"
-    assert chat_server.times[1] - chat_server.times[0] >= 1
-    closed = call._replace(model=OtherClient(url="http://127.0.0.1:9"), max_attempts=1)
+    assert chat_server.times[1] - chat_server.times[0] >= 0.6
+
+
+def test_another_client_without_a_connection() -> None:
+    model = OtherClient(url="http://127.0.0.1:9")
     with pytest.raises(ModelError, match="the endpoint could not be reached"):
-        closed.ask()
+        ModelCall(model, [HumanMessage("hello")], 60, 1, CallCount(), Cancellation()).ask()
 
 
 def test_a_schema_call_waits_too(chat_server: ChatServer) -> None:
