@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -82,6 +83,8 @@ class ModelCall(NamedTuple):
     """Characters of the messages, if they are known."""
 
     on_wait: OnWait | None = None
+    max_wait_s: float = math.inf
+    """Limit from the call's start to the end of a wait; for callers that nothing can stop."""
 
     def ask(self) -> AIMessage:
         """Return the complete reply, without known secrets. Raises ModelError or ContextWindowError, on one line.
@@ -95,10 +98,10 @@ class ModelCall(NamedTuple):
 
     def ask_unrecorded(self) -> AIMessage:
         """Like `ask`, without a span of its own."""
-        deadline = time.monotonic() + self.timeout_s
+        deadline, wait_deadline = self._find_deadlines()
 
         def attempt() -> AIMessage:
-            with _limit_wait(deadline):
+            with _limit_wait(wait_deadline):
                 return self._attempt(deadline).ask()
 
         retrying = Retrying(
@@ -108,10 +111,10 @@ class ModelCall(NamedTuple):
 
     async def aask(self, run_blocking: RunBlocking) -> AIMessage:
         """Like `ask`, awaited; `run_blocking` runs the checks of replies."""
-        deadline = time.monotonic() + self.timeout_s
+        deadline, wait_deadline = self._find_deadlines()
 
         async def attempt() -> AIMessage:
-            with _limit_wait(deadline):
+            with _limit_wait(wait_deadline):
                 return await self._attempt(deadline).aask(run_blocking)
 
         async def announce(state: RetryCallState) -> None:
@@ -122,6 +125,11 @@ class ModelCall(NamedTuple):
         )
         with _record_call(self.model, self.messages, self.compute_cost, self.prompt_chars) as describe:
             return describe(await retrying(attempt))
+
+    def _find_deadlines(self) -> tuple[float, float]:
+        """Return when the call ends, and when its last wait must end."""
+        now = time.monotonic()
+        return now + self.timeout_s, now + min(self.timeout_s, self.max_wait_s)
 
     def _attempt(self, deadline: float) -> Attempt:
         remaining_s = max(deadline - time.monotonic(), 0.01)
@@ -212,6 +220,7 @@ def ask_with_schema(
     compute_cost: ComputeCost | None = None,
     cancellation: Cancellation | None = None,
     on_wait: OnWait | None = None,
+    max_wait_s: float = math.inf,
 ) -> AIMessage:
     """Call `ask_model`; an OpenAI client with a schema asks the endpoint to enforce it first.
 
@@ -219,7 +228,14 @@ def ask_with_schema(
     """
     messages = repair_messages(write_calls_as_text(messages), model)
     call = ModelCall(
-        model, messages, timeout_s, MODEL_TRIES, CallCount(), cancellation or Cancellation(), on_wait=on_wait
+        model,
+        messages,
+        timeout_s,
+        MODEL_TRIES,
+        CallCount(),
+        cancellation or Cancellation(),
+        on_wait=on_wait,
+        max_wait_s=max_wait_s,
     )
     with _record_call(model, messages, compute_cost) as describe:
         return describe(_ask_with_schema(call, model, schema))

@@ -318,6 +318,17 @@ def test_another_client_without_a_connection() -> None:
         ModelCall(model, [HumanMessage("hello")], 60, 1, CallCount(), Cancellation()).ask()
 
 
+def test_a_call_that_nothing_stops_waits_for_a_limited_time(chat_server: ChatServer) -> None:
+    chat_server.refusal_headers = {"Retry-After": "1"}
+    chat_server.answer = lambda request: error_answer(429, "slow down")
+    schema = {"title": "notes", "type": "object", "properties": {}}
+    with pytest.raises(WaitTooLongError, match="it asks to wait 1 s"):
+        ask_with_schema(
+            client(chat_server.url), [HumanMessage("hello")], schema, timeout_s=600, max_wait_s=1.5
+        )
+    assert len(chat_server.requests) == 2
+
+
 def test_a_schema_call_waits_too(chat_server: ChatServer) -> None:
     chat_server.refusal_headers = {"Retry-After-Ms": "100"}
     chat_server.answer = answer_in_turn(error_answer(429), chat_server.reply("{}"))
