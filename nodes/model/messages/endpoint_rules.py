@@ -125,9 +125,11 @@ def repair_reply(reply: AIMessage, messages: Iterable[BaseMessage], *, model: An
 
 
 def repair_replies(
-    replies: Iterable[BaseMessage], messages: Iterable[BaseMessage], model: Any
+    replies: Sequence[BaseMessage], messages: Iterable[BaseMessage], model: Any
 ) -> list[BaseMessage]:
     """Return replies, among them results of their calls, with ids that are valid and unique in the conversation."""
+    if not any(_list_calls(each) for each in replies):
+        return list(replies)
     repair = ConversationRepair(model)
     repair.ids.update(str(call["id"]) for each in messages for call in _list_calls(each))
     repaired: list[BaseMessage] = []
