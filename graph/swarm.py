@@ -36,6 +36,8 @@ from langgraph_takeover.sandbox.interface import Snapshot
 
 _WINDOW_TOKENS = 128_000
 _MODEL_TIMEOUT_S = 600.0
+_MAX_WAIT_S = 10.0
+"""Longest wait for an endpoint that asks for one: neither a stop nor Ctrl-C ends a tool's thread."""
 
 
 def create_handoff_tool(
@@ -172,7 +174,9 @@ def _add_notes(record: HandoffRecord, model: BaseChatModel, records: RecordStore
     if record.notes is not None:
         return record
 
-    notes = write_model_notes(record, model, name_model(model), timeout_s=_MODEL_TIMEOUT_S)
+    notes = write_model_notes(
+        record, model, name_model(model), timeout_s=_MODEL_TIMEOUT_S, max_wait_s=_MAX_WAIT_S
+    )
     if notes is None:
         return record
     if records is not None:

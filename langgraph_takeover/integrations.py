@@ -8,6 +8,7 @@ from langgraph_takeover.graph.own_graphs.thread_sandbox import (
     ThreadSandbox,
     open_sandbox,
 )
+from langgraph_takeover.nodes.model.messages.endpoint_rules import repair_messages, repair_reply
 
 __all__ = [
     "Act",
@@ -17,4 +18,6 @@ __all__ = [
     "carry_sandbox_state",
     "hold_thread",
     "open_sandbox",
+    "repair_messages",
+    "repair_reply",
 ]

@@ -44,11 +44,6 @@ class EndpointModel(ChatOpenAI):
     def _convert_chunk_to_generation_chunk(
         self, chunk: dict[str, Any], default_chunk_class: type, base_generation_info: dict[str, Any] | None
     ) -> ChatGenerationChunk | None:
-        # LangChain does not join fragments of a call whose id changes on the way; those after the first have no name.
-        for choice in chunk.get("choices") or ():
-            for fragment in (choice.get("delta") or {}).get("tool_calls") or ():
-                if not (fragment.get("function") or {}).get("name"):
-                    fragment["id"] = None
         converted = super()._convert_chunk_to_generation_chunk(
             chunk, default_chunk_class, base_generation_info
         )

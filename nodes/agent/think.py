@@ -54,7 +54,7 @@ from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.model.calls import ModelCall
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ReplyTimeoutError
 from langgraph_takeover.nodes.model.messages.content import describe_damage, mark_client, redact_reply
-from langgraph_takeover.nodes.model.messages.endpoint_rules import ConversationRepair
+from langgraph_takeover.nodes.model.messages.endpoint_rules import ConversationRepair, end_with_user
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 from langgraph_takeover.nodes.model.usage import count_chars, count_uncounted_calls, measure_usage
 from langgraph_takeover.nodes.model.window import (
@@ -188,7 +188,7 @@ def _ask(
     def prepare_call(request: Request) -> ModelCall:
         return ModelCall(
             model,
-            request.messages,
+            request.messages if conversation is None else end_with_user(request.messages),
             timeout_s=max(deadline - time.monotonic(), 1.0),
             max_attempts=context.model_tries,
             billing=count,

@@ -33,7 +33,6 @@ from langgraph_takeover.nodes.external.pass_through import VendorModel
 from langgraph_takeover.nodes.external.process import ExternalProcess
 from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.model.calls import ask_model
-from langgraph_takeover.nodes.model.messages.endpoint_rules import repair_messages
 from langgraph_takeover.nodes.session.external_turn import SideWork
 from langgraph_takeover.nodes.state import AgentState, Spending, get_task
 from langgraph_takeover.sandbox.interface import Sandbox
@@ -306,7 +305,7 @@ def _answer_side(context: AgentContext, request: ModelRequest, count: CallCount)
     model = _bind(context, request)
     return ask_model(
         model,
-        repair_messages(request.messages, model),
+        list(request.messages),
         timeout_s=context.model_timeout_s,
         count=count,
         cancellation=context.session.stop.cancellation,

@@ -125,7 +125,7 @@ class Attempt(NamedTuple):
         cleaned = _clean_reply(reply, keys)
         # Its agent answers by the ids in the vendor's bytes.
         is_wire = WIRE_REPLY in cleaned.additional_kwargs
-        return cleaned if is_wire else repair_reply(cleaned, self.messages, self.model)
+        return cleaned if is_wire else repair_reply(cleaned, self.messages, model=self.model)
 
 
 def _timeout_error(timeout_s: float) -> ReplyTimeoutError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -16,22 +17,26 @@ from tenacity import (
     RetryCallState,
     Retrying,
     retry_if_exception,
-    stop_after_attempt,
     stop_before_delay,
     wait_exponential,
     wait_random,
 )
+from tenacity.stop import stop_base
 
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.model.attempts import Attempt, CallCount, RunBlocking, find_api_keys
 from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
 from langgraph_takeover.nodes.model.errors import ModelError, ReplyTimeoutError, WaitTooLongError
+from langgraph_takeover.nodes.model.messages.endpoint_rules import repair_messages, write_calls_as_text
 from langgraph_takeover.nodes.model.retry_after import format_wait
 from langgraph_takeover.nodes.model.usage import measure_usage
 from langgraph_takeover.nodes.telemetry import describe_reply, describe_request, start_chat_span
 
 MODEL_TRIES = 3
 """Default number of attempts of one call."""
+WAITS_PER_TRY = 10
+"""Refusals with a wait of `_LEAST_WAIT_S` or more that count as one attempt."""
+_LEAST_WAIT_S = 1.0
 _LOG = logging.getLogger(__name__)
 _INITIAL_PAUSE_S, _MAX_PAUSE_S = 0.5, 30.0
 _BACKOFF = wait_exponential(multiplier=_INITIAL_PAUSE_S, max=_MAX_PAUSE_S) + wait_random(0, _INITIAL_PAUSE_S)
@@ -78,6 +83,8 @@ class ModelCall(NamedTuple):
     """Characters of the messages, if they are known."""
 
     on_wait: OnWait | None = None
+    max_wait_s: float = math.inf
+    """Limit from the call's start to the end of a wait; for callers that nothing can stop."""
 
     def ask(self) -> AIMessage:
         """Return the complete reply, without known secrets. Raises ModelError or ContextWindowError, on one line.
@@ -91,10 +98,10 @@ class ModelCall(NamedTuple):
 
     def ask_unrecorded(self) -> AIMessage:
         """Like `ask`, without a span of its own."""
-        deadline = time.monotonic() + self.timeout_s
+        deadline, wait_deadline = self._find_deadlines()
 
         def attempt() -> AIMessage:
-            with _limit_wait(deadline):
+            with _limit_wait(wait_deadline):
                 return self._attempt(deadline).ask()
 
         retrying = Retrying(
@@ -104,10 +111,10 @@ class ModelCall(NamedTuple):
 
     async def aask(self, run_blocking: RunBlocking) -> AIMessage:
         """Like `ask`, awaited; `run_blocking` runs the checks of replies."""
-        deadline = time.monotonic() + self.timeout_s
+        deadline, wait_deadline = self._find_deadlines()
 
         async def attempt() -> AIMessage:
-            with _limit_wait(deadline):
+            with _limit_wait(wait_deadline):
                 return await self._attempt(deadline).aask(run_blocking)
 
         async def announce(state: RetryCallState) -> None:
@@ -118,6 +125,11 @@ class ModelCall(NamedTuple):
         )
         with _record_call(self.model, self.messages, self.compute_cost, self.prompt_chars) as describe:
             return describe(await retrying(attempt))
+
+    def _find_deadlines(self) -> tuple[float, float]:
+        """Return when the call ends, and when its last wait must end."""
+        now = time.monotonic()
+        return now + self.timeout_s, now + min(self.timeout_s, self.max_wait_s)
 
     def _attempt(self, deadline: float) -> Attempt:
         remaining_s = max(deadline - time.monotonic(), 0.01)
@@ -135,10 +147,23 @@ class ModelCall(NamedTuple):
     def _retry_policy(self) -> dict[str, Any]:
         return {
             "retry": retry_if_exception(lambda error: isinstance(error, ModelError) and error.is_transient),
-            "stop": stop_after_attempt(self.max_attempts) | stop_before_delay(self.timeout_s),
+            "stop": _StopAfterTries(self.max_attempts) | stop_before_delay(self.timeout_s),
             "wait": _choose_pause,
             "reraise": True,
         }
+
+
+class _StopAfterTries(stop_base):
+    """Stops after that many tries; one that the endpoint asks to repeat after a wait counts as a part of a try."""
+
+    def __init__(self, max_tries: int) -> None:
+        self._max_parts, self._parts = max_tries * WAITS_PER_TRY, 0
+        self._is_single = max_tries == 1
+
+    def __call__(self, retry_state: RetryCallState) -> bool:
+        wait_s = _get_error(retry_state).retry_after_s or 0.0
+        self._parts += 1 if wait_s >= _LEAST_WAIT_S else WAITS_PER_TRY
+        return self._is_single or self._parts >= self._max_parts
 
 
 def _get_error(state: RetryCallState) -> ModelError:
@@ -177,7 +202,7 @@ def ask_model(
     """Return the reply of a `ModelCall` with the default number of attempts. Raises what its `ask` raises."""
     return ModelCall(
         model,
-        messages,
+        repair_messages(messages, model),
         timeout_s,
         MODEL_TRIES,
         count or CallCount(),
@@ -195,13 +220,22 @@ def ask_with_schema(
     compute_cost: ComputeCost | None = None,
     cancellation: Cancellation | None = None,
     on_wait: OnWait | None = None,
+    max_wait_s: float = math.inf,
 ) -> AIMessage:
     """Call `ask_model`; an OpenAI client with a schema asks the endpoint to enforce it first.
 
-    `timeout_s` limits both calls together.
+    `timeout_s` limits both calls together. Calls of tools in the messages are sent as text.
     """
+    messages = repair_messages(write_calls_as_text(messages), model)
     call = ModelCall(
-        model, messages, timeout_s, MODEL_TRIES, CallCount(), cancellation or Cancellation(), on_wait=on_wait
+        model,
+        messages,
+        timeout_s,
+        MODEL_TRIES,
+        CallCount(),
+        cancellation or Cancellation(),
+        on_wait=on_wait,
+        max_wait_s=max_wait_s,
     )
     with _record_call(model, messages, compute_cost) as describe:
         return describe(_ask_with_schema(call, model, schema))

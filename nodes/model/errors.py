@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from langgraph_takeover.handoff.text.redaction import redact
@@ -16,6 +16,7 @@ _CLIENT_MODULES = {
     "langchain_openai", "openai", "langchain_core", "pydantic", "pydantic_core", "httpx", "httpx2", "httpcore",
     "httpcore2",
 }  # fmt: skip
+_TRANSPORT_MODULES = {"httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3", "aiohttp"}
 _OWN_MODULES = "langgraph_takeover.nodes."
 _CLIENT_MARK = "EXTENDS_CLIENT_LIBRARY"
 """A module with this name set only extends a client library, as its own modules do."""
@@ -24,8 +25,27 @@ _OVERFLOW_PATTERN = re.compile(
     r"|prompt is too long|^(?>.*?input token count).* exceeds|^(?>.*?\binputs\W+tokens).*max_new_tokens",
     re.IGNORECASE | re.MULTILINE,
 )
+_NO_CREDIT = re.compile(
+    r"insufficient_(?:quota|balance)|exceeded_current_quota|billing_(?:hard_limit|not_active)", re.IGNORECASE
+)
+"""A refusal for lack of credit, which no wait ends, although its status says so."""
 _MAX_SEARCHED_CHARS = 10_000
-"""Characters of an error that are searched for an overflow message."""
+"""Characters of an error that are searched for an overflow message and for lack of credit."""
+_STATUS_BY_CODE = {
+    "invalid_request_error": 400,
+    "context_length_exceeded": 400,
+    "invalid_prompt": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "too_many_requests": 429,
+    "insufficient_quota": 429,
+    "overloaded_error": 529,
+}
+"""HTTP status that stands for an error inside a reply; any other error is the server's own and may be transient."""
 _MAX_LINE_CHARS = 300
 
 
@@ -83,7 +103,7 @@ def classify_error(error: Exception, keys: Sequence[str]) -> Exception:
     if isinstance(error, ModelError | ContextWindowError):
         return error
     text = format_error_line(_extract_message(error), keys)
-    if (found := _classify_openai_error(error, text, keys)) is not None:
+    if (found := _classify_http_error(error, text, keys)) is not None:
         return found
     if not _is_instance(error, "OpenAIError") and not _is_client_error(error):
         return error
@@ -94,16 +114,19 @@ def classify_error(error: Exception, keys: Sequence[str]) -> Exception:
     return ModelError(f"the endpoint's answer is malformed: {text}")
 
 
-def _classify_openai_error(error: Any, text: str, keys: Sequence[str]) -> Exception | None:
-    """Return the model error behind an answer or a connection that failed in OpenAI's client; None for others."""
-    if _is_instance(error, "APIStatusError"):
-        return classify_status(
-            error.status_code, error.code, f"{error.body} {error}", text, error.response.headers
-        )
+def _classify_http_error(error: Any, text: str, keys: Sequence[str]) -> Exception | None:
+    """Return the model error behind an answer or a connection that failed in any client; None for other errors."""
+    for each in _list_causes(error):
+        status, headers = _read_answer(getattr(each, "response", None))
+        if status is not None:
+            code = getattr(each, "code", None)
+            return classify_status(status, code, f"{getattr(each, 'body', '')} {each}", text, headers)
     if _is_instance(error, "APITimeoutError"):
         return ModelError("the endpoint did not answer in time")
-    if _is_instance(error, "APIConnectionError"):
+    if _is_instance(error, "APIConnectionError") or _is_transport_error(error):
         return _classify_connection_error(error, keys)
+    if _is_instance(error, "APIError") and error.body is not None:
+        return classify_code(error.code or error.type, f"{error.body} {error}", text)
     return None
 
 
@@ -126,12 +149,20 @@ def classify_status(
     if status not in (401, 403, 429) and _is_overflow(f"{code} {details}"):
         return ContextWindowError(message)
     is_transient = status in (408, 409, 429) or status >= 500
-    error_class = ModelError if is_transient and code != "insufficient_quota" else PermanentModelError
+    has_credit = not _NO_CREDIT.search(f"{code} {details}"[:_MAX_SEARCHED_CHARS])
+    error_class = ModelError if is_transient and has_credit else PermanentModelError
     error = error_class(f"the endpoint answered {status}: {message}")
     error.status = status
     if error.is_transient:
-        error.retry_after_s = read_wait(status, headers or {})
+        error.retry_after_s = read_wait(status, headers or {}, f"{message} {details}")
     return error
+
+
+def classify_code(code: Any, details: str, message: str) -> ModelError | ContextWindowError:
+    """Return the error that an endpoint sent within a reply; `code` is its name, its type or an HTTP status."""
+    name = str(code or "")
+    number = int(name) if re.fullmatch("[45][0-9]{2}", name) else 500
+    return classify_status(_STATUS_BY_CODE.get(name, number), name, details, message)
 
 
 def format_error_line(text: str, keys: Sequence[str]) -> str:
@@ -150,6 +181,32 @@ def _classify_connection_error(error: BaseException, keys: Sequence[str]) -> Mod
         "endpoint could not be reached" if isinstance(root, OSError) else "connection to the endpoint broke"
     )
     return ModelError(f"the {problem}: {format_error_line(str(root), keys)}")
+
+
+def _is_transport_error(error: BaseException) -> bool:
+    """Whether a library for HTTP failed, in whatever client."""
+    return any(type(each).__module__.split(".")[0] in _TRANSPORT_MODULES for each in _list_causes(error))
+
+
+def _list_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those from which it was raised, as clients do; not what was handled meanwhile."""
+    cause: BaseException | None = error
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        yield cause
+        seen.add(id(cause))
+        cause = cause.__cause__
+
+
+def _read_answer(response: Any) -> tuple[int | None, Mapping[str, str]]:
+    """Return status and headers of an error's HTTP answer, as clients of HTTPX, requests and botocore have it."""
+    if isinstance(response, dict):
+        metadata = response.get("ResponseMetadata") or {}
+        status, headers = metadata.get("HTTPStatusCode"), metadata.get("HTTPHeaders")
+    else:
+        status, headers = getattr(response, "status_code", None), getattr(response, "headers", None)
+    is_refusal = isinstance(status, int) and status >= 300
+    return (status if is_refusal else None), (headers if isinstance(headers, Mapping) else {})
 
 
 def _is_overflow(text: str) -> bool:
@@ -172,6 +229,8 @@ def _is_client_error(error: Exception) -> bool:
 def _extract_message(error: BaseException) -> str:
     """Return the message of an error without the text that its library adds."""
     body = getattr(error, "body", None)
+    if isinstance(body, list) and body and isinstance(body[0], dict):
+        body = body[0].get("error") or body[0]
     if isinstance(body, dict):
         message = body.get("message") or body.get("detail") or body.get("error")
         if isinstance(message, dict):

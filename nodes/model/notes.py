@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -39,6 +40,7 @@ def build_ask(
     on_call: Callable[[NotesCall], None] = lambda call: None,
     cancellation: Cancellation | None = None,
     on_wait: OnWait | None = None,
+    max_wait_s: float = math.inf,
 ) -> AskModel:
     """Return the function by which `write_notes` calls the model.
 
@@ -50,7 +52,13 @@ def build_ask(
             raise PromptTooLongError(f"the prompt exceeds the window of {window_tokens:,} tokens")
         try:
             reply = ask_with_schema(
-                model, messages, schema, timeout_s=timeout_s, cancellation=cancellation, on_wait=on_wait
+                model,
+                messages,
+                schema,
+                timeout_s=timeout_s,
+                cancellation=cancellation,
+                on_wait=on_wait,
+                max_wait_s=max_wait_s,
             )
         except ContextWindowError as error:
             raise PromptTooLongError(str(error)) from error
@@ -72,9 +80,12 @@ def write_model_notes(
     timeout_s: float,
     cancellation: Cancellation | None = None,
     on_wait: OnWait | None = None,
+    max_wait_s: float = math.inf,
 ) -> Notes | None:
     """Return the notes that a model writes on a record; None if the model fails."""
-    ask = build_ask(model, timeout_s=timeout_s, cancellation=cancellation, on_wait=on_wait)
+    ask = build_ask(
+        model, timeout_s=timeout_s, cancellation=cancellation, on_wait=on_wait, max_wait_s=max_wait_s
+    )
     try:
         return write_notes(record, ask, model_name)
     except ModelError:

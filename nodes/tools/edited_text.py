@@ -24,15 +24,19 @@ def replace_text(text: str, old: str, new: str, path: str) -> str:
     """
     if not old:
         raise EditError("old is empty; use insert to add lines")
-    if _to_line_feeds(old) == _to_line_feeds(new):
-        raise EditError("old and new are the same; change line endings alone with the shell")
     start, end = _find_only_match(text, old, path)
     place, new = text[start:end], _normalize(new, text)
     shown = _to_line_feeds(place)
     head = _count_common_prefix(shown, new)
     tail = _count_common_prefix(shown[head:][::-1], new[head:][::-1])
     first, last = start + _locate(place, head), start + _locate(place, len(shown) - tail)
-    return text[:first] + _fit_line_endings(new[head : len(new) - tail], text, first, last) + text[last:]
+    changed = new[head : len(new) - tail]
+    if text.startswith(("\n", "\r\n"), last):
+        changed = changed.removesuffix("\r")  # would make CRLF of the line feed
+    edited = text[:first] + _fit_line_endings(changed, text, first, last) + text[last:]
+    if edited == text:
+        raise EditError("old and new are the same; change line endings alone with the shell")
+    return edited
 
 
 def insert_text(text: str, line: int, new: str, path: str) -> str:
@@ -40,17 +44,20 @@ def insert_text(text: str, line: int, new: str, path: str) -> str:
     lines = split_lines(text)
     if line > len(lines):
         raise EditError(f"{path} has only {len(lines)} lines; cannot insert after line {line}")
-    new = _normalize(new, text)
-    end = "\r\n" if "\r\n" in new else "\n"
-    new += "" if new.endswith("\n") else end
+    new = end_last_line(_normalize(new, text))
     place = sum(map(len, lines[:line]))
-    if line and not lines[line - 1].endswith("\n"):
-        new = end + new.removesuffix(end) + end
+    if line and not lines[line - 1].endswith("\r" if _has_only_returns(text) else "\n"):
+        new = ("\r\n" if new.endswith("\r\n") else "\n") + new
     if line == 0 and text.startswith(_BYTE_ORDER_MARK):
         place = 1
     # New lines end as the line before them; those at the top, as the line after them.
     near = place - len(lines[line - 1]) if line else place
     return text[:place] + _fit_line_endings(new, text, near, near) + text[place:]
+
+
+def end_last_line(text: str) -> str:
+    """Return new text that ends as its other lines do."""
+    return text if text.endswith("\n") else text.removesuffix("\r") + ("\r\n" if "\r\n" in text else "\n")
 
 
 def split_lines(text: str) -> list[str]:
@@ -73,6 +80,8 @@ def describe_line_endings(lines: Sequence[str]) -> str:
         notes.append(f"mixed line endings: {fewer} in lines {numbers}{more}")
     elif ends["CRLF"]:
         notes.append("CRLF line endings")
+    elif _has_only_returns("".join(lines)):
+        notes.append("CR line endings, which count as one line")
     return f" ({', '.join(notes)})" if notes else ""
 
 
@@ -100,7 +109,8 @@ def _find_only_match(text: str, old: str, path: str) -> tuple[int, int]:
     is_exact = bool(matches)
     if not is_exact:
         old = _to_line_feeds(old)
-        matches = _find_matches(_to_line_feeds(text), old)
+        shown = text.replace("\r", "\n") if _has_only_returns(text) else _to_line_feeds(text)
+        matches = _find_matches(shown, old, has_crlf=False)
     if not matches:
         raise EditError(
             f"old does not occur in {path}; view the lines and copy them exactly, including indentation"
@@ -114,12 +124,17 @@ def _find_only_match(text: str, old: str, path: str) -> tuple[int, int]:
     return (start, end) if is_exact else (_locate(text, start), _locate(text, end))
 
 
-def _find_matches(text: str, old: str) -> list[int]:
-    """Return where `old` begins in the text, overlaps included; at most one place more than are listed."""
+def _find_matches(text: str, old: str, *, has_crlf: bool = True) -> list[int]:
+    """Return where `old` begins in the text, overlaps included; at most one place more than are listed.
+
+    With `has_crlf`, a match that begins or ends within a CRLF does not count.
+    """
     found: list[int] = []
     place = text.find(old)
     while place >= 0 and len(found) <= _MAX_MATCHES:
-        found.append(place)
+        edges = (place, place + len(old)) if has_crlf else ()
+        if all(text[edge - 1 : edge + 1] != "\r\n" for edge in edges if edge):
+            found.append(place)
         place = text.find(old, place + 1)
     return found
 
@@ -140,9 +155,9 @@ def _fit_line_endings(new: str, text: str, start: int, end: int) -> str:
     if not ends:
         after = text.find("\n", end)
         place = after if after >= 0 else text.rfind("\n", 0, start)
-        if place < 0:
+        if place < 0 and "\r" not in text:
             return new
-        ends = ["\r\n" if text[max(place - 1, 0) : place + 1] == "\r\n" else "\n"]
+        ends = ["\r" if place < 0 else "\r\n" if text[max(place - 1, 0) : place + 1] == "\r\n" else "\n"]
     parts = new.split("\n")
     fitted = [part + ends[min(number, len(ends) - 1)] for number, part in enumerate(parts[:-1])]
     return "".join([*fitted, parts[-1]])
@@ -150,7 +165,12 @@ def _fit_line_endings(new: str, text: str, start: int, end: int) -> str:
 
 def _normalize(new: str, text: str) -> str:
     """Return new text with line feeds only, unless no line of the text has an ending that it could take."""
-    return _to_line_feeds(new) if "\n" in text else new
+    return _to_line_feeds(new) if "\n" in text or "\r" in text else new
+
+
+def _has_only_returns(text: str) -> bool:
+    """Whether a lone CR ends the lines, as on old Macs."""
+    return "\r" in text and "\n" not in text
 
 
 def _to_line_feeds(text: str) -> str:

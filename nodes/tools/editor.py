@@ -17,6 +17,7 @@ from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.nodes.tools.edited_text import (
     EditError,
     describe_line_endings,
+    end_last_line,
     format_change,
     insert_text,
     number_lines,
@@ -101,7 +102,7 @@ def _apply_edit(
     if command == "create":
         _require_absent(sandbox, path)
         after = arguments["content"]
-        after += "" if after.endswith("\n") or not after else "\n"
+        after = end_last_line(after) if after else after
     else:
         before = _read_text(sandbox, path)
         if command == "insert":

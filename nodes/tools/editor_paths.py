@@ -16,7 +16,8 @@ _COMMAND = re.compile(r"\$[({]|`")
 def require_literal_path(sandbox: Sandbox, path: str, *, is_new: bool) -> None:
     """Require a path that a shell would not expand, or that exists as it is written. Raises EditError with the cure.
 
-    A new file's name may contain `$id` unless the agent's shell has a variable `id`; its directory must exist then.
+    A new file's name may contain `$id` unless the agent's shell has a variable `id`; its directory must exist then. `./~/a` is
+    a path in a directory `~`.
     """
     if "\0" in path or not (path.startswith("~") or "$" in path or "`" in path):
         return
@@ -24,12 +25,12 @@ def require_literal_path(sandbox: Sandbox, path: str, *, is_new: bool) -> None:
         return
     directory, name = posixpath.split(path)
     is_literal_directory = not directory or sandbox.directory_listing(directory) is not None
-    variables = {
-        found: variable.value
-        for found, variable in parse_state(sandbox.shell_state()).variables.items()
-        if variable.value is not None
-    }
-    if is_new and is_literal_directory and not _is_expandable(path if not directory else name, variables):
+    state = parse_state(sandbox.shell_state())
+    values = {found: variable.value for found, variable in state.variables.items()}
+    values |= {"PWD": state.directory, "OLDPWD": state.previous_directory}
+    variables = {found: value for found, value in values.items() if value is not None}
+    checked = name if is_new and directory and not path.startswith("~/") else path
+    if is_literal_directory and not _is_expandable(checked, variables):
         return
     expanded = _expand(path, variables)
     cure = (
@@ -48,10 +49,11 @@ def _exists(sandbox: Sandbox, path: str) -> bool:
     return True
 
 
-def _is_expandable(name: str, variables: dict[str, str]) -> bool:
-    """Whether a shell would expand a name without directories."""
-    names = (match[1] or match[2] for match in _VARIABLE.finditer(name))
-    return name == "~" or any(each in variables for each in names) or bool(_COMMAND.search(name))
+def _is_expandable(path: str, variables: dict[str, str]) -> bool:
+    """Whether a shell would expand a path to another one; `~user` and unknown variables do not count."""
+    names = (match[1] or match[2] for match in _VARIABLE.finditer(path))
+    is_home = path == "~" or path.startswith("~/")
+    return is_home or any(each in variables for each in names) or bool(_COMMAND.search(path))
 
 
 def _expand(path: str, variables: dict[str, str]) -> str | None:

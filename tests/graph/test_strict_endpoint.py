@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 
+from langgraph_takeover.graph.delivery.offer import hand_over
+from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.nodes.model.messages.endpoint_rules import NO_RESULT
 
 from ..chat_server import ChatServer
 from .conftest import RunHarness
+from .delivery.test_delivery import RECORD, UNDERSTOOD, deliver_record
 
 OPENAI, ANTHROPIC, MISTRAL = r".{1,40}", r"[a-zA-Z0-9_-]+", r"[a-zA-Z0-9]{9}"
 COMMANDS = ("echo one >>notes.txt", "cat notes.txt")
@@ -32,7 +35,14 @@ def server() -> Iterator[ChatServer]:
 def find_refusal(messages: list[dict[str, Any]], form: str) -> str:
     """Return why a strict endpoint refuses a conversation; empty if it accepts it."""
     seen: set[str] = set()
+    if messages[-1]["role"] == "assistant":
+        return "the conversation must end with a user message"
     for place, message in enumerate(messages):
+        if place and message["role"] == "system":
+            return "system message must be at the beginning"
+        has_text = bool((message["content"] or "").strip())
+        if not (has_text or message.get("tool_calls")) or (message["content"] and not has_text):
+            return "text must be non-empty"
         calls = message.get("tool_calls") or ()
         ids = [each["id"] for each in calls]
         if any(not re.fullmatch(form, each or "") for each in ids):
@@ -50,8 +60,10 @@ def find_refusal(messages: list[dict[str, Any]], form: str) -> str:
 
 def build_model(server: ChatServer, *replies: Calls, form: str = ANTHROPIC, **settings: Any) -> ChatOpenAI:
     def answer(request: dict[str, Any]) -> tuple[int, bytes]:
-        if refusal := find_refusal(request["messages"], form):
-            return 400, json.dumps({"error": {"message": refusal}}).encode()
+        has_calls = any("tool_calls" in each for each in request["messages"])
+        refusal = find_refusal(request["messages"], form)
+        if refusal or (has_calls and "tools" not in request):
+            return 400, json.dumps({"error": {"message": refusal or "tools must be defined"}}).encode()
         number = sum(each["role"] == "assistant" for each in request["messages"])
         calls = [
             {
@@ -59,9 +71,9 @@ def build_model(server: ChatServer, *replies: Calls, form: str = ANTHROPIC, **se
                 "type": "function",
                 "function": {"name": tool, "arguments": json.dumps(args)},
             }
-            for name, tool, args in replies[number]
+            for name, tool, args in replies[min(number, len(replies) - 1)]
         ]
-        return server.reply("", "tool_calls", tool_calls=calls)
+        return server.reply(" \n", "tool_calls" if calls else "stop", tool_calls=calls)
 
     server.answer = answer
     return ChatOpenAI(model="m", base_url=server.url, api_key="none", **settings)  # type: ignore[arg-type]
@@ -102,6 +114,15 @@ def test_an_invalid_name_of_a_tool(bench: RunHarness, server: ChatServer) -> Non
     assert [each["name"] for each in replies[0].tool_calls] == ["functions.shell x", ""]
 
 
+@pytest.mark.parametrize("protocol", ["native", "text"])
+def test_an_empty_reply(bench: RunHarness, server: ChatServer, protocol: str) -> None:
+    model = build_model(server, [], [], FINISH)
+    state = bench.run(model, protocol=protocol, max_steps=3)
+    replies = [each.text for each in state["messages"] if isinstance(each, AIMessage)]
+    assert len(server.requests) == len(replies) == 3
+    assert replies == [" \n"] * 3, "the stored messages stay as they are"
+
+
 def poison(bench: RunHarness, model: ChatOpenAI, messages: list[Any]) -> None:
     """Store a thread as an earlier version left it: after its first step, another one that endpoints refuse."""
     with bench.open_run(model, protocol="native", max_steps=1) as run:
@@ -126,8 +147,10 @@ def make_turn(names: tuple[str, str], results: tuple[str, ...], tool: str = "she
         make_turn(("c", "d"), ("d",)),
         make_turn(("c", "d"), ("c", "d", "d")),
         make_turn(("c", "d"), ("c", "d"), tool="bad name"),
+        [*make_turn(("c", "d"), ("c", "d")), AIMessage(""), HumanMessage("")],
+        [*make_turn(("c", "d"), ("c", "d")), SystemMessage("Be brief."), AIMessage("Done?")],
     ],
-    ids=["equal", "earlier", "unanswered", "orphan", "name"],
+    ids=["equal", "earlier", "unanswered", "orphan", "name", "blank", "roles"],
 )
 def test_a_poisoned_thread_resumes(
     bench: RunHarness, server: ChatServer, caplog: pytest.LogCaptureFixture, turn: list[Any]
@@ -144,3 +167,24 @@ def test_a_poisoned_thread_resumes(
     assert len([each for each in caplog.records if "repaired" in each.message]) == 1
     sent = [each["content"] for each in server.requests[-1]["messages"] if each["role"] == "tool"][2:]
     assert sent == (["result 0", "result 1"] if len(turn) > 2 else [NO_RESULT, "result 0"])
+
+
+def test_a_transcript_is_confirmed_without_tools(bench: RunHarness, server: ChatServer) -> None:
+    # Some endpoints refuse calls in a request that defines no tools, and the confirmation defines none.
+    edit = ("sed -i 's/n + 1/n * 3/' pkg/core.py",)
+    source = build_model(server, shell("a", commands=edit), FINISH)
+    settings = {"points": ("first_source_edit",), "policy": "stop"}
+    assert bench.run(source, protocol="native", **settings)["stop_reason"] == "point"
+    found = hand_over(bench.home, RECORD, target="tester", envelope=Envelope(view="transcript"))
+    model = build_model(server, FINISH)
+    work = server.answer
+
+    def answer(request: dict[str, Any]) -> tuple[int, bytes]:
+        refused, content = work(request)
+        is_question = "tools" not in request and refused == 200
+        return server.reply(UNDERSTOOD) if is_question else (refused, content)
+
+    server.answer = answer
+    done = deliver_record(bench, found, model, protocol="native")
+    assert done.handoff.state == "completed"
+    assert "shell {" in server.requests[-2]["messages"][2]["content"]

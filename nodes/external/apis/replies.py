@@ -19,26 +19,13 @@ from langgraph_takeover.nodes.external.apis.model_request import (
     ModelRequest,
     RequestError,
 )
-from langgraph_takeover.nodes.model.errors import ModelError, classify_status, format_error_line
+from langgraph_takeover.nodes.model.errors import ModelError, classify_code, format_error_line
 from langgraph_takeover.nodes.model.messages.content import WIRE_REPLY
 from langgraph_takeover.nodes.model.messages.thoughts import HAS_THOUGHT
 from langgraph_takeover.nodes.model.usage import measure_usage
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", ""]
 _MAX_WIRE_BYTES = 64 * 1024**2
-_ERROR_STATUS = {
-    "invalid_request_error": 400,
-    "context_length_exceeded": 400,
-    "invalid_prompt": 400,
-    "authentication_error": 401,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "rate_limit_exceeded": 429,
-    "insufficient_quota": 429,
-}
-"""HTTP status that stands for an error inside a reply; any other error is the server's own and may be transient."""
 
 
 class WireCall(NamedTuple):
@@ -148,12 +135,8 @@ class VendorReply:
         """Raise the error that the vendor sent instead of a reply."""
         details = error if isinstance(error, dict) else {"message": str(error)}
         code = str(details.get("code") or details.get("type") or "")
-        raise classify_status(
-            _ERROR_STATUS.get(code, 500),
-            code,
-            json.dumps(details),
-            format_error_line(str(details.get("message") or code), ()),
-        )
+        line = format_error_line(str(details.get("message") or code), ())
+        raise classify_code(code, json.dumps(details), line)
 
     def build_message(self) -> AIMessage:
         """Return the reply as a message. Raises ModelError if it was cut off."""

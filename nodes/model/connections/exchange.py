@@ -32,6 +32,7 @@ _thread_state = threading.local()
 """Per thread: `client`, its HTTP client."""
 event_loop: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("event_loop", default=None)
 """In a thread that works for an event loop: that loop. Asynchronous clients are awaited there."""
+_CONVERT = "_convert_chunk_to_generation_chunk"
 _GRACE_S = 10.0
 """Time after a call's deadline at which a loop that does not answer counts as stopped."""
 
@@ -129,7 +130,7 @@ class Exchange:
             options["http_client"] = await attach_async_client(self)
         root = client.root_async_client.with_options(max_retries=0, **options)
         update = {"root_async_client": root, "async_client": root.chat.completions}
-        bound: Runnable[Any, Any] = client.model_copy(update=update)
+        bound: Runnable[Any, Any] = join_fragments(client.model_copy(update=update))
         return bound
 
     def attach_client(self) -> EndpointClient:
@@ -154,10 +155,31 @@ class Exchange:
             return model
         options: dict[str, Any] = {} if client.http_client else {"http_client": self.attach_client()}
         root = client.root_client.with_options(max_retries=0, **options)
-        bound: Runnable[Any, Any] = client.model_copy(
-            update={"root_client": root, "client": root.chat.completions}
-        )
+        update = {"root_client": root, "client": root.chat.completions}
+        bound: Runnable[Any, Any] = join_fragments(client.model_copy(update=update))
         return bound
+
+
+def join_fragments(model: Any) -> Any:
+    """Return an OpenAI client that joins the streamed fragments of a call whose id changes; any other model unchanged.
+
+    LangChain splits the call there: what comes before would run with arguments that are cut off.
+    """
+    if not _is_openai(model) or not hasattr(model, _CONVERT):
+        return model
+    convert = getattr(type(model), _CONVERT)
+
+    def convert_joined(chunk: dict[str, Any], *arguments: Any) -> Any:
+        for choice in chunk.get("choices") or ():
+            for fragment in (choice.get("delta") or {}).get("tool_calls") or ():
+                # Only the first fragment of a call has its name.
+                if not (fragment.get("function") or {}).get("name"):
+                    fragment["id"] = None
+        return convert(model, chunk, *arguments)
+
+    joined = model.model_copy()
+    vars(joined)[_CONVERT] = convert_joined
+    return joined
 
 
 class _ThreadClient:

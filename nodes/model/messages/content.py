@@ -19,7 +19,8 @@ _WITHHELD = "withheld"
 _REASONING_TYPES = ("thinking", "redacted_thinking", "reasoning")
 _SIGNATURE_KEYS = ("signature", "thought_signature", "encrypted_content", "extras")
 _CALL_TYPES = ("tool_use", "tool_call", "function_call", "input_json_delta", "tool_call_chunk")
-_NO_TEXT = "…"
+NO_TEXT = "…"
+"""Text that stands for none, which some endpoints refuse."""
 _DAMAGED = (
     "Your reasoning repeats a secret of this environment. Nothing of it can be stored, so nothing was run. "
     "Send the action again, and do not repeat secrets."
@@ -39,7 +40,7 @@ def withhold_damaged(reply: AIMessage, cleaned: dict[str, Any]) -> dict[str, Any
     metadata = {**cleaned["response_metadata"], _WITHHELD: True}
     return {
         **cleaned,
-        "content": text or _NO_TEXT,
+        "content": text or NO_TEXT,
         "tool_calls": [],
         "invalid_tool_calls": [],
         "additional_kwargs": {},
@@ -91,7 +92,7 @@ def _adapt_message(message: BaseMessage, client: str) -> BaseMessage:
         return message
     has_calls = bool(message.tool_calls or message.invalid_tool_calls)
     return AIMessage(
-        message.text or ("" if has_calls else _NO_TEXT),
+        message.text or ("" if has_calls else NO_TEXT),
         tool_calls=message.tool_calls,
         invalid_tool_calls=message.invalid_tool_calls,
         name=message.name,

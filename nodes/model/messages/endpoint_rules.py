@@ -7,14 +7,17 @@ before they are stored. The other rules repair requests, and leave the stored me
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from langgraph_takeover.nodes.model.messages.content import drop_calls
+from langgraph_takeover.handoff.text.fence import neutralize
+from langgraph_takeover.handoff.trace.conversation import merge_human_messages
+from langgraph_takeover.nodes.model.messages.content import NO_TEXT, drop_calls
 
 NO_RESULT = "No result of this call was recorded."
 """Text that stands for a missing result."""
@@ -25,6 +28,7 @@ _ID_FORMS = (
     ("", re.compile(r"[A-Za-z0-9_-]{1,40}")),
 )
 """The ids that endpoints accept, by a part of the model's name. The last form is valid at OpenAI and Anthropic."""
+_CONTINUE = "Continue."
 _MADE_ID_CHARS = 9
 """Length of ids of our own, which every form accepts."""
 _INVALID_NAME_CHARS = re.compile(r"[^A-Za-z0-9_-]")
@@ -34,8 +38,11 @@ _MAX_NAME_CHARS = 64
 class ConversationRepair:
     """Repairs a growing conversation for a model's endpoint. The same messages give the same request in every process."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, keeps_system: bool = False) -> None:
         self.id_form = _find_id_form(model)
+        self.keeps_system = keeps_system
+        """Whether later system messages stay: their author's client may allow them."""
+        self.has_begun = False
         self.ids: set[str] = set()
         """Ids of the calls so far."""
         self.repairs: Counter[str] = Counter()
@@ -44,8 +51,6 @@ class ConversationRepair:
     def add(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Return the messages that continue the conversation, as the endpoint accepts them."""
         repaired = list(messages)
-        if not any(isinstance(each, ToolMessage) or _list_calls(each) for each in messages):
-            return repaired
         for name, apply in RULES:
             before, repaired = repaired, apply(repaired, self)
             known = {id(each) for each in before}
@@ -72,17 +77,81 @@ class Rule(NamedTuple):
 
 
 def repair_messages(messages: Sequence[BaseMessage], model: Any) -> list[BaseMessage]:
-    """Return a whole conversation as the model's endpoint accepts it."""
+    """Return a whole conversation as the model's endpoint accepts it; valid messages stay the same objects.
+
+    For a graph of your own whose node calls the model: `model.invoke(repair_messages(state["messages"], model))`.
+
+    Example:
+        >>> from langchain_core.messages import AIMessage
+        >>> from langgraph_takeover.integrations import repair_messages
+        >>> reply = AIMessage("", tool_calls=[{"name": "shell", "args": {}, "id": "a"}])
+        >>> [message.text for message in repair_messages([reply], None)]
+        ['', 'No result of this call was recorded.']
+    """
     return ConversationRepair(model).add(messages)
 
 
-def repair_reply(reply: AIMessage, messages: Iterable[BaseMessage], model: Any) -> AIMessage:
-    """Return a reply whose calls have ids that are valid and unique in their conversation."""
-    if not _list_calls(reply):
-        return reply
+def write_calls_as_text(messages: list[BaseMessage]) -> list[BaseMessage]:
+    """Return the messages of a request without tools, in which some endpoints refuse calls and their results."""
+    if not any(_list_calls(each) for each in messages):
+        return messages
+    shown: list[BaseMessage] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            shown.append(HumanMessage(message.text or NO_RESULT))
+        elif calls := _list_calls(message):
+            lines = [f"{call['name']} {json.dumps(call['args'], ensure_ascii=False)}" for call in calls]
+            shown.append(AIMessage(neutralize("\n\n".join(filter(None, (message.text, *lines))))))
+        else:
+            shown.append(message)
+    return merge_human_messages(shown)
+
+
+def repair_reply(reply: AIMessage, messages: Iterable[BaseMessage], *, model: Any) -> AIMessage:
+    """Return a reply whose calls have ids that are valid and unique in their conversation.
+
+    For a graph of your own: what its node returns, `repair_reply(reply, state["messages"], model=model)`.
+
+    Example:
+        >>> from langchain_core.messages import AIMessage
+        >>> from langgraph_takeover.integrations import repair_reply
+        >>> reply = AIMessage("", tool_calls=[{"name": "shell", "args": {}, "id": "a"}] * 2)
+        >>> [len(call["id"]) for call in repair_reply(reply, [], model=None).tool_calls]
+        [1, 9]
+    """
+    (repaired,) = repair_replies([reply], messages, model)
+    assert isinstance(repaired, AIMessage)
+    return repaired
+
+
+def repair_replies(
+    replies: Sequence[BaseMessage], messages: Iterable[BaseMessage], model: Any
+) -> list[BaseMessage]:
+    """Return replies, among them results of their calls, with ids that are valid and unique in the conversation."""
+    if not any(_list_calls(each) for each in replies):
+        return list(replies)
     repair = ConversationRepair(model)
     repair.ids.update(str(call["id"]) for each in messages for call in _list_calls(each))
-    return _rename_calls(reply, _choose_ids(reply, repair))
+    repaired: list[BaseMessage] = []
+    renamed: defaultdict[str, deque[str]] = defaultdict(deque)
+    for message in replies:
+        if isinstance(message, AIMessage):
+            names = _choose_ids(message, repair)
+            renamed.clear()
+            for call, name in zip(_list_calls(message), names, strict=True):
+                renamed[call["id"] or ""].append(name)
+            message = _rename_calls(message, names)
+        elif isinstance(message, ToolMessage) and renamed.get(message.tool_call_id):
+            name = renamed[message.tool_call_id].popleft()
+            message = message.model_copy(update={"tool_call_id": name})
+        repaired.append(message)
+    return repaired
+
+
+def end_with_user(messages: list[BaseMessage]) -> list[BaseMessage]:
+    """Return the messages of a request, which must not end with a reply."""
+    is_ended = not messages or not isinstance(messages[-1], AIMessage)
+    return messages if is_ended else [*messages, HumanMessage(_CONTINUE)]
 
 
 def pair_results(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -131,6 +200,41 @@ def _make_ids_valid(messages: list[BaseMessage], repair: ConversationRepair) -> 
     return repaired
 
 
+def _move_system(messages: list[BaseMessage], repair: ConversationRepair) -> list[BaseMessage]:
+    """Return the messages with at most one system message, which is the first; others are of the user."""
+    moved: list[BaseMessage] = []
+    for message in messages:
+        if isinstance(message, SystemMessage) and repair.has_begun and not repair.keeps_system:
+            message = HumanMessage(message.content)
+        repair.has_begun = True
+        moved.append(message)
+    return moved
+
+
+def _fill_blank(messages: list[BaseMessage], _: ConversationRepair) -> list[BaseMessage]:
+    """Return the messages without blank texts, and with a mark where nothing else is left."""
+    return [each if isinstance(each, SystemMessage) else _fill(each) for each in messages]
+
+
+def _fill(message: BaseMessage) -> BaseMessage:
+    mark = "" if _list_calls(message) else NO_TEXT
+    content: Any = message.content
+    if isinstance(content, str):
+        filled: Any = content if content.strip() else mark
+    else:
+        filled = [part for part in content if not _is_blank(part)] or mark
+    return (
+        message
+        if filled == content or not (filled or content)
+        else message.model_copy(update={"content": filled})
+    )
+
+
+def _is_blank(part: str | dict[str, Any]) -> bool:
+    text = part if isinstance(part, str) else part.get("text") if part.get("type") == "text" else None
+    return isinstance(text, str) and not text.strip()
+
+
 def _make_names_valid(messages: list[BaseMessage], _: ConversationRepair) -> list[BaseMessage]:
     """Return the messages with names of tools that endpoints accept."""
     return [_rename_tools(each) for each in messages]
@@ -143,6 +247,8 @@ RULES = (
     ),
     Rule("call id that is empty, repeated or invalid", _make_ids_valid),
     Rule("invalid tool name", _make_names_valid),
+    Rule("system message after the first message", _move_system),
+    Rule("message without text", _fill_blank),
 )
 """Applied in this order."""
 

@@ -247,6 +247,47 @@ def test_subagents_share_the_sandbox_in_order(bench: RunHarness, is_async: bool,
     assert results(end)[2].startswith("first\nsecond\n")
 
 
+def with_ids(message: AIMessage, *ids: str) -> AIMessage:
+    calls = [{**call, "id": name} for call, name in zip(message.tool_calls, ids, strict=True)]
+    return message.model_copy(update={"tool_calls": calls})
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_calls_with_one_id_get_their_own(bench: RunHarness, is_async: bool) -> None:
+    tasks = [
+        ("task", {"description": each, "subagent_type": "general-purpose"}) for each in ("first", "second")
+    ]
+    scripts = {
+        "go": [
+            with_ids(execute("echo 0 >> log", "echo 1 >> log; cat log"), "a", "a"),
+            with_ids(reply(*tasks, ("execute", {"command": "cat log"})), "a", "a", ""),
+            "Done.",
+        ],
+        "first": [with_ids(execute("echo first >> log", text="a"), "a"), "First done."],
+        "second": [with_ids(execute("echo second >> log", text="b"), "a"), "Second done."],
+    }
+    with hold(bench) as work:
+        model = _TaskModel(replies=[], seen=[], tools=[], scripts=scripts)
+        end = invoke(build(work, model), ask("go"), is_async=is_async)
+    ids = [call["id"] for each in end["messages"] if isinstance(each, AIMessage) for call in each.tool_calls]
+    assert len(ids) == len({*ids, ""}) - 1 == 5
+    assert [each.tool_call_id for each in end["messages"] if isinstance(each, ToolMessage)] == ids
+    assert results(end)[1].split("\n")[:2] == ["0", "1"]
+    assert results(end)[2:4] == ["First done.", "Second done."]
+    assert results(end)[4].split("\n")[:4] == ["0", "1", "first", "second"]
+
+
+def test_a_thread_with_equal_ids_continues(bench: RunHarness) -> None:
+    stored = [HumanMessage("Work."), with_ids(execute("true", "true"), "a", "a")]
+    stored += [ToolMessage(str(n), tool_call_id="a") for n in range(2)]
+    model = scripted_model("unused", "Done.")
+    with hold(bench) as work:
+        end = invoke(build(work, model), {"messages": stored})
+    sent = [each.tool_call_id for each in model.seen[0] if isinstance(each, ToolMessage)]
+    assert len({*sent}) == 2
+    assert end["messages"][-1].text == "Done."
+
+
 def test_a_long_result_is_in_a_file_of_the_sandbox(bench: RunHarness) -> None:
     with hold(bench) as work:
         model = scripted_model(execute("seq 100000", text="t"), "Done.")

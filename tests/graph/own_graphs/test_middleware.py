@@ -9,14 +9,24 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
+from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
+from pydantic import BaseModel
 
 from langgraph_takeover import open_home
 from langgraph_takeover.errors import EarlierCallError, RecordError
-from langgraph_takeover.integrations import ThreadSandbox, open_sandbox
+from langgraph_takeover.integrations import (
+    SandboxState,
+    ThreadSandbox,
+    open_sandbox,
+    repair_messages,
+    repair_reply,
+)
 from langgraph_takeover.middleware import SandboxMiddleware, receive_record
 from langgraph_takeover.views import VIEWS
 
@@ -97,6 +107,51 @@ def test_calls_with_one_id_get_their_own(bench: RunHarness, is_async: bool) -> N
     assert [each.split("\n")[1:-1][-1] for each in results(end)] == ["0", "1", "2", "3", "0", "1"]
     ids = [call["id"] for each in end["messages"] if isinstance(each, AIMessage) for call in each.tool_calls]
     assert len(ids) == len({*ids}) == 6
+    assert [each.tool_call_id for each in end["messages"] if isinstance(each, ToolMessage)] == ids
+
+
+class _NodeState(MessagesState, SandboxState):
+    pass
+
+
+def test_calls_with_one_id_in_a_graph_of_ones_own(bench: RunHarness) -> None:
+    model = scripted_model(reply_with_ids("a", "a"), reply_with_ids("a"), "Done.")
+
+    def think(state: _NodeState) -> dict[str, Any]:
+        messages = state["messages"]
+        answer: Any = model.invoke(repair_messages(messages, model))
+        return {"messages": repair_reply(answer, messages, model=model)}
+
+    with hold(bench) as work:
+        middleware = SandboxMiddleware(work)
+        wrappers = {"wrap_tool_call": middleware.wrap_tool_call}
+        builder = StateGraph(_NodeState)
+        builder.add_node("think", think)
+        builder.add_node("tools", ToolNode(middleware.tools, **wrappers))
+        builder.add_edge(START, "think").add_edge("tools", "think")
+        builder.add_conditional_edges("think", tools_condition)
+        end = builder.compile(checkpointer=work.saver).invoke(ask(), CONFIG)
+    assert [each.split("\n")[1:-1] for each in results(end)] == [["0"], ["0", "1"], ["0", "1", "0"]]
+    assert len({each.tool_call_id for each in end["messages"] if isinstance(each, ToolMessage)}) == 3
+
+
+class _Answer(BaseModel):
+    number: int
+
+
+def test_a_structured_response_keeps_its_result(bench: RunHarness) -> None:
+    answer = AIMessage("", tool_calls=[{"name": "_Answer", "args": {"number": 3}, "id": "a"}])
+    with hold(bench) as work:
+        agent = create_agent(
+            scripted_model(reply_with_ids("a"), answer),
+            middleware=[SandboxMiddleware(work)],
+            checkpointer=work.saver,
+            response_format=ToolStrategy(_Answer),
+        )
+        end = agent.invoke(ask(), CONFIG)
+    ids = [call["id"] for each in end["messages"] if isinstance(each, AIMessage) for call in each.tool_calls]
+    assert end["structured_response"].number == 3
+    assert len({*ids}) == 2
     assert [each.tool_call_id for each in end["messages"] if isinstance(each, ToolMessage)] == ids
 
 

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from langgraph_takeover.nodes.model.messages.endpoint_rules import (
     NO_RESULT,
     ConversationRepair,
     repair_messages,
+    repair_replies,
     repair_reply,
+    write_calls_as_text,
 )
 
 
@@ -76,18 +78,62 @@ def test_a_valid_id_stays(model: str, name: str, is_kept: bool) -> None:
 
 def test_copies_of_changed_calls_are_dropped() -> None:
     content = [{"type": "thinking", "thinking": "t", "signature": "s"}, {"type": "tool_use", "id": "a"}]
-    changed = repair_reply(reply("a", content=content, tool_calls=["raw"]), [reply("a")], Named())
+    changed = repair_reply(reply("a", content=content, tool_calls=["raw"]), [reply("a")], model=Named())
     assert changed.content == content[:1]
     assert changed.additional_kwargs == {}
     kept = reply("b", content=content, tool_calls=["raw"])
-    assert repair_reply(kept, [reply("a")], Named()) is kept
+    assert repair_reply(kept, [reply("a")], model=Named()) is kept
+
+
+def test_a_result_beside_a_renamed_call_is_renamed() -> None:
+    # LangChain answers calls of a structured response itself, in the model's step.
+    replies = [reply("a", "a"), result("a", "1"), result("a", "2"), reply("a"), result("a", "3")]
+    repaired = repair_replies(replies, [reply("a")], Named())
+    assert all(calls == results for calls, results in list_ids(repaired))
+    assert len({"a", *(name for calls, _ in list_ids(repaired) for name in calls)}) == 4
+    assert [each.text for each in repaired] == ["", "1", "2", "", "3"]
+
+
+@pytest.mark.parametrize(
+    ("message", "content"),
+    [
+        (AIMessage(" \n"), "…"),
+        (AIMessage([{"type": "text", "text": ""}]), "…"),
+        (AIMessage([{"type": "thinking", "thinking": "t"}, {"type": "text", "text": " "}]), 1),
+        (reply("a", content="\n\n"), ""),
+        (reply("a", content=[]), []),
+        (HumanMessage(""), "…"),
+        (HumanMessage([{"type": "image", "url": "u"}]), 1),
+    ],
+)
+def test_no_text_is_blank(message: BaseMessage, content: Any) -> None:
+    (repaired, *_) = repair_messages([message], Named())
+    assert (len(repaired.content) if content == 1 else repaired.content) == content
+    assert (repaired is message) == (repaired.content == message.content)
+
+
+def test_later_system_messages_are_of_the_user() -> None:
+    messages = [SystemMessage("one"), HumanMessage("two"), SystemMessage("three")]
+    assert [each.type for each in repair_messages(messages, Named())] == ["system", "human", "human"]
+    kept = ConversationRepair(Named(), keeps_system=True)
+    assert kept.add(messages) == messages
+
+
+def test_calls_as_text() -> None:
+    messages = [HumanMessage("go"), reply("a", "b"), result("a", "1"), result("b", "2"), HumanMessage("?")]
+    shown = write_calls_as_text(messages)
+    assert [(each.type, each.text) for each in shown[1:]] == [
+        ("ai", 'shell {"n": 0}\n\nshell {"n": 1}'),
+        ("human", "1\n\n2\n\n?"),
+    ]
+    assert write_calls_as_text(messages[:1]) == messages[:1]
 
 
 MESSAGES = st.lists(
     st.one_of(
         st.lists(st.sampled_from(["a", "b", "", "x" * 50]), max_size=3).map(lambda ids: reply(*ids)),
         st.sampled_from(["a", "b", "c"]).map(result),
-        st.just(HumanMessage("go")),
+        st.sampled_from([HumanMessage("go"), HumanMessage(""), AIMessage(" "), SystemMessage("be")]),
     ),
     max_size=12,
 )

@@ -158,7 +158,8 @@ def test_lines_are_counted_as_grep_counts_them(bench: Bench) -> None:
 
 def test_create(bench: Bench) -> None:
     bench.put("a.py", b"old\n")
-    created, empty, exists, directory = bench.run(
+    _, created, empty, exists, directory = bench.run(
+        edit("create", "crlf.py", content="a\r\nb"),
         edit("create", "new/deep/b.py", content="x = '日本'"),
         edit("create", "empty.py", content=""),
         edit("create", "a.py", content="new"),
@@ -168,6 +169,7 @@ def test_create(bench: Bench) -> None:
         FileChange(path="new/deep/b.py", before=None, after=sha256("x = '日本'\n".encode())),
     )
     assert bench.content("new/deep/b.py") == "x = '日本'\n".encode()
+    assert bench.content("crlf.py") == b"a\r\nb\r\n"
     assert bench.content("empty.py") == b""
     assert empty.changes[0].after == sha256(b"")
     assert_refused(exists, "already exists", "str_replace")
@@ -186,6 +188,10 @@ def test_create(bench: Bench) -> None:
         (b"one", "one", "x\r\ny", b"x\r\ny"),
         (b"\xef\xbb\xbfa\r\nb\r\n", "a\nb", "b", b"\xef\xbb\xbfb\r\n"),
         (b"a\rb\rc\r\n", "b", "x\ny", b"a\rx\r\ny\rc\r\n"),
+        (b"a\rb\rc", "b", "x\ny", b"a\rx\ry\rc"),
+        (b"a\rb\rc", "a\nb", "a\nx\nb", b"a\rx\rb\rc"),
+        (b"x\r\ny\r\nz", "\ny\r\n", "q\r\n", b"xq\r\nz"),
+        (b"a\nb\n", "b", "c\r", b"a\nc\n"),
         ("a\u2028b\x0c\r\n".encode(), "b", "x\ny", "a\u2028x\r\ny\x0c\r\n".encode()),
     ],
 )
@@ -216,7 +222,9 @@ def test_matches_that_overlap_are_counted(bench: Bench) -> None:
 def test_view_names_line_endings_that_it_does_not_show(bench: Bench) -> None:
     bench.put("crlf.py", b"a\r\nb\r\n")
     bench.put("mixed.py", b"\xef\xbb\xbfa\nb\nc\r\nd\r")
-    crlf, mixed = bench.run(edit("view", "crlf.py"), edit("view", "mixed.py"))
+    bench.put("cr.py", b"a\rb\r")
+    crlf, mixed, cr = bench.run(*(edit("view", name) for name in ("crlf.py", "mixed.py", "cr.py")))
+    assert cr.text.startswith("cr.py, lines 1 to 1 of 1 (CR line endings, which count as one line):")
     assert crlf.text == "crlf.py, lines 1 to 2 of 2 (CRLF line endings):\n     1\ta\n     2\tb"
     head, *lines = mixed.text.split("\n")
     assert head == "mixed.py, lines 1 to 4 of 4 (byte order mark, mixed line endings: CRLF in lines 3):"
@@ -236,13 +244,21 @@ def test_paths_that_a_shell_would_expand(bench: Bench) -> None:
         edit("str_replace", "$name.py", old="x", new="y"),
         edit("create", "$id/$other.py", content="x"),
         edit("str_replace", "~/old.py", old="x", new="y"),
+        edit("create", "./~/new.py", content="x"),
+        edit("view", "$id/$missing.py"),
+        edit("create", "$PWD", content="x"),
+        edit("create", "~/other.py", content="x"),
     )
+    *literal, missing, directory, in_home = literal
+    assert_refused(missing, "$id/$missing.py: no such file")
+    assert_refused(directory, "; send /")
+    assert_refused(in_home, "; send /")
     assert_refused(home, "~/n.txt: the editor does not expand", "; send /", "/home/n.txt")
     assert_refused(variable, "send /elsewhere/n.txt")
     for event in (user, unset, command):
         assert_refused(event, "send the whole path")
     assert_refused(read, "send set.py")
-    assert [event.changes[0].path for event in literal] == ["$id/$other.py", "~/old.py"]
+    assert [event.changes[0].path for event in literal] == ["$id/$other.py", "~/old.py", "~/new.py"]
     assert not (Path(bench.sandbox().workspace) / "$NOWHERE").exists()
 
 
@@ -307,16 +323,18 @@ def test_str_replace(bench: Bench, before: bytes, old: str, new: str, after: byt
 def test_str_replace_refusals_change_nothing(bench: Bench) -> None:
     text = b"x = 1\ny = 2\nx = 1\n"
     bench.put("a.py", text)
-    no_match, two_matches, same, empty_old, missing = bench.run(
+    no_match, two_matches, same, empty_old, missing, ending = bench.run(
         edit("str_replace", old="z = 3", new="z"),
         edit("str_replace", old="x = 1", new="x = 2"),
         edit("str_replace", old="y = 2", new="y = 2"),
         edit("str_replace", old="", new="y"),
         edit("str_replace", "b.py", old="x", new="y"),
+        edit("str_replace", old="y = 2", new="y = 2\r"),
     )
     assert_refused(no_match, "does not occur in a.py", "view the lines")
     assert_refused(two_matches, "occurs 2 times", "(lines 1, 3)")
     assert_refused(same, "are the same")
+    assert_refused(ending, "are the same")
     assert_refused(empty_old, "old is empty")
     assert_refused(missing, "no such file")
     assert bench.content("a.py") == text
@@ -346,6 +364,8 @@ def test_an_edit_shows_the_lines_around_it(bench: Bench) -> None:
         (b"a\nb\nc\r\n", "0", "x\r\ny", b"x\ny\na\nb\nc\r\n"),
         (b"\xef\xbb\xbfa\n", "0", "x", b"\xef\xbb\xbfx\na\n"),
         (b"a\n", "1", "", b"a\n\n"),
+        (b"a\n", "1", "x\r", b"a\nx\n"),
+        (b"a\rb\r", "1", "x\ny", b"a\rb\rx\ry\r"),
     ],
 )
 def test_insert(bench: Bench, before: bytes, line: str, new: str, after: bytes) -> None:
