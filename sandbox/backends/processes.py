@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from langgraph_takeover.sandbox.backends.earlier_processes import NO_PROCESSES, EarlierProcesses
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 from langgraph_takeover.sandbox.storage import host_directories, ownership
 from langgraph_takeover.sandbox.storage.removal import remove_tree
@@ -130,10 +131,14 @@ def kill_processes(processes: list[psutil.Process]) -> None:
             process.kill()
 
 
-def kill_until_none(find: Callable[[], list[psutil.Process]]) -> None:
-    """Kill the processes that `find` returns, and those that they start meanwhile."""
+def kill_until_none(
+    find: Callable[[], list[psutil.Process]], spared: EarlierProcesses = NO_PROCESSES
+) -> None:
+    """Kill the processes that `find` returns, and those that they start meanwhile, except the spared ones."""
     for _ in range(_MAX_ROUNDS):
         found = [process for process in find() if not is_dead(process)]
+        kept = spared.select(process.pid for process in found)
+        found = [process for process in found if process.pid not in kept]
         if not found:
             return
         kill_processes(found)
