@@ -42,7 +42,8 @@ _STATE_TIMEOUT_S = 30.0
 _SNAPSHOT_DELAY_S = 0.02
 """The first command after a snapshot runs before the rest of the snapshot's work."""
 _INSPECT_TIMEOUT_S = 300.0
-_UNLISTED = ("every other process in the sandbox, which cannot be listed from this host",)
+_INTERRUPTED = ExecResult(output="", exit_code=None, timed_out=True, seconds=0)
+_UNLISTED = ("whatever earlier commands had started, which cannot be listed from this host",)
 
 
 class Backend(Protocol):
@@ -68,6 +69,11 @@ class Backend(Protocol):
 
     def list_processes(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> Collection[int] | None:
         """List everything inside except shells, as this host numbers it; None if it cannot be listed from here."""
+
+    def pause(
+        self, agent_shell: Shell, runtime_shell: RuntimeShell, earlier: EarlierProcesses
+    ) -> contextlib.AbstractContextManager[None]:
+        """Stop the earlier processes; those that were stopped before stay stopped."""
 
     def signal_shell(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> None:
         """Send the agent's shell `EXIT_SIGNAL`."""
@@ -121,12 +127,23 @@ class BackendSandbox:
             raise
 
     def run(self, command: str, *, timeout_s: float, output_limit: int | None = None) -> ExecResult:
+        ended = _INTERRUPTED
+        if self._before_running is not None:  # Ctrl-C interrupted the last call, whose command may still run
+            ended = self._stop_command(_INTERRUPTED, self._before_running)
+            self._replace_ended_shell(ended)
+        result = self._run(command, timeout_s, output_limit)
+        self._before_running = None
+        is_shell_ended = ended.shell_ended or result.shell_ended
+        return result.model_copy(
+            update={"shell_ended": is_shell_ended, "killed": ended.killed + result.killed}
+        )
+
+    def _run(self, command: str, timeout_s: float, output_limit: int | None) -> ExecResult:
         watch = self._backend.watch
         is_over_limit: Callable[[], bool] = watch.is_over_limit if watch else bool
         if watch is not None:
             watch.begin()
-        # A command whose `run` was interrupted may still run: it is not an earlier one.
-        earlier = self._before_running = self._before_running or record_processes()
+        earlier = self._before_running = record_processes()
         self._is_ended, self._is_running = False, True
         try:
             result = self._agent_shell.run(
@@ -135,9 +152,11 @@ class BackendSandbox:
                 output_limit=output_limit,
                 should_stop=lambda: self._is_ended or is_over_limit(),
             )
+        except ValueError:  # nothing was sent
+            self._before_running = None
+            raise
         finally:
             self._is_running = False
-        self._before_running = None
         full = watch is not None and (watch.is_tripped if result.timed_out else watch.was_over_limit())
         if watch is not None and full:
             return self._stop_for_full_disk(result, watch, earlier)
@@ -147,10 +166,13 @@ class BackendSandbox:
             result = result.model_copy(update={"killed": self._describe(record_processes())})
             self._stop_everything()
         self._require_disk_space()
+        self._replace_ended_shell(result)
+        return result
+
+    def _replace_ended_shell(self, result: ExecResult) -> None:
         if result.shell_ended:
             self._agent_shell.close()
             self._agent_shell = self._start_agent_shell(None, self._agent_shell.cwd)
-        return result
 
     def end_command(self) -> None:
         """End the command of `run`, if one runs, from another thread: it ends as after a time-out."""
@@ -169,15 +191,17 @@ class BackendSandbox:
 
     def _stop_command(self, result: ExecResult, earlier: EarlierProcesses) -> ExecResult:
         """End the running command and what it started; if the agent's shell does not react, everything inside."""
-        survivors = self._describe(earlier)  # before a shell ends that may take them along
-        state = self._interrupt(earlier)
-        if state is not None:
-            # A trap of the agent's may have started more while the shell ended.
-            self._backend.kill_all(self._agent_shell, self._runtime_shell, earlier)
-            if self._agent_shell.restart(state):
-                return result
+        names = self._describe(earlier)  # before a shell ends that may take them along
+        # What they write would mix with the state that the shell prints.
+        with self._backend.pause(self._agent_shell, self._runtime_shell, earlier):
+            state = self._interrupt(earlier)
+            if state is not None:
+                # A trap of the agent's may have started more while the shell ended.
+                self._backend.kill_all(self._agent_shell, self._runtime_shell, earlier)
+                if self._agent_shell.restart(state, timeout_s=_STATE_TIMEOUT_S):
+                    return result.model_copy(update={"killed": names if names is _UNLISTED else ()})
         self._stop_everything()
-        return result.model_copy(update={"shell_ended": True, "killed": survivors})
+        return result.model_copy(update={"shell_ended": True, "killed": names})
 
     def _stop_everything(self) -> None:
         self._agent_shell.close()
@@ -194,7 +218,9 @@ class BackendSandbox:
         killed, state = self._describe(earlier), None
         if not result.shell_ended:
             state = (
-                self._interrupt(earlier) if result.timed_out else self._agent_shell.request_state()(GRACE_S)
+                self._interrupt(NO_PROCESSES)
+                if result.timed_out
+                else self._agent_shell.request_state()(GRACE_S)
             )
         self._stop_everything()
         watch.accept_usage()

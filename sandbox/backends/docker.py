@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import signal
 import socket
 import tempfile
 import time
@@ -11,11 +12,14 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from langgraph_takeover.sandbox.backends.earlier_processes import (
     NO_PROCESSES,
     EarlierProcesses,
     innermost_pid,
 )
+from langgraph_takeover.sandbox.backends.processes import pause_processes
 from langgraph_takeover.sandbox.backends.programs import require_programs
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import Mount
@@ -142,6 +146,22 @@ class DockerBackend:
         ours = (1, agent_shell.pid, runtime_shell.pid)
         found = list_container_processes(self._id, self._pid)
         return {pid for pid in found if innermost_pid(pid) not in ours} if found else None
+
+    def pause(
+        self, agent_shell: Shell, runtime_shell: RuntimeShell, earlier: EarlierProcesses
+    ) -> contextlib.AbstractContextManager[None]:
+        def find() -> list[psutil.Process]:
+            found = []
+            for pid in earlier.select(self.list_processes(agent_shell, runtime_shell) or ()):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    found.append(psutil.Process(pid))
+            return found
+
+        def send(processes: Collection[psutil.Process], number: signal.Signals) -> None:
+            if pids := " ".join(str(innermost_pid(process.pid) or "") for process in processes):
+                self._run_builtins(runtime_shell, f"kill -{int(number)} {pids}")
+
+        return pause_processes(find, send)
 
     def signal_shell(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> None:
         self._run_builtins(runtime_shell, f"kill -{int(EXIT_SIGNAL)} {agent_shell.pid}")

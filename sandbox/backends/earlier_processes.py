@@ -45,6 +45,12 @@ class EarlierProcesses(NamedTuple):
                 waiting += children[pid]
         return selected
 
+    def filter(self, processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+        """Like `select`, of processes that `psutil` knows."""
+        listed = list(processes)
+        selected = self.select(process.pid for process in listed)
+        return [process for process in listed if process.pid in selected]
+
 
 NO_PROCESSES = EarlierProcesses(frozenset(), 0)
 

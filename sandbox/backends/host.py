@@ -22,6 +22,7 @@ from langgraph_takeover.sandbox.backends.processes import (
     find_descendants,
     is_dead,
     kill_until_none,
+    pause_processes,
 )
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import Mount
@@ -152,6 +153,11 @@ class HostBackend:
         shells = self._list_shell_processes()
         # A reaper whose starter has ended leads to no shell any more.
         return [pid for pid in self._group.process_ids() - shells if _namespace_pid(pid) > _SHELL_PID]
+
+    def pause(
+        self, agent_shell: Shell, runtime_shell: RuntimeShell, earlier: EarlierProcesses
+    ) -> contextlib.AbstractContextManager[None]:
+        return pause_processes(lambda: earlier.filter(self._list_busy_processes()))
 
     def signal_shell(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> None:
         for process in self._list_processes([agent_shell.channel]):

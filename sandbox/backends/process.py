@@ -59,6 +59,11 @@ class ProcessBackend:
     def list_processes(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> Collection[int]:
         return [process.pid for process in self._list_processes()]
 
+    def pause(
+        self, agent_shell: Shell, runtime_shell: RuntimeShell, earlier: EarlierProcesses
+    ) -> contextlib.AbstractContextManager[None]:
+        return pause_processes(lambda: earlier.filter(self._list_processes()))
+
     def signal_shell(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(agent_shell.pid, EXIT_SIGNAL)

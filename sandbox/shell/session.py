@@ -35,6 +35,11 @@ PROTOCOL_DESCRIPTOR = 198
 """A descriptor of every shell that leads to us, wherever a command's output goes."""
 _START_COMMAND = f"exec 2>/dev/null {PROTOCOL_DESCRIPTOR}>&1; BASH_ARGV0=bash"
 """A new bash's first line; bash's own messages, as under `set -x`, are discarded from then on."""
+_CLOSE_COMMAND = (
+    "for __exit_code in /proc/self/fd/*; do case ${__exit_code##*/} in "
+    f'[012] | {PROTOCOL_DESCRIPTOR} | 255) ;; *) eval "exec ${{__exit_code##*/}}>&-" ;; esac; done'
+)
+"""Closes the descriptors that an interrupted command had open, with the locks on them."""
 _INPUT_COPY = 100
 """Where bash keeps the shell's input while a command runs: the first descriptor after that of `<&99`."""
 
@@ -124,12 +129,11 @@ class Shell:
             raise ShellNotStartedError(f"the sandbox's shell did not start: {trouble[-400:]}")
         self.pid = int(match.group(1))
 
-    def _send_setup(self) -> None:
+    def _send_setup(self, first: str = "") -> None:
         self._state_mark = secrets.token_hex(16)
+        commands = f"{_START_COMMAND}; {self.channel.limits_command}; {_make_exit_trap(self._state_mark)}"
         with contextlib.suppress(OSError):
-            self.channel.send(
-                f"{_START_COMMAND}; {self.channel.limits_command}; {_make_exit_trap(self._state_mark)}\n".encode()
-            )
+            self.channel.send(f"{first}{commands}\n".encode())
 
     def restore(self, state: ShellState, *, timeout_s: float) -> bool:
         """Restore another shell's state; return whether this shell is still alive."""
@@ -138,10 +142,10 @@ class Shell:
         self._early_output = done.output.encode() + self._early_output  # of processes in the background
         return not done.timed_out and not done.shell_ended
 
-    def restart(self, state: ShellState) -> bool:
+    def restart(self, state: ShellState, *, timeout_s: float) -> bool:
         """Give the bash that this shell has become the state of `read_exit_state`; return whether it answers."""
-        self._send_setup()
-        return self.restore(state, timeout_s=GRACE_S)
+        self._send_setup(f"{_CLOSE_COMMAND}; ")
+        return self.restore(state, timeout_s=timeout_s)
 
     def run(
         self,
@@ -318,12 +322,13 @@ def _make_exit_trap(mark: str) -> str:
     that end with it, the pipes to which background processes write.
     """
     tell = f'{PRINT_STATE.format(mark=mark)}; \\builtin printf "\\n%s 0 %s\\0" {mark} "$PWD"'
-    become = f'\\exec -c "\'"$BASH"\'" --norc --noprofile >&{PROTOCOL_DESCRIPTOR} 2>/dev/null'
+    # With `set -m` bash ends stopped processes when it becomes another program; an ignored signal would stay ignored.
+    prepare = f"\\builtin set +em; \\builtin trap - {_OTHER_SIGNALS}"
+    become = '\\builtin exec -c "\'"$BASH"\'" --norc --noprofile'
     # Between two commands, the shell's input is where it was.
     leave = (
-        f"\\builtin trap - {int(EXIT_SIGNAL)}; {{ {tell}; }} >&{PROTOCOL_DESCRIPTOR} 2>/dev/null; "
-        f"\\builtin trap - {_OTHER_SIGNALS}; \\unset -f exec; "
-        f"{{ {become} <&{_INPUT_COPY} || {become}; }} 2>/dev/null; \\builtin kill -KILL $$"
+        f"{{ \\builtin trap - {int(EXIT_SIGNAL)}; {tell}; {prepare}; {become} <&{_INPUT_COPY} || {become}; "
+        f"\\builtin kill -KILL $$; }} >&{PROTOCOL_DESCRIPTOR} 2>/dev/null"
     )
     return f"trap -- '{leave}' {int(EXIT_SIGNAL)}"
 
