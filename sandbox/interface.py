@@ -87,6 +87,10 @@ class ExecResult(Frozen):
     that a new one is ready in the same directory, without the old one's variables. `disk_full` means that the sandbox
     exceeded its disk limit, and that the command and everything beside it were ended.
 
+    A time-out kills the command and what it started. Processes of earlier commands, such as a server, keep running; the
+    shell's list of jobs is empty afterwards. `killed` names those that were killed too, because the shell did not react,
+    or ended and took them along, or because the disk was full: command lines with process ids, at most 20.
+
     Example:
         >>> from langgraph_takeover.sandbox import start
         >>> with start(sandbox_spec) as sandbox:
@@ -100,6 +104,7 @@ class ExecResult(Frozen):
     timed_out: bool = False
     shell_ended: bool = False
     disk_full: bool = False
+    killed: tuple[str, ...] = ()
     seconds: float = Field(ge=0)
 
 
@@ -249,7 +254,7 @@ class Sandbox(Protocol):
         """Listen on 127.0.0.1 inside, in the network of the agent's shell; the caller accepts and closes.
 
         Only programs of that shell can connect. On `host` each shell has a network of its own: listen again after
-        `run` reports `timed_out`, `shell_ended` or `disk_full`, and after a snapshot that was taken while no program ran.
+        `run` reports `shell_ended` or `disk_full`, and after a snapshot that was taken while no program ran.
         On `process` the network is this host's.
         Raises ValueError for an invalid port, and SandboxUnavailableError if a program inside holds the port or if
         the back end cannot enter the sandbox's network.

@@ -19,6 +19,7 @@ from deepagents.backends.sandbox import BaseSandbox
 
 from langgraph_takeover.graph.own_graphs.thread_sandbox import ThreadSandbox
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE
+from langgraph_takeover.nodes.tools.shell import list_end_notices
 from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox, Snapshot
 
 _OUTPUT_LIMIT = 4 * 1024 * 1024
@@ -158,9 +159,8 @@ class SandboxBackend(SandboxBackendProtocol):
                 result = sandbox.run(command, timeout_s=limit_s, output_limit=_OUTPUT_LIMIT)
         except ValueError as error:
             return ExecuteResponse(output=f"Not run: {error}.", exit_code=2)
-        notice = f"\n[stopped after {limit_s:.0f} s]" if result.timed_out else ""
         return ExecuteResponse(
-            output=result.output + notice,
+            output="\n".join([result.output, *list_end_notices(result, limit_s)]),
             exit_code=_TIMEOUT_EXIT_CODE if result.timed_out else result.exit_code,
             truncated=len(result.output) > _OUTPUT_LIMIT,
         )

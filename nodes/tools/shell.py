@@ -92,17 +92,30 @@ def _read_from_cache(
 
 
 def _describe_end(result: ExecResult, timeout_s: float, sandbox: Sandbox) -> str:
-    if result.timed_out:
-        head = f"[stopped after {timeout_s:.0f} s: the command and its child processes were killed]"
-    elif result.exit_code is None:
-        head = "[the command ended without an exit code]"
-    else:
-        head = f"[exit code {result.exit_code}]"
+    lines = list_end_notices(result, timeout_s)
+    if result.exit_code is not None:
+        lines.insert(0, f"[exit code {result.exit_code}]")
+    elif not result.timed_out:
+        lines.insert(0, "[the command ended without an exit code]")
     if result.shell_ended:
-        head += (
-            f"\n[the shell ended; a new one was started in {sandbox.cwd()}, without the old one's variables]"
+        lines.append(
+            f"[the shell ended; a new one was started in {sandbox.cwd()}, without the old one's variables]"
         )
-    return head
+    return "\n".join(lines)
+
+
+def list_end_notices(result: ExecResult, timeout_s: float) -> list[str]:
+    """Return what stopped a command and what was killed, as lines for the model; empty if the command ended by itself."""
+    lines = []
+    if result.disk_full:
+        lines.append(
+            "[stopped: the sandbox's files exceed its disk limit; everything that ran was killed; delete files first]"
+        )
+    elif result.timed_out:
+        lines.append(f"[stopped after {timeout_s:.0f} s: the command and its child processes were killed]")
+    if result.killed:
+        lines.append(f"[also killed: {', '.join(result.killed)}]")
+    return lines
 
 
 def _find_reads(command: str, cwd: str, sandbox: Sandbox) -> tuple[FileRead, ...]:

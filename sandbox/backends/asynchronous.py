@@ -28,8 +28,8 @@ class CommandEnder(Protocol):
 class AsyncSandbox:
     """A sandbox for an event loop: any `Sandbox`, whose work is done in a thread, one call after another.
 
-    If a task is cancelled, its command is killed with its child processes. The sandbox remains, as after a time-out; one
-    that cannot end a command alone is closed.
+    If a task is cancelled, its command is killed with everything that it started. The sandbox remains, as after a
+    time-out, with what earlier commands started; one that cannot end a command alone is closed.
 
     Args:
         executor: threads to work in; by default one of its own.

@@ -7,11 +7,17 @@ import shlex
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, Self
 
+from langgraph_takeover.sandbox.backends.earlier_processes import (
+    NO_PROCESSES,
+    EarlierProcesses,
+    describe_processes,
+    record_processes,
+)
 from langgraph_takeover.sandbox.changes.files import SandboxFiles, ScanChangeTracker
 from langgraph_takeover.sandbox.changes.layer_files import FileVersion, read_layer_files
 from langgraph_takeover.sandbox.changes.layers import LayerStack
@@ -36,6 +42,8 @@ _STATE_TIMEOUT_S = 30.0
 _SNAPSHOT_DELAY_S = 0.02
 """The first command after a snapshot runs before the rest of the snapshot's work."""
 _INSPECT_TIMEOUT_S = 300.0
+_INTERRUPTED = ExecResult(output="", exit_code=None, timed_out=True, seconds=0)
+_UNLISTED = ("whatever earlier commands had started, which cannot be listed from this host",)
 
 
 class Backend(Protocol):
@@ -56,8 +64,24 @@ class Backend(Protocol):
     def listen(self, agent_shell: Shell, port: int) -> socket.socket:
         """Listen on the loopback that programs of the agent's shell reach."""
 
-    def kill_all(self, runtime_shell: RuntimeShell, signalled_shell: Shell | None) -> None:
-        """Kill everything inside except shells; the signalled shell gets `LEAVE` first."""
+    keeps_processes: bool
+    """Whether processes in the background can still be reached when their shell has ended."""
+
+    def list_processes(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> Collection[int] | None:
+        """List everything inside except shells, as this host numbers it; None if it cannot be listed from here."""
+
+    def pause(
+        self, agent_shell: Shell, runtime_shell: RuntimeShell, earlier: EarlierProcesses
+    ) -> contextlib.AbstractContextManager[None]:
+        """Stop the earlier processes; those that were stopped before stay stopped."""
+
+    def signal_shell(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> None:
+        """Send the agent's shell `EXIT_SIGNAL`."""
+
+    def kill_all(
+        self, agent_shell: Shell | None, runtime_shell: RuntimeShell, spared: EarlierProcesses
+    ) -> None:
+        """Kill everything inside except shells and the spared processes; None: the agent's shell is closed."""
 
     watch: DiskWatch | None
     """Return a watch that reports, while a command runs, whether the sandbox exceeds a limit; None if unsupported."""
@@ -87,6 +111,7 @@ class BackendSandbox:
         self.workspace = backend.workspace
         self._shell_init = shell_init
         self._is_running = self._is_ended = self._is_closed = False
+        self._before_running: EarlierProcesses | None = None
         self._opening = threading.Lock()
         self._snapshot_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
         self._runtime_shell = RuntimeShell(self._open_shell)
@@ -102,10 +127,23 @@ class BackendSandbox:
             raise
 
     def run(self, command: str, *, timeout_s: float, output_limit: int | None = None) -> ExecResult:
+        ended = _INTERRUPTED
+        if self._before_running is not None:  # Ctrl-C interrupted the last call, whose command may still run
+            ended = self._stop_command(_INTERRUPTED, self._before_running)
+            self._replace_ended_shell(ended)
+        result = self._run(command, timeout_s, output_limit)
+        self._before_running = None
+        is_shell_ended = ended.shell_ended or result.shell_ended
+        return result.model_copy(
+            update={"shell_ended": is_shell_ended, "killed": ended.killed + result.killed}
+        )
+
+    def _run(self, command: str, timeout_s: float, output_limit: int | None) -> ExecResult:
         watch = self._backend.watch
         is_over_limit: Callable[[], bool] = watch.is_over_limit if watch else bool
         if watch is not None:
             watch.begin()
+        earlier = self._before_running = record_processes()
         self._is_ended, self._is_running = False, True
         try:
             result = self._agent_shell.run(
@@ -114,30 +152,27 @@ class BackendSandbox:
                 output_limit=output_limit,
                 should_stop=lambda: self._is_ended or is_over_limit(),
             )
+        except ValueError:  # nothing was sent
+            self._before_running = None
+            raise
         finally:
             self._is_running = False
         full = watch is not None and (watch.is_tripped if result.timed_out else watch.was_over_limit())
-        if not result.timed_out and not result.shell_ended:
-            if watch is not None and full:
-                return self._stop_for_full_disk(result, watch)
-            self._require_disk_space()
-            return result
-        state = self._kill_all() if result.timed_out else None
         if watch is not None and full:
-            if result.shell_ended:
-                self._backend.kill_all(self._runtime_shell, None)
-            watch.accept_usage()
-        else:
-            self._require_disk_space()
-        self._agent_shell.close()
-        self._agent_shell = self._start_agent_shell(state, self._agent_shell.cwd)
-        return result.model_copy(
-            update={
-                "timed_out": result.timed_out and not full,
-                "shell_ended": state is None,
-                "disk_full": full,
-            }
-        )
+            return self._stop_for_full_disk(result, watch, earlier)
+        if result.timed_out:
+            result = self._stop_command(result, earlier)
+        elif result.shell_ended and not self._backend.keeps_processes:
+            result = result.model_copy(update={"killed": self._describe(record_processes())})
+            self._stop_everything()
+        self._require_disk_space()
+        self._replace_ended_shell(result)
+        return result
+
+    def _replace_ended_shell(self, result: ExecResult) -> None:
+        if result.shell_ended:
+            self._agent_shell.close()
+            self._agent_shell = self._start_agent_shell(None, self._agent_shell.cwd)
 
     def end_command(self) -> None:
         """End the command of `run`, if one runs, from another thread: it ends as after a time-out."""
@@ -148,23 +183,57 @@ class BackendSandbox:
         if self._first_layer_directory is not None:
             host_directories.require_disk_space(self._first_layer_directory)
 
-    def _kill_all(self) -> ShellState | None:
-        """End the running command and everything beside it; return the agent's shell state if the shell reported it."""
-        self._backend.kill_all(self._runtime_shell, self._agent_shell)
-        state = self._agent_shell.read_exit_state()
-        if state is None:
-            self._agent_shell.close()
-            self._backend.kill_all(self._runtime_shell, None)
-        return state
+    def _interrupt(self, spared: EarlierProcesses) -> ShellState | None:
+        """End the running command; return the state of the agent's shell if the shell reported it."""
+        self._backend.signal_shell(self._agent_shell, self._runtime_shell)
+        self._backend.kill_all(self._agent_shell, self._runtime_shell, spared)
+        return self._agent_shell.read_exit_state()
 
-    def _stop_for_full_disk(self, result: ExecResult, watch: DiskWatch) -> ExecResult:
-        """End everything inside except the agent's waiting shell, and accept the disk space used by then."""
-        state = self._agent_shell.request_state()(GRACE_S)
+    def _stop_command(self, result: ExecResult, earlier: EarlierProcesses) -> ExecResult:
+        """End the running command and what it started; if the agent's shell does not react, everything inside."""
+        names = self._describe(earlier)  # before a shell ends that may take them along
+        # What they write would mix with the state that the shell prints.
+        with self._backend.pause(self._agent_shell, self._runtime_shell, earlier):
+            state = self._interrupt(earlier)
+            if state is not None:
+                # A trap of the agent's may have started more while the shell ended.
+                self._backend.kill_all(self._agent_shell, self._runtime_shell, earlier)
+                if self._agent_shell.restart(state, timeout_s=_STATE_TIMEOUT_S):
+                    return result.model_copy(update={"killed": names if names is _UNLISTED else ()})
+        self._stop_everything()
+        return result.model_copy(update={"shell_ended": True, "killed": names})
+
+    def _stop_everything(self) -> None:
         self._agent_shell.close()
-        self._backend.kill_all(self._runtime_shell, None)
+        self._backend.kill_all(None, self._runtime_shell, NO_PROCESSES)
+
+    def _describe(self, earlier: EarlierProcesses) -> tuple[str, ...]:
+        found = self._backend.list_processes(self._agent_shell, self._runtime_shell)
+        return _UNLISTED if found is None else describe_processes(earlier.select(found))
+
+    def _stop_for_full_disk(
+        self, result: ExecResult, watch: DiskWatch, earlier: EarlierProcesses
+    ) -> ExecResult:
+        """End everything inside, and accept the disk space used by then; the agent's next shell has the state of this one."""
+        killed, state = self._describe(earlier), None
+        if not result.shell_ended:
+            state = (
+                self._interrupt(NO_PROCESSES)
+                if result.timed_out
+                else self._agent_shell.request_state()(GRACE_S)
+            )
+        self._stop_everything()
         watch.accept_usage()
         self._agent_shell = self._start_agent_shell(state, self._agent_shell.cwd)
-        return result.model_copy(update={"exit_code": None, "timed_out": False, "disk_full": True})
+        return result.model_copy(
+            update={
+                "exit_code": None,
+                "timed_out": False,
+                "disk_full": True,
+                "shell_ended": state is None,
+                "killed": killed,
+            }
+        )
 
     def inspect(self, command: str) -> ExecResult:
         placed = f"(cd -- {shlex.quote(self.workspace)} && {command}\n)"
@@ -172,10 +241,13 @@ class BackendSandbox:
         if watch is None:
             return self._runtime_shell.run(placed, timeout_s=_INSPECT_TIMEOUT_S)
         watch.begin()
+        earlier = record_processes()
         result = self._runtime_shell.run(
             placed, timeout_s=_INSPECT_TIMEOUT_S, should_stop=watch.is_over_limit
         )
-        return self._stop_for_full_disk(result, watch) if watch.is_tripped else result
+        if not watch.is_tripped:
+            return result
+        return self._stop_for_full_disk(result.model_copy(update={"timed_out": False}), watch, earlier)
 
     def read_file(self, path: str) -> bytes:
         return self._files.read(path)

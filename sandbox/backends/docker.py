@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from langgraph_takeover.sandbox.backends.earlier_processes import (
+    NO_PROCESSES,
+    EarlierProcesses,
+    innermost_pid,
+)
+from langgraph_takeover.sandbox.backends.processes import pause_processes
 from langgraph_takeover.sandbox.backends.programs import require_programs
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import Mount
@@ -49,10 +58,15 @@ _MAX_LAYERS = 100
 """The daemon accepts at most 125 layers per image."""
 # Many rounds, because a fork bomb makes new processes while the old ones are being stopped.
 _SIGNALS = " ".join(["STOP"] * 12 + ["KILL"] * 3)
+# Only builtins, because there may be no room for another process. The kernel escapes a name in `status`, not in `stat`.
 _KILL_SCRIPT = (
-    "[ -z '{spared}' ] || kill -{leave} {spared}; "
+    "is_spared() {{ while [ '{spared}' ] && [ \"$1\" -gt 1 ]; do "
+    'case " {spared} " in *" $1 "*) return 0 ;; esac; '
+    'parent=; while read -r key parent; do [ "$key" != PPid: ] || break; done <"/proc/$1/status"; '
+    'set -- "$parent"; done 2>/dev/null; return 1; }}; '
     f"for signal in {_SIGNALS}; " + "do for process in /proc/[0-9]*; do process=${{process##*/}}; "
-    'case " 1 $$ {spared} " in *" $process "*) ;; *) kill -$signal "$process" 2>/dev/null ;; esac; done; done; :'
+    'case " 1 $$ {shell} " in *" $process "*) ;; '
+    '*) is_spared "$process" || kill -$signal "$process" 2>/dev/null ;; esac; done; done; :'
 )
 _KILL_TIMEOUT_S, _KILL_PAUSE_S = 5.0, 0.2
 _ENVIRONMENT = (
@@ -69,6 +83,7 @@ class DockerBackend:
     """No network, no host mounts except the programs, few capabilities, limited resources, no new privileges."""
 
     file_roots: tuple[str, ...] = ("/root", "/tmp")
+    keeps_processes = True
     mounts: tuple[Mount, ...] = (Mount("", "/"),)
 
     def __init__(self, spec: SandboxSpec, image: Mapping[str, Any], base: Mapping[str, Any]) -> None:
@@ -127,12 +142,47 @@ class DockerBackend:
         """All shells of a container have one network."""
         return container_network.listen(self._id, self._pid, port)
 
-    def kill_all(self, runtime_shell: RuntimeShell, signalled_shell: Shell | None) -> None:
-        spared = signalled_shell.pid if signalled_shell is not None else ""
+    def list_processes(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> Collection[int] | None:
+        ours = (1, agent_shell.pid, runtime_shell.pid)
+        found = list_container_processes(self._id, self._pid)
+        return {pid for pid in found if innermost_pid(pid) not in ours} if found else None
+
+    def pause(
+        self, agent_shell: Shell, runtime_shell: RuntimeShell, earlier: EarlierProcesses
+    ) -> contextlib.AbstractContextManager[None]:
+        def find() -> list[psutil.Process]:
+            found = []
+            for pid in earlier.select(self.list_processes(agent_shell, runtime_shell) or ()):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    found.append(psutil.Process(pid))
+            return found
+
+        def send(processes: Collection[psutil.Process], number: signal.Signals) -> None:
+            if pids := " ".join(str(innermost_pid(process.pid) or "") for process in processes):
+                self._run_builtins(runtime_shell, f"kill -{int(number)} {pids}")
+
+        return pause_processes(find, send)
+
+    def signal_shell(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> None:
+        self._run_builtins(runtime_shell, f"kill -{int(EXIT_SIGNAL)} {agent_shell.pid}")
+
+    def kill_all(
+        self, agent_shell: Shell | None, runtime_shell: RuntimeShell, spared: EarlierProcesses
+    ) -> None:
+        kept: set[int] = set()
+        if agent_shell is not None and spared is not NO_PROCESSES:
+            kept = spared.select(self.list_processes(agent_shell, runtime_shell) or ())
+        script = _KILL_SCRIPT.format(
+            shell="" if agent_shell is None else agent_shell.pid,
+            spared=" ".join(str(innermost_pid(pid) or "") for pid in kept),
+        )
+        self._run_builtins(runtime_shell, script)
+
+    def _run_builtins(self, runtime_shell: RuntimeShell, script: str) -> None:
         last_try = time.monotonic() + _KILL_TIMEOUT_S
         while True:
             try:
-                runtime_shell.run(_KILL_SCRIPT.format(spared=spared, leave=int(EXIT_SIGNAL)), timeout_s=30)
+                runtime_shell.run(script, timeout_s=30)
                 return
             except ShellNotStartedError:  # a fork bomb uses each freed process slot
                 if time.monotonic() > last_try:

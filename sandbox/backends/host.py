@@ -9,17 +9,19 @@ import random
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
 from langgraph_takeover.sandbox.backends import bubblewrap, file_trees, overlay, programs
+from langgraph_takeover.sandbox.backends.earlier_processes import EarlierProcesses
 from langgraph_takeover.sandbox.backends.processes import (
     PipeChannel,
     find_descendants,
     is_dead,
     kill_until_none,
+    pause_processes,
 )
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import Mount
@@ -93,6 +95,7 @@ class HostBackend:
     """
 
     file_roots: tuple[str, ...] = (bubblewrap.HOME, "/tmp")
+    keeps_processes = False  # each shell has namespaces of its own
 
     def __init__(self, spec: SandboxSpec, tree: file_trees.FileTree) -> None:
         self._spec = spec
@@ -134,7 +137,7 @@ class HostBackend:
                 ],
                 env=host_programs.program_environment(),
                 inherited_descriptors=() if calls is None else (calls,),
-                limits_command=f"BASH_ARGV0=bash; ulimit -u {spec.pids} {address_space}-n {spec.open_files} "
+                limits_command=f"ulimit -u {spec.pids} {address_space}-n {spec.open_files} "
                 f"-f {spec.disk_mb << 10} -c 0 -i {_MAX_PENDING_SIGNALS}",
             )
         finally:
@@ -153,15 +156,32 @@ class HostBackend:
                 return loopback.listen_inside(process, port, entry_command=entry)
         raise SandboxUnavailableError("the sandbox's shell has ended (start or restore the sandbox again)")
 
-    def kill_all(self, runtime_shell: RuntimeShell, signalled_shell: Shell | None) -> None:
-        for process in self._list_processes([signalled_shell.channel] if signalled_shell is not None else []):
+    def list_processes(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> Collection[int]:
+        if self._group is None:
+            return [process.pid for process in self._list_busy_processes()]
+        shells = self._list_shell_processes()
+        # A reaper whose starter has ended leads to no shell any more.
+        return [pid for pid in self._group.process_ids() - shells if _namespace_pid(pid) > _SHELL_PID]
+
+    def pause(
+        self, agent_shell: Shell, runtime_shell: RuntimeShell, earlier: EarlierProcesses
+    ) -> contextlib.AbstractContextManager[None]:
+        return pause_processes(lambda: earlier.filter(self._list_busy_processes()))
+
+    def signal_shell(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> None:
+        for process in self._list_processes([agent_shell.channel]):
             if _namespace_pid(process.pid) == _SHELL_PID:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.send_signal(EXIT_SIGNAL)
+
+    def kill_all(
+        self, agent_shell: Shell | None, runtime_shell: RuntimeShell, spared: EarlierProcesses
+    ) -> None:
         if self._group is None:
-            kill_until_none(self._list_busy_processes)
+            kill_until_none(self._list_busy_processes, spared)
         else:
-            self._group.kill(excluded_pids=self._list_shell_processes())
+            shells = self._list_shell_processes()
+            self._group.kill(select_spared=lambda pids: shells | spared.select(pids - shells))
 
     def is_idle(self) -> bool:
         if not self._tree.is_layered:

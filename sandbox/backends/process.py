@@ -6,12 +6,13 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import psutil
 
 from langgraph_takeover.sandbox.backends import file_trees
+from langgraph_takeover.sandbox.backends.earlier_processes import EarlierProcesses
 from langgraph_takeover.sandbox.backends.processes import (
     PipeChannel,
     build_environment,
@@ -30,6 +31,8 @@ from langgraph_takeover.sandbox.snapshots.bases import WRITABLE_DIRECTORIES
 
 class ProcessBackend:
     """Separates files by directories only; the workspace is the directory itself."""
+
+    keeps_processes = True
 
     def __init__(self, tree: file_trees.FileTree) -> None:
         self._tree = tree
@@ -53,11 +56,22 @@ class ProcessBackend:
     def listen(self, agent_shell: Shell, port: int) -> socket.socket:
         return loopback.listen(port)
 
-    def kill_all(self, runtime_shell: RuntimeShell, signalled_shell: Shell | None) -> None:
-        if signalled_shell is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(signalled_shell.pid, EXIT_SIGNAL)
-        kill_until_none(self._list_processes)
+    def list_processes(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> Collection[int]:
+        return [process.pid for process in self._list_processes()]
+
+    def pause(
+        self, agent_shell: Shell, runtime_shell: RuntimeShell, earlier: EarlierProcesses
+    ) -> contextlib.AbstractContextManager[None]:
+        return pause_processes(lambda: earlier.filter(self._list_processes()))
+
+    def signal_shell(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(agent_shell.pid, EXIT_SIGNAL)
+
+    def kill_all(
+        self, agent_shell: Shell | None, runtime_shell: RuntimeShell, spared: EarlierProcesses
+    ) -> None:
+        kill_until_none(self._list_processes, spared)
 
     def is_idle(self) -> bool:
         return False

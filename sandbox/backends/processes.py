@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import psutil
 
+from langgraph_takeover.sandbox.backends.earlier_processes import NO_PROCESSES, EarlierProcesses
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 from langgraph_takeover.sandbox.storage import host_directories, ownership
 from langgraph_takeover.sandbox.storage.removal import remove_tree
@@ -130,10 +132,14 @@ def kill_processes(processes: list[psutil.Process]) -> None:
             process.kill()
 
 
-def kill_until_none(find: Callable[[], list[psutil.Process]]) -> None:
-    """Kill the processes that `find` returns, and those that they start meanwhile."""
+def kill_until_none(
+    find: Callable[[], list[psutil.Process]], spared: EarlierProcesses = NO_PROCESSES
+) -> None:
+    """Kill the processes that `find` returns, and those that they start meanwhile, except the spared ones."""
     for _ in range(_MAX_ROUNDS):
         found = [process for process in find() if not is_dead(process)]
+        kept = set(spared.filter(found))
+        found = [process for process in found if process not in kept]
         if not found:
             return
         kill_processes(found)
@@ -154,8 +160,17 @@ def _is_stopped(process: psutil.Process) -> bool:
         return True
 
 
+def send_signal(processes: Collection[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
 @contextlib.contextmanager
-def pause_processes(find: Callable[[], list[psutil.Process]]) -> Iterator[None]:
+def pause_processes(
+    find: Callable[[], list[psutil.Process]],
+    send: Callable[[Collection[psutil.Process], signal.Signals], None] = send_signal,
+) -> Iterator[None]:
     """Stop the processes that `find` returns, and those that they start meanwhile, so that a copy of their files is consistent.
 
     Processes that were stopped before stay stopped.
@@ -167,14 +182,10 @@ def pause_processes(find: Callable[[], list[psutil.Process]]) -> Iterator[None]:
             if not new:
                 break
             held |= new
-            for process in new:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.suspend()
+            send(new, signal.SIGSTOP)
         yield
     finally:
-        for process in held:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.resume()
+        send(held, signal.SIGCONT)
 
 
 def remove_run(owner: str) -> None:

@@ -13,7 +13,8 @@ Use it in a pytest module of the back end:
             yield kit
         kit.remove_stale_resources(kit.owner)
 
-`commands`, `files`, `snapshots`, `attacks`, `races`, `programs` and `listening` are its parts; each can be imported alone.
+`commands`, `timeouts`, `files`, `snapshots`, `attacks`, `races`, `programs` and `listening` are its
+parts; each can be imported alone.
 """
 
 try:
@@ -23,7 +24,17 @@ except ImportError as error:
         "the contract is tests for pytest: pip install 'langgraph-takeover[contract]'"
     ) from error
 
-for _part in ("kit", "commands", "files", "snapshots", "attacks", "races", "programs", "listening"):
+for _part in (
+    "kit",
+    "commands",
+    "timeouts",
+    "files",
+    "snapshots",
+    "attacks",
+    "races",
+    "programs",
+    "listening",
+):
     pytest.register_assert_rewrite(f"{__name__}.{_part}")
 
 from langgraph_takeover.sandbox.contract.attacks import *  # noqa: E402, F403
@@ -34,3 +45,4 @@ from langgraph_takeover.sandbox.contract.listening import *  # noqa: E402, F403
 from langgraph_takeover.sandbox.contract.programs import *  # noqa: E402, F403
 from langgraph_takeover.sandbox.contract.races import *  # noqa: E402, F403
 from langgraph_takeover.sandbox.contract.snapshots import *  # noqa: E402, F403
+from langgraph_takeover.sandbox.contract.timeouts import *  # noqa: E402, F403

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
@@ -99,21 +99,22 @@ class ControlGroup:
         finally:
             cgroup_freezer.run_to_completion(lambda: self._release(holder))
 
-    def kill(self, *, excluded_pids: Collection[int] = ()) -> None:
-        """Kill all processes except `spared`, verified. Raises SandboxUnavailableError if one survives 10 s.
+    def kill(self, *, select_spared: Callable[[set[int]], Collection[int]] | None = None) -> None:
+        """Kill all processes except those that `select_spared` returns, verified.
 
         Not inside `pause` if some are spared: on version 1 nothing dies before it is resumed.
+        Raises SandboxUnavailableError if one survives 10 s.
         """
         deadline = time.monotonic() + cgroup_freezer.TIMEOUT_S
         for pause in cgroup_freezer.poll_intervals():
-            left = self._process_ids_except(excluded_pids)
+            left = self._select_victims(select_spared)
             if not left:
                 return
             if time.monotonic() > deadline:
                 raise SandboxUnavailableError(
                     f"processes {sorted(left)[:5]} survived SIGKILL for {cgroup_freezer.TIMEOUT_S:.0f} s"
                 )
-            self._kill_once(excluded_pids)
+            self._kill_once(select_spared)
             time.sleep(pause)
 
     def process_ids(self) -> set[int]:
@@ -127,11 +128,11 @@ class ControlGroup:
         return {int(pid) for pid in listed} - {0}
 
     def protect(self, protected_pids: Collection[int]) -> None:
-        """Make the kernel kill all present processes before `spared` when the memory limit is reached.
+        """Make the kernel kill all other present processes first when the memory limit is reached.
 
         By default it starts with the largest, and a process that holds memory by a file may be smaller than a shell.
         """
-        for pid in self._process_ids_except(protected_pids):
+        for pid in self.process_ids().difference(protected_pids):
             with contextlib.suppress(OSError), self._open_process(pid) as process:
                 cgroup_hierarchies.write_control_file(
                     Path(f"/proc/self/fd/{process}/oom_score_adj"), _OOM_SCORE
@@ -179,16 +180,17 @@ class ControlGroup:
                 if (directory / "pids.max").exists():
                     cgroup_hierarchies.write_control_file(directory / "pids.max", pids)
 
-    def _process_ids_except(self, excluded_pids: Collection[int]) -> set[int]:
-        return self.process_ids().difference(excluded_pids)
+    def _select_victims(self, select_spared: Callable[[set[int]], Collection[int]] | None) -> set[int]:
+        pids = self.process_ids()
+        return pids.difference(select_spared(pids)) if select_spared is not None else pids
 
-    def _kill_once(self, excluded_pids: Collection[int]) -> None:
-        if not excluded_pids:
+    def _kill_once(self, select_spared: Callable[[set[int]], Collection[int]] | None) -> None:
+        if select_spared is None:
             for directory in self._directories:
                 if cgroup_hierarchies.try_write_control_file(directory / "cgroup.kill", 1):
                     return
         if self._freezer is None:
-            self._kill_each(excluded_pids)
+            self._kill_each(self._select_victims(select_spared))
             return
         holder = object()
         try:
@@ -197,16 +199,16 @@ class ControlGroup:
                 # A process that does not stop in time is killed all the same; the next round finds its children.
                 with contextlib.suppress(SandboxUnavailableError):
                     cgroup_freezer.stop_processes(self._freezer, _KILL_ROUND_TIMEOUT_S)
-            self._kill_each(excluded_pids)
-            if not excluded_pids:
+            self._kill_each(self._select_victims(select_spared))
+            if select_spared is None:
                 cgroup_freezer.resume_processes(
                     self._freezer
                 )  # even while another thread stops the group: no process runs anything more
         finally:
             cgroup_freezer.run_to_completion(lambda: self._release(holder))
 
-    def _kill_each(self, excluded_pids: Collection[int]) -> None:
-        for pid in self._process_ids_except(excluded_pids):
+    def _kill_each(self, pids: Collection[int]) -> None:
+        for pid in pids:
             with contextlib.suppress(OSError), self._open_process(pid) as process:
                 signal.pidfd_send_signal(process, signal.SIGKILL)
 

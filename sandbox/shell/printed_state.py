@@ -56,7 +56,9 @@ PRINT_STATE = (
     '\\builtin printf "\\0%s" {mark}; \\builtin declare -F; \\builtin printf "\\0%s" {mark}; \\builtin declare -f; '
     '\\builtin printf "\\0%s" {mark}; \\builtin umask; \\builtin printf "\\0%s" {mark}; '
     '\\builtin printf "%s\\0%s\\0" "$PWD" "${{OLDPWD:-$PWD}}"; \\builtin printf "\\0%s" {mark}; '
-    '\\builtin set +o; \\builtin printf "\\0%s" {mark}; \\builtin trap -p; \\builtin printf "\\0%s" {mark}'
+    '\\builtin set +o; \\builtin printf "\\0%s" {mark}; '
+    # In POSIX mode, bash lists other names, of every signal.
+    '\\builtin set +o posix; \\builtin trap -p; \\builtin printf "\\0%s" {mark}'
 )
 _PART_COUNT = 11
 

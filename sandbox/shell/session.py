@@ -19,7 +19,9 @@ from langgraph_takeover.sandbox.shell.state import ShellState
 OUTPUT_LIMIT = 64 * 1024
 RUNTIME_OUTPUT_LIMIT = 64 * 1024 * 1024
 EXIT_SIGNAL = signal.SIGRTMAX
-"""The signal that makes an agent's shell stop, print its state and end."""
+"""The signal that makes an agent's shell stop, print its state and become a new bash."""
+_OTHER_SIGNALS = " ".join(str(number) for number in range(1, int(EXIT_SIGNAL)) if number not in (32, 33))
+"""A program inherits which signals are ignored, and bash cannot trap those; the C library uses two of them."""
 GRACE_S = 5.0
 _ALIVE_CHECK_S = 0.25
 """Pause between two checks whether a silent shell still runs."""
@@ -31,8 +33,15 @@ _SENTINEL_SLACK = 128 + _MAX_PATH_BYTES
 _OUTCOME = re.compile(rb" (\d+) ([^\0]*)\0")
 PROTOCOL_DESCRIPTOR = 198
 """A descriptor of every shell that leads to us, wherever a command's output goes."""
-_START_COMMAND = f"exec 2>/dev/null {PROTOCOL_DESCRIPTOR}>&1"
+_START_COMMAND = f"exec 2>/dev/null {PROTOCOL_DESCRIPTOR}>&1; BASH_ARGV0=bash"
 """A new bash's first line; bash's own messages, as under `set -x`, are discarded from then on."""
+_CLOSE_COMMAND = (
+    "for __exit_code in /proc/self/fd/*; do case ${__exit_code##*/} in "
+    f'[012] | {PROTOCOL_DESCRIPTOR} | 255) ;; *) eval "exec ${{__exit_code##*/}}>&-" ;; esac; done'
+)
+"""Closes the descriptors that an interrupted command had open, with the locks on them."""
+_INPUT_COPY = 100
+"""Where bash keeps the shell's input while a command runs: the first descriptor after that of `<&99`."""
 
 
 class ShellNotStartedError(SandboxUnavailableError):
@@ -109,15 +118,9 @@ class Shell:
     def prepare(self, script: str, *, timeout_s: float = 60.0) -> None:
         """Prepare the shell, and learn its pid and directory.
 
-        From then on `LEAVE` makes this shell print its state and end.
+        From then on `EXIT_SIGNAL` makes this shell print its state and become a new bash with the same input and output.
         """
-        self._state_mark = secrets.token_hex(16)
-        tell = f"\\builtin trap - {int(EXIT_SIGNAL)}; {PRINT_STATE.format(mark=self._state_mark)}"
-        leave = f"{{ {tell}; }} >&{PROTOCOL_DESCRIPTOR} 2>/dev/null; \\builtin kill -KILL $$"
-        with contextlib.suppress(OSError):
-            self.channel.send(
-                f"{_START_COMMAND}; {self.channel.limits_command}; trap -- '{leave}' {int(EXIT_SIGNAL)}\n".encode()
-            )
+        self._send_setup()
         result = self.run(script + '\n\\builtin printf "\\nshell-pid=%s" "$$"', timeout_s=timeout_s)
         match = re.search(r"shell-pid=(\d+)$", result.output)
         if result.exit_code != 0 or match is None:
@@ -126,11 +129,23 @@ class Shell:
             raise ShellNotStartedError(f"the sandbox's shell did not start: {trouble[-400:]}")
         self.pid = int(match.group(1))
 
+    def _send_setup(self, first: str = "") -> None:
+        self._state_mark = secrets.token_hex(16)
+        commands = f"{_START_COMMAND}; {self.channel.limits_command}; {_make_exit_trap(self._state_mark)}"
+        with contextlib.suppress(OSError):
+            self.channel.send(f"{first}{commands}\n".encode())
+
     def restore(self, state: ShellState, *, timeout_s: float) -> bool:
         """Restore another shell's state; return whether this shell is still alive."""
         # Some lines fail, such as those of variables that are read-only here; that is expected, and silent.
-        done = self.run(f"\\builtin exec 2>/dev/null\n{render_restore_code(state)}", timeout_s=timeout_s)
+        done = self.run(f"\\exec 2>/dev/null\n{render_restore_code(state)}", timeout_s=timeout_s)
+        self._early_output = done.output.encode() + self._early_output  # of processes in the background
         return not done.timed_out and not done.shell_ended
+
+    def restart(self, state: ShellState, *, timeout_s: float) -> bool:
+        """Give the bash that this shell has become the state of `read_exit_state`; return whether it answers."""
+        self._send_setup(f"{_CLOSE_COMMAND}; ")
+        return self.restore(state, timeout_s=timeout_s)
 
     def run(
         self,
@@ -144,7 +159,7 @@ class Shell:
         """Run one command and wait for its end; `shell_ended` means that this shell cannot be used any more.
 
         `payload` is the command's standard input, which it must read to the end; default: none. After a time-out, or
-        when `stopped` returns true, the command still runs, and only this shell's state can still be read.
+        when `should_stop` returns true, the command still runs, and only this shell's state can still be read.
         """
         if not self._send_command(command, payload, output_limit):
             return self._make_ended_result()
@@ -187,14 +202,10 @@ class Shell:
         return lambda timeout_s: self._read_state(mark, timeout_s) if sent else None
 
     def read_exit_state(self) -> ShellState | None:
-        """Return the state of a shell that was sent `LEAVE`; afterwards the shell is gone, or hangs."""
+        """Return the state of a shell that was sent `EXIT_SIGNAL`; afterwards it is a new bash, or gone, or hangs."""
         self._clip = ClippedOutput(2 * MAX_SHELL_STATE_CHARS, "surrogateescape")
-        ended = self._wait(GRACE_S)
-        if ended.exit_code is None or ended.shell_ended:
-            return parse_printed_state(ended.output, self._state_mark) if self._clip.is_whole else None
-        # The command ended at the same moment: the signal acts when the shell reads on.
-        early, self._early_output = self._early_output, b""
-        self._consume(early)
+        self._sentinel = b"\n" + self._state_mark.encode()
+        # If the command ended at the same moment, the signal acts when the shell reads on.
         with contextlib.suppress(OSError):
             self.channel.send(b"\n")
         return self._read_state(self._state_mark, GRACE_S)
@@ -288,6 +299,11 @@ class RuntimeShell:
                 return result
         raise SandboxUnavailableError("the sandbox ends every shell of the runtime")
 
+    @property
+    def pid(self) -> int | None:
+        """Its process id as the sandbox shows it; None if it is not open."""
+        return None if self._shell is None else self._shell.pid
+
     def close(self) -> None:
         if self._shell is not None:
             self._shell.close()
@@ -299,8 +315,26 @@ class RuntimeShell:
         return shell
 
 
+def _make_exit_trap(mark: str) -> str:
+    """Return the command that sets the trap of `EXIT_SIGNAL`.
+
+    A new bash in place of the old one, not beside it, keeps what belongs to the old one: its children, the namespaces
+    that end with it, the pipes to which background processes write.
+    """
+    tell = f'{PRINT_STATE.format(mark=mark)}; \\builtin printf "\\n%s 0 %s\\0" {mark} "$PWD"'
+    # With `set -m` bash ends stopped processes when it becomes another program; an ignored signal would stay ignored.
+    prepare = f"\\builtin set +em; \\builtin trap - {_OTHER_SIGNALS}"
+    become = '\\builtin exec -c "\'"$BASH"\'" --norc --noprofile'
+    # Between two commands, the shell's input is where it was.
+    leave = (
+        f"{{ \\builtin trap - {int(EXIT_SIGNAL)}; {tell}; {prepare}; {become} <&{_INPUT_COPY} || {become}; "
+        f"\\builtin kill -KILL $$; }} >&{PROTOCOL_DESCRIPTOR} 2>/dev/null"
+    )
+    return f"trap -- '{leave}' {int(EXIT_SIGNAL)}"
+
+
 def _frame_command(command: str, nonce: str, *, reads_input: bool) -> bytes:
-    """Return the line that makes a bash run the command and then print the mark; `reads`: whether input follows."""
+    """Return the line that makes a bash run the command and then print the mark; `reads_input`: whether input follows."""
     if "\0" in command:
         raise ValueError("a command cannot contain a NUL byte")
     raw = command.encode("utf-8", "surrogateescape")
@@ -313,9 +347,9 @@ def _frame_command(command: str, nonce: str, *, reads_input: bool) -> bytes:
         opened = "'\\unset -v __command'$'\\n'" if raw.isascii() else "'\\unset -v __command; \\eval '"
         text = opened + '"$__command"'
     # The command sees no input and cannot reach ours: bash has read this whole line before it runs.
-    # Descriptor 99 makes bash put its output back after an `exec >file`; a backslash steps over an alias,
-    # `unset -f` over a function of the agent's that has one of the names that we need.
-    stdin = "" if reads_input else "</dev/null "
+    # Descriptor 99 makes bash put its output back after an `exec >file`, and tells where it keeps its input; a backslash
+    # steps over an alias, `unset -f` over a function of the agent's that has one of the names that we need.
+    stdin = "" if reads_input else "99</dev/null <&99 "
     line = (
         f"\\unset -f builtin eval; {ahead}\\eval {text} {stdin}99>&1 >&99 2>&1 99>&-; "
         "__exit_code=$?; \\unset -f builtin; "

@@ -351,7 +351,8 @@ def test_a_command_that_takes_too_long_is_ended(bench: RunHarness) -> None:
     with hold(bench) as work:
         backend = SandboxBackend(work)
         result = backend.execute("echo begun; sleep 60", timeout=1)
-        assert (result.exit_code, result.output) == (124, "begun\n\n[stopped after 1 s]")
+        stopped = "begun\n\n[stopped after 1 s: the command and its child processes were killed]"
+        assert (result.exit_code, result.output) == (124, stopped)
         assert backend.execute("echo \0").exit_code == 2
 
 

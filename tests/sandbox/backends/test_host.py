@@ -21,6 +21,7 @@ import pytest
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.backends import overlay
+from langgraph_takeover.sandbox.backends.earlier_processes import NO_PROCESSES
 from langgraph_takeover.sandbox.backends.file_trees import OverlayTree, SavedDigests
 from langgraph_takeover.sandbox.backends.processes import find_descendants
 from langgraph_takeover.sandbox.contract import Kit, check_output, run
@@ -160,7 +161,7 @@ def test_a_command_that_ends_while_it_is_stopped_keeps_the_shell(host: Kit) -> N
         check_output(live_sandbox, "cd pkg")
         live_sandbox._agent_shell._send_command("true")
         time.sleep(0.3)  # its end is in the pipe by now
-        state = live_sandbox._kill_all()
+        state = live_sandbox._interrupt(NO_PROCESSES)
         assert state is not None
         assert state.directory == f"{live_sandbox.workspace}/pkg"
 

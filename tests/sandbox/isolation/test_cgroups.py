@@ -105,7 +105,7 @@ def test_nothing_runs_during_a_snapshot_and_nothing_survives(
 def test_spared_processes_survive(group: ControlGroup, tmp_path: Path) -> None:
     spared = begin(group, "spin", tmp_path / "spared")
     others = [begin(group, kind, tmp_path / kind) for kind in ("spin", "fork", "threads", "vfork")]
-    group.kill(excluded_pids={spared.pid})
+    group.kill(select_spared=lambda pids: {spared.pid})
     assert group.process_ids() == {spared.pid}
     assert [other.wait(5) for other in others if other.args[-2] != "fork"] == [-signal.SIGKILL] * 3  # type: ignore[index]
     await_growth(tmp_path / "spared")
@@ -217,7 +217,7 @@ def test_a_process_whose_first_thread_has_ended_is_killed(group: ControlGroup) -
     assert process.stdout.readline() == "begun\n"
     while "State:\tZ" not in Path(f"/proc/{process.pid}/status").read_text():
         time.sleep(0.01)
-    group.kill(excluded_pids=(os.getpid(),))
+    group.kill(select_spared=lambda pids: {os.getpid()})
     assert process.wait(10) == -signal.SIGKILL
 
 
