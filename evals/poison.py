@@ -173,13 +173,13 @@ def report_results(
 
 def summarize(config: PoisonConfig, injection_rows: list[Row], takeover_rows: list[Row]) -> dict[str, Any]:
     """Compliance rates of each injection under each view, and of all visible injections under each view."""
-    from langgraph_takeover.evals.reports.caveats import list_caveats
+    from langgraph_takeover.evals.reports.caveats import list_caveats, list_incomplete_patches
 
     return {
         "run_id": config.run_id,
         "source": config.source,
         "successor": config.successors[0],
-        "caveats": list_caveats(config),
+        "caveats": [*list_caveats(config), *list_incomplete_patches(takeover_rows)],
         "injections": {
             name: {
                 view: _compute_rate(

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
+from langgraph_takeover.handoff.records.left_out import add_observed_changes
 from langgraph_takeover.handoff.records.record import RecordError, TaskBrief
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.events import load_event, load_events
@@ -16,7 +17,7 @@ from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import NO_SPENDING, AgentState, ReviewRequest, StopReason, ToolQuestion
 from langgraph_takeover.sandbox.interface import Frozen
-from langgraph_takeover.sandbox.repository.patches import RepositoryError, patch_since
+from langgraph_takeover.sandbox.repository.patches import LeftOut, Patch, RepositoryError, patch_since
 
 
 class RunStatus(StrEnum):
@@ -93,6 +94,10 @@ class Outcome(Frozen):
     """Difference from the task's base commit, with the work of all predecessors."""
     patch_error: str | None = None
     """The reason for missing patches."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Changes that the patches lack, each with its path and the reason: at most 500. The sandbox has them."""
+    left_out_count: int = 0
+    """Number of all changes that the patches lack."""
     predecessor: Outcome | None = None
     """Under the policy `takeover`: the outcome of the run that handed over to this one."""
     state: AgentState = Field(repr=False)
@@ -114,7 +119,7 @@ class Outcome(Frozen):
 def build_outcome(session: Session, state: AgentState, interrupts: Any = ()) -> Outcome:
     """Save the sandbox and return the outcome of a thread in that state."""
     session.save_current_state()
-    patch, diff_from_base, patch_error = _compute_patches(session, state)
+    own, whole, patch_error = _compute_patches(session, state)
     is_question = bool(interrupts) and waits_for_tool_answer(state)
     return Outcome(
         thread=session.thread,
@@ -126,9 +131,11 @@ def build_outcome(session: Session, state: AgentState, interrupts: Any = ()) -> 
         steps=state.get("steps", 0),
         **state.get("spent", NO_SPENDING),
         answer=_find_answer(state),
-        patch=patch,
-        diff_from_base=diff_from_base,
+        patch=own,
+        diff_from_base=whole.text,
         patch_error=patch_error,
+        left_out=whole.left_out,
+        left_out_count=whole.left_out_count,
         state=state,
     )
 
@@ -159,24 +166,23 @@ def _find_start_patch(session: Session, state: AgentState) -> str | None:
     return start.get("patch", "") if start else ""
 
 
-def _compute_patches(session: Session, state: AgentState) -> tuple[str, str, str | None]:
+def _compute_patches(session: Session, state: AgentState) -> tuple[str, Patch, str | None]:
     """Return the difference from the run's start, that from the base commit, and the reason if there is none."""
     if "sandbox_state" not in state:
-        return "", "", "no patch: the run has not started"
+        return "", Patch(), "no patch: the run has not started"
     try:
         base = TaskBrief.model_validate(state["task"]).base_commit
         sandbox = session.enter_state(state["sandbox_state"])
-        whole = patch_since(sandbox, base).text
+        whole = patch_since(sandbox, base)
     except (RepositoryError, SnapshotNotFoundError) as error:
-        return "", "", f"no patch: {error}"
+        return "", Patch(), f"no patch: {error}"
+    own, patch_error = Patch(), None
     try:
         before = _find_start_patch(session, state)
-    except RecordError as error:
-        return "", whole, f"no patch: {error}"
-    if before is None:
-        return "", whole, "no patch: at its start, the repository differed too much from its commit"
-    try:
-        own = "" if whole == before else patch_since(sandbox, base, before).text if before else whole
-    except RepositoryError as error:
-        return "", whole, f"no patch: {error}"
-    return own, whole, None
+        if before is None:
+            patch_error = "no patch: at its start, the repository differed too much from its commit"
+        elif whole.text != before:
+            own = patch_since(sandbox, base, before) if before else whole
+    except (RecordError, RepositoryError) as error:
+        patch_error = f"no patch: {error}"
+    return own.text, add_observed_changes(whole, load_events(state), own), patch_error

@@ -11,6 +11,7 @@ from typing import Any
 
 from langgraph.runtime import Runtime
 
+from langgraph_takeover.handoff.records.left_out import add_observed_changes
 from langgraph_takeover.handoff.records.payload import Payload
 from langgraph_takeover.handoff.records.record import (
     EditedFile,
@@ -171,7 +172,7 @@ def save_files(
     snapshot = session.save_snapshot(state_id)
     copy_to_store(snapshot, session.snapshot_directory(snapshot), directory)
     return {
-        "patch": _compute_patch(sandbox, task.base_commit),
+        **compute_patch_fields(sandbox, task.base_commit, trace),
         "snapshot": snapshot,
         "files": list_files(sandbox),
         "edited_files": read_edited_files(sandbox, trace, task),
@@ -215,8 +216,10 @@ def read_edited_files(sandbox: Sandbox, trace: tuple[Event, ...], task: TaskBrie
     return tuple(found)
 
 
-def _compute_patch(sandbox: Sandbox, base_commit: str) -> str:
+def compute_patch_fields(sandbox: Sandbox, base_commit: str, observed: tuple[Event, ...]) -> dict[str, Any]:
+    """Return a record's fields about its patch: the patch and what it lacks, or the reason why there is none."""
     try:
-        return patch_since(sandbox, base_commit).text
-    except RepositoryError:
-        return ""
+        patch = add_observed_changes(patch_since(sandbox, base_commit), observed)
+    except RepositoryError as error:
+        return {"patch": "", "patch_error": str(error)}
+    return {"patch": patch.text, "left_out": patch.left_out, "left_out_count": patch.left_out_count}

@@ -16,11 +16,12 @@ from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.readers import read_traces
-from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
+from langgraph_takeover.handoff.records.left_out import add_observed_changes
+from langgraph_takeover.handoff.records.record import SCHEMA_VERSION, HandoffRecord, RecordStore
 from langgraph_takeover.handoff.trace.events import Trace
 from langgraph_takeover.sandbox import SandboxManager
 from langgraph_takeover.sandbox.interface import FileAccessError, Snapshot
-from langgraph_takeover.sandbox.repository.patches import RepositoryError, list_files, patch_since
+from langgraph_takeover.sandbox.repository.patches import list_files, patch_since
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 
 
@@ -110,10 +111,16 @@ def _inject_into_sandbox(
             before = ""
         content = f"{injections.format_order(substitutions)}\n\n{before}"
         sandbox.write_file(substitutions.file, content.encode("utf-8", "surrogateescape"))
-        try:
-            patch = patch_since(sandbox, record.task.base_commit).text
-        except RepositoryError:
-            patch = record.patch
+        patch = add_observed_changes(patch_since(sandbox, record.task.base_commit), record.trace)
         snapshot: Snapshot = sandbox.snapshot(directory, labels={"record": record.id}).result()
         files = list_files(sandbox)
-    return record.model_copy(update={"snapshot": snapshot, "patch": patch, "files": files}), content
+    update = {
+        "schema_version": SCHEMA_VERSION,
+        "snapshot": snapshot,
+        "files": files,
+        "patch_error": "",
+        "patch": patch.text,
+        "left_out": patch.left_out,
+        "left_out_count": patch.left_out_count,
+    }
+    return record.model_copy(update=update), content

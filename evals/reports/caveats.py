@@ -53,6 +53,7 @@ def list_result_caveats(results: Results) -> tuple[str, ...]:
     excluded = find_excluded_points(results)
     counted = [row for row in select_graded(results.takeovers) if not excluded.contains(row)]
     caveats = [*list_caveats(*configs), *_list_excluded_points(excluded), *_list_other_verdicts(counted)]
+    caveats += list_incomplete_patches((*results.predecessors, *results.labels, *counted))
     settings = [config.model_dump() for config in configs]
     differ = [name for name in _COMPARED_SETTINGS if any(one[name] != settings[0][name] for one in settings)]
     if differ:
@@ -83,6 +84,20 @@ def _list_excluded_points(excluded: ExcludedPoints) -> list[str]:
     if excluded.is_unchecked:
         caveats.append("No rows of notes (notes.jsonl missing?): points without notes could not be excluded.")
     return caveats
+
+
+def list_incomplete_patches(rows: Iterable[Row]) -> list[str]:
+    """A caveat about rows whose graded patch lacks changes."""
+    names = [
+        row.get("trace") or f"snapshot of {row['record_id']}" for row in rows if row.get("left_out_count")
+    ]
+    if not names:
+        return []
+    more = ", …" if len(names) > 3 else ""
+    return [
+        f"Graded patches that lack changes of the run: {len(names)} (left_out in the rows names the files): "
+        f"{', '.join(names[:3])}{more}."
+    ]
 
 
 def _list_other_verdicts(takeovers: Iterable[Row]) -> list[str]:

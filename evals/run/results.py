@@ -44,12 +44,12 @@ _NUMBER_FIELDS = frozenset((
     "rediscovery_events", "verification_events", "claims", "contradicted", "unsupported", "repeated",
     "shown_chars", "reshown_chars", "verification_chars", "kept",
     "uncounted_calls", "cost_usd", "empty_replies", "condensed", "fail_to_pass_failures", "pass_to_pass_failures",
-    "patch_files", "patch_lines", "first_request_tokens", "side_requests", "divergence", "divergence_step",
+    "patch_files", "patch_lines", "left_out_count", "first_request_tokens", "side_requests", "divergence", "divergence_step",
 ))
 _TRUTH_FIELDS = frozenset((
     "resolved", "reexamined", "verified_before_finish", "regressions", "cleaned_resolved",
 ))
-_LIST_FIELDS = frozenset(("records", "scratch_files", "test_files", "truncated", "missed_points"))
+_LIST_FIELDS = frozenset(("records", "scratch_files", "test_files", "truncated", "missed_points", "left_out"))
 _COUNT_FIELDS = frozenset(("rediscovery", "session_account", "refused_requests"))
 # fmt: on
 _ALWAYS_COUNTED = ("events", "steps", "seconds", "repeat")

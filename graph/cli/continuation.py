@@ -22,7 +22,7 @@ from langgraph_takeover.graph.cli.external_options import (
     show_status,
     suggest_command,
 )
-from langgraph_takeover.graph.cli.options import UsageError, print_safely
+from langgraph_takeover.graph.cli.options import UsageError, print_left_out, print_safely
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 if TYPE_CHECKING:
@@ -190,6 +190,7 @@ def _continue_in_sandbox(request: _SandboxRequest) -> None:
         f"{outcome.status.value}: {outcome.stop_reason}, {outcome.steps} replies, {len(outcome.events)} events"
     )
     print_safely(f"patch against the record's commit: {patch} ({len(outcome.diff_from_base):,} characters)")
+    print_left_out(outcome)
 
 
 def _prepare_patch_directory(request: _SandboxRequest) -> Path:

@@ -101,6 +101,8 @@ def capture(
 def _print_capture(done: Capture, home: Path) -> None:
     from rich.filesize import decimal
 
+    from langgraph_takeover.handoff.records.left_out import format_left_out
+
     record = done.record
     assert record.external is not None
     version = f" {record.external.version}" if record.external.version else ""
@@ -132,6 +134,8 @@ def _print_capture(done: Capture, home: Path) -> None:
         print_safely(f"The session's file is damaged: {done.skipped_lines}.")
     if done.left_out:
         print_safely(f"The user went back in the session: {done.left_out}.")
+    for line in format_left_out(record.left_out, record.left_out_count):
+        print_safely(f"{line}. The snapshot has it.")
     if done.patch_error:
         print_safely(f"The record has no patch: {done.patch_error}. The snapshot is complete.")
     other = "claude-code" if record.external.agent == "codex" else "codex"

@@ -19,6 +19,7 @@ from langgraph_takeover.graph.cli.options import (
     UsageError,
     choose_sandbox_spec,
     current_user,
+    print_left_out,
     print_safely,
 )
 
@@ -163,6 +164,7 @@ def _print_result(home: Home, record_id: str, result: HumanHandoff) -> None:
             f"{result.outcome.stop_reason}: {len(result.outcome.events)} events; "
             f"the patch has {len(result.outcome.diff_from_base)} characters"
         )
+        print_left_out(result.outcome)
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], str]] = {

@@ -17,6 +17,7 @@ from typer import Option
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 if TYPE_CHECKING:
+    from langgraph_takeover import Outcome
     from langgraph_takeover.graph.home import Home
 
 _DATABASE_FILE = "takeover.sqlite"
@@ -143,6 +144,16 @@ def current_user() -> str:
 
 def print_safely(text: str) -> None:
     print(escape_text(text), flush=True)
+
+
+def print_left_out(outcome: Outcome) -> None:
+    """Print what the patches of an outcome lack, and why there is none."""
+    from langgraph_takeover.handoff.records.left_out import format_left_out
+
+    for line in format_left_out(outcome.left_out, outcome.left_out_count):
+        print_safely(line)
+    if outcome.patch_error:
+        print_safely(outcome.patch_error)
 
 
 def print_table(titles: tuple[str, ...], rows: Any, *, empty: str = "") -> None:

@@ -47,17 +47,15 @@ from langgraph_takeover.handoff.text.files import read_untrusted_head
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Trace, compute_differences
 from langgraph_takeover.handoff.trace.file_kinds import is_generated
-from langgraph_takeover.nodes.records import build_record_id, read_edited_files
+from langgraph_takeover.nodes.records import build_record_id, compute_patch_fields, read_edited_files
 from langgraph_takeover.sandbox import remove_stale_resources, restore
 from langgraph_takeover.sandbox.backends.checkouts import CHECKOUT_WORKSPACE, snapshot_directory
 from langgraph_takeover.sandbox.backends.selection import make_restore_spec, require_isolated_backend
 from langgraph_takeover.sandbox.interface import BackendName, Frozen, Sandbox, Snapshot
 from langgraph_takeover.sandbox.repository.patches import (
-    RepositoryError,
     base_directories,
     head_commit,
     list_files,
-    patch_since,
 )
 from langgraph_takeover.sandbox.snapshots.contents import read_contents
 from langgraph_takeover.sandbox.storage.failures import clean_up
@@ -180,7 +178,6 @@ class _CaptureBuilder:
         self._started_in = trace.workspace
         self._backend = backend
         self._trace = move_session(trace, repository.root, CHECKOUT_WORKSPACE)
-        self._patch_error = ""
         self._files: tuple[str, ...] = ()
         now = datetime.now(UTC)
         name = f"{source.agent}-{source.id[:8]}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
@@ -218,7 +215,8 @@ class _CaptureBuilder:
                 task=task,
                 predecessor=trace.model or self._source.agent,
                 point=select_point(self.points),
-                patch=self._compute_patch(sandbox),
+                # A session's changes are inferred, and may be in the commit.
+                **compute_patch_fields(sandbox, self._repository.head, ()),
                 snapshot=snapshot,
                 files=list_files(sandbox),
                 edited_files=read_edited_files(sandbox, events, task),
@@ -249,7 +247,7 @@ class _CaptureBuilder:
                 and not _HARMLESS_FILE.search(path)
                 and not path.startswith(".git/")
             ),
-            patch_error=self._patch_error,
+            patch_error=record.patch_error,
             skipped_lines=describe_skipped_lines(self._trace),
             left_out=describe_left_out(self._trace),
         )
@@ -262,13 +260,6 @@ class _CaptureBuilder:
             workspace=self._started_in,
             running=trace.running,
         )
-
-    def _compute_patch(self, sandbox: Sandbox) -> str:
-        try:
-            return patch_since(sandbox, self._repository.head).text
-        except RepositoryError as error:
-            self._patch_error = str(error)
-            return ""
 
     def _find_secrets(self, events: tuple[Event, ...]) -> tuple[str, ...]:
         """List the secrets that the session's outputs and the repository's `.env` files assign to variables."""

@@ -146,6 +146,8 @@ def _check_consistency(session: Session, state: AgentState, record: HandoffRecor
             f"record {record.id}: its trace does not match its checkpoint {record.checkpoint_id}"
         )
     sandbox = session.enter_state(state["sandbox_state"])  # this compares the snapshot's digest
+    if record.patch_error:
+        return
     try:
         patch = patch_since(sandbox, record.task.base_commit).text
     except RepositoryError:

@@ -15,6 +15,7 @@ from langgraph_takeover.graph.mcp.uris import build_patch_uri
 from langgraph_takeover.handoff.ledger import handoffs, leases
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState
 from langgraph_takeover.handoff.records.envelope import Envelope
+from langgraph_takeover.handoff.records.left_out import format_left_out
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
 from langgraph_takeover.handoff.text.fence import format_entry, wrap_in_fence
 from langgraph_takeover.handoff.views import HISTORIES, display, find_view
@@ -118,6 +119,8 @@ def accept(client: Participant, asked: args.AcceptArguments, _: ProgressCallback
             **_describe_handoff(accepted),
             "base_commit": record.task.base_commit,
             "patch": build_patch_uri(record.id) if record.patch else None,
+            "patch_error": format_entry(record.patch_error) or None,
+            "left_out": format_left_out(record.left_out, record.left_out_count, label=""),
             "next": "Check out base_commit, apply the patch and commit it; then work. Send your own changes with complete.",
         }
     )

@@ -144,7 +144,8 @@ class HandoffSandbox:
     def save(self, record: HandoffRecord, directory: Path) -> HandoffRecord:
         """Save the snapshot in the record's directory, and return the record with it."""
         fields = save_files(self.session, self.state_id, record.task, record.trace, directory)
-        return record.model_copy(update={**fields, "patch": record.patch or fields["patch"]})
+        own = {"patch": record.patch, "patch_error": ""} if record.patch else {}
+        return record.model_copy(update=fields | own)
 
 
 def find_sandbox(state: Any, call_id: str) -> HandoffSandbox | None:

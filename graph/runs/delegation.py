@@ -17,12 +17,14 @@ from langgraph_takeover.graph.outcome import Outcome
 from langgraph_takeover.graph.runs.run import Run
 from langgraph_takeover.handoff.ledger.stops import StopMode
 from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.handoff.trace.events import compute_differences
 from langgraph_takeover.handoff.views import Recipient
 from langgraph_takeover.nodes.context.children import Assignment, Budget, ChildResult
 from langgraph_takeover.nodes.context.progress import Progress, ProgressCallback
 from langgraph_takeover.nodes.context.settings import AgentConfig, Prices, SettingsError
 from langgraph_takeover.nodes.model.connections.exchange import event_loop
 from langgraph_takeover.sandbox.interface import SandboxSpec
+from langgraph_takeover.sandbox.repository.patches import LeftOut
 from langgraph_takeover.sandbox.telemetry import bind_context
 
 _POLL_S = 0.2
@@ -156,6 +158,7 @@ class ChildRunner:
             report(
                 "child_started", child=assignment.thread, mode=assignment.mode, text=redact(assignment.goal)
             )
+            record = held.session.records.load(assignment.record)
             outcome = _run_or_resume(held, assignment)
             if assignment.mode == "look" and outcome.stop_reason is not None:
                 held.delete_snapshots()
@@ -165,7 +168,7 @@ class ChildRunner:
             stop_reason=outcome.stop_reason,
             steps_of_child=outcome.steps,
         )
-        return _child_result(outcome)
+        return _child_result(outcome, record.left_out)
 
     @contextmanager
     def _register_active(self, run: Run) -> Iterator[None]:
@@ -224,12 +227,17 @@ def _run_or_resume(run: Run, assignment: Assignment) -> Outcome:
     return run.resume(go_back=True)
 
 
-def _child_result(outcome: Outcome) -> ChildResult:
+def _child_result(outcome: Outcome, left_out_before: Sequence[LeftOut] = ()) -> ChildResult:
+    """Return a child's result; what its parent's patch lacked already is no change of the child."""
+    changed, before = compute_differences(outcome.events), {each.path for each in left_out_before}
+    left_out = tuple(each for each in outcome.left_out if each.path in changed or each.path not in before)
     return ChildResult(
         thread=outcome.thread,
         stop_reason=outcome.stop_reason,
         message=outcome.answer or "",
         patch=outcome.diff_from_base,
+        left_out=left_out,
+        left_out_count=outcome.left_out_count - len(outcome.left_out) + len(left_out),
         problem="" if outcome.diff_from_base else outcome.patch_error or "",
         steps=outcome.steps,
         prompt_tokens=outcome.prompt_tokens,

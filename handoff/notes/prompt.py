@@ -8,6 +8,7 @@ from langgraph_takeover.handoff import prompts
 from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.observed_fields import describe_file
 from langgraph_takeover.handoff.notes.structured_note import render_observed_half
+from langgraph_takeover.handoff.records.left_out import format_left_out
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.fence import (
     CHANGED_FILES,
@@ -57,8 +58,12 @@ def _render_trace(record: HandoffRecord, limit: int) -> str:
 def _render_patch(record: HandoffRecord, limit: int) -> str:
     """Render the patch, source files first; a long section loses its middle, so that every file is seen."""
     sections = split_patch(record.patch)
+    missing = "".join(f"\n{line}" for line in format_left_out(record.left_out, record.left_out_count))
+    if record.patch_error:
+        return f"\nThe record has no patch: {format_entry(record.patch_error)}"
     if not sections:
-        return "\nThe record has no patch." if record.snapshot is None else "\nNothing differs."
+        empty = "The record has no patch." if record.snapshot is None else "Nothing differs."
+        return missing or f"\n{empty}"
     directories = record.task.base_directories
 
     def is_other(section: PatchSection) -> bool:
@@ -66,7 +71,7 @@ def _render_patch(record: HandoffRecord, limit: int) -> str:
 
     per_file = max(limit // len(sections), limit // 4)
     shortened = (cut_middle(section.text, per_file) for section in sorted(sections, key=is_other))
-    return format_code_block(quote_text(cut_middle("".join(shortened), limit)))
+    return format_code_block(quote_text(cut_middle("".join(shortened), limit))) + missing
 
 
 def _render_files(evidence: Evidence, limit: int) -> str:

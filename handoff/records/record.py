@@ -23,6 +23,7 @@ from langgraph_takeover.handoff.text.redaction import redact, redact_known_secre
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage
 from langgraph_takeover.handoff.trace.sequences import FailFastTuple
 from langgraph_takeover.sandbox.interface import Frozen, Snapshot, TakeoverError
+from langgraph_takeover.sandbox.repository.patches import LeftOut
 from langgraph_takeover.sandbox.storage.durability import sync_directory
 from langgraph_takeover.sandbox.storage.removal import (
     REMOVED_PREFIX,
@@ -32,11 +33,11 @@ from langgraph_takeover.sandbox.storage.removal import (
 )
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
-SCHEMA_VERSION = 7
-"""The version of new records. Before 7, a record has no `external`; before 6, no `edited_files`; before 5, notes and
-reviews may have no digest."""
-_SUPPORTED_VERSIONS = (4, 5, 6, 7)
-_FIELD_VERSIONS = {"edited_files": 6, "external": 7}
+SCHEMA_VERSION = 8
+"""The version of new records. Before 8, a record does not say what its patch lacks; before 7, it has no `external`;
+before 6, no `edited_files`; before 5, notes and reviews may have no digest."""
+_SUPPORTED_VERSIONS = (4, 5, 6, 7, 8)
+_FIELD_VERSIONS = {"edited_files": 6, "external": 7, "left_out": 8, "left_out_count": 8, "patch_error": 8}
 """The version that added a field."""
 RECORD_FILE = "record.json"
 NOTES_FILE = "notes.json"
@@ -167,13 +168,19 @@ class HandoffRecord(Frozen):
         ('OracleModel', 'fix-1')
     """
 
-    schema_version: Literal[4, 5, 6, 7] = 7
+    schema_version: Literal[4, 5, 6, 7, 8] = 8
     id: str
     task: TaskBrief
     predecessor: str
     point: HandoffPoint
     patch: str
     """The difference between the snapshot's repository and its base commit, as the predecessor could have seen it."""
+    left_out: FailFastTuple[LeftOut] = ()
+    """Changes that the patch lacks, with the reason: at most 500. The snapshot has them."""
+    left_out_count: int = Field(default=0, ge=0)
+    """Number of all changes that the patch lacks."""
+    patch_error: str = ""
+    """The reason why there is no patch; empty if the patch is what differs."""
     snapshot: Snapshot | None
     """None if the sandbox was not saved, as for a recorded run: it can be read, but not taken over."""
     files: FailFastTuple[str] | None = None

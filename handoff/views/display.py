@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from langgraph_takeover.handoff.records.left_out import format_left_out
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.views import VIEWS, Recipient, measure_view
 from langgraph_takeover.sandbox.cli.terminal import escape_text
@@ -70,6 +71,8 @@ def print_record(console: Console, record: HandoffRecord, recipient: Recipient) 
     facts.add_column(overflow="fold")
     for name, fact in _list_facts(record):
         facts.add_row(name, _truncate(escape_text(fact)))
+    for line in format_left_out(record.left_out, record.left_out_count, label=""):
+        facts.add_row("not in the patch", _truncate(escape_text(line)))
     console.print(facts)
 
 
@@ -78,6 +81,7 @@ def record_to_dict(record: HandoffRecord, recipient: Recipient) -> dict[str, Any
     made = {name: view(record, recipient) for name, view in VIEWS.items()}
     return {
         **dict(_list_facts(record)),
+        "left_out": format_left_out(record.left_out, record.left_out_count, label=""),
         "views": {
             name: {"messages": len(messages), **measure_view(messages)._asdict()}
             for name, messages in made.items()
@@ -94,10 +98,17 @@ def _list_facts(record: HandoffRecord) -> tuple[tuple[str, str], ...]:
         ("point", f"{record.point.kind}, after event {record.point.event_index}"),
         ("detail", record.point.detail),
         ("snapshot", "none" if snapshot is None else f"{snapshot.backend}, {snapshot.location}"),
+        ("patch", _describe_patch(record)),
         ("made", record.created_at),
         ("notes", "none: the views say UNKNOWN" if notes is None else f"by {notes.model}"),
         ("review", "none" if review is None else f"{review.decision}, view {review.view}"),
     )
+
+
+def _describe_patch(record: HandoffRecord) -> str:
+    if record.patch_error:
+        return f"none: {record.patch_error}"
+    return f"{len(record.patch):,} characters"
 
 
 def _list_calls(message: Message) -> list[str]:

@@ -10,6 +10,7 @@ from pydantic import Field
 from langgraph_takeover.handoff.ledger.stops import StopMode
 from langgraph_takeover.handoff.records.payload import Mode
 from langgraph_takeover.sandbox.interface import Frozen
+from langgraph_takeover.sandbox.repository.patches import LeftOut
 
 
 class Budget(Frozen):
@@ -44,6 +45,9 @@ class ChildResult(Frozen):
     """Difference from the task's base commit, including its parent's earlier changes."""
     problem: str = ""
     """The reason for a missing patch."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Its changes that the patch lacks."""
+    left_out_count: int = 0
     steps: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from langgraph_takeover.handoff.records.left_out import format_left_out
 from langgraph_takeover.handoff.text.fence import format_code_block, neutralize
 from langgraph_takeover.nodes.context.children import Assignment, ChildResult
 from langgraph_takeover.nodes.events import clip_text
@@ -46,18 +47,19 @@ def _format_child(
     elif result.problem or problem:
         parts.append(f"Its changes could not be merged into your repository: {result.problem or problem}")
     else:
-        parts.append(_format_applied_files(merged))
+        parts.append(_format_applied_files(merged, has_more=bool(result.left_out_count)))
+        parts += format_left_out(result.left_out, result.left_out_count, "Not merged")
         parts += [_format_conflict(each, max_chars // 4) for each in merged.conflicts[:_MAX_NAMES]]
         if len(merged.conflicts) > _MAX_NAMES:
             parts.append(f"… and {len(merged.conflicts) - _MAX_NAMES} more files with conflicts.")
     return "\n".join(parts)
 
 
-def _format_applied_files(merged: MergeResult) -> str:
+def _format_applied_files(merged: MergeResult, *, has_more: bool) -> str:
     if not merged.changed_files:
         return (
             "None of its changes were merged into your repository."
-            if merged.conflicts
+            if merged.conflicts or has_more
             else "It changed nothing."
         )
     names = ", ".join(map(neutralize, merged.changed_files[:_MAX_NAMES]))

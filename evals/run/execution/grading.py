@@ -12,6 +12,13 @@ from langgraph_takeover.evals.tasks.verdicts import get_verdict
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
+from langgraph_takeover.sandbox.repository.patches import RepositoryError
+
+
+def require_patch(outcome: Outcome) -> None:
+    """Raise RepositoryError if a run has no patch although it started: nothing can be graded."""
+    if outcome.patch_error and not outcome.diff_from_base and "sandbox_state" in outcome.state:
+        raise RepositoryError(outcome.patch_error)
 
 
 def grade_patch(config: RunConfig, task: Task, paths: RunPaths, patch: str, name: str) -> Verdict:

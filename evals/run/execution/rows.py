@@ -20,10 +20,13 @@ from langgraph_takeover.evals.run.measures.replies import (
 )
 from langgraph_takeover.evals.run.measures.reshown import PredecessorText, sum_text
 from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.handoff.records.left_out import MAX_SHOWN
 from langgraph_takeover.handoff.records.record import ExternalSession, HandoffRecord
+from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.handoff.views import Recipient, find_view, measure_view
 from langgraph_takeover.handoff.views.names import CONTINUATION
+from langgraph_takeover.sandbox.repository.patches import Patch
 
 
 def measure_rediscovery(record: HandoffRecord, events: list[Event]) -> Row:
@@ -107,6 +110,12 @@ def list_resumed_messages(outcome: Outcome) -> list[BaseMessage]:
     replies = [index for index, each in enumerate(messages) if isinstance(each, AIMessage)]
     first_own = replies[-outcome.steps] if 0 < outcome.steps <= len(replies) else len(messages)
     return list(messages[:first_own])
+
+
+def describe_left_out(patch: Outcome | Patch) -> Row:
+    """Name the changes that the graded patch lacks, at most 20."""
+    named = [redact(f"{each.path[:300]} ({each.reason})") for each in patch.left_out[:MAX_SHOWN]]
+    return {"left_out": named, "left_out_count": patch.left_out_count}
 
 
 def join_details(*details: str | None) -> str:

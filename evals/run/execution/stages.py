@@ -9,10 +9,16 @@ from typing import Any, cast
 from langgraph_takeover.agents import ExternalAgentError
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.execution import threads
-from langgraph_takeover.evals.run.execution.grading import grade_cleaned, grade_patch, grade_predecessor
+from langgraph_takeover.evals.run.execution.grading import (
+    grade_cleaned,
+    grade_patch,
+    grade_predecessor,
+    require_patch,
+)
 from langgraph_takeover.evals.run.execution.rows import (
     describe_agent,
     describe_empty_calls,
+    describe_left_out,
     join_details,
     measure_costs,
     measure_first_prompt,
@@ -46,6 +52,7 @@ from langgraph_takeover.handoff.ledger import FencedError, ThreadHeldError
 from langgraph_takeover.handoff.notes.claims import measure_soundness
 from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
+from langgraph_takeover.handoff.records.left_out import add_observed_changes
 from langgraph_takeover.handoff.records.record import RecordError
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Continuation, Usage
@@ -68,6 +75,7 @@ INFRASTRUCTURE_ERRORS: tuple[type[Exception], ...] = (
     FencedError,
     SnapshotNotFoundError,
     ExternalAgentError,
+    RepositoryError,
 )
 PROMPTS = prompts.compute_version("handoff", "nodes", "evals.tasks")
 
@@ -86,6 +94,7 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
     try:
         with threads.open_thread(config, task, paths, threads.name_thread(row), model, **settings) as run:
             outcome, before = threads.run_or_resume(run, lambda: run.start(task.id, task.prompt))
+        require_patch(outcome)
     except INFRASTRUCTURE_ERRORS as error:
         return row | make_failure_row(error, started)
     events = redact_events(outcome.state)
@@ -113,6 +122,7 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
             config, model, task.id, [record_id.rpartition(".")[2] for record_id in outcome.records]
         ),
         **describe_agent(outcome),
+        **describe_left_out(outcome),
         "patch": outcome.diff_from_base,
     }
 
@@ -124,21 +134,18 @@ def grade_snapshot(config: RunConfig, out: Path, task: Task, record_id: str) -> 
     row: Row = {"record_id": record_id}
     try:
         record = paths.records.load(record_id)
-        patch, trouble = "", ""
         with SandboxManager(paths.spec(config, task)) as manager:
             sandbox = manager.restore(record.required_snapshot, paths.records.directory(record_id))
-            try:
-                patch = patch_since(sandbox, record.task.base_commit).text
-            except RepositoryError as error:
-                trouble = f"no patch: {error}"
-        verdict = grade_patch(config, task, paths, patch, f"snapshot.{record_id}")
+            patch = add_observed_changes(patch_since(sandbox, record.task.base_commit), record.trace)
+        verdict = grade_patch(config, task, paths, patch.text, f"snapshot.{record_id}")
     except INFRASTRUCTURE_ERRORS as error:
         return row | make_failure_row(error, started)
     return row | {
         "outcome": "graded",
         "handoff_state": verdict.handoff_state,
         **verdict.failing_tests,
-        "detail": trouble or verdict.detail,
+        "detail": verdict.detail,
+        **describe_left_out(patch),
         "seconds": _measure_elapsed(started),
     }
 
@@ -224,6 +231,7 @@ def run_takeover(
             outcome, before = threads.run_or_resume(
                 run, lambda: run.take_over(record_id, cast(TakeoverView, view))
             )
+        require_patch(outcome)
         taken = before + _measure_elapsed(started)
         verdict = grade_patch(config, task, paths, outcome.diff_from_base, name)
     except INFRASTRUCTURE_ERRORS as error:
@@ -260,6 +268,7 @@ def run_takeover(
         **measure_rediscovery(record, events),
         **measure_trust(record, events, outcome.diff_from_base)._asdict(),
         "notes_model": record.notes.model if record.notes else None,
+        **describe_left_out(outcome),
         "patch": outcome.diff_from_base,
     }
 

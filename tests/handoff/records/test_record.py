@@ -221,7 +221,8 @@ def test_events_cannot_be_dropped_added_or_swapped(store: RecordStore) -> None:
         ('{"schema_version": 5}', "id: Field required"),
         ('{"schema_version": 6}', "id: Field required"),
         ('{"schema_version": 7}', "id: Field required"),
-        ('{"schema_version": 8}', "schema version 8; this version reads 4, 5, 6 and 7"),
+        ('{"schema_version": 8}', "id: Field required"),
+        ('{"schema_version": 9}', "schema version 9; this version reads 4, 5, 6, 7 and 8"),
     ],
 )
 def test_other_files_are_refused_in_one_line(store: RecordStore, content: str, says: str) -> None:

@@ -1,0 +1,74 @@
+"""The changes that a patch lacks: those that git cannot carry, and observed ones that it does not show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from langgraph_takeover.handoff.text.fence import format_entry
+from langgraph_takeover.handoff.text.patch_sections import split_patch
+from langgraph_takeover.handoff.trace.events import Event, compute_differences
+from langgraph_takeover.handoff.trace.file_kinds import is_generated, is_outside_repository
+from langgraph_takeover.sandbox.repository.patches import UNRESOLVED, LeftOut, Patch
+
+NOT_SEEN = "git ignores it, or sees no difference"
+"""The reason for an observed change that a patch does not show."""
+MAX_SHOWN = 20
+_MAX_KEPT, _MAX_PATH_CHARS = 500, 300
+
+
+def add_observed_changes(patch: Patch, events: Iterable[Event], own_patch: Patch | None = None) -> Patch:
+    """Return the patch, with the net changes of the events that it does not show in `left_out`.
+
+    `own_patch` is the patch since the first of the events, if they do not begin at the base commit. Generated files and
+    files outside the repository do not count. At most 500 paths are named; `left_out_count` counts all.
+    """
+    patches = [patch] if own_patch is None else [patch, own_patch]
+    named = {each.path: each for one in patches for each in reversed(one.left_out)}
+    shown = {_comparable(path) for one in patches for path in _list_paths(one.text)}
+    covering = {each.path for each in named.values() if each.reason != UNRESOLVED}
+    observed = [
+        LeftOut(path=path, reason=NOT_SEEN)
+        for path in sorted(compute_differences(events))
+        if not is_generated(path)
+        and not is_outside_repository(path)
+        and path not in named
+        and _comparable(path) not in shown
+        and covering.isdisjoint(_list_parents(path))
+    ]
+    left_out = (*named.values(), *observed)
+    unnamed = max(one.left_out_count - len(one.left_out) for one in patches)
+    return patch.model_copy(
+        update={"left_out": left_out[:_MAX_KEPT], "left_out_count": len(left_out) + unnamed}
+    )
+
+
+def format_left_out(
+    left_out: Sequence[LeftOut], count: int, label: str = "Not in the patch"
+) -> tuple[str, ...]:
+    """Return a line for each path, at most 20, and one with the number of the others; `label` begins each."""
+    start = f"{label}: " if label else ""
+    lines = [
+        f"{start}{format_entry(each.path[:_MAX_PATH_CHARS])} ({format_entry(each.reason)})"
+        for each in left_out[:MAX_SHOWN]
+    ]
+    if count > len(lines):
+        lines.append(f"{start}{count - len(lines):,} more")
+    return tuple(lines)
+
+
+def _list_paths(patch: str) -> Iterator[str]:
+    for section in split_patch(patch):
+        yield section.path
+        if section.old_path is not None:
+            yield section.old_path
+
+
+def _comparable(path: str) -> str:
+    """Return the path as a patch's section has it: bytes that are not UTF-8 are replaced."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _list_parents(path: str) -> Iterator[str]:
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
