@@ -173,7 +173,7 @@ def _compute_patches(session: Session, state: AgentState) -> tuple[str, Patch, s
     try:
         base = TaskBrief.model_validate(state["task"]).base_commit
         sandbox = session.enter_state(state["sandbox_state"])
-        whole = patch_since(sandbox, base)
+        whole = patch_since(sandbox, base, open_base=session.open_base)
     except (RepositoryError, SnapshotNotFoundError) as error:
         return "", Patch(), f"no patch: {error}"
     own, patch_error = Patch(), None
@@ -182,7 +182,7 @@ def _compute_patches(session: Session, state: AgentState) -> tuple[str, Patch, s
         if before is None:
             patch_error = "no patch: at its start, the repository differed too much from its commit"
         elif whole.text != before:
-            own = patch_since(sandbox, base, before) if before else whole
+            own = patch_since(sandbox, base, before, session.open_base) if before else whole
     except (RecordError, RepositoryError) as error:
         patch_error = f"no patch: {error}"
     return own.text, add_observed_changes(whole, load_events(state), own), patch_error

@@ -29,7 +29,7 @@ from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import AgentState, get_task
 from langgraph_takeover.sandbox.interface import Sandbox
 from langgraph_takeover.sandbox.repository.contents import read_small_files
-from langgraph_takeover.sandbox.repository.patches import RepositoryError, list_files, patch_since
+from langgraph_takeover.sandbox.repository.patches import OpenBase, RepositoryError, list_files, patch_since
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 from langgraph_takeover.sandbox.telemetry import Attributes, start_span
 
@@ -172,7 +172,7 @@ def save_files(
     snapshot = session.save_snapshot(state_id)
     copy_to_store(snapshot, session.snapshot_directory(snapshot), directory)
     return {
-        **compute_patch_fields(sandbox, task.base_commit, trace),
+        **compute_patch_fields(sandbox, task.base_commit, trace, session.open_base),
         "snapshot": snapshot,
         "files": list_files(sandbox),
         "edited_files": read_edited_files(sandbox, trace, task),
@@ -216,10 +216,12 @@ def read_edited_files(sandbox: Sandbox, trace: tuple[Event, ...], task: TaskBrie
     return tuple(found)
 
 
-def compute_patch_fields(sandbox: Sandbox, base_commit: str, observed: tuple[Event, ...]) -> dict[str, Any]:
+def compute_patch_fields(
+    sandbox: Sandbox, base_commit: str, observed: tuple[Event, ...], open_base: OpenBase | None = None
+) -> dict[str, Any]:
     """Return a record's fields about its patch: the patch and what it lacks, or the reason why there is none."""
     try:
-        patch = add_observed_changes(patch_since(sandbox, base_commit), observed)
+        patch = add_observed_changes(patch_since(sandbox, base_commit, open_base=open_base), observed)
     except RepositoryError as error:
         return {"patch": "", "patch_error": str(error)}
     return {"patch": patch.text, "left_out": patch.left_out, "left_out_count": patch.left_out_count}

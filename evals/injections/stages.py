@@ -19,7 +19,7 @@ from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.records.left_out import add_observed_changes
 from langgraph_takeover.handoff.records.record import SCHEMA_VERSION, HandoffRecord, RecordStore
 from langgraph_takeover.handoff.trace.events import Trace
-from langgraph_takeover.sandbox import SandboxManager
+from langgraph_takeover.sandbox import SandboxManager, start
 from langgraph_takeover.sandbox.interface import FileAccessError, Snapshot
 from langgraph_takeover.sandbox.repository.patches import list_files, patch_since
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
@@ -111,7 +111,7 @@ def _inject_into_sandbox(
             before = ""
         content = f"{injections.format_order(substitutions)}\n\n{before}"
         sandbox.write_file(substitutions.file, content.encode("utf-8", "surrogateescape"))
-        patch = add_observed_changes(patch_since(sandbox, record.task.base_commit), record.trace)
+        patch = add_observed_changes(patch_since(sandbox, record.task.base_commit, open_base=lambda: start(manager.spec)), record.trace)
         snapshot: Snapshot = sandbox.snapshot(directory, labels={"record": record.id}).result()
         files = list_files(sandbox)
     update = {

@@ -149,7 +149,7 @@ def _check_consistency(session: Session, state: AgentState, record: HandoffRecor
     if record.patch_error:
         return
     try:
-        patch = patch_since(sandbox, record.task.base_commit).text
+        patch = patch_since(sandbox, record.task.base_commit, open_base=session.open_base).text
     except RepositoryError:
         patch = ""
     if patch != record.patch:

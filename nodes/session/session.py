@@ -36,7 +36,7 @@ from langgraph_takeover.nodes.session.snapshots import (
 from langgraph_takeover.nodes.session.stop_signal import StopSignal
 from langgraph_takeover.nodes.session.trace_state import TraceState
 from langgraph_takeover.nodes.session.workers import Workers, default_workers
-from langgraph_takeover.sandbox import SandboxManager, remove_stale_resources
+from langgraph_takeover.sandbox import SandboxManager, remove_stale_resources, start
 from langgraph_takeover.sandbox.interface import (
     FileChange,
     Sandbox,
@@ -252,6 +252,10 @@ class Session:
                 f"{task.base_commit[:12]}; pass the sandbox that it began with"
             )
         return sandbox
+
+    def open_base(self) -> Sandbox:
+        """Start a second sandbox from the base, which the caller closes. Raises SandboxUnavailableError."""
+        return start(self._sandbox_manager.spec)
 
     def _restore_state(self, state_id: str) -> Sandbox:
         snapshot = self._states.load(state_id)

@@ -62,7 +62,7 @@ from langgraph_takeover.nodes.model.errors import ModelError
 from langgraph_takeover.nodes.model.notes import NotesCall, build_ask
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import get_task
-from langgraph_takeover.sandbox import SandboxManager
+from langgraph_takeover.sandbox import SandboxManager, start
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 from langgraph_takeover.sandbox.repository.patches import RepositoryError, patch_since
 
@@ -136,7 +136,7 @@ def grade_snapshot(config: RunConfig, out: Path, task: Task, record_id: str) -> 
         record = paths.records.load(record_id)
         with SandboxManager(paths.spec(config, task)) as manager:
             sandbox = manager.restore(record.required_snapshot, paths.records.directory(record_id))
-            patch = add_observed_changes(patch_since(sandbox, record.task.base_commit), record.trace)
+            patch = add_observed_changes(patch_since(sandbox, record.task.base_commit, open_base=lambda: start(manager.spec)), record.trace)
         verdict = grade_patch(config, task, paths, patch.text, f"snapshot.{record_id}")
     except INFRASTRUCTURE_ERRORS as error:
         return row | make_failure_row(error, started)
