@@ -111,7 +111,8 @@ def _inject_into_sandbox(
             before = ""
         content = f"{injections.format_order(substitutions)}\n\n{before}"
         sandbox.write_file(substitutions.file, content.encode("utf-8", "surrogateescape"))
-        patch = add_observed_changes(patch_since(sandbox, record.task.base_commit, open_base=lambda: start(manager.spec)), record.trace)
+        patch = patch_since(sandbox, record.task.base_commit, open_base=lambda: start(manager.spec))
+        patch = add_observed_changes(patch, record.trace)
         snapshot: Snapshot = sandbox.snapshot(directory, labels={"record": record.id}).result()
         files = list_files(sandbox)
     update = {

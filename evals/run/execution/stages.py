@@ -136,7 +136,8 @@ def grade_snapshot(config: RunConfig, out: Path, task: Task, record_id: str) -> 
         record = paths.records.load(record_id)
         with SandboxManager(paths.spec(config, task)) as manager:
             sandbox = manager.restore(record.required_snapshot, paths.records.directory(record_id))
-            patch = add_observed_changes(patch_since(sandbox, record.task.base_commit, open_base=lambda: start(manager.spec)), record.trace)
+            patch = patch_since(sandbox, record.task.base_commit, open_base=lambda: start(manager.spec))
+            patch = add_observed_changes(patch, record.trace)
         verdict = grade_patch(config, task, paths, patch.text, f"snapshot.{record_id}")
     except INFRASTRUCTURE_ERRORS as error:
         return row | make_failure_row(error, started)
