@@ -23,16 +23,15 @@ def add_observed_changes(patch: Patch, events: Iterable[Event], own_patch: Patch
     files outside the repository do not count. At most 500 paths are named; `left_out_count` counts all.
     """
     patches = [patch] if own_patch is None else [patch, own_patch]
-    named = {each.path: each for one in patches for each in reversed(one.left_out)}
-    shown = {_comparable(path) for one in patches for path in _list_paths(one.text)}
-    covering = {each.path for each in named.values() if each.reason != UNRESOLVED}
+    named = {_comparable(each.path): each for one in patches for each in one.left_out}
+    known = named.keys() | {path for one in patches for path in _list_paths(one.text)}
+    covering = {path for path, each in named.items() if each.reason != UNRESOLVED}
     observed = [
         LeftOut(path=path, reason=NOT_SEEN)
         for path in sorted(compute_differences(events))
         if not is_generated(path)
         and not is_outside_repository(path)
-        and path not in named
-        and _comparable(path) not in shown
+        and _comparable(path) not in known
         and covering.isdisjoint(_list_parents(path))
     ]
     left_out = (*named.values(), *observed)
@@ -64,8 +63,8 @@ def _list_paths(patch: str) -> Iterator[str]:
 
 
 def _comparable(path: str) -> str:
-    """Return the path as a patch's section has it: bytes that are not UTF-8 are replaced."""
-    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    """Return the path as a patch's section has it."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _list_parents(path: str) -> Iterator[str]:

@@ -21,7 +21,7 @@ class PatchSection(NamedTuple):
     """The changes of one file."""
 
     path: str
-    """The file's name after the patch."""
+    """The file's name after the patch, as events have it: a byte that is not UTF-8 is `\\xe9`."""
     is_new: bool
     """The base commit does not have the file."""
     text: str
@@ -72,5 +72,7 @@ def _read_name(found: re.Match[str]) -> str:
 
 def _read_escape(found: re.Match[str]) -> str:
     if found[1]:
-        return bytes(int(octal, 8) & 255 for octal in found[1].split("\\")[1:]).decode("utf-8", "replace")
+        return bytes(int(octal, 8) & 255 for octal in found[1].split("\\")[1:]).decode(
+            "utf-8", "backslashreplace"
+        )
     return _ESCAPED.get(found[2], found[2])

@@ -91,3 +91,79 @@ def test_a_child_without_a_patch_of_its_own_still_has_its_work() -> None:
     lost = Outcome(thread="c", patch_error="no patch: no repository", state={})
     assert (_child_result(partial).patch, _child_result(partial).problem) == ("diff", "")
     assert _child_result(lost).problem == "no patch: no repository"
+
+
+def shell(command: str) -> str:
+    return f"```bash\n{command}\n```"
+
+
+def test_observed_changes_that_git_ignores_are_named(bench: RunHarness) -> None:
+    """Renamed, quoted, binary and restored files are in the patch; generated files do not count."""
+    assert bench.spec.directory is not None
+    (bench.spec.directory / ".gitignore").write_text("*.log\n.env\n__pycache__\n")
+    outcome = bench.run_to_outcome(
+        scripted_model(
+            shell("echo a > x.log; echo SECRET=1 > .env; mkdir -p __pycache__; echo c > __pycache__/c.pyc"),
+            shell(
+                "git mv test_core.py 'tést \"q\".py'; printf '\\377\\0' > \"$(printf 'b\\351.bin')\"; : > empty"
+            ),
+            shell("echo b > y.log; cp pkg/core.py /tmp/core.kept; echo z > pkg/core.py"),
+            shell("rm y.log; cp /tmp/core.kept pkg/core.py"),
+            DONE,
+        ),
+        points=("first_source_edit",),
+        policy="record",
+        run_id="run",
+    )
+    assert [each.path for each in outcome.left_out] == [".env", "x.log"]
+    assert "git ignores it" in outcome.left_out[0].reason
+    assert (outcome.left_out_count, outcome.patch_error) == (2, None)
+
+
+def test_a_large_file_is_named_in_outcome_and_record(bench: RunHarness) -> None:
+    first = bench.run_to_outcome(
+        scripted_model(
+            shell("truncate -s 17M big.bin; echo a > x.log; echo '*.log' > .gitignore"), EDIT, DONE
+        ),
+        policy="stop",
+        points=("first_source_edit",),
+        run_id="run",
+    )
+    record = bench.store.load("run.first_source_edit")
+    named = [(each.path, each.reason) for each in record.left_out]
+    assert named[0] == ("big.bin", "larger than 16 MiB")
+    assert [path for path, _ in named] == ["big.bin", "x.log"]
+    assert [(each.path, each.reason) for each in first.left_out] == named
+    assert (record.left_out_count, record.patch_error) == (2, "")
+    with bench.open_run(scripted_model(shell("echo b > y.log"), DONE), "successor") as opened:
+        outcome = opened.take_over("run.first_source_edit", "repository")
+    # An ignored file of the predecessor is no change of this run.
+    assert [each.path for each in outcome.left_out] == ["big.bin", "y.log"]
+
+
+def test_a_record_without_a_patch_says_why(bench: RunHarness) -> None:
+    from langgraph_takeover.handoff.notes.evidence import Evidence
+    from langgraph_takeover.handoff.notes.prompt import build_prompt
+
+    bench.run(
+        scripted_model(shell("rm -rf .git"), EDIT, DONE),
+        policy="stop",
+        points=("first_source_edit",),
+        run_id="run",
+    )
+    record = bench.store.load("run.first_source_edit")
+    assert record.patch == ""
+    assert "git in the sandbox" in record.patch_error
+    (message,) = build_prompt("summary", Evidence(record), 20_000)
+    assert "\nThe record has no patch: git in the sandbox" in message.text
+
+
+def test_a_childs_left_out_files_exclude_its_parents() -> None:
+    from langgraph_takeover import Outcome
+    from langgraph_takeover.graph.runs.delegation import _child_result
+    from langgraph_takeover.sandbox.repository.patches import LeftOut
+
+    old, new = (LeftOut(path=name, reason="larger than 16 MiB") for name in ("old", "new"))
+    outcome = Outcome(thread="c", left_out=(new, old), left_out_count=2, state={})
+    result = _child_result(outcome, (old,))
+    assert (result.left_out, result.left_out_count) == ((new,), 1)

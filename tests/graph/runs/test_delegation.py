@@ -614,3 +614,20 @@ def test_another_model_for_children(bench: RunHarness) -> None:
     state = bench.run(agents([calling(goal="GOAL"), DONE]), delegation=Delegation(model=child))
     assert paths(results(state)[0].changes) == ["pkg/core.py"]
     assert len(child.seen) == 2
+
+
+def test_the_parent_reads_which_files_of_a_child_are_not_merged(bench: RunHarness) -> None:
+    assert bench.spec.directory is not None
+    (bench.spec.directory / ".gitignore").write_text("*.log\n")
+    model = agents(
+        [calling(goal="GOAL"), "```bash\nls\n```", DONE],
+        GOAL=[
+            "```bash\ntruncate -s 17M big.bin; echo x > x.log\n```",
+            DONE,
+        ],
+    )
+    (seen,) = results(run(bench, model))
+    assert "Not merged: big.bin (larger than 16 MiB)" in seen.text
+    assert "Not merged: x.log (git ignores it, or sees no difference)" in seen.text
+    assert "None of its changes were merged into your repository." in seen.text
+    assert "It changed nothing" not in seen.text
