@@ -175,6 +175,7 @@ async def take_part(client: Client, offered: Handoff) -> str:
     assert recalled.text.startswith("<earlier-work id=")
     accepted = await call(client, "accept", handoff=offered.id, idempotency_key="a", **STATEMENTS)
     assert accepted.document["state"] == "accepted"
+    assert (accepted.document["left_out"], accepted.document["patch_error"]) == ([], None)
     patch = await client.read_resource(accepted.document["patch"])
     assert "+    return n * 3" in patch.contents[0].text  # type: ignore[union-attr]
     seen: list[str] = []

@@ -18,6 +18,7 @@ from langgraph_takeover.graph.cli.main import _report_errors, app
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.records.record import NOTES_FILE, RecordStore, to_json
 from langgraph_takeover.handoff.text.fence import neutralize
+from langgraph_takeover.sandbox.repository.patches import LeftOut
 
 from ..graph.conftest import DONE, RunHarness, scripted_model
 from .conftest import NAME
@@ -51,6 +52,18 @@ def save_record(root: Path, **update: object) -> Path:
     store = RecordStore(root)
     store.create(RECORD.id, lambda _: RECORD.model_copy(update=update))
     return store.directory(RECORD.id)
+
+
+def test_show_names_what_the_patch_lacks(tmp_path: Path) -> None:
+    left_out = (LeftOut(path="big\n\x1b[31m.bin", reason="larger than 16 MiB"),)
+    record = save_record(tmp_path, left_out=left_out, left_out_count=3)
+    shown = " ".join(invoke("show", record).stdout.split())
+    assert "not in the patch big" in shown
+    assert ".bin (larger than 16 MiB) not in the patch 2 more" in shown
+    assert "\x1b[31m.bin" not in shown
+    assert json.loads(invoke("show", record, "--json").stdout)["left_out"][1] == "2 more"
+    failed = save_record(tmp_path / "failed", patch="", patch_error="git in the sandbox: failed")
+    assert "patch none: git in the sandbox: failed" in " ".join(invoke("show", failed).stdout.split())
 
 
 @pytest.mark.parametrize("name", ["show", "verify", "export", "import", "capture", "continue", "discard"])

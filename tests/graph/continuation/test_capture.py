@@ -77,6 +77,18 @@ def test_the_snapshot_has_uncommitted_untracked_and_ignored_files(workplace: Wor
         sandbox.close()
 
 
+def test_a_large_file_is_named(workplace: Workplace, capsys: pytest.CaptureFixture[str]) -> None:
+    from langgraph_takeover.graph.cli.external_agents import _print_capture
+
+    with (workplace.repository / "big.bin").open("wb") as file:
+        file.truncate(17 * 1024**2)
+    done = workplace.capture()
+    assert [each.path for each in done.record.left_out] == ["big.bin"]
+    _print_capture(done, workplace.home)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Not in the patch: big.bin (larger than 16 MiB). The snapshot has it." in shown
+
+
 def test_the_record_contains_no_secret_and_the_paths_of_the_sandbox(workplace: Workplace) -> None:
     done = workplace.capture()
     text = (done.directory / "record.json").read_text()
