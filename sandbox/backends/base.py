@@ -12,12 +12,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, Self
 
-from langgraph_takeover.sandbox.backends.earlier_processes import (
-    NO_PROCESSES,
-    EarlierProcesses,
-    describe_processes,
-    record_processes,
-)
 from langgraph_takeover.sandbox.changes.files import SandboxFiles, ScanChangeTracker
 from langgraph_takeover.sandbox.changes.layer_files import FileVersion, read_layer_files
 from langgraph_takeover.sandbox.changes.layers import LayerStack
@@ -28,6 +22,12 @@ from langgraph_takeover.sandbox.interface import (
     FileChange,
     SandboxUnavailableError,
     Snapshot,
+)
+from langgraph_takeover.sandbox.isolation.earlier_processes import (
+    NO_PROCESSES,
+    EarlierProcesses,
+    describe_processes,
+    record_processes,
 )
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch
 from langgraph_takeover.sandbox.shell.printed_state import parse_directory

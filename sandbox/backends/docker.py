@@ -14,11 +14,6 @@ from typing import Any
 
 import psutil
 
-from langgraph_takeover.sandbox.backends.earlier_processes import (
-    NO_PROCESSES,
-    EarlierProcesses,
-    innermost_pid,
-)
 from langgraph_takeover.sandbox.backends.processes import pause_processes
 from langgraph_takeover.sandbox.backends.programs import require_programs
 from langgraph_takeover.sandbox.changes.layers import LayerStack
@@ -44,6 +39,11 @@ from langgraph_takeover.sandbox.interface import (
     SnapshotCorruptError,
 )
 from langgraph_takeover.sandbox.isolation.cgroup_freezer import list_container_processes
+from langgraph_takeover.sandbox.isolation.earlier_processes import (
+    NO_PROCESSES,
+    EarlierProcesses,
+    innermost_pid,
+)
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch, bytes_unlinked, bytes_used
 from langgraph_takeover.sandbox.shell.session import EXIT_SIGNAL, RuntimeShell, Shell, ShellNotStartedError
 from langgraph_takeover.sandbox.snapshots import archive_writer, docker_images, tarballs

@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 
 from langgraph_takeover.sandbox.backends import bubblewrap, file_trees, overlay, programs
-from langgraph_takeover.sandbox.backends.earlier_processes import EarlierProcesses
 from langgraph_takeover.sandbox.backends.processes import (
     PipeChannel,
     find_descendants,
@@ -27,6 +26,7 @@ from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import Mount
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError, Snapshot
 from langgraph_takeover.sandbox.isolation import cgroups, loopback, namespaces, seccomp
+from langgraph_takeover.sandbox.isolation.earlier_processes import EarlierProcesses
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch, MemoryWatch, bytes_unlinked, bytes_used
 from langgraph_takeover.sandbox.shell.session import (
     EXIT_SIGNAL,

@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 
 from langgraph_takeover.sandbox.backends import file_trees
-from langgraph_takeover.sandbox.backends.earlier_processes import EarlierProcesses
 from langgraph_takeover.sandbox.backends.processes import (
     PipeChannel,
     build_environment,
@@ -25,6 +24,7 @@ from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import Mount
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError, Snapshot
 from langgraph_takeover.sandbox.isolation import loopback
+from langgraph_takeover.sandbox.isolation.earlier_processes import EarlierProcesses
 from langgraph_takeover.sandbox.shell.session import EXIT_SIGNAL, RuntimeShell, Shell
 from langgraph_takeover.sandbox.snapshots.bases import WRITABLE_DIRECTORIES
 

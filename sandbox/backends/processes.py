@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from langgraph_takeover.sandbox.backends.earlier_processes import NO_PROCESSES, EarlierProcesses
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
+from langgraph_takeover.sandbox.isolation.earlier_processes import NO_PROCESSES, EarlierProcesses
 from langgraph_takeover.sandbox.storage import host_directories, ownership
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 
@@ -69,6 +69,10 @@ class PipeChannel:
         self._input.flush()
 
     def receive(self, timeout_s: float) -> bytes | None:
+        if (
+            self.process.stdout is None or self.process.stdout.closed
+        ):  # a call that failed has ended the shell
+            return b""
         ready, _, _ = select.select([self._output], [], [], timeout_s)
         return os.read(self._output, _CHUNK) if ready else None
 

@@ -290,8 +290,8 @@ def test_a_disk_that_a_short_command_fills(victim: Sandbox) -> None:
 
 def test_a_disk_that_the_runtimes_git_fills(victim: Sandbox) -> None:
     base = head_commit(victim)
-    sparse = f"truncate -s {DISK_MB // 2}M sparse-$i; echo $i >>sparse-$i"
-    check_output(victim, f"for i in $(seq 40); do {sparse}; done; cd /tmp; kept=1")
+    sparse = "truncate -s 15M sparse-$i; echo $i >>sparse-$i"
+    check_output(victim, f"for i in $(seq {20 * DISK_MB // 15}); do {sparse}; done; cd /tmp; kept=1")
     with pytest.raises(RepositoryError, match="disk limit"):
         patch_since(victim, base)
     assert check_output(victim, "ls /tmp; pwd; echo $kept") == "/tmp\n1\n"

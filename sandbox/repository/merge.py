@@ -6,7 +6,12 @@ import shlex
 from collections.abc import Sequence
 
 from langgraph_takeover.sandbox.interface import FileAccessError, Frozen, Sandbox
-from langgraph_takeover.sandbox.repository.patches import Base, RepositoryError, build_index_script, run_git
+from langgraph_takeover.sandbox.repository.patches import (
+    BaseTree,
+    RepositoryError,
+    build_index_script,
+    run_git,
+)
 
 _MAX_DIFF_CHARS = 50_000
 
@@ -128,7 +133,7 @@ def merge(sandbox: Sandbox, base_commit: str, patches: Sequence[str | None]) -> 
         for number, patch in numbered.items():
             sandbox.write_file(f"{directory}/{number:04}", patch.encode())
         settings = f"given={quoted} longest={_MAX_DIFF_CHARS}\n"
-        output = run_git(sandbox, settings + build_index_script(Base(base_commit)) + _MERGE_SCRIPT)
+        output = run_git(sandbox, settings + build_index_script(BaseTree(base_commit)) + _MERGE_SCRIPT)
     except FileAccessError as error:
         raise RepositoryError(f"a patch could not be applied in the sandbox: {error}") from error
     finally:

@@ -115,7 +115,7 @@ OpenBase = Callable[[], AbstractContextManager[Sandbox]]
 """Starts a sandbox whose repository has the base commit."""
 
 
-class Base(NamedTuple):
+class BaseTree(NamedTuple):
     """The commit or tree that a patch starts from, with its objects if the sandbox lacks them."""
 
     commit: str
@@ -174,7 +174,7 @@ def patch_since(
     """
     problem, patch = None, Patch()
     try:
-        patch = _compute_patch(sandbox, Base(base_commit), earlier_patch)
+        patch = _compute_patch(sandbox, BaseTree(base_commit), earlier_patch)
     except RepositoryError as error:
         problem = error
     if problem is None and all(each.reason != UNRESOLVED for each in patch.left_out):
@@ -187,17 +187,17 @@ def patch_since(
     return patch
 
 
-def _read_base(open_base: OpenBase, commit: str) -> Base | None:
+def _read_base(open_base: OpenBase, commit: str) -> BaseTree | None:
     """Return the tree of a commit with its objects, from a sandbox that has it; None if it has not."""
     try:
         with open_base() as sandbox:
-            tree, path = run_git(sandbox, build_index_script(Base(commit)) + _PACK_SCRIPT).split()
-            return Base(tree, sandbox.read_file(path))
+            tree, path = run_git(sandbox, build_index_script(BaseTree(commit)) + _PACK_SCRIPT).split()
+            return BaseTree(tree, sandbox.read_file(path))
     except (RepositoryError, SandboxUnavailableError, FileAccessError):
         return None
 
 
-def _compute_patch(sandbox: Sandbox, base: Base, earlier_patch: str) -> Patch:
+def _compute_patch(sandbox: Sandbox, base: BaseTree, earlier_patch: str) -> Patch:
     with _store(sandbox, base.pack) as pack, _store(sandbox, earlier_patch.encode()) as earlier:
         base = base._replace(path=pack)
         patch = _diff(sandbox, base, earlier)
@@ -225,7 +225,7 @@ def _store(sandbox: Sandbox, content: bytes) -> Iterator[str]:
         sandbox.inspect(f"rm -f -- {shlex.quote(path)}")
 
 
-def build_index_script(base: Base) -> str:
+def build_index_script(base: BaseTree) -> str:
     """Return the script that reads the workspace into an index of its own; a script after it may use its variables."""
     values = {"base": base.commit, "pack": base.path, "max_file_bytes": str(MAX_FILE_BYTES), **_REASONS}
     return _assign(values) + INDEX_SCRIPT
@@ -235,7 +235,9 @@ def _assign(values: dict[str, str]) -> str:
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
 
 
-def _diff(sandbox: Sandbox, base: Base, earlier: str, *, renames: bool = True, as_text: bool = True) -> Patch:
+def _diff(
+    sandbox: Sandbox, base: BaseTree, earlier: str, *, renames: bool = True, as_text: bool = True
+) -> Patch:
     values = {
         "earlier": earlier,
         "renames": "--find-renames" if renames else "--no-renames",

@@ -11,6 +11,9 @@ import pytest
 from ..chat_server import ChatServer
 from .conftest import ONE_POINT, RunCommand, read_rows
 
+NO_TEMPORARY_FILES = 'rm -rf "$TMPDIR"; touch "$TMPDIR"'
+"""After it, git in the sandbox has no place for its index."""
+
 
 def _run(run_main: RunCommand, out: Path, command: str, *more: str) -> tuple[int, str]:
     def answer(request: dict[str, Any]) -> tuple[int, bytes]:
@@ -41,9 +44,19 @@ def test_a_row_names_what_its_patch_lacks(run_main: RunCommand, tmp_path: Path) 
 
 
 @pytest.mark.slow
+def test_a_run_without_its_repository_is_graded(run_main: RunCommand, tmp_path: Path) -> None:
+    """The base commit is read from a second sandbox."""
+    code, _ = _run(run_main, tmp_path / "out", "rm -rf .git; echo new > new.py")
+    rows = read_rows(tmp_path / "out")
+    assert code == 0
+    assert {row["outcome"] for row in rows} == {"graded"}
+    assert all("+++ b/new.py" in row["patch"] for row in rows)
+
+
+@pytest.mark.slow
 def test_a_run_without_a_patch_is_an_infrastructure_failure(run_main: RunCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    code, _ = _run(run_main, out, "rm -rf .git")
+    code, _ = _run(run_main, out, NO_TEMPORARY_FILES, "--sandbox", "process", "--allow-unisolated")
     rows = read_rows(out)
     assert code == 3
     assert {(row["outcome"], row["resolved"]) for row in rows} == {("infrastructure_failure", None)}

@@ -146,7 +146,7 @@ def test_a_record_without_a_patch_says_why(bench: RunHarness) -> None:
     from langgraph_takeover.handoff.notes.prompt import build_prompt
 
     bench.run(
-        scripted_model(shell("rm -rf .git"), EDIT, DONE),
+        scripted_model(shell('rm -rf "$TMPDIR"; touch "$TMPDIR"'), EDIT, DONE),
         policy="stop",
         points=("first_source_edit",),
         run_id="run",

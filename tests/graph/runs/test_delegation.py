@@ -600,7 +600,18 @@ def test_a_report_is_bounded(bench: RunHarness) -> None:
 def test_a_child_without_its_repository(bench: RunHarness) -> None:
     model = agents(
         [calling(goal="GOAL"), "```bash\ngit status --short\n```", DONE],
-        GOAL=["```bash\nrm -rf .git\n```", make_reply("oops")],
+        GOAL=["```bash\nrm -rf .git; echo 1 > new.py\n```", make_reply("oops")],
+    )
+    state = run(bench, model)
+    (seen,) = results(state)
+    assert "Merged into your repository: new.py" in seen.text
+    assert [change.path for change in seen.changes] == ["new.py"]
+
+
+def test_a_child_without_a_patch(bench: RunHarness) -> None:
+    model = agents(
+        [calling(goal="GOAL"), "```bash\ngit status --short\n```", DONE],
+        GOAL=['```bash\nrm -rf "$TMPDIR"; touch "$TMPDIR"\n```', make_reply("oops")],
     )
     state = run(bench, model)
     (seen,) = results(state)

@@ -21,12 +21,12 @@ import pytest
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.backends import overlay
-from langgraph_takeover.sandbox.backends.earlier_processes import NO_PROCESSES
 from langgraph_takeover.sandbox.backends.file_trees import OverlayTree, SavedDigests
 from langgraph_takeover.sandbox.backends.processes import find_descendants
 from langgraph_takeover.sandbox.contract import Kit, check_output, run
 from langgraph_takeover.sandbox.interface import OutOfDiskError, Snapshot, SnapshotCorruptError
 from langgraph_takeover.sandbox.isolation import cgroups
+from langgraph_takeover.sandbox.isolation.earlier_processes import NO_PROCESSES
 from langgraph_takeover.sandbox.storage import host_directories, removal
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 

@@ -50,12 +50,10 @@ def test_a_process_whose_first_thread_has_ended_is_ended(plain: Kit) -> None:
         "print(os.getpid(), flush=True); ctypes.CDLL(None).pthread_exit(None)"
     )
     sandbox = plain.start()
-    pid = int(
-        check_output(sandbox, f'coproc python3 -c "{program}"; read -r pid <&"${{COPROC[0]}}"; echo $pid')
-    )
-    while "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
-        time.sleep(0.01)
-    assert run(sandbox, "sleep 60", timeout_s=0.2).timed_out
+    command = f'coproc python3 -c "{program}"; read -r pid <&"${{COPROC[0]}}"; echo $pid; sleep 60'
+    ended = run(sandbox, command, timeout_s=3)
+    assert ended.timed_out
+    pid = int(ended.output)
     deadline = time.monotonic() + 10
     while len(list(Path("/proc").glob(f"{pid}/task/*"))) > 1:  # an unreaped process still has one
         assert time.monotonic() < deadline

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.sandbox.backends.earlier_processes import (
+from langgraph_takeover.sandbox.contract import check_output, run
+from langgraph_takeover.sandbox.isolation.earlier_processes import (
     EarlierProcesses,
     describe_processes,
     record_processes,
 )
-from langgraph_takeover.sandbox.contract import check_output, run
 
 from ..conftest import open_kit
 
