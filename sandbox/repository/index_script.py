@@ -180,12 +180,11 @@ git add -A --ignore-errors -- . "${spared[@]:0:500}" || added=$?
 # What git could not add, and what it never adds.
 leave_out() { [ -n "${told_of[$1]}" ] || { told_of[$1]=yes; tell "$1" "$2"; }; }
 for path in "${special[@]}"; do is_ignored "$path" || leave_out "$path" "$no_file"; done
-for path in "${links_refused[@]}"; do leave_out "$path" "$no_link"; done
 if [ $added = 1 ]; then
-  for path in "${large[@]}"; do told_of[$path]=no; done
+  for path in "${large[@]}" "${links_refused[@]}"; do told_of[$path]=no; done
   { git ls-files -o --exclude-standard -z; git diff-files --name-only -z; } >"$aside/rest"
   while IFS= read -r -d '' path; do leave_out "$path" "$unreadable"; done <"$aside/rest"
-  for path in "${large[@]}"; do unset "told_of[$path]"; done
+  for path in "${large[@]}" "${links_refused[@]}"; do unset "told_of[$path]"; done
 fi
 rm "$GIT_DIR/info/attributes"
 [ ! -f "$aside/attributes" ] || cp -- "$aside/attributes" "$GIT_DIR/info/attributes"
@@ -202,14 +201,16 @@ is_checkout_of() {
   everywhere git cat-file blob "$1" | cmp -s - "$2" ||
     { [ -n "$converts" ] && { everywhere git cat-file --filters --path="$2" "$1" | cmp -s - "$2" || is_pointer_to "$1" "$2"; }; }
 }
-for path in "${large[@]}"; do
+for path in "${large[@]}" "${links_refused[@]}"; do
+  reason=$too_large
+  [ ! -L "$path" ] || reason=$no_link
   line="$(everywhere git ls-tree -z "$base" -- "$path" | tr '\0' '\n')" mode=${line%% *} old=${line#* * } old=${old%%$'\t'*}
   if [ -z "$line" ] || [ "$mode" = 040000 ]; then
     ! is_ignored "$path" || continue
     mode=0 old=0000000000000000000000000000000000000000000000000000000000000000 old=${old:0:${#base}}
-    leave_out "$path" "$too_large"
+    leave_out "$path" "$reason"
   else
-    is_checkout_of "$old" "$path" || leave_out "$path" "$too_large"
+    { [ ! -L "$path" ] && is_checkout_of "$old" "$path"; } || leave_out "$path" "$reason"
   fi
   put "$mode" "$old" "$path"
 done | git update-index --add --replace -z --index-info

@@ -527,3 +527,13 @@ def test_files_that_a_filter_has_converted_are_unchanged(tmp_path: Path) -> None
         patch = patch_since(live, base)
     assert re.findall("^diff --git a/(.*) b/", patch.text, re.MULTILINE) == ["b.bin", "b.up"]
     assert "+large content\n+more\n" in patch.text
+
+
+@pytest.mark.parametrize("more", ["", "; git add -A"])
+def test_a_link_that_git_refuses_is_left_out(live_sandbox: Sandbox, more: str) -> None:
+    check_output(live_sandbox, f"echo > .gitmodules; git add -A; {COMMIT}")
+    base = head_commit(live_sandbox)
+    check_output(live_sandbox, "ln -sf README.txt .gitmodules; echo more >> README.txt" + more)
+    patch = patch_since(live_sandbox, base)
+    assert left_out(patch) == {".gitmodules": "git refuses a link with this name"}
+    assert re.findall("^diff --git a/(.*) b/", patch.text, re.MULTILINE) == ["README.txt"]
