@@ -138,7 +138,9 @@ expand() {
 for file in ${index:+"$index" "${index%index}"sharedindex.*}; do
   [ ! -f "$file" ] || cp --preserve=timestamps -- "$file" "$GIT_DIR"
 done
+is_new=
 if [ ! -f "$GIT_DIR/index" ] || ! everywhere list_entries; then
+  is_new=yes
   rm -f "$GIT_DIR/index"
   everywhere git read-tree "$base"
   list_entries
@@ -162,7 +164,7 @@ done >"$aside/missing"
 [ ${#nested[@]} = 0 ] || empty="$(git hash-object -w --stdin </dev/null)"
 for path in "${nested[@]}"; do printf '100644 %s 0\t%s/%s\0' "$empty" "$path" "${aside##*/}"; done >"$aside/places"
 cat "$aside/missing" "$aside/places" | git update-index --add --replace -z --index-info
-if [ -n "$sparse" ] && [ -s "$aside/missing" ]; then
+if [ -n "$sparse" ] && { [ -n "$is_new" ] || [ -s "$aside/missing" ]; }; then
   # Without its entry, the patterns say whether a file that is not there was never checked out.
   mkdir "$aside/checkout"
   GIT_INDEX_FILE="$GIT_DIR/cone" GIT_WORK_TREE="$aside/checkout" everywhere git -c core.sparseCheckout=true \
