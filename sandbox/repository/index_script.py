@@ -259,9 +259,18 @@ if [ -n "$converts" ]; then
   # Clean, old and new object ids have the same length.
   fields() { clean=${1:0:n} mode=${1:n+1:6} old=${1:n+8:n} new=${1:2*n+9:n} path=${1:3*n+10}; }
   n=${#base}
+  # Git converts no file whose committed version has CRLF.
   while IFS= read -r line; do
     fields "$line"
-    [ "$clean" != "$new" ] || continue
+    [ -z "${old//0/}" ] || put "$mode" "$old" "$path"
+  done <"$aside/lines" | GIT_INDEX_FILE="$GIT_DIR/old" git update-index --add -z --index-info
+  declare -A has_crlf
+  while IFS= read -r -d '' path; do
+    has_crlf[$path]=yes
+  done < <(GIT_INDEX_FILE="$GIT_DIR/old" everywhere git ls-files --eol -z | grep -zaE '^i/(crlf|mixed)' | sed -z 's/^[^\t]*\t//')
+  while IFS= read -r line; do
+    fields "$line"
+    [ "$clean" != "$new" ] && [ -z "${has_crlf[$path]}" ] || continue
     put "$mode" "$clean" "$path"
     printf '%s\n' "$path" >&4
     printf '%s\n' "$new" >&5

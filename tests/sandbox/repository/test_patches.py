@@ -537,3 +537,22 @@ def test_a_link_that_git_refuses_is_left_out(live_sandbox: Sandbox, more: str) -
     patch = patch_since(live_sandbox, base)
     assert left_out(patch) == {".gitmodules": "git refuses a link with this name"}
     assert re.findall("^diff --git a/(.*) b/", patch.text, re.MULTILINE) == ["README.txt"]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "git config core.autocrlf true",
+        "git config core.autocrlf input",
+        "echo '* text=auto' > .git/info/attributes",
+    ],
+)
+def test_a_committed_crlf_stays(live_sandbox: Sandbox, setting: str) -> None:
+    check_output(
+        live_sandbox,
+        f"printf 'a\\r\\nb\\r\\n' > dos.txt; printf 'a\\r\\nb\\n' > mixed.txt; git add -A; {COMMIT}",
+    )
+    base = head_commit(live_sandbox)
+    check_output(live_sandbox, f"{setting}; touch mixed.txt; sed -i s/b/c/ dos.txt")
+    patch = patch_since(live_sandbox, base)
+    assert re.findall("^[+-][^+-].*", patch.text, re.MULTILINE) == ["-b\r", "+c\r"]
