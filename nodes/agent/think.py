@@ -98,7 +98,8 @@ def _think(state: AgentState, runtime: Runtime[AgentContext], messages: list[Any
         report_progress(runtime, "starting", state, text=state["external"]["agent"])
     # An external agent builds its requests itself.
     conversation = None if is_external(state, context) else _take_conversation(messages, context)
-    request = _build_request(state, runtime, conversation)
+    repair = ConversationRepair(context.model) if conversation is None else conversation.repair
+    request = _build_request(state, runtime, conversation, repair)
     if request.exceeds_window:
         return _stop_run(state, context, "context_overflow")
     report_progress(runtime, "thinking", state)
@@ -120,6 +121,7 @@ def _think(state: AgentState, runtime: Runtime[AgentContext], messages: list[Any
         return _stop_run(state, context, "max_seconds") | AgentState(
             spent=_add_wait(state["spent"], waited, count.billable)
         )
+    reply = repair.repair_reply(reply)
     update = _apply_reply(state, runtime, reply, request, time.monotonic() - started)
     if conversation is not None:
         context.session.conversations[_name_agent(context)] = conversation
@@ -137,16 +139,18 @@ def _name_agent(context: AgentContext) -> str:
 
 
 def _build_request(
-    state: AgentState, runtime: Runtime[AgentContext], conversation: MeasuredConversation | None
+    state: AgentState,
+    runtime: Runtime[AgentContext],
+    conversation: MeasuredConversation | None,
+    repair: ConversationRepair,
 ) -> Request:
     """Return the messages of the next call. A team's agents each see messages of their own, which stay complete."""
     context = get_agent_context(runtime)
     if conversation is None:
-        repair = ConversationRepair(context.model)
         messages = repair.add(add_exit_codes(require_process(state, context).list_messages(), state))
         _report_repair(state, runtime, repair)
         return Request(messages, 0, False, count_chars(messages))
-    _report_repair(state, runtime, conversation.repair)
+    _report_repair(state, runtime, repair)
     has_window = context.member is None and getattr(context.model, "is_llm", True)
     return build_request(
         conversation,

@@ -23,8 +23,7 @@ from langgraph_takeover.nodes.model.errors import (
     ReplyTooLargeError,
     classify_error,
 )
-from langgraph_takeover.nodes.model.messages.content import WIRE_REPLY, withhold_damaged
-from langgraph_takeover.nodes.model.messages.endpoint_rules import repair_reply
+from langgraph_takeover.nodes.model.messages.content import withhold_damaged
 from langgraph_takeover.nodes.model.usage import UNCOUNTED_CALLS, parse_usage
 
 _REPLY_FIELDS = (
@@ -122,10 +121,7 @@ class Attempt(NamedTuple):
             raise failure
         if not isinstance(reply, AIMessage):
             raise ModelError(f"the endpoint sent a {type(reply).__name__} instead of a reply")
-        cleaned = _clean_reply(reply, keys)
-        # Its agent answers by the ids in the vendor's bytes.
-        is_wire = WIRE_REPLY in cleaned.additional_kwargs
-        return cleaned if is_wire else repair_reply(cleaned, self.messages, model=self.model)
+        return _clean_reply(reply, keys)
 
 
 def _timeout_error(timeout_s: float) -> ReplyTimeoutError:

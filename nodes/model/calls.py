@@ -27,7 +27,11 @@ from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.model.attempts import Attempt, CallCount, RunBlocking, find_api_keys
 from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
 from langgraph_takeover.nodes.model.errors import ModelError, ReplyTimeoutError, WaitTooLongError
-from langgraph_takeover.nodes.model.messages.endpoint_rules import repair_messages, write_calls_as_text
+from langgraph_takeover.nodes.model.messages.endpoint_rules import (
+    ConversationRepair,
+    repair_messages,
+    write_calls_as_text,
+)
 from langgraph_takeover.nodes.model.retry_after import format_wait
 from langgraph_takeover.nodes.model.usage import measure_usage
 from langgraph_takeover.nodes.telemetry import describe_reply, describe_request, start_chat_span
@@ -200,15 +204,17 @@ def ask_model(
     compute_cost: ComputeCost | None = None,
 ) -> AIMessage:
     """Return the reply of a `ModelCall` with the default number of attempts. Raises what its `ask` raises."""
-    return ModelCall(
+    repair = ConversationRepair(model)
+    call = ModelCall(
         model,
-        repair_messages(messages, model),
+        repair.add(messages),
         timeout_s,
         MODEL_TRIES,
         count or CallCount(),
         cancellation or Cancellation(),
         compute_cost,
-    ).ask()
+    )
+    return repair.repair_reply(call.ask())
 
 
 def ask_with_schema(

@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from langgraph_takeover.handoff.text.fence import neutralize
 from langgraph_takeover.handoff.trace.conversation import merge_human_messages
-from langgraph_takeover.nodes.model.messages.content import NO_TEXT, drop_calls
+from langgraph_takeover.nodes.model.messages.content import NO_TEXT, WIRE_REPLY, drop_calls
 
 NO_RESULT = "No result of this call was recorded."
 """Text that stands for a missing result."""
@@ -25,9 +25,10 @@ _ID_FORMS = (
     ("mistral|ministral|mixtral|magistral|codestral|devstral|pixtral", re.compile(r"[A-Za-z0-9]{9}")),
     # These models were trained on ids such as `functions.shell:0`.
     ("kimi|moonshot", re.compile(r"[A-Za-z0-9_.:-]{1,40}")),
-    ("", re.compile(r"[A-Za-z0-9_-]{1,40}")),
+    ("claude|anthropic|haiku|sonnet|opus|gpt|openai", re.compile(r"[A-Za-z0-9_-]{1,40}")),
+    ("", re.compile(r"[!-~]{1,40}")),
 )
-"""The ids that endpoints accept, by a part of the model's name. The last form is valid at OpenAI and Anthropic."""
+"""The ids that endpoints accept, by a part of the model's name. The last form is for models that nobody has reported on."""
 _CONTINUE = "Continue."
 _MADE_ID_CHARS = 9
 """Length of ids of our own, which every form accepts."""
@@ -57,6 +58,27 @@ class ConversationRepair:
             if changed := sum(id(each) not in known for each in repaired):
                 self.repairs[name] += changed
         return repaired
+
+    def repair_reply(self, reply: AIMessage) -> AIMessage:
+        """Return a reply whose calls have ids that are valid and new to the conversation, which does not grow by it."""
+        if WIRE_REPLY in reply.additional_kwargs:
+            return reply  # its agent answers by the ids in the vendor's bytes
+        names = self.choose_ids(reply)
+        self.ids.difference_update(names)
+        return _rename_calls(reply, names)
+
+    def choose_ids(self, reply: AIMessage) -> list[str]:
+        """Return an id for each call of a reply, which the conversation then has: its own one, if it is valid and new."""
+        chosen = []
+        for call in _list_calls(reply):
+            own = call["id"] if isinstance(call["id"], str) else ""
+            number = len(self.ids)
+            name = own if self.id_form.fullmatch(own) else _make_id(own, number)
+            while name in self.ids:
+                name, number = _make_id(own, number), number + 1
+            self.ids.add(name)
+            chosen.append(name)
+        return chosen
 
     def describe(self) -> str:
         """Return in one line what was repaired; empty if nothing was."""
@@ -136,7 +158,7 @@ def repair_replies(
     renamed: defaultdict[str, deque[str]] = defaultdict(deque)
     for message in replies:
         if isinstance(message, AIMessage):
-            names = _choose_ids(message, repair)
+            names = repair.choose_ids(message)
             renamed.clear()
             for call, name in zip(_list_calls(message), names, strict=True):
                 renamed[call["id"] or ""].append(name)
@@ -194,7 +216,7 @@ def _make_ids_valid(messages: list[BaseMessage], repair: ConversationRepair) -> 
             if names and (name := names.pop(0)) != message.tool_call_id:
                 message = message.model_copy(update={"tool_call_id": name})
         elif isinstance(message, AIMessage):
-            names = _choose_ids(message, repair)
+            names = repair.choose_ids(message)
             message = _rename_calls(message, names)
         repaired.append(message)
     return repaired
@@ -262,20 +284,6 @@ def _find_id_form(model: Any) -> re.Pattern[str]:
         model = model.bound
     name = str(getattr(model, "model_name", None) or getattr(model, "model", None) or "").lower()[:200]
     return next(form for words, form in _ID_FORMS if any(word in name for word in words.split("|")))
-
-
-def _choose_ids(reply: AIMessage, repair: ConversationRepair) -> list[str]:
-    """Return an id for each call of a reply: its own one, if it is valid and new."""
-    chosen = []
-    for call in _list_calls(reply):
-        own = call["id"] if isinstance(call["id"], str) else ""
-        number = len(repair.ids)
-        name = own if repair.id_form.fullmatch(own) else _make_id(own, number)
-        while name in repair.ids:
-            name, number = _make_id(own, number), number + 1
-        repair.ids.add(name)
-        chosen.append(name)
-    return chosen
 
 
 def _make_id(own: str, number: int) -> str:
