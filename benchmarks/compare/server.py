@@ -146,7 +146,7 @@ class ScriptedServer:
             reply: ToolCall | str = json.dumps(_CONFIRMATION)
         else:
             reply = build_call(script[index], tools)
-        call_id = f"{model}.{index}.{number}"
+        call_id = f"{model}-{index}-{number}"
         answer = _build_response if "input" in request else _build_completion
         return answer(model, call_id, reply, len(text) // 4)
 
@@ -160,7 +160,7 @@ def _list_results(items: list[dict[str, Any]]) -> list[Result]:
         )
         if call:
             text = "\n".join(_list_texts([item.get("content", item.get("output", ""))]))
-            found.append(Result(call.rsplit(".", 2)[0], text))
+            found.append(Result(call.rsplit("-", 2)[0], text))
     return found
 
 

@@ -25,10 +25,9 @@ _ID_FORMS = (
     ("mistral|ministral|mixtral|magistral|codestral|devstral|pixtral", re.compile(r"[A-Za-z0-9]{9}")),
     # These models were trained on ids such as `functions.shell:0`.
     ("kimi|moonshot", re.compile(r"[A-Za-z0-9_.:-]{1,40}")),
-    ("claude|anthropic|haiku|sonnet|opus|gpt|openai", re.compile(r"[A-Za-z0-9_-]{1,40}")),
-    ("", re.compile(r"[!-~]{1,40}")),
+    ("", re.compile(r"[A-Za-z0-9_-]{1,40}")),
 )
-"""The ids that endpoints accept, by a part of the model's name. The last form is for models that nobody has reported on."""
+"""The ids that endpoints accept, by a part of the model's name. The last form is valid at OpenAI and Anthropic."""
 _CONTINUE = "Continue."
 _MADE_ID_CHARS = 9
 """Length of ids of our own, which every form accepts."""

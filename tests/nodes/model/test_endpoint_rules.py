@@ -65,8 +65,6 @@ def test_results_move_to_their_calls() -> None:
         ("claude-opus", "toolu_01", True),
         ("kimi-k2", "functions.shell:0", True),
         ("gpt-5", "functions.shell:0", False),
-        ("a-local-model", "functions.shell:0", True),
-        ("a-local-model", "call 1", False),
         ("devstral-small", "call_e4", False),
         ("devstral-small", "aB3456789", True),
     ],
