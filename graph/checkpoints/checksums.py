@@ -28,8 +28,8 @@ _CHECKSUM = (
     "c.metadata)"
 )
 _WRITES_CHECKSUM = (
-    "SELECT takeover_sum(w.thread_id, w.checkpoint_ns, w.checkpoint_id, w.task_id, w.task_path, w.idx, w.channel, "
-    "w.type, w.value) FROM writes w"
+    "SELECT takeover_sum(takeover_row(w.thread_id, w.checkpoint_ns, w.checkpoint_id, w.task_id, w.task_path, w.idx, "
+    "w.channel, w.type, w.value)) FROM writes w"
 )
 _KEY_MATCHES = "thread_id = ?1 AND {0}.checkpoint_ns = ?2 AND {0}.checkpoint_id"
 _STORE_CHECKPOINT = """
@@ -74,7 +74,9 @@ class ChainKey(NamedTuple):
 def prepare_connection(connection: sqlite3.Connection) -> None:
     """Register the checksum functions; create their table, and add checksums to what an earlier program wrote."""
     connection.create_function("takeover_seal", -1, _compute_checksum, deterministic=True)
-    connection.create_aggregate("takeover_sum", -1, _WritesChecksum)  # type: ignore[arg-type]
+    # An aggregate does not refuse damaged text as a function does: the error shows up later, at any other call.
+    connection.create_function("takeover_row", -1, _pack_row, deterministic=True)
+    connection.create_aggregate("takeover_sum", 1, _WritesChecksum)  # type: ignore[arg-type]
     known = "SELECT 1 FROM sqlite_master WHERE name = 'takeover_seals'"
     if connection.execute(known).fetchone():
         return
@@ -267,7 +269,11 @@ def _exists(cursor: sqlite3.Cursor, key: ChainKey, checkpoint: str) -> bool:
 
 def _compute_checksum(*values: Any) -> bytes:
     """Return the checksum of a row; it covers the type of each value."""
-    return sha256(ormsgpack.packb(values)).digest()[:16]
+    return sha256(_pack_row(*values)).digest()[:16]
+
+
+def _pack_row(*values: Any) -> bytes:
+    return ormsgpack.packb(values)
 
 
 def _checksum_writes(writes: list[Sequence[Any]]) -> bytes:
@@ -281,8 +287,8 @@ class _WritesChecksum:
     def __init__(self) -> None:
         self._rows: list[Sequence[Any]] = []
 
-    def step(self, *values: Any) -> None:
-        self._rows.append(values)
+    def step(self, row: bytes) -> None:
+        self._rows.append(ormsgpack.unpackb(row))
 
     def finalize(self) -> bytes | None:
         return _checksum_writes(self._rows) if self._rows else None

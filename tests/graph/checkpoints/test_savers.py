@@ -207,6 +207,11 @@ _OLDEST = "(SELECT min(checkpoint_id) FROM checkpoints)"
         ),
         (f"UPDATE writes SET task_id = 'x' WHERE checkpoint_id = {_NEWEST}", "its writes do not match", True),
         (
+            f"UPDATE writes SET channel = CAST(x'da' AS TEXT) WHERE checkpoint_id = {_NEWEST}",
+            "it cannot be read",
+            True,
+        ),
+        (
             f"UPDATE checkpoints SET checkpoint = x'80' WHERE checkpoint_id = {_NEWEST}",
             "does not match its",
             True,
