@@ -84,9 +84,16 @@ def _describe_process(pid: int) -> str:
         )
         shown = "".join(char if char.isprintable() else "?" for char in line)
         clipped = shown if len(shown) <= _MAX_COMMAND_LINE_CHARS else f"{shown[:_MAX_COMMAND_LINE_CHARS]}…"
-        # A process that has ended and still has an entry has no command line.
-        return f"{clipped} (pid {innermost_pid(pid)})" if clipped else ""
+        named = clipped or _read_name(pid)
+        return f"{named} (pid {innermost_pid(pid)})" if named else ""
     return ""
+
+
+def _read_name(pid: int) -> str:
+    """Return the name of a process without a command line, as during `exec`; empty if it has ended."""
+    name, _, state = Path(f"/proc/{pid}/stat").read_bytes().partition(b"(")[2].rpartition(b")")
+    shown = "".join(char if char.isprintable() else "?" for char in name.decode(errors="replace"))
+    return "" if state.split()[:1] in ([b"Z"], [b"X"]) else f"[{shown}]"
 
 
 def _read_process(pid: int) -> _Process | None:

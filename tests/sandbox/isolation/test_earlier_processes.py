@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,8 @@ def test_a_name_that_looks_like_another_process(tmp_path: Path) -> None:
     forged.symlink_to("/bin/sleep")
     earlier = record_processes()
     process = subprocess.Popen([forged, "60"])
+    while not Path(f"/proc/{process.pid}/cmdline").read_bytes():  # `exec` is under way
+        time.sleep(0.01)
     try:
         assert earlier.select([os.getpid(), process.pid]) == {os.getpid(), process.pid}  # a child of this one
         assert earlier.select([process.pid]) == set()
@@ -74,6 +77,17 @@ def test_a_name_that_looks_like_another_process(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_process_without_a_command_line_is_named_until_it_ends() -> None:
+    with subprocess.Popen([""], executable="/bin/cat", stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        while b"cat" not in Path(f"/proc/{process.pid}/comm").read_bytes():
+            time.sleep(0.01)
+        assert describe_processes([process.pid]) == (f"[cat] (pid {process.pid})",)
+        process.stdin.close()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert describe_processes([process.pid]) == ()
 
 
 @pytest.mark.slow
