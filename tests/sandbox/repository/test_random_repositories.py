@@ -264,10 +264,14 @@ def replace_directory(directory: Path, source: Path) -> None:
     shell(directory, f"find . -mindepth 1 -delete; cp -a {quote(str(source))}/. .")
 
 
-def normalize(files: Files, base: Path) -> Files:
-    """Without what the settings of a repository convert: line endings and identities, modes, and links."""
+def read_settings(base: Path) -> tuple[str, str]:
+    """A repository's configuration and attributes."""
     config = (base / ".git" / "config").read_text().lower()
-    attributes = "".join(path.read_text() for path in base.rglob(".gitattributes") if path.is_file())
+    return config, "".join(path.read_text() for path in base.rglob(".gitattributes") if path.is_file())
+
+
+def normalize(files: Files, config: str, attributes: str) -> Files:
+    """Without what the settings of a repository convert: line endings and identities, modes, and links."""
 
     def convert(kind: str, text: bytes) -> tuple[str, bytes]:
         if ("filemode = false" in config and kind == "program") or "symlinks = false" in config:
@@ -291,6 +295,7 @@ class Case:
         self.base.mkdir(parents=True)
         shell(self.base, self.builder.make_repository())
         self.before, self.tracked = read_files(self.base), list_tracked(self.base)
+        self.settings = read_settings(self.base)
         replace_directory(self.workspace, self.base)
         self.commit = head_commit(live_sandbox)
         self.unknown: set[str] = set()
@@ -318,7 +323,9 @@ def check_patch(live_sandbox: Sandbox, parent: Path, seed: int) -> None:
         command = ["git", "apply", "--whitespace=nowarn", "-"]
         done = subprocess.run(command, cwd=case.base, input=patch.encode(), capture_output=True, check=False)
         assert done.returncode == 0, done.stderr
-    found, expected = normalize(read_files(case.base), case.base), normalize(files, case.base)
+    # The patch may have changed the attributes, too.
+    settings = tuple(map("".join, zip(case.settings, read_settings(case.base), strict=True)))
+    found, expected = normalize(read_files(case.base), *settings), normalize(files, *settings)
     wrong = {path for path in {*found, *expected} - case.unknown if found.get(path) != expected.get(path)}
     assert not wrong, {path: (found.get(path), expected.get(path)) for path in wrong}
 
@@ -332,7 +339,7 @@ def check_merge(live_sandbox: Sandbox, parent: Path, seed: int) -> None:
     replace_directory(case.workspace, parent / "start")
     results = merge(live_sandbox, case.commit, [patch, other_patch])
     sides = (start, one, two, read_files(case.workspace))
-    before, ours, theirs, merged = (normalize(side, case.base) for side in sides)
+    before, ours, theirs, merged = (normalize(side, *case.settings) for side in sides)
     named = {conflict.path for result in results for conflict in result.conflicts}
     wrong, changed_by_both = set(), set(named)
     for path in {*before, *ours, *theirs, *merged} - case.unknown:
