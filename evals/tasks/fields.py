@@ -118,9 +118,10 @@ def normalize_script(text: str) -> str:
 
 
 def normalize_patch(text: str) -> str:
-    """A patch with LF line endings, if a conversion of its file made all of them CRLF, those of its headers included."""
+    """A patch that git reads: its last line complete, and LF if a conversion made all line endings CRLF, also of headers."""
     text = text.removeprefix(_BYTE_ORDER_MARK)
-    return _convert(text) if _is_converted(text) else text
+    text = _convert(text) if _is_converted(text) else text
+    return text if not text.strip() or text.endswith("\n") else f"{text}\n"
 
 
 def _is_converted(text: str) -> bool:

@@ -86,10 +86,12 @@ def test_scripts_have_line_endings_for_bash(script: str, expected: str) -> None:
     assert normalize_script(expected) == expected
 
 
-def test_only_a_converted_patch_is_changed() -> None:
+def test_only_a_converted_or_stripped_patch_is_changed() -> None:
     patch = "diff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n"
     of_crlf_file = patch.replace("-a\n+b\n", "-a\r\n+b\r\n")
     assert normalize_patch(patch.replace("\n", "\r\n")) == patch
     assert normalize_patch(patch) == patch
     assert normalize_patch(of_crlf_file) == of_crlf_file
     assert normalize_patch("") == ""
+    assert normalize_patch(patch.strip()) == normalize_patch(patch.strip().replace("\n", "\r\n")) == patch
+    assert normalize_patch(of_crlf_file.removesuffix("\n")) == of_crlf_file

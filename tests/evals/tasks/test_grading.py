@@ -39,6 +39,8 @@ def test_a_converted_gold_patch_applies(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.rewrite("gold.patch", "\n", "\r\n")
     assert shop.load().gold_patch == shop.gold
+    (shop.directory / "gold.patch").write_text(shop.gold.strip())
+    assert grade_shop(shop, shop.load().gold_patch).resolved
 
 
 def test_the_base_commit_can_be_graded(tmp_path: Path) -> None:
