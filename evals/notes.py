@@ -125,7 +125,7 @@ def _write_all(
 ) -> int:
     from langgraph_takeover.evals.models import build_notes_llm
     from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
-    from langgraph_takeover.handoff.records.record import Notes, parse_model, write_durably
+    from langgraph_takeover.handoff.records.record import Notes, RecordError, parse_model, write_durably
     from langgraph_takeover.handoff.text.files import read_untrusted_file
     from langgraph_takeover.nodes.model.errors import ModelError
     from langgraph_takeover.nodes.model.notes import build_ask
@@ -144,6 +144,8 @@ def _write_all(
         path = out / f"{number:03}-{record.digest[:12]}.json"
         if path.is_file():
             notes = parse_model(read_untrusted_file(path), path, Notes)
+            if notes.model != model:
+                raise RecordError(f"{path}: notes of {notes.model}, not of {model}")
         else:
             print(f"{number}/{len(records)} {Path(name).name}, {len(record.trace)} events", flush=True)
             try:

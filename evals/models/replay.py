@@ -325,8 +325,14 @@ def assign_recordings(name: str, tasks: Sequence[Task], *, is_part: bool = False
     if model.has_number:
         found = tuple(each for each in found if each.number == model.number)
     assigned: dict[str, str] = {}
+    named_by = {each: [task.id for task in tasks if each.names(task.id)] for each in found}
     for task in tasks:
-        own = [each for each in found if each.names(task.id)]
+        # The id of one task may begin with that of another.
+        own = [
+            each
+            for each, ids in named_by.items()
+            if task.id in ids and not any(task.id in longer for longer in ids if longer != task.id)
+        ]
         if len(own) > 1:
             raise ModelNameError(
                 f"{name}: two recordings of task {task.id}: {_locate(own[0])} and {_locate(own[1])} (name one of them)"

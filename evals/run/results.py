@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import reprlib
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from langgraph_takeover.evals.run.journal import (
+    INFRASTRUCTURE_FAILURE,
     JOURNAL_FILE,
     JournalError,
     Row,
@@ -56,6 +58,8 @@ _ALWAYS_COUNTED = ("events", "steps", "seconds", "repeat")
 _LARGEST_NUMBER = 1e15
 UNLABELLED = "unlabelled"
 """The handoff state of a record without a valid label."""
+_SHARED_STAGES = ("predecessors", "labels", "notes")
+"""The stages whose rows a run can reuse from another."""
 
 
 class RunSource(NamedTuple):
@@ -118,8 +122,8 @@ def load_results(outs: Sequence[Path], url: str | None = None) -> Results:
             found[name] += [row | {"out": str(source.out)} for row in rows]
     _check_compatible(found["takeovers"])
     warnings += _drop_old_states(found["labels"])
-    for name in ("predecessors", "labels", "notes"):  # shared by runs that reuse the same records
-        found[name] = list({_get_key(name, row): row for row in reversed(found[name])}.values())[::-1]
+    for name in _SHARED_STAGES:
+        found[name] = _merge_shared_rows(name, found[name])
     together = {name: tuple(rows) for name, rows in found.items()}
     return Results(sources=sources, warnings=tuple(warnings), **together)
 
@@ -149,7 +153,7 @@ def _read_rows(source: RunSource, url: str | None, warnings: list[str]) -> dict[
 
 
 def _check_rows(path: Path, name: str, rows: Iterable[Row]) -> None:
-    seen: set[tuple[Any, ...]] = set()
+    seen: dict[tuple[Any, ...], int] = {}
     for number, row in enumerate(rows, 1):
         missing = [field for field in STAGES[name] if field not in row]
         if missing:
@@ -160,9 +164,11 @@ def _check_rows(path: Path, name: str, rows: Iterable[Row]) -> None:
                 f"{path}: row {number} ({name}): field {wrong!r:.60} is {reprlib.repr(row[wrong])}, not {_describe_type(wrong)} "
                 "(restore it from a copy, or delete that row)"
             )
-        if _get_key(name, row) in seen:
-            raise JournalError(f"{path}: row {number} ({name}): duplicate of {_get_key(name, row)}")
-        seen.add(_get_key(name, row))
+        first = seen.setdefault(_get_key(name, row), number)
+        if first != number:
+            raise JournalError(
+                f"{path}: rows {first} and {number} ({name}) have one id: {_get_key(name, row)} (remove one of them)"
+            )
 
 
 def _is_typed(field: str, value: Any) -> bool:
@@ -226,6 +232,31 @@ def _check_compatible(takeovers: list[Row]) -> None:
                 f"{known[1]} and {out} contain different records {row['record_id']}, so they cannot be combined "
                 "(compare them with takeover-compare)"
             )
+
+
+def _merge_shared_rows(name: str, rows: list[Row]) -> list[Row]:
+    """The rows of a stage that runs share if one reuses the records of another. Raises RunUsageError if two differ."""
+    merged: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        known = merged.setdefault(_get_key(name, row), row)
+        is_complete = INFRASTRUCTURE_FAILURE not in (row["outcome"], known["outcome"])
+        if is_complete and _get_content(name, row) != _get_content(name, known):
+            raise RunUsageError(
+                f"{known['out']} and {row['out']} contain different {name} with the id {' '.join(map(str, _get_key(name, row)))}, "
+                "so they cannot be combined (compare them with takeover-compare)"
+            )
+    return list(merged.values())
+
+
+def _get_content(name: str, row: Row) -> str:
+    """What two runs of the same records have in common, as JSON. A run may grade a snapshot again."""
+    own = row.items()
+    if name == "labels":
+        own = {
+            field: row.get(field) for field in ("outcome", "handoff_state", "fail_to_pass_failures")
+        }.items()
+    content = {field: value for field, value in own if field not in ("out", "seconds")}
+    return json.dumps(content, sort_keys=True).replace("NaN", "null")  # an export has null for both
 
 
 def _drop_old_states(labels: list[Row]) -> list[str]:

@@ -46,6 +46,12 @@ class Task(Frozen):
         return template.replace("{problem_statement}", statement)
 
     @property
+    def gold_patch(self) -> str | None:
+        """The reference fix, if the task has one. No agent sees it."""
+        patch = self.instance.get("patch")
+        return patch if isinstance(patch, str) and patch.strip() else None
+
+    @property
     def stream(self) -> Path | None:
         """The repository's history as a git fast-export stream, if the task includes one."""
         path = self.directory / _STREAM if self.directory else None
@@ -117,4 +123,5 @@ def _run_git(directory: Path, *arguments: str, stdin: Any = subprocess.DEVNULL) 
         check=False,
     )
     if done.returncode != 0:
-        raise TaskSourceError(f"{directory}: git {arguments[0]} failed: {done.stderr.strip()[-200:]}")
+        reason = " ".join(done.stderr.split())
+        raise TaskSourceError(f"{directory}: git {arguments[0]} failed: {reason[-200:]}")
