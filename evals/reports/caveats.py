@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from langgraph_takeover.evals.models import is_builtin, parse_model_name
 from langgraph_takeover.evals.reports.collection import ExcludedPoints, find_excluded_points
@@ -12,12 +12,14 @@ from langgraph_takeover.evals.reports.paper.published_tables import list_studies
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.run.settings.point_selection import list_quotas
 
 _COMPARED_SETTINGS = (
     *("points", "notes_model", "protocol", "max_steps", "max_tokens", "max_reply_tokens", "max_seconds"),
     *("window_tokens", "condense", "command_timeout_s", "sandbox"),
 )
 """Settings that affect the result of a takeover."""
+_MAX_NAMES = 3
 
 
 def list_caveats(*configs: RunConfig) -> list[str]:
@@ -53,6 +55,8 @@ def list_result_caveats(results: Results) -> tuple[str, ...]:
     excluded = find_excluded_points(results)
     counted = [row for row in select_graded(results.takeovers) if not excluded.contains(row)]
     caveats = [*list_caveats(*configs), *_list_excluded_points(excluded), *_list_other_verdicts(counted)]
+    if waiting := list_waiting_points(results):
+        caveats.append(f"Handoff points without a takeover yet: {_format_names(waiting)}.")
     caveats += list_incomplete_patches((*results.predecessors, *results.labels, *counted))
     settings = [config.model_dump() for config in configs]
     differ = [name for name in _COMPARED_SETTINGS if any(one[name] != settings[0][name] for one in settings)]
@@ -72,11 +76,24 @@ def list_result_caveats(results: Results) -> tuple[str, ...]:
     return tuple(caveats)
 
 
+def list_waiting_points(results: Results) -> list[str]:
+    """The records of takeover runs without a row of a takeover, except of runs that select some of the points."""
+    if any(list_quotas(source.config) for source in results.sources) or not results.takeovers:
+        return []
+    records = {record for row in results.predecessors for record in row.get("records", ())}
+    return sorted(records - {row["record_id"] for row in results.takeovers})
+
+
+def _format_names(names: Sequence[str]) -> str:
+    """Their number, and the first three."""
+    return f"{len(names)} ({', '.join(names[:_MAX_NAMES])}{', …' if len(names) > _MAX_NAMES else ''})"
+
+
 def _list_excluded_points(excluded: ExcludedPoints) -> list[str]:
     caveats = []
     for what, points in (("notes", excluded.without_notes), ("record", excluded.without_record)):
         if points:
-            names = ", ".join(sorted(points)[:3]) + (", …" if len(points) > 3 else "")
+            names = ", ".join(sorted(points)[:_MAX_NAMES]) + (", …" if len(points) > _MAX_NAMES else "")
             caveats.append(
                 f"Excluded handoff points without {what}, with all their takeovers: {len(points)}; a point counts only if every "
                 f"view can be shown ({names})."
@@ -93,10 +110,10 @@ def list_incomplete_patches(rows: Iterable[Row]) -> list[str]:
     ]
     if not names:
         return []
-    more = ", …" if len(names) > 3 else ""
+    more = ", …" if len(names) > 3 else "."
     return [
         f"Graded patches that lack changes of the run: {len(names)} (left_out in the rows names the files): "
-        f"{', '.join(names[:3])}{more}."
+        f"{', '.join(names[:3])}{more}"
     ]
 
 
@@ -114,7 +131,7 @@ def _list_other_verdicts(takeovers: Iterable[Row]) -> list[str]:
         f"({'solved only as submitted' if row['resolved'] else 'solved only cleaned'})"
         for row in differ[:3]
     )
-    more = ", …" if len(differ) > 3 else ""
+    more = ", …" if len(differ) > 3 else "."
     return [
-        f"Takeovers whose verdict depends on scratch or build files: {len(differ)} (table 16): {names}{more}."
+        f"Takeovers whose verdict depends on scratch or build files: {len(differ)} (table 16): {names}{more}"
     ]

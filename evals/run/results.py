@@ -120,7 +120,11 @@ def load_results(outs: Sequence[Path], url: str | None = None) -> Results:
     warnings += _drop_old_states(found["labels"])
     for name in ("predecessors", "labels", "notes"):  # shared by runs that reuse the same records
         found[name] = list({_get_key(name, row): row for row in reversed(found[name])}.values())[::-1]
-    together = {name: tuple(rows) for name, rows in found.items()}
+    # Jobs end in any order: no table or note may depend on it.
+    together = {
+        name: tuple(sorted(rows, key=lambda row: tuple(map(str, _get_key(name, row)))))
+        for name, rows in found.items()
+    }
     return Results(sources=sources, warnings=tuple(warnings), **together)
 
 
