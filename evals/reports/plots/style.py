@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from langgraph_takeover.evals.reports.collection import ReportData, display_names
 from langgraph_takeover.handoff.views.names import CONTINUATION
@@ -162,6 +162,7 @@ def format_integer_axis(axis: Axis) -> None:
 
 def save_picture(figure: Figure, directory: Path, name: str, title: str, footnotes: Sequence[str]) -> Picture:
     """Write both files, with the title above and the footnotes below the panels."""
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.transforms import Bbox
 
     width, panels = figure.get_size_inches()
@@ -176,7 +177,8 @@ def save_picture(figure: Figure, directory: Path, name: str, title: str, footnot
     )
     figure.text(*(_PADDING / width, _PADDING / height), "\n".join(notes), fontsize=_FOOTNOTE_SIZE, color=GREY)
     rect = (0, bottom / height, 1, panels / height)
-    if engine := figure.get_layout_engine():
+    engine = figure.get_layout_engine()
+    if isinstance(engine, ConstrainedLayoutEngine):
         engine.set(rect=rect)
         # Compute the layout once instead of once per file: it takes most of the time.
         engine.execute(figure)
@@ -217,7 +219,7 @@ def _wrap(text: str, size: float, width: float) -> list[str]:
     from matplotlib.font_manager import FontProperties
 
     font, limit = FontProperties(family=_RC_PARAMS["font.family"], size=size), DPI * (width - 3 * _PADDING)
-    renderer = RendererAgg(1, 1, DPI)
+    renderer: Any = cast(Any, RendererAgg)(1, 1, DPI)
 
     def measure(part: str) -> float:
         return float(renderer.get_text_width_height_descent(part, font, ismath=False)[0])

@@ -190,8 +190,8 @@ def _build_table_by(
                 if expected:
                     cells = _effect_cells(selected, _pair_rows(data, view, selected, "successor", field))
                     failures = _failure_cells(selected) if by_state else ()
-                    group = (names[successor], names.get(kind, kind), view)
-                    rows.append((*group, *add_left_out(cells, expected), *failures))
+                    labels = (names[successor], names.get(kind, kind), view)
+                    rows.append((*labels, *add_left_out(cells, expected), *failures))
     group = "handoff state" if by_state else field
     columns = ("successor", group, "view", *EFFECT_COLUMNS, *(_FAILURE_COLUMNS if by_state else ()))
     title = f"{title}, at common points"
