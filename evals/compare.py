@@ -28,6 +28,7 @@ Examples:
 Exit codes: 0 done, 2 usage.
 """
 _MAX_FLIPS = 20
+_MAX_NAMES = 3
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -140,7 +141,13 @@ def _describe_differences(comparison: Comparison) -> list[str]:
         lines.append(f"… and {len(comparison.flips) - _MAX_FLIPS} more (--json lists all)")
     if comparison.changed_records:
         lines.append(
-            f"{len(comparison.changed_records)} of {comparison.records} records have the same name but different content"
+            f"{len(comparison.changed_records)} of {comparison.records} records have another handoff point, patch or files: "
+            f"{_name_first(comparison.changed_records)}"
+        )
+    if comparison.unknown_records:
+        lines.append(
+            f"{len(comparison.unknown_records)} of {comparison.records} records may differ, but are not in both directories: "
+            f"{_name_first(comparison.unknown_records)}"
         )
     lines += [f"setting {name}: {then} → {now}" for name, (then, now) in comparison.settings.items()]
     lines += [
@@ -148,6 +155,10 @@ def _describe_differences(comparison: Comparison) -> list[str]:
         for stage, (then, now) in comparison.prompts.items()
     ]
     return lines
+
+
+def _name_first(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
 
 
 def _format_medians(measure: MetricChange, *, with_change: bool = False) -> str:

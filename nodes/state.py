@@ -173,7 +173,7 @@ class Spending(TypedDict):
     seconds: float
     """Time spent in model calls and actions, without the time between a crash and the resume."""
     uncounted_calls: NotRequired[int]
-    """Calls, failed attempts included, whose tokens the endpoint did not report; states of older versions lack it."""
+    """Calls, failed attempts and those that a kill cut off included, whose tokens are unknown; states of older versions lack it."""
 
 
 NO_SPENDING = Spending(prompt_tokens=0, completion_tokens=0, cost=None, seconds=0.0, uncounted_calls=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -37,6 +38,10 @@ class ChatServer:
                 outer.headers.append({name.lower(): value for name, value in self.headers.items()})
                 outer.keys.append(self.headers.get("Authorization", "").removeprefix("Bearer "))
                 status, content = outer.answer(request)
+                with contextlib.suppress(ConnectionError):  # the client was killed
+                    self.send(status, content)
+
+            def send(self, status: int, content: bytes) -> None:
                 self.send_response_only(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(content)))

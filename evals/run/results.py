@@ -124,7 +124,11 @@ def load_results(outs: Sequence[Path], url: str | None = None) -> Results:
     warnings += _drop_old_states(found["labels"])
     for name in _SHARED_STAGES:
         found[name] = _merge_shared_rows(name, found[name])
-    together = {name: tuple(rows) for name, rows in found.items()}
+    # Jobs end in any order: no table or note may depend on it.
+    together = {
+        name: tuple(sorted(rows, key=lambda row: tuple(map(str, _get_key(name, row)))))
+        for name, rows in found.items()
+    }
     return Results(sources=sources, warnings=tuple(warnings), **together)
 
 

@@ -137,6 +137,15 @@ waits = Table(
     Column("until", Float, nullable=False),
 )
 """Until when the holder of the lease with that token waits for its model's endpoint."""
+calls = Table(
+    "takeover_calls",
+    _metadata,
+    Column("thread", Text, primary_key=True),
+    Column("token", Integer, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("calls", Integer, nullable=False),
+)
+"""Model calls of a step that may be billed and are not saved; the token is that of the session that makes them, or 0."""
 deletions = Table(
     "takeover_deletions",
     _metadata,
@@ -149,6 +158,7 @@ DELETE_THREAD = (
     "DELETE FROM takeover_moves WHERE thread = {}",
     "DELETE FROM takeover_snapshots WHERE thread = {}",
     "DELETE FROM takeover_waits WHERE thread = {}",
+    "DELETE FROM takeover_calls WHERE thread = {}",
     "UPDATE takeover_leases SET requested = NULL WHERE thread = {}",
     "INSERT INTO takeover_deletions (thread, records) VALUES ({}, 0) ON CONFLICT (thread) DO NOTHING",
 )

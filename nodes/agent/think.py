@@ -84,7 +84,12 @@ def think(
     context.session.stop.require_running()
     late = count_late_side_work(state, context)
     shown = state["messages"] if messages is None else messages
-    update = yield from _think(AgentState(**{**state, **late}), runtime, shown)
+    try:
+        update = yield from _think(AgentState(**{**state, **late}), runtime, shown)
+    except BaseException:
+        context.session.calls.end_failed_step()
+        raise
+    context.session.calls.end_step()
     return late | store_texts_once(state, update)
 
 
@@ -104,7 +109,8 @@ def _think(state: AgentState, runtime: Runtime[AgentContext], messages: list[Any
         return _stop_run(state, context, "context_overflow")
     report_progress(runtime, "thinking", state)
     remaining_s = context.max_seconds - state["spent"]["seconds"]
-    count = CallCount()
+    count, lost = context.session.calls.begin_call(state["steps"], context.model)
+    state = AgentState(**{**state, "spent": _add_wait(state["spent"], 0, lost)})
     try:
         request, reply = yield from _ask(state, runtime, conversation, request, remaining_s, count)
     except ContextWindowError:

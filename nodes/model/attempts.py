@@ -44,8 +44,19 @@ RunBlocking = Callable[[Callable[[], Any]], Awaitable[Any]]
 class CallCount:
     """The requests of one call, over all its attempts, that an endpoint may have billed."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_attempt: Callable[[int], None] | None = None) -> None:
+        """`on_attempt` is called before each attempt, with the number of requests so far that may be billed."""
         self.billable = 0
+        self._on_attempt = on_attempt
+
+    @property
+    def is_observed(self) -> bool:
+        return self._on_attempt is not None
+
+    def begin(self) -> None:
+        """Announce an attempt."""
+        if self._on_attempt is not None:
+            self._on_attempt(self.billable)
 
     def add(self, exchange: Exchange, *, has_reply: bool) -> None:
         """Count an attempt; of a client that counts no requests, only a reply that arrived."""
@@ -63,6 +74,7 @@ class Attempt(NamedTuple):
 
     def ask(self) -> AIMessage:
         """Return the reply. Raises ModelError, ContextWindowError and CallCancelledError."""
+        self.billing.begin()
         exchange = Exchange(self.timeout_s, self.cancellation)
         reply = error = None
         try:
@@ -76,6 +88,8 @@ class Attempt(NamedTuple):
 
     async def aask(self, run_blocking: RunBlocking) -> AIMessage:
         """Like `ask`, awaited."""
+        if self.billing.is_observed:
+            await run_blocking(self.billing.begin)
         exchange = Exchange(self.timeout_s, self.cancellation)
         reply = error = None
         try:

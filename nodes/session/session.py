@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar, cast
 
-from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError, effects, waits
+from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError, effects, model_calls
 from langgraph_takeover.handoff.ledger.effects import Effect, EffectKey, Move
 from langgraph_takeover.handoff.ledger.leases import answer_request
 from langgraph_takeover.handoff.points import detectors
@@ -17,6 +17,7 @@ from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.trace.events import Event, compute_differences
 from langgraph_takeover.nodes.model.window import MeasuredConversation
+from langgraph_takeover.nodes.session.call_log import CallLog
 from langgraph_takeover.nodes.session.file_diffs import FileDiffs
 from langgraph_takeover.nodes.session.graph_tasks import (
     ActConflictError,
@@ -122,6 +123,7 @@ class Session:
         self.has_reported_repair = False
         """Whether the run has said that its endpoint gets repaired messages."""
         self.file_diffs = FileDiffs()
+        self.calls = CallLog(lease)
         self.stop = StopSignal(lease, self.close_sandbox)
 
     # The sandbox
@@ -143,7 +145,7 @@ class Session:
     def note_wait(self, seconds: float) -> None:
         """Show in the thread's status that its run waits for its endpoint, if it does for a second or more."""
         if seconds >= 1:
-            waits.note_wait(self._lease, seconds)
+            model_calls.note_wait(self._lease, seconds)
 
     def _require_open(self) -> None:
         if self.is_closed:
@@ -539,6 +541,7 @@ class Session:
     def _release_lease(self) -> None:
         # If the database is unavailable, the lease expires.
         with contextlib.suppress(LedgerUnavailableError):
+            self.calls.close()
             self._lease.release()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import time
 from dataclasses import dataclass
@@ -415,6 +417,43 @@ def test_truncated_notes_are_named(snapshot_case: Frozen, chat_server: ChatServe
     config = snapshot_case.config.model_copy(update=settings)
     row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record)
     assert (row["outcome"], row["truncated"]) == ("written", ["summary"])
+
+
+def test_calls_of_killed_and_failed_notes_are_uncounted(
+    snapshot_case: Frozen, chat_server: ChatServer
+) -> None:
+    entry = ModelEntry(model="m", base_url=chat_server.url)
+    settings = {"models": {"mine": entry}, "notes_model": "mine", "views": ("summary", "structured")}
+    config = snapshot_case.config.model_copy(update=settings)
+    job = (config, snapshot_case.out, snapshot_case.task, snapshot_case.record)
+    answered, child = [chat_server.reply("A summary.")], 0
+
+    def answer_or_kill(request: dict[str, Any]) -> tuple[int, bytes]:
+        if answered:
+            return answered.pop()
+        while not child:
+            time.sleep(0.01)
+        os.kill(child, signal.SIGKILL)
+        return 500, b""
+
+    chat_server.answer = answer_or_kill
+    child = os.fork()
+    if child == 0:
+        try:
+            stages.write_note(*job)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    answered = [chat_server.reply("A summary.")]
+    chat_server.answer = lambda request: answered.pop() if answered else (401, b"{}")
+    assert stages.write_note(*job)["outcome"] == "infrastructure_failure"
+    fields = '{"work_completed": [{"claim": "It is half done.", "events": ["e1"]}]}'
+    more = iter([chat_server.reply("A summary."), chat_server.reply(fields)])
+    chat_server.answer = lambda request: next(more)
+    row = stages.write_note(*job)
+    # Two calls of the killed job, and one of the failed job.
+    assert (row["outcome"], row["llm_calls"], row["uncounted_calls"]) == ("written", 2, 3)
+    assert row["prompt_tokens"] is None
 
 
 def test_notes_with_an_uncounted_call_have_no_sums(snapshot_case: Frozen, chat_server: ChatServer) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
+from langgraph_takeover import open_home
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.context.settings import Prices
 from langgraph_takeover.nodes.events import load_events
@@ -248,6 +251,61 @@ def test_failed_attempts_that_may_be_billed_are_counted(bench: RunHarness, chat_
     assert outcome.stop_reason == "finished"
     assert outcome.uncounted_calls == 3  # two attempts, and a reply without usage
     assert outcome.prompt_tokens > 200  # the budgets use estimates
+
+
+def run_until_killed(bench: RunHarness, server: ChatServer, *replies: Answer, is_first: bool = True) -> None:
+    """Start or resume a run in another process, which SIGKILL ends in its call after these replies."""
+    remaining, child = list(replies), 0
+
+    def answer_or_kill(request: dict[str, Any]) -> Answer:
+        if remaining:
+            return remaining.pop(0)
+        while not child:
+            time.sleep(0.01)
+        os.kill(child, signal.SIGKILL)
+        return error_answer(500)
+
+    server.answer = answer_or_kill
+    child = os.fork()
+    if child == 0:
+        try:
+            # Open a new home, because forked processes cannot share connections.
+            with open_home(bench.home.directory, bench.home.ledger.url) as bench.home:
+                (bench.run if is_first else bench.resume)(client(server.url))
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [([], 1), ([LOOK], 1), ([LOOK, "half a rep"], 2)],
+    ids=["first call", "second call", "second attempt"],
+)
+def test_a_call_in_flight_at_a_kill_is_uncounted(
+    bench: RunHarness, chat_server: ChatServer, before: list[str], expected: int
+) -> None:
+    replies = [chat_server.reply(text, finish_reason=None if "half" in text else "stop") for text in before]
+    run_until_killed(bench, chat_server, *replies)
+    chat_server.answer = answer_in_turn(chat_server.reply(LOOK), chat_server.reply("<finish></finish>"))
+    outcome = bench.resume(client(chat_server.url))
+    assert (outcome.stop_reason, outcome.uncounted_calls) == ("finished", expected)
+
+
+def test_calls_lost_in_several_sessions_are_counted_once_each(
+    bench: RunHarness, chat_server: ChatServer
+) -> None:
+    run_until_killed(bench, chat_server)
+    run_until_killed(bench, chat_server, is_first=False)
+    half = chat_server.reply("half a rep", finish_reason=None)
+    chat_server.answer = answer_in_turn(half, error_answer(401, "expired"))
+    with pytest.raises(PermanentModelError, match="expired"):
+        bench.resume(client(chat_server.url))
+    chat_server.answer = answer_in_turn(chat_server.reply(LOOK), error_answer(401, "expired"))
+    with pytest.raises(PermanentModelError, match="expired"):
+        bench.resume(client(chat_server.url))
+    chat_server.answer = lambda request: chat_server.reply("<finish></finish>")
+    assert bench.resume(client(chat_server.url)).uncounted_calls == 3
 
 
 def test_counted_calls_leave_nothing_uncounted(bench: RunHarness, chat_server: ChatServer) -> None:

@@ -108,14 +108,15 @@ def _get_key(row: Row) -> tuple[str, str]:
 
 def build_key_figures(results: Results, summary: Mapping[str, Any]) -> tuple[KeyFigure, ...]:
     """The figures at the top of the page."""
-    graded = collect_report_data(results).takeovers
+    data = collect_report_data(results)
+    graded, common = data.takeovers, data.restrict_to_common_points().takeovers
     solved = sum(bool(row["resolved"]) for row in graded)
-    shown = sum(row.get("shown_chars") or 0 for row in graded) // CHARS_PER_TOKEN
+    shown = sum(row.get("shown_chars") or 0 for row in common) // CHARS_PER_TOKEN
     views = summary["views"].values()
     reshown = sum(each["reshown_tokens"] or 0 for each in views)
     harm, rescue = ([each[name] for each in views if each[name] is not None] for name in ("harm", "rescue"))
-    baseline_events = [row["events"] for row in graded if row["view"] == BASELINE]
-    view_events = [row["events"] for row in graded if row["view"] != BASELINE]
+    baseline_events = [row["events"] for row in common if row["view"] == BASELINE]
+    view_events = [row["events"] for row in common if row["view"] != BASELINE]
     points = {row["record_id"] for row in results.takeovers}
     tasks = _count_tasks(results)
     return (
@@ -140,7 +141,7 @@ def build_key_figures(results: Results, summary: Mapping[str, Any]) -> tuple[Key
 def build_view_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
     """The columns and rows of the table by view."""
     columns = (
-        "view", "runs", "solved", "median events", "Δ events", "median prompt tokens", "Δ prompt tokens",
+        "view", "runs", "left out", "solved", "median events", "Δ events", "median prompt tokens", "Δ prompt tokens",
         "median first prompt, characters", "re-shown", "rediscovery", "Δ solved", "vs uninterrupted, events",
         "median kept", "verified", "harm", "rescue",
         "context overflow", "uncounted calls", "US dollars",
@@ -149,6 +150,7 @@ def build_view_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple
         (
             view,
             each["runs"],
+            sum(each["left_out"].values()),
             each["solved"],
             each["median_events"],
             _format_signed(each["median_event_delta"]),
@@ -167,7 +169,7 @@ def build_view_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple
             format_usd(each["cost_usd"]),
         )
         for view, each in summary["views"].items()
-        if each["runs"] or each["infrastructure_failures"]
+        if each["graded"] or each["infrastructure_failures"]
     )
     return columns, rows
 

@@ -13,6 +13,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from langgraph_takeover.evals.reports.caveats import list_result_caveats
+from langgraph_takeover.evals.reports.common_points import describe_left_out
 from langgraph_takeover.evals.reports.html import overview
 from langgraph_takeover.evals.reports.html.chunks import (
     TEXT_LIMITS,
@@ -30,8 +31,6 @@ from langgraph_takeover.handoff.records.record import write_durably
 
 MAX_PAGE_BYTES = 5_000_000
 """Maximum size of the page; texts are cut to fit."""
-_MAX_SVG_BYTES = 150_000
-"""Maximum size of an embedded SVG; larger plots are embedded as PNG."""
 _SCRIPTS = ("elements.js", "tables.js", "timelines.js", "reader.js", "point.js", "page.js")
 
 
@@ -64,6 +63,7 @@ def _build_context(
         "failures": summary["infrastructure_failures"],
         "without_points": summary["without_points"],
         "figures": overview.build_key_figures(results, summary),
+        "left_out": describe_left_out(summary["left_out"], list(summary["views"])),
         "view_columns": columns,
         "view_rows": rows,
         "filters": overview.build_filters(results),
@@ -122,10 +122,7 @@ def _hash_source(text: str) -> str:
 
 def _encode_picture(picture: Picture) -> str:
     """A plot as a data URL. Browsers run no scripts in images."""
-    kind, content = "svg+xml", picture.svg.read_bytes()
-    if len(content) > _MAX_SVG_BYTES:
-        kind, content = "png", picture.png.read_bytes()
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+    return f"data:image/{picture.embedded_type};base64,{base64.b64encode(picture.embedded).decode()}"
 
 
 def _read_asset(name: str) -> str:

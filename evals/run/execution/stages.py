@@ -58,6 +58,7 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Continuation, Usage
 from langgraph_takeover.handoff.views.names import TakeoverView
 from langgraph_takeover.nodes.agent.takeover import build_recipient
+from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.model.errors import ModelError
 from langgraph_takeover.nodes.model.notes import NotesCall, build_ask
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
@@ -169,26 +170,36 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
             read_timeout_s=config.find_timeout_s("read_timeout_s", writer),
         )
         calls: list[NotesCall] = []
-        ask = build_ask(
-            model,
-            timeout_s=config.find_timeout_s("notes_timeout_s", writer),
-            window_tokens=config.find_window(writer),
-            on_call=calls.append,
-        )
-        notes = write_notes(record, ask, writer, list_needed_notes(config.views))
-        trouble = describe_empty_notes(
-            calls, writer, models.find_notes_limit(writer, config.models, OUTPUT_TOKENS)
-        )
-        if empty := find_empty_note(notes, calls, config.views):
-            raise ModelError(
-                f"{writer} wrote no {empty} note: {trouble or 'the prompt exceeds its context window'}"
+        lost_calls: list[int] = []
+        with threads.open_call_log(paths, f"{threads.NOTES_PREFIX}{record_id}") as log:
+
+            def begin_call() -> CallCount:
+                count, lost = log.begin_call(0, model)
+                lost_calls.append(lost)
+                return count
+
+            ask = build_ask(
+                model,
+                timeout_s=config.find_timeout_s("notes_timeout_s", writer),
+                window_tokens=config.find_window(writer),
+                begin_call=begin_call,
+                on_call=calls.append,
             )
+            notes = write_notes(record, ask, writer, list_needed_notes(config.views))
+            trouble = describe_empty_notes(
+                calls, writer, models.find_notes_limit(writer, config.models, OUTPUT_TOKENS)
+            )
+            if empty := find_empty_note(notes, calls, config.views):
+                raise ModelError(
+                    f"{writer} wrote no {empty} note: {trouble or 'the prompt exceeds its context window'}"
+                )
         paths.records.add_notes(record_id, notes)
     except INFRASTRUCTURE_ERRORS as error:
         return row | make_failure_row(error, started)
     usages = (notes.summary_usage, notes.structured_usage)
     costs = [_drop_estimate(usage).model_dump(exclude={"estimated"}) for usage in usages]
-    spent = sum_usage((call.usage for call in calls), sum(call.uncounted_calls for call in calls))
+    uncounted = sum(call.uncounted_calls for call in calls) + sum(lost_calls)
+    spent = sum_usage((call.usage for call in calls), uncounted)
     return row | {
         "outcome": "written",
         "detail": trouble,

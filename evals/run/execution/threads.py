@@ -16,15 +16,16 @@ from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import RunConfig, shorten_model_name
 from langgraph_takeover.evals.tasks import Task
-from langgraph_takeover.handoff.ledger import ThreadHeldError, snapshots
+from langgraph_takeover.handoff.ledger import ThreadHeldError, acquire, snapshots
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.nodes.context.options import AgentOptions, select_options
 from langgraph_takeover.nodes.model.errors import ModelError
+from langgraph_takeover.nodes.session.call_log import CallLog
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE, SnapshotEvery, SnapshotNotFoundError
 from langgraph_takeover.nodes.state import NO_SPENDING
 from langgraph_takeover.sandbox.interface import SnapshotCorruptError
 
-PREDECESSOR_PREFIX, TAKEOVER_PREFIX = "predecessor.", "takeover."
+PREDECESSOR_PREFIX, TAKEOVER_PREFIX, NOTES_PREFIX = "predecessor.", "takeover.", "notes."
 _SNAPSHOT_FREQUENCY: dict[str, SnapshotEvery] = {
     "openai": "step", "entry": "step", "replay": "point", "builtin": "never",
 }  # fmt: skip
@@ -118,6 +119,22 @@ def _select_model_options(config: RunConfig, model: str) -> dict[str, Any]:
     condense = config.condense and models.is_llm(model) and not models.split_agent(model)[0]
     timeout_s = config.find_timeout_s("model_timeout_s", model)
     return {"window_tokens": config.find_window(model), "condense": condense, "model_timeout_s": timeout_s}
+
+
+@contextmanager
+def open_call_log(paths: RunPaths, name: str) -> Iterator[CallLog]:
+    """The log of the calls of a job without checkpoints, which starts over after a kill."""
+    with paths.home() as home:
+        lease = acquire(home.ledger, name)
+        log = CallLog(lease)
+        try:
+            yield log
+        except BaseException:
+            log.end_failed_step()
+            raise
+        finally:
+            log.close()
+            lease.release()
 
 
 def run_or_resume(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float]:

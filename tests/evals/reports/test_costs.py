@@ -100,6 +100,10 @@ def test_groups_of_a_study(priced_rows: Path) -> None:
     results = load_results([priced_rows])
     groups = list_cost_groups(results, ("repository", "trace"))
     found = {(group.role, group.model, group.view): group.cost for group in groups}
+    left_out = {(group.role, group.view): group.left_out for group in groups if group.left_out}
+    assert left_out == {("predecessor", ""): 1, ("all", ""): 2}
+    (failed,) = [each for each in list_cost_groups(results, ("structured",)) if each.view and each.left_out]
+    assert (failed.model, failed.view, failed.left_out) == ("openai:alpha", "structured", 1)
     graded = sum(each["outcome"] == "graded" for each in results.takeovers)
     written = sum(each["outcome"] == "written" for each in results.notes)
     runs = sum(each["outcome"] == "run" for each in results.predecessors)

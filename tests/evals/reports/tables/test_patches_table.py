@@ -76,5 +76,5 @@ def test_equal_verdicts_need_no_caveat(published_rows: Path) -> None:
 def test_rows_of_earlier_versions_have_no_cleaned_verdict(published_rows: Path) -> None:
     assert caveats(published_rows) == []
     trace = patch_rows(published_rows)[1]
-    assert (trace["runs"], trace["solved"]) == (7, 5)
-    assert set(list(trace.values())[3:7] + list(trace.values())[8:]) == {None}
+    assert (trace["runs"], trace["left out"], trace["solved"]) == (5, 2, 4)
+    assert set(list(trace.values())[4:8] + list(trace.values())[9:]) == {None}
