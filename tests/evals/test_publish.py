@@ -67,6 +67,9 @@ def test_tables_keep_every_field(published_rows: Path, tmp_path: Path) -> None:
 
 
 def test_the_card_counts_as_the_report_does(published_rows: Path, tmp_path: Path) -> None:
+    failed = {"outcome": "infrastructure_failure"}
+    point = "one__one-1.first_validation"
+    rewrite_rows(published_rows, lambda row: row | (failed if row["record_id"] == point else {}), "notes")
     assert publish(published_rows, tmp_path / "data").returncode == 0
     results = load_results([published_rows])
     summary = summarize(results)
