@@ -136,6 +136,7 @@ def run(
         rows = get_journals(database, config.run_id)
         for journal in rows:
             journal.drop_failures()
+        reuse.check_notes(paths, rows.notes.rows(), "--resume")
         reused = reuse.copy_source_run(config, by_id, paths, rows)
         if reused:
             print(f"predecessors reused from {config.records_of}: {reused}", flush=True)

@@ -361,7 +361,7 @@ def assign_recordings(name: str, tasks: Sequence[Task], *, is_part: bool = False
 def _name_recording(model: ModelName, recording: _RecordedRun) -> str:
     agent = f"{model.agent}:" if model.agent else ""
     start = "" if model.start is None else f"@{model.start}"
-    return f"{agent}replay:{recording.path}#{recording.number}{start}"
+    return f"{agent}replay:{recording.path.resolve()}#{recording.number}{start}"
 
 
 def _locate(recording: _RecordedRun) -> str:

@@ -81,6 +81,31 @@ class ReportData(NamedTuple):
         return pair_with_baseline(rows, view, self.reference_view) if self.reference_view else ()
 
 
+class TakeoverCounts(NamedTuple):
+    """How many takeovers results rest on, and how many rows they leave out."""
+
+    takeovers: int
+    points: int
+    """With a counted takeover."""
+    tasks: int
+    failures: int
+    """Takeovers that are infrastructure failures."""
+    excluded: int
+    """Graded takeovers at incomplete points."""
+
+
+def count_takeovers(results: Results, data: ReportData) -> TakeoverCounts:
+    """Count takeovers as every report does."""
+    failures = sum(row["outcome"] == INFRASTRUCTURE_FAILURE for row in results.takeovers)
+    return TakeoverCounts(
+        takeovers=len(data.takeovers),
+        points=len({row["record_id"] for row in data.takeovers}),
+        tasks=len({row["task_id"] for row in data.takeovers}),
+        failures=failures,
+        excluded=len(results.takeovers) - failures - len(data.takeovers),
+    )
+
+
 def collect_report_data(results: Results) -> ReportData:
     excluded = find_excluded_points(results)
     states = {row["record_id"]: row.get("handoff_state") or UNLABELLED for row in results.labels}

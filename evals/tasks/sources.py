@@ -42,6 +42,16 @@ def load_tasks(source: str, ids: Sequence[str] | None = None, limit: int | None 
     return tuple(tasks.values())[:limit]
 
 
+def locate_source(source: str) -> str:
+    """The source for storing: a file or directory with its absolute path, any other source unchanged."""
+    is_local = source != BUNDLED and (Path(source).exists() or _names_file(source))
+    return str(Path(source).resolve()) if is_local else source
+
+
+def _names_file(source: str) -> bool:
+    return source.startswith((".", "/")) or Path(source).suffix in (".parquet", ".jsonl", ".json")
+
+
 def _load_all(source: str) -> Iterator[tuple[str, Task]]:
     """All tasks of a source, each with its location."""
     path = Path(source)
@@ -57,7 +67,7 @@ def _read_rows(source: str, path: Path) -> Iterable[tuple[str, Any]]:
         return _number_rows(source, _read_parquet(path))
     if path.suffix in (".jsonl", ".json"):
         return _read_json_rows(path)
-    if path.exists() or source.startswith((".", "/")):
+    if path.exists() or _names_file(source):
         problem = "not a task file" if path.exists() else "no such file or directory"
         raise TaskSourceError(
             f"{source}: {problem} (pass a directory, a .parquet, .jsonl or .json file, or 'bundled')"

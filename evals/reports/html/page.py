@@ -27,6 +27,7 @@ from langgraph_takeover.evals.reports.plots.style import Picture
 from langgraph_takeover.evals.reports.summary import summarize
 from langgraph_takeover.evals.reports.tables.table_files import Table
 from langgraph_takeover.evals.run.results import Results
+from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.handoff.records.record import write_durably
 
 MAX_PAGE_BYTES = 5_000_000
@@ -45,6 +46,11 @@ def write_page(path: Path, results: Results, tables: Sequence[Table], pictures: 
     write_durably(path, _render(context, index, chunks, limit))
 
 
+def _name_tasks(config: RunConfig) -> str:
+    """The name of the source of tasks, without the directory of a file."""
+    return Path(config.tasks).name if config.tasks.startswith("/") else config.tasks
+
+
 def _build_context(
     results: Results, chunks_by_run: Mapping[str, Chunk], tables: Sequence[Table], pictures: Sequence[Picture]
 ) -> dict[str, Any]:
@@ -54,7 +60,7 @@ def _build_context(
     points = [point for chunk in chunks_by_run.values() for point in chunk.body["points"].values()]
     runs = [run for point in points for run in point["runs"].values()]
     return {
-        "tasks": ", ".join(dict.fromkeys(source.config.tasks for source in results.sources)),
+        "tasks": ", ".join(dict.fromkeys(_name_tasks(source.config) for source in results.sources)),
         "runs": [
             (source.config.run_id, overview.describe_settings(source.config)) for source in results.sources
         ],

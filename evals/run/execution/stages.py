@@ -37,6 +37,7 @@ from langgraph_takeover.evals.run.measures.remainder import measure_remainder
 from langgraph_takeover.evals.run.measures.replies import (
     NOTE_BY_VIEW,
     describe_empty_notes,
+    digest_notes,
     find_empty_note,
     has_note,
     list_needed_notes,
@@ -212,6 +213,7 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
         "completion_tokens": spent.completion,
         "uncounted_calls": spent.uncounted_calls,
         "cost_usd": compute_cost_usd(config.find_price(writer), spent, len(calls)),
+        **digest_notes(paths.records.load(record_id).notes or notes),  # as stored, without secrets
         "malformed": notes.malformed,
         "retried": notes.retried,
         **measure_soundness(notes, Evidence(record))._asdict(),
@@ -280,6 +282,9 @@ def run_takeover(
         **measure_rediscovery(record, events),
         **measure_trust(record, events, outcome.diff_from_base)._asdict(),
         "notes_model": record.notes.model if record.notes else None,
+        "note_digest": digest_notes(record.notes)[f"{NOTE_BY_VIEW[view]}_digest"]
+        if record.notes and view in NOTE_BY_VIEW
+        else None,
         **describe_left_out(outcome),
         "patch": outcome.diff_from_base,
     }
