@@ -224,6 +224,8 @@ class AgentState(TypedDict, total=False):
     """`TaskBrief` as JSON; the input of a run needs only `id` and `prompt`."""
     sandbox_state: str
     """Id of the sandbox state that belongs to this graph state."""
+    unchecked_events: int
+    """Number of the events before the sandbox state was replaced from outside, which need not have their changes."""
     events: Annotated[list[dict[str, Any]], _LIST_CHANNEL]
     """`Event`s as JSON, without defaults; `message` is the position of the message that has the text, if one has."""
     diff: Annotated[str, _STEP_CHANNEL]
@@ -279,6 +281,7 @@ _FIELD_ADAPTERS: dict[str, TypeAdapter[Any]] = {
     "periodic_records": TypeAdapter(list[str]),
     "start": TypeAdapter(dict[str, str | None]),
     "steps": TypeAdapter(int),
+    "unchecked_events": TypeAdapter(Annotated[int, Ge(0)]),
     "condensed": TypeAdapter(Annotated[int, Ge(0)]),
     "open_calls": TypeAdapter(Annotated[int, Ge(0)]),
     "spent": TypeAdapter(Spending),

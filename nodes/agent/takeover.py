@@ -50,8 +50,7 @@ def _continue_own(state: AgentState, record: HandoffRecord, runtime: Runtime[Age
     resumed = resume_session(context.agent, record)
     if not resumed and not state.get("messages"):
         raise InputError(f"record {record.id}: continuation needs the predecessor's messages (use a view)")
-    state_id = context.session.adopt_record(record)
-    context.session.enter_state(state_id)
+    state_id = context.session.enter_record(record)
     report_progress(runtime, "started", AgentState(), text=f"{record.id}, continued by its own agent")
     return build_initial_state([], record.task, state_id) | AgentState(view=CONTINUATION) | resumed
 
@@ -83,8 +82,7 @@ def _take_over(record: HandoffRecord, view: str, runtime: Runtime[AgentContext])
     context = get_agent_context(runtime)
     view = view or (record.review.view if record.review else "structured")
     messages = views.find_view(view)(record, build_recipient(context))
-    state_id = context.session.adopt_record(record)
-    context.session.enter_state(state_id)
+    state_id = context.session.enter_record(record)
     report_progress(runtime, "started", AgentState(), text=f"{record.id} under the view {view}")
     if context.agent is not None:
         external = begin_session(context.agent, record.task.workspace)

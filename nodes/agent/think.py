@@ -66,6 +66,7 @@ from langgraph_takeover.nodes.model.window import (
     measure_conversation,
 )
 from langgraph_takeover.nodes.open_calls import count_further_calls
+from langgraph_takeover.nodes.records import enter_checked_state
 from langgraph_takeover.nodes.state import AgentState, Spending, StopReason
 from langgraph_takeover.nodes.tools.custom import list_extra_tools, list_tool_names
 from langgraph_takeover.nodes.tools.execution import refuse_action
@@ -101,6 +102,7 @@ def _think(state: AgentState, runtime: Runtime[AgentContext], messages: list[Any
     started = time.monotonic()
     if is_external(state, context) and not is_waiting(state, context):
         report_progress(runtime, "starting", state, text=state["external"]["agent"])
+    enter_checked_state(context.session, state)
     # An external agent builds its requests itself.
     conversation = None if is_external(state, context) else _take_conversation(messages, context)
     repair = ConversationRepair(context.model) if conversation is None else conversation.repair

@@ -55,6 +55,7 @@ from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
 from langgraph_takeover.handoff.records.left_out import add_observed_changes
 from langgraph_takeover.handoff.records.record import RecordError
+from langgraph_takeover.handoff.records.verification import require_record
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Continuation, Usage
 from langgraph_takeover.handoff.views.names import TakeoverView
@@ -138,6 +139,7 @@ def grade_snapshot(config: RunConfig, out: Path, task: Task, record_id: str) -> 
         record = paths.records.load(record_id)
         with SandboxManager(paths.spec(config, task)) as manager:
             sandbox = manager.restore(record.required_snapshot, paths.records.directory(record_id))
+            require_record(sandbox, record)
             patch = patch_since(sandbox, record.task.base_commit, open_base=lambda: start(manager.spec))
             patch = add_observed_changes(patch, record.trace)
         verdict = grade_patch(config, task, paths, patch.text, f"snapshot.{record_id}")
