@@ -13,6 +13,7 @@ import typer
 
 from langgraph_takeover.evals.cli.extra import require_experiment
 from langgraph_takeover.evals.cli.runner import USAGE, SingleUseCommand
+from langgraph_takeover.sandbox.cli.program import degrade_output
 
 if TYPE_CHECKING:
     from langgraph_takeover.evals.run.journal import Row
@@ -167,6 +168,7 @@ def _format_card(results: Results, tables: list[str]) -> str:
 
 def main() -> None:
     """Run the command line."""
+    degrade_output()
     from langgraph_takeover.evals.cli.trace_files import report_full_disk
 
     with report_full_disk("--out"):
