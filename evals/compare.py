@@ -11,6 +11,7 @@ import typer
 
 from langgraph_takeover.evals.cli.extra import require_experiment
 from langgraph_takeover.evals.cli.runner import DONE, USAGE, SingleUseCommand, make_console
+from langgraph_takeover.sandbox.cli.program import degrade_output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -190,6 +191,7 @@ def _to_json_value(value: Any) -> Any:
 
 
 def main() -> None:
+    degrade_output()
     app(prog_name="takeover-compare")
 
 

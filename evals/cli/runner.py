@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from typer.core import TyperCommand
 
 from langgraph_takeover.handoff.text.files import describe_error
+from langgraph_takeover.sandbox.storage.observers import ObserverErrors
 
 if TYPE_CHECKING:
     import typer
@@ -114,7 +115,8 @@ def run_jobs(
     if not left:
         return
     if not console.is_terminal:
-        print(f"{journal.name}: {len(left)} to do", flush=True)
+        with ObserverErrors("the progress on standard output"):
+            print(f"{journal.name}: {len(left)} to do", flush=True)
     columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     finished: set[tuple[Any, ...]] = set()
     with (
@@ -126,9 +128,10 @@ def run_jobs(
             journal.append(row)
             finished.add(journal.key(row))
             on_row(row)
-            progress.advance(bar)
-            if not console.is_terminal:
-                print(f"{journal.name}: {_describe_row(row)}", flush=True)
+            with ObserverErrors("the progress on standard output"):
+                progress.advance(bar)
+                if not console.is_terminal:
+                    print(f"{journal.name}: {_describe_row(row)}", flush=True)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +14,9 @@ from langgraph_takeover.nodes.model.messages.endpoint_rules import (
     repair_replies,
     repair_reply,
 )
+from langgraph_takeover.sandbox.storage.observers import get_logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = get_logger(__name__)
 
 
 class ModelMessages:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -15,8 +14,9 @@ from sqlalchemy import bindparam, select, update
 from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError
 from langgraph_takeover.handoff.ledger.stops import StopMode
 from langgraph_takeover.handoff.ledger.store import Ledger, leases, stops
+from langgraph_takeover.sandbox.storage.observers import get_logger
 
-_LOGGER = logging.getLogger(__name__)
+_LOGGER = get_logger(__name__)
 _POLL_S = 0.5
 _BATCH = 500
 """Number of threads in one query: databases limit the parameters."""

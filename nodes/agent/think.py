@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Generator
 from functools import partial
@@ -70,8 +69,9 @@ from langgraph_takeover.nodes.records import enter_checked_state
 from langgraph_takeover.nodes.state import AgentState, Spending, StopReason
 from langgraph_takeover.nodes.tools.custom import list_extra_tools, list_tool_names
 from langgraph_takeover.nodes.tools.execution import refuse_action
+from langgraph_takeover.sandbox.storage.observers import get_logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = get_logger(__name__)
 
 
 def think(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -35,13 +34,14 @@ from langgraph_takeover.nodes.model.messages.endpoint_rules import (
 from langgraph_takeover.nodes.model.retry_after import format_wait
 from langgraph_takeover.nodes.model.usage import measure_usage
 from langgraph_takeover.nodes.telemetry import describe_reply, describe_request, start_chat_span
+from langgraph_takeover.sandbox.storage.observers import ObserverErrors, get_logger
 
 MODEL_TRIES = 3
 """Default number of attempts of one call."""
 WAITS_PER_TRY = 10
 """Refusals with a wait of `_LEAST_WAIT_S` or more that count as one attempt."""
 _LEAST_WAIT_S = 1.0
-_LOG = logging.getLogger(__name__)
+_LOG = get_logger(__name__)
 _INITIAL_PAUSE_S, _MAX_PAUSE_S = 0.5, 30.0
 _BACKOFF = wait_exponential(multiplier=_INITIAL_PAUSE_S, max=_MAX_PAUSE_S) + wait_random(0, _INITIAL_PAUSE_S)
 ComputeCost = Callable[[Usage], float]
@@ -64,9 +64,10 @@ def _record_call(
 
         def describe(reply: AIMessage) -> AIMessage:
             if span.is_measured:
-                usage = measure_usage(reply, messages, prompt_chars)
-                cost = compute_cost(usage) if compute_cost else None
-                describe_reply(span, model, reply, usage, cost, secrets)
+                with ObserverErrors("telemetry"):
+                    usage = measure_usage(reply, messages, prompt_chars)
+                    cost = compute_cost(usage) if compute_cost else None
+                    describe_reply(span, model, reply, usage, cost, secrets)
             return reply
 
         yield describe

@@ -79,8 +79,16 @@ def draw_plots(results: Results, directory: Path) -> DrawnPlots:
                 pictures.append(style.save_picture(make(), directory, name, title, footnotes))
             except EmptyPlotError as reason:
                 omissions.append(f"{name.replace('_', ' ')}: {reason}")
-                for suffix in ("svg", "png"):  # of an earlier report
-                    (directory / f"{name}.{suffix}").unlink(missing_ok=True)
+            except OSError:
+                raise
+            except Exception as error:  # tables and page must not be lost with a figure
+                omissions.append(
+                    f"{name.replace('_', ' ')}: cannot be drawn: {type(error).__name__}: {error}"
+                )
+            else:
+                continue
+            for suffix in ("svg", "png"):  # of an earlier report
+                (directory / f"{name}.{suffix}").unlink(missing_ok=True)
     return DrawnPlots(tuple(pictures), tuple(omissions))
 
 
