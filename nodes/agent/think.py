@@ -51,7 +51,7 @@ from langgraph_takeover.nodes.model.actions import (
 )
 from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.model.calls import ModelCall
-from langgraph_takeover.nodes.model.errors import ContextWindowError, ReplyTimeoutError
+from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError, ReplyTimeoutError
 from langgraph_takeover.nodes.model.messages.content import describe_damage, mark_client, redact_reply
 from langgraph_takeover.nodes.model.messages.endpoint_rules import ConversationRepair, end_with_user
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
@@ -62,6 +62,7 @@ from langgraph_takeover.nodes.model.window import (
     build_request,
     condense_fully,
     find_last_usage,
+    judge_refusal,
     measure_conversation,
 )
 from langgraph_takeover.nodes.open_calls import count_further_calls
@@ -212,12 +213,15 @@ def _ask(
 
     try:
         return request, (yield prepare_call(request))
-    except ContextWindowError:
-        if conversation is None or not context.condense or context.member:
-            raise
+    except (ContextWindowError, PermanentModelError) as error:
+        refusal = judge_refusal(error, request, context.known_window, is_first=not state["steps"])
+        may_condense = conversation is not None and context.condense and not context.member
+        if not may_condense or not isinstance(refusal, ContextWindowError):
+            raise refusal from None
+        assert conversation is not None
         shorter = condense_fully(conversation, state["steps"])
         if shorter.condensed <= request.condensed:
-            raise
+            raise refusal from None
         return shorter, (yield prepare_call(shorter))
 
 

@@ -133,11 +133,39 @@ def test_a_retried_takeover_resumes_and_counts_earlier_seconds(
     assert row["seconds"] >= 0.5
 
 
+def refuse_after(server: ChatServer, steps: int, message: str, code: str | None = None) -> None:
+    """Let a server refuse a takeover after that many replies."""
+    error = {"message": message, "code": code, "type": "invalid"}
+
+    def answer(request: dict[str, Any]) -> tuple[int, bytes]:
+        done = sum(each["role"] == "assistant" for each in request["messages"])
+        return server.reply(LOOK) if done < steps else (400, json.dumps({"error": error}).encode())
+
+    server.answer = answer
+
+
 def test_a_context_overflow_is_graded(snapshot_case: Frozen, chat_server: ChatServer) -> None:
-    error = {"message": "maximum context length is 8", "code": "context_length_exceeded", "type": "invalid"}
-    chat_server.answer = lambda request: (400, json.dumps({"error": error}).encode())
+    refuse_after(chat_server, 1, "maximum context length is 800", "context_length_exceeded")
     row = snapshot_case.take_over(chat_server, 2)
     assert (row["outcome"], row["stop_reason"], row["resolved"]) == ("graded", "context_overflow", True)
+    assert row["events"] > 0
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ("max_tokens is too large: 100000. This model supports at most 16384 completion tokens", "max_output_tokens"),
+        ("max_tokens is too large: 9. This model's maximum context length is 8000 and has 10 input tokens", "far below"),
+        ("maximum context length is 200 tokens", "did nothing"),
+    ],
+)  # fmt: skip
+def test_an_agent_that_did_nothing_has_no_result(
+    snapshot_case: Frozen, chat_server: ChatServer, message: str, says: str
+) -> None:
+    refuse_after(chat_server, 0, message)
+    row = snapshot_case.take_over(chat_server, 12)
+    assert (row["outcome"], row["resolved"]) == ("infrastructure_failure", None)
+    assert says in row["detail"]
 
 
 def test_a_token_cap_stops(snapshot_case: Frozen, chat_server: ChatServer) -> None:

@@ -76,7 +76,8 @@ def build_model(server: ChatServer, *replies: Calls, form: str = ANTHROPIC, **se
         return server.reply(" \n", "tool_calls" if calls else "stop", tool_calls=calls)
 
     server.answer = answer
-    return ChatOpenAI(model="m", base_url=server.url, api_key="none", **settings)  # type: ignore[arg-type]
+    name = {OPENAI: "gpt", ANTHROPIC: "claude", MISTRAL: "mistral"}[form]
+    return ChatOpenAI(model=name, base_url=server.url, api_key="none", **settings)  # type: ignore[arg-type]
 
 
 def shell(*ids: Any, commands: tuple[str, ...] = COMMANDS) -> Calls:

@@ -140,17 +140,28 @@ def open_call_log(paths: RunPaths, name: str) -> Iterator[CallLog]:
 def run_or_resume(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float]:
     """Start or resume a thread. Return its outcome, and the seconds of earlier attempts.
 
-    If its snapshot is missing or damaged, or the model never replied, the thread is deleted, so that the next attempt starts
-    over. Raises ModelError in the latter case.
+    If its snapshot is missing or damaged, or the agent did nothing, the thread is deleted, so that the next attempt starts
+    over. Raises ModelError in the latter case: a patch of nobody is no result.
     """
     outcome, before = _run_or_resume(run, begin)
-    if outcome.stop_reason == "max_seconds" and not outcome.steps:
+    if not outcome.state.get("events"):
         run.delete_snapshots()
-        raise ModelError(
+        raise ModelError(_describe_idle_run(run, outcome))
+    return outcome, before
+
+
+def _describe_idle_run(run: Run, outcome: Outcome) -> str:
+    if outcome.stop_reason == "max_seconds":
+        return (
             f"no reply within {run.context.max_seconds:g} seconds, the limit of an agent (check the endpoint, "
             "or raise --max-seconds in a new run)"
         )
-    return outcome, before
+    if outcome.stop_reason == "context_overflow":
+        return (
+            "the first prompt exceeds the model's context window, so the agent did nothing "
+            "(state the model's window, so that views are cut, or use a shorter view or another model)"
+        )
+    return f"the agent did nothing before its run ended with {outcome.stop_reason}"
 
 
 def _run_or_resume(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float]:
