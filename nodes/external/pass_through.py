@@ -23,7 +23,7 @@ from langgraph_takeover.nodes.model.errors import (
     classify_status,
     format_error_line,
 )
-from langgraph_takeover.nodes.model.overflow import list_texts
+from langgraph_takeover.nodes.model.refusals.overflow import list_texts
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
 _PASSED_HEADERS = frozenset(

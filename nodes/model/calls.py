@@ -31,7 +31,7 @@ from langgraph_takeover.nodes.model.messages.endpoint_rules import (
     repair_messages,
     write_calls_as_text,
 )
-from langgraph_takeover.nodes.model.retry_after import format_wait
+from langgraph_takeover.nodes.model.refusals.retry_after import format_wait
 from langgraph_takeover.nodes.model.usage import measure_usage
 from langgraph_takeover.nodes.telemetry import describe_reply, describe_request, start_chat_span
 from langgraph_takeover.sandbox.storage.observers import ObserverErrors, get_logger

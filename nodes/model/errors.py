@@ -9,8 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.nodes.model.overflow import find_window, is_output_refused, is_overflow, list_texts
-from langgraph_takeover.nodes.model.retry_after import format_wait, read_wait
+from langgraph_takeover.nodes.model.refusals.overflow import (
+    find_window,
+    is_output_refused,
+    is_overflow,
+    list_texts,
+)
+from langgraph_takeover.nodes.model.refusals.retry_after import format_wait, read_wait
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 _CLIENT_MODULES = {

@@ -22,7 +22,7 @@ from langgraph_takeover.nodes.external.apis.model_request import (
 from langgraph_takeover.nodes.model.errors import ModelError, classify_code, format_error_line
 from langgraph_takeover.nodes.model.messages.content import WIRE_REPLY
 from langgraph_takeover.nodes.model.messages.thoughts import HAS_THOUGHT
-from langgraph_takeover.nodes.model.overflow import list_texts
+from langgraph_takeover.nodes.model.refusals.overflow import list_texts
 from langgraph_takeover.nodes.model.usage import measure_usage
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", ""]

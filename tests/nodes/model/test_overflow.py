@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError, classify_status
-from langgraph_takeover.nodes.model.overflow import (
+from langgraph_takeover.nodes.model.refusals.overflow import (
     OVERFLOW_CODES,
     find_window,
     is_output_refused,

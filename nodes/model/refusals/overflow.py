@@ -104,7 +104,7 @@ def list_texts(body: Any) -> str:
     while waiting and len(found) < _MAX_TEXTS:
         name, value = waiting.pop()
         if isinstance(value, Mapping):
-            waiting += [item for item in reversed(value.items()) if item[0] not in _ECHOED]
+            waiting += [item for item in reversed([*value.items()]) if item[0] not in _ECHOED]
         elif isinstance(value, list | tuple):
             waiting += [(name, each) for each in value[_MAX_TEXTS::-1]]
         elif value is not None:
