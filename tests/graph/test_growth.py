@@ -117,9 +117,12 @@ def count_calls(bench: RunHarness, replies: list[Any], steps: int, **settings: A
 
 
 def test_a_step_does_not_do_more_because_others_came_before(bench: RunHarness) -> None:
-    """Even one function more for each earlier step would be too many."""
+    """Even one function more for each earlier step would be too many.
+
+    On a busy machine, steps wait for other threads, which adds calls; the smallest count has no waits.
+    """
     calls = count_calls(bench, ["```bash\ntrue\n```"], 60)
-    early, late = statistics.median(calls[5:15]), statistics.median(calls[-10:])
+    early, late = min(calls[5:15]), min(calls[-10:])
     assert late < early + 20, (early, late)
 
 

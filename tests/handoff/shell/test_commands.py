@@ -227,7 +227,7 @@ def test_an_unknown_directory_after_a_line(line: str) -> None:
 @pytest.mark.parametrize(
     ("path", "normal"),
     [
-        ("//app//pkg/../a.py", "/app/a.py"), ("C:\\work\\repo\\a.py", "/c/work/repo/a.py"), ("d:/x", "/d/x"),
+        ("//app//pkg/../a.py", "/app/a.py"), ("C:\\code\\repo\\a.py", "/c/code/repo/a.py"), ("d:/x", "/d/x"),
         ("/private/tmp/x", "/tmp/x"), ("/private/var/folders/x", "/var/folders/x"), ("/private/x", "/private/x"),
         ("a/./b", "a/b"), ("C:", "C:"),
     ],

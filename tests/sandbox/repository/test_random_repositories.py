@@ -267,7 +267,9 @@ def replace_directory(directory: Path, source: Path) -> None:
 def read_settings(base: Path) -> tuple[str, str]:
     """A repository's configuration and attributes."""
     config = (base / ".git" / "config").read_text().lower()
-    return config, "".join(path.read_text() for path in base.rglob(".gitattributes") if path.is_file())
+    return config, "".join(
+        path.read_text(errors="replace") for path in base.rglob(".gitattributes") if path.is_file()
+    )
 
 
 def normalize(files: Files, config: str, attributes: str) -> Files:

@@ -450,7 +450,8 @@ def test_a_page_of_a_single_takeover(browser: Browser, tmp_path: Path) -> None:
         assert texts(page, "#table-unknown td:nth-child(2)") == ["–", "–"]
         assert page.locator("#count").inner_text() == "1 takeover"
         page.locator("#rows tbody tr td").nth(1).click()
-        assert page.locator(".timeline[data-timeline]").count() == 2
+        # The page draws after its address has changed.
+        expect(page.locator(".timeline[data-timeline]")).to_have_count(2)
 
 
 def test_failed_takeovers_and_unknown_points_are_explained(
