@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from langgraph_takeover.evals.models import is_builtin, parse_model_name
 from langgraph_takeover.evals.reports.collection import ExcludedPoints, find_excluded_points
@@ -140,13 +139,8 @@ def _list_other_verdicts(takeovers: Iterable[Row]) -> list[str]:
 
 
 def _list_model_caveats(results: Results) -> list[str]:
-    """Caveats about entries that differ between combined runs, and about replies without text and action."""
+    """Caveats about replies without text and action, and about divergent replays."""
     caveats = []
-    entries: dict[str, Any] = {}
-    for config in (source.config for source in results.sources):
-        for name, entry in config.models.items():
-            if entries.setdefault(name, entry) != entry:
-                caveats.append(f"The combined runs have different entries of the model {name}.")
     for role, rows in (("predecessor", results.predecessors), ("successor", results.takeovers)):
         for name in dict.fromkeys(row[role] for row in rows):
             own = [row for row in rows if row[role] == name]

@@ -87,6 +87,7 @@ def prepare_run(
     extra_check(config, tasks, out)
     if resume:
         check_ledger(out)
+        config.find_inputs("--resume", out)
     else:
         create_run(config, out, options["journal"])
     return config, tasks
@@ -138,8 +139,11 @@ def resolve_run(
 
 def _check_inputs_unchanged(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     """Raises RunUsageError if the run would mix results of different tasks, recordings or prompts."""
-    before = config.require_inputs("--resume", out)
-    difference = find_input_difference(before, compute_inputs(tasks, config.sandbox, config.recordings))
+    if config.inputs is None:
+        return
+    difference = find_input_difference(
+        config.inputs, compute_inputs(tasks, config.sandbox, config.recordings)
+    )
     if difference is not None:
         raise RunUsageError(
             f"--resume: {difference} since the run in {out} started (restore it, or start a new run with another --out)"

@@ -67,8 +67,9 @@ def check_source(config: RunConfig) -> None:
 
 def check_inputs(before: RunConfig, now: RunInputs | None, option: str, source: Path) -> None:
     """Raises RunUsageError if the earlier run in `source` read other tasks, recordings or prompts than those of now."""
-    changed = find_changed_input(before.require_inputs(option, source), now or RunInputs(tasks={}))
-    if changed is not None:
+    inputs = before.find_inputs(option, source)
+    changed = inputs and now and find_changed_input(inputs, now)
+    if changed:
         raise RunUsageError(
             f"{option}: {changed} since {source} ran (restore it, or run the predecessors again in a new run)"
         )

@@ -24,7 +24,7 @@ def compute_version(*packages: str) -> str:
 
 
 def compute_digests(*packages: str) -> dict[str, str]:
-    """The digest of each prompt of these packages, by names such as `handoff/summary.md`."""
+    """The digest of each prompt of these packages, by its package and file name."""
     return {name: hashlib.sha256(text.encode()).hexdigest()[:12] for name, text in _read_prompts(packages)}
 
 

@@ -107,8 +107,14 @@ class BackendSandbox:
     """The sandbox of all back ends; implements `Sandbox`."""
 
     def __init__(
-        self, backend: Backend, *, shell_init: str = "", shell_state: ShellState | None = None
+        self,
+        backend: Backend,
+        *,
+        shell_init: str = "",
+        shell_state: ShellState | None = None,
+        directories: Sequence[str] = (),
     ) -> None:
+        """`directories` are made if they are missing."""
         self._backend = backend
         self.workspace = backend.workspace
         self._shell_init = shell_init
@@ -119,6 +125,8 @@ class BackendSandbox:
         self._runtime_shell = RuntimeShell(self._open_shell)
         self._files = SandboxFiles(self._runtime_shell, self.workspace)
         try:
+            if directories:
+                self._runtime_shell.run(f"mkdir -p -- {shlex.join(directories)}", timeout_s=_STATE_TIMEOUT_S)
             self._agent_shell = self._start_agent_shell(shell_state, self.workspace)
             self._change_tracker = self._make_change_tracker()
             stack = backend.layers()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from langgraph_takeover.evals.publish import OTHER_FIELDS, main
+from langgraph_takeover.evals.reports.collection import collect_report_data
 from langgraph_takeover.evals.reports.summary import summarize
 from langgraph_takeover.evals.run.fields import STAGE_FIELDS, find_type
 from langgraph_takeover.evals.run.results import load_results
@@ -73,7 +74,7 @@ def test_the_card_counts_as_the_report_does(published_rows: Path, tmp_path: Path
     assert publish(published_rows, tmp_path / "data").returncode == 0
     results = load_results([published_rows])
     summary = summarize(results)
-    counted = sum(view["runs"] for view in summary["views"].values())
+    counted = len(collect_report_data(results).takeovers)
     failures = sum(view["infrastructure_failures"] for view in summary["views"].values())
     excluded = len(results.takeovers) - counted - failures
     assert counted < len(results.takeovers)

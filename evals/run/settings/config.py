@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import secrets
+import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -75,7 +76,7 @@ class RunConfig(Frozen, RunOptions):
     recordings: Mapping[str, Mapping[str, str]] = {}
     """Of each replay among the models: the recording of each task that has one, as `replay:FILE#K`."""
     inputs: RunInputs | None = None
-    """The digests of tasks, recordings and prompts; None in runs of earlier versions, which cannot be continued."""
+    """The digests of tasks, recordings and prompts; None in runs of earlier versions."""
     journal: str | None = None
     """The database of rows without its password. None: the one in the results directory."""
     points: tuple[PointKind, ...] = POINTS
@@ -135,12 +136,13 @@ class RunConfig(Frozen, RunOptions):
         entry = self.models.get(split_agent(model)[1])
         return entry.price if entry else None
 
-    def require_inputs(self, option: str, out: Path) -> RunInputs:
-        """The digests of the run's inputs. Raises RunUsageError if an earlier version started the run in `out`."""
+    def find_inputs(self, option: str, out: Path) -> RunInputs | None:
+        """The digests of the run's inputs; None, with a warning, if an earlier version started the run in `out`."""
         if self.inputs is None:
-            raise RunUsageError(
-                f"{option}: {out} is a run of an earlier version, without digests of its tasks, recordings and prompts "
-                "(start a new run, or use that version)"
+            print(
+                f"warning: {option}: {out} is a run of an earlier version: whether its tasks, recordings and prompts have "
+                "changed since is unknown",
+                file=sys.stderr,
             )
         return self.inputs
 

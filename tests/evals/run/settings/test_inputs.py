@@ -132,12 +132,13 @@ def test_a_resumed_run_with_changed_tests_is_refused(
     )
 
 
-def test_a_run_without_digests_is_not_resumed(suite: Path, tmp_path: Path, run_main: RunCommand) -> None:
+def test_a_run_from_one_without_digests_warns(
+    suite: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "run"
     make_run(out, suite).model_copy(update={"inputs": None}).save(out)
-    assert_refused(
-        run_main("--resume", "--out", out, "--dry-run"), "is a run of an earlier version, without digests"
-    )
+    check_source(make_run(tmp_path / "again", suite, records_of=str(out)))
+    assert f"warning: --from: {out} is a run of an earlier version" in capsys.readouterr().err
 
 
 def test_a_run_from_changed_tasks_is_refused(suite: Path, tmp_path: Path) -> None:
