@@ -6,19 +6,21 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatResult
+from langchain_core.runnables import RunnableLambda
 from sqlalchemy import text
 
 from langgraph_takeover import open_home
 from langgraph_takeover.handoff.ledger import FencedError, LedgerUnavailableError, acquire, database, effects
 from langgraph_takeover.handoff.ledger.database import ConnectionLostError, repeat_after_loss
 from langgraph_takeover.handoff.ledger.effects import EffectKey
+from langgraph_takeover.integrations import hold_thread
 
 from .. import postgres
 from ..conftest import skip_missing
@@ -74,10 +76,17 @@ def make_model(incidents: dict[int, Callable[[], object]], *replies: Any) -> Dis
     return Disturbing(replies=list(replies or REPLIES), seen=[], tools=[], incidents=incidents)
 
 
-def restart(server: postgres.Server) -> None:
-    """Stop the server; it is back in about a second, while the run already writes."""
-    server.stop()
-    threading.Timer(1.0, server.start).start()
+@contextmanager
+def prepare_restart(server: postgres.Server) -> Iterator[Callable[[], None]]:
+    """The yielded function stops the server, which is back about a second later."""
+    timer = threading.Timer(1.0, server.start)
+
+    def restart() -> None:
+        server.stop()
+        timer.start()
+
+    yield restart
+    timer.join()
 
 
 def test_each_call_sees_its_connections_closed(bench: RunHarness, server: postgres.Server) -> None:
@@ -116,8 +125,9 @@ def test_a_takeover_and_a_resume_reconnect(bench: RunHarness, server: postgres.S
 def test_a_server_restarts(
     bench: RunHarness, server: postgres.Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = make_model({1: lambda: restart(server)})
-    assert bench.run_to_outcome(model).status == "finished"
+    with prepare_restart(server) as restart:
+        model = make_model({1: restart})
+        assert bench.run_to_outcome(model).status == "finished"
     assert len(model.seen) == len(REPLIES)
     assert "waiting up to 60 s" in caplog.text
 
@@ -240,7 +250,94 @@ def test_many_processes_create_the_tables_at_once(url: str) -> None:
     for each in threads:
         each.join()
     assert not errors
+    import psycopg
+
     with psycopg.connect(url) as connection:
         assert connection.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").fetchone() == (
             0,
         )
+
+
+def _build_chat(saver: Any, work: Callable[[], object]) -> Any:
+    from langgraph.graph import START, MessagesState, StateGraph
+
+    def reply(state: MessagesState) -> dict[str, Any]:
+        work()
+        return {"messages": "Hello."}
+
+    async def areply(state: MessagesState) -> dict[str, Any]:
+        return reply(state)
+
+    node = RunnableLambda(reply, areply)
+    return (
+        StateGraph(MessagesState).add_node("reply", node).add_edge(START, "reply").compile(checkpointer=saver)
+    )
+
+
+CHAT: Any = {"configurable": {"thread_id": "chat"}}
+
+
+def test_a_users_pool_reconnects(url: str, server: postgres.Server) -> None:
+    from langgraph.checkpoint.postgres import PostgresSaver
+    from psycopg.rows import dict_row
+    from psycopg_pool import ConnectionPool
+
+    options: Any = {"autocommit": True, "row_factory": dict_row}
+    with ConnectionPool(url, kwargs=options, min_size=1) as pool:
+        saver = PostgresSaver(pool)
+        saver.setup()
+        with hold_thread(saver, "chat") as held:
+            graph = _build_chat(held, server.disconnect_all)
+            assert len(graph.invoke({"messages": "a"}, CHAT)["messages"]) == 2
+            server.disconnect_all()
+            assert len(graph.get_state(CHAT).values["messages"]) == 2
+            server.disconnect_all()
+            assert len([*graph.get_state_history(CHAT)]) == 3
+
+
+def test_a_users_asynchronous_pool_reconnects(url: str, server: postgres.Server) -> None:
+    from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+    from psycopg.rows import dict_row
+    from psycopg_pool import AsyncConnectionPool
+
+    options: Any = {"autocommit": True, "row_factory": dict_row}
+
+    async def chat() -> int:
+        async with AsyncConnectionPool(url, kwargs=options, min_size=1, open=False) as pool:
+            saver = AsyncPostgresSaver(pool)
+            await saver.setup()
+            async with hold_thread(saver, "chat") as held:
+                graph = _build_chat(held, server.disconnect_all)
+                await graph.ainvoke({"messages": "a"}, CHAT)
+                server.disconnect_all()
+                return len((await graph.aget_state(CHAT)).values["messages"])
+
+    assert asyncio.run(chat()) == 2
+
+
+def test_a_users_connection_ends_with_one_line(url: str, server: postgres.Server) -> None:
+    from langgraph.checkpoint.postgres import PostgresSaver
+
+    with PostgresSaver.from_conn_string(url) as saver:
+        saver.setup()
+        with (
+            pytest.raises(LedgerUnavailableError, match="ConnectionPool reconnects") as caught,
+            hold_thread(saver, "chat") as held,
+        ):
+            _build_chat(held, server.disconnect_all).invoke({"messages": "a"}, CHAT)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_users_pool_gives_up_with_one_line(url: str, server: postgres.Server) -> None:
+    from langgraph.checkpoint.postgres import PostgresSaver
+    from psycopg_pool import ConnectionPool
+
+    with ConnectionPool(url, min_size=1, timeout=0.5) as pool:
+        pool.wait()
+        server.stop()
+        pool.check()
+        with (
+            pytest.raises(LedgerUnavailableError, match="resume when the server is back"),
+            hold_thread(PostgresSaver(pool), "chat"),
+        ):
+            pass
