@@ -152,8 +152,10 @@ def test_a_server_stays_away(
     assert "\n" not in message
     server.start()
     model = make_model({})
-    assert bench.resume(model, max_steps=9).status == "finished"
-    assert len(model.seen) == 3  # the reply that came while the server was away is lost
+    resumed = bench.resume(model, max_steps=9)
+    assert resumed.status == "finished"
+    assert len(model.seen) == 3  # the reply that came while the server was away is lost, and counted
+    assert resumed.uncounted_calls == 1
 
 
 def test_another_run_takes_the_thread_while_disconnected(bench: RunHarness, server: postgres.Server) -> None:
