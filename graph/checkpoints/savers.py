@@ -11,20 +11,26 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
-    WRITES_IDX_MAP,
     CheckpointTuple,
     copy_checkpoint,
     get_checkpoint_id,
 )
 from langgraph.checkpoint.base.id import uuid6
-from langgraph.checkpoint.serde.types import ERROR
 from langgraph.checkpoint.sqlite import SqliteSaver
 from sqlalchemy import Connection, make_url
 
 from langgraph_takeover.graph.checkpoints import checksums
-from langgraph_takeover.graph.checkpoints.checksums import ChainKey, WriteRecorder
+from langgraph_takeover.graph.checkpoints.checksums import WriteRecorder
+from langgraph_takeover.graph.checkpoints.saver_rules import (
+    KEY_MATCHES,
+    Writes,
+    chain_key,
+    drop_failed_writes,
+    explain_unstorable_values,
+    list_needless,
+    require_lease,
+)
 from langgraph_takeover.graph.checkpoints.threaded_saver import ThreadedSaver
-from langgraph_takeover.graph.errors import ThreadNotHeldError, UnstorableValueError
 from langgraph_takeover.handoff.ledger import FencedError, Lease, Ledger, LedgerUnavailableError
 from langgraph_takeover.handoff.ledger.database import BUSY_S, CLOSED, ERASE_DELETED, repeat_after_loss
 from langgraph_takeover.handoff.ledger.leases import SELECT_LEASE
@@ -33,9 +39,7 @@ from langgraph_takeover.handoff.ledger.store import DELETE_THREAD
 from langgraph_takeover.nodes.session.workers import Workers, default_workers
 from langgraph_takeover.sandbox.storage.failures import clean_up, run_all
 
-Writes = Sequence[tuple[str, Any]]
 _RETRY_PAUSE_S = 0.02
-_KEY_MATCHES = "thread_id = {0} AND checkpoint_ns = {0} AND checkpoint_id = {0}"
 _DELETE_NEEDLESS_BLOBS = """
     DELETE FROM checkpoint_blobs b WHERE b.thread_id = %s AND NOT EXISTS (
         SELECT 1 FROM checkpoints c WHERE c.thread_id = b.thread_id AND c.checkpoint_ns = b.checkpoint_ns
@@ -78,7 +82,7 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
     def put(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
         with (
             self._write_transaction(config["configurable"]["thread_id"]) as recorder,
-            _explain_unstorable_values(),
+            explain_unstorable_values(),
         ):
             stored = super().put(config, *args)
             recorder.store_checkpoint_checksum()
@@ -87,9 +91,9 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
     def put_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
         with (
             self._write_transaction(config["configurable"]["thread_id"]) as recorder,
-            _explain_unstorable_values(),
+            explain_unstorable_values(),
         ):
-            super().put_writes(config, _drop_failed_writes(writes), *args, **kwargs)
+            super().put_writes(config, drop_failed_writes(writes), *args, **kwargs)
             recorder.store_writes_checksum()
 
     def delete_thread(self, thread_id: str) -> None:
@@ -107,14 +111,14 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
     def prune_thread(self, thread_id: str) -> None:
         """Delete the thread's checkpoints that the newest one does not need."""
         with self._write_transaction(thread_id) as recorder:
-            for needless in _list_needless(self, thread_id):
+            for needless in list_needless(self, thread_id):
                 for table in ("checkpoints", "writes", "takeover_seals"):
-                    recorder.execute(f"DELETE FROM {table} WHERE {_KEY_MATCHES.format('?')}", needless)
+                    recorder.execute(f"DELETE FROM {table} WHERE {KEY_MATCHES.format('?')}", needless)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         with self._read_transaction() as cursor:
             checksums.check_checkpoint(
-                cursor, self._ledger.name, _chain_key(config), get_checkpoint_id(config), with_ancestors=False
+                cursor, self._ledger.name, chain_key(config), get_checkpoint_id(config), with_ancestors=False
             )
             return super().get_tuple(config)
 
@@ -127,7 +131,7 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
     def get_delta_channel_history(self, *, config: RunnableConfig, channels: Sequence[str]) -> Any:
         with self._read_transaction() as cursor:
             checksums.check_checkpoint(
-                cursor, self._ledger.name, _chain_key(config), get_checkpoint_id(config), with_ancestors=True
+                cursor, self._ledger.name, chain_key(config), get_checkpoint_id(config), with_ancestors=True
             )
             return super().get_delta_channel_history(config=config, channels=channels)
 
@@ -168,7 +172,7 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
             cursor.execute("BEGIN IMMEDIATE")
             try:
                 row = cursor.execute(f"{SELECT_LEASE}?", (str(thread),)).fetchone()
-                _require_lease(str(thread), self._lease, row)
+                require_lease(str(thread), self._lease, row)
                 self._thread_local.recorder = recorder = WriteRecorder(cursor, str(thread))
                 yield recorder
             except BaseException as error:
@@ -252,13 +256,13 @@ def _build_postgres_saver(ledger: Ledger, lease: Lease | None) -> Saver:
 
         @repeat_after_loss(idempotent=True)
         def put(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
-            with self.write_atomically(config["configurable"]["thread_id"]), _explain_unstorable_values():
+            with self.write_atomically(config["configurable"]["thread_id"]), explain_unstorable_values():
                 return super().put(config, *args)
 
         @repeat_after_loss(idempotent=True)
         def put_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
-            with self.write_atomically(config["configurable"]["thread_id"]), _explain_unstorable_values():
-                super().put_writes(config, _drop_failed_writes(writes), *args, **kwargs)
+            with self.write_atomically(config["configurable"]["thread_id"]), explain_unstorable_values():
+                super().put_writes(config, drop_failed_writes(writes), *args, **kwargs)
 
         def delete_thread(self, thread_id: str) -> None:
             with self.deletion():
@@ -279,9 +283,9 @@ def _build_postgres_saver(ledger: Ledger, lease: Lease | None) -> Saver:
         @repeat_after_loss(idempotent=True)
         def prune_thread(self, thread_id: str) -> None:
             with self.write_atomically(thread_id) as connection:
-                for needless in _list_needless(self, thread_id):
+                for needless in list_needless(self, thread_id):
                     for table in ("checkpoints", "checkpoint_writes"):
-                        connection.execute(f"DELETE FROM {table} WHERE {_KEY_MATCHES.format('%s')}", needless)
+                        connection.execute(f"DELETE FROM {table} WHERE {KEY_MATCHES.format('%s')}", needless)
                 connection.execute(_DELETE_NEEDLESS_BLOBS, (thread_id,))
 
         def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
@@ -306,7 +310,7 @@ def _build_postgres_saver(ledger: Ledger, lease: Lease | None) -> Saver:
         def _require_lease(self, connection: Any, thread: str) -> None:
             # The row stays locked until the transaction ends, so a new holder waits.
             found = connection.execute(f"{SELECT_LEASE}%s FOR SHARE", (str(thread),)).fetchone()
-            _require_lease(str(thread), lease, found)
+            require_lease(str(thread), lease, found)
 
     return FencedPostgresSaver()
 
@@ -365,25 +369,6 @@ def _close_when_idle(connection: Any, lock: Any) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _explain_unstorable_values() -> Iterator[None]:
-    try:
-        yield
-    except TypeError as error:
-        if "msgpack" not in str(error):
-            raise
-        raise UnstorableValueError(
-            f"{error} (a state holds messages, text, numbers, and lists and dicts of them)"
-        ) from error
-
-
-def _drop_failed_writes(writes: Writes) -> Writes:
-    """Drop the writes of a node that failed or was cancelled: it must run again."""
-    if any(channel == ERROR for channel, _ in writes):
-        return [write for write in writes if write[0] in WRITES_IDX_MAP]
-    return writes
-
-
 def fork_checkpoint(
     saver: Saver, stored: CheckpointTuple, values: dict[str, Any], metadata: dict[str, Any] | None = None
 ) -> str:
@@ -397,37 +382,6 @@ def fork_checkpoint(
     }
     saver.put(stored.config, copied, {**stored.metadata, **(metadata or {}), "source": "update"}, new)
     return str(copied["id"])
-
-
-def _list_needless(saver: Any, thread: str) -> list[tuple[str, str, str]]:
-    """List the keys of checkpoints that a thread's newest one does not need: neither for its subgraphs nor for deltas."""
-    found = [*saver.list({"configurable": {"thread_id": thread}})]  # newest first
-    keys = [_chain_key(each.config) for each in found]
-    ids = [str(each.config["configurable"]["checkpoint_id"]) for each in found]
-    root = next((id_ for key, id_ in zip(keys, ids, strict=True) if not key.namespace), None)
-    needless, seen = [], set()
-    for key, id_, stored in zip(keys, ids, found, strict=True):
-        # The checkpoints of a task's subgraph name the one that the task began with.
-        is_of_task = ":" in key.namespace
-        is_current = not is_of_task or stored.metadata.get("parents", {}).get("") == root
-        has_deltas = "counters_since_delta_snapshot" in stored.metadata
-        if not is_current or (key.namespace in seen and not has_deltas):
-            needless.append((thread, key.namespace, id_))
-        seen.add(key.namespace)
-    return needless
-
-
-def _chain_key(config: RunnableConfig) -> ChainKey:
-    at = config["configurable"]
-    return ChainKey(str(at["thread_id"]), str(at.get("checkpoint_ns", "")))
-
-
-def _require_lease(thread: str, lease: Lease | None, row: Sequence[Any] | None) -> None:
-    if lease is None:
-        raise FencedError(thread, row[1] if row else "nobody")
-    if lease.thread != thread:
-        raise ThreadNotHeldError(thread, lease.thread)
-    lease.update_from_row(row)
 
 
 Saver = FencedSqliteSaver | Any
