@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from sqlalchemy import text
 
+from langgraph_takeover.handoff.ledger.database import repeat_after_loss
 from langgraph_takeover.handoff.ledger.leases import Lease
 from langgraph_takeover.handoff.ledger.store import Ledger
 
@@ -36,6 +37,7 @@ class UnsavedCalls(NamedTuple):
     calls: int
 
 
+@repeat_after_loss(idempotent=True)
 def note_calls(lease: Lease, step: int, calls: int) -> None:
     """Note before a call how many of this step would be unsaved if the process died in it. Raises FencedError."""
     values = {"thread": lease.thread, "token": lease.token, "step": step, "calls": calls}
@@ -44,6 +46,7 @@ def note_calls(lease: Lease, step: int, calls: int) -> None:
         connection.execute(_NOTE_CALLS, values)
 
 
+@repeat_after_loss(idempotent=True)
 def keep_calls(lease: Lease, calls: int) -> None:
     """Keep the number of unsaved calls of a step that failed, for the session that repeats it."""
     named = {"thread": lease.thread, "token": lease.token}
@@ -54,6 +57,7 @@ def keep_calls(lease: Lease, calls: int) -> None:
             connection.execute(_FORGET_CALLS, named)
 
 
+@repeat_after_loss(idempotent=True)
 def forget_calls(lease: Lease) -> None:
     """Forget the noted calls of a session that ends: its checkpoints have their replies."""
     with lease.ledger.write_transaction() as connection:
@@ -67,6 +71,7 @@ def read_unsaved_calls(lease: Lease) -> UnsavedCalls | None:
     return UnsavedCalls(*row) if row else None
 
 
+@repeat_after_loss(idempotent=True)
 def note_wait(lease: Lease, seconds: float) -> None:
     """Note that the holder of a thread waits for its endpoint for some seconds."""
     with lease.ledger.write_transaction() as connection:

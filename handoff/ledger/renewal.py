@@ -102,7 +102,7 @@ class LeaseKeeper:
         if ledger is None:
             return
         for threads in _split(sorted({thread for thread, _ in held})):
-            with ledger.read_transaction() as connection:
+            with ledger.read_transaction(waits=False) as connection:
                 found = connection.execute(_SELECT_STOPS, {"threads": threads}).all()
             for thread, token, mode in found:
                 if (lease := held.get((thread, token))) is not None:
@@ -118,7 +118,7 @@ class LeaseKeeper:
 def renew(ledger: Ledger, held: Sequence[HeldLease]) -> None:
     """Renew leases, except those that were released or lost meanwhile."""
     now = time.monotonic()
-    with ledger.write_transaction() as connection:
+    with ledger.write_transaction(waits=False) as connection:
         database_now = ledger.now(connection)
         rows = [
             {"k_thread": lease.thread, "k_token": lease.token, "k_expires_at": database_now + lease.ttl_s}

@@ -178,7 +178,7 @@ class Ledger(Database):
     def lock_snapshots(self) -> Iterator[None]:
         """Keep other processes from adding and removing snapshots meanwhile."""
         while True:
-            with defer_signals(), self.translate_errors(), self._try_lock_snapshots() as free:
+            with self._try_lock_snapshots() as free:
                 if free:
                     yield
                     return
@@ -190,7 +190,8 @@ class Ledger(Database):
     def _try_lock_snapshots(self) -> Iterator[bool]:
         """Whether no other process holds the lock."""
         if self.is_sqlite:
-            with Path(f"{make_url(self.url).database}.files").open("a") as lock:
+            path = Path(f"{make_url(self.url).database}.files")
+            with defer_signals(), self.translate_errors(), path.open("a") as lock:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
@@ -198,8 +199,14 @@ class Ledger(Database):
                 else:
                     yield True
         else:
-            with self._engine.begin() as connection:
-                yield bool(connection.execute(text("SELECT pg_try_advisory_xact_lock(8402158)")).scalar())
+            with self.try_advisory_lock(8402158) as is_free:
+                yield is_free
+
+    @contextmanager
+    def try_advisory_lock(self, number: int) -> Iterator[bool]:
+        """Whether nobody else holds that lock of PostgreSQL; it is held meanwhile, in a transaction without snapshot."""
+        with self.write_transaction() as connection:
+            yield bool(connection.execute(text(f"SELECT pg_try_advisory_xact_lock({number:d})")).scalar())
 
     def begin_deletion(self, thread: str) -> None:
         """Note that a thread's records are to be removed once it is deleted."""
