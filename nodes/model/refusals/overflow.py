@@ -92,6 +92,7 @@ _OUTPUT_REFUSED = re.compile(
 _NAMES_PROMPT = re.compile(
     r"[0-9] (?:prompt|input) tokens|in the messages|prompt contains|input length|inputs\W{1,3}tokens"
     rf"|{NEGATIVE_REPLY}",
+    rf"|{NEGATIVE_REPLY}",
     re.IGNORECASE,
 )
 """The prompt and the reply together are too large, so that a shorter prompt is accepted."""
@@ -100,7 +101,8 @@ _REQUESTED_REPLY = re.compile(
     re.IGNORECASE,
 )
 _WINDOW = re.compile(
-    r"(?:context (?:window|length|size)|maximum prompt length|model length|n_ctx|configured limit|while limit)(?: is| of| only|[ (:=]){1,4}([0-9][0-9,]{2,11})"
+    r"(?:context (?:window|length|size)|maximum prompt length|model length|n_ctx|configured limit|while limit)"
+    r"(?: is| of| only|[ (:=]){1,4}([0-9][0-9,]{2,11})"
     r"|with ([0-9]{3,12}) maximum context length|(?:tokens|\+ [0-9]{1,12}) > ([0-9]{3,12})",
     re.IGNORECASE,
 )
