@@ -114,6 +114,11 @@ class DockerBackend:
             self._lifetime = attach_lifetime(self._id)
             with translate_errors(f"container of {image['Id'][:19]}"):
                 api.start(self._id)
+                if volumes := sorted(image["Config"].get("Volumes") or ()):
+                    # Docker makes the directory of a volume if the image lacks it.
+                    api.exec_start(
+                        api.exec_create(self._id, ["mkdir", "-p", "--", *volumes], user="0:0")["Id"]
+                    )
                 found = api.inspect_container(self._id)
         except BaseException:
             self.close()

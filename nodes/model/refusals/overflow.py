@@ -92,7 +92,6 @@ _OUTPUT_REFUSED = re.compile(
 _NAMES_PROMPT = re.compile(
     r"[0-9] (?:prompt|input) tokens|in the messages|prompt contains|input length|inputs\W{1,3}tokens"
     rf"|{NEGATIVE_REPLY}",
-    rf"|{NEGATIVE_REPLY}",
     re.IGNORECASE,
 )
 """The prompt and the reply together are too large, so that a shorter prompt is accepted."""
