@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -278,12 +279,22 @@ def bind_context(call: Callable[_ParametersT, _ReturnT]) -> Callable[_Parameters
 
 
 def flush() -> None:
-    """Export what is pending: a worker process may end without notice."""
+    """Export what is pending, for at most 10 seconds: a worker process may end without notice."""
     for kind in ("trace", "metrics"):
         with ObserverErrors(_TELEMETRY):
             provider = _find_provider(kind)
-            if hasattr(provider, "force_flush"):
-                provider.force_flush()
+            if hasattr(provider, "force_flush") and not (kind in _flushes and _flushes[kind].is_alive()):
+                call = ObserverErrors(_TELEMETRY)(provider.force_flush)
+                _flushes[kind] = threading.Thread(target=call, daemon=True)
+                _flushes[kind].start()
+                _flushes[kind].join(_MAX_FLUSH_S)
+                if _flushes[kind].is_alive():
+                    raise TimeoutError(f"its provider of {kind} exports for more than {_MAX_FLUSH_S:.0f} s")
+
+
+_MAX_FLUSH_S = 10.0
+_flushes: dict[str, threading.Thread] = {}
+"""The last export of each kind. One that never ends is not waited for again."""
 
 
 _cache: dict[str, Any] = {}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from typer.core import TyperCommand
 
 from langgraph_takeover.handoff.text.files import describe_error
+from langgraph_takeover.sandbox.cli.program import drop_unwritable_output
 from langgraph_takeover.sandbox.storage.observers import ObserverErrors
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def run_command(
     """The exit code of a run. User-correctable errors and interruptions print one line."""
     from langgraph_takeover.evals.run.execution.signals import handle_signals
 
-    with handle_signals():
+    with handle_signals(), drop_unwritable_output():
         return _run_command(out, resume_command, prepare, run)
 
 

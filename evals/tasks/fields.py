@@ -10,7 +10,7 @@ from typing import Any
 from langgraph_takeover.evals.tasks.task import TaskSourceError
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 _REQUIRED_FIELDS = (
     "instance_id",
     "problem_statement",
@@ -40,7 +40,7 @@ def read_fields(row: Any, location: str) -> dict[str, Any]:
         )
     if not _ID.fullmatch(str(row["instance_id"])):
         raise TaskSourceError(
-            f"{location}: field 'instance_id' contains invalid characters (use letters, digits, '.', '_' and '-')"
+            f"{location}: field 'instance_id' contains invalid characters or more than 150 (use letters, digits, '.', '_' and '-')"
         )
     for name in _TEXT_FIELDS:
         if not isinstance(row[name], str):
@@ -52,6 +52,10 @@ def read_fields(row: Any, location: str) -> dict[str, Any]:
         raise TaskSourceError(
             f"{location}: field 'FAIL_TO_PASS' names no test, so any patch would resolve the task (name the tests that "
             "fail before the fix)"
+        )
+    if both := sorted({*tests["FAIL_TO_PASS"]} & {*tests["PASS_TO_PASS"]}):
+        raise TaskSourceError(
+            f"{location}: 'FAIL_TO_PASS' and 'PASS_TO_PASS' both contain {both[0]:.100} (remove it from one of them)"
         )
     texts = {"eval_script": normalize_script(row["eval_script"])}
     if isinstance(row.get("patch"), str):

@@ -26,12 +26,14 @@ _TRANSPORT_MODULES = {"httpx", "httpx2", "httpcore", "httpcore2", "requests", "u
 _OWN_MODULES = "langgraph_takeover.nodes."
 _CLIENT_MARK = "EXTENDS_CLIENT_LIBRARY"
 """A module with this name set only extends a client library, as its own modules do."""
-_NO_CREDIT = re.compile(
-    r"insufficient_(?:quota|balance)|exceeded_current_quota|billing_(?:hard_limit|not_active)", re.IGNORECASE
+_LASTING = re.compile(
+    r"insufficient_(?:quota|balance)|exceeded_current_quota|billing_(?:hard_limit|not_active)"
+    r"|request too large for .{1,200}tokens per min",
+    re.IGNORECASE,
 )
-"""A refusal for lack of credit, which no wait ends, although its status says so."""
+"""A lack of credit, or one request above the limit of a minute: no wait ends it, although its status says so."""
 _MAX_SEARCHED_CHARS = 10_000
-"""Characters of an error that are searched for lack of credit."""
+"""Characters of an error that are searched for lasting refusals."""
 _STATUS_BY_CODE = {
     "invalid_request_error": 400,
     "context_length_exceeded": 400,
@@ -160,8 +162,8 @@ def classify_status(
     if is_overflow(status, code, details):
         return make_overflow_error(message, details)
     is_transient = status in (408, 409, 429) or status >= 500
-    has_credit = not _NO_CREDIT.search(f"{code} {details}"[:_MAX_SEARCHED_CHARS])
-    error_class = ModelError if is_transient and has_credit else PermanentModelError
+    lasts = _LASTING.search(f"{code} {details}"[:_MAX_SEARCHED_CHARS])
+    error_class = PermanentModelError if lasts or not is_transient else ModelError
     cure = _LOWER_OUTPUT if status < 500 and is_output_refused(details) else ""
     error = error_class(f"the endpoint answered {status}: {message}{cure}")
     error.status = status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from langgraph_takeover import RunStatus
 from langgraph_takeover.nodes.telemetry import CAPTURE_VARIABLE
+from langgraph_takeover.sandbox import telemetry
 from langgraph_takeover.sandbox.storage import observers
 from langgraph_takeover.sandbox.storage.observers import ObserverErrors, get_logger
 from langgraph_takeover.sandbox.telemetry import flush, record_value, start_span
@@ -82,6 +84,28 @@ def test_an_error_inside_a_span_is_the_caller_s(broken: str) -> None:
 
     with pytest.raises(ZeroDivisionError):
         fail()
+
+
+def test_an_export_that_never_ends_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended, calls = threading.Event(), []
+
+    class EndlessProcessor(SpanProcessor):
+        def force_flush(self, timeout_millis: int = 0) -> bool:
+            calls.append(timeout_millis)
+            return ended.wait()
+
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(EndlessProcessor())
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    monkeypatch.setattr(telemetry, "_MAX_FLUSH_S", 0.1)
+    flush()
+    flush()
+    ended.set()
+    assert len(calls) == 1
+    (line,) = (each for each in caplog.messages if each.startswith("telemetry failed"))
+    assert "TimeoutError: its provider of trace exports for more than 0 s" in line
 
 
 def test_progress_that_raises_is_logged_once(bench: RunHarness, caplog: pytest.LogCaptureFixture) -> None:

@@ -44,3 +44,23 @@ def test_every_command_degrades_its_output() -> None:
         if "\ndef main(" in (text := path.read_text()) and "    degrade_output()\n" not in text
     ]
     assert missing == []
+
+
+RUN = (
+    "import sys; from pathlib import Path; from langgraph_takeover.evals.cli.runner import make_console, run_command; "
+    "lines = lambda _: [make_console().print('a' * 9000), print('b', flush=True), print('c')] and 0; "
+    "sys.exit(run_command(Path(), 'again', lambda: None, lines))"
+)
+
+
+@pytest.mark.parametrize("is_pipe", [True, False])
+def test_a_run_continues_without_its_output(is_pipe: bool) -> None:
+    read, out = os.pipe() if is_pipe else (None, os.open("/dev/full", os.O_WRONLY))
+    if read is not None:
+        os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN], cwd=ROOT, stdout=out, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(out)
+    assert done.returncode == 0, done.stderr
+    assert [line[:40] for line in done.stderr.splitlines()] == ["standard output failed; the run continue"]

@@ -14,12 +14,14 @@ OVERFLOW_CODES = {
     "request_too_large": "Anthropic, for the bytes of a request",
     "model_context_window_exceeded": "Z.AI, Anthropic",
     "tokens_limit_reached": "GitHub Models",
+    "ContextWindowExceededError": "LiteLLM",
 }
 """Codes and types of errors, with the servers that send them."""
 _TOO_LARGE_STATUS = 413
 _UNRELATED_STATUSES = frozenset({401, 402, 403, 404, 408, 409, 429})
 """Statuses with a cause of their own, such as a limit of tokens per minute, whatever the text says."""
 OUTPUT_LIMIT = r"max_(?:completion_|output_|new_)?tokens"
+NEGATIVE_REPLY = r"must be at least ?1, got -[0-9]"
 
 
 class Wording(NamedTuple):
@@ -34,7 +36,7 @@ WORDINGS = (
     Wording(rf"input length and \W?{OUTPUT_LIMIT}\W? exceed context limit", "Anthropic"),
     Wording(r"maximum context length", "OpenAI, vLLM, SGLang, Mistral, DeepSeek, OpenRouter, LiteLLM"),
     Wording(
-        r"exceed(?:s|ed)? (?:the |its |our )?(?:model'?s |maximum |max |available |configured )*"
+        r"exceed(?:s|ed)? (?:the |its |our |this )?(?:model'?s |maximum |max |available |configured )*"
         r"context (?:window|length|size|limit)",
         "OpenAI, llama.cpp, llama-cpp-python, Ollama",
     ),
@@ -43,7 +45,9 @@ WORDINGS = (
         r"(?:longer|greater|larger) than the (?:model'?s |maximum )?context (?:window|length|size)",
         "Together, LM Studio",
     ),
+    Wording(r"cannot truncate prompt with n_keep|when (?:the )?context (?:the )?overflows", "LM Studio"),
     Wording(r"longer than the maximum model length", "vLLM before 0.9"),
+    Wording(NEGATIVE_REPLY, "vLLM and NVIDIA NIM, for the space that the prompt leaves"),
     Wording(r"context length is only [0-9]", "vLLM"),
     Wording(r"configured context size is [0-9]", "Docker Model Runner"),
     Wording(r"\binput is too long(?! for (?:this|the) (?:field|parameter))", "Bedrock"),
@@ -62,6 +66,8 @@ WORDINGS = (
         r"(?:input|prompt) length.{0,40} exceeds? (?:the |its )?(?:max|context|model)",
         "NVIDIA NIM, TensorRT-LLM, SambaNova, Ollama",
     ),
+    Wording(r"tokens exceed the configured limit|request content length exceeded [0-9]", "Azure"),
+    Wording(r"current length is [0-9]+ while limit is", "Cerebras"),
     Wording(r"reduce the length of (?:the|your) (?:messages|prompt|input)", "Groq, OpenAI"),
     Wording(r"prompt token count of [0-9]+ exceeds", "GitHub Copilot"),
     Wording(r"exceeded model token limit", "Moonshot"),
@@ -73,6 +79,8 @@ _OVERFLOW = re.compile(
     "|".join(each.pattern for each in (*(Wording(rf"\b{code}\b", "") for code in OVERFLOW_CODES), *WORDINGS)),
     re.IGNORECASE,
 )
+_RATE_LIMIT = re.compile(r"tokens per (?:min|hour|day)|\bTP[MD]\b|\brate_limit_exceeded\b", re.IGNORECASE)
+"""A limit of the account, which some servers report as a request that is too large."""
 _OUTPUT_REFUSED = re.compile(
     rf"{OUTPUT_LIMIT}\W{{0,9}}(?:is |are )?too large|{OUTPUT_LIMIT}\W{{1,3}}must be |{OUTPUT_LIMIT}: [0-9]+ > "
     rf"|{OUTPUT_LIMIT}\W?[0-9]* cannot be greater|(?:invalid|range of|parameter) \W?{OUTPUT_LIMIT}"
@@ -82,12 +90,18 @@ _OUTPUT_REFUSED = re.compile(
 )
 """The maximum reply that the request asks for is refused, whatever the size of its prompt."""
 _NAMES_PROMPT = re.compile(
-    r"[0-9] (?:prompt|input) tokens|in the messages|prompt contains|input length|inputs\W{1,3}tokens",
+    r"[0-9] (?:prompt|input) tokens|in the messages|prompt contains|input length|inputs\W{1,3}tokens"
+    rf"|{NEGATIVE_REPLY}",
     re.IGNORECASE,
 )
 """The prompt and the reply together are too large, so that a shorter prompt is accepted."""
+_REQUESTED_REPLY = re.compile(
+    r"\b([0-9]{1,12}) (?:tokens )?in the (?:output|completion)|\brequested ([0-9]{1,12}) output tokens",
+    re.IGNORECASE,
+)
 _WINDOW = re.compile(
-    r"(?:context (?:window|length|size)|prompt length|model length|n_ctx)(?: is| of| only|[ (:=]){1,4}([0-9][0-9,]{2,11})"
+    r"(?:context (?:window|length|size)|maximum prompt length|model length|n_ctx|configured limit|while limit)"
+    r"(?: is| of| only|[ (:=]){1,4}([0-9][0-9,]{2,11})"
     r"|with ([0-9]{3,12}) maximum context length|(?:tokens|\+ [0-9]{1,12}) > ([0-9]{3,12})",
     re.IGNORECASE,
 )
@@ -116,7 +130,11 @@ def is_overflow(status: int, code: object, text: str) -> bool:
     """Whether a refusal means that the prompt exceeds the window: by its code, its status or its wording."""
     if status in _UNRELATED_STATUSES:
         return False
-    if (isinstance(code, str) and code in OVERFLOW_CODES) or status == _TOO_LARGE_STATUS:
+    if isinstance(code, str) and code in OVERFLOW_CODES:
+        return True
+    if _RATE_LIMIT.search(f"{code} {text}"[:_MAX_SEARCHED_CHARS]):
+        return False
+    if status == _TOO_LARGE_STATUS:
         return True
     return not is_output_refused(text) and _OVERFLOW.search(text[:_MAX_SEARCHED_CHARS]) is not None
 
@@ -124,11 +142,18 @@ def is_overflow(status: int, code: object, text: str) -> bool:
 def is_output_refused(text: str) -> bool:
     """Whether a refusal means the maximum reply alone, which no shorter prompt changes."""
     text = text[:_MAX_SEARCHED_CHARS]
+    window, reply = find_window(text), _find_number(_REQUESTED_REPLY, text)
+    if window is not None and reply is not None and reply >= window:
+        return True
     return _OUTPUT_REFUSED.search(text) is not None and _NAMES_PROMPT.search(text) is None
 
 
 def find_window(text: str) -> int | None:
     """Return the size of the context window that a refusal states, in tokens."""
-    found = _WINDOW.search(text[:_MAX_SEARCHED_CHARS])
+    return _find_number(_WINDOW, text)
+
+
+def _find_number(pattern: re.Pattern[str], text: str) -> int | None:
+    found = pattern.search(text[:_MAX_SEARCHED_CHARS])
     number = next((each for each in found.groups() if each), "") if found else ""
     return int(number.replace(",", "")) if number else None

@@ -44,8 +44,23 @@ def test_fields_of_tests_are_validated_once_parsed(field: str, value: Any, messa
 
 @pytest.mark.parametrize("value", [["a", "b"], ("a", "b"), '["a", "b"]', ' ["a",\n"b"] '])
 def test_tests_become_a_list(value: Any) -> None:
-    fields = read_fields({**ROW, "FAIL_TO_PASS": value, "PASS_TO_PASS": value}, "t")
-    assert fields["FAIL_TO_PASS"] == fields["PASS_TO_PASS"] == ["a", "b"]
+    for field in ("FAIL_TO_PASS", "PASS_TO_PASS"):
+        assert read_fields({**ROW, field: value}, "t")[field] == ["a", "b"]
+
+
+def test_a_test_in_both_lists_is_refused() -> None:
+    with pytest.raises(
+        TaskSourceError, match=r"t: 'FAIL_TO_PASS' and 'PASS_TO_PASS' both contain b \(remove"
+    ):
+        read_fields({**ROW, "FAIL_TO_PASS": '["a", "b"]', "PASS_TO_PASS": ["b", "c"]}, "t")
+
+
+def test_an_id_that_is_too_long_for_a_file_name_is_refused() -> None:
+    assert read_fields({**ROW, "instance_id": "a" * 150}, "t")
+    with pytest.raises(
+        TaskSourceError, match="field 'instance_id' contains invalid characters or more than 150"
+    ):
+        read_fields({**ROW, "instance_id": "a" * 151}, "t")
 
 
 @pytest.mark.parametrize("value", [None, "", "[]", []])

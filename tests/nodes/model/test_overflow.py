@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError, classify_status
+from langgraph_takeover.nodes.model.errors import (
+    ContextWindowError,
+    ModelError,
+    PermanentModelError,
+    classify_status,
+)
 from langgraph_takeover.nodes.model.refusals.overflow import (
     OVERFLOW_CODES,
     find_window,
@@ -53,6 +58,16 @@ Your input exceeds the context window of this model.
 Requested token count exceeds the model's maximum context length of 131072 tokens
 Input length (265330) exceeds model's maximum context length (262144).
 the prompt has 9,000 tokens, but the configured context size is 4,096 tokens
+Cannot truncate prompt with n_keep (15028) >= n_ctx (7424)
+Trying to keep the first 9000 tokens when context the overflows. However, the model is loaded with context length of only 4096
+max_tokens must be at least 1, got -7584. (parameter=max_tokens, value=-7584)
+max_tokens must be at least1, got -736.
+The input exceeds this model's context window
+Input tokens exceed the configured limit of 272000 tokens.
+Request content length exceeded 32 MB limit.
+Current length is 20166 while limit is 8192
+litellm.ContextWindowExceededError: no more words
+The maximum context length is 131072 tokens. However, you requested 143000 tokens (135000 in the messages, 8000 in the completion)
 """.splitlines()
 OUTPUT_LIMITS = """\
 max_tokens is too large: 100000. This model supports at most 16384 completion tokens, whereas you provided 100000.
@@ -63,6 +78,9 @@ The maximum tokens you requested exceeds the model limit of 4096. Try again with
 The parameter `max_tokens` specified in the request are not valid: expected a value <= 32768, but got 65536
 Unable to submit request because it has a maxOutputTokens value of 65536 but the supported range is from 1 (inclusive) to 8193
 max_tokens=5000 cannot be greater than max_model_len=4096. Please request fewer output tokens.
+maximum context length is 4096 tokens. However, you requested 80052 tokens (52 in the messages, 80000 in the completion)
+maximum context length is 8192 tokens. However, you requested about 8963 tokens (771 of text input, 8192 in the output)
+max_output_tokens must be at least 16, got 1
 """.splitlines()
 OTHERS = """\
 model requires more system memory (5 GiB) than is available; try a smaller context size
@@ -70,6 +88,10 @@ Too many tokens, please wait before trying again.
 Tool argument validation failed: input length exceeds 1000 characters
 input is too long for this field
 Rate limit exceeded: too many tokens per minute
+Too many tokens per day, please wait before trying again.
+Tokens per minute limit exceeded - too many tokens processed
+This request would exceed your limit of 20,000 input tokens per minute. Please reduce the length of the prompt.
+This request exceeds the maximum context length budget of 30000 tokens per minute
 unknown parameter: context_window
 'num_ctx' context size must be positive
 """.splitlines()
@@ -105,6 +127,22 @@ def test_a_request_that_is_too_large_is_an_overflow() -> None:
     assert is_overflow(413, None, "<html>Request Entity Too Large</html>")
 
 
+TOO_LARGE_FOR_A_MINUTE = (
+    "Request too large for model `llama` in organization `x` service tier `on_demand` on tokens per minute (TPM): "
+    "Limit 12000, Requested 14137, please reduce your message size and try again."
+)
+
+
+@pytest.mark.parametrize("status", [413, 429])
+def test_a_request_above_the_limit_of_a_minute_is_no_overflow_and_not_waited_for(status: int) -> None:
+    error = classify_status(status, "rate_limit_exceeded", TOO_LARGE_FOR_A_MINUTE, TOO_LARGE_FOR_A_MINUTE)
+    assert isinstance(error, PermanentModelError)
+    reached = TOO_LARGE_FOR_A_MINUTE.replace("Request too large", "Rate limit reached")
+    waits = classify_status(429, "rate_limit_exceeded", reached, reached)
+    assert isinstance(waits, ModelError)
+    assert waits.is_transient
+
+
 def test_what_the_server_repeats_from_the_request_is_not_read() -> None:
     said = "the maximum context length is 4096"
     refusal = {"loc": ["body", "model"], "msg": "Field required", "input": {"messages": [said]}}
@@ -131,6 +169,8 @@ def test_deep_and_long_bodies_end() -> None:
         ("input length and `max_tokens` exceed context limit: 190000 + 21333 > 200000", 200_000),
         ("Prompt contains 40000 tokens, too large for model with 32768 maximum context length", 32_768),
         ("n_ctx: 4096", 4096),
+        ("Input tokens exceed the configured limit of 272000 tokens.", 272_000),
+        ("The sum of prompt length (9000.0) should not exceed max_num_tokens (8192)", None),
         ("invalid params, context window exceeds limit (2013)", None),
     ],
 )
