@@ -117,14 +117,14 @@ def test_a_retried_takeover_resumes_and_counts_earlier_seconds(
 ) -> None:
     def cut_at_the_second(request: dict[str, Any]) -> tuple[int, bytes]:
         if request["messages"][-2]["role"] == "assistant":
-            return chat_server.reply("half a rep", finish_reason=None)
+            return chat_server.cut_reply("half a rep")
         time.sleep(0.5)
         return chat_server.reply(LOOK)
 
     chat_server.answer = cut_at_the_second
     failed = snapshot_case.take_over(chat_server, 1)
     assert (failed["outcome"], failed["resolved"]) == ("infrastructure_failure", None)
-    assert "cut off" in failed["detail"]
+    assert "not JSON" in failed["detail"]
     chat_server.answer = lambda request: chat_server.reply("<finish>It is done.</finish>")
     # With a stopped clock, the second attempt takes no time.
     monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: 0.0))
@@ -338,7 +338,7 @@ def test_prices_and_cached_tokens_make_a_cost(snapshot_case: Frozen, chat_server
 
 
 def test_a_retried_cut_off_reply_is_not_counted(snapshot_case: Frozen, chat_server: ChatServer) -> None:
-    replies = iter([chat_server.reply("half a rep", finish_reason=None)])
+    replies = iter([chat_server.cut_reply("half a rep")])
     chat_server.answer = lambda request: next(replies, chat_server.reply("<finish></finish>"))
     entry = ModelEntry(model="m", base_url=chat_server.url, price=ModelPrice(input=1.0, output=1.0))
     row = snapshot_case.take_over_as(entry, 25)

@@ -109,11 +109,11 @@ def test_no_pause_outlasts_the_deadline(chat_server: ChatServer) -> None:
 
 @pytest.mark.slow
 def test_a_truncated_reply_is_retried(chat_server: ChatServer) -> None:
-    truncated, whole = chat_server.reply("ls -", finish_reason=None), chat_server.reply("whole")
+    truncated, whole = chat_server.cut_reply("ls -"), chat_server.reply("whole")
     chat_server.answer = answer_in_turn(truncated, truncated, whole)
     assert ask_server(chat_server).text == "whole"
     chat_server.answer = lambda request: truncated
-    with pytest.raises(ModelError, match=r"^the reply was cut off: it ended without a finish reason$"):
+    with pytest.raises(ModelError, match=r"^the endpoint's answer is not JSON: "):
         ask_server(chat_server)
 
 
@@ -241,7 +241,7 @@ def test_a_run_can_resume_after_its_endpoint_failed(bench: RunHarness, chat_serv
 def test_failed_attempts_that_may_be_billed_are_counted(bench: RunHarness, chat_server: ChatServer) -> None:
     chat_server.answer = answer_in_turn(
         error_answer(429),  # refused: not billed
-        chat_server.reply("half a rep", finish_reason=None),
+        chat_server.cut_reply("half a rep"),
         (200, b"no JSON"),
         chat_server.reply(LOOK),
         chat_server.reply(LOOK, prompt_tokens=None),
@@ -328,7 +328,7 @@ def test_a_call_that_ended_with_the_agent_s_time_is_uncounted(
 def test_a_billed_attempt_before_an_overflow_is_uncounted(bench: RunHarness, chat_server: ChatServer) -> None:
     overflow = 400, b'{"error": {"message": "maximum context length is 6250 tokens"}}'
     chat_server.answer = answer_in_turn(
-        chat_server.reply(LOOK), chat_server.reply("half a rep", finish_reason=None), overflow
+        chat_server.reply(LOOK), chat_server.cut_reply("half a rep"), overflow
     )
     outcome = bench.run_to_outcome(client(chat_server.url))
     assert (outcome.stop_reason, outcome.uncounted_calls) == ("context_overflow", 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import sys
 import threading
 import time
@@ -32,7 +33,7 @@ _thread_state = threading.local()
 """Per thread: `client`, its HTTP client."""
 event_loop: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("event_loop", default=None)
 """In a thread that works for an event loop: that loop. Asynchronous clients are awaited there."""
-_CONVERT = "_convert_chunk_to_generation_chunk"
+_CONVERT, _CREATE = "_convert_chunk_to_generation_chunk", "_create_chat_result"
 _GRACE_S = 10.0
 """Time after a call's deadline at which a loop that does not answer counts as stopped."""
 
@@ -163,11 +164,12 @@ class Exchange:
 def join_fragments(model: Any) -> Any:
     """Return an OpenAI client that joins the streamed fragments of a call whose id changes; any other model unchanged.
 
-    LangChain splits the call there: what comes before would run with arguments that are cut off.
+    LangChain splits the call there: what comes before would run with arguments that are cut off. The client also accepts
+    arguments that are an object instead of its text.
     """
     if not _is_openai(model) or not hasattr(model, _CONVERT):
         return model
-    convert = getattr(type(model), _CONVERT)
+    convert, create = getattr(type(model), _CONVERT), getattr(type(model), _CREATE)
 
     def convert_joined(chunk: dict[str, Any], *arguments: Any) -> Any:
         for choice in chunk.get("choices") or ():
@@ -175,11 +177,35 @@ def join_fragments(model: Any) -> Any:
                 # Only the first fragment of a call has its name.
                 if not (fragment.get("function") or {}).get("name"):
                     fragment["id"] = None
+                _write_arguments_as_text(fragment)
         return convert(model, chunk, *arguments)
 
+    def create_from_text(response: Any, *arguments: Any, **settings: Any) -> Any:
+        for choice in _get(response, "choices") or ():
+            for call in _get(_get(choice, "message"), "tool_calls") or ():
+                _write_arguments_as_text(call)
+        return create(model, response, *arguments, **settings)
+
     joined = model.model_copy()
-    vars(joined)[_CONVERT] = convert_joined
+    vars(joined).update({_CONVERT: convert_joined, _CREATE: create_from_text})
     return joined
+
+
+def _write_arguments_as_text(call: Any) -> None:
+    """Replace the arguments of a call, if they are an object, by its JSON text."""
+    function = _get(call, "function")
+    arguments = _get(function, "arguments")
+    if not isinstance(arguments, dict):
+        return
+    text = json.dumps(arguments)
+    if isinstance(function, dict):
+        function["arguments"] = text
+    else:
+        function.arguments = text
+
+
+def _get(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
 
 
 class _ThreadClient:
