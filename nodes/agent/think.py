@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator
 from functools import partial
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.runnables import Runnable
@@ -53,7 +53,11 @@ from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.model.calls import ModelCall
 from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError, ReplyTimeoutError
 from langgraph_takeover.nodes.model.messages.content import describe_damage, mark_client, redact_reply
-from langgraph_takeover.nodes.model.messages.endpoint_rules import ConversationRepair, end_with_user
+from langgraph_takeover.nodes.model.messages.endpoint_rules import (
+    ConversationRepair,
+    end_with_user,
+    fill_blank,
+)
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 from langgraph_takeover.nodes.model.usage import count_chars, count_uncounted_calls, measure_usage
 from langgraph_takeover.nodes.model.window import (
@@ -268,6 +272,8 @@ def _apply_reply(
     arguments = {} if isinstance(action, UnreadableReply) else action.arguments
     usage = measure_usage(reply, request.messages, request.chars)
     text = redact(format_reply(reply))
+    if not is_external(state, context):  # an external agent gets its reply from the stored one
+        reply = cast(AIMessage, fill_blank(reply))
     reply = mark_client(redact_reply(reply), context.model)
     if state.get("handoff") and state["steps"] == 0:
         handoffs.advance(

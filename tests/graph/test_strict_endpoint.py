@@ -17,7 +17,7 @@ from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.nodes.model.messages.endpoint_rules import NO_RESULT
 
 from ..chat_server import ChatServer
-from .conftest import RunHarness
+from .conftest import RunHarness, parse_events
 from .delivery.test_delivery import RECORD, UNDERSTOOD, deliver_record
 
 OPENAI, ANTHROPIC, MISTRAL = r".{1,40}", r"[a-zA-Z0-9_-]+", r"[a-zA-Z0-9]{9}"
@@ -121,7 +121,8 @@ def test_an_empty_reply(bench: RunHarness, server: ChatServer, protocol: str) ->
     state = bench.run(model, protocol=protocol, max_steps=3)
     replies = [each.text for each in state["messages"] if isinstance(each, AIMessage)]
     assert len(server.requests) == len(replies) == 3
-    assert replies == [" \n"] * 3, "the stored messages stay as they are"
+    assert replies == ["…", "…", ""], "a blank reply, which strict endpoints refuse, is not stored"
+    assert [each.text.strip() for each in parse_events(state) if each.kind == "action"][:2] == ["", ""]
 
 
 def poison(bench: RunHarness, model: ChatOpenAI, messages: list[Any]) -> None:

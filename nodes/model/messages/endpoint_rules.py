@@ -1,7 +1,7 @@
 """What strict endpoints refuse in a conversation, and how it is repaired.
 
-An endpoint that refuses a message refuses every later request of the conversation too. Replies get valid ids of calls
-before they are stored. The other rules repair requests, and leave the stored messages as they are.
+An endpoint that refuses a message refuses every later request of the conversation too. Replies get valid ids of calls, and
+a mark for no text, before they are stored. All rules repair requests, also of threads that were stored before.
 """
 
 from __future__ import annotations
@@ -234,10 +234,11 @@ def _move_system(messages: list[BaseMessage], repair: ConversationRepair) -> lis
 
 def _fill_blank(messages: list[BaseMessage], _: ConversationRepair) -> list[BaseMessage]:
     """Return the messages without blank texts, and with a mark where nothing else is left."""
-    return [each if isinstance(each, SystemMessage) else _fill(each) for each in messages]
+    return [each if isinstance(each, SystemMessage) else fill_blank(each) for each in messages]
 
 
-def _fill(message: BaseMessage) -> BaseMessage:
+def fill_blank(message: BaseMessage) -> BaseMessage:
+    """Return a message without blank texts, and with a mark where neither text nor calls are left."""
     mark = "" if _list_calls(message) else NO_TEXT
     content: Any = message.content
     if isinstance(content, str):
