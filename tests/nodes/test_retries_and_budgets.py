@@ -285,7 +285,7 @@ def run_until_killed(bench: RunHarness, server: ChatServer, *replies: Answer, is
 def test_a_call_in_flight_at_a_kill_is_uncounted(
     bench: RunHarness, chat_server: ChatServer, before: list[str], expected: int
 ) -> None:
-    replies = [chat_server.reply(text, finish_reason=None if "half" in text else "stop") for text in before]
+    replies = [chat_server.cut_reply(text) if "half" in text else chat_server.reply(text) for text in before]
     run_until_killed(bench, chat_server, *replies)
     chat_server.answer = answer_in_turn(chat_server.reply(LOOK), chat_server.reply("<finish></finish>"))
     outcome = bench.resume(client(chat_server.url))
@@ -297,7 +297,7 @@ def test_calls_lost_in_several_sessions_are_counted_once_each(
 ) -> None:
     run_until_killed(bench, chat_server)
     run_until_killed(bench, chat_server, is_first=False)
-    half = chat_server.reply("half a rep", finish_reason=None)
+    half = chat_server.cut_reply("half a rep")
     chat_server.answer = answer_in_turn(half, error_answer(401, "expired"))
     with pytest.raises(PermanentModelError, match="expired"):
         bench.resume(client(chat_server.url))
