@@ -52,12 +52,18 @@ from langgraph_takeover.nodes.model.actions import (
 from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.model.calls import ModelCall
 from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError, ReplyTimeoutError
-from langgraph_takeover.nodes.model.messages.content import describe_damage, mark_client, redact_reply
+from langgraph_takeover.nodes.model.messages.content import (
+    adapt_messages,
+    describe_damage,
+    mark_client,
+    redact_reply,
+)
 from langgraph_takeover.nodes.model.messages.endpoint_rules import (
     ConversationRepair,
     end_with_user,
     fill_blank,
 )
+from langgraph_takeover.nodes.model.messages.provider_fields import take_fields
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 from langgraph_takeover.nodes.model.usage import count_chars, count_uncounted_calls, measure_usage
 from langgraph_takeover.nodes.model.window import (
@@ -160,7 +166,8 @@ def _build_request(
     """Return the messages of the next call. A team's agents each see messages of their own, which stay complete."""
     context = get_agent_context(runtime)
     if conversation is None:
-        messages = repair.add(add_exit_codes(require_process(state, context).list_messages(), state))
+        messages = add_exit_codes(require_process(state, context).list_messages(), state)
+        messages = repair.add(adapt_messages(take_fields(messages, state["messages"]), context.model))
         _report_repair(state, runtime, repair)
         return Request(messages, 0, False, count_chars(messages))
     _report_repair(state, runtime, repair)

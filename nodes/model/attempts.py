@@ -24,6 +24,7 @@ from langgraph_takeover.nodes.model.errors import (
     classify_error,
 )
 from langgraph_takeover.nodes.model.messages.content import withhold_damaged
+from langgraph_takeover.nodes.model.messages.provider_fields import complete_fields
 from langgraph_takeover.nodes.model.usage import UNCOUNTED_CALLS, parse_usage
 
 _REPLY_FIELDS = (
@@ -151,6 +152,7 @@ def _is_complete(metadata: dict[str, Any]) -> bool:
 
 def _clean_reply(reply: AIMessage, keys: Sequence[str]) -> AIMessage:
     """Return the reply without secrets, storable in files and databases. Raises ModelError."""
+    reply = complete_fields(reply)
     try:
         update = make_storable({name: getattr(reply, name) for name in _REPLY_FIELDS})
     except ValueError as error:
