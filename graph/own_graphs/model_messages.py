@@ -16,6 +16,7 @@ from langgraph_takeover.nodes.model.messages.endpoint_rules import (
     repair_replies,
 )
 from langgraph_takeover.nodes.model.messages.provider_fields import complete_fields, obey_refusal
+from langgraph_takeover.nodes.model.messages.turns import complete_turns
 from langgraph_takeover.sandbox.storage.observers import get_logger
 
 _LOG = get_logger(__name__)
@@ -52,11 +53,12 @@ class ModelMessages:
     def _repair_request(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         """The first repair is logged."""
         repair = ConversationRepair(request.model, keeps_system=True)
-        messages: list[Any] = repair.add(adapt_messages(request.messages, request.model))
+        messages = repair.add(adapt_messages(request.messages, request.model))
         if repair.repairs and not self._is_reported:
             self._is_reported = True
             _LOG.warning("thread %r: %s", self._thread, repair.describe())
-        return request.override(messages=messages, model=complete_client(request.model))
+        turns: list[Any] = complete_turns(messages, request.model)
+        return request.override(messages=turns, model=complete_client(request.model))
 
     def _repair_response(self, request: ModelRequest[Any], response: Any) -> Any:
         """Return what the model's handler returned, with unique ids and the fields that the endpoint wants back."""

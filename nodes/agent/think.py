@@ -60,10 +60,10 @@ from langgraph_takeover.nodes.model.messages.content import (
 )
 from langgraph_takeover.nodes.model.messages.endpoint_rules import (
     ConversationRepair,
-    end_with_user,
     fill_blank,
 )
 from langgraph_takeover.nodes.model.messages.provider_fields import take_fields
+from langgraph_takeover.nodes.model.messages.turns import complete_turns
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 from langgraph_takeover.nodes.model.usage import count_chars, count_uncounted_calls, measure_usage
 from langgraph_takeover.nodes.model.window import (
@@ -212,7 +212,7 @@ def _ask(
     def prepare_call(request: Request) -> ModelCall:
         return ModelCall(
             model,
-            request.messages if conversation is None else end_with_user(request.messages),
+            complete_turns(request.messages, context.model),
             timeout_s=max(deadline - time.monotonic(), 1.0),
             max_attempts=context.model_tries,
             billing=count,

@@ -34,10 +34,10 @@ from langgraph_takeover.nodes.model.errors import (
 from langgraph_takeover.nodes.model.messages.content import adapt_messages
 from langgraph_takeover.nodes.model.messages.endpoint_rules import (
     ConversationRepair,
-    repair_messages,
     write_calls_as_text,
 )
 from langgraph_takeover.nodes.model.messages.provider_fields import obey_refusal
+from langgraph_takeover.nodes.model.messages.turns import complete_turns, repair_messages
 from langgraph_takeover.nodes.model.refusals.retry_after import format_wait
 from langgraph_takeover.nodes.model.usage import measure_usage
 from langgraph_takeover.nodes.telemetry import describe_reply, describe_request, start_chat_span
@@ -223,7 +223,7 @@ def ask_model(
     repair = ConversationRepair(model)
     call = ModelCall(
         model,
-        repair.add(adapt_messages(messages, model)),
+        complete_turns(repair.add(adapt_messages(messages, model)), model),
         timeout_s,
         MODEL_TRIES,
         count or CallCount(),
