@@ -168,6 +168,24 @@ def test_an_agent_that_did_nothing_has_no_result(
     assert says in row["detail"]
 
 
+@pytest.mark.parametrize("content", [None, "", " \n"])
+def test_a_model_with_thoughts_alone_completes_its_row(
+    snapshot_case: Frozen, chat_server: ChatServer, content: str | None
+) -> None:
+    def answer(request: dict[str, Any]) -> tuple[int, bytes]:
+        replies = [each for each in request["messages"] if each["role"] == "assistant"]
+        if any(not (each["content"] or "").strip() for each in request["messages"]):
+            return 400, b'{"error": {"message": "message must not be empty"}}'
+        if len(replies) % 2:
+            return chat_server.reply(LOOK if len(replies) < 5 else "<finish>Done.</finish>")
+        return chat_server.reply(content, thought="I ponder.")  # type: ignore[arg-type]
+
+    chat_server.answer = answer
+    repeat = {None: 41, "": 42, " \n": 43}[content]
+    row = snapshot_case.take_over(chat_server, repeat)
+    assert (row["outcome"], row["stop_reason"], row["steps"]) == ("graded", "finished", 6), row
+
+
 def test_a_token_cap_stops(snapshot_case: Frozen, chat_server: ChatServer) -> None:
     chat_server.answer = lambda request: chat_server.reply(LOOK, prompt_tokens=100_000)
     row = snapshot_case.take_over(chat_server, 3, max_tokens=250_000)
