@@ -22,6 +22,7 @@ from langgraph_takeover.nodes.model.messages.content import (
     redact_reply,
 )
 from langgraph_takeover.nodes.model.messages.endpoint_rules import repair_reply
+from langgraph_takeover.nodes.model.messages.provider_fields import take_fields
 from langgraph_takeover.nodes.model.messages.thoughts import has_thought
 from langgraph_takeover.nodes.model.usage import count_chars
 
@@ -314,3 +315,23 @@ def test_a_long_streamed_thought_is_joined_in_linear_time(server: ChatServer) ->
     server.answer = lambda request: (200, body)
     reply = ask(build(server, streaming=True), [HumanMessage("go")])
     assert reply.additional_kwargs["reasoning_details"] == [{**words[0], "text": "word " * 4000}]
+
+
+def test_the_fields_return_to_the_calls_of_an_external_agent(server: ChatServer) -> None:
+    message = {"reasoning_content": "I ponder.", "tool_calls": [make_call("a", extra_content=SIGNATURE)]}
+    server.answer = lambda request: answer_whole(message)
+    model = build(server)
+    stored = ask(model, [HumanMessage("go")])
+    own = AIMessage("", tool_calls=stored.tool_calls)  # as the agent sends it
+    other = AIMessage("", tool_calls=[{**stored.tool_calls[0], "id": "b"}])
+    question = HumanMessage("go")
+    taken = take_fields([question, own, other], [stored])
+    assert taken[0] is question
+    assert taken[2] is other
+    assert count_chars(taken[1:2]) == count_chars([stored])
+    results = [ToolMessage("r", tool_call_id="a"), ToolMessage("r", tool_call_id="b")]
+    ask(model, [question, taken[1], results[0], other, results[1]])
+    sent = server.requests[-1]["messages"]
+    assert (sent[1]["reasoning_content"], "reasoning_content" in sent[3]) == ("I ponder.", False)
+    (foreign,) = adapt_messages(taken[1:2], build(server, "another"))
+    assert not foreign.additional_kwargs
