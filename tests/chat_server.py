@@ -103,6 +103,12 @@ class ChatServer:
         }
         return 200, json.dumps(body).encode()
 
+    @classmethod
+    def cut_reply(cls, text: str) -> tuple[int, bytes]:
+        """A reply whose body ends too early."""
+        status, body = cls.reply(text)
+        return status, body[:-20]
+
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator
 from functools import partial
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.runnables import Runnable
@@ -52,8 +52,18 @@ from langgraph_takeover.nodes.model.actions import (
 from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.model.calls import ModelCall
 from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError, ReplyTimeoutError
-from langgraph_takeover.nodes.model.messages.content import describe_damage, mark_client, redact_reply
-from langgraph_takeover.nodes.model.messages.endpoint_rules import ConversationRepair, end_with_user
+from langgraph_takeover.nodes.model.messages.content import (
+    adapt_messages,
+    describe_damage,
+    mark_client,
+    redact_reply,
+)
+from langgraph_takeover.nodes.model.messages.endpoint_rules import (
+    ConversationRepair,
+    fill_blank,
+)
+from langgraph_takeover.nodes.model.messages.provider_fields import take_fields
+from langgraph_takeover.nodes.model.messages.turns import complete_turns
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 from langgraph_takeover.nodes.model.usage import count_chars, count_uncounted_calls, measure_usage
 from langgraph_takeover.nodes.model.window import (
@@ -156,7 +166,8 @@ def _build_request(
     """Return the messages of the next call. A team's agents each see messages of their own, which stay complete."""
     context = get_agent_context(runtime)
     if conversation is None:
-        messages = repair.add(add_exit_codes(require_process(state, context).list_messages(), state))
+        messages = add_exit_codes(require_process(state, context).list_messages(), state)
+        messages = repair.add(adapt_messages(take_fields(messages, state["messages"]), context.model))
         _report_repair(state, runtime, repair)
         return Request(messages, 0, False, count_chars(messages))
     _report_repair(state, runtime, repair)
@@ -201,7 +212,7 @@ def _ask(
     def prepare_call(request: Request) -> ModelCall:
         return ModelCall(
             model,
-            request.messages if conversation is None else end_with_user(request.messages),
+            complete_turns(request.messages, context.model),
             timeout_s=max(deadline - time.monotonic(), 1.0),
             max_attempts=context.model_tries,
             billing=count,
@@ -268,6 +279,8 @@ def _apply_reply(
     arguments = {} if isinstance(action, UnreadableReply) else action.arguments
     usage = measure_usage(reply, request.messages, request.chars)
     text = redact(format_reply(reply))
+    if not is_external(state, context):  # an external agent gets its reply from the stored one
+        reply = cast(AIMessage, fill_blank(reply))
     reply = mark_client(redact_reply(reply), context.model)
     if state.get("handoff") and state["steps"] == 0:
         handoffs.advance(

@@ -25,12 +25,19 @@ from tenacity.stop import stop_base
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.model.attempts import Attempt, CallCount, RunBlocking, find_api_keys
 from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
-from langgraph_takeover.nodes.model.errors import ModelError, ReplyTimeoutError, WaitTooLongError
+from langgraph_takeover.nodes.model.errors import (
+    ModelError,
+    PermanentModelError,
+    ReplyTimeoutError,
+    WaitTooLongError,
+)
+from langgraph_takeover.nodes.model.messages.content import adapt_messages
 from langgraph_takeover.nodes.model.messages.endpoint_rules import (
     ConversationRepair,
-    repair_messages,
     write_calls_as_text,
 )
+from langgraph_takeover.nodes.model.messages.provider_fields import obey_refusal
+from langgraph_takeover.nodes.model.messages.turns import complete_turns, repair_messages
 from langgraph_takeover.nodes.model.refusals.retry_after import format_wait
 from langgraph_takeover.nodes.model.usage import measure_usage
 from langgraph_takeover.nodes.telemetry import describe_reply, describe_request, start_chat_span
@@ -107,7 +114,11 @@ class ModelCall(NamedTuple):
 
         def attempt() -> AIMessage:
             with _limit_wait(wait_deadline):
-                return self._attempt(deadline).ask()
+                try:
+                    return self._attempt(deadline).ask()
+                except PermanentModelError as error:
+                    with obey_refusal(error, self.messages, self.model):
+                        return self._attempt(deadline).ask()
 
         retrying = Retrying(
             sleep=self.cancellation.sleep, before_sleep=self._announce, **self._retry_policy()
@@ -120,7 +131,11 @@ class ModelCall(NamedTuple):
 
         async def attempt() -> AIMessage:
             with _limit_wait(wait_deadline):
-                return await self._attempt(deadline).aask(run_blocking)
+                try:
+                    return await self._attempt(deadline).aask(run_blocking)
+                except PermanentModelError as error:
+                    with obey_refusal(error, self.messages, self.model):
+                        return await self._attempt(deadline).aask(run_blocking)
 
         async def announce(state: RetryCallState) -> None:
             await run_blocking(lambda: self._announce(state))
@@ -208,7 +223,7 @@ def ask_model(
     repair = ConversationRepair(model)
     call = ModelCall(
         model,
-        repair.add(messages),
+        complete_turns(repair.add(adapt_messages(messages, model)), model),
         timeout_s,
         MODEL_TRIES,
         count or CallCount(),
@@ -234,7 +249,7 @@ def ask_with_schema(
 
     `timeout_s` limits both calls together. Calls of tools in the messages are sent as text.
     """
-    messages = repair_messages(write_calls_as_text(messages), model)
+    messages = repair_messages(write_calls_as_text(adapt_messages(messages, model)), model)
     call = ModelCall(
         model,
         messages,

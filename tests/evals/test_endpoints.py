@@ -117,14 +117,14 @@ def test_a_retried_takeover_resumes_and_counts_earlier_seconds(
 ) -> None:
     def cut_at_the_second(request: dict[str, Any]) -> tuple[int, bytes]:
         if request["messages"][-2]["role"] == "assistant":
-            return chat_server.reply("half a rep", finish_reason=None)
+            return chat_server.cut_reply("half a rep")
         time.sleep(0.5)
         return chat_server.reply(LOOK)
 
     chat_server.answer = cut_at_the_second
     failed = snapshot_case.take_over(chat_server, 1)
     assert (failed["outcome"], failed["resolved"]) == ("infrastructure_failure", None)
-    assert "cut off" in failed["detail"]
+    assert "not JSON" in failed["detail"]
     chat_server.answer = lambda request: chat_server.reply("<finish>It is done.</finish>")
     # With a stopped clock, the second attempt takes no time.
     monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: 0.0))
@@ -166,6 +166,24 @@ def test_an_agent_that_did_nothing_has_no_result(
     row = snapshot_case.take_over(chat_server, 12)
     assert (row["outcome"], row["resolved"]) == ("infrastructure_failure", None)
     assert says in row["detail"]
+
+
+@pytest.mark.parametrize("content", [None, "", " \n"])
+def test_a_model_with_thoughts_alone_completes_its_row(
+    snapshot_case: Frozen, chat_server: ChatServer, content: str | None
+) -> None:
+    def answer(request: dict[str, Any]) -> tuple[int, bytes]:
+        replies = [each for each in request["messages"] if each["role"] == "assistant"]
+        if any(not (each["content"] or "").strip() for each in request["messages"]):
+            return 400, b'{"error": {"message": "message must not be empty"}}'
+        if len(replies) % 2:
+            return chat_server.reply(LOOK if len(replies) < 5 else "<finish>Done.</finish>")
+        return chat_server.reply(content, thought="I ponder.")  # type: ignore[arg-type]
+
+    chat_server.answer = answer
+    repeat = {None: 41, "": 42, " \n": 43}[content]
+    row = snapshot_case.take_over(chat_server, repeat)
+    assert (row["outcome"], row["stop_reason"], row["steps"]) == ("graded", "finished", 6), row
 
 
 def test_a_token_cap_stops(snapshot_case: Frozen, chat_server: ChatServer) -> None:
@@ -338,7 +356,7 @@ def test_prices_and_cached_tokens_make_a_cost(snapshot_case: Frozen, chat_server
 
 
 def test_a_retried_cut_off_reply_is_not_counted(snapshot_case: Frozen, chat_server: ChatServer) -> None:
-    replies = iter([chat_server.reply("half a rep", finish_reason=None)])
+    replies = iter([chat_server.cut_reply("half a rep")])
     chat_server.answer = lambda request: next(replies, chat_server.reply("<finish></finish>"))
     entry = ModelEntry(model="m", base_url=chat_server.url, price=ModelPrice(input=1.0, output=1.0))
     row = snapshot_case.take_over_as(entry, 25)

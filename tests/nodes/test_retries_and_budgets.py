@@ -109,11 +109,11 @@ def test_no_pause_outlasts_the_deadline(chat_server: ChatServer) -> None:
 
 @pytest.mark.slow
 def test_a_truncated_reply_is_retried(chat_server: ChatServer) -> None:
-    truncated, whole = chat_server.reply("ls -", finish_reason=None), chat_server.reply("whole")
+    truncated, whole = chat_server.cut_reply("ls -"), chat_server.reply("whole")
     chat_server.answer = answer_in_turn(truncated, truncated, whole)
     assert ask_server(chat_server).text == "whole"
     chat_server.answer = lambda request: truncated
-    with pytest.raises(ModelError, match=r"^the reply was cut off: it ended without a finish reason$"):
+    with pytest.raises(ModelError, match=r"^the endpoint's answer is not JSON: "):
         ask_server(chat_server)
 
 
@@ -241,7 +241,7 @@ def test_a_run_can_resume_after_its_endpoint_failed(bench: RunHarness, chat_serv
 def test_failed_attempts_that_may_be_billed_are_counted(bench: RunHarness, chat_server: ChatServer) -> None:
     chat_server.answer = answer_in_turn(
         error_answer(429),  # refused: not billed
-        chat_server.reply("half a rep", finish_reason=None),
+        chat_server.cut_reply("half a rep"),
         (200, b"no JSON"),
         chat_server.reply(LOOK),
         chat_server.reply(LOOK, prompt_tokens=None),
@@ -285,7 +285,7 @@ def run_until_killed(bench: RunHarness, server: ChatServer, *replies: Answer, is
 def test_a_call_in_flight_at_a_kill_is_uncounted(
     bench: RunHarness, chat_server: ChatServer, before: list[str], expected: int
 ) -> None:
-    replies = [chat_server.reply(text, finish_reason=None if "half" in text else "stop") for text in before]
+    replies = [chat_server.cut_reply(text) if "half" in text else chat_server.reply(text) for text in before]
     run_until_killed(bench, chat_server, *replies)
     chat_server.answer = answer_in_turn(chat_server.reply(LOOK), chat_server.reply("<finish></finish>"))
     outcome = bench.resume(client(chat_server.url))
@@ -297,7 +297,7 @@ def test_calls_lost_in_several_sessions_are_counted_once_each(
 ) -> None:
     run_until_killed(bench, chat_server)
     run_until_killed(bench, chat_server, is_first=False)
-    half = chat_server.reply("half a rep", finish_reason=None)
+    half = chat_server.cut_reply("half a rep")
     chat_server.answer = answer_in_turn(half, error_answer(401, "expired"))
     with pytest.raises(PermanentModelError, match="expired"):
         bench.resume(client(chat_server.url))
@@ -328,7 +328,7 @@ def test_a_call_that_ended_with_the_agent_s_time_is_uncounted(
 def test_a_billed_attempt_before_an_overflow_is_uncounted(bench: RunHarness, chat_server: ChatServer) -> None:
     overflow = 400, b'{"error": {"message": "maximum context length is 6250 tokens"}}'
     chat_server.answer = answer_in_turn(
-        chat_server.reply(LOOK), chat_server.reply("half a rep", finish_reason=None), overflow
+        chat_server.reply(LOOK), chat_server.cut_reply("half a rep"), overflow
     )
     outcome = bench.run_to_outcome(client(chat_server.url))
     assert (outcome.stop_reason, outcome.uncounted_calls) == ("context_overflow", 1)
