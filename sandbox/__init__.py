@@ -10,7 +10,6 @@ Example:
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
@@ -169,10 +168,10 @@ def remove_stale_resources(
         >>> from langgraph_takeover.sandbox import remove_stale_resources
         >>> remove_stale_resources(sandbox_spec.backend, "killed-run")
     """
-    from langgraph_takeover.sandbox.interface import OWNER_PATTERN
+    from langgraph_takeover.sandbox.storage.ownership import is_owner
 
     for owner in owners:
-        if not re.fullmatch(OWNER_PATTERN, owner):
+        if not is_owner(owner):
             raise ValueError(f"not the name of a run: {owner!r:.60}")
     if backend == "docker":
         from langgraph_takeover.sandbox.gc.docker import remove_owned

@@ -63,7 +63,7 @@ from langgraph_takeover.nodes.model.messages.endpoint_rules import (
     fill_blank,
 )
 from langgraph_takeover.nodes.model.messages.provider_fields import take_fields
-from langgraph_takeover.nodes.model.messages.turns import complete_turns
+from langgraph_takeover.nodes.model.messages.turns import complete_turns, end_with_user
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 from langgraph_takeover.nodes.model.usage import count_chars, count_uncounted_calls, measure_usage
 from langgraph_takeover.nodes.model.window import (
@@ -209,10 +209,14 @@ def _ask(
     timeout_s = min(context.model_timeout_s, max(remaining_s, 1.0))
     deadline = time.monotonic() + timeout_s
 
+    is_ordered = conversation is not None and not conversation.has_odd_turns
+
     def prepare_call(request: Request) -> ModelCall:
         return ModelCall(
             model,
-            complete_turns(request.messages, context.model),
+            end_with_user(request.messages)
+            if is_ordered
+            else complete_turns(request.messages, context.model),
             timeout_s=max(deadline - time.monotonic(), 1.0),
             max_attempts=context.model_tries,
             billing=count,

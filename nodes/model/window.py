@@ -14,6 +14,7 @@ from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
 from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError
 from langgraph_takeover.nodes.model.messages.content import adapt_messages
 from langgraph_takeover.nodes.model.messages.endpoint_rules import ConversationRepair
+from langgraph_takeover.nodes.model.messages.turns import have_faults
 from langgraph_takeover.nodes.model.usage import count_chars
 
 CONDENSE_AT = 0.8
@@ -61,6 +62,8 @@ class MeasuredConversation:
     def __init__(self, model: BaseChatModel) -> None:
         self._model = model
         self.repair = ConversationRepair(model)
+        self.has_odd_turns = False
+        """Whether strict endpoints refuse the order of the messages before the last one."""
         self._read: list[BaseMessage] = []
         """The messages as they were passed, by which an extended conversation is recognized."""
         self._messages: list[BaseMessage] = []
@@ -87,7 +90,10 @@ class MeasuredConversation:
         self._read += added
         if count and (messages[count - 1] is not self._read[count - 1] or self._read != messages):
             return False
-        for each in self.repair.add(adapt_messages(added, model)):
+        repaired = self.repair.add(adapt_messages(added, model))
+        last = self._messages[-1] if self._messages else None
+        self.has_odd_turns = self.has_odd_turns or have_faults(repaired, model, last)
+        for each in repaired:
             if isinstance(each, AIMessage):
                 self._replies.append(len(self._messages))
             self._chars.append(self._chars[-1] + count_chars([each]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
@@ -37,18 +37,38 @@ def complete_turns(messages: Sequence[BaseMessage], model: Any) -> list[BaseMess
     completed: list[BaseMessage] = []
     for message in messages:
         last = completed[-1] if completed else None
-        if isinstance(message, HumanMessage):
-            if isinstance(last, HumanMessage):
-                completed[-1] = _merge(last, message)
+        match _find_fault(last, message, model):
+            case "two of the user":
+                assert isinstance(last, HumanMessage)
+                completed[-1] = _merge(last, cast(HumanMessage, message))
                 continue
-            if isinstance(last, ToolMessage) and is_mistral(model):
+            case "no reply":
                 completed.append(AIMessage(NO_TEXT))
-        elif isinstance(message, AIMessage) and not isinstance(last, HumanMessage | ToolMessage):
-            completed.append(HumanMessage(_CONTINUE))
+            case "no user":
+                completed.append(HumanMessage(_CONTINUE))
         completed.append(message)
-    if completed and not isinstance(completed[-1], HumanMessage | ToolMessage | SystemMessage):
-        completed.append(HumanMessage(_CONTINUE))
-    return completed
+    return end_with_user(completed)
+
+
+def end_with_user(messages: list[BaseMessage]) -> list[BaseMessage]:
+    """Return the messages of a request with a short one of the user after the last reply."""
+    is_ended = not messages or isinstance(messages[-1], HumanMessage | ToolMessage | SystemMessage)
+    return messages if is_ended else [*messages, HumanMessage(_CONTINUE)]
+
+
+def have_faults(messages: Sequence[BaseMessage], model: Any, last: BaseMessage | None) -> bool:
+    """Whether `complete_turns` would change more than the end of a conversation whose last message so far is `last`."""
+    pairs = zip((last, *messages), messages, strict=False)
+    return any(_find_fault(earlier, later, model) for earlier, later in pairs)
+
+
+def _find_fault(last: BaseMessage | None, message: BaseMessage, model: Any) -> str:
+    if isinstance(message, HumanMessage):
+        if isinstance(last, HumanMessage):
+            return "two of the user"
+        return "no reply" if isinstance(last, ToolMessage) and is_mistral(model) else ""
+    is_first = isinstance(message, AIMessage) and not isinstance(last, HumanMessage | ToolMessage)
+    return "no user" if is_first else ""
 
 
 def _merge(first: HumanMessage, second: HumanMessage) -> HumanMessage:
