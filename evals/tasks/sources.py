@@ -45,7 +45,7 @@ def load_tasks(source: str, ids: Sequence[str] | None = None, limit: int | None 
 def locate_source(source: str) -> str:
     """The source for storing: a file or directory with its absolute path, any other source unchanged."""
     is_local = source != BUNDLED and (Path(source).exists() or _names_file(source))
-    return str(Path(source).resolve()) if is_local else source
+    return str(Path(source).absolute()) if is_local else source
 
 
 def _names_file(source: str) -> bool:

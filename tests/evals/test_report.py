@@ -77,6 +77,8 @@ def rows_of(out: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_merged_shards_equal_the_whole(published_rows: Path, tmp_path: Path, run_report: RunCommand) -> None:
+    config = json.loads((published_rows / "config.json").read_text())
+    (published_rows / "config.json").write_text(json.dumps(config | {"inputs": {"tasks": {}}}))
     shards = [
         cut(published_rows, tmp_path / "b", ("two__two-2", "five__five-5")),
         cut(published_rows, tmp_path / "a", ("one__one-1", "three__three-3", "four__four-4")),

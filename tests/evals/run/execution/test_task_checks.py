@@ -82,7 +82,6 @@ def test_a_task_is_checked_once_per_content(tmp_path: Path, capsys: pytest.Captu
             "comit refs",
             "its repository cannot be checked out: .*fast-import",
         ),
-        ("tests.json", FIXED, KEPT, "it is resolved without any patch: 1 of 1"),
         ("tests.json", FIXED, "test_misspelt (a.B.test_misspelt)", "its gold patch is not resolved: 0 of 1"),
     ],
 )
