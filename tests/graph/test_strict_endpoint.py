@@ -185,9 +185,10 @@ def test_a_poisoned_thread_resumes(
     assert outcome.stop_reason == "finished"
     assert outcome.state["messages"][: len(before)] == before
     is_order = {isinstance(each, HumanMessage) and bool(each.content) for each in turn[3:]} == {True}
-    # Merged messages of the user lose nothing, so that nothing is said.
-    assert [each["event"] for each in progress].count("repaired") == (0 if is_order else 1)
-    assert len([each for each in caplog.records if "repaired" in each.message]) == (0 if is_order else 1)
+    # Merged messages of the user lose nothing, so that nothing is said. Mistral's form needs other ids, too.
+    told = 0 if is_order and form == ANTHROPIC else 1
+    assert [each["event"] for each in progress].count("repaired") == told
+    assert len([each for each in caplog.records if "repaired" in each.message]) == told
     sent = [each["content"] for each in server.requests[-1]["messages"] if each["role"] == "tool"][2:]
     assert sent[:2] == (["result 0", "result 1"] if len(turn) > 2 else [NO_RESULT, "result 0"])
 
