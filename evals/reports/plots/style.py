@@ -183,6 +183,9 @@ def save_picture(figure: Figure, directory: Path, name: str, title: str, footnot
         # Compute the layout once instead of once per file: it takes most of the time.
         engine.execute(figure)
         figure.set_layout_engine(None)
+        # The layout's solver is exact to about 1e-15, and the identifiers in an SVG are digests of it.
+        for axes in figure.axes:
+            axes.set_position(Bbox.from_bounds(*(round(part, 9) for part in axes.get_position().bounds)))
     for legend in figure.legends:
         legend.set_bbox_to_anchor(rect, figure.transFigure)
     svg, png = directory / f"{name}.svg", directory / f"{name}.png"
