@@ -11,6 +11,7 @@ import typer
 
 from langgraph_takeover.evals.cli.extra import require_experiment
 from langgraph_takeover.evals.cli.runner import DONE, USAGE, SingleUseCommand, make_console
+from langgraph_takeover.sandbox.cli.program import degrade_output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +29,7 @@ Examples:
 Exit codes: 0 done, 2 usage.
 """
 _MAX_FLIPS = 20
+_MAX_NAMES = 3
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -140,7 +142,13 @@ def _describe_differences(comparison: Comparison) -> list[str]:
         lines.append(f"… and {len(comparison.flips) - _MAX_FLIPS} more (--json lists all)")
     if comparison.changed_records:
         lines.append(
-            f"{len(comparison.changed_records)} of {comparison.records} records have the same name but different content"
+            f"{len(comparison.changed_records)} of {comparison.records} records have another handoff point, patch or files: "
+            f"{_name_first(comparison.changed_records)}"
+        )
+    if comparison.unknown_records:
+        lines.append(
+            f"{len(comparison.unknown_records)} of {comparison.records} records may differ, but are not in both directories: "
+            f"{_name_first(comparison.unknown_records)}"
         )
     lines += [f"setting {name}: {then} → {now}" for name, (then, now) in comparison.settings.items()]
     lines += [
@@ -148,6 +156,10 @@ def _describe_differences(comparison: Comparison) -> list[str]:
         for stage, (then, now) in comparison.prompts.items()
     ]
     return lines
+
+
+def _name_first(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
 
 
 def _format_medians(measure: MetricChange, *, with_change: bool = False) -> str:
@@ -179,6 +191,7 @@ def _to_json_value(value: Any) -> Any:
 
 
 def main() -> None:
+    degrade_output()
     app(prog_name="takeover-compare")
 
 

@@ -21,6 +21,7 @@ from langgraph_takeover.evals.cli.trace_files import (
     report_full_disk,
     select_trace_files,
 )
+from langgraph_takeover.sandbox.cli.program import degrade_output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -307,6 +308,7 @@ def _exit_with_usage_error(text: str) -> NoReturn:
 
 def main() -> None:
     """Run the command line."""
+    degrade_output()
     with report_full_disk("standard output"):
         app()
 

@@ -24,6 +24,7 @@ from langgraph_takeover.evals.cli.trace_files import (
     select_trace_files,
 )
 from langgraph_takeover.handoff.text.files import describe_error
+from langgraph_takeover.sandbox.cli.program import degrade_output
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.trace.events import Trace
@@ -125,6 +126,7 @@ def _find_session(trace: Trace, traces: Sequence[Trace]) -> str:
 
 def main() -> None:
     """Run the command line."""
+    degrade_output()
     with report_full_disk("--out"):
         app()
 

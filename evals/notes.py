@@ -13,6 +13,7 @@ from langgraph_takeover.evals.cli.runner import INFRASTRUCTURE_FAILURES, INTERRU
 from langgraph_takeover.evals.cli.trace_files import WorkspaceOption
 from langgraph_takeover.evals.run.settings.options import NOTES_TIMEOUT_S
 from langgraph_takeover.handoff.text.files import describe_error
+from langgraph_takeover.sandbox.cli.program import degrade_output
 
 if TYPE_CHECKING:
     from langgraph_takeover.evals.models import Models
@@ -125,7 +126,7 @@ def _write_all(
 ) -> int:
     from langgraph_takeover.evals.models import build_notes_llm
     from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
-    from langgraph_takeover.handoff.records.record import Notes, parse_model, write_durably
+    from langgraph_takeover.handoff.records.record import Notes, RecordError, parse_model, write_durably
     from langgraph_takeover.handoff.text.files import read_untrusted_file
     from langgraph_takeover.nodes.model.errors import ModelError
     from langgraph_takeover.nodes.model.notes import build_ask
@@ -144,6 +145,8 @@ def _write_all(
         path = out / f"{number:03}-{record.digest[:12]}.json"
         if path.is_file():
             notes = parse_model(read_untrusted_file(path), path, Notes)
+            if notes.model != model:
+                raise RecordError(f"{path}: notes of {notes.model}, not of {model}")
         else:
             print(f"{number}/{len(records)} {Path(name).name}, {len(record.trace)} events", flush=True)
             try:
@@ -200,6 +203,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Run the command line."""
+    degrade_output()
     app(prog_name="takeover-notes")
 
 

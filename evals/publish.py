@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from langgraph_takeover.evals.cli.extra import require_experiment
-from langgraph_takeover.evals.cli.runner import USAGE, SingleUseCommand
+from langgraph_takeover.evals.cli.runner import USAGE, SingleUseCommand, is_disk_full
+from langgraph_takeover.handoff.text.files import describe_error
+from langgraph_takeover.sandbox.cli.program import degrade_output
 
 if TYPE_CHECKING:
+    import pyarrow
+
+    from langgraph_takeover.evals.reports.collection import ReportData
     from langgraph_takeover.evals.run.journal import Row
     from langgraph_takeover.evals.run.results import Results
 
+OTHER_FIELDS = "other_fields"
+"""The column with the fields of a row that have no column of their own, as JSON text."""
 _EPILOG = """
 Examples:
 
@@ -32,15 +40,21 @@ configs:
 ---
 # Takeovers
 
-One coding agent continues another's unfinished work: {takeovers} takeovers from {points} handoff
-points of {tasks} tasks, under the views {views}. The fields of a row are those of the run's journal.
+One coding agent continues another's unfinished work: {counts.takeovers} takeovers from {counts.points} handoff
+points of {counts.tasks} tasks, under the views {views}. {others}The fields of a row are those of the run's journal.
 
-- `data/*.parquet`: one table per stage; nested fields are JSON text
-- `predictions/SUCCESSOR.VIEW.POINT.REPEAT/all_preds.jsonl`: input for `swebench` and its leaderboard
-- `trajectories/*.json`: every run as ATIF; a predecessor links to its successors
+{layout}
 
 {caveats}
 """
+_LAYOUT = {
+    "data": "`data/*.parquet`: one table per stage; nested fields are JSON text, and fields of no declared type are in "
+    f"`{OTHER_FIELDS}`",
+    "predictions": "`predictions/SUCCESSOR.VIEW.POINT.PREDECESSOR.REPEAT/all_preds.jsonl`: input for `swebench` and its "
+    "leaderboard",
+    "trajectories": "`trajectories/*.json`: every run as ATIF; a predecessor links to its successors",
+}
+_PREDICTION_FIELDS = ("task_id", "predecessor", "point", "patch")
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -71,47 +85,113 @@ def command(
     except (RunUsageError, JournalError, LedgerUnavailableError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(USAGE) from None
+    except OSError as error:
+        if is_disk_full(error):
+            raise
+        print(f"error: --out: {error.filename or out}: {describe_error(error)}", file=sys.stderr)
+        raise typer.Exit(USAGE) from None
     for warning in results.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     print(f"{out}: {written}")
 
 
 def publish(results: Results, out: Path, *, trajectories: bool) -> str:
-    """A summary of the written files, as text."""
-    (out / "data").mkdir(parents=True)
-    tables = {
-        name: [_flatten_row(row) for row in getattr(results, name)]
-        for name in ("takeovers", "predecessors", "labels", "notes")
-    }
-    tables = {name: rows for name, rows in tables.items() if rows}
-    for name, rows in tables.items():
-        _write_parquet(out / "data" / f"{name}.parquet", rows)
-    predictions = _write_predictions(results.takeovers, out / "predictions")
-    documents = _write_trajectories(results, out / "trajectories") if trajectories else 0
-    (out / "README.md").write_text(_format_card(results, list(tables)), encoding="utf-8")
-    return f"{len(tables)} tables, {predictions} prediction files, {documents} trajectories"
+    """Write the dataset, whole or not at all. Return a summary of the files. Raises RunUsageError or OSError."""
+    from langgraph_takeover.evals.reports.collection import collect_report_data
+    from langgraph_takeover.evals.reports.estimates import select_graded
+
+    tables = {name: getattr(results, name) for name in ("takeovers", "predecessors", "labels", "notes")}
+    tables = {name: _build_table(name, rows) for name, rows in tables.items() if rows}
+    _check_predictions(select_graded(results.takeovers))
+    data = collect_report_data(results)
+    out = out.resolve()
+    partial = out.with_name(f".partial-{out.name}")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        (partial / "data").mkdir(parents=True)
+        for name, table in tables.items():
+            _write_parquet(partial / "data" / f"{name}.parquet", table)
+        predictions = _write_predictions(data.takeovers, partial / "predictions")
+        documents = _write_trajectories(results, partial / "trajectories") if trajectories else 0
+        card = _format_card(results, data, list(tables), {each.name for each in partial.iterdir()})
+        (partial / "README.md").write_text(card, encoding="utf-8")
+        partial.rename(out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    missing = sum(1 for _ in _iterate_runs(results)) - documents if trajectories else 0
+    return f"{len(tables)} tables, {predictions} prediction files, {documents} trajectories" + (
+        f" ({missing} runs have no readable trace)" if missing else ""
+    )
 
 
-def _flatten_row(row: Row) -> Row:
-    """A row without its directory. Nested fields are text, so that every row has the same types."""
-    return {
-        name: json.dumps(value) if isinstance(value, (dict, list)) else value
-        for name, value in row.items()
-        if name != "out"
-    }
-
-
-def _write_parquet(path: Path, rows: Sequence[Row]) -> None:
+def _build_table(stage: str, rows: Sequence[Row]) -> pyarrow.Table:
+    """The rows with the columns and types of the stage, whatever they contain. Raises RunUsageError."""
     import pyarrow
-    import pyarrow.parquet
 
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: [_to_column_value(row.get(name)) for row in rows] for name in names}
-    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    from langgraph_takeover.evals.run.fields import STAGE_FIELDS, find_type
+
+    types = {"integer": pyarrow.int64(), "fraction": pyarrow.float64(), "truth": pyarrow.bool_()}
+    schema = pyarrow.schema(
+        [
+            *((field, types.get(find_type(field), pyarrow.string())) for field in STAGE_FIELDS[stage]),
+            (OTHER_FIELDS, pyarrow.string()),
+        ]
+    )
+    flat = [_flatten_row(row, stage) for row in rows]
+    return pyarrow.table({name: [row.get(name) for row in flat] for name in schema.names}, schema=schema)
+
+
+def _flatten_row(row: Row, stage: str) -> Row:
+    """The values of a row's columns. Nested fields are text. Raises RunUsageError."""
+    from langgraph_takeover.evals.run.fields import STAGE_FIELDS, find_type
+    from langgraph_takeover.evals.run.settings.config import RunUsageError
+
+    flat: Row = {}
+    for field in STAGE_FIELDS[stage]:
+        value, kind = row.get(field), find_type(field)
+        if kind == "integer" and isinstance(value, float):
+            if not value.is_integer():
+                raise RunUsageError(
+                    f"{row['out']}: {_describe_row(row, stage)}: field {field!r} is {value}, not a whole number (restore "
+                    "the row from a copy, or delete it)"
+                )
+            value = int(value)
+        flat[field] = _to_column_value(value)
+    others = {
+        name: value for name, value in row.items() if name not in flat and name != "out" and value is not None
+    }
+    return flat | {OTHER_FIELDS: json.dumps(others) if others else None}
 
 
 def _to_column_value(value: Any) -> Any:
+    if isinstance(value, dict | list):
+        return json.dumps(value)
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+def _describe_row(row: Row, stage: str) -> str:
+    from langgraph_takeover.evals.run.settings.config import STAGES
+
+    return f"{stage} row {' '.join(str(row[field]) for field in STAGES[stage])}"
+
+
+def _check_predictions(rows: Sequence[Row]) -> None:
+    """Raises RunUsageError if a graded takeover lacks a field that its prediction needs."""
+    from langgraph_takeover.evals.run.settings.config import RunUsageError
+
+    for row in rows:
+        missing = next((field for field in _PREDICTION_FIELDS if row.get(field) is None), None)
+        if missing is not None:
+            raise RunUsageError(
+                f"{row['out']}: {_describe_row(row, 'takeovers')} is graded, but has no {missing!r}, which its prediction "
+                "needs (restore the row from a copy, or delete it)"
+            )
+
+
+def _write_parquet(path: Path, table: pyarrow.Table) -> None:
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(table, path)
 
 
 def _write_predictions(rows: Sequence[Row], directory: Path) -> int:
@@ -121,9 +201,8 @@ def _write_predictions(rows: Sequence[Row], directory: Path) -> int:
 
     files: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        if row["outcome"] == "graded":
-            kind = f"{row['point']}.{shorten_model_name(row['predecessor'])}"
-            files[row["successor"], row["view"], kind, str(row["repeat"])].append(row)
+        kind = f"{row['point']}.{shorten_model_name(row['predecessor'])}"
+        files[row["successor"], row["view"], kind, str(row["repeat"])].append(row)
     for (successor, view, kind, repeat), mine in files.items():
         name = ".".join((shorten_model_name(successor), view, kind, repeat))
         (directory / name).mkdir(parents=True)
@@ -150,23 +229,29 @@ def _iterate_runs(results: Results) -> Iterator[Row]:
     yield from (row for row in results.takeovers if row["outcome"] == "graded")
 
 
-def _format_card(results: Results, tables: list[str]) -> str:
-    from langgraph_takeover.evals.reports.caveats import list_caveats
+def _format_card(results: Results, data: ReportData, tables: Sequence[str], layout: Collection[str]) -> str:
+    from langgraph_takeover.evals.reports.caveats import list_result_caveats
+    from langgraph_takeover.evals.reports.collection import count_takeovers
 
-    caveats = [caveat for source in results.sources for caveat in list_caveats(source.config)]
-    views = dict.fromkeys(row["view"] for row in results.takeovers)
+    counts = count_takeovers(results, data)
+    others = (
+        f"{counts.failures} infrastructure failures",
+        f"{counts.excluded} takeovers at incomplete points",
+    )
+    also = [text for text, number in zip(others, counts[3:], strict=True) if number]
     return _CARD_TEMPLATE.format(
         configs="\n".join(f"- config_name: {name}\n  data_files: data/{name}.parquet" for name in tables),
-        takeovers=len(results.takeovers),
-        points=len({row["record_id"] for row in results.takeovers}),
-        tasks=len({row["task_id"] for row in results.takeovers}),
-        views=", ".join(views),
-        caveats="\n".join(dict.fromkeys(caveats)),
+        counts=counts,
+        views=", ".join(dict.fromkeys(row["view"] for row in data.takeovers)) or "none",
+        others=f"The tables also have {' and '.join(also)}, which do not count. " if also else "",
+        layout="\n".join(f"- {text}" for name, text in _LAYOUT.items() if name in layout),
+        caveats="\n".join(list_result_caveats(results)),
     )
 
 
 def main() -> None:
     """Run the command line."""
+    degrade_output()
     from langgraph_takeover.evals.cli.trace_files import report_full_disk
 
     with report_full_disk("--out"):

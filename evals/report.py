@@ -21,6 +21,7 @@ from langgraph_takeover.evals.cli.runner import (
     make_console,
 )
 from langgraph_takeover.handoff.text.files import describe_error
+from langgraph_takeover.sandbox.cli.program import degrade_output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -156,6 +157,7 @@ def _fail(reason: str, code: int = USAGE) -> None:
 
 
 def main() -> None:
+    degrade_output()
     app(prog_name="takeover-report")
 
 

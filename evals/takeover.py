@@ -23,6 +23,7 @@ from langgraph_takeover.evals.cli.runner import (
     run_command,
     run_jobs,
 )
+from langgraph_takeover.sandbox.cli.program import degrade_output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,6 +53,7 @@ def command(
     report: bool,
     dry_run: bool,
     list_tasks: bool,
+    check_tasks: bool | None,
     **options: Any,
 ) -> None:
     """Measure what it costs when one coding agent must continue another's unfinished work."""
@@ -72,8 +74,15 @@ def command(
         steps, choice = read_stages(stages), _choose_executor(executor, workers, **cluster)
         if dry_run or list_tasks:
             return *preparation.resolve_run(options, explicit, where, resume=resume), steps, choice
+
+        def check(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
+            from langgraph_takeover.evals.run.execution import task_checks
+
+            choice.check(config, tasks, out)
+            task_checks.check_tasks(config, tasks, workers, requested=check_tasks)
+
         return (
-            *preparation.prepare_run(options, explicit, where, resume=resume, extra_check=choice.check),
+            *preparation.prepare_run(options, explicit, where, resume=resume, extra_check=check),
             steps,
             choice,
         )
@@ -91,6 +100,7 @@ def command(
 
     program = program_name("takeover", "evals.takeover")
     again = " --allow-unisolated" if options["allow_unisolated"] else ""
+    again += " --no-check-tasks" if check_tasks is False else ""
     resume_command = f"{program} --resume --out {where}{again}{_format_executor_options(executor, **cluster)}"
     code = run_command(where, resume_command, prepare, begin)
     raise typer.Exit(code)
@@ -127,6 +137,7 @@ def run(
         rows = get_journals(database, config.run_id)
         for journal in rows:
             journal.drop_failures()
+        reuse.check_notes(paths, rows.notes.rows(), "--resume")
         reused = reuse.copy_source_run(config, by_id, paths, rows)
         if reused:
             print(f"predecessors reused from {config.records_of}: {reused}", flush=True)
@@ -270,6 +281,7 @@ def _print_run_header(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> 
 
 
 def main() -> None:
+    degrade_output()
     app(prog_name="takeover")
 
 

@@ -26,9 +26,9 @@ from langgraph_takeover.handoff.ledger import (
     LedgerUnavailableError,
     acquire,
     leases,
+    model_calls,
     snapshots,
     stops,
-    waits,
 )
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.nodes.context.settings import SettingsError
@@ -246,7 +246,7 @@ class Home:
         if leases.is_held(self.ledger, thread):
             if stops.read_stop(self.ledger, thread):
                 return "stopping"
-            return "waiting_for_model" if waits.is_waiting(self.ledger, thread) else "running"
+            return "waiting_for_model" if model_calls.is_waiting(self.ledger, thread) else "running"
         stored = self.saver.get_tuple(thread_config(thread))
         if stored is None:
             return "empty"

@@ -8,15 +8,17 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from langgraph_takeover.handoff.records.left_out import add_observed_changes
+from langgraph_takeover.handoff.records.left_out import add_left_out, add_observed_changes
 from langgraph_takeover.handoff.records.record import RecordError, TaskBrief
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.events import load_event, load_events
 from langgraph_takeover.nodes.open_calls import find_call_id
+from langgraph_takeover.nodes.records import enter_checked_state
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
 from langgraph_takeover.nodes.state import NO_SPENDING, AgentState, ReviewRequest, StopReason, ToolQuestion
 from langgraph_takeover.sandbox.interface import Frozen
+from langgraph_takeover.sandbox.repository.contents import list_unsaved_files
 from langgraph_takeover.sandbox.repository.patches import LeftOut, Patch, RepositoryError, patch_since
 
 
@@ -95,7 +97,7 @@ class Outcome(Frozen):
     patch_error: str | None = None
     """The reason for missing patches."""
     left_out: tuple[LeftOut, ...] = ()
-    """Changes that the patches lack, each with its path and the reason: at most 500. The sandbox has them."""
+    """Changes that the patches lack, and files that no snapshot has, each with its path and the reason: at most 500."""
     left_out_count: int = 0
     """Number of all changes that the patches lack."""
     predecessor: Outcome | None = None
@@ -172,7 +174,7 @@ def _compute_patches(session: Session, state: AgentState) -> tuple[str, Patch, s
         return "", Patch(), "no patch: the run has not started"
     try:
         base = TaskBrief.model_validate(state["task"]).base_commit
-        sandbox = session.enter_state(state["sandbox_state"])
+        sandbox = enter_checked_state(session, state)
         whole = patch_since(sandbox, base, open_base=session.open_base)
     except (RepositoryError, SnapshotNotFoundError) as error:
         return "", Patch(), f"no patch: {error}"
@@ -185,4 +187,5 @@ def _compute_patches(session: Session, state: AgentState) -> tuple[str, Patch, s
             own = patch_since(sandbox, base, before, session.open_base) if before else whole
     except (RecordError, RepositoryError) as error:
         patch_error = f"no patch: {error}"
-    return own.text, add_observed_changes(whole, load_events(state), own), patch_error
+    whole = add_observed_changes(whole, load_events(state), own)
+    return own.text, add_left_out(whole, list_unsaved_files(sandbox)), patch_error

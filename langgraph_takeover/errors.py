@@ -30,7 +30,7 @@ from langgraph_takeover.handoff.ledger import (
     ThreadHeldError,
     ThreadNameError,
 )
-from langgraph_takeover.handoff.ledger.database import LedgerVersionError
+from langgraph_takeover.handoff.ledger.database import ConnectionLostError, LedgerVersionError
 from langgraph_takeover.handoff.ledger.handoffs import HandoffNotFoundError, IllegalTransitionError
 from langgraph_takeover.handoff.ledger.idempotency import KeyReusedError
 from langgraph_takeover.handoff.ledger.stops import RunStoppedError
@@ -70,6 +70,7 @@ __all__ = [
     "AgentProgramError",
     "CaptureError",
     "CheckpointCorruptError",
+    "ConnectionLostError",
     "ContextWindowError",
     "ContinuationError",
     "DelegationError",

@@ -11,7 +11,7 @@ from typing import Any
 
 from langgraph.runtime import Runtime
 
-from langgraph_takeover.handoff.records.left_out import add_observed_changes
+from langgraph_takeover.handoff.records.left_out import add_left_out, add_observed_changes
 from langgraph_takeover.handoff.records.payload import Payload
 from langgraph_takeover.handoff.records.record import (
     EditedFile,
@@ -21,6 +21,7 @@ from langgraph_takeover.handoff.records.record import (
     RecordStore,
     TaskBrief,
 )
+from langgraph_takeover.handoff.records.verification import require_changes
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, compute_differences
 from langgraph_takeover.handoff.trace.file_kinds import is_source
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
@@ -28,7 +29,7 @@ from langgraph_takeover.nodes.events import load_events, report_progress
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import AgentState, get_task
 from langgraph_takeover.sandbox.interface import Sandbox
-from langgraph_takeover.sandbox.repository.contents import read_small_files
+from langgraph_takeover.sandbox.repository.contents import list_unsaved_files, read_small_files
 from langgraph_takeover.sandbox.repository.patches import OpenBase, RepositoryError, list_files, patch_since
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 from langgraph_takeover.sandbox.telemetry import Attributes, start_span
@@ -57,6 +58,26 @@ def _join_trace(state: AgentState, records: RecordStore) -> tuple[Event, ...]:
     before = records.load(state["record"]).trace if "record" in state else ()
     own = [event.model_copy(update={"index": event.index + len(before)}) for event in load_events(state)]
     return (*before, *own)
+
+
+def enter_checked_state(session: Session, state: AgentState) -> Sandbox:
+    """Return the sandbox of a graph state, compared with the run's changes if it was restored.
+
+    Raises what `Session.enter_state` raises, and SnapshotCorruptError if the sandbox has lost changes.
+    """
+
+    def check(sandbox: Sandbox) -> None:
+        unchecked = state.get("unchecked_events")
+        try:
+            trace = (
+                _join_trace(state, session.records) if unchecked is None else load_events(state)[unchecked:]
+            )
+        except RecordError:  # the predecessor's record is gone
+            trace = load_events(state)
+        system = sandbox if session.has_image else None
+        require_changes(sandbox.sha256, trace, f"thread {session.thread!r}", system=system)
+
+    return session.enter_checked_state(state["sandbox_state"], check)
 
 
 def _shift_point(point: HandoffPoint, state: AgentState, trace: tuple[Event, ...]) -> HandoffPoint:
@@ -222,6 +243,7 @@ def compute_patch_fields(
     """Return a record's fields about its patch: the patch and what it lacks, or the reason why there is none."""
     try:
         patch = add_observed_changes(patch_since(sandbox, base_commit, open_base=open_base), observed)
+        patch = add_left_out(patch, list_unsaved_files(sandbox))
     except RepositoryError as error:
         return {"patch": "", "patch_error": str(error)}
     return {"patch": patch.text, "left_out": patch.left_out, "left_out_count": patch.left_out_count}

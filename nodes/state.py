@@ -173,7 +173,7 @@ class Spending(TypedDict):
     seconds: float
     """Time spent in model calls and actions, without the time between a crash and the resume."""
     uncounted_calls: NotRequired[int]
-    """Calls, failed attempts included, whose tokens the endpoint did not report; states of older versions lack it."""
+    """Calls, failed attempts and those that a kill cut off included, whose tokens are unknown; states of older versions lack it."""
 
 
 NO_SPENDING = Spending(prompt_tokens=0, completion_tokens=0, cost=None, seconds=0.0, uncounted_calls=0)
@@ -224,6 +224,8 @@ class AgentState(TypedDict, total=False):
     """`TaskBrief` as JSON; the input of a run needs only `id` and `prompt`."""
     sandbox_state: str
     """Id of the sandbox state that belongs to this graph state."""
+    unchecked_events: int
+    """Number of the events before the sandbox state was replaced from outside, which need not have their changes."""
     events: Annotated[list[dict[str, Any]], _LIST_CHANNEL]
     """`Event`s as JSON, without defaults; `message` is the position of the message that has the text, if one has."""
     diff: Annotated[str, _STEP_CHANNEL]
@@ -279,6 +281,7 @@ _FIELD_ADAPTERS: dict[str, TypeAdapter[Any]] = {
     "periodic_records": TypeAdapter(list[str]),
     "start": TypeAdapter(dict[str, str | None]),
     "steps": TypeAdapter(int),
+    "unchecked_events": TypeAdapter(Annotated[int, Ge(0)]),
     "condensed": TypeAdapter(Annotated[int, Ge(0)]),
     "open_calls": TypeAdapter(Annotated[int, Ge(0)]),
     "spent": TypeAdapter(Spending),

@@ -11,9 +11,11 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event, Usage
+from langgraph_takeover.sandbox.storage.observers import ObserverErrors
 from langgraph_takeover.sandbox.telemetry import (
     IGNORED_SPAN,
     ActiveSpan,
+    builds_span,
     has_provider,
     record_value,
     start_span,
@@ -42,6 +44,7 @@ _PROVIDERS = {
 _ROLES = {"human": "user", "ai": "assistant", "tool": "tool", "system": "system"}
 
 
+@builds_span
 def start_chat_span(model: Any) -> ActiveSpan:
     """Return the span of a call of a chat model, bound or not, with all its attempts."""
     if not has_provider():
@@ -55,6 +58,7 @@ def start_chat_span(model: Any) -> ActiveSpan:
     return start_span(f"chat {name}", attributes, is_client=True)
 
 
+@ObserverErrors("telemetry")
 def describe_request(span: ActiveSpan, messages: Sequence[BaseMessage], secrets: Collection[str]) -> None:
     """Set the messages of a call, if content is captured."""
     if captures_content(span):
@@ -93,6 +97,7 @@ def describe_reply(
         record_value("takeover.chat.cost", cost, labels)
 
 
+@builds_span
 def start_tool_span(action: Event, call_id: str | None, secrets: Collection[str]) -> ActiveSpan:
     """Return the span of the execution of an action; `call_id` is that of the native call, if it is one."""
     if not has_provider():
@@ -111,6 +116,7 @@ def start_tool_span(action: Event, call_id: str | None, secrets: Collection[str]
     return start_span(f"execute_tool {action.tool}", attributes)
 
 
+@ObserverErrors("telemetry")
 def describe_result(
     span: ActiveSpan,
     text: str,

@@ -10,31 +10,29 @@ Example:
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from langgraph_takeover.sandbox.interface import (
-    OWNER_PATTERN,
-    BackendName,
-    ExecResult,
-    FileAccessError,
-    FileChange,
-    OutOfDiskError,
-    ProgramMount,
-    Sandbox,
-    SandboxSpec,
-    SandboxUnavailableError,
-    Snapshot,
-    SnapshotCorruptError,
-)
 from langgraph_takeover.sandbox.storage.failures import end_block
 from langgraph_takeover.sandbox.telemetry import start_span
 
 if TYPE_CHECKING:
     from langgraph_takeover.sandbox.backends.asynchronous import AsyncSandbox
+    from langgraph_takeover.sandbox.interface import (
+        BackendName,
+        ExecResult,
+        FileAccessError,
+        FileChange,
+        OutOfDiskError,
+        ProgramMount,
+        Sandbox,
+        SandboxSpec,
+        SandboxUnavailableError,
+        Snapshot,
+        SnapshotCorruptError,
+    )
 
 __all__ = [
     "AsyncSandbox",
@@ -75,7 +73,17 @@ def start(spec: SandboxSpec) -> Sandbox:
     from langgraph_takeover.sandbox.storage import host_directories
 
     with host_directories.translate_disk_errors():
-        return BackendSandbox(_load_backend(spec.backend).start(spec), shell_init=spec.shell_init)
+        backend = _load_backend(spec.backend).start(spec)
+        return BackendSandbox(backend, shell_init=spec.shell_init, directories=_list_volumes(spec))
+
+
+def _list_volumes(spec: SandboxSpec) -> tuple[str, ...]:
+    """The directories that an image declares as volumes, which its layers need not have."""
+    if spec.image is None:
+        return ()
+    from langgraph_takeover.sandbox.docker.client import require_image
+
+    return tuple(require_image(spec.image).attrs["Config"].get("Volumes") or ())
 
 
 def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
@@ -125,6 +133,7 @@ def default_backend(*, allow_process: bool = False) -> BackendName:
         True
     """
     from langgraph_takeover.sandbox.backends.host import unavailable_reason
+    from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
     reason = unavailable_reason()
     if reason is None:
@@ -159,8 +168,10 @@ def remove_stale_resources(
         >>> from langgraph_takeover.sandbox import remove_stale_resources
         >>> remove_stale_resources(sandbox_spec.backend, "killed-run")
     """
+    from langgraph_takeover.sandbox.storage.ownership import is_owner
+
     for owner in owners:
-        if not re.fullmatch(OWNER_PATTERN, owner):
+        if not is_owner(owner):
             raise ValueError(f"not the name of a run: {owner!r:.60}")
     if backend == "docker":
         from langgraph_takeover.sandbox.gc.docker import remove_owned
@@ -215,6 +226,7 @@ class SandboxManager:
 
 
 def _require_convertible(snapshot: Snapshot, spec: SandboxSpec) -> None:
+    from langgraph_takeover.sandbox.interface import SandboxUnavailableError
     from langgraph_takeover.sandbox.snapshots.bases import COPY_PREFIX, check_workspace
 
     check_workspace(snapshot)
@@ -253,14 +265,17 @@ def _load_backend(name: BackendName) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs asyncio when it is first used."""
-    if name != "AsyncSandbox":
+    """Import a class when it is first used: a command's `--help` needs neither pydantic nor asyncio."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module("langgraph_takeover.sandbox.backends.asynchronous").AsyncSandbox
+    module = "backends.asynchronous" if name == "AsyncSandbox" else "interface"
+    value = getattr(import_module(f"langgraph_takeover.sandbox.{module}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "AsyncSandbox"})
+    return sorted({*globals(), *__all__})
 
 
 if __name__ == "sandbox":  # the short name in a checkout

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
 
+from langgraph_takeover.sandbox.storage.observers import ObserverErrors
+
 if TYPE_CHECKING:
-    from opentelemetry.trace import Tracer
+    from opentelemetry.trace import Span, Tracer
 
 _SCOPE = "langgraph_takeover"
+_TELEMETRY = "telemetry"
 _MAX_CHARS = 500
 """Limit of a text attribute that is no content."""
 _MAX_NAME_CHARS = 120
@@ -99,60 +103,76 @@ class _SpanOptions(NamedTuple):
 
 
 class _RecordedSpan(ActiveSpan):
-    """A span of the program's provider."""
+    """A span of the program's provider, whose errors never reach the caller."""
 
     is_measured = True
 
     def __init__(self, tracer: Tracer, options: _SpanOptions) -> None:
+        self._span: Span | None = None
+        self._tokens: tuple[Any, Any] | None = None
         self._tracer = tracer
         self._options = options
         self._attributes = _clean_attributes({**(_inherited.get() or {}), **options.attributes})
 
     def __enter__(self) -> Self:
+        self._started = time.monotonic()
+        self._start()
+        return self
+
+    @ObserverErrors(_TELEMETRY)
+    def _start(self) -> None:
         from opentelemetry import context, trace
 
         options = self._options
         kind = trace.SpanKind.CLIENT if options.is_client else trace.SpanKind.INTERNAL
         parent = _find_parent_context(options.parent)
-        self._started = time.monotonic()
         self._span = self._tracer.start_span(options.name, parent, kind, self._attributes)
         self.is_recording = self._span.is_recording()
         if options.is_current:
-            self._token = context.attach(trace.set_span_in_context(self._span, parent))
-            self._inherited_token = _inherited.set({**(_inherited.get() or {}), **options.inherited})
-        return self
+            token = context.attach(trace.set_span_in_context(self._span, parent))
+            self._tokens = token, _inherited.set({**(_inherited.get() or {}), **options.inherited})
 
+    @ObserverErrors(_TELEMETRY)
     def set(self, attributes: Attributes) -> None:
         cleaned = _clean_attributes(attributes)
         self._attributes |= cleaned
-        self._span.set_attributes(cleaned)
+        if self._span is not None:
+            self._span.set_attributes(cleaned)
 
+    @ObserverErrors(_TELEMETRY)
     def link(self, traceparent: str | None) -> None:
         from opentelemetry import trace
         from opentelemetry.context import Context
 
-        if traceparent is None:
+        if traceparent is None or self._span is None:
             return
         linked = trace.get_current_span(_parse_traceparent(traceparent, Context())).get_span_context()
         if linked.is_valid:
             self._span.add_link(linked)
 
+    @ObserverErrors(_TELEMETRY)
     def fail(self, error_type: str) -> None:
         from opentelemetry.trace import StatusCode
 
         self.set({"error.type": error_type})
-        self._span.set_status(StatusCode.ERROR)
+        if self._span is not None:
+            self._span.set_status(StatusCode.ERROR)
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
-        from opentelemetry import context
-
         if error_type is not None:
             self.fail(error_type.__qualname__)
-        if self._options.is_current:
-            context.detach(self._token)
-            _inherited.reset(self._inherited_token)
+        if self._tokens is not None:
+            from opentelemetry import context
+
+            context.detach(self._tokens[0])
+            _inherited.reset(self._tokens[1])
         self._record_duration(time.monotonic() - self._started)
-        self._span.end()
+        self._end()
+
+    @ObserverErrors(_TELEMETRY)
+    def _end(self) -> None:
+        if self._span is not None:
+            self._span.end()
 
     def _record_duration(self, seconds: float) -> None:
         labels = {name: self._attributes[name] for name in _METRIC_ATTRIBUTES if name in self._attributes}
@@ -166,11 +186,24 @@ class _RecordedSpan(ActiveSpan):
 IGNORED_SPAN = ActiveSpan()
 
 
+def builds_span(build: Callable[_ParametersT, ActiveSpan]) -> Callable[_ParametersT, ActiveSpan]:
+    """Make a function return the span that nobody records if it cannot build one."""
+
+    @wraps(build)
+    def build_or_ignore(*arguments: _ParametersT.args, **named: _ParametersT.kwargs) -> ActiveSpan:
+        with ObserverErrors(_TELEMETRY):
+            return build(*arguments, **named)
+        return IGNORED_SPAN
+
+    return build_or_ignore
+
+
 def has_provider() -> bool:
     """Whether the program has configured OpenTelemetry, so that attributes are worth their cost."""
     return _find_provider("trace") is not None or _find_provider("metrics") is not None
 
 
+@builds_span
 def start_span(
     name: str,
     attributes: Attributes,
@@ -194,6 +227,7 @@ def start_span(
     )
 
 
+@ObserverErrors(_TELEMETRY)
 def record_value(metric: str, value: float, attributes: Attributes) -> None:
     """Add a value to the histogram of a metric."""
     provider = _find_provider("metrics")
@@ -212,6 +246,7 @@ def record_value(metric: str, value: float, attributes: Attributes) -> None:
     cached[1][metric].record(value, _clean_attributes(attributes))
 
 
+@ObserverErrors(_TELEMETRY)
 def current_traceparent() -> str | None:
     """Return the current span as a `traceparent` of W3C Trace Context; None without a span."""
     if "opentelemetry.trace" not in sys.modules:
@@ -244,11 +279,22 @@ def bind_context(call: Callable[_ParametersT, _ReturnT]) -> Callable[_Parameters
 
 
 def flush() -> None:
-    """Export what is pending: a worker process may end without notice."""
+    """Export what is pending, for at most 10 seconds: a worker process may end without notice."""
     for kind in ("trace", "metrics"):
-        provider = _find_provider(kind)
-        if hasattr(provider, "force_flush"):
-            provider.force_flush()
+        with ObserverErrors(_TELEMETRY):
+            provider = _find_provider(kind)
+            if hasattr(provider, "force_flush") and not (kind in _flushes and _flushes[kind].is_alive()):
+                call = ObserverErrors(_TELEMETRY)(provider.force_flush)
+                _flushes[kind] = threading.Thread(target=call, daemon=True)
+                _flushes[kind].start()
+                _flushes[kind].join(_MAX_FLUSH_S)
+                if _flushes[kind].is_alive():
+                    raise TimeoutError(f"its provider of {kind} exports for more than {_MAX_FLUSH_S:.0f} s")
+
+
+_MAX_FLUSH_S = 10.0
+_flushes: dict[str, threading.Thread] = {}
+"""The last export of each kind. One that never ends is not waited for again."""
 
 
 _cache: dict[str, Any] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -37,6 +38,10 @@ class ChatServer:
                 outer.headers.append({name.lower(): value for name, value in self.headers.items()})
                 outer.keys.append(self.headers.get("Authorization", "").removeprefix("Bearer "))
                 status, content = outer.answer(request)
+                with contextlib.suppress(ConnectionError):  # the client was killed
+                    self.send(status, content)
+
+            def send(self, status: int, content: bytes) -> None:
                 self.send_response_only(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(content)))
@@ -97,6 +102,12 @@ class ChatServer:
             "usage": usage,
         }
         return 200, json.dumps(body).encode()
+
+    @classmethod
+    def cut_reply(cls, text: str) -> tuple[int, bytes]:
+        """A reply whose body ends too early."""
+        status, body = cls.reply(text)
+        return status, body[:-20]
 
     def close(self) -> None:
         self._server.shutdown()

@@ -31,40 +31,75 @@ def unavailability_reason() -> str:
     return ""
 
 
-@contextlib.contextmanager
-def run_server() -> Iterator[str]:
-    """The URL of a server on loopback, without fsync; the server and its files are removed at the end."""
-    with tempfile.TemporaryDirectory(prefix="takeover-postgres-", dir="/var/tmp") as directory:
-        identity: dict[str, Any] = {}
+class Server:
+    """A server on loopback, without fsync; it can be stopped and started again on its port."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._log = Path(directory, "log")
+        self._identity: dict[str, Any] = {}
+        self._options = ""
+        self.url = ""
+        self.is_running = False
         if os.geteuid() == 0:  # the server refuses to run as root
             shutil.chown(directory, "nobody")
-            identity = {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid, "extra_groups": []}
-
-        def run_pg_ctl(*arguments: str) -> subprocess.CompletedProcess[str]:
-            command = [str(_find_pg_ctl()), "-D", f"{directory}/data", *arguments]
-            return subprocess.run(
-                command, cwd=directory, capture_output=True, text=True, check=False, **identity
-            )
-
-        log = Path(directory, "log")
-        done = run_pg_ctl(
+            self._identity = {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid, "extra_groups": []}
+        done = self._run_pg_ctl(
             "init", "-o", "--username=postgres --auth=trust --encoding=UTF8 --locale=C --no-sync"
         )
         if done.returncode != 0:
             raise RuntimeError(f"cannot create a PostgreSQL cluster: {done.stderr}")
-        try:
-            for _ in range(_MAX_STARTS):  # another process may take the port first
+
+    def _run_pg_ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(_find_pg_ctl()), "-D", f"{self._directory}/data", *arguments]
+        return subprocess.run(
+            command, cwd=self._directory, capture_output=True, text=True, check=False, **self._identity
+        )
+
+    def start(self) -> None:
+        for _ in range(_MAX_STARTS):  # another process may take the port first
+            if not self._options:
                 port = _find_free_port()
-                options = (
+                self.url = f"postgresql://postgres@127.0.0.1:{port}/postgres"
+                self._options = (
                     f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
                 )
-                if run_pg_ctl("start", "--wait", "--log", str(log), "-o", options).returncode == 0:
-                    break
-            else:
-                raise RuntimeError(f"PostgreSQL does not start: {log.read_text()}")
-            yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
+            start = ("start", "--wait", "--log", str(self._log), "-o", self._options)
+            if self._run_pg_ctl(*start).returncode == 0:
+                self.is_running = True
+                return
+            self._options = ""
+        raise RuntimeError(f"PostgreSQL does not start: {self._log.read_text()}")
+
+    def stop(self) -> None:
+        self.is_running = False
+        self._run_pg_ctl("stop", "--wait", "--mode=fast")
+
+    def disconnect_all(self) -> None:
+        """End all connections to the server."""
+        import psycopg
+
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(_DISCONNECT_OTHERS)
+
+
+@contextlib.contextmanager
+def open_server() -> Iterator[Server]:
+    """A running server; it and its files are removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="takeover-postgres-", dir="/var/tmp") as directory:
+        server = Server(directory)
+        try:
+            server.start()
+            yield server
         finally:
-            run_pg_ctl("stop", "--wait", "--mode=fast")
+            server.stop()
+
+
+@contextlib.contextmanager
+def run_server() -> Iterator[str]:
+    """The URL of a server that runs meanwhile."""
+    with open_server() as server:
+        yield server.url
 
 
 @contextlib.contextmanager
@@ -76,9 +111,10 @@ def create_database(url: str) -> Iterator[str]:
     name = f"takeover_{secrets.token_hex(6)}"
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
-        try:
-            yield f"{url}?options=-csearch_path%3D{name}"
-        finally:
+    try:
+        yield f"{url}?options=-csearch_path%3D{name}"
+    finally:
+        with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(_DISCONNECT_OTHERS)
             connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(name)))
 

@@ -248,6 +248,12 @@ def test_files_named_in_the_architecture_exist() -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+def test_tests_named_in_compatibility_exist() -> None:
+    named = set(re.findall(r"`([\w/]+/test_\w+\.py)`", DOCUMENTS["docs/compatibility.md"]))
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / "tests" / name).is_file()] == []
+
+
 def _room(module: str) -> str:
     """The box of a module of evals in the figure: its package, or the commands."""
     first = module.split(".")[1]

@@ -44,6 +44,7 @@ class CommandOptions(RunOptions):
     report: bool = True
     dry_run: bool = False
     list_tasks: bool = False
+    check_tasks: bool | None = None
 
 
 OPTIONS: dict[str, OptionInfo] = {
@@ -195,6 +196,12 @@ OPTIONS: dict[str, OptionInfo] = {
         help="Print the plan with estimated tokens, cost and time, then exit; with --resume, for the remaining jobs."
     ),
     "list_tasks": Option(help="Print the selected task ids, one per line, then exit."),
+    "check_tasks": Option(
+        "--check-tasks/--no-check-tasks",
+        help="Before the run, grade the gold patch of each task, which must resolve it, and the base commit, which must "
+        "not. Each task is checked once per content.",
+        show_default="on for tasks in files and directories, except those of a study of the paper",
+    ),
 }
 """The options' help, in the order of `--help`. `min` only if the command line is stricter than the option's type."""
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from typer.core import TyperCommand
 
 from langgraph_takeover.handoff.text.files import describe_error
+from langgraph_takeover.sandbox.cli.program import drop_unwritable_output
+from langgraph_takeover.sandbox.storage.observers import ObserverErrors
 
 if TYPE_CHECKING:
     import typer
@@ -49,7 +51,7 @@ def run_command(
     """The exit code of a run. User-correctable errors and interruptions print one line."""
     from langgraph_takeover.evals.run.execution.signals import handle_signals
 
-    with handle_signals():
+    with handle_signals(), drop_unwritable_output():
         return _run_command(out, resume_command, prepare, run)
 
 
@@ -114,7 +116,8 @@ def run_jobs(
     if not left:
         return
     if not console.is_terminal:
-        print(f"{journal.name}: {len(left)} to do", flush=True)
+        with ObserverErrors("the progress on standard output"):
+            print(f"{journal.name}: {len(left)} to do", flush=True)
     columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     finished: set[tuple[Any, ...]] = set()
     with (
@@ -126,9 +129,10 @@ def run_jobs(
             journal.append(row)
             finished.add(journal.key(row))
             on_row(row)
-            progress.advance(bar)
-            if not console.is_terminal:
-                print(f"{journal.name}: {_describe_row(row)}", flush=True)
+            with ObserverErrors("the progress on standard output"):
+                progress.advance(bar)
+                if not console.is_terminal:
+                    print(f"{journal.name}: {_describe_row(row)}", flush=True)
 
 
 @contextmanager

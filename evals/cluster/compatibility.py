@@ -10,6 +10,7 @@ from pathlib import Path
 
 from langgraph_takeover.evals.models import parse_model_name
 from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.run.settings.inputs import digest_path, find_image_id
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.sandbox.storage.removal import walk
 
@@ -34,13 +35,15 @@ def collect_versions(config: RunConfig, tasks: tuple[Task, ...]) -> Versions:
     versions |= {name: _package_version(name) for name in _DEPENDENCIES}
     if config.sandbox != "process":
         images = [task.build_spec(config.sandbox, config.run_id, Path()).image for task in tasks]
-        versions |= {f"image {name}": _image_id(name) for name in dict.fromkeys(images) if name is not None}
+        versions |= {
+            f"image {name}": find_image_id(name) for name in dict.fromkeys(images) if name is not None
+        }
     for name in (*config.predecessors, *config.successors):
         if parse_model_name(name).kind == "replay":
             recorded = [
                 parse_model_name(each).file for each in config.recordings.get(name, {"": name}).values()
             ]
-            versions |= {str(file): _file_digest(file) for file in recorded}
+            versions |= {str(file): digest_path(file) for file in recorded}
     return versions
 
 
@@ -59,7 +62,7 @@ def _source_digest() -> str:
         for path in sorted(root / name for name, _ in walk(root)):
             if path.is_file() and "__pycache__" not in path.parts:
                 name = f"{package}/{path.relative_to(root)}"
-                digest.update(f"{name}\0{_file_digest(path)}\0".encode())
+                digest.update(f"{name}\0{digest_path(path)}\0".encode())
     return digest.hexdigest()[:12]
 
 
@@ -67,22 +70,4 @@ def _package_version(name: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:
-        return ""
-
-
-def _image_id(name: str) -> str:
-    from langgraph_takeover.sandbox.backends.docker import require_image
-    from langgraph_takeover.sandbox.interface import SandboxUnavailableError
-
-    try:
-        return str(require_image(name).id)
-    except SandboxUnavailableError:
-        return ""
-
-
-def _file_digest(path: Path) -> str:
-    try:
-        with path.open("rb") as content:
-            return hashlib.file_digest(content, "sha256").hexdigest()[:12]
-    except OSError:
         return ""

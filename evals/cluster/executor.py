@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
@@ -18,7 +17,7 @@ from langgraph_takeover.evals.cluster.connection import NODE_LABEL, RESOURCE, co
 from langgraph_takeover.evals.cluster.jobs import NODE_ERRORS, ClusterJob, ClusterRun, JobResult, run_job
 from langgraph_takeover.evals.run.execution import stages, threads
 from langgraph_takeover.evals.run.execution.executors import Executor, Job
-from langgraph_takeover.evals.run.execution.signals import WAITING
+from langgraph_takeover.evals.run.execution.signals import announce_wait
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import CONFIG_FILE, STAGES, RunConfig, RunUsageError
@@ -103,7 +102,7 @@ class RayExecutor:
             yield self
             is_done = not self._has_failures
         except (SystemExit, KeyboardInterrupt):
-            print(WAITING, file=sys.stderr, flush=True)
+            announce_wait()
             has_to_kill = False  # agents complete their current action
             raise
         finally:

@@ -15,6 +15,7 @@ from langgraph_takeover.evals.run.preparation import (
     check_unused,
     create_run,
 )
+from langgraph_takeover.evals.run.reuse import check_inputs
 from langgraph_takeover.evals.run.settings.config import (
     CONFIG_FILE,
     RunUsageError,
@@ -26,6 +27,7 @@ from langgraph_takeover.evals.run.settings.config import (
     read_views,
 )
 from langgraph_takeover.evals.run.settings.entries import load_models_option
+from langgraph_takeover.evals.run.settings.inputs import compute_inputs
 from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS
 from langgraph_takeover.evals.tasks import Task, load_tasks
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
@@ -85,6 +87,9 @@ def prepare_poison_run(
     chosen = {name: records[name] for name in config.records}
     _check_notes(source, config, chosen)
     tasks = load_tasks(config.tasks, tuple(dict.fromkeys(record.task.id for record in chosen.values())))
+    tasks = tuple(task.model_copy(update={"prompt_name": config.prompt}) for task in tasks)
+    inputs = compute_inputs(tasks, config.sandbox, {})
+    check_inputs(config, inputs, "--resume" if resume else "RUN", out if resume else source)
     by_id = {task.id: task for task in tasks}
     # The command decides whether commands run as the user, never a file in the run's directory.
     check_takeovers(config.model_copy(update={"allow_unisolated": options["allow_unisolated"]}), tasks, out)

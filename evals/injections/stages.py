@@ -18,6 +18,7 @@ from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.records.left_out import add_observed_changes
 from langgraph_takeover.handoff.records.record import SCHEMA_VERSION, HandoffRecord, RecordStore
+from langgraph_takeover.handoff.records.verification import require_record
 from langgraph_takeover.handoff.trace.events import Trace
 from langgraph_takeover.sandbox import SandboxManager, start
 from langgraph_takeover.sandbox.interface import FileAccessError, Snapshot
@@ -105,6 +106,7 @@ def _inject_into_sandbox(
     """The record with another snapshot, in which a file starts with the order; and that file."""
     with SandboxManager(paths.spec(config, task)) as manager:
         sandbox = manager.restore(record.required_snapshot, source.directory(record.id))
+        require_record(sandbox, record)
         try:
             before = sandbox.read_file(substitutions.file).decode("utf-8", "surrogateescape")
         except FileAccessError:

@@ -325,8 +325,14 @@ def assign_recordings(name: str, tasks: Sequence[Task], *, is_part: bool = False
     if model.has_number:
         found = tuple(each for each in found if each.number == model.number)
     assigned: dict[str, str] = {}
+    named_by = {each: [task.id for task in tasks if each.names(task.id)] for each in found}
     for task in tasks:
-        own = [each for each in found if each.names(task.id)]
+        # The id of one task may begin with that of another.
+        own = [
+            each
+            for each, ids in named_by.items()
+            if task.id in ids and not any(task.id in longer for longer in ids if longer != task.id)
+        ]
         if len(own) > 1:
             raise ModelNameError(
                 f"{name}: two recordings of task {task.id}: {_locate(own[0])} and {_locate(own[1])} (name one of them)"
@@ -355,7 +361,7 @@ def assign_recordings(name: str, tasks: Sequence[Task], *, is_part: bool = False
 def _name_recording(model: ModelName, recording: _RecordedRun) -> str:
     agent = f"{model.agent}:" if model.agent else ""
     start = "" if model.start is None else f"@{model.start}"
-    return f"{agent}replay:{recording.path}#{recording.number}{start}"
+    return f"{agent}replay:{recording.path.resolve()}#{recording.number}{start}"
 
 
 def _locate(recording: _RecordedRun) -> str:

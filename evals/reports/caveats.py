@@ -1,23 +1,26 @@
-"""Caveats about models, excluded points, and differences between combined runs."""
+"""Caveats about models and their replies, excluded points, and differences between combined runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 from langgraph_takeover.evals.models import is_builtin, parse_model_name
 from langgraph_takeover.evals.reports.collection import ExcludedPoints, find_excluded_points
-from langgraph_takeover.evals.reports.estimates import select_graded
-from langgraph_takeover.evals.reports.model_caveats import list_model_caveats
+from langgraph_takeover.evals.reports.estimates import read_values, select_graded
 from langgraph_takeover.evals.reports.paper.published_tables import list_studies
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.run.settings.point_selection import list_quotas
 
 _COMPARED_SETTINGS = (
     *("points", "notes_model", "protocol", "max_steps", "max_tokens", "max_reply_tokens", "max_seconds"),
     *("window_tokens", "condense", "command_timeout_s", "sandbox"),
 )
 """Settings that affect the result of a takeover."""
+_MAX_NAMES = 3
+_LIMIT_TO_RAISE = re.compile(r"\(raise [^()]*\)")
 
 
 def list_caveats(*configs: RunConfig) -> list[str]:
@@ -53,6 +56,8 @@ def list_result_caveats(results: Results) -> tuple[str, ...]:
     excluded = find_excluded_points(results)
     counted = [row for row in select_graded(results.takeovers) if not excluded.contains(row)]
     caveats = [*list_caveats(*configs), *_list_excluded_points(excluded), *_list_other_verdicts(counted)]
+    if waiting := list_waiting_points(results):
+        caveats.append(f"Handoff points without a takeover yet: {_format_names(waiting)}.")
     caveats += list_incomplete_patches((*results.predecessors, *results.labels, *counted))
     settings = [config.model_dump() for config in configs]
     differ = [name for name in _COMPARED_SETTINGS if any(one[name] != settings[0][name] for one in settings)]
@@ -65,18 +70,31 @@ def list_result_caveats(results: Results) -> tuple[str, ...]:
         )
     reused = dict.fromkeys(config.describe_predecessor_limits() for config in configs)
     caveats += [f"Reused predecessors ran with other limits: {limits}." for limits in reused if limits]
-    caveats += list_model_caveats(results)
+    caveats += _list_model_caveats(results)
     versions = sorted({row["prompts"] for row in results.takeovers if row.get("prompts")})
     if len(versions) > 1:
         caveats.append(f"The takeovers used different prompt versions: {', '.join(versions)}.")
     return tuple(caveats)
 
 
+def list_waiting_points(results: Results) -> list[str]:
+    """The records of takeover runs without a row of a takeover, except of runs that select some of the points."""
+    if any(list_quotas(source.config) for source in results.sources) or not results.takeovers:
+        return []
+    records = {record for row in results.predecessors for record in row.get("records", ())}
+    return sorted(records - {row["record_id"] for row in results.takeovers})
+
+
+def _format_names(names: Sequence[str]) -> str:
+    """Their number, and the first three."""
+    return f"{len(names)} ({', '.join(names[:_MAX_NAMES])}{', …' if len(names) > _MAX_NAMES else ''})"
+
+
 def _list_excluded_points(excluded: ExcludedPoints) -> list[str]:
     caveats = []
     for what, points in (("notes", excluded.without_notes), ("record", excluded.without_record)):
         if points:
-            names = ", ".join(sorted(points)[:3]) + (", …" if len(points) > 3 else "")
+            names = ", ".join(sorted(points)[:_MAX_NAMES]) + (", …" if len(points) > _MAX_NAMES else "")
             caveats.append(
                 f"Excluded handoff points without {what}, with all their takeovers: {len(points)}; a point counts only if every "
                 f"view can be shown ({names})."
@@ -93,10 +111,10 @@ def list_incomplete_patches(rows: Iterable[Row]) -> list[str]:
     ]
     if not names:
         return []
-    more = ", …" if len(names) > 3 else ""
+    more = ", …" if len(names) > _MAX_NAMES else "."
     return [
         f"Graded patches that lack changes of the run: {len(names)} (left_out in the rows names the files): "
-        f"{', '.join(names[:3])}{more}."
+        f"{', '.join(names[:_MAX_NAMES])}{more}"
     ]
 
 
@@ -112,9 +130,48 @@ def _list_other_verdicts(takeovers: Iterable[Row]) -> list[str]:
     names = ", ".join(
         f"{row['record_id']} {row['view']} {row['successor']} {row['repeat']} "
         f"({'solved only as submitted' if row['resolved'] else 'solved only cleaned'})"
-        for row in differ[:3]
+        for row in differ[:_MAX_NAMES]
     )
-    more = ", …" if len(differ) > 3 else ""
+    more = ", …" if len(differ) > _MAX_NAMES else "."
     return [
-        f"Takeovers whose verdict depends on scratch or build files: {len(differ)} (table 16): {names}{more}."
+        f"Takeovers whose verdict depends on scratch or build files: {len(differ)} (table 16): {names}{more}"
+    ]
+
+
+def _list_model_caveats(results: Results) -> list[str]:
+    """Caveats about replies without text and action, and about divergent replays."""
+    caveats = []
+    for role, rows in (("predecessor", results.predecessors), ("successor", results.takeovers)):
+        for name in dict.fromkeys(row[role] for row in rows):
+            own = [row for row in rows if row[role] == name]
+            empty = int(sum(read_values(own, "empty_replies")))
+            if empty:
+                calls = int(sum(read_values(own, "llm_calls")))
+                limits = (_LIMIT_TO_RAISE.search(row.get("detail") or "") for row in own)
+                cure = next((f" {found[0]}" for found in limits if found), "")
+                caveats.append(
+                    f"{empty} of {calls} replies of {name} as {role} had neither text nor action{cure}."
+                )
+    caveats += _list_divergent_replays(results)
+    without_text = [row for row in results.notes if row["outcome"] == "written" and row.get("detail")]
+    if without_text:
+        caveats.append(f"{len(without_text)} notes lack text: {without_text[0]['detail']}.")
+    return list(dict.fromkeys(caveats))
+
+
+def _list_divergent_replays(results: Results) -> list[str]:
+    """A caveat about replays whose observations differ from their recordings."""
+    rows = [row for row in (*results.predecessors, *results.takeovers) if row.get("divergence")]
+    if not rows:
+        return []
+    names = ", ".join(
+        f"{row.get('record_id') or row['task_id']}{' ' + row['view'] if row.get('view') else ''} from action "
+        f"{row['divergence_step']} on ({row['divergence']:.0%} of its steps)"
+        for row in rows[:_MAX_NAMES]
+    )
+    more = ", …" if len(rows) > _MAX_NAMES else ""
+    missed = sum(len(row.get("missed_points") or ()) for row in rows)
+    points = f"; {missed} points of the recordings were not reached" if missed else ""
+    return [
+        f"Warning: replays whose observations differ from the recording: {len(rows)}: {names}{more}{points}."
     ]

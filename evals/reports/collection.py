@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from langgraph_takeover.evals.reports.common_points import (
+    UNMATCHED,
+    describe_left_out,
+    list_uncounted,
+    split_by_common_points,
+)
 from langgraph_takeover.evals.reports.derived import ALREADY_SOLVED, add_derived_measures
 from langgraph_takeover.evals.reports.estimates import Pair, pair_with_baseline, select_graded
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
@@ -41,6 +47,8 @@ class ReportData(NamedTuple):
 
     takeovers: tuple[Row, ...]
     """Takeovers at complete points, without an infrastructure failure; with `handoff_state` and derived measures."""
+    left_out: tuple[Row, ...]
+    """Takeovers that are not among `takeovers`, each with its `reason`."""
     excluded: ExcludedPoints
     views: tuple[str, ...]
     successors: tuple[str, ...]
@@ -52,38 +60,87 @@ class ReportData(NamedTuple):
 
     def select(self, **fields: str) -> tuple[Row, ...]:
         """The takeovers with these field values."""
-        return tuple(
-            row for row in self.takeovers if all(row.get(name) == value for name, value in fields.items())
-        )
+        return _select(self.takeovers, fields)
+
+    def count_left_out(self, **fields: str) -> int:
+        """The number of takeovers with these field values that are left out."""
+        return len(_select(self.left_out, fields))
+
+    def describe_left_out(self) -> tuple[str, ...]:
+        """A note on the takeovers that are left out, by view; none without any."""
+        return tuple(filter(None, (describe_left_out(self.left_out, self.views),)))
+
+    def restrict_to_common_points(self) -> ReportData:
+        """The same data with the takeovers at common points alone, over which levels of views are compared."""
+        common, others = split_by_common_points(self.takeovers)
+        unmatched = tuple(row | {"reason": UNMATCHED} for row in others)
+        return self._replace(takeovers=common, left_out=(*self.left_out, *unmatched))
 
     def pair_with_reference(self, rows: tuple[Row, ...], view: str) -> tuple[Pair, ...]:
         """Takeovers under a view, each with the one under the best-informed view at the same point."""
         return pair_with_baseline(rows, view, self.reference_view) if self.reference_view else ()
 
 
+class TakeoverCounts(NamedTuple):
+    """How many takeovers results rest on, and how many rows they leave out."""
+
+    takeovers: int
+    points: int
+    """With a counted takeover."""
+    tasks: int
+    failures: int
+    """Takeovers that are infrastructure failures."""
+    excluded: int
+    """Graded takeovers at incomplete points."""
+
+
+def count_takeovers(results: Results, data: ReportData) -> TakeoverCounts:
+    """Count takeovers as every report does."""
+    failures = sum(row["outcome"] == INFRASTRUCTURE_FAILURE for row in results.takeovers)
+    return TakeoverCounts(
+        takeovers=len(data.takeovers),
+        points=len({row["record_id"] for row in data.takeovers}),
+        tasks=len({row["task_id"] for row in data.takeovers}),
+        failures=failures,
+        excluded=len(results.takeovers) - failures - len(data.takeovers),
+    )
+
+
 def collect_report_data(results: Results) -> ReportData:
     excluded = find_excluded_points(results)
     states = {row["record_id"]: row.get("handoff_state") or UNLABELLED for row in results.labels}
     by_regression = read_states_by_regression(results.labels)
+
+    def add_states(row: Row) -> Row:
+        return row | {
+            "handoff_state": states.get(row["record_id"], UNLABELLED),
+            STATE_BY_REGRESSION: by_regression.get(row["record_id"], UNLABELLED),
+        }
+
     takeovers = add_derived_measures(
-        (
-            row
-            | {
-                "handoff_state": states.get(row["record_id"], UNLABELLED),
-                STATE_BY_REGRESSION: by_regression.get(row["record_id"], UNLABELLED),
-            }
-            for row in select_graded(results.takeovers)
-            if not excluded.contains(row)
-        ),
+        map(add_states, (row for row in select_graded(results.takeovers) if not excluded.contains(row))),
         results.predecessors,
     )
     configs = [source.config for source in results.sources]
     views = _sort_by_order(
         (BASELINE, *VIEWS, CONTINUATION),
-        [*(view for config in configs for view in config.views), *_distinct_values(takeovers, "view")],
+        [
+            *(view for config in configs for view in config.views),
+            *_distinct_values(results.takeovers, "view"),
+        ],
     )
+    planned: dict[str, set[str]] = {}
+    for name, view in (
+        *((name, view) for config in configs for name in config.successors for view in config.views),
+        *((row["successor"], row["view"]) for row in results.takeovers),
+    ):
+        planned.setdefault(name, set()).add(view)
+    uncounted = list_uncounted(results.takeovers, takeovers, planned, results.predecessors)
+    left_out = tuple(map(add_states, uncounted))
+    expected = (*takeovers, *left_out)
     return ReportData(
         takeovers=takeovers,
+        left_out=left_out,
         excluded=excluded,
         views=views,
         successors=_sort_by_order(
@@ -92,10 +149,10 @@ def collect_report_data(results: Results) -> ReportData:
         ),
         predecessors=_sort_by_order(
             [name for config in configs for name in config.predecessors],
-            _distinct_values(takeovers, "predecessor"),
+            _distinct_values(expected, "predecessor"),
         ),
-        points=_sort_by_order(POINTS, _distinct_values(takeovers, "point")),
-        states=_sort_by_order((*STATES, UNLABELLED), _distinct_values(takeovers, "handoff_state")),
+        points=_sort_by_order(POINTS, _distinct_values(expected, "point")),
+        states=_sort_by_order((*STATES, UNLABELLED), _distinct_values(expected, "handoff_state")),
         reference_view=next(
             (view for view in BEST_INFORMED_VIEWS if view in _distinct_values(takeovers, "view")), None
         ),
@@ -163,6 +220,10 @@ def display_names(models: Iterable[str]) -> dict[str, str]:
     file_names = {name: f"replay:{name.rsplit('/', 1)[-1]}" for name in names if name.startswith("replay:")}
     unique = {name: text for name, text in file_names.items() if list(file_names.values()).count(text) == 1}
     return names | unique
+
+
+def _select(rows: Iterable[Row], fields: Mapping[str, str]) -> tuple[Row, ...]:
+    return tuple(row for row in rows if all(row.get(name) == value for name, value in fields.items()))
 
 
 def _distinct_values(rows: Iterable[Row], field: str) -> list[str]:

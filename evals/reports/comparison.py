@@ -20,9 +20,9 @@ from langgraph_takeover.evals.reports.estimates import (
     mcnemar,
     select_graded,
 )
-from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.settings.config import STAGES, RunConfig, RunUsageError
+from langgraph_takeover.handoff.records.record import HandoffRecord
 
 PAIR_KEY = STAGES["takeovers"]
 ANSWERS = ("reexamined", "verified_before_finish", "harm", "rescue", "preserved")
@@ -79,7 +79,9 @@ class Comparison(NamedTuple):
     records: int
     """Number of records that both runs took over."""
     changed_records: tuple[str, ...]
-    """The shared records whose content differs."""
+    """The shared records whose handoff point, patch or files differ."""
+    unknown_records: tuple[str, ...]
+    """The shared records that may differ, but are not in the directories of both runs."""
     settings: dict[str, tuple[Any, Any]]
     prompts: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
     """Prompt versions before and after, for the stages in which they differ."""
@@ -91,8 +93,7 @@ def compare(before: Results, after: Results) -> Comparison:
     pairs = match_pairs(last_data.takeovers, first_data.takeovers, PAIR_KEY)
     if not pairs:
         raise RunUsageError(f"the runs share no graded takeover: {_explain_no_overlap(before, after)}")
-    first, last = _digests_by_record(before.takeovers), _digests_by_record(after.takeovers)
-    shared = sorted(set(first) & set(last))
+    shared, changes = _compare_records(before, after)
     views = dict.fromkeys((*first_data.views, *last_data.views))
     return Comparison(
         views=tuple(_compare_view(view, first_data, last_data) for view in views),
@@ -101,8 +102,9 @@ def compare(before: Results, after: Results) -> Comparison:
             for now, then in pairs
             if bool(now["resolved"]) != bool(then["resolved"])
         ),
-        records=len(shared),
-        changed_records=tuple(name for name in shared if first[name] != last[name]),
+        records=shared,
+        changed_records=tuple(name for name, is_changed in changes.items() if is_changed),
+        unknown_records=tuple(name for name, is_changed in changes.items() if is_changed is None),
         settings=_compare_settings(before, after),
         prompts={
             stage: versions
@@ -147,8 +149,27 @@ def _compare_metric(pairs: tuple[Pair, ...], name: str) -> MetricChange:
     return MetricChange(before, after, change, estimate_change(pairs, name, np.mean))
 
 
-def _digests_by_record(rows: Iterable[Row]) -> dict[str, str]:
-    return {row["record_id"]: row["digest"] for row in rows if row.get("digest")}
+def _compare_records(before: Results, after: Results) -> tuple[int, dict[str, bool | None]]:
+    """The number of shared records, and whether those with different digests differ; None if unknown.
+
+    A digest covers times, too, so those of two equal runs differ.
+    """
+    first, last = (
+        {row["record_id"]: row for row in each.takeovers if row.get("digest")} for each in (before, after)
+    )
+    shared = sorted(set(first) & set(last))
+    changes: dict[str, bool | None] = {}
+    for name in shared:
+        if first[name]["digest"] != last[name]["digest"]:
+            then, now = before.load_record(first[name]), after.load_record(last[name])
+            is_known = then is not None and now is not None
+            changes[name] = _read_content(then) != _read_content(now) if is_known else None
+    return len(shared), changes
+
+
+def _read_content(record: HandoffRecord | None) -> object:
+    """What a successor finds: the handoff point, the patch and the files."""
+    return record and (record.point, record.patch, record.files, record.edited_files)
 
 
 def _compare_settings(before: Results, after: Results) -> dict[str, tuple[Any, Any]]:

@@ -33,6 +33,8 @@ class CostGroup(NamedTuple):
     model: str
     view: str
     cost: CostSum
+    left_out: int
+    """Infrastructure failures, whose costs are unknown."""
 
 
 def sum_costs(rows: Iterable[Row]) -> CostSum:
@@ -66,15 +68,21 @@ def list_cost_groups(results: Results, views: Sequence[str]) -> tuple[CostGroup,
         ),
     ]
     every = (*results.predecessors, *results.notes, *results.takeovers)
-    return (*groups, CostGroup("all", "", "", sum_costs(every)))
+    return (*groups, CostGroup("all", "", "", sum_costs(every), _count_failures(every)))
 
 
 def _group(role: str, rows: Iterable[Row], field: str) -> list[CostGroup]:
     by_model: dict[str, list[Row]] = {}
     for row in rows:
-        if row["outcome"] != INFRASTRUCTURE_FAILURE:
-            by_model.setdefault(str(row.get(field) or ""), []).append(row)
-    return [CostGroup(role, model, "", sum_costs(mine)) for model, mine in sorted(by_model.items())]
+        by_model.setdefault(str(row.get(field) or ""), []).append(row)
+    return [
+        CostGroup(role, model, "", sum_costs(mine), _count_failures(mine))
+        for model, mine in sorted(by_model.items())
+    ]
+
+
+def _count_failures(rows: Iterable[Row]) -> int:
+    return sum(row["outcome"] == INFRASTRUCTURE_FAILURE for row in rows)
 
 
 def _sum_tokens(rows: Sequence[Row], name: str) -> int | None:

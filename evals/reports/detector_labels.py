@@ -75,7 +75,8 @@ def read_labels(path: Path) -> tuple[Label, ...]:
         raise LabelError(f"{path}: {describe_error(error)}") from error
     except UnicodeDecodeError as error:
         raise LabelError(f"{path}: not UTF-8 text") from error
-    labels = []
+    labels: list[Label] = []
+    numbers: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -87,6 +88,11 @@ def read_labels(path: Path) -> tuple[Label, ...]:
             )
             field = ".".join(str(part) for part in detail["loc"]) or "not a JSON object"
             raise LabelError(f"{path}: line {number}: {field}: {detail['msg']}") from error
+        first = numbers.setdefault(labels[-1].trace, number)
+        if first != number:
+            raise LabelError(
+                f"{path}: lines {first} and {number} label the same trace, {labels[-1].trace} (remove one of them)"
+            )
     if not labels:
         raise LabelError(f"{path}: the file contains no labels")
     return tuple(labels)

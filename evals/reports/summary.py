@@ -9,8 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from langgraph_takeover.evals.reports.caveats import list_result_caveats
+from langgraph_takeover.evals.reports.caveats import list_result_caveats, list_waiting_points
 from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data
+from langgraph_takeover.evals.reports.common_points import count_by_view
 from langgraph_takeover.evals.reports.costs import OVERFLOW, sum_costs
 from langgraph_takeover.evals.reports.estimates import (
     compute_median_change,
@@ -27,8 +28,10 @@ SUMMARY_FILE = "summary.json"
 
 
 def summarize(results: Results) -> dict[str, Any]:
-    """Counts and medians by view; deltas are matched by point, successor and repeat."""
+    """Counts and medians by view, at common points; deltas are matched by point, successor and repeat."""
     predecessors, rows, data = results.predecessors, results.takeovers, collect_report_data(results)
+    common = data.restrict_to_common_points()
+    left_out = count_by_view(common.left_out, data.views)
     return {
         "run_id": "+".join(source.config.run_id for source in results.sources),
         "caveats": list(list_result_caveats(results)),
@@ -56,11 +59,17 @@ def summarize(results: Results) -> dict[str, Any]:
         },
         "successors": list(data.successors),
         "views": {
-            view: _summarize_view(view, data)
-            | _summarize_trust(view, data)
-            | {"infrastructure_failures": _count_failures(view, rows)}
+            view: _summarize_levels(view, common)
+            | _summarize_trust(view, common)
+            | _summarize_ends(view, data)
+            | {"left_out": left_out[view], "infrastructure_failures": _count_failures(view, rows)}
             for view in data.views
         },
+        "left_out": [
+            {name: row[name] for name in ("record_id", "view", "successor", "repeat", "reason")}
+            for row in common.left_out
+        ],
+        "waiting_points": list_waiting_points(results),
         "excluded_points": {
             "notes missing": sorted(data.excluded.without_notes),
             "record missing": sorted(data.excluded.without_record),
@@ -81,7 +90,7 @@ def _count_failures(view: str, rows: Iterable[Row]) -> int:
     return sum(row["view"] == view and row["outcome"] == INFRASTRUCTURE_FAILURE for row in rows)
 
 
-def _summarize_view(view: str, data: ReportData) -> dict[str, Any]:
+def _summarize_levels(view: str, data: ReportData) -> dict[str, Any]:
     graded = data.select(view=view)
     pairs = () if view == BASELINE else pair_with_baseline(data.takeovers, view)
     events = sum(read_values(graded, "events"))
@@ -92,15 +101,23 @@ def _summarize_view(view: str, data: ReportData) -> dict[str, Any]:
         "median_prompt_tokens": _median_or_none(read_values(graded, "prompt_tokens")),
         "median_first_prompt_chars": _median_or_none(read_values(graded, "first_prompt_chars")),
         "rediscovery_share": sum(read_values(graded, "rediscovery_events")) / events if events else None,
-        "stopped": dict(Counter(row["stop_reason"] for row in graded if row["stop_reason"] != "finished")),
         "matched": len(pairs),
         "median_event_delta": compute_median_change(pairs, "events"),
         "median_prompt_token_delta": compute_median_change(pairs, "prompt_tokens"),
         "solved_delta": sum(a["resolved"] - b["resolved"] for a, b in pairs) if pairs else None,
+    }
+
+
+def _summarize_ends(view: str, data: ReportData) -> dict[str, Any]:
+    """How all graded takeovers under the view ended, and what they cost."""
+    graded = data.select(view=view)
+    return {
+        "graded": len(graded),
+        "stopped": dict(Counter(row["stop_reason"] for row in graded if row["stop_reason"] != "finished")),
         "stop_reasons": dict(Counter(row["stop_reason"] for row in graded)),
         "context_overflows": sum(row["stop_reason"] == OVERFLOW for row in graded),
         "condensed": sum(bool(row.get("condensed")) for row in graded),
-        **sum_costs(graded)._asdict(),
+        **{name: value for name, value in sum_costs(graded)._asdict().items() if name != "runs"},
     }
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as ConsoleTable
 
+from langgraph_takeover.evals.reports.common_points import describe_left_out
 from langgraph_takeover.evals.reports.costs import format_usd
 from langgraph_takeover.evals.reports.summary import SUMMARY_FILE
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
@@ -20,7 +21,7 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
     if summary["without_points"] and not summary["points"]:
         console.print(_explain_missing_points(summary["without_points"]), style="yellow", markup=False)
     if summary["views"] and not any(
-        each["runs"] or each["infrastructure_failures"] for each in summary["views"].values()
+        each["graded"] or each["infrastructure_failures"] for each in summary["views"].values()
     ):
         _print_counts(console, summary)
         return
@@ -29,6 +30,7 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
     for name in (
         "view",
         "runs",
+        "left out",
         "solved",
         "events",
         "prompt tokens",
@@ -44,6 +46,7 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
         table.add_row(
             view,
             f"{figures['runs']}",
+            f"{sum(figures['left_out'].values())}",
             f"{figures['solved']}",
             _format_number(figures["median_events"]),
             _format_number(figures["median_prompt_tokens"]),
@@ -60,10 +63,13 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
     console.print(table)
     pooled = "" if len(summary["successors"]) < 2 else f" of all {len(summary['successors'])} successors"
     console.print(
-        f"Medians over takeovers{pooled}; Δ events: change of medians over all pairs{pooled}, as in table 2; "
+        f"Takeovers at common points, with a graded takeover under every view. Medians over takeovers{pooled}; Δ events: change "
+        f"of medians over all pairs{pooled}, as in table 2; "
         "re-shown: share of all text shown to them that the predecessor had seen; rediscovery: share of all their events.",
         style="dim",
     )
+    if left_out := describe_left_out(summary["left_out"], list(summary["views"])):
+        console.print(left_out, style="yellow", markup=False)
     _print_costs(console, summary["costs"])
     _print_caveats(console, summary)
 
@@ -97,7 +103,7 @@ def _print_caveats(console: Console, summary: dict[str, Any]) -> None:
     stopped = sum((Counter(figures["stopped"]) for figures in summary["views"].values()), Counter[str]())
     if stopped:
         reasons = ", ".join(f"{count} by {reason}" for reason, count in stopped.most_common())
-        total = sum(figures["runs"] for figures in summary["views"].values())
+        total = sum(figures["graded"] for figures in summary["views"].values())
         console.print(f"Stopped before finishing: {reasons}, of {total} takeovers.", style="yellow")
     for caveat in summary["caveats"]:
         console.print(caveat, markup=False)
@@ -135,7 +141,7 @@ def print_paper_comparison(console: Console, paper: Table) -> None:
     if not found:
         return
     table = ConsoleTable(
-        title=f"{paper.title}, changes in % and percentage points (paper: range of its model combinations)"
+        title=f"{paper.title}, changes over all takeovers in % and percentage points (paper: range of its model combinations)"
     )
     names = [name for name, measure in _COMPARED.items() if any(measure in each for each in found.values())]
     by_predecessor = any(category for _, category, _ in found)

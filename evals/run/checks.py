@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from langgraph_takeover.evals import models
-from langgraph_takeover.evals.run.settings.config import RunConfig, RunUsageError
+from langgraph_takeover.evals.run.settings.config import RunConfig, RunUsageError, shorten_model_name
 from langgraph_takeover.evals.run.settings.entries import check_windows
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.evals.tasks.grading import check_gradable
@@ -30,6 +30,7 @@ def check_run(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
         raise RunUsageError(
             "--base-url: contains a secret, which the run would store (set OPENAI_API_KEY instead)"
         )
+    _check_short_names(config)
     writers = tuple(config.choose_writer(name) for name in config.predecessors)
     for name in dict.fromkeys((*config.predecessors, *config.successors, *writers)):
         if name in config.recordings:
@@ -50,6 +51,19 @@ def check_run(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     _check_agents(config)
     _check_continuation(config)
     check_gradable(tasks)
+
+
+def _check_short_names(config: RunConfig) -> None:
+    """Raises RunUsageError if two models would give their threads, records and traces the same names."""
+    for role, names in (("predecessor", config.predecessors), ("successor", config.successors)):
+        known: dict[str, str] = {}
+        for name in names:
+            other = known.setdefault(shorten_model_name(name), name)
+            if other != name:
+                raise RunUsageError(
+                    f"--{role}: records of {other} and {name} would have one name, {shorten_model_name(name)!r} (define one of "
+                    "the models in --models under another name)"
+                )
 
 
 def _check_agents(config: RunConfig) -> None:

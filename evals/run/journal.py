@@ -41,6 +41,10 @@ Row = dict[str, Any]
 JOURNAL_FILE = "journal.sqlite"
 SCHEMA_VERSION = 2
 INFRASTRUCTURE_FAILURE = "infrastructure_failure"
+_IDENTITY_FIELDS = (
+    "task_id", "record_id", "predecessor", "successor", "view", "repeat", "trace", "point", "digest", "seconds",
+)  # fmt: skip
+_NO_EVENTS = "no event: nothing was done, so the row is no result (--resume runs it again)"
 _PAGE_SIZE = 200
 _tables = MetaData()
 _rows = Table(
@@ -116,7 +120,7 @@ class Journal:
 
     def append(self, row: Row) -> None:
         """Add a row, durably and without secrets. Raises ValueError if its key has a row."""
-        key = self.key(row)
+        key, row = self.key(row), require_events(row)
         clean = {**redact(row), **dict(zip(self._key_fields, key, strict=True))}
         values = {
             **self._identity,
@@ -161,7 +165,7 @@ class Journal:
         # A key may hold what JSON has no type for, such as a tuple.
         if json.dumps([row.get(name) for name in self._key_fields]) != stored.key:
             raise self._make_damage_error(number, "its fields are not those of its key")
-        return row
+        return require_events(row)
 
     def _make_damage_error(self, number: int, reason: str) -> JournalError:
         return JournalError(
@@ -171,8 +175,12 @@ class Journal:
 
     def drop_failures(self) -> None:
         """Remove the rows of infrastructure failures, so that their jobs run again."""
+        failed = [
+            json.dumps(self.key(row)) for row in self.rows() if row["outcome"] == INFRASTRUCTURE_FAILURE
+        ]
         with self._database.write_transaction() as connection:
-            connection.execute(delete(_rows).where(*self._filter, _rows.c.outcome == INFRASTRUCTURE_FAILURE))
+            for key in failed:
+                connection.execute(delete(_rows).where(*self._filter, _rows.c.key == key))
 
     def export(self, directory: Path) -> None:
         """Write the rows to a file with one JSON object per line, replacing an earlier file."""
@@ -235,6 +243,14 @@ class _JournalDatabase(Database):
             )
 
 
+def require_events(row: Row) -> Row:
+    """Return a row; one of an agent that did nothing becomes the infrastructure failure that it is."""
+    if row.get("events") != 0 or row["outcome"] == INFRASTRUCTURE_FAILURE:
+        return row
+    kept = {name: row[name] for name in _IDENTITY_FIELDS if name in row}
+    return {**kept, "resolved": None, "outcome": INFRASTRUCTURE_FAILURE, "detail": _NO_EVENTS}
+
+
 @contextmanager
 def open_journal(out: Path, url: str | None = None, run: str | None = None) -> Iterator[Database]:
     """The database of rows: by URL, else the one in `out`. Created if missing, unless it must contain a `run`.
@@ -291,7 +307,7 @@ def read_export(path: Path) -> tuple[list[Row], bool]:
             raise JournalError(f"{path}: line {number} is not JSON (repair or remove that line)") from error
         if not isinstance(row, dict) or "outcome" not in row:
             raise JournalError(f"{path}: line {number} is not a row: no field 'outcome'")
-        rows.append(row)
+        rows.append(require_events(row))
     return rows, end < len(content)
 
 

@@ -28,11 +28,12 @@ from langgraph_takeover.evals.run.settings.entries import (
     load_models_option,
     load_source_models,
 )
+from langgraph_takeover.evals.run.settings.inputs import compute_inputs, find_input_difference
 from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS, RunOptions
 from langgraph_takeover.evals.run.settings.point_selection import read_quotas
 from langgraph_takeover.evals.run.settings.shards import read_shard
 from langgraph_takeover.evals.run.settings.study import check_tiers, get_study
-from langgraph_takeover.evals.tasks import Task, TaskSourceError, load_tasks
+from langgraph_takeover.evals.tasks import Task, TaskSourceError, load_tasks, locate_source
 from langgraph_takeover.handoff.agent_names import AGENT_NAMES
 from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.handoff.trace.action import ActionProtocol
@@ -86,6 +87,7 @@ def prepare_run(
     extra_check(config, tasks, out)
     if resume:
         check_ledger(out)
+        config.find_inputs("--resume", out)
     else:
         create_run(config, out, options["journal"])
     return config, tasks
@@ -109,7 +111,9 @@ def resolve_run(
         reason = find_changed_option(config, _select_explicit(options, explicit))
         if reason is not None:
             raise RunUsageError(reason)
-        return config, load_run_tasks(config)
+        tasks = load_all_tasks(config)
+        _check_inputs_unchanged(config, tasks, out)
+        return config, _select_shard(config, tasks)
     check_unused(out)
     if options["study"] is not None:
         decided = get_study(options["study"]).get_options(options["limit"])
@@ -122,9 +126,28 @@ def resolve_run(
     settled["models"] = {**load_source_models(settled["records_of"]), **settled["models"]}
     config = keep_used_models(RunConfig(run_id=make_run_id(), sandbox="process", **settled))
     config = config.model_copy(update={"predecessor_limits": _find_predecessor_limits(config)})
-    tasks = load_run_tasks(config)
-    found = {"recordings": _assign_recordings(config, tasks), "sandbox": _choose_backend(options, tasks)}
+    every = load_all_tasks(config)
+    tasks = _select_shard(config, every)
+    recordings, backend = _assign_recordings(config, tasks), _choose_backend(options, tasks)
+    found = {
+        "recordings": recordings,
+        "sandbox": backend,
+        "inputs": compute_inputs(every, backend, recordings),
+    }
     return config.model_copy(update=found), tasks
+
+
+def _check_inputs_unchanged(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
+    """Raises RunUsageError if the run would mix results of different tasks, recordings or prompts."""
+    if config.inputs is None:
+        return
+    difference = find_input_difference(
+        config.inputs, compute_inputs(tasks, config.sandbox, config.recordings)
+    )
+    if difference is not None:
+        raise RunUsageError(
+            f"--resume: {difference} since the run in {out} started (restore it, or start a new run with another --out)"
+        )
 
 
 def _assign_recordings(config: RunConfig, tasks: Sequence[Task]) -> dict[str, dict[str, str]]:
@@ -171,8 +194,8 @@ def _find_predecessor_limits(config: RunConfig) -> AgentLimits:
     return cast("AgentLimits", differ)
 
 
-def load_run_tasks(config: RunConfig) -> tuple[Task, ...]:
-    """The tasks of a run or of its shard. Raises RunUsageError or TaskSourceError."""
+def load_all_tasks(config: RunConfig) -> tuple[Task, ...]:
+    """The tasks of a run, of all its shards. Raises RunUsageError or TaskSourceError."""
     tasks = tuple(
         task.model_copy(update={"prompt_name": config.prompt})
         for task in load_tasks(config.tasks, config.task_ids, config.limit)
@@ -181,6 +204,10 @@ def load_run_tasks(config: RunConfig) -> tuple[Task, ...]:
         check_tiers(tasks, config.tasks)
     if not tasks:
         raise RunUsageError(f"--tasks: {config.tasks} contains no task")
+    return tasks
+
+
+def _select_shard(config: RunConfig, tasks: tuple[Task, ...]) -> tuple[Task, ...]:
     if config.shard is None:
         return tasks
     mine = read_shard(config.shard).select(tasks)
@@ -231,7 +258,7 @@ def _resolve_settings(options: dict[str, Any]) -> dict[str, Any]:
         "views": read_views(options["view"]),
         "points": read_points(options["points"]),
         "quotas": _read_quotas(options),
-        "tasks": options["tasks"],
+        "tasks": locate_source(options["tasks"]),
         "task_ids": read_ids(options["task_ids"]),
         "predecessors": _deduplicate(options["predecessor"] or [options["model"]]),
         "successors": _deduplicate(options["successor"] or [options["model"]]),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
-import re
 import reprlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from langgraph_takeover.evals.run.fields import describe_type, is_typed
 from langgraph_takeover.evals.run.journal import (
+    INFRASTRUCTURE_FAILURE,
     JOURNAL_FILE,
     JournalError,
     Row,
@@ -17,6 +20,7 @@ from langgraph_takeover.evals.run.journal import (
     open_journal,
     read_export,
 )
+from langgraph_takeover.evals.run.measures.replies import list_note_digests
 from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import (
     CONFIG_FILE,
@@ -25,37 +29,17 @@ from langgraph_takeover.evals.run.settings.config import (
     RunUsageError,
     load_config,
 )
+from langgraph_takeover.evals.run.settings.entries import find_model_difference
+from langgraph_takeover.evals.run.settings.inputs import find_changed_input
 from langgraph_takeover.handoff.readers import TraceError, read_traces
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
 from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.handoff.trace.events import Trace
 
-# fmt: off
-_TEXT_FIELDS = frozenset((
-    "outcome", "task_id", "record_id", "predecessor", "successor", "model", "notes_model", "view", "point", "trace",
-    "agent", "agent_version", "digest", "stop_reason", "detail", "patch", "prompts", "handoff_state",
-))
-_NAME_FIELDS = frozenset(("record_id", "view", "point", "trace"))
-"""Fields that become parts of paths."""
-_NAME_PATTERN = re.compile(r"(?!\.)[^/\x00-\x1f\ud800-\udfff]{1,250}")
-_NUMBER_FIELDS = frozenset((
-    "events", "steps", "llm_calls", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds", "repeat",
-    "first_prompt_chars", "first_prompt_tokens", "window_tokens", "recalls", "recall_events", "recall_tokens",
-    "rediscovery_events", "verification_events", "claims", "contradicted", "unsupported", "repeated",
-    "shown_chars", "reshown_chars", "verification_chars", "kept",
-    "uncounted_calls", "cost_usd", "empty_replies", "condensed", "fail_to_pass_failures", "pass_to_pass_failures",
-    "patch_files", "patch_lines", "left_out_count", "first_request_tokens", "side_requests", "divergence", "divergence_step",
-))
-_TRUTH_FIELDS = frozenset((
-    "resolved", "reexamined", "verified_before_finish", "regressions", "cleaned_resolved",
-))
-_LIST_FIELDS = frozenset(("records", "scratch_files", "test_files", "truncated", "missed_points", "left_out"))
-_COUNT_FIELDS = frozenset(("rediscovery", "session_account", "refused_requests"))
-# fmt: on
-_ALWAYS_COUNTED = ("events", "steps", "seconds", "repeat")
-_LARGEST_NUMBER = 1e15
 UNLABELLED = "unlabelled"
 """The handoff state of a record without a valid label."""
+_SHARED_STAGES = ("predecessors", "labels", "notes")
+"""The stages whose rows a run can reuse from another."""
 
 
 class RunSource(NamedTuple):
@@ -101,7 +85,7 @@ class Results(NamedTuple):
 def load_results(outs: Sequence[Path], url: str | None = None) -> Results:
     """The rows of all these runs. Raises RunUsageError, JournalError or LedgerUnavailableError.
 
-    Runs that share takeovers, or use one name for different records, cannot be combined.
+    Runs that share takeovers, use one name for different records, or read different inputs, cannot be combined.
     """
     for out in outs:
         try:
@@ -111,16 +95,21 @@ def load_results(outs: Sequence[Path], url: str | None = None) -> Results:
         if not holds_run:
             raise RunUsageError(f"{out}: not the directory of a run: {CONFIG_FILE} not found")
     sources = tuple(RunSource(out, load_config(out)) for out in outs)
-    warnings: list[str] = []
+    warnings = _check_inputs(sources)
     found: dict[str, list[Row]] = {name: [] for name in STAGES}
     for source in sources:
         for name, rows in _read_rows(source, url, warnings).items():
             found[name] += [row | {"out": str(source.out)} for row in rows]
     _check_compatible(found["takeovers"])
+    _check_notes((*found["notes"], *found["takeovers"]))
     warnings += _drop_old_states(found["labels"])
-    for name in ("predecessors", "labels", "notes"):  # shared by runs that reuse the same records
-        found[name] = list({_get_key(name, row): row for row in reversed(found[name])}.values())[::-1]
-    together = {name: tuple(rows) for name, rows in found.items()}
+    for name in _SHARED_STAGES:
+        found[name] = _merge_shared_rows(name, found[name])
+    # Jobs end in any order: no table or note may depend on it.
+    together = {
+        name: tuple(sorted(rows, key=lambda row: tuple(map(str, _get_key(name, row)))))
+        for name, rows in found.items()
+    }
     return Results(sources=sources, warnings=tuple(warnings), **together)
 
 
@@ -149,65 +138,22 @@ def _read_rows(source: RunSource, url: str | None, warnings: list[str]) -> dict[
 
 
 def _check_rows(path: Path, name: str, rows: Iterable[Row]) -> None:
-    seen: set[tuple[Any, ...]] = set()
+    seen: dict[tuple[Any, ...], int] = {}
     for number, row in enumerate(rows, 1):
         missing = [field for field in STAGES[name] if field not in row]
         if missing:
             raise JournalError(f"{path}: row {number} ({name}) has no field {missing[0]!r}")
-        wrong = next((field for field in row if not _is_typed(field, row[field])), None)
+        wrong = next((field for field in row if not is_typed(field, row[field])), None)
         if wrong is not None:
             raise JournalError(
-                f"{path}: row {number} ({name}): field {wrong!r:.60} is {reprlib.repr(row[wrong])}, not {_describe_type(wrong)} "
+                f"{path}: row {number} ({name}): field {wrong!r:.60} is {reprlib.repr(row[wrong])}, not {describe_type(wrong)} "
                 "(restore it from a copy, or delete that row)"
             )
-        if _get_key(name, row) in seen:
-            raise JournalError(f"{path}: row {number} ({name}): duplicate of {_get_key(name, row)}")
-        seen.add(_get_key(name, row))
-
-
-def _is_typed(field: str, value: Any) -> bool:
-    """Whether a field of an exported row has its type. Unknown fields may have any."""
-    if field in _NAME_FIELDS and value is not None:
-        return isinstance(value, str) and _NAME_PATTERN.fullmatch(value) is not None
-    if field in _TEXT_FIELDS:
-        return (value is None and field not in ("outcome", "task_id")) or isinstance(value, str)
-    if field in _NUMBER_FIELDS:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        # Tokens may be unknown; counts of the runtime are always known.
-        return (value is None and field not in _ALWAYS_COUNTED) or (
-            is_number and 0 <= value <= _LARGEST_NUMBER
-        )
-    if field in _TRUTH_FIELDS:
-        return value is None or isinstance(value, bool)
-    if field in _LIST_FIELDS:
-        return isinstance(value, list) and all(isinstance(name, str) for name in value)
-    if field in _COUNT_FIELDS:
-        return (value is None and field != "rediscovery") or (
-            isinstance(value, dict) and all(_is_typed("events", each) for each in value.values())
-        )
-    if field == "remainders":
-        return isinstance(value, dict) and all(
-            each is None
-            or (isinstance(each, dict) and all(_is_typed("prompt_tokens", n) for n in each.values()))
-            for each in value.values()
-        )
-    return field != "usage" or isinstance(value, dict)
-
-
-def _describe_type(field: str) -> str:
-    """The type of a field, for error messages."""
-    if field in _NAME_FIELDS:
-        return "a file name"
-    if field in _TEXT_FIELDS:
-        return "text"
-    if field in _NUMBER_FIELDS:
-        return f"a number from 0 to {_LARGEST_NUMBER:,.0f}"
-    if field in _TRUTH_FIELDS:
-        return "true, false or null"
-    if field in _LIST_FIELDS:
-        return "a list of names"
-    kinds = {"remainders": "an object of objects of numbers, or nulls"}
-    return kinds.get(field, "an object of numbers" if field in _COUNT_FIELDS else "an object")
+        first = seen.setdefault(_get_key(name, row), number)
+        if first != number:
+            raise JournalError(
+                f"{path}: rows {first} and {number} ({name}) have one id: {_get_key(name, row)} (remove one of them)"
+            )
 
 
 def _check_compatible(takeovers: list[Row]) -> None:
@@ -226,6 +172,68 @@ def _check_compatible(takeovers: list[Row]) -> None:
                 f"{known[1]} and {out} contain different records {row['record_id']}, so they cannot be combined "
                 "(compare them with takeover-compare)"
             )
+
+
+def _merge_shared_rows(name: str, rows: list[Row]) -> list[Row]:
+    """The rows of a stage that runs share if one reuses the records of another. Raises RunUsageError if two differ."""
+    merged: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        known = merged.setdefault(_get_key(name, row), row)
+        is_complete = INFRASTRUCTURE_FAILURE not in (row["outcome"], known["outcome"])
+        if is_complete and _get_content(name, row) != _get_content(name, known):
+            raise RunUsageError(
+                f"{known['out']} and {row['out']} contain different {name} with the id {' '.join(map(str, _get_key(name, row)))}, "
+                "so they cannot be combined (compare them with takeover-compare)"
+            )
+    return list(merged.values())
+
+
+def _get_content(name: str, row: Row) -> str:
+    """What two runs of the same records have in common, as JSON. A run may grade a snapshot again."""
+    own = row.items()
+    if name == "labels":
+        own = {
+            field: row.get(field) for field in ("outcome", "handoff_state", "fail_to_pass_failures")
+        }.items()
+    content = {field: value for field, value in own if field not in ("out", "seconds")}
+    return json.dumps(content, sort_keys=True).replace("NaN", "null")  # an export has null for both
+
+
+def _check_inputs(sources: Sequence[RunSource]) -> list[str]:
+    """Warnings about runs that cannot be compared. Raises RunUsageError if two runs read different inputs."""
+    for one, other in itertools.combinations(sources, 2):
+        before, now = one.config.inputs, other.config.inputs
+        changed = find_changed_input(before, now) if before and now else None
+        shared = sorted(one.config.models.keys() & other.config.models.keys())
+        entries = (find_model_difference(one.config, other.config, name) for name in shared)
+        if entry := next(filter(None, entries), None):
+            changed = f"the entry {entry}"
+        if changed is not None:
+            raise RunUsageError(
+                f"{one.out} and {other.out} cannot be combined: {changed} between them (leave one of them out, or run it again)"
+            )
+    older = (
+        [str(source.out) for source in sources if source.config.inputs is None] if len(sources) > 1 else []
+    )
+    return [
+        f"{out}: a run of an earlier version, whose tasks, recordings and prompts may differ from those of the other runs"
+        for out in older
+    ]
+
+
+def _check_notes(rows: Iterable[Row]) -> None:
+    """Raises RunUsageError if two rows go back to different notes of one writer about one record."""
+    known: dict[tuple[Any, ...], tuple[str, str]] = {}
+    for row in rows:
+        for note, digest in list_note_digests(row):
+            writer = row.get("model") or row.get("notes_model")
+            first, out = known.setdefault((row["record_id"], note, writer), (digest, row["out"]))
+            if first != digest:
+                where = out if out == row["out"] else f"{out} and {row['out']}"
+                raise RunUsageError(
+                    f"{where}: the {note} note of record {row['record_id']} changed between its takeovers "
+                    "(report on the runs with the same note only)"
+                )
 
 
 def _drop_old_states(labels: list[Row]) -> list[str]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from langgraph_takeover.evals.models import find_entry_difference
 from langgraph_takeover.evals.run.journal import (
     INFRASTRUCTURE_FAILURE,
     JOURNAL_FILE,
@@ -17,11 +16,18 @@ from langgraph_takeover.evals.run.journal import (
     get_journals,
     open_journal,
 )
-from langgraph_takeover.evals.run.measures.replies import NOTE_BY_VIEW, has_note
+from langgraph_takeover.evals.run.measures.replies import (
+    NOTE_BY_VIEW,
+    find_changed_note,
+    has_note,
+    list_note_digests,
+)
 from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import CONFIG_FILE, RunConfig, RunUsageError, load_config
+from langgraph_takeover.evals.run.settings.entries import find_model_difference
+from langgraph_takeover.evals.run.settings.inputs import RunInputs, find_changed_input
 from langgraph_takeover.evals.tasks import Task
-from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
 from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 
@@ -52,19 +58,21 @@ def check_source(config: RunConfig) -> None:
             f"--from: {source} has no predecessor {config.predecessors[0]} (it has {', '.join(before.predecessors)})"
         )
     for name in known:
-        if difference := _find_entry_difference(before, config, name):
+        if difference := find_model_difference(before, config, name):
             raise RunUsageError(
                 f"--from: {source} ran with another entry {difference} (use the same in --models)"
             )
+    check_inputs(before, config.inputs, "--from", source)
 
 
-def _find_entry_difference(before: RunConfig, config: RunConfig, name: str) -> str | None:
-    """The first difference of a model's entry in two runs, except its price, which changes no result."""
-    stored, given = (
-        {name: one.models[name].model_copy(update={"price": None})} if name in one.models else {}
-        for one in (before, config)
-    )
-    return find_entry_difference(stored, given) or find_entry_difference(given, stored)
+def check_inputs(before: RunConfig, now: RunInputs | None, option: str, source: Path) -> None:
+    """Raises RunUsageError if the earlier run in `source` read other tasks, recordings or prompts than those of now."""
+    inputs = before.find_inputs(option, source)
+    changed = inputs and now and find_changed_input(inputs, now)
+    if changed:
+        raise RunUsageError(
+            f"{option}: {changed} since {source} ran (restore it, or run the predecessors again in a new run)"
+        )
 
 
 def _format_setting(config: RunConfig, name: str) -> str:
@@ -82,6 +90,7 @@ def copy_source_run(config: RunConfig, tasks: dict[str, Task], paths: RunPaths, 
     run = before.run_id
     with open_journal(source.out, run=run) as database:
         theirs = get_journals(database, run)
+        check_notes(source, theirs.notes.rows(), "--from")
         labels, notes = _index_by_record(theirs.labels), _index_by_record(theirs.notes)
         done = rows.predecessors.keys()
         for row in theirs.predecessors.rows():
@@ -92,7 +101,7 @@ def copy_source_run(config: RunConfig, tasks: dict[str, Task], paths: RunPaths, 
             for record_id in row["records"]:
                 note = notes.get(record_id, {})
                 writer = config.choose_writer(row["predecessor"])
-                noted = note.get("model") == writer and not _find_entry_difference(before, config, writer)
+                noted = note.get("model") == writer and not find_model_difference(before, config, writer)
                 noted = _copy_record(source, paths, record_id, config.views if noted else ()) and noted
                 _copy_row(rows.labels, _select_current_label(labels.get(record_id)))
                 _copy_row(rows.notes, note if noted else None)
@@ -101,6 +110,22 @@ def copy_source_run(config: RunConfig, tasks: dict[str, Task], paths: RunPaths, 
             rows.predecessors.append(row)
             taken += 1
     return taken
+
+
+def check_notes(paths: RunPaths, rows: Iterable[Row], option: str) -> None:
+    """Raises RunUsageError if a run's record has other notes than its row, so that takeovers would show different ones."""
+    for row in rows:
+        if not list_note_digests(row):
+            continue
+        try:
+            notes = paths.records.load_notes(row["record_id"])
+        except RecordError:
+            continue  # its jobs report it
+        if notes is not None and (note := find_changed_note(row, notes)):
+            raise RunUsageError(
+                f"{option}: the {note} note of record {row['record_id']} in {paths.out} changed since it was written "
+                "(restore its notes.json, or start a new run)"
+            )
 
 
 def _copy_record(

@@ -29,11 +29,16 @@ EVAL_TIMEOUT_S = 1800
 _ROUTES = Path("/proc/net/route")
 _PATCH_NAME = "patch.diff"
 _LOG_NAME = "test_output.txt"
+_MAX_END_CHARS = 300
 _PIECE_BYTES, _MAX_PIECES = 15_000_000, 40
 
 
 class GradingError(TakeoverError):
     """The grading itself failed, for a reason other than the patch."""
+
+
+class NoResultError(GradingError):
+    """The official tests printed no readable result: the fault of the grader, or of a patch that breaks them."""
 
 
 class Verdict(Frozen):
@@ -45,6 +50,10 @@ class Verdict(Frozen):
     """Number of FAIL_TO_PASS tests that fail with the patch; None if the tests gave no result."""
     pass_to_pass_failures: int | None
     """Number of PASS_TO_PASS tests that fail with the patch; None if the tests gave no result."""
+
+    @property
+    def has_result(self) -> bool:
+        return self.fail_to_pass_failures is not None
 
     @property
     def handoff_state(self) -> HandoffState:
@@ -92,6 +101,8 @@ def check_gradable(tasks: Iterable[Task]) -> None:
             # The harness requires an image, which other back ends do not need.
             spec = make_test_spec({"image": "", **task.instance})
             EvalType(spec.eval_type)
+            if not isinstance(spec.image_assets, dict):
+                raise TypeError("image_assets is not an object")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise TaskSourceError(f"task {task.id}: swebench cannot read it: {error}") from error
         if spec.log_parser not in PARSER_REGISTRY:
@@ -100,14 +111,17 @@ def check_gradable(tasks: Iterable[Task]) -> None:
             )
 
 
-def grade(task: Task, patch: str, spec: SandboxSpec, logs: Path, name: str, *, network: bool) -> Verdict:
-    """Validate `patch` in a fresh sandbox, with logs in `logs/name`.
+def grade(
+    task: Task, patch: str | None, spec: SandboxSpec, logs: Path, name: str, *, network: bool
+) -> Verdict:
+    """Validate `patch` in a fresh sandbox, with logs in `logs/name`. None runs the tests on the base commit.
 
-    `network` gives the container of the official tests internet access. Raises GradingError, SandboxUnavailableError.
+    `network` gives the container of the official tests internet access. Raises GradingError, which is a NoResultError if
+    the tests printed no readable result, and SandboxUnavailableError.
     """
-    if not patch.strip():
+    if patch is not None and not patch.strip():
         # Given a passing log, the grader reports even an empty patch as resolved.
-        return _make_unresolved("empty patch")
+        return make_unresolved("empty patch")
     attributes = {"takeover.operation": "grade", "takeover.task": task.id, "takeover.backend": spec.backend}
     with start_span("takeover.grade", attributes) as span:
         verdict = _grade(task, patch, spec, logs / name, network)
@@ -115,7 +129,7 @@ def grade(task: Task, patch: str, spec: SandboxSpec, logs: Path, name: str, *, n
     return verdict
 
 
-def _grade(task: Task, patch: str, spec: SandboxSpec, directory: Path, network: bool) -> Verdict:
+def _grade(task: Task, patch: str | None, spec: SandboxSpec, directory: Path, network: bool) -> Verdict:
     shutil.rmtree(directory, ignore_errors=True)  # the harness reuses an existing report
     directory.mkdir(parents=True)
     try:
@@ -137,7 +151,9 @@ def _redact_file(path: Path) -> None:
         path.write_bytes(clean.encode("utf-8", "surrogateescape"))
 
 
-def _grade_by_harness(task: Task, patch: str, spec: SandboxSpec, directory: Path, network: bool) -> Verdict:
+def _grade_by_harness(
+    task: Task, patch: str | None, spec: SandboxSpec, directory: Path, network: bool
+) -> Verdict:
     from swebench.harness import run_evaluation
     from swebench.harness.utils import make_test_spec
 
@@ -146,46 +162,43 @@ def _grade_by_harness(task: Task, patch: str, spec: SandboxSpec, directory: Path
     # The harness names its container after this id, and removes an existing container of that name.
     run = f"{spec.owner}.{directory.name}"
     run_evaluation.RUN_EVALUATION_LOG_DIR = directory
-    prediction = {"instance_id": task.id, "model_name_or_path": "takeover", "model_patch": patch}
+    prediction = {"instance_id": task.id, "model_name_or_path": "takeover", "model_patch": patch or ""}
     daemon = OwnedClient(spec.owner, network=network)
+    test_spec = make_test_spec({"image": "", **task.instance})
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         outcome = run_evaluation.run_instance(
-            make_test_spec({"image": "", **task.instance}), prediction, daemon, run, timeout=EVAL_TIMEOUT_S
+            test_spec, prediction, daemon, run, timeout=EVAL_TIMEOUT_S, skip_patch=patch is None
         )
+    logs = directory / run / "takeover" / task.id
     if outcome is None:
-        log = directory / run / "takeover" / task.id / "run_instance.log"
+        log = logs / "run_instance.log"
         return _read_harness_failure(log.read_text(errors="replace") if log.exists() else output.getvalue())
-    return _parse_report(outcome[1][task.id])
+    return _parse_report(outcome[1][task.id], test_spec, logs / _LOG_NAME)
 
 
 def _read_harness_failure(log: str) -> Verdict:
     """The verdict if the patch caused the missing report. Raises GradingError otherwise."""
     if ">>>>> Patch Apply Failed" in log:
-        return _make_unresolved("the patch does not apply")
+        return make_unresolved("the patch does not apply")
     if re.search(r"Test timed out after \d+ seconds", log):
-        return _make_unresolved("the tests timed out")
+        return make_unresolved("the tests timed out")
     lines = [line for line in log.splitlines() if "rror" in line]
     raise GradingError(f"swebench's harness wrote no report: {(lines or ['no log'])[0][:300]}")
 
 
-def _grade_by_log(task: Task, patch: str, spec: SandboxSpec, directory: Path) -> Verdict:
+def _grade_by_log(task: Task, patch: str | None, spec: SandboxSpec, directory: Path) -> Verdict:
     from swebench.harness.grading import get_eval_report
     from swebench.harness.run_evaluation import GIT_APPLY_CMDS
     from swebench.harness.utils import make_test_spec
 
     test_spec = make_test_spec({"image": "", **task.instance})
-    (directory / _PATCH_NAME).write_text(patch, errors="surrogateescape")
+    (directory / _PATCH_NAME).write_text(patch or "", errors="surrogateescape")
     with sandbox.start(spec) as grading_sandbox:
         try:
             home = grading_sandbox.inspect('printf %s "$HOME"').output
-            grading_sandbox.write_file(f"{home}/{_PATCH_NAME}", patch.encode("utf-8", "surrogateescape"))
-            attempts = "; ".join(
-                f"{command} {home}/{_PATCH_NAME} >/dev/null 2>&1 && exit 0; git checkout -q -- .; git clean -qfd"
-                for command in GIT_APPLY_CMDS
-            )
-            if grading_sandbox.inspect(f"{attempts}; exit 1").exit_code != 0:
-                return _make_unresolved("the patch does not apply")
+            if patch is not None and not _apply_patch(grading_sandbox, patch, home, GIT_APPLY_CMDS):
+                return make_unresolved("the patch does not apply")
             # Only the `process` back end has its repository at another path than the script expects.
             script = test_spec.eval_script.replace("/testbed", grading_sandbox.workspace)
             grading_sandbox.write_file(f"{home}/eval.sh", script.encode())
@@ -193,17 +206,28 @@ def _grade_by_log(task: Task, patch: str, spec: SandboxSpec, directory: Path) ->
                 f"bash {home}/eval.sh >{home}/{_LOG_NAME} 2>&1", timeout_s=EVAL_TIMEOUT_S
             )
             if run.timed_out:
-                return _make_unresolved("the tests timed out")
+                return make_unresolved("the tests timed out")
             try:
                 log = _read_long_file(grading_sandbox, f"{home}/{_LOG_NAME}")
             except FileAccessError as error:
-                return _make_unresolved(f"the tests' log cannot be read: {error}")
+                return make_unresolved(f"the tests' log cannot be read: {error}")
         except FileAccessError as error:
             raise GradingError(f"cannot write to the grading sandbox: {error}") from error
     log_path = directory / _LOG_NAME
     log_path.write_text(log.decode("utf-8", "replace"))
-    prediction = {"instance_id": task.id, "model_name_or_path": "takeover", "model_patch": patch}
-    return _parse_report(get_eval_report(test_spec, prediction, str(log_path), True)[task.id])
+    prediction = {"instance_id": task.id, "model_name_or_path": "takeover", "model_patch": patch or ""}
+    report = get_eval_report(test_spec, prediction, str(log_path), True)[task.id]
+    return _parse_report(report, test_spec, log_path)
+
+
+def _apply_patch(grading_sandbox: Sandbox, patch: str, home: str, commands: Iterable[str]) -> bool:
+    """Whether one of the commands applies the patch. A failed attempt leaves no change."""
+    grading_sandbox.write_file(f"{home}/{_PATCH_NAME}", patch.encode("utf-8", "surrogateescape"))
+    attempts = "; ".join(
+        f"{command} {home}/{_PATCH_NAME} >/dev/null 2>&1 && exit 0; git checkout -q -- .; git clean -qfd"
+        for command in commands
+    )
+    return grading_sandbox.inspect(f"{attempts}; exit 1").exit_code == 0
 
 
 def _read_long_file(grading_sandbox: Sandbox, path: str) -> bytes:
@@ -222,22 +246,74 @@ def _read_long_file(grading_sandbox: Sandbox, path: str) -> bytes:
     )
 
 
-def _parse_report(report: dict[str, Any]) -> Verdict:
+def _parse_report(report: dict[str, Any], test_spec: Any, log: Path) -> Verdict:
+    """The verdict of a report. Raises GradingError."""
+    from swebench.harness.constants import EvalType
+
     if report.get("infra_failure"):
         raise GradingError(f"swebench reports an infrastructure failure: {report['infra_failure_reason']}")
     tests = report.get("tests_status", {})
     if not tests:
-        return _make_unresolved("the tests printed no readable result")
+        raise NoResultError(f"the tests printed no readable result{_describe_log(log)}")
+    if EvalType(test_spec.eval_type) is EvalType.FAIL_ONLY:
+        tests = _judge_fail_only(test_spec, log)
     passed, failed = (len(tests["FAIL_TO_PASS"][key]) for key in ("success", "failure"))
     broken = len(tests.get("PASS_TO_PASS", {}).get("failure", ()))
     return Verdict(
-        resolved=bool(report["resolved"]),
+        resolved=bool(report["resolved"]) and not failed and not broken,
         detail=f"{passed} of {passed + failed} FAIL_TO_PASS, {broken} regressions",
         fail_to_pass_failures=failed,
         pass_to_pass_failures=broken,
     )
 
 
-def _make_unresolved(detail: str) -> Verdict:
+def _judge_fail_only(test_spec: Any, log: Path) -> dict[str, dict[str, list[str]]]:
+    """The results of `fail_only` tests, where the harness counts each test without a FAILED as passed.
+
+    A missing test passes only if the log names no passed test, and shows a complete run: the runner's summary, no ERROR,
+    and an exit code that is 0, unknown or explained by a FAILED.
+    """
+    from swebench.harness import grading
+    from swebench.harness.constants import TestStatus
+
+    statuses, _ = grading.get_logs_eval(test_spec, str(log))
+    content = log.read_text(errors="replace")
+    found = set(statuses.values())
+    is_complete = (
+        not found & {TestStatus.PASSED.value, TestStatus.XFAIL.value, TestStatus.ERROR.value}
+        and grading.SUITE_RAN.search(content) is not None
+        and (grading.parse_test_exit_code(content) in (None, 0) or TestStatus.FAILED.value in found)
+    )
+    results: dict[str, dict[str, list[str]]] = {}
+    for name, has_passed in (
+        ("FAIL_TO_PASS", grading.test_passed),
+        ("PASS_TO_PASS", grading.test_maintained),
+    ):
+        results[name] = {"success": [], "failure": []}
+        for test in getattr(test_spec, name):
+            passed = has_passed(test, statuses) or (is_complete and test not in statuses)
+            results[name]["success" if passed else "failure"].append(test)
+    return results
+
+
+def _describe_log(log: Path) -> str:
+    """The last lines of the tests' output, for an error message."""
+    from swebench.harness.constants import END_TEST_OUTPUT, START_TEST_OUTPUT
+
+    text = log.read_text(errors="replace") if log.exists() else ""
+    if START_TEST_OUTPUT not in text or END_TEST_OUTPUT not in text:
+        return f"; it lacks a line {START_TEST_OUTPUT!r} or {END_TEST_OUTPUT!r}{_describe_end(text)}"
+    return _describe_end(text.split(START_TEST_OUTPUT)[1].split(END_TEST_OUTPUT)[0])
+
+
+def _describe_end(text: str) -> str:
+    lines = [" ".join(line.split()) for line in text[-_MAX_END_CHARS:].split("\n")]
+    lines = lines[len(text) > _MAX_END_CHARS and len(lines) > 1 :]
+    # The script's own traces say nothing about the tests.
+    end = " | ".join(line for line in lines if line.strip("'") and not line.startswith("+"))
+    return f" (the log ends: {end})" if end else " (their output is empty)"
+
+
+def make_unresolved(detail: str) -> Verdict:
     """The verdict on a patch whose tests gave no result."""
     return Verdict(resolved=False, detail=detail, fail_to_pass_failures=None, pass_to_pass_failures=None)

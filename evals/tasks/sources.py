@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from langgraph_takeover.evals.tasks.fields import read_fields
 from langgraph_takeover.evals.tasks.task import SUITE, Task, TaskSourceError
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 BUNDLED = "bundled"
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_REQUIRED_FIELDS = (
-    "instance_id",
-    "problem_statement",
-    "repo",
-    "version",
-    "FAIL_TO_PASS",
-    "eval_script",
-    "log_parser",
-    "eval_type",
-)
+_MAX_KEYS = 1_000_000
+"""Of a file of tasks by id."""
 
 
 def load_tasks(source: str, ids: Sequence[str] | None = None, limit: int | None = None) -> tuple[Task, ...]:
     """Load the tasks of a source in its order, or the tasks with these ids in the order of the ids.
 
     `source` is `bundled`, the directory of a task repo, a .parquet, .jsonl or .json file, or the name of a
-    dataset on the hub. Raises TaskSourceError.
+    dataset on the hub. Raises TaskSourceError, also if two of its tasks have one id.
     """
-    tasks = {task.id: task for task in _load_all(source)}
+    tasks: dict[str, Task] = {}
+    locations: dict[str, str] = {}
+    for location, task in _load_all(source):
+        if task.id in tasks:
+            raise TaskSourceError(
+                f"two tasks have the id {task.id}: {locations[task.id]} and {location} (give one of them another "
+                "instance_id, or remove it)"
+            )
+        tasks[task.id], locations[task.id] = task, location
     if ids:
         missing = [name for name in ids if name not in tasks]
         if missing:
@@ -43,47 +42,50 @@ def load_tasks(source: str, ids: Sequence[str] | None = None, limit: int | None 
     return tuple(tasks.values())[:limit]
 
 
-def _load_all(source: str) -> list[Task]:
+def locate_source(source: str) -> str:
+    """The source for storing: a file or directory with its absolute path, any other source unchanged."""
+    is_local = source != BUNDLED and (Path(source).exists() or _names_file(source))
+    return str(Path(source).absolute()) if is_local else source
+
+
+def _names_file(source: str) -> bool:
+    return source.startswith((".", "/")) or Path(source).suffix in (".parquet", ".jsonl", ".json")
+
+
+def _load_all(source: str) -> Iterator[tuple[str, Task]]:
+    """All tasks of a source, each with its location."""
     path = Path(source)
-    if source == BUNDLED:
-        return _load_task_repo(SUITE)
-    if path.is_dir():
-        return _load_task_repo(path)
+    if source == BUNDLED or path.is_dir():
+        yield from _load_task_repo(SUITE if source == BUNDLED else path)
+        return
+    for location, row in _read_rows(source, path):
+        yield location, _make_task(read_fields(row, location))
+
+
+def _read_rows(source: str, path: Path) -> Iterable[tuple[str, Any]]:
     if path.suffix == ".parquet":
-        return _parse_rows(source, _read_parquet(path))
+        return _number_rows(source, _read_parquet(path))
     if path.suffix in (".jsonl", ".json"):
-        return [_parse_task(row, location) for location, row in _read_json_rows(path)]
-    if path.exists() or source.startswith((".", "/")):
+        return _read_json_rows(path)
+    if path.exists() or _names_file(source):
         problem = "not a task file" if path.exists() else "no such file or directory"
         raise TaskSourceError(
             f"{source}: {problem} (pass a directory, a .parquet, .jsonl or .json file, or 'bundled')"
         )
-    return _parse_rows(source, _load_from_hub(source))
+    return _number_rows(source, _load_from_hub(source))
 
 
-def _parse_rows(source: str, rows: Iterable[Any]) -> list[Task]:
-    return [_parse_task(row, f"{source}: row {number}") for number, row in enumerate(rows, 1)]
+def _number_rows(source: str, rows: Iterable[Any]) -> list[tuple[str, Any]]:
+    return [(f"{source}: row {number}", row) for number, row in enumerate(rows, 1)]
 
 
-def _parse_task(row: Any, location: str, directory: Path | None = None) -> Task:
-    if not isinstance(row, Mapping):
-        raise TaskSourceError(
-            f"{location}: expected an object with the fields of a task, got {type(row).__name__}"
-        )
-    missing = [name for name in _REQUIRED_FIELDS if not row.get(name)]
-    if missing:
-        raise TaskSourceError(
-            f"{location}: field {missing[0]!r} is missing or empty (use the columns of swebench 5)"
-        )
-    if not _ID.fullmatch(str(row["instance_id"])):
-        raise TaskSourceError(
-            f"{location}: field 'instance_id' contains invalid characters (use letters, digits, '.', '_' and '-')"
-        )
-    return Task(id=str(row["instance_id"]), instance={"PASS_TO_PASS": "[]", **row}, directory=directory)
+def _make_task(fields: dict[str, Any], directory: Path | None = None) -> Task:
+    return Task(id=str(fields["instance_id"]), instance=fields, directory=directory)
 
 
-def _load_task_repo(root: Path) -> list[Task]:
+def _load_task_repo(root: Path) -> Iterator[tuple[str, Task]]:
     from swebench.task.repo import load_task, task_dirs
+    from yaml import YAMLError
 
     try:
         directories = task_dirs(root)
@@ -91,13 +93,30 @@ def _load_task_repo(root: Path) -> list[Task]:
         raise TaskSourceError(
             f"{root}: not a task repo (it needs a directory tasks/ with one directory per task)"
         ) from error
-    tasks = []
     for directory in directories:
         try:
-            tasks.append(_parse_task(load_task(directory), str(directory), directory))
-        except (OSError, ValueError) as error:
-            raise TaskSourceError(f"{directory}: cannot be read: {error}") from error
-    return tasks
+            _check_unique_keys(directory)
+            row = load_task(directory)
+        except (OSError, ValueError, TypeError, YAMLError) as error:
+            reason = " ".join(str(error).split())
+            raise TaskSourceError(f"{directory}: cannot be read: {reason:.300}") from error
+        yield str(directory), _make_task(read_fields(row, str(directory)), directory)
+
+
+def _check_unique_keys(directory: Path) -> None:
+    """Raise ValueError if a field of a task repo's task is set twice: only the last value would count."""
+    import yaml
+    from swebench.task.repo import TASK_FILE, TESTS_FILE
+
+    parse_json((directory / TESTS_FILE).read_bytes(), unique_keys=True, max_keys=_MAX_KEYS)
+    node = yaml.compose((directory / TASK_FILE).read_text(), yaml.SafeLoader)
+    seen: dict[str, int] = {}
+    for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+        if key.value in seen:
+            raise ValueError(
+                f"{TASK_FILE} has {key.value} on lines {seen[key.value]} and {key.start_mark.line + 1} (remove one)"
+            )
+        seen[key.value] = key.start_mark.line + 1
 
 
 def _read_parquet(path: Path) -> list[dict[str, Any]]:
@@ -128,7 +147,7 @@ def _read_json_rows(path: Path) -> list[tuple[str, Any]]:
 
 def _parse_json_list(path: Path, text: str) -> list[tuple[str, Any]]:
     try:
-        rows = parse_json(text)
+        rows = parse_json(text, unique_keys=True, max_keys=_MAX_KEYS)
     except ValueError as error:
         raise TaskSourceError(f"{path}: not JSON: {error}") from error
     rows = list(rows.values()) if isinstance(rows, dict) else rows
@@ -142,7 +161,9 @@ def _parse_json_lines(path: Path, text: str) -> list[tuple[str, Any]]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                rows.append((f"{path}: line {number}", parse_json(line)))
+                rows.append(
+                    (f"{path}: line {number}", parse_json(line, unique_keys=True, max_keys=_MAX_KEYS))
+                )
             except ValueError as error:
                 raise TaskSourceError(f"{path}: line {number}: not JSON: {error}") from error
     return rows

@@ -41,9 +41,24 @@ class Task(Frozen):
     @property
     def prompt(self) -> str:
         """The task prompt, identical for every agent."""
-        template = load_prompt(self.prompt_name, "evals.tasks")
         statement = str(self.instance["problem_statement"]).replace("\r\n", "\n").strip()
-        return template.replace("{problem_statement}", statement)
+        return self.template.replace("{problem_statement}", statement)
+
+    @property
+    def template(self) -> str:
+        return load_prompt(self.prompt_name, "evals.tasks")
+
+    def list_files(self) -> list[tuple[str, Path]]:
+        """The files and directories of a task repo that results depend on, besides the columns, each with its part."""
+        parts = {"repository": _STREAM, "tests": "test_assets", "fields": "oracle.yaml"}
+        paths = [(part, self.directory / name) for part, name in parts.items()] if self.directory else []
+        return [(part, path) for part, path in paths if path.exists()]
+
+    @property
+    def gold_patch(self) -> str | None:
+        """The reference fix, if the task has one. No agent sees it."""
+        patch = self.instance.get("patch")
+        return patch if isinstance(patch, str) and patch.strip() else None
 
     @property
     def stream(self) -> Path | None:
@@ -55,11 +70,16 @@ class Task(Frozen):
     def is_bundled(self) -> bool:
         return self.directory is not None and self.directory.is_relative_to(SUITE)
 
+    def find_image(self, backend: BackendName) -> str | None:
+        """The Docker image from which the task's sandbox starts, if any."""
+        image = self.instance.get("image")
+        starts_from_image = backend == "docker" or (backend == "host" and self.stream is None)
+        return str(image) if image and starts_from_image else None
+
     def build_spec(self, backend: BackendName, owner: str, work: Path) -> SandboxSpec:
         """Specify the sandbox in which the task starts. Raises TaskSourceError."""
-        image = self.instance.get("image")
-        if image and (backend == "docker" or (backend == "host" and self.stream is None)):
-            return SandboxSpec(backend=backend, image=str(image), shell_init=_SHELL_INIT, owner=owner)
+        if image := self.find_image(backend):
+            return SandboxSpec(backend=backend, image=image, shell_init=_SHELL_INIT, owner=owner)
         if backend == "docker":
             raise TaskSourceError(
                 f"task {self.id}: no Docker image (add the column 'image' or choose another --sandbox)"
@@ -117,4 +137,5 @@ def _run_git(directory: Path, *arguments: str, stdin: Any = subprocess.DEVNULL) 
         check=False,
     )
     if done.returncode != 0:
-        raise TaskSourceError(f"{directory}: git {arguments[0]} failed: {done.stderr.strip()[-200:]}")
+        reason = " ".join(done.stderr.split())
+        raise TaskSourceError(f"{directory}: git {arguments[0]} failed: {reason[-200:]}")

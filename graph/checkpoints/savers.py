@@ -6,36 +6,40 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
-    WRITES_IDX_MAP,
     CheckpointTuple,
     copy_checkpoint,
     get_checkpoint_id,
 )
 from langgraph.checkpoint.base.id import uuid6
-from langgraph.checkpoint.serde.types import ERROR
 from langgraph.checkpoint.sqlite import SqliteSaver
-from sqlalchemy import make_url
+from sqlalchemy import Connection, make_url
 
 from langgraph_takeover.graph.checkpoints import checksums
-from langgraph_takeover.graph.checkpoints.checksums import ChainKey, WriteRecorder
+from langgraph_takeover.graph.checkpoints.checksums import WriteRecorder
+from langgraph_takeover.graph.checkpoints.saver_rules import (
+    KEY_MATCHES,
+    Writes,
+    chain_key,
+    drop_failed_writes,
+    explain_unstorable_values,
+    list_needless,
+    require_lease,
+)
 from langgraph_takeover.graph.checkpoints.threaded_saver import ThreadedSaver
-from langgraph_takeover.graph.errors import ThreadNotHeldError, UnstorableValueError
 from langgraph_takeover.handoff.ledger import FencedError, Lease, Ledger, LedgerUnavailableError
-from langgraph_takeover.handoff.ledger.database import BUSY_S, ERASE_DELETED
+from langgraph_takeover.handoff.ledger.database import BUSY_S, CLOSED, ERASE_DELETED, repeat_after_loss
 from langgraph_takeover.handoff.ledger.leases import SELECT_LEASE
 from langgraph_takeover.handoff.ledger.signals import defer_signals
 from langgraph_takeover.handoff.ledger.store import DELETE_THREAD
 from langgraph_takeover.nodes.session.workers import Workers, default_workers
 from langgraph_takeover.sandbox.storage.failures import clean_up, run_all
 
-Writes = Sequence[tuple[str, Any]]
 _RETRY_PAUSE_S = 0.02
-_KEY_MATCHES = "thread_id = {0} AND checkpoint_ns = {0} AND checkpoint_id = {0}"
 _DELETE_NEEDLESS_BLOBS = """
     DELETE FROM checkpoint_blobs b WHERE b.thread_id = %s AND NOT EXISTS (
         SELECT 1 FROM checkpoints c WHERE c.thread_id = b.thread_id AND c.checkpoint_ns = b.checkpoint_ns
@@ -78,7 +82,7 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
     def put(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
         with (
             self._write_transaction(config["configurable"]["thread_id"]) as recorder,
-            _explain_unstorable_values(),
+            explain_unstorable_values(),
         ):
             stored = super().put(config, *args)
             recorder.store_checkpoint_checksum()
@@ -87,9 +91,9 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
     def put_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
         with (
             self._write_transaction(config["configurable"]["thread_id"]) as recorder,
-            _explain_unstorable_values(),
+            explain_unstorable_values(),
         ):
-            super().put_writes(config, _drop_failed_writes(writes), *args, **kwargs)
+            super().put_writes(config, drop_failed_writes(writes), *args, **kwargs)
             recorder.store_writes_checksum()
 
     def delete_thread(self, thread_id: str) -> None:
@@ -107,14 +111,14 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
     def prune_thread(self, thread_id: str) -> None:
         """Delete the thread's checkpoints that the newest one does not need."""
         with self._write_transaction(thread_id) as recorder:
-            for needless in _list_needless(self, thread_id):
+            for needless in list_needless(self, thread_id):
                 for table in ("checkpoints", "writes", "takeover_seals"):
-                    recorder.execute(f"DELETE FROM {table} WHERE {_KEY_MATCHES.format('?')}", needless)
+                    recorder.execute(f"DELETE FROM {table} WHERE {KEY_MATCHES.format('?')}", needless)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         with self._read_transaction() as cursor:
             checksums.check_checkpoint(
-                cursor, self._ledger.name, _chain_key(config), get_checkpoint_id(config), with_ancestors=False
+                cursor, self._ledger.name, chain_key(config), get_checkpoint_id(config), with_ancestors=False
             )
             return super().get_tuple(config)
 
@@ -127,7 +131,7 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
     def get_delta_channel_history(self, *, config: RunnableConfig, channels: Sequence[str]) -> Any:
         with self._read_transaction() as cursor:
             checksums.check_checkpoint(
-                cursor, self._ledger.name, _chain_key(config), get_checkpoint_id(config), with_ancestors=True
+                cursor, self._ledger.name, chain_key(config), get_checkpoint_id(config), with_ancestors=True
             )
             return super().get_delta_channel_history(config=config, channels=channels)
 
@@ -168,7 +172,7 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
             cursor.execute("BEGIN IMMEDIATE")
             try:
                 row = cursor.execute(f"{SELECT_LEASE}?", (str(thread),)).fetchone()
-                _require_lease(str(thread), self._lease, row)
+                require_lease(str(thread), self._lease, row)
                 self._thread_local.recorder = recorder = WriteRecorder(cursor, str(thread))
                 yield recorder
             except BaseException as error:
@@ -179,8 +183,8 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
             self.conn.commit()
 
 
-def _open_postgres_saver(connection: Any, ledger: Ledger, lease: Lease | None) -> Saver:
-    import psycopg
+def _build_postgres_saver(ledger: Ledger, lease: Lease | None) -> Saver:
+    from psycopg.rows import dict_row
 
     try:
         from langgraph.checkpoint.postgres import PostgresSaver
@@ -191,40 +195,97 @@ def _open_postgres_saver(connection: Any, ledger: Ledger, lease: Lease | None) -
         ) from error
 
     class FencedPostgresSaver(ThreadedSaver, PostgresSaver):
-        """LangGraph's PostgreSQL saver; it refuses writes without the thread's lease, and after the lease is lost."""
+        """LangGraph's PostgreSQL saver; it refuses writes without the thread's lease, and after the lease is lost.
+
+        It uses the ledger's connections, which are replaced when the server closes them.
+        """
 
         def __init__(self) -> None:
-            super().__init__(connection)
+            super().__init__(None)  # type: ignore[arg-type]
             self.order = threading.RLock()
+            self._bound = threading.local()
+            self._is_closed = False
+
+        def close(self) -> None:
+            self._is_closed = True
 
         @contextmanager
-        def _cursor(self, **kwargs: Any) -> Iterator[Any]:
-            with ledger.translate_errors(psycopg.Error), super()._cursor(**kwargs) as cursor:
+        def _bind(self, connection: Connection) -> Iterator[Any]:
+            """Use a connection in this OS thread."""
+            self._bound.connection = connection.connection.driver_connection
+            try:
+                yield self._bound.connection
+            finally:
+                self._bound.connection = None
+
+        @contextmanager
+        def _cursor(self, *, pipeline: bool = False) -> Iterator[Any]:
+            bound = getattr(self._bound, "connection", None)
+            if bound is None:
+                with (
+                    ledger.read_transaction() as connection,
+                    self._bind(connection),
+                    self._cursor(pipeline=pipeline) as cursor,
+                ):
+                    yield cursor
+                return
+            with (
+                bound.pipeline() if pipeline and self.supports_pipeline else nullcontext(),
+                bound.cursor(binary=True, row_factory=dict_row) as cursor,
+            ):
                 yield cursor
 
+        def setup(self) -> None:
+            with ledger.autocommit_connection() as connection, self._bind(connection):
+                super().setup()
+
+        @repeat_after_loss(idempotent=True)
+        def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+            return super().get_tuple(config)
+
+        @repeat_after_loss(idempotent=True)
+        def get_delta_channel_history(self, **kwargs: Any) -> Any:
+            return super().get_delta_channel_history(**kwargs)
+
+        def list(self, config: RunnableConfig | None, **kwargs: Any) -> Iterator[CheckpointTuple]:
+            yield from self._load_list(config, **kwargs)  # no transaction is open while the caller works
+
+        @repeat_after_loss(idempotent=True)
+        def _load_list(self, config: RunnableConfig | None, **kwargs: Any) -> Sequence[CheckpointTuple]:
+            return [*super().list(config, **kwargs)]
+
+        @repeat_after_loss(idempotent=True)
         def put(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
-            with self.write_atomically(config["configurable"]["thread_id"]), _explain_unstorable_values():
+            with self.write_atomically(config["configurable"]["thread_id"]), explain_unstorable_values():
                 return super().put(config, *args)
 
+        @repeat_after_loss(idempotent=True)
         def put_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
-            with self.write_atomically(config["configurable"]["thread_id"]), _explain_unstorable_values():
-                super().put_writes(config, _drop_failed_writes(writes), *args, **kwargs)
+            with self.write_atomically(config["configurable"]["thread_id"]), explain_unstorable_values():
+                super().put_writes(config, drop_failed_writes(writes), *args, **kwargs)
 
         def delete_thread(self, thread_id: str) -> None:
-            with self.deletion(), self.write_atomically(thread_id):
+            with self.deletion():
+                self._delete_rows(thread_id)
+
+        @repeat_after_loss(idempotent=True)
+        def _delete_rows(self, thread_id: str) -> None:
+            with self.write_atomically(thread_id) as connection:
                 super().delete_thread(thread_id)
                 for statement in DELETE_THREAD:
                     connection.execute(statement.format("%s"), (str(thread_id),))
 
+        @repeat_after_loss(idempotent=True)
         def delete_checkpoints(self, thread_id: str) -> None:
             with self.write_atomically(thread_id):
                 super().delete_thread(thread_id)
 
+        @repeat_after_loss(idempotent=True)
         def prune_thread(self, thread_id: str) -> None:
-            with self.write_atomically(thread_id):
-                for needless in _list_needless(self, thread_id):
+            with self.write_atomically(thread_id) as connection:
+                for needless in list_needless(self, thread_id):
                     for table in ("checkpoints", "checkpoint_writes"):
-                        connection.execute(f"DELETE FROM {table} WHERE {_KEY_MATCHES.format('%s')}", needless)
+                        connection.execute(f"DELETE FROM {table} WHERE {KEY_MATCHES.format('%s')}", needless)
                 connection.execute(_DELETE_NEEDLESS_BLOBS, (thread_id,))
 
         def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
@@ -233,32 +294,35 @@ def _open_postgres_saver(connection: Any, ledger: Ledger, lease: Lease | None) -
                     (self.delete_thread if strategy == "delete" else self.prune_thread)(thread)
 
         @contextmanager
-        def write_atomically(self, thread: str) -> Iterator[None]:
-            with (
-                defer_signals(),
-                ledger.translate_errors(psycopg.Error),
-                self.order,
-                connection.transaction(),
-            ):
-                # The row stays locked until the transaction ends, so a new holder waits.
-                found = connection.execute(f"{SELECT_LEASE}%s FOR SHARE", (str(thread),)).fetchone()
-                _require_lease(str(thread), lease, tuple(found.values()) if found else None)
-                yield
+        def write_atomically(self, thread: str) -> Iterator[Any]:
+            """Yield the driver's connection in a transaction under the thread's lease; nested, it joins the outer one."""
+            bound = getattr(self._bound, "connection", None)
+            if bound is not None:
+                self._require_lease(bound, thread)
+                yield bound
+                return
+            if self._is_closed:
+                raise LedgerUnavailableError(f"{ledger.name}: {CLOSED}")
+            with ledger.write_transaction() as connection, self.order, self._bind(connection) as bound:
+                self._require_lease(bound, thread)
+                yield bound
 
-    with ledger.translate_errors(psycopg.Error):
-        # Two processes that both find no tables must not both create them; one transaction would not be enough.
-        while not _fetch_scalar(connection.execute("SELECT pg_try_advisory_lock(8402159)")):
-            time.sleep(_RETRY_PAUSE_S)  # holds nothing that creating an index waits for
-        try:
-            saver = FencedPostgresSaver()
-            saver.setup()
-        finally:
-            connection.execute("SELECT pg_advisory_unlock(8402159)")
-    return saver
+        def _require_lease(self, connection: Any, thread: str) -> None:
+            # The row stays locked until the transaction ends, so a new holder waits.
+            found = connection.execute(f"{SELECT_LEASE}%s FOR SHARE", (str(thread),)).fetchone()
+            require_lease(str(thread), lease, found)
+
+    return FencedPostgresSaver()
 
 
-def _fetch_scalar(cursor: Any) -> Any:
-    return next(iter(cursor.fetchone().values()))
+def _set_up_postgres(ledger: Ledger, saver: Saver) -> None:
+    """Create missing tables. Two processes must not both create them, and one transaction cannot create an index."""
+    while True:
+        with ledger.try_advisory_lock(8402159) as is_free:
+            if is_free:
+                saver.setup()
+                return
+        time.sleep(_RETRY_PAUSE_S)  # holds nothing that creating an index waits for
 
 
 @contextmanager
@@ -287,16 +351,10 @@ def _open_saver(ledger: Ledger, lease: Lease | None) -> Iterator[Saver]:
             with _close_when_idle(connection, saver.lock):
                 yield saver
         return
-    import psycopg
-    from psycopg.rows import dict_row
-
-    plain = url.set(drivername="postgresql").render_as_string(hide_password=False)
-    with ledger.translate_errors(psycopg.Error):
-        connected = psycopg.connect(plain, autocommit=True, prepare_threshold=0, row_factory=dict_row)
-    with closing(connected):
-        opened: Any = _open_postgres_saver(connected, ledger, lease)
-        with _close_when_idle(connected, opened.order):
-            yield opened
+    opened: Any = _build_postgres_saver(ledger, lease)
+    _set_up_postgres(ledger, opened)
+    with _close_when_idle(opened, opened.order):
+        yield opened
 
 
 @contextmanager
@@ -309,25 +367,6 @@ def _close_when_idle(connection: Any, lock: Any) -> Iterator[None]:
 
     with clean_up(close):
         yield
-
-
-@contextmanager
-def _explain_unstorable_values() -> Iterator[None]:
-    try:
-        yield
-    except TypeError as error:
-        if "msgpack" not in str(error):
-            raise
-        raise UnstorableValueError(
-            f"{error} (a state holds messages, text, numbers, and lists and dicts of them)"
-        ) from error
-
-
-def _drop_failed_writes(writes: Writes) -> Writes:
-    """Drop the writes of a node that failed or was cancelled: it must run again."""
-    if any(channel == ERROR for channel, _ in writes):
-        return [write for write in writes if write[0] in WRITES_IDX_MAP]
-    return writes
 
 
 def fork_checkpoint(
@@ -343,37 +382,6 @@ def fork_checkpoint(
     }
     saver.put(stored.config, copied, {**stored.metadata, **(metadata or {}), "source": "update"}, new)
     return str(copied["id"])
-
-
-def _list_needless(saver: Any, thread: str) -> list[tuple[str, str, str]]:
-    """List the keys of checkpoints that a thread's newest one does not need: neither for its subgraphs nor for deltas."""
-    found = [*saver.list({"configurable": {"thread_id": thread}})]  # newest first
-    keys = [_chain_key(each.config) for each in found]
-    ids = [str(each.config["configurable"]["checkpoint_id"]) for each in found]
-    root = next((id_ for key, id_ in zip(keys, ids, strict=True) if not key.namespace), None)
-    needless, seen = [], set()
-    for key, id_, stored in zip(keys, ids, found, strict=True):
-        # The checkpoints of a task's subgraph name the one that the task began with.
-        is_of_task = ":" in key.namespace
-        is_current = not is_of_task or stored.metadata.get("parents", {}).get("") == root
-        has_deltas = "counters_since_delta_snapshot" in stored.metadata
-        if not is_current or (key.namespace in seen and not has_deltas):
-            needless.append((thread, key.namespace, id_))
-        seen.add(key.namespace)
-    return needless
-
-
-def _chain_key(config: RunnableConfig) -> ChainKey:
-    at = config["configurable"]
-    return ChainKey(str(at["thread_id"]), str(at.get("checkpoint_ns", "")))
-
-
-def _require_lease(thread: str, lease: Lease | None, row: Sequence[Any] | None) -> None:
-    if lease is None:
-        raise FencedError(thread, row[1] if row else "nobody")
-    if lease.thread != thread:
-        raise ThreadNotHeldError(thread, lease.thread)
-    lease.update_from_row(row)
 
 
 Saver = FencedSqliteSaver | Any

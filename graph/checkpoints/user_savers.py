@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -13,13 +14,13 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
-from typing import Any
+from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from langgraph_takeover.graph.errors import ThreadNotHeldError
-from langgraph_takeover.handoff.ledger import Lease
+from langgraph_takeover.handoff.ledger import Lease, LedgerUnavailableError
 from langgraph_takeover.handoff.ledger.leases import SELECT_LEASE
 from langgraph_takeover.handoff.ledger.signals import defer_signals
 from langgraph_takeover.sandbox.storage.failures import run_all
@@ -28,8 +29,32 @@ Writes = Sequence[tuple[str, Any]]
 Begin = Callable[[Any, Lease], AbstractContextManager[Any]]
 """Begins a transaction on a saver's database, checks the lease, and yields a saver that writes in it."""
 BeginAsync = Callable[[Any, Lease], AbstractAsyncContextManager[Any]]
+_ResultT = TypeVar("_ResultT")
 _SELECT_SQLITE = f"{SELECT_LEASE}?"
 _SELECT_POSTGRES = f"{SELECT_LEASE}%s FOR SHARE"  # a new holder waits until the transaction ends
+
+
+def is_connection_lost(error: Exception) -> bool:
+    """Whether a driver reports that a PostgreSQL server closed a connection, or cannot be reached."""
+    psycopg = sys.modules.get("psycopg")
+    if psycopg is None or not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+        return False
+    return error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
+
+
+@contextmanager
+def explain_loss(where: str) -> Iterator[None]:
+    """Raise LedgerUnavailableError for a connection of a user's saver that is lost."""
+    try:
+        yield
+    except Exception as error:
+        if not is_connection_lost(error):
+            raise
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
+        raise LedgerUnavailableError(
+            f"{where}: the saver's connection is lost: {reason} (resume when the server is back; a saver on a "
+            "psycopg_pool.ConnectionPool reconnects)"
+        ) from error
 
 
 class _HeldSaver(BaseCheckpointSaver[Any]):
@@ -49,13 +74,26 @@ class _HeldSaver(BaseCheckpointSaver[Any]):
         return clone
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return self._saver.get_tuple(config)
+        return self._repeat(lambda: self._saver.get_tuple(config))
 
     def list(self, config: RunnableConfig | None, **kwargs: Any) -> Iterator[CheckpointTuple]:
-        return self._saver.list(config, **kwargs)
+        yield from self._repeat(lambda: [*self._saver.list(config, **kwargs)])
 
     def get_delta_channel_history(self, **kwargs: Any) -> Any:
-        return self._saver.get_delta_channel_history(**kwargs)
+        return self._repeat(lambda: self._saver.get_delta_channel_history(**kwargs))
+
+    def _repeat(self, work: Callable[[], _ResultT]) -> _ResultT:
+        """Repeat a read or an upsert that lost its connection, if the saver's pool can replace it."""
+        try:
+            return work()
+        except Exception as error:
+            if not is_connection_lost(error):
+                raise
+            with explain_loss(self._lease.ledger.name):
+                if not hasattr(self._saver.conn, "check"):  # type: ignore[attr-defined]
+                    raise
+                self._saver.conn.check()  # type: ignore[attr-defined]
+                return work()
 
     def _require_thread(self, thread: object) -> None:
         if str(thread) != self._lease.thread:
@@ -70,17 +108,26 @@ class HeldSyncSaver(_HeldSaver):
         self._begin = begin
 
     def put(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
-        with self._write(config["configurable"]["thread_id"]) as saver:
-            stored: RunnableConfig = saver.put(config, *args)
-        return stored
+        def write() -> RunnableConfig:
+            with self._write(config["configurable"]["thread_id"]) as saver:
+                stored: RunnableConfig = saver.put(config, *args)
+            return stored
+
+        return self._repeat(write)
 
     def put_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
-        with self._write(config["configurable"]["thread_id"]) as saver:
-            saver.put_writes(config, writes, *args, **kwargs)
+        def write() -> None:
+            with self._write(config["configurable"]["thread_id"]) as saver:
+                saver.put_writes(config, writes, *args, **kwargs)
+
+        self._repeat(write)
 
     def delete_thread(self, thread_id: str) -> None:
-        with self._write(thread_id) as saver:
-            saver.delete_thread(thread_id)
+        def write() -> None:
+            with self._write(thread_id) as saver:
+                saver.delete_thread(thread_id)
+
+        self._repeat(write)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return await asyncio.to_thread(self.get_tuple, config)
@@ -116,27 +163,51 @@ class HeldAsyncSaver(_HeldSaver):
         self._begin, self._loop = begin, saver.loop
 
     async def aput(self, config: RunnableConfig, *args: Any) -> RunnableConfig:
-        async with self._write(config["configurable"]["thread_id"]) as saver:
-            stored: RunnableConfig = await saver.aput(config, *args)
-        return stored
+        async def write() -> RunnableConfig:
+            async with self._write(config["configurable"]["thread_id"]) as saver:
+                stored: RunnableConfig = await saver.aput(config, *args)
+            return stored
+
+        return await self._arepeat(write)
 
     async def aput_writes(self, config: RunnableConfig, writes: Writes, *args: Any, **kwargs: Any) -> None:
-        async with self._write(config["configurable"]["thread_id"]) as saver:
-            await saver.aput_writes(config, writes, *args, **kwargs)
+        async def write() -> None:
+            async with self._write(config["configurable"]["thread_id"]) as saver:
+                await saver.aput_writes(config, writes, *args, **kwargs)
+
+        await self._arepeat(write)
 
     async def adelete_thread(self, thread_id: str) -> None:
-        async with self._write(thread_id) as saver:
-            await saver.adelete_thread(thread_id)
+        async def write() -> None:
+            async with self._write(thread_id) as saver:
+                await saver.adelete_thread(thread_id)
+
+        await self._arepeat(write)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await self._saver.aget_tuple(config)
+        return await self._arepeat(lambda: self._saver.aget_tuple(config))
 
     async def alist(self, config: RunnableConfig | None, **kwargs: Any) -> AsyncIterator[CheckpointTuple]:
-        async for found in self._saver.alist(config, **kwargs):
+        async def load() -> list[CheckpointTuple]:
+            return [each async for each in self._saver.alist(config, **kwargs)]
+
+        for found in await self._arepeat(load):
             yield found
 
     async def aget_delta_channel_history(self, **kwargs: Any) -> Any:
-        return await self._saver.aget_delta_channel_history(**kwargs)
+        return await self._arepeat(lambda: self._saver.aget_delta_channel_history(**kwargs))
+
+    async def _arepeat(self, work: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
+        try:
+            return await work()
+        except Exception as error:
+            if not is_connection_lost(error):
+                raise
+            with explain_loss(self._lease.ledger.name):
+                if not hasattr(self._saver.conn, "check"):  # type: ignore[attr-defined]
+                    raise
+                await self._saver.conn.check()  # type: ignore[attr-defined]
+                return await work()
 
     def put(self, *args: Any) -> RunnableConfig:
         return asyncio.run_coroutine_threadsafe(self.aput(*args), self._loop).result()

@@ -16,7 +16,7 @@ from typer import Argument, Option
 
 from langgraph_takeover.graph.cli.handoffs import add_commands
 from langgraph_takeover.handoff.text.files import describe_error
-from langgraph_takeover.sandbox.cli.program import program_name
+from langgraph_takeover.sandbox.cli.program import degrade_output, program_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -389,4 +389,5 @@ add_commands(app, _report_errors)
 
 def main(build_model: ModelBuilder) -> None:
     """Run the command line. `build_model` builds the model that works for an external agent in a sandbox."""
+    degrade_output()
     app(prog_name=program_name("handoff", "handoff"), obj=build_model)

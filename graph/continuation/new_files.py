@@ -14,6 +14,7 @@ from langgraph_takeover.graph.continuation.undo import STAGING_SUFFIX
 from langgraph_takeover.graph.errors import ContinuationError
 from langgraph_takeover.handoff.agents.adapter import NativeSession
 from langgraph_takeover.sandbox.interface import OutOfDiskError
+from langgraph_takeover.sandbox.storage.failures import clean_up
 
 
 def list_session_files(agent: str, user_home: Path, session: NativeSession | None) -> dict[Path, str]:
@@ -40,21 +41,20 @@ def create_file(path: Path, text: str) -> None:
     """Write a new file, complete or not at all; never replace one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_name(f".{secrets.token_hex(8)}{STAGING_SUFFIX}")
-    try:
-        with part.open("xb") as out:
-            part.chmod(0o600)
-            out.write(text.encode("utf-8", "backslashreplace"))
-            out.flush()
-            os.fsync(out.fileno())
-        os.link(part, path)
-    except FileExistsError as error:
-        raise ContinuationError(f"{path}: exists already (try again)") from error
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OutOfDiskError(f"{path}: the disk is full; nothing was kept") from error
-        raise
-    finally:
-        part.unlink(missing_ok=True)
+    with clean_up(lambda: part.unlink(missing_ok=True)):
+        try:
+            with part.open("xb") as out:
+                part.chmod(0o600)
+                out.write(text.encode("utf-8", "backslashreplace"))
+                out.flush()
+                os.fsync(out.fileno())
+            os.link(part, path)
+        except FileExistsError as error:
+            raise ContinuationError(f"{path}: exists already (try again)") from error
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise OutOfDiskError(f"{path}: the disk is full; nothing was kept") from error
+            raise
 
 
 def digest_text(text: str) -> str:

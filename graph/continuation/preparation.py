@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -39,8 +40,11 @@ from langgraph_takeover.handoff.agents import find_adapter
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter, Launch
 from langgraph_takeover.handoff.interop.sessions import make_replacement, move_texts
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
+from langgraph_takeover.handoff.records.verification import require_changes
 from langgraph_takeover.nodes.external.conversation import Opening, build_record_opening
 from langgraph_takeover.sandbox.backends.checkouts import write_checkout
+from langgraph_takeover.sandbox.changes.layer_files import find_file_digest
+from langgraph_takeover.sandbox.changes.layers import LayerLookup, LayerStack
 from langgraph_takeover.sandbox.interface import Frozen
 from langgraph_takeover.sandbox.storage.host_directories import translate_disk_errors
 from langgraph_takeover.sandbox.storage.removal import is_directory, remove_tree
@@ -169,6 +173,8 @@ def _create_everything(
     manifest = manifest.model_copy(update={"staging_inode": identify(plan.staging)})
     save(manifest)
     write_checkout(plan.record.required_snapshot, plan.store, plan.tree)
+    find_digest = partial(find_file_digest, LayerLookup(LayerStack(plan.tree)))
+    require_changes(find_digest, plan.record.trace, f"record {plan.record.id}")
     notes = NOTES_DIRECTORY if is_directory(plan.tree / ".git") else ".takeover"
     remove_tree(plan.tree / notes)  # of an earlier continuation
     launch = Launch(

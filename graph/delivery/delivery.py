@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, cast
@@ -48,8 +47,9 @@ from langgraph_takeover.nodes.delivery.steps import (
 )
 from langgraph_takeover.sandbox.interface import SandboxSpec
 from langgraph_takeover.sandbox.storage.failures import clean_up
+from langgraph_takeover.sandbox.storage.observers import get_logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = get_logger(__name__)
 _STEPS: dict[NextStep, Literal["offer", "resend", "alert", "block"]] = {
     "retry": "offer",
     "resend": "resend",

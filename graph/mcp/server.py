@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -23,6 +22,7 @@ from langgraph_takeover.graph.mcp.uris import (
 from langgraph_takeover.handoff.text.fence import format_entry
 from langgraph_takeover.nodes.context.progress import Progress, ProgressCallback
 from langgraph_takeover.sandbox.interface import TakeoverError
+from langgraph_takeover.sandbox.storage.observers import get_logger
 
 INSTRUCTIONS = (
     "Records hold the unfinished work of other agents. Take part in a handoff: list_records shows what is offered to you, "
@@ -32,7 +32,7 @@ INSTRUCTIONS = (
 _MAX_ERROR_CHARS = 1_000
 _MAX_CALLS = 4
 """Calls that run at once; each may read a record or restore a snapshot."""
-_LOG = logging.getLogger(__name__)
+_LOG = get_logger(__name__)
 _Result = TypeVar("_Result")
 _Context = ServerRequestContext[Any]
 

@@ -117,15 +117,13 @@ class SandboxFilesystemMiddleware(FilesystemMiddleware):
         """Return the handler with messages that strict endpoints accept, and unique ids of calls in its reply."""
 
         def call(request: Any) -> Any:
-            repaired = self._messages.repair_request(request)
-            return self._messages.repair_response(repaired, handler(repaired))
+            return self._messages.call(request, handler)
 
         return call
 
     def _acall_model(self, handler: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
         async def call(request: Any) -> Any:
-            repaired = self._messages.repair_request(request)
-            return self._messages.repair_response(repaired, await handler(repaired))
+            return await self._messages.acall(request, handler)
 
         return call
 

@@ -138,12 +138,10 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Send messages that strict endpoints accept, and make the ids of calls in the reply unique."""
-        repaired = self._messages.repair_request(request)
-        return self._messages.repair_response(repaired, handler(repaired))
+        return self._messages.call(request, handler)
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-        repaired = self._messages.repair_request(request)
-        return self._messages.repair_response(repaired, await handler(repaired))
+        return await self._messages.acall(request, handler)
 
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]

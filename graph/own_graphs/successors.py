@@ -59,7 +59,8 @@ def receive_record(
     if offer is not None and offer.envelope:
         record = record.model_copy(update={"envelope": offer.envelope})
     messages = find_view(view)(record, Recipient(protocol="native", window_tokens=window_tokens))
-    state = work.restore(record.required_snapshot, work.session.records.directory(record.id))
+    work.session.require_no_act()
+    state = work.session.enter_record(record)
     if offer is not None and offer.successor != work.thread:
         _accept(work, offer, understanding)
     return {

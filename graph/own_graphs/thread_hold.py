@@ -109,7 +109,10 @@ class ThreadHold(
         saver: Any = self._saver
         if self._family.is_postgres:
             is_single = hasattr(saver.conn, "info")
-            with nullcontext(saver.conn) if is_single else saver.conn.connection() as connection:
+            with (
+                user_savers.explain_loss(f"thread {self._thread!r}"),
+                nullcontext(saver.conn) if is_single else saver.conn.connection() as connection,
+            ):
                 return build_postgres_url(connection.info)
         saver.setup()
         with saver.lock:
@@ -119,8 +122,9 @@ class ThreadHold(
         saver: Any = self._saver
         if self._family.is_postgres:
             is_single = hasattr(saver.conn, "info")
-            async with nullcontext(saver.conn) if is_single else saver.conn.connection() as connection:
-                return build_postgres_url(connection.info)
+            with user_savers.explain_loss(f"thread {self._thread!r}"):
+                async with nullcontext(saver.conn) if is_single else saver.conn.connection() as connection:
+                    return build_postgres_url(connection.info)
         await saver.setup()
         async with saver.lock:
             return build_sqlite_url(next(iter(await saver.conn.execute_fetchall(SELECT_FILE)), None))

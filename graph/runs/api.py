@@ -22,7 +22,7 @@ from langgraph_takeover.handoff.ledger import leases
 from langgraph_takeover.handoff.ledger.leases import TTL_S
 from langgraph_takeover.handoff.views.names import TakeoverView
 from langgraph_takeover.nodes.context.agents import Agent, Team
-from langgraph_takeover.nodes.context.progress import ProgressCallback
+from langgraph_takeover.nodes.context.progress import ProgressCallback, contain_callback
 from langgraph_takeover.nodes.context.settings import (
     AgentConfig,
     AgentContext,
@@ -62,7 +62,7 @@ def open_run(
         >>> outcome.status
         <RunStatus.FINISHED: 'finished'>
     """
-    options = _RunOptions(snapshot_every, lease_s, on_progress, delegation)
+    options = _RunOptions(snapshot_every, lease_s, contain_callback(on_progress), delegation)
     opening = _open_run(
         home, thread, sandbox, options, {**settings}, model=model, agents=agents, model_name=model_name
     )

@@ -244,6 +244,8 @@ class Run(ThreadGraphs):
                 f"thread {self.thread!r}: sandbox_state: no snapshot {update['sandbox_state']!r:.60} "
                 "(home.history(thread) lists the states)"
             )
+        if update.get("sandbox_state") not in (None, before.get("sandbox_state")):
+            update = AgentState(unchecked_events=len(before.get("events", ()))) | update
         if as_node not in graph.nodes:
             known = ", ".join(list(graph.nodes)[1:])
             raise InputError(f"as_node: unknown node {as_node!r:.60} (use {known})")

@@ -17,12 +17,14 @@ from langgraph_takeover.nodes.context.settings import AgentContext
 from langgraph_takeover.nodes.state import NO_SPENDING, Spending
 from langgraph_takeover.nodes.telemetry import find_model_name, find_provider
 from langgraph_takeover.sandbox.interface import TakeoverError
-from langgraph_takeover.sandbox.telemetry import ActiveSpan, current_traceparent, start_span
+from langgraph_takeover.sandbox.storage.observers import ObserverErrors
+from langgraph_takeover.sandbox.telemetry import ActiveSpan, builds_span, current_traceparent, start_span
 
 _TRACEPARENT = "traceparent"
 """Metadata of checkpoints: the span of the run that wrote them."""
 
 
+@builds_span
 def start_run_span(context: AgentContext, kind: GraphKind, task_id: str | None = None) -> ActiveSpan:
     """Return the span `invoke_agent` of a run. Spans inside name its thread as their conversation."""
     thread, name = context.session.thread, "team" if kind == "team" else context.name
@@ -51,7 +53,7 @@ def link_earlier_run(
 ) -> Spending:
     """Link the run that wrote the checkpoint, or the predecessor's; return the thread's spending before this run."""
     # What cannot be read here is reported by the graph itself.
-    with contextlib.suppress(TakeoverError):
+    with ObserverErrors("telemetry"), contextlib.suppress(TakeoverError):
         if span.is_recording and (stored := saver.get_tuple(config)) is not None:
             _link_checkpoint(span, saver, stored)
             spent: Spending = stored.checkpoint["channel_values"].get("spent", NO_SPENDING)
@@ -100,6 +102,7 @@ def _get_traceparent(metadata: Mapping[str, Any]) -> str | None:
     return traceparent if isinstance(traceparent, str) else None
 
 
+@ObserverErrors("telemetry")
 def describe_outcome(span: ActiveSpan, outcome: Outcome, before: Spending) -> None:
     """Set the outcome of a run, with the tokens and the cost of this run alone."""
     cost = None if outcome.cost is None else outcome.cost - (before["cost"] or 0.0)

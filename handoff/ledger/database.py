@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import sqlite3
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from sqlalchemy import (
     Connection,
@@ -26,19 +27,37 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as NoConnection
-from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
+from tenacity import retry, retry_if_exception, stop_after_attempt, stop_after_delay, wait_fixed
 
 from langgraph_takeover.handoff.ledger.signals import defer_signals
 from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.interface import TakeoverError
+from langgraph_takeover.sandbox.storage.failures import run_all
+from langgraph_takeover.sandbox.storage.observers import get_logger
 
+_LOG = get_logger(__name__)
 BUSY_S = 60.0
 """Seconds that a writer waits for another transaction."""
+RECONNECT_S = 60.0
+"""Seconds that a transaction waits for a PostgreSQL server that has gone away; a first connection does not wait."""
 RETRY_PAUSE_S = 0.02
+_RECONNECT_PAUSE_S = 0.25
+_REPEATS = 3
+_CONNECTION_DEFAULTS: dict[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""Parameters of libpq by which a server that disappears is noticed; parameters of the URL override them."""
+_RESUME_WHEN_BACK = "resume when the server is back"
 ERASE_DELETED = "PRAGMA secure_delete=ON"
 """Overwrite what is deleted in SQLite: the results of a deleted thread may be secret."""
 _READ_ONLY_OPTION = "takeover_reads"
-_CLOSED = "it is closed here (use it inside its with block, or open it again)"
+CLOSED = "it is closed here (use it inside its with block, or open it again)"
+_ParametersT = ParamSpec("_ParametersT")
+_ResultT = TypeVar("_ResultT")
 Synchronous = Literal["NORMAL", "FULL"]
 """Whether an SQLite transaction survives only its process, or a power loss too."""
 
@@ -49,6 +68,26 @@ class LedgerUnavailableError(TakeoverError):
 
 class LedgerVersionError(LedgerUnavailableError):
     """Another version of this program created the database, and this one cannot use it."""
+
+
+class ConnectionLostError(LedgerUnavailableError):
+    """The server closed the connection inside a transaction."""
+
+    def __init__(self, message: str, *, may_be_committed: bool) -> None:
+        super().__init__(message)
+        self.may_be_committed = may_be_committed
+        """Whether the connection was lost during the commit, so that the transaction may have been applied."""
+
+
+def repeat_after_loss(
+    *, idempotent: bool
+) -> Callable[[Callable[_ParametersT, _ResultT]], Callable[_ParametersT, _ResultT]]:
+    """Repeat a function of one transaction that lost its connection; only an idempotent one if it may be committed."""
+
+    def may_repeat(error: BaseException) -> bool:
+        return isinstance(error, ConnectionLostError) and (idempotent or not error.may_be_committed)
+
+    return retry(retry=retry_if_exception(may_repeat), stop=stop_after_attempt(_REPEATS), reraise=True)
 
 
 class Database:
@@ -67,6 +106,8 @@ class Database:
         self.url = url
         self._engine = _create_engine(url, synchronous)
         self._is_closed = False
+        self._gave_up = False
+        """Whether a wait for the server has ended without success: nothing waits again until it is back."""
         self.is_sqlite = self._engine.dialect.name == "sqlite"
         try:
             self._create(tables, version, schema)
@@ -102,17 +143,93 @@ class Database:
         """Change the tables of an earlier schema; `before` names the tables that existed."""
 
     @contextmanager
-    def write_transaction(self) -> Iterator[Connection]:
-        """One transaction that nobody else writes in; all of it, or nothing, is done."""
-        self._require_open()
-        with defer_signals(), self.translate_errors(), self._engine.begin() as connection:
-            yield connection
+    def write_transaction(self, *, waits: bool = True) -> Iterator[Connection]:
+        """One transaction that nobody else writes in; all of it, or nothing, is done.
+
+        `waits` is whether it waits for a server that has gone away, at most `RECONNECT_S`. Raises ConnectionLostError.
+        """
+        with self._connect(waits) as connection:
+            transaction = connection.begin()
+            try:
+                yield connection
+            except BaseException as error:
+                self._discard_lost(connection)
+                run_all(transaction.rollback, error=error)
+                raise
+            try:
+                transaction.commit()
+            except BaseException as error:
+                run_all(transaction.rollback, error=error)
+                if self._discard_lost(connection):
+                    raise self._make_loss(error, may_be_committed=True) from error
+                raise
 
     @contextmanager
-    def read_transaction(self) -> Iterator[Connection]:
-        self._require_open()
-        with defer_signals(), self.translate_errors(), self._engine.connect() as connection:
+    def read_transaction(self, *, waits: bool = True) -> Iterator[Connection]:
+        with self._connect(waits) as connection:
             yield connection.execution_options(**{_READ_ONLY_OPTION: True})
+
+    @contextmanager
+    def autocommit_connection(self) -> Iterator[Connection]:
+        with self._connect() as connection:
+            yield connection.execution_options(isolation_level="AUTOCOMMIT")
+
+    @contextmanager
+    def _connect(self, waits: bool = True) -> Iterator[Connection]:
+        """Check a connection out of the pool, which tests it; between attempts, Ctrl-C ends the wait."""
+        self._require_open()
+        began = time.monotonic()
+        has_warned = False
+        while True:
+            with defer_signals(), self.translate_errors():
+                try:
+                    connection = self._engine.connect()
+                except DBAPIError as error:
+                    reason = _describe_cause(error.orig)
+                    if self.is_sqlite or not waits or self._gave_up:
+                        raise
+                    if time.monotonic() - began >= RECONNECT_S:
+                        self._gave_up = True
+                        raise LedgerUnavailableError(
+                            f"{self.name}: {reason} (waited {RECONNECT_S:.0f} s; {_RESUME_WHEN_BACK})"
+                        ) from error
+                else:
+                    self._gave_up = False
+                    with connection, self._explain_loss(connection):
+                        yield connection
+                    return
+            if not has_warned:
+                _LOG.warning("%s: %s; waiting up to %.0f s", self.name, reason, RECONNECT_S)
+                has_warned = True
+            time.sleep(_RECONNECT_PAUSE_S)
+
+    @contextmanager
+    def _explain_loss(self, connection: Connection) -> Iterator[None]:
+        try:
+            yield
+        except (DBAPIError, self._driver_error) as error:
+            if self._discard_lost(connection):
+                raise self._make_loss(error, may_be_committed=False) from error
+            raise
+
+    @property
+    def _driver_error(self) -> type[Exception]:
+        return self._engine.dialect.loaded_dbapi.Error
+
+    def _make_loss(self, error: BaseException, *, may_be_committed: bool) -> ConnectionLostError:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        reason = next(iter(str(cause).strip().splitlines()), "")[:200]
+        return ConnectionLostError(
+            f"{self.name}: connection lost: {reason} ({_RESUME_WHEN_BACK})", may_be_committed=may_be_committed
+        )
+
+    def _discard_lost(self, connection: Connection) -> bool:
+        """Whether the server has closed the connection; then the pool does not use it again."""
+        if self.is_sqlite or connection.closed:
+            return False
+        if not connection.invalidated and connection.connection.driver_connection.closed:  # type: ignore[union-attr]
+            connection.invalidate()
+        return connection.invalidated
 
     def close(self) -> None:
         self._is_closed = True
@@ -121,7 +238,7 @@ class Database:
     def _require_open(self) -> None:
         # The engine would open the database again.
         if self._is_closed:
-            raise LedgerUnavailableError(f"{self.name}: {_CLOSED}")
+            raise LedgerUnavailableError(f"{self.name}: {CLOSED}")
 
     @contextmanager
     def translate_errors(self, *errors: type[Exception]) -> Iterator[None]:
@@ -136,7 +253,7 @@ class Database:
             ) from error
         except NoConnection as error:
             raise LedgerUnavailableError(f"{self.name}: too many threads use it at once") from error
-        except errors as error:
+        except (self._driver_error, *errors) as error:
             raise LedgerUnavailableError(f"{self.name}: {_describe_cause(error)}") from error
 
     @property
@@ -156,6 +273,10 @@ def _create_engine(url: str, synchronous: Synchronous) -> Engine:
     if parsed.drivername in ("postgresql", "postgres"):
         parsed = parsed.set(drivername="postgresql+psycopg")
     options: dict[str, Any] = {}
+    if parsed.drivername == "postgresql+psycopg":
+        defaults = {name: value for name, value in _CONNECTION_DEFAULTS.items() if name not in parsed.query}
+        # A pooler may run a statement on another connection than the one that prepared it.
+        options["connect_args"] = defaults | {"prepare_threshold": None}
     if parsed.drivername.startswith("sqlite"):
         options["connect_args"] = {"timeout": BUSY_S, "check_same_thread": False}
         if parsed.database:
@@ -239,7 +360,7 @@ def _describe_cause(error: BaseException | None) -> str:
     lines = str(error).strip().splitlines()
     message = lines[0] if lines else type(error).__name__
     if re.search("closed database|connection is closed", message):
-        return _CLOSED
+        return CLOSED
     cures = {
         "disk is full": "free some space and resume",
         "readonly|unable to open|read-only": "the file and its directory must be writable",

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, bindparam, delete, insert, not_, select, update
 
 from langgraph_takeover.handoff.ledger.checksums import add_checksum, verify_text
+from langgraph_takeover.handoff.ledger.database import repeat_after_loss
 from langgraph_takeover.handoff.ledger.leases import Lease
 from langgraph_takeover.handoff.ledger.store import Ledger, effects, moves
 
@@ -83,6 +84,7 @@ def find(ledger: Ledger, key: EffectKey) -> Effect | None:
     return _parse_effect(ledger, key, row)
 
 
+@repeat_after_loss(idempotent=False)
 def begin(lease: Lease, key: EffectKey, state_id: str) -> Effect | None:
     """Record that an effect starts in a sandbox state. Return the effect if it started before. Raises FencedError."""
     ledger = lease.ledger
@@ -106,6 +108,7 @@ def _delete_older(connection: Connection, key: EffectKey) -> None:
         connection.execute(_DELETE_OLDER, _bind_key(key))
 
 
+@repeat_after_loss(idempotent=True)
 def end(lease: Lease, key: EffectKey, state_after: str, result: str, move: Move | None = None) -> None:
     """Note what an effect came to, and the change of the sandbox that it was. Raises FencedError."""
     ledger = lease.ledger
@@ -124,6 +127,7 @@ def end(lease: Lease, key: EffectKey, state_after: str, result: str, move: Move 
             _insert_move(connection, key.thread, move)
 
 
+@repeat_after_loss(idempotent=True)
 def record_move(lease: Lease, move: Move) -> None:
     """Record a change of the sandbox. Raises FencedError."""
     with lease.ledger.write_transaction() as connection:
@@ -154,6 +158,7 @@ def list_states(ledger: Ledger, thread: str, step: str) -> frozenset[str]:
         return frozenset(state for row in connection.execute(query) for state in row if state)
 
 
+@repeat_after_loss(idempotent=True)
 def forget(lease: Lease, key: EffectKey) -> None:
     """Remove an effect, and its change of the sandbox, from whose state no later effect started. Raises FencedError."""
     with lease.ledger.write_transaction() as connection:

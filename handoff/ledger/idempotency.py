@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 from sqlalchemy import Connection, delete, func, insert, select
 
+from langgraph_takeover.handoff.ledger.database import repeat_after_loss
 from langgraph_takeover.handoff.ledger.leases import check_name
 from langgraph_takeover.handoff.ledger.store import Ledger, idempotency_keys
 from langgraph_takeover.sandbox.interface import TakeoverError
@@ -25,6 +26,7 @@ class KeyReusedError(TakeoverError, ValueError):
     """An idempotency key was used before, for another request."""
 
 
+@repeat_after_loss(idempotent=False)
 def run_once(
     ledger: Ledger,
     key: str,

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, text, update
 
-from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError
+from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError, repeat_after_loss
 from langgraph_takeover.handoff.ledger.renewal import find_keeper
 from langgraph_takeover.handoff.ledger.stops import StopMode
 from langgraph_takeover.handoff.ledger.store import Ledger, closed_threads, leases
@@ -180,6 +180,7 @@ class Lease:
         _unreported_releases.discard(named)
 
 
+@repeat_after_loss(idempotent=False)
 def acquire(ledger: Ledger, thread: str, *, place: str = "", ttl_s: float = TTL_S) -> Lease:
     """Acquire the thread's lease; `place` says where its holder will have its sandbox.
 
@@ -267,6 +268,7 @@ def list_threads(ledger: Ledger) -> tuple[str, ...]:
         return tuple(connection.execute(select(leases.c.thread).order_by(leases.c.thread)).scalars())
 
 
+@repeat_after_loss(idempotent=True)
 def answer_request(lease: Lease) -> None:
     """Mark the request for a handoff as done."""
     with lease.ledger.write_transaction() as connection:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -15,8 +14,9 @@ from sqlalchemy import bindparam, select, update
 from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError
 from langgraph_takeover.handoff.ledger.stops import StopMode
 from langgraph_takeover.handoff.ledger.store import Ledger, leases, stops
+from langgraph_takeover.sandbox.storage.observers import get_logger
 
-_LOGGER = logging.getLogger(__name__)
+_LOGGER = get_logger(__name__)
 _POLL_S = 0.5
 _BATCH = 500
 """Number of threads in one query: databases limit the parameters."""
@@ -102,7 +102,7 @@ class LeaseKeeper:
         if ledger is None:
             return
         for threads in _split(sorted({thread for thread, _ in held})):
-            with ledger.read_transaction() as connection:
+            with ledger.read_transaction(waits=False) as connection:
                 found = connection.execute(_SELECT_STOPS, {"threads": threads}).all()
             for thread, token, mode in found:
                 if (lease := held.get((thread, token))) is not None:
@@ -118,7 +118,7 @@ class LeaseKeeper:
 def renew(ledger: Ledger, held: Sequence[HeldLease]) -> None:
     """Renew leases, except those that were released or lost meanwhile."""
     now = time.monotonic()
-    with ledger.write_transaction() as connection:
+    with ledger.write_transaction(waits=False) as connection:
         database_now = ledger.now(connection)
         rows = [
             {"k_thread": lease.thread, "k_token": lease.token, "k_expires_at": database_now + lease.ttl_s}

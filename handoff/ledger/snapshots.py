@@ -7,12 +7,14 @@ from collections.abc import Collection
 from sqlalchemy import delete, insert, select
 
 from langgraph_takeover.handoff.ledger.checksums import add_checksum, parse_stored
+from langgraph_takeover.handoff.ledger.database import repeat_after_loss
 from langgraph_takeover.handoff.ledger.leases import Lease
 from langgraph_takeover.handoff.ledger.store import Ledger, snapshots
 from langgraph_takeover.handoff.text.redaction import redact_known_secrets
 from langgraph_takeover.sandbox.interface import Snapshot
 
 
+@repeat_after_loss(idempotent=True)
 def save(lease: Lease, state_id: str, snapshot: Snapshot) -> None:
     """Record that a state has a snapshot, which must be durable by now. Raises FencedError."""
     ledger = lease.ledger
@@ -57,6 +59,7 @@ def list_snapshots(ledger: Ledger) -> tuple[Snapshot, ...]:
     )
 
 
+@repeat_after_loss(idempotent=True)
 def remove(lease: Lease, ids: Collection[str]) -> None:
     """Record that these states of the thread have no snapshot any more. Raises FencedError."""
     with lease.ledger.write_transaction() as connection:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from sqlalchemy import text
 
+from langgraph_takeover.handoff.ledger.database import repeat_after_loss
 from langgraph_takeover.handoff.ledger.store import Ledger
 from langgraph_takeover.sandbox.interface import TakeoverError
 from langgraph_takeover.sandbox.storage.ownership import process_state
@@ -26,6 +27,7 @@ class RunStoppedError(TakeoverError):
     """A stop of the run was requested; `resume` continues from its last step."""
 
 
+@repeat_after_loss(idempotent=True)
 def request_stop(ledger: Ledger, thread: str, mode: StopMode) -> bool:
     """Ask the holder of a thread to stop; False if nobody holds it. The request ends with the holder's lease."""
     with ledger.write_transaction() as connection:

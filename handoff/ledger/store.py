@@ -137,6 +137,15 @@ waits = Table(
     Column("until", Float, nullable=False),
 )
 """Until when the holder of the lease with that token waits for its model's endpoint."""
+calls = Table(
+    "takeover_calls",
+    _metadata,
+    Column("thread", Text, primary_key=True),
+    Column("token", Integer, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("calls", Integer, nullable=False),
+)
+"""Model calls of a step that may be billed and are not saved; the token is that of the session that makes them, or 0."""
 deletions = Table(
     "takeover_deletions",
     _metadata,
@@ -149,6 +158,7 @@ DELETE_THREAD = (
     "DELETE FROM takeover_moves WHERE thread = {}",
     "DELETE FROM takeover_snapshots WHERE thread = {}",
     "DELETE FROM takeover_waits WHERE thread = {}",
+    "DELETE FROM takeover_calls WHERE thread = {}",
     "UPDATE takeover_leases SET requested = NULL WHERE thread = {}",
     "INSERT INTO takeover_deletions (thread, records) VALUES ({}, 0) ON CONFLICT (thread) DO NOTHING",
 )
@@ -168,7 +178,7 @@ class Ledger(Database):
     def lock_snapshots(self) -> Iterator[None]:
         """Keep other processes from adding and removing snapshots meanwhile."""
         while True:
-            with defer_signals(), self.translate_errors(), self._try_lock_snapshots() as free:
+            with self._try_lock_snapshots() as free:
                 if free:
                     yield
                     return
@@ -180,7 +190,8 @@ class Ledger(Database):
     def _try_lock_snapshots(self) -> Iterator[bool]:
         """Whether no other process holds the lock."""
         if self.is_sqlite:
-            with Path(f"{make_url(self.url).database}.files").open("a") as lock:
+            path = Path(f"{make_url(self.url).database}.files")
+            with defer_signals(), self.translate_errors(), path.open("a") as lock:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
@@ -188,8 +199,14 @@ class Ledger(Database):
                 else:
                     yield True
         else:
-            with self._engine.begin() as connection:
-                yield bool(connection.execute(text("SELECT pg_try_advisory_xact_lock(8402158)")).scalar())
+            with self.try_advisory_lock(8402158) as is_free:
+                yield is_free
+
+    @contextmanager
+    def try_advisory_lock(self, number: int) -> Iterator[bool]:
+        """Whether nobody else holds that lock of PostgreSQL; it is held meanwhile, in a transaction without snapshot."""
+        with self.write_transaction() as connection:
+            yield bool(connection.execute(text(f"SELECT pg_try_advisory_xact_lock({number:d})")).scalar())
 
     def begin_deletion(self, thread: str) -> None:
         """Note that a thread's records are to be removed once it is deleted."""

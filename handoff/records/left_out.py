@@ -41,6 +41,12 @@ def add_observed_changes(patch: Patch, events: Iterable[Event], own_patch: Patch
     )
 
 
+def add_left_out(patch: Patch, more: Sequence[LeftOut]) -> Patch:
+    """Return the patch with more paths that it lacks."""
+    left_out = (*patch.left_out, *more)[:_MAX_KEPT]
+    return patch.model_copy(update={"left_out": left_out, "left_out_count": patch.left_out_count + len(more)})
+
+
 def format_left_out(
     left_out: Sequence[LeftOut], count: int, label: str = "Not in the patch"
 ) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.runtime import Runtime
@@ -51,8 +50,7 @@ def _continue_own(state: AgentState, record: HandoffRecord, runtime: Runtime[Age
     resumed = resume_session(context.agent, record)
     if not resumed and not state.get("messages"):
         raise InputError(f"record {record.id}: continuation needs the predecessor's messages (use a view)")
-    state_id = context.session.adopt_record(record)
-    context.session.enter_state(state_id)
+    state_id = context.session.enter_record(record)
     report_progress(runtime, "started", AgentState(), text=f"{record.id}, continued by its own agent")
     return build_initial_state([], record.task, state_id) | AgentState(view=CONTINUATION) | resumed
 
@@ -84,8 +82,7 @@ def _take_over(record: HandoffRecord, view: str, runtime: Runtime[AgentContext])
     context = get_agent_context(runtime)
     view = view or (record.review.view if record.review else "structured")
     messages = views.find_view(view)(record, build_recipient(context))
-    state_id = context.session.adopt_record(record)
-    context.session.enter_state(state_id)
+    state_id = context.session.enter_record(record)
     report_progress(runtime, "started", AgentState(), text=f"{record.id} under the view {view}")
     if context.agent is not None:
         external = begin_session(context.agent, record.task.workspace)
@@ -111,6 +108,8 @@ _UNDERSTANDING_SCHEMA = {
     "required": list(Understanding.model_fields),
     "additionalProperties": False,
 }
+_CONFIRMATION_STEP = -1
+"""The calls of a confirmation come before the first step."""
 _DEADLINE_PASSED = "the deadline passed"
 _BEGIN_MESSAGE = "You have confirmed the handoff, and the work is yours. Begin with your first action."
 
@@ -126,10 +125,17 @@ def confirm(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     handoff = handoffs.load(ledger, state["handoff"])
     *before, last = state["messages"]
     question: list[BaseMessage] = [*before, HumanMessage(last.text + load_prompt("confirm", "nodes"))]
+    calls = context.session.calls
     if handoff.state != "offered" and handoff.successor == context.session.thread and handoff.understanding:
         # The handoff was accepted just before a crash: do not ask again.
-        return _build_acceptance(handoff.understanding, state["spent"])
-    understanding, spent, problem = _ask_understanding(runtime, handoff, question, state)
+        _, lost = calls.begin_call(_CONFIRMATION_STEP, context.model)
+        return _build_acceptance(handoff.understanding, _add_uncounted(state["spent"], lost))
+    try:
+        understanding, spent, problem = _ask_understanding(runtime, handoff, question, state)
+    except BaseException:
+        calls.end_failed_step()
+        raise
+    calls.end_step()
     if understanding is not None:
         try:
             handoffs.change_state(
@@ -160,12 +166,15 @@ def _ask_understanding(
         if remaining_s <= 0:
             return None, spent, _DEADLINE_PASSED
         started, timeout_s = time.monotonic(), min(context.model_timeout_s, remaining_s)
+        count, lost = context.session.calls.begin_call(_CONFIRMATION_STEP, context.model)
+        spent = _add_uncounted(spent, lost)
         try:
             reply = ask_with_schema(
                 context.model,
                 question,
                 _UNDERSTANDING_SCHEMA,
                 timeout_s=timeout_s,
+                count=count,
                 compute_cost=context.compute_cost,
                 cancellation=context.session.stop.cancellation,
                 on_wait=partial(report_wait, runtime, state),
@@ -180,8 +189,7 @@ def _ask_understanding(
             if timeout_s < remaining_s:
                 raise
             # The endpoint may bill the abandoned call.
-            uncounted = {"uncounted_calls": spent.get("uncounted_calls", 0) + 1}
-            return None, cast(Spending, {**spent, **uncounted}), _DEADLINE_PASSED
+            return None, _add_uncounted(spent, 1), _DEADLINE_PASSED
         usage = measure_usage(reply, question)
         seconds = time.monotonic() - started
         spent = add_usage(spent, usage, context, seconds, count_uncounted_calls(reply, usage))
@@ -189,6 +197,10 @@ def _ask_understanding(
         if understanding is not None:
             return understanding, spent, ""
     return None, spent, "the reply lacked goal, next_step or verify_first"
+
+
+def _add_uncounted(spent: Spending, calls: int) -> Spending:
+    return {**spent, "uncounted_calls": spent.get("uncounted_calls", 0) + calls}
 
 
 def _build_acceptance(understanding: Understanding, spent: Spending) -> AgentState:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Generator
 from functools import partial
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.runnables import Runnable
@@ -52,9 +51,19 @@ from langgraph_takeover.nodes.model.actions import (
 )
 from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.model.calls import ModelCall
-from langgraph_takeover.nodes.model.errors import ContextWindowError, ReplyTimeoutError
-from langgraph_takeover.nodes.model.messages.content import describe_damage, mark_client, redact_reply
-from langgraph_takeover.nodes.model.messages.endpoint_rules import ConversationRepair, end_with_user
+from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError, ReplyTimeoutError
+from langgraph_takeover.nodes.model.messages.content import (
+    adapt_messages,
+    describe_damage,
+    mark_client,
+    redact_reply,
+)
+from langgraph_takeover.nodes.model.messages.endpoint_rules import (
+    ConversationRepair,
+    fill_blank,
+)
+from langgraph_takeover.nodes.model.messages.provider_fields import take_fields
+from langgraph_takeover.nodes.model.messages.turns import complete_turns, end_with_user
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas
 from langgraph_takeover.nodes.model.usage import count_chars, count_uncounted_calls, measure_usage
 from langgraph_takeover.nodes.model.window import (
@@ -63,14 +72,17 @@ from langgraph_takeover.nodes.model.window import (
     build_request,
     condense_fully,
     find_last_usage,
+    judge_refusal,
     measure_conversation,
 )
 from langgraph_takeover.nodes.open_calls import count_further_calls
+from langgraph_takeover.nodes.records import enter_checked_state
 from langgraph_takeover.nodes.state import AgentState, Spending, StopReason
 from langgraph_takeover.nodes.tools.custom import list_extra_tools, list_tool_names
 from langgraph_takeover.nodes.tools.execution import refuse_action
+from langgraph_takeover.sandbox.storage.observers import get_logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = get_logger(__name__)
 
 
 def think(
@@ -84,7 +96,12 @@ def think(
     context.session.stop.require_running()
     late = count_late_side_work(state, context)
     shown = state["messages"] if messages is None else messages
-    update = yield from _think(AgentState(**{**state, **late}), runtime, shown)
+    try:
+        update = yield from _think(AgentState(**{**state, **late}), runtime, shown)
+    except BaseException:
+        context.session.calls.end_failed_step()
+        raise
+    context.session.calls.end_step()
     return late | store_texts_once(state, update)
 
 
@@ -96,6 +113,7 @@ def _think(state: AgentState, runtime: Runtime[AgentContext], messages: list[Any
     started = time.monotonic()
     if is_external(state, context) and not is_waiting(state, context):
         report_progress(runtime, "starting", state, text=state["external"]["agent"])
+    enter_checked_state(context.session, state)
     # An external agent builds its requests itself.
     conversation = None if is_external(state, context) else _take_conversation(messages, context)
     repair = ConversationRepair(context.model) if conversation is None else conversation.repair
@@ -104,7 +122,8 @@ def _think(state: AgentState, runtime: Runtime[AgentContext], messages: list[Any
         return _stop_run(state, context, "context_overflow")
     report_progress(runtime, "thinking", state)
     remaining_s = context.max_seconds - state["spent"]["seconds"]
-    count = CallCount()
+    count, lost = context.session.calls.begin_call(state["steps"], context.model)
+    state = AgentState(**{**state, "spent": _add_wait(state["spent"], 0, lost)})
     try:
         request, reply = yield from _ask(state, runtime, conversation, request, remaining_s, count)
     except ContextWindowError:
@@ -147,7 +166,8 @@ def _build_request(
     """Return the messages of the next call. A team's agents each see messages of their own, which stay complete."""
     context = get_agent_context(runtime)
     if conversation is None:
-        messages = repair.add(add_exit_codes(require_process(state, context).list_messages(), state))
+        messages = add_exit_codes(require_process(state, context).list_messages(), state)
+        messages = repair.add(adapt_messages(take_fields(messages, state["messages"]), context.model))
         _report_repair(state, runtime, repair)
         return Request(messages, 0, False, count_chars(messages))
     _report_repair(state, runtime, repair)
@@ -189,10 +209,14 @@ def _ask(
     timeout_s = min(context.model_timeout_s, max(remaining_s, 1.0))
     deadline = time.monotonic() + timeout_s
 
+    is_ordered = conversation is not None and not conversation.has_odd_turns
+
     def prepare_call(request: Request) -> ModelCall:
         return ModelCall(
             model,
-            request.messages if conversation is None else end_with_user(request.messages),
+            end_with_user(request.messages)
+            if is_ordered
+            else complete_turns(request.messages, context.model),
             timeout_s=max(deadline - time.monotonic(), 1.0),
             max_attempts=context.model_tries,
             billing=count,
@@ -204,12 +228,15 @@ def _ask(
 
     try:
         return request, (yield prepare_call(request))
-    except ContextWindowError:
-        if conversation is None or not context.condense or context.member:
-            raise
+    except (ContextWindowError, PermanentModelError) as error:
+        refusal = judge_refusal(error, request, context.known_window, is_first=not state["steps"])
+        may_condense = conversation is not None and context.condense and not context.member
+        if not may_condense or not isinstance(refusal, ContextWindowError):
+            raise refusal from None
+        assert conversation is not None
         shorter = condense_fully(conversation, state["steps"])
         if shorter.condensed <= request.condensed:
-            raise
+            raise refusal from None
         return shorter, (yield prepare_call(shorter))
 
 
@@ -256,6 +283,8 @@ def _apply_reply(
     arguments = {} if isinstance(action, UnreadableReply) else action.arguments
     usage = measure_usage(reply, request.messages, request.chars)
     text = redact(format_reply(reply))
+    if not is_external(state, context):  # an external agent gets its reply from the stored one
+        reply = cast(AIMessage, fill_blank(reply))
     reply = mark_client(redact_reply(reply), context.model)
     if state.get("handoff") and state["steps"] == 0:
         handoffs.advance(

@@ -7,6 +7,8 @@ from typing import Required
 
 from typing_extensions import TypedDict
 
+from langgraph_takeover.sandbox.storage.observers import ObserverErrors
+
 
 class Progress(TypedDict, total=False):
     """One custom event of a run's stream; `event` and `step` are always present.
@@ -39,3 +41,8 @@ class Progress(TypedDict, total=False):
 
 
 ProgressCallback = Callable[[Progress], None]
+
+
+def contain_callback(callback: ProgressCallback | None) -> ProgressCallback | None:
+    """Return the callback with its errors logged once instead of raised; KeyboardInterrupt and SystemExit pass."""
+    return None if callback is None else ObserverErrors("on_progress")(callback)

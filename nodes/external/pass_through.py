@@ -23,6 +23,7 @@ from langgraph_takeover.nodes.model.errors import (
     classify_status,
     format_error_line,
 )
+from langgraph_takeover.nodes.model.refusals.overflow import list_texts
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
 _PASSED_HEADERS = frozenset(
@@ -155,7 +156,9 @@ def _classify_answer(response: httpx2.Response, body: bytes, key: str) -> Except
     """Return the error behind a refusal of the vendor."""
     text = body[:100_000].decode(errors="replace")
     try:
-        error = parse_document(body)["error"]
+        document = parse_document(body)
+        text = list_texts(document)
+        error = document["error"]
         code = str(error.get("code") or error.get("type") or "")
         message = str(error["message"])
     except (ValueError, LookupError, TypeError, AttributeError):

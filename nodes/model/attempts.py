@@ -24,6 +24,7 @@ from langgraph_takeover.nodes.model.errors import (
     classify_error,
 )
 from langgraph_takeover.nodes.model.messages.content import withhold_damaged
+from langgraph_takeover.nodes.model.messages.provider_fields import complete_fields
 from langgraph_takeover.nodes.model.usage import UNCOUNTED_CALLS, parse_usage
 
 _REPLY_FIELDS = (
@@ -44,8 +45,19 @@ RunBlocking = Callable[[Callable[[], Any]], Awaitable[Any]]
 class CallCount:
     """The requests of one call, over all its attempts, that an endpoint may have billed."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_attempt: Callable[[int], None] | None = None) -> None:
+        """`on_attempt` is called before each attempt, with the number of requests so far that may be billed."""
         self.billable = 0
+        self._on_attempt = on_attempt
+
+    @property
+    def is_observed(self) -> bool:
+        return self._on_attempt is not None
+
+    def begin(self) -> None:
+        """Announce an attempt."""
+        if self._on_attempt is not None:
+            self._on_attempt(self.billable)
 
     def add(self, exchange: Exchange, *, has_reply: bool) -> None:
         """Count an attempt; of a client that counts no requests, only a reply that arrived."""
@@ -63,6 +75,7 @@ class Attempt(NamedTuple):
 
     def ask(self) -> AIMessage:
         """Return the reply. Raises ModelError, ContextWindowError and CallCancelledError."""
+        self.billing.begin()
         exchange = Exchange(self.timeout_s, self.cancellation)
         reply = error = None
         try:
@@ -76,6 +89,8 @@ class Attempt(NamedTuple):
 
     async def aask(self, run_blocking: RunBlocking) -> AIMessage:
         """Like `ask`, awaited."""
+        if self.billing.is_observed:
+            await run_blocking(self.billing.begin)
         exchange = Exchange(self.timeout_s, self.cancellation)
         reply = error = None
         try:
@@ -129,15 +144,15 @@ def _timeout_error(timeout_s: float) -> ReplyTimeoutError:
 
 
 def _is_complete(metadata: dict[str, Any]) -> bool:
-    """Whether the reply has a finish reason; providers that never send one pass."""
-    if "finish_reason" in metadata:
-        return bool(metadata["finish_reason"])
-    # OpenAI's client omits the reason of a stream that was cut off; its Responses API has a status instead.
-    return metadata.get("model_provider") != "openai" or "status" in metadata
+    """Whether the reply has a finish reason, or is a whole JSON body; providers that never send a reason pass."""
+    # OpenAI's client notes the reason of every JSON body, which may be none; of a stream that was cut off it notes nothing.
+    is_noted = "finish_reason" in metadata or "status" in metadata
+    return is_noted or metadata.get("model_provider") != "openai"
 
 
 def _clean_reply(reply: AIMessage, keys: Sequence[str]) -> AIMessage:
     """Return the reply without secrets, storable in files and databases. Raises ModelError."""
+    reply = complete_fields(reply)
     try:
         update = make_storable({name: getattr(reply, name) for name in _REPLY_FIELDS})
     except ValueError as error:

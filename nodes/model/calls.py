@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -26,22 +25,30 @@ from tenacity.stop import stop_base
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.model.attempts import Attempt, CallCount, RunBlocking, find_api_keys
 from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
-from langgraph_takeover.nodes.model.errors import ModelError, ReplyTimeoutError, WaitTooLongError
+from langgraph_takeover.nodes.model.errors import (
+    ModelError,
+    PermanentModelError,
+    ReplyTimeoutError,
+    WaitTooLongError,
+)
+from langgraph_takeover.nodes.model.messages.content import adapt_messages
 from langgraph_takeover.nodes.model.messages.endpoint_rules import (
     ConversationRepair,
-    repair_messages,
     write_calls_as_text,
 )
-from langgraph_takeover.nodes.model.retry_after import format_wait
+from langgraph_takeover.nodes.model.messages.provider_fields import obey_refusal
+from langgraph_takeover.nodes.model.messages.turns import complete_turns, repair_messages
+from langgraph_takeover.nodes.model.refusals.retry_after import format_wait
 from langgraph_takeover.nodes.model.usage import measure_usage
 from langgraph_takeover.nodes.telemetry import describe_reply, describe_request, start_chat_span
+from langgraph_takeover.sandbox.storage.observers import ObserverErrors, get_logger
 
 MODEL_TRIES = 3
 """Default number of attempts of one call."""
 WAITS_PER_TRY = 10
 """Refusals with a wait of `_LEAST_WAIT_S` or more that count as one attempt."""
 _LEAST_WAIT_S = 1.0
-_LOG = logging.getLogger(__name__)
+_LOG = get_logger(__name__)
 _INITIAL_PAUSE_S, _MAX_PAUSE_S = 0.5, 30.0
 _BACKOFF = wait_exponential(multiplier=_INITIAL_PAUSE_S, max=_MAX_PAUSE_S) + wait_random(0, _INITIAL_PAUSE_S)
 ComputeCost = Callable[[Usage], float]
@@ -64,9 +71,10 @@ def _record_call(
 
         def describe(reply: AIMessage) -> AIMessage:
             if span.is_measured:
-                usage = measure_usage(reply, messages, prompt_chars)
-                cost = compute_cost(usage) if compute_cost else None
-                describe_reply(span, model, reply, usage, cost, secrets)
+                with ObserverErrors("telemetry"):
+                    usage = measure_usage(reply, messages, prompt_chars)
+                    cost = compute_cost(usage) if compute_cost else None
+                    describe_reply(span, model, reply, usage, cost, secrets)
             return reply
 
         yield describe
@@ -106,7 +114,11 @@ class ModelCall(NamedTuple):
 
         def attempt() -> AIMessage:
             with _limit_wait(wait_deadline):
-                return self._attempt(deadline).ask()
+                try:
+                    return self._attempt(deadline).ask()
+                except PermanentModelError as error:
+                    with obey_refusal(error, self.messages, self.model):
+                        return self._attempt(deadline).ask()
 
         retrying = Retrying(
             sleep=self.cancellation.sleep, before_sleep=self._announce, **self._retry_policy()
@@ -119,7 +131,11 @@ class ModelCall(NamedTuple):
 
         async def attempt() -> AIMessage:
             with _limit_wait(wait_deadline):
-                return await self._attempt(deadline).aask(run_blocking)
+                try:
+                    return await self._attempt(deadline).aask(run_blocking)
+                except PermanentModelError as error:
+                    with obey_refusal(error, self.messages, self.model):
+                        return await self._attempt(deadline).aask(run_blocking)
 
         async def announce(state: RetryCallState) -> None:
             await run_blocking(lambda: self._announce(state))
@@ -207,7 +223,7 @@ def ask_model(
     repair = ConversationRepair(model)
     call = ModelCall(
         model,
-        repair.add(messages),
+        complete_turns(repair.add(adapt_messages(messages, model)), model),
         timeout_s,
         MODEL_TRIES,
         count or CallCount(),
@@ -223,6 +239,7 @@ def ask_with_schema(
     schema: dict[str, Any] | None,
     *,
     timeout_s: float,
+    count: CallCount | None = None,
     compute_cost: ComputeCost | None = None,
     cancellation: Cancellation | None = None,
     on_wait: OnWait | None = None,
@@ -232,13 +249,13 @@ def ask_with_schema(
 
     `timeout_s` limits both calls together. Calls of tools in the messages are sent as text.
     """
-    messages = repair_messages(write_calls_as_text(messages), model)
+    messages = repair_messages(write_calls_as_text(adapt_messages(messages, model)), model)
     call = ModelCall(
         model,
         messages,
         timeout_s,
         MODEL_TRIES,
-        CallCount(),
+        count or CallCount(),
         cancellation or Cancellation(),
         on_wait=on_wait,
         max_wait_s=max_wait_s,

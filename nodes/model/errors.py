@@ -9,7 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.nodes.model.retry_after import format_wait, read_wait
+from langgraph_takeover.nodes.model.refusals.overflow import (
+    find_window,
+    is_output_refused,
+    is_overflow,
+    list_texts,
+)
+from langgraph_takeover.nodes.model.refusals.retry_after import format_wait, read_wait
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 _CLIENT_MODULES = {
@@ -20,17 +26,14 @@ _TRANSPORT_MODULES = {"httpx", "httpx2", "httpcore", "httpcore2", "requests", "u
 _OWN_MODULES = "langgraph_takeover.nodes."
 _CLIENT_MARK = "EXTENDS_CLIENT_LIBRARY"
 """A module with this name set only extends a client library, as its own modules do."""
-_OVERFLOW_PATTERN = re.compile(
-    r"context_length_exceeded|exceed_context_size|maximum context|maximum model length|context (size|window|length)"
-    r"|prompt is too long|^(?>.*?input token count).* exceeds|^(?>.*?\binputs\W+tokens).*max_new_tokens",
-    re.IGNORECASE | re.MULTILINE,
+_LASTING = re.compile(
+    r"insufficient_(?:quota|balance)|exceeded_current_quota|billing_(?:hard_limit|not_active)"
+    r"|request too large for .{1,200}tokens per min",
+    re.IGNORECASE,
 )
-_NO_CREDIT = re.compile(
-    r"insufficient_(?:quota|balance)|exceeded_current_quota|billing_(?:hard_limit|not_active)", re.IGNORECASE
-)
-"""A refusal for lack of credit, which no wait ends, although its status says so."""
+"""A lack of credit, or one request above the limit of a minute: no wait ends it, although its status says so."""
 _MAX_SEARCHED_CHARS = 10_000
-"""Characters of an error that are searched for an overflow message and for lack of credit."""
+"""Characters of an error that are searched for lasting refusals."""
 _STATUS_BY_CODE = {
     "invalid_request_error": 400,
     "context_length_exceeded": 400,
@@ -47,6 +50,7 @@ _STATUS_BY_CODE = {
 }
 """HTTP status that stands for an error inside a reply; any other error is the server's own and may be transient."""
 _MAX_LINE_CHARS = 300
+_LOWER_OUTPUT = " (lower the model's maximum reply: max_output_tokens of its entry, or --max-reply-tokens)"
 
 
 class ModelError(TakeoverError, RuntimeError):
@@ -94,6 +98,9 @@ class ReplyTooLargeError(ModelError, ValueError):
 class ContextWindowError(TakeoverError, ValueError):
     """The conversation no longer fits into the model's context window."""
 
+    window_tokens: int | None = None
+    """The window that the endpoint states; None if it states none."""
+
 
 def classify_error(error: Exception, keys: Sequence[str]) -> Exception:
     """Return the model error behind an exception of a client library, without API keys.
@@ -107,8 +114,8 @@ def classify_error(error: Exception, keys: Sequence[str]) -> Exception:
         return found
     if not _is_instance(error, "OpenAIError") and not _is_client_error(error):
         return error
-    if _is_overflow(str(error)):
-        return ContextWindowError(text)
+    if is_overflow(400, None, str(error)):
+        return make_overflow_error(text, str(error))
     if isinstance(error, json.JSONDecodeError):
         return ModelError(f"the endpoint's answer is not JSON: {text}")
     return ModelError(f"the endpoint's answer is malformed: {text}")
@@ -120,14 +127,20 @@ def _classify_http_error(error: Any, text: str, keys: Sequence[str]) -> Exceptio
         status, headers = _read_answer(getattr(each, "response", None))
         if status is not None:
             code = getattr(each, "code", None)
-            return classify_status(status, code, f"{getattr(each, 'body', '')} {each}", text, headers)
+            return classify_status(status, code, _describe(each), text, headers)
     if _is_instance(error, "APITimeoutError"):
         return ModelError("the endpoint did not answer in time")
     if _is_instance(error, "APIConnectionError") or _is_transport_error(error):
         return _classify_connection_error(error, keys)
     if _is_instance(error, "APIError") and error.body is not None:
-        return classify_code(error.code or error.type, f"{error.body} {error}", text)
+        return classify_code(error.code or error.type, _describe(error), text)
     return None
+
+
+def _describe(error: Any) -> str:
+    """Return all that an endpoint sent: the texts of the body where the client has it, else of the error."""
+    body = getattr(error, "body", None)
+    return list_texts(body) if isinstance(body, dict | list) else f"{body or ''} {error}"
 
 
 def _is_instance(error: Exception, name: str) -> bool:
@@ -142,19 +155,27 @@ def classify_status(
     """Return the error behind an HTTP status.
 
     Args:
-        details: everything that the endpoint sent, searched for an overflow of the context window.
+        details: all texts that the endpoint sent, searched for an overflow of the context window.
         message: the line to show, without API keys.
         headers: the answer's headers, with names in any case if they are HTTPX's, else in lower case.
     """
-    if status not in (401, 403, 429) and _is_overflow(f"{code} {details}"):
-        return ContextWindowError(message)
+    if is_overflow(status, code, details):
+        return make_overflow_error(message, details)
     is_transient = status in (408, 409, 429) or status >= 500
-    has_credit = not _NO_CREDIT.search(f"{code} {details}"[:_MAX_SEARCHED_CHARS])
-    error_class = ModelError if is_transient and has_credit else PermanentModelError
-    error = error_class(f"the endpoint answered {status}: {message}")
+    lasts = _LASTING.search(f"{code} {details}"[:_MAX_SEARCHED_CHARS])
+    error_class = PermanentModelError if lasts or not is_transient else ModelError
+    cure = _LOWER_OUTPUT if status < 500 and is_output_refused(details) else ""
+    error = error_class(f"the endpoint answered {status}: {message}{cure}")
     error.status = status
     if error.is_transient:
         error.retry_after_s = read_wait(status, headers or {}, f"{message} {details}")
+    return error
+
+
+def make_overflow_error(message: str, details: str) -> ContextWindowError:
+    """Return the error with the window that the endpoint states in the details."""
+    error = ContextWindowError(message)
+    error.window_tokens = find_window(details)
     return error
 
 
@@ -207,10 +228,6 @@ def _read_answer(response: Any) -> tuple[int | None, Mapping[str, str]]:
         status, headers = getattr(response, "status_code", None), getattr(response, "headers", None)
     is_refusal = isinstance(status, int) and status >= 300
     return (status if is_refusal else None), (headers if isinstance(headers, Mapping) else {})
-
-
-def _is_overflow(text: str) -> bool:
-    return _OVERFLOW_PATTERN.search(text[:_MAX_SEARCHED_CHARS]) is not None
 
 
 def _is_client_error(error: Exception) -> bool:

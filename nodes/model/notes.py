@@ -12,6 +12,7 @@ from langchain_core.messages import BaseMessage
 from langgraph_takeover.handoff.notes.writer import AskModel, PromptTooLongError, write_notes
 from langgraph_takeover.handoff.records.record import HandoffRecord, Notes
 from langgraph_takeover.handoff.trace.events import Usage
+from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.model.calls import OnWait, ask_with_schema
 from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
@@ -37,6 +38,7 @@ def build_ask(
     *,
     timeout_s: float,
     window_tokens: int | None = None,
+    begin_call: Callable[[], CallCount] = CallCount,
     on_call: Callable[[NotesCall], None] = lambda call: None,
     cancellation: Cancellation | None = None,
     on_wait: OnWait | None = None,
@@ -44,7 +46,8 @@ def build_ask(
 ) -> AskModel:
     """Return the function by which `write_notes` calls the model.
 
-    A prompt that exceeds the known window is not sent. `on_call` learns of every call.
+    A prompt that exceeds the known window is not sent. `begin_call` makes the counter of a call's requests, and `on_call`
+    learns of every call.
     """
 
     def ask(messages: list[BaseMessage], schema: dict[str, Any] | None) -> tuple[str, Usage]:
@@ -56,6 +59,7 @@ def build_ask(
                 messages,
                 schema,
                 timeout_s=timeout_s,
+                count=begin_call(),
                 cancellation=cancellation,
                 on_wait=on_wait,
                 max_wait_s=max_wait_s,

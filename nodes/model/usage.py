@@ -9,6 +9,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
+from langgraph_takeover.nodes.model.messages.provider_fields import count_field_chars
 
 UNCOUNTED_CALLS = "uncounted_calls"
 """Metadata of a reply: earlier requests of its call that may have been billed, with unknown tokens."""
@@ -89,8 +90,10 @@ def _convert_to_tokens(chars: int) -> int:
 
 
 def count_chars(messages: Sequence[BaseMessage]) -> int:
-    """Return the characters of messages, including tool calls."""
+    """Return the characters of messages, including tool calls and the additional fields of their provider."""
     return sum(
-        len(message.text) + sum(len(str(call)) for call in getattr(message, "tool_calls", []))
+        len(message.text)
+        + sum(len(str(call)) for call in getattr(message, "tool_calls", []))
+        + count_field_chars(message)
         for message in messages
     )

@@ -11,8 +11,10 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, Usage
 from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
+from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError
 from langgraph_takeover.nodes.model.messages.content import adapt_messages
 from langgraph_takeover.nodes.model.messages.endpoint_rules import ConversationRepair
+from langgraph_takeover.nodes.model.messages.turns import have_faults
 from langgraph_takeover.nodes.model.usage import count_chars
 
 CONDENSE_AT = 0.8
@@ -26,6 +28,13 @@ _UNCOUNTED_MARGIN = 1.5
 """An estimate without any count may be too high by this factor."""
 
 
+_REFUSALS = (400, 413, 422)
+_FAR_BELOW = 0.5
+"""Share of the window that a first prompt has at most, if the refusal is an error of the configuration."""
+_LEAST_WINDOW = 4096
+"""The window in tokens, if neither the settings nor the endpoint state one."""
+
+
 class Request(NamedTuple):
     """The messages of the next call."""
 
@@ -35,6 +44,13 @@ class Request(NamedTuple):
     exceeds_window: bool
     chars: int = 0
     """Characters of the messages, including tool calls."""
+    surplus: float = 0.0
+    """Tokens beyond the estimate from the characters."""
+
+    @property
+    def tokens(self) -> float:
+        """The estimated size."""
+        return self.chars / CHARS_PER_TOKEN + self.surplus
 
 
 class MeasuredConversation:
@@ -46,6 +62,8 @@ class MeasuredConversation:
     def __init__(self, model: BaseChatModel) -> None:
         self._model = model
         self.repair = ConversationRepair(model)
+        self.has_odd_turns = False
+        """Whether strict endpoints refuse the order of the messages before the last one."""
         self._read: list[BaseMessage] = []
         """The messages as they were passed, by which an extended conversation is recognized."""
         self._messages: list[BaseMessage] = []
@@ -72,7 +90,10 @@ class MeasuredConversation:
         self._read += added
         if count and (messages[count - 1] is not self._read[count - 1] or self._read != messages):
             return False
-        for each in self.repair.add(adapt_messages(added, model)):
+        repaired = self.repair.add(adapt_messages(added, model))
+        last = self._messages[-1] if self._messages else None
+        self.has_odd_turns = self.has_odd_turns or have_faults(repaired, model, last)
+        for each in repaired:
             if isinstance(each, AIMessage):
                 self._replies.append(len(self._messages))
             self._chars.append(self._chars[-1] + count_chars([each]))
@@ -174,13 +195,14 @@ def build_request(
     """
     steps = conversation.count_own_steps(replies)
 
+    surplus = _measure_surplus(conversation, steps, condensed, last_usage)
+
     def make_request(exceeds_window: bool) -> Request:
         chars = conversation.count_shown_chars(condensed)
-        return Request(conversation.leave_out(condensed), condensed, exceeds_window, chars)
+        return Request(conversation.leave_out(condensed), condensed, exceeds_window, chars, surplus)
 
     if window_tokens is None:
         return make_request(False)
-    surplus = _measure_surplus(conversation, steps, condensed, last_usage)
 
     def estimate_size() -> float:
         return conversation.count_shown_chars(condensed) / CHARS_PER_TOKEN + surplus
@@ -198,6 +220,32 @@ def condense_fully(conversation: MeasuredConversation, replies: int) -> Request:
     condensed = max(conversation.count_own_steps(replies) - KEPT_STEPS, 0)
     chars = conversation.count_shown_chars(condensed)
     return Request(conversation.leave_out(condensed), condensed, False, chars)
+
+
+def judge_refusal(
+    error: ContextWindowError | PermanentModelError,
+    request: Request,
+    window_tokens: int | None,
+    *,
+    is_first: bool,
+) -> ContextWindowError | PermanentModelError:
+    """Return the error behind a refused request by its size, where code and wording are not enough.
+
+    A refusal in unknown words is an overflow if the request nearly fills the known window. An overflow at a first prompt
+    far below the window is an error of the configuration.
+    """
+    if isinstance(error, PermanentModelError):
+        is_full = window_tokens is not None and request.tokens > CONDENSE_AT * window_tokens
+        is_overflow = is_full and not is_first and error.status in _REFUSALS
+        return ContextWindowError(str(error)) if is_overflow else error
+    window = max((each for each in (window_tokens, error.window_tokens) if each), default=_LEAST_WINDOW)
+    if not is_first or request.tokens > _FAR_BELOW * window:
+        return error
+    known = f"the window of {window:,} tokens" if window_tokens or error.window_tokens else "any usual window"
+    return PermanentModelError(
+        f"the endpoint refuses a first prompt of about {request.tokens:,.0f} tokens as too long, far below {known}: {error} "
+        "(check the maximum reply, the window and the context size that the server was started with)"
+    )
 
 
 def find_last_usage(events: Sequence[dict[str, object]]) -> Usage | None:

@@ -9,14 +9,16 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar, cast
 
-from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError, effects, waits
+from langgraph_takeover.handoff.ledger import Lease, Ledger, LedgerUnavailableError, effects, model_calls
 from langgraph_takeover.handoff.ledger.effects import Effect, EffectKey, Move
 from langgraph_takeover.handoff.ledger.leases import answer_request
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore, TaskBrief
+from langgraph_takeover.handoff.records.verification import require_record
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.trace.events import Event, compute_differences
 from langgraph_takeover.nodes.model.window import MeasuredConversation
+from langgraph_takeover.nodes.session.call_log import CallLog
 from langgraph_takeover.nodes.session.file_diffs import FileDiffs
 from langgraph_takeover.nodes.session.graph_tasks import (
     ActConflictError,
@@ -116,12 +118,15 @@ class Session:
         self._begun_lock = threading.Lock()
         self._state_id: str | None = None
         """The state that the sandbox is in; None if unknown."""
+        self._is_checked = True
+        """Whether the sandbox has been compared with the run's changes since it was restored."""
         self._trace_state: TraceState | None = None
         self.conversations: dict[str, MeasuredConversation] = {}
         """The conversation of each agent, by its name, as far as it was measured; while a node uses one, it is not here."""
         self.has_reported_repair = False
         """Whether the run has said that its endpoint gets repaired messages."""
         self.file_diffs = FileDiffs()
+        self.calls = CallLog(lease)
         self.stop = StopSignal(lease, self.close_sandbox)
 
     # The sandbox
@@ -143,7 +148,7 @@ class Session:
     def note_wait(self, seconds: float) -> None:
         """Show in the thread's status that its run waits for its endpoint, if it does for a second or more."""
         if seconds >= 1:
-            waits.note_wait(self._lease, seconds)
+            model_calls.note_wait(self._lease, seconds)
 
     def _require_open(self) -> None:
         if self.is_closed:
@@ -225,6 +230,22 @@ class Session:
         self._state_id = state_id
         return sandbox
 
+    def enter_checked_state(self, state_id: str, check: Callable[[Sandbox], None]) -> Sandbox:
+        """Enter a state; after a restore, `check` compares the sandbox once and raises if it has lost changes.
+
+        Raises what `enter_state` and `check` raise.
+        """
+        with self._take_turn():
+            sandbox = self._enter_state(state_id, None)
+            if not self._is_checked:
+                try:
+                    check(sandbox)
+                except BaseException:
+                    self.close_sandbox()
+                    raise
+                self._is_checked = True
+            return sandbox
+
     def _require_state(self, state_id: object) -> None:
         if not isinstance(state_id, str) or not state_id:
             raise SnapshotNotFoundError(
@@ -237,6 +258,7 @@ class Session:
         self._state_id = state_id
 
     def _start_base(self, task: TaskBrief | None) -> Sandbox:
+        self._is_checked = True
         sandbox = self._sandbox_manager.sandbox()
         if task is None:
             return sandbox
@@ -253,12 +275,18 @@ class Session:
             )
         return sandbox
 
+    @property
+    def has_image(self) -> bool:
+        """Whether the sandbox starts from an image, and so has a file system of its own."""
+        return self._sandbox_manager.spec.image is not None
+
     def open_base(self) -> Sandbox:
         """Start a second sandbox from the base, which the caller closes. Raises SandboxUnavailableError."""
         return start(self._sandbox_manager.spec)
 
     def _restore_state(self, state_id: str) -> Sandbox:
         snapshot = self._states.load(state_id)
+        self._is_checked = False
         return self._sandbox_manager.restore(snapshot, self._states.snapshot_directory(snapshot))
 
     def end_command(self) -> None:
@@ -450,6 +478,16 @@ class Session:
         """The directory with the files of a snapshot."""
         return self._states.snapshot_directory(snapshot)
 
+    def enter_record(self, record: HandoffRecord) -> str:
+        """Restore a record's snapshot as a state of the thread, and return the state's id.
+
+        Raises SnapshotCorruptError, also if the sandbox has lost what the record's trace or patch changed.
+        """
+        state_id = self.adopt_record(record)
+        self.enter_state(state_id)
+        self.enter_checked_state(state_id, lambda sandbox: require_record(sandbox, record))
+        return state_id
+
     def adopt_record(self, record: HandoffRecord) -> str:
         """Add a record's snapshot to the thread's states, and return the state's id."""
         return self.adopt_snapshot(record.required_snapshot, self.records.directory(record.id))
@@ -539,6 +577,7 @@ class Session:
     def _release_lease(self) -> None:
         # If the database is unavailable, the lease expires.
         with contextlib.suppress(LedgerUnavailableError):
+            self.calls.close()
             self._lease.release()
 
 

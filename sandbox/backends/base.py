@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, Self
 
-from langgraph_takeover.sandbox.changes.files import SandboxFiles, ScanChangeTracker
+from langgraph_takeover.sandbox.changes.files import SandboxFiles, ScanChangeTracker, list_unsaved_files
 from langgraph_takeover.sandbox.changes.layer_files import FileVersion, read_layer_files
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import LayerChangeTracker, Mount
@@ -52,6 +52,8 @@ class Backend(Protocol):
     workspace: str
     file_roots: tuple[str, ...]
     """Directories besides the workspace that an agent can write to, as paths inside; the last one is temporary."""
+    unsaved_directories: tuple[str, ...]
+    """Directories of the sandbox that are in memory, so that no snapshot has their files."""
     mounts: tuple[Mount, ...]
     """Where the parts of `layers` are visible inside."""
 
@@ -105,8 +107,14 @@ class BackendSandbox:
     """The sandbox of all back ends; implements `Sandbox`."""
 
     def __init__(
-        self, backend: Backend, *, shell_init: str = "", shell_state: ShellState | None = None
+        self,
+        backend: Backend,
+        *,
+        shell_init: str = "",
+        shell_state: ShellState | None = None,
+        directories: Sequence[str] = (),
     ) -> None:
+        """`directories` are made if they are missing."""
         self._backend = backend
         self.workspace = backend.workspace
         self._shell_init = shell_init
@@ -117,6 +125,8 @@ class BackendSandbox:
         self._runtime_shell = RuntimeShell(self._open_shell)
         self._files = SandboxFiles(self._runtime_shell, self.workspace)
         try:
+            if directories:
+                self._runtime_shell.run(f"mkdir -p -- {shlex.join(directories)}", timeout_s=_STATE_TIMEOUT_S)
             self._agent_shell = self._start_agent_shell(shell_state, self.workspace)
             self._change_tracker = self._make_change_tracker()
             stack = backend.layers()
@@ -278,6 +288,10 @@ class BackendSandbox:
         if stack is None or not stack.layers:
             return {}
         return read_layer_files(stack, self._backend.mounts, self.workspace, paths, max_bytes)
+
+    def list_unsaved_files(self) -> tuple[str, ...]:
+        """List files that no snapshot has: those in memory, and those that Docker mounts for a container; at most 20."""
+        return list_unsaved_files(self._runtime_shell, self._backend.unsaved_directories)
 
     def cwd(self) -> str:
         return escape_non_utf8(self._agent_shell.cwd)

@@ -83,20 +83,22 @@ class DockerBackend:
     """No network, no host mounts except the programs, few capabilities, limited resources, no new privileges."""
 
     file_roots: tuple[str, ...] = ("/root", "/tmp")
+    unsaved_directories: tuple[str, ...] = ("/dev", "/dev/shm")
     keeps_processes = True
     mounts: tuple[Mount, ...] = (Mount("", "/"),)
 
     def __init__(self, spec: SandboxSpec, image: Mapping[str, Any], base: Mapping[str, Any]) -> None:
         self.workspace = spec.workspace
         self._spec = spec
-        self._image = image
+        labels = ownership.make_labels(spec.owner)  # garbage collection spares a run's images from now on
+        self._image = docker_images.without_volumes(image, spec.owner)
         self._base = base
         self._lifetime: Any = None
         require_programs(spec.programs)
         api = client().api
         with translate_errors(f"container of {image['Id'][:19]}"):
             self._id: str = api.create_container(
-                image["Id"],
+                self._image["Id"],
                 WAIT_COMMAND,
                 stdin_open=True,
                 entrypoint=[],
@@ -105,7 +107,7 @@ class DockerBackend:
                 environment=list(_ENVIRONMENT),
                 hostname="sandbox",
                 stop_signal="SIGKILL",
-                labels=ownership.make_labels(spec.owner),
+                labels=labels,
                 host_config=make_host_config(spec),
             )["Id"]
         try:

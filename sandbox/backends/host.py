@@ -95,6 +95,7 @@ class HostBackend:
     """
 
     file_roots: tuple[str, ...] = (bubblewrap.HOME, "/tmp")
+    unsaved_directories: tuple[str, ...] = ()
     keeps_processes = False  # each shell has namespaces of its own
 
     def __init__(self, spec: SandboxSpec, tree: file_trees.FileTree) -> None:

@@ -32,6 +32,7 @@ from langgraph_takeover.sandbox.snapshots.bases import WRITABLE_DIRECTORIES
 class ProcessBackend:
     """Separates files by directories only; the workspace is the directory itself."""
 
+    unsaved_directories: tuple[str, ...] = ()
     keeps_processes = True
 
     def __init__(self, tree: file_trees.FileTree) -> None:

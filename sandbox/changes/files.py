@@ -9,7 +9,7 @@ import os
 import posixpath
 import secrets
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from langgraph_takeover.sandbox.changes.file_states import (
     EXCLUDED_DIRECTORY,
@@ -46,6 +46,32 @@ head -c {size} | {{ (
   mv -T -- "$part" "$file" || fail
 ) 2>&1; done=$?; cat >/dev/null; (exit $done); }}
 """
+
+
+# Docker makes its own files of /etc anew for each container, all at once: a later one is an edit.
+_UNSAVED_SCRIPT = """
+{{
+  find {directories} -xdev -type f ! -name 'sem.*' -print0
+  mounts="$(</proc/self/mountinfo)" oldest= times=
+  for path in /etc/hostname /etc/hosts /etc/resolv.conf; do
+    case "$mounts" in *" $path "*) ;; *) continue ;; esac
+    changed="$(stat -c %Y "$path")" || continue
+    [ -n "$oldest" ] && [ "$oldest" -le "$changed" ] || oldest=$changed
+    times="$times $changed $path"
+  done
+  set -- $times
+  while [ $# -gt 0 ]; do [ "$1" -le $((oldest + 1)) ] || printf '%s\\0' "$2"; shift 2; done
+}} 2>/dev/null | head -z -n 20
+"""
+
+
+def list_unsaved_files(runtime_shell: RuntimeShell, directories: Sequence[str]) -> tuple[str, ...]:
+    """List the files in these directories, and those of Docker's own that were edited; at most 20. None without directories."""
+    if not directories:
+        return ()
+    script = _UNSAVED_SCRIPT.format(directories=" ".join(map(shlex.quote, directories)))
+    output = runtime_shell.run(script, timeout_s=_TIMEOUT_S).output
+    return tuple(escape_non_utf8(path) for path in output.split("\0")[:-1])
 
 
 class SandboxFiles:

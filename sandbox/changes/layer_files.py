@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from langgraph_takeover.sandbox.changes.file_states import HashBudget, hash_link_target, size_digest
 from langgraph_takeover.sandbox.changes.layers import LayerEntry, LayerLookup, LayerStack
 from langgraph_takeover.sandbox.changes.report import Mount
 
@@ -37,6 +38,19 @@ def read_layer_files(
                     found[path] = version
                 break
     return found
+
+
+def find_file_digest(lookup: LayerLookup, path: str) -> str | None:
+    """Return the SHA-256 of a file or a link's target, as a report of changes has it; None if there is neither."""
+    entry = lookup.find(path)
+    if entry is None:
+        return None
+    if stat.S_ISLNK(entry.info.st_mode):
+        return hash_link_target(entry.link_target())
+    if not stat.S_ISREG(entry.info.st_mode):
+        return None
+    with entry.open_descriptor() as descriptor:
+        return HashBudget().compute_sha256(descriptor, entry.info) or size_digest(entry.info)
 
 
 def _read_entry(entry: LayerEntry, max_bytes: int) -> FileVersion | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from typer import Argument, Option
 
-from langgraph_takeover.sandbox.cli.program import program_name
+from langgraph_takeover.sandbox.cli.program import degrade_output, program_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -303,6 +303,7 @@ def _program() -> str:
 
 
 def main() -> None:
+    degrade_output()
     app(prog_name=_program())
 
 

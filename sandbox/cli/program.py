@@ -1,10 +1,20 @@
-"""The name that a command line goes by in its usage text and in the commands that it suggests."""
+"""What all command lines share: their name in the commands that they suggest, and their standard output."""
 
 from __future__ import annotations
 
+import codecs
+import io
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from functools import partial
+from typing import Any, TextIO, cast
+
+from langgraph_takeover.sandbox.storage.observers import ObserverErrors
 
 _PACKAGE = "langgraph_takeover"
+_DEGRADE = "takeover.degrade"
 
 
 def program_name(script: str, module: str) -> str:
@@ -15,3 +25,63 @@ def program_name(script: str, module: str) -> str:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     started_as = spec.name.removesuffix(".__main__") if spec else ""
     return f"python -m {started_as}" if started_as in (module, f"{_PACKAGE}.{module}") else script
+
+
+_LOOK_ALIKES = str.maketrans(
+    {"–": "-", "—": "-", "−": "-", "…": "...", "Δ": "delta", "×": "x", "→": "->", "≤": "<=", "≥": ">="}
+)
+
+
+def degrade_output() -> None:
+    """Let standard output write, where its encoding lacks a character, a look-alike or an escape such as `\\u4e2d`."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
+        codecs.register_error(_DEGRADE, partial(_degrade, keeps_bytes=sys.stdout.errors == "surrogateescape"))
+        sys.stdout.reconfigure(errors=_DEGRADE)
+
+
+@contextmanager
+def drop_unwritable_output() -> Iterator[None]:
+    """Continue without standard output once it cannot be written: its reader has ended, or its disk is full."""
+    with redirect_stdout(cast(TextIO, _DroppableOutput(sys.stdout))):
+        yield
+
+
+class _DroppableOutput:
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with ObserverErrors("standard output"):
+            try:
+                self._stream.write(text)
+            except OSError:
+                self._drop()
+                raise
+        return len(text)
+
+    def flush(self) -> None:
+        with ObserverErrors("standard output"):
+            try:
+                self._stream.flush()
+            except OSError:
+                self._drop()
+                raise
+
+    def _drop(self) -> None:
+        """Send what follows, also what the stream still holds, nowhere."""
+        with suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+
+
+def _degrade(error: UnicodeError, *, keeps_bytes: bool) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing = error.object[error.start]
+    if keeps_bytes and "\udc80" <= missing <= "\udcff":  # a byte of a file name
+        return bytes([ord(missing) - 0xDC00]), error.start + 1
+    return missing.translate(_LOOK_ALIKES).encode("ascii", "backslashreplace").decode(), error.start + 1

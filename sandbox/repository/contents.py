@@ -11,7 +11,9 @@ from typing import Protocol, runtime_checkable
 
 from langgraph_takeover.sandbox.changes.layer_files import FileVersion
 from langgraph_takeover.sandbox.interface import Sandbox
+from langgraph_takeover.sandbox.repository.patches import LeftOut
 
+_UNSAVED = "outside the sandbox's saved files, so that no restored sandbox has it"
 # A link is no content of the repository; a file that becomes a pipe meanwhile must not block the caller. One `find` tests
 # the sizes of all files, because each program that starts takes a millisecond.
 _READ_SCRIPT = """
@@ -77,6 +79,19 @@ class LayeredSandbox(Protocol):
     def read_layers(
         self, paths: Sequence[str], max_bytes: int, *, earlier: bool = False
     ) -> dict[str, FileVersion]: ...
+
+
+@runtime_checkable
+class _PartlySavedSandbox(Protocol):
+    """A sandbox that knows which files no snapshot has."""
+
+    def list_unsaved_files(self) -> tuple[str, ...]: ...
+
+
+def list_unsaved_files(sandbox: Sandbox) -> tuple[LeftOut, ...]:
+    """List files that no restored sandbox has, such as those in memory; at most 20."""
+    paths = sandbox.list_unsaved_files() if isinstance(sandbox, _PartlySavedSandbox) else ()
+    return tuple(LeftOut(path=path, reason=_UNSAVED) for path in paths)
 
 
 def read_versions(sandbox: Sandbox, paths: Sequence[str], max_bytes: int) -> dict[str, FileVersion]:

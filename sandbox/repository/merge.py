@@ -12,6 +12,7 @@ from langgraph_takeover.sandbox.repository.patches import (
     build_index_script,
     run_git,
 )
+from langgraph_takeover.sandbox.storage.failures import clean_up
 
 _MAX_DIFF_CHARS = 50_000
 
@@ -129,15 +130,14 @@ def merge(sandbox: Sandbox, base_commit: str, patches: Sequence[str | None]) -> 
     directory = run_git(sandbox, "mktemp -d").strip()
     quoted = shlex.quote(directory)
     numbered = {number: patch for number, patch in enumerate(patches) if patch is not None}
-    try:
-        for number, patch in numbered.items():
-            sandbox.write_file(f"{directory}/{number:04}", patch.encode())
-        settings = f"given={quoted} longest={_MAX_DIFF_CHARS}\n"
-        output = run_git(sandbox, settings + build_index_script(BaseTree(base_commit)) + _MERGE_SCRIPT)
-    except FileAccessError as error:
-        raise RepositoryError(f"a patch could not be applied in the sandbox: {error}") from error
-    finally:
-        sandbox.inspect(f"rm -rf -- {quoted}")
+    with clean_up(lambda: sandbox.inspect(f"rm -rf -- {quoted}")):
+        try:
+            for number, patch in numbered.items():
+                sandbox.write_file(f"{directory}/{number:04}", patch.encode())
+            settings = f"given={quoted} longest={_MAX_DIFF_CHARS}\n"
+            output = run_git(sandbox, settings + build_index_script(BaseTree(base_commit)) + _MERGE_SCRIPT)
+        except FileAccessError as error:
+            raise RepositoryError(f"a patch could not be applied in the sandbox: {error}") from error
     found = _parse_results(output)
     if len(found) != len(numbered):
         raise RepositoryError("git in the sandbox: the merge did not report its result")

@@ -17,6 +17,7 @@ from langgraph_takeover.sandbox.interface import (
     TakeoverError,
 )
 from langgraph_takeover.sandbox.repository.index_script import INDEX_SCRIPT, MAX_FILE_BYTES
+from langgraph_takeover.sandbox.storage.failures import clean_up
 
 MAX_PATCH_BYTES = 32 * 1024 * 1024
 MAX_FILES = 20_000
@@ -218,11 +219,9 @@ def _store(sandbox: Sandbox, content: bytes) -> Iterator[str]:
         yield ""
         return
     path = run_git(sandbox, "mktemp -t takeover-git.XXXXXXXXXX").strip()
-    try:
+    with clean_up(lambda: sandbox.inspect(f"rm -f -- {shlex.quote(path)}")):
         sandbox.write_file(path, content)
         yield path
-    finally:
-        sandbox.inspect(f"rm -f -- {shlex.quote(path)}")
 
 
 def build_index_script(base: BaseTree) -> str:

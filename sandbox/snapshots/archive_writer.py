@@ -27,6 +27,7 @@ from langgraph_takeover.sandbox.snapshots.archive_format import (
 )
 from langgraph_takeover.sandbox.snapshots.content_digests import ContentDigest, HashedFile
 from langgraph_takeover.sandbox.storage.durability import sync_directory
+from langgraph_takeover.sandbox.storage.failures import clean_up
 
 _XATTR = "SCHILY.xattr."
 _BASE = "TAKEOVER.base"
@@ -60,30 +61,31 @@ def write(
     `root_uid` is the user id on this host of the sandbox's root. Raises OutOfDiskError, leaving no partial file.
     """
     partial = archive.with_name(f"{archive.name}.partial")
-    try:
-        with partial.open("wb") as raw:
-            compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
-            with (
-                compressor.stream_writer(raw, closefd=False) as packed,
-                tarfile.open(
-                    fileobj=packed,
-                    mode="w",  # a mode for streams copies every block three times
-                    format=tarfile.PAX_FORMAT,
-                    copybufsize=BLOCK_BYTES,  # type: ignore[call-overload]
-                    pax_headers={_BASE: base_digest},
-                ) as tar,
-            ):
-                digest = _ArchiveWriter(tar, root_uid).write(list_differences(layers, base))
-            raw.flush()
-            os.fsync(raw.fileno())
-        partial.replace(archive)
-        sync_directory(archive.parent)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OutOfDiskError(f"{archive.parent}: the disk is full; the snapshot was not taken") from error
-        raise
-    finally:
-        partial.unlink(missing_ok=True)
+    with clean_up(lambda: partial.unlink(missing_ok=True)):
+        try:
+            with partial.open("wb") as raw:
+                compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+                with (
+                    compressor.stream_writer(raw, closefd=False) as packed,
+                    tarfile.open(
+                        fileobj=packed,
+                        mode="w",  # a mode for streams copies every block three times
+                        format=tarfile.PAX_FORMAT,
+                        copybufsize=BLOCK_BYTES,  # type: ignore[call-overload]
+                        pax_headers={_BASE: base_digest},
+                    ) as tar,
+                ):
+                    digest = _ArchiveWriter(tar, root_uid).write(list_differences(layers, base))
+                raw.flush()
+                os.fsync(raw.fileno())
+            partial.replace(archive)
+            sync_directory(archive.parent)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise OutOfDiskError(
+                    f"{archive.parent}: the disk is full; the snapshot was not taken"
+                ) from error
+            raise
     return digest
 
 

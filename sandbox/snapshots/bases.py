@@ -24,6 +24,7 @@ from langgraph_takeover.sandbox.interface import (
 )
 from langgraph_takeover.sandbox.snapshots.content_digests import content_digest
 from langgraph_takeover.sandbox.storage import host_directories, ownership
+from langgraph_takeover.sandbox.storage.failures import clean_up
 from langgraph_takeover.sandbox.storage.removal import remove_tree, walk
 
 WRITABLE_DIRECTORIES = ("workspace", "home", "tmp")
@@ -162,20 +163,19 @@ def _prepare_from_image(name: str) -> Base:
 
     def fill(tree: Path) -> None:
         container = client().containers.create(image.id, ["true"], labels=make_labels("bases"))
-        try:
-            unpacking = subprocess.Popen(
-                ["tar", "-x", "-p", "--numeric-owner", "--exclude=dev/*", "-C", str(tree)],
-                stdin=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-            assert unpacking.stdin is not None
-            for chunk in container.export(chunk_size=1024 * 1024):
-                unpacking.stdin.write(chunk)
-            _, message = unpacking.communicate()
-        except BrokenPipeError:
-            _, message = unpacking.communicate()
-        finally:
-            container.remove(force=True, v=True)
+        with clean_up(lambda: container.remove(force=True, v=True)):
+            try:
+                unpacking = subprocess.Popen(
+                    ["tar", "-x", "-p", "--numeric-owner", "--exclude=dev/*", "-C", str(tree)],
+                    stdin=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                )
+                assert unpacking.stdin is not None
+                for chunk in container.export(chunk_size=1024 * 1024):
+                    unpacking.stdin.write(chunk)
+                _, message = unpacking.communicate()
+            except BrokenPipeError:
+                _, message = unpacking.communicate()
         if unpacking.returncode != 0:
             raise _make_error(f"image {name} could not be unpacked", message.decode(errors="replace"))
         _change_owner(tree)

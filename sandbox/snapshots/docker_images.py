@@ -8,7 +8,7 @@ import json
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -28,6 +28,7 @@ from langgraph_takeover.sandbox.snapshots import (
 )
 from langgraph_takeover.sandbox.snapshots.archive_members import open_decompressed
 from langgraph_takeover.sandbox.snapshots.tarballs import unpack_layer, unpack_layer_names
+from langgraph_takeover.sandbox.storage.ownership import OWNER_LABEL
 
 SNAPSHOT_REPOSITORY = "takeover/snapshot"
 """The repository name of snapshot images; a tag starts with its owner."""
@@ -139,17 +140,36 @@ def load_archive(
             f"{path}: Docker's layers cannot keep a file named {held.literal_path!r:.80}"
         )
     layer, size = _compute_layer_digest(path)
-    config = _make_config(base, layer, labels)
-    image = f"sha256:{hashlib.sha256(config).hexdigest()}"
-    if find_image(image) is None:
+    config = _make_config(base, labels, layer)
+    found = _load_image(config, lambda: _stream_image(base, config, tag, path, size), str(path))
+    _loaded_images[key] = found["Id"]
+    return found
+
+
+def without_volumes(image: Mapping[str, Any], owner: str) -> Mapping[str, Any]:
+    """The image with the same layers and no `VOLUME`; loaded into the daemon if it is not there.
+
+    What a container writes to a volume is in none of its layers, so no snapshot would have it.
+    """
+    if not image["Config"].get("Volumes"):
+        return image
+    config = _make_config(image, {OWNER_LABEL: owner, LOADED_LABEL: image["Id"]})
+    tag = f"{owner}-{image['Id'].removeprefix('sha256:')[:16]}"
+    return _load_image(
+        config, lambda: _stream_image(image, config, tag), f"{image['Id'][:19]} without volumes"
+    )
+
+
+def _load_image(config: bytes, stream: Callable[[], Iterator[bytes]], what: str) -> Mapping[str, Any]:
+    name = f"sha256:{hashlib.sha256(config).hexdigest()}"
+    if find_image(name) is None:
         with translate_errors("docker load"):
-            for message in client().api.load_image(_stream_image(path, size, base, config, tag)):
+            for message in client().api.load_image(stream()):
                 if "error" in message:
                     raise OSError(message["error"])
-    found = find_image(image)
+    found = find_image(name)
     if found is None:
-        raise SandboxUnavailableError(f"the Docker daemon did not take {path} as an image")
-    _loaded_images[key] = image
+        raise SandboxUnavailableError(f"the Docker daemon did not take {what} as an image")
     return found
 
 
@@ -162,33 +182,36 @@ def _compute_layer_digest(path: Path) -> tuple[str, int]:
     return f"sha256:{digest.hexdigest()}", size
 
 
-def _make_config(base: Mapping[str, Any], layer: str, labels: Mapping[str, str]) -> bytes:
-    """Build an image's config; equal for equal content, so that its id, which is its digest, identifies the content."""
-    layers = [*base["RootFS"]["Layers"], layer]
+def _make_config(base: Mapping[str, Any], labels: Mapping[str, str], *layers_above: str) -> bytes:
+    """Build an image's config without volumes; equal for equal content, so that its id, a digest, identifies the content."""
+    layers = [*base["RootFS"]["Layers"], *layers_above]
+    config = {name: value for name, value in base["Config"].items() if name != "Volumes"}
     made = {
         "architecture": base["Architecture"],
         "os": base["Os"],
         "created": base["Created"],
-        "config": {**base["Config"], "Labels": {**(base["Config"].get("Labels") or {}), **labels}},
+        "config": {**config, "Labels": {**(config.get("Labels") or {}), **labels}},
         "rootfs": {"type": "layers", "diff_ids": layers},
         "history": [{"created": base["Created"], "created_by": "takeover"} for _ in layers],
     }
     return json.dumps(made, sort_keys=True).encode()
 
 
-def _stream_image(path: Path, size: int, base: Mapping[str, Any], config: bytes, tag: str) -> Iterator[bytes]:
+def _stream_image(
+    base: Mapping[str, Any], config: bytes, tag: str, layer: Path | None = None, size: int = 0
+) -> Iterator[bytes]:
     """The output of `docker save` without the base's layers, which the daemon has and does not check."""
     name = f"{hashlib.sha256(config).hexdigest()}.json"
     below = [f"base/{number}/layer.tar" for number in range(len(base["RootFS"]["Layers"]))]
-    manifest = [
-        {"Config": name, "RepoTags": [f"{SNAPSHOT_REPOSITORY}:{tag}"], "Layers": [*below, "layer.tar"]}
-    ]
+    above = [] if layer is None else ["layer.tar"]
+    manifest = [{"Config": name, "RepoTags": [f"{SNAPSHOT_REPOSITORY}:{tag}"], "Layers": [*below, *above]}]
     yield from _tar_member(name, config)
     yield from _tar_member("manifest.json", json.dumps(manifest).encode())
-    yield _tar_header("layer.tar", size)
-    with _open_decompressed(path) as content:
-        while block := content.read(_BLOCK):
-            yield block
+    if layer is not None:
+        yield _tar_header("layer.tar", size)
+        with _open_decompressed(layer) as content:
+            while block := content.read(_BLOCK):
+                yield block
     yield bytes(-size % tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE)
 
 

@@ -30,6 +30,7 @@ from langgraph_takeover.sandbox.interface import (
 from langgraph_takeover.sandbox.snapshots import archive_format, archive_reader
 from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
 from langgraph_takeover.sandbox.storage.durability import sync_directory
+from langgraph_takeover.sandbox.storage.failures import clean_up
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
 _MAGIC = b"takeover snapshot 1\n"
@@ -49,26 +50,27 @@ def copy_to_store(snapshot: Snapshot, store: Path, target_store: Path) -> None:
         return
     target_store.mkdir(parents=True, exist_ok=True)
     part = target_store / f".bringing-{secrets.token_hex(8)}"
-    try:
+    with clean_up(lambda: part.unlink(missing_ok=True)):
         try:
-            os.link(source, part)
+            try:
+                os.link(source, part)
+            except OSError as error:
+                if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP):
+                    raise
+                with source.open("rb") as content, part.open("xb") as out:
+                    shutil.copyfileobj(content, out)
+                    out.flush()
+                    os.fsync(out.fileno())
+            part.replace(target)
+            sync_directory(target_store)
+        except FileNotFoundError as error:
+            raise SnapshotCorruptError(
+                f"{source}: snapshot not found (restore the file from a copy)"
+            ) from error
         except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP):
-                raise
-            with source.open("rb") as content, part.open("xb") as out:
-                shutil.copyfileobj(content, out)
-                out.flush()
-                os.fsync(out.fileno())
-        part.replace(target)
-        sync_directory(target_store)
-    except FileNotFoundError as error:
-        raise SnapshotCorruptError(f"{source}: snapshot not found (restore the file from a copy)") from error
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OutOfDiskError(f"{target}: the disk is full") from error
-        raise
-    finally:
-        part.unlink(missing_ok=True)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise OutOfDiskError(f"{target}: the disk is full") from error
+            raise
 
 
 def export_snapshot(snapshot: Snapshot, store: Path, url: str) -> None:
@@ -243,15 +245,13 @@ def open_atomically(url: str) -> Iterator[IO[bytes]]:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
-    try:
+    with clean_up(lambda: part.unlink(missing_ok=True)):
         with part.open("xb") as out:
             yield out
             out.flush()
             os.fsync(out.fileno())
         part.replace(target)
         sync_directory(target.parent)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

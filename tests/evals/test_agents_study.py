@@ -49,7 +49,7 @@ def test_each_agent_takes_over_from_each(takeover: RunCommand, tmp_path: Path) -
     assert (trace.agent, trace.agent_version) == ("codex", converted["agent_version"])
     table = (tmp_path / "tables" / "table18_agents.md").read_text()
     assert "No LLM: " in table
-    assert "| codex:builtin:oracle | codex:builtin:oracle | continuation | 1 | 100.0 |" in table
+    assert "| codex:builtin:oracle | codex:builtin:oracle | continuation | 1 | 0 | – | 100.0 |" in table
     assert (tmp_path / "plots" / "agents.png").is_file()
     page = (tmp_path / "report.html").read_text()
     assert "Cost of a switch by predecessor, successor and view" in page

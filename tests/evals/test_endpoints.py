@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import time
 from dataclasses import dataclass
@@ -115,14 +117,14 @@ def test_a_retried_takeover_resumes_and_counts_earlier_seconds(
 ) -> None:
     def cut_at_the_second(request: dict[str, Any]) -> tuple[int, bytes]:
         if request["messages"][-2]["role"] == "assistant":
-            return chat_server.reply("half a rep", finish_reason=None)
+            return chat_server.cut_reply("half a rep")
         time.sleep(0.5)
         return chat_server.reply(LOOK)
 
     chat_server.answer = cut_at_the_second
     failed = snapshot_case.take_over(chat_server, 1)
     assert (failed["outcome"], failed["resolved"]) == ("infrastructure_failure", None)
-    assert "cut off" in failed["detail"]
+    assert "not JSON" in failed["detail"]
     chat_server.answer = lambda request: chat_server.reply("<finish>It is done.</finish>")
     # With a stopped clock, the second attempt takes no time.
     monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: 0.0))
@@ -131,11 +133,57 @@ def test_a_retried_takeover_resumes_and_counts_earlier_seconds(
     assert row["seconds"] >= 0.5
 
 
+def refuse_after(server: ChatServer, steps: int, message: str, code: str | None = None) -> None:
+    """Let a server refuse a takeover after that many replies."""
+    error = {"message": message, "code": code, "type": "invalid"}
+
+    def answer(request: dict[str, Any]) -> tuple[int, bytes]:
+        done = sum(each["role"] == "assistant" for each in request["messages"])
+        return server.reply(LOOK) if done < steps else (400, json.dumps({"error": error}).encode())
+
+    server.answer = answer
+
+
 def test_a_context_overflow_is_graded(snapshot_case: Frozen, chat_server: ChatServer) -> None:
-    error = {"message": "maximum context length is 8", "code": "context_length_exceeded", "type": "invalid"}
-    chat_server.answer = lambda request: (400, json.dumps({"error": error}).encode())
+    refuse_after(chat_server, 1, "maximum context length is 800", "context_length_exceeded")
     row = snapshot_case.take_over(chat_server, 2)
     assert (row["outcome"], row["stop_reason"], row["resolved"]) == ("graded", "context_overflow", True)
+    assert row["events"] > 0
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ("max_tokens is too large: 100000. This model supports at most 16384 completion tokens", "max_output_tokens"),
+        ("max_tokens is too large: 9. This model's maximum context length is 8000 and has 10 input tokens", "far below"),
+        ("maximum context length is 200 tokens", "did nothing"),
+    ],
+)  # fmt: skip
+def test_an_agent_that_did_nothing_has_no_result(
+    snapshot_case: Frozen, chat_server: ChatServer, message: str, says: str
+) -> None:
+    refuse_after(chat_server, 0, message)
+    row = snapshot_case.take_over(chat_server, 12)
+    assert (row["outcome"], row["resolved"]) == ("infrastructure_failure", None)
+    assert says in row["detail"]
+
+
+@pytest.mark.parametrize("content", [None, "", " \n"])
+def test_a_model_with_thoughts_alone_completes_its_row(
+    snapshot_case: Frozen, chat_server: ChatServer, content: str | None
+) -> None:
+    def answer(request: dict[str, Any]) -> tuple[int, bytes]:
+        replies = [each for each in request["messages"] if each["role"] == "assistant"]
+        if any(not (each["content"] or "").strip() for each in request["messages"]):
+            return 400, b'{"error": {"message": "message must not be empty"}}'
+        if len(replies) % 2:
+            return chat_server.reply(LOOK if len(replies) < 5 else "<finish>Done.</finish>")
+        return chat_server.reply(content, thought="I ponder.")  # type: ignore[arg-type]
+
+    chat_server.answer = answer
+    repeat = {None: 41, "": 42, " \n": 43}[content]
+    row = snapshot_case.take_over(chat_server, repeat)
+    assert (row["outcome"], row["stop_reason"], row["steps"]) == ("graded", "finished", 6), row
 
 
 def test_a_token_cap_stops(snapshot_case: Frozen, chat_server: ChatServer) -> None:
@@ -308,7 +356,7 @@ def test_prices_and_cached_tokens_make_a_cost(snapshot_case: Frozen, chat_server
 
 
 def test_a_retried_cut_off_reply_is_not_counted(snapshot_case: Frozen, chat_server: ChatServer) -> None:
-    replies = iter([chat_server.reply("half a rep", finish_reason=None)])
+    replies = iter([chat_server.cut_reply("half a rep")])
     chat_server.answer = lambda request: next(replies, chat_server.reply("<finish></finish>"))
     entry = ModelEntry(model="m", base_url=chat_server.url, price=ModelPrice(input=1.0, output=1.0))
     row = snapshot_case.take_over_as(entry, 25)
@@ -415,6 +463,43 @@ def test_truncated_notes_are_named(snapshot_case: Frozen, chat_server: ChatServe
     config = snapshot_case.config.model_copy(update=settings)
     row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record)
     assert (row["outcome"], row["truncated"]) == ("written", ["summary"])
+
+
+def test_calls_of_killed_and_failed_notes_are_uncounted(
+    snapshot_case: Frozen, chat_server: ChatServer
+) -> None:
+    entry = ModelEntry(model="m", base_url=chat_server.url)
+    settings = {"models": {"mine": entry}, "notes_model": "mine", "views": ("summary", "structured")}
+    config = snapshot_case.config.model_copy(update=settings)
+    job = (config, snapshot_case.out, snapshot_case.task, snapshot_case.record)
+    answered, child = [chat_server.reply("A summary.")], 0
+
+    def answer_or_kill(request: dict[str, Any]) -> tuple[int, bytes]:
+        if answered:
+            return answered.pop()
+        while not child:
+            time.sleep(0.01)
+        os.kill(child, signal.SIGKILL)
+        return 500, b""
+
+    chat_server.answer = answer_or_kill
+    child = os.fork()
+    if child == 0:
+        try:
+            stages.write_note(*job)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    answered = [chat_server.reply("A summary.")]
+    chat_server.answer = lambda request: answered.pop() if answered else (401, b"{}")
+    assert stages.write_note(*job)["outcome"] == "infrastructure_failure"
+    fields = '{"work_completed": [{"claim": "It is half done.", "events": ["e1"]}]}'
+    more = iter([chat_server.reply("A summary."), chat_server.reply(fields)])
+    chat_server.answer = lambda request: next(more)
+    row = stages.write_note(*job)
+    # Two calls of the killed job, and one of the failed job.
+    assert (row["outcome"], row["llm_calls"], row["uncounted_calls"]) == ("written", 2, 3)
+    assert row["prompt_tokens"] is None
 
 
 def test_notes_with_an_uncounted_call_have_no_sums(snapshot_case: Frozen, chat_server: ChatServer) -> None:

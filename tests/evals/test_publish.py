@@ -2,15 +2,124 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from langgraph_takeover.evals.publish import main
+from langgraph_takeover.evals.publish import OTHER_FIELDS, main
+from langgraph_takeover.evals.reports.collection import collect_report_data
+from langgraph_takeover.evals.reports.summary import summarize
+from langgraph_takeover.evals.run.fields import STAGE_FIELDS, find_type
+from langgraph_takeover.evals.run.results import load_results
+from langgraph_takeover.evals.run.settings.config import STAGES
 
-from .conftest import assert_refused, call_main, read_rows
+from .conftest import assert_refused, call_main, read_rows, rewrite_rows
 
-pytestmark = pytest.mark.slow
+SCHEMAS = ("takeovers", "predecessors", "labels", "notes")
+
+
+def publish(rows: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    return call_main(main, rows, "--out", out, "--no-trajectories")
+
+
+def test_datasets_have_one_schema_whatever_their_rows_contain(published_rows: Path, tmp_path: Path) -> None:
+    from pyarrow.parquet import read_schema
+
+    empty = Path(shutil.copytree(published_rows, tmp_path / "empty"))
+    for name in SCHEMAS:
+        keys = (
+            *STAGES[name],
+            "outcome",
+            "task_id",
+            "predecessor",
+            "point",
+            "patch",
+            "resolved",
+            "events",
+            "seconds",
+        )
+        rewrite_rows(empty, lambda row, keys=keys: {key: row[key] for key in keys if key in row}, name)
+    rewrite_rows(published_rows, lambda row: row | {"agent": "codex", "mine": [1]})
+    for rows, out in ((published_rows, "one"), (empty, "two")):
+        done = publish(rows, tmp_path / out)
+        assert done.returncode == 0, done.stderr
+    for name in SCHEMAS:
+        one, two = (read_schema(tmp_path / out / "data" / f"{name}.parquet") for out in ("one", "two"))
+        assert one.equals(two)
+        assert one.names == [*STAGE_FIELDS[name], OTHER_FIELDS]
+        assert "null" not in {str(field.type) for field in one}
+
+
+def test_tables_keep_every_field(published_rows: Path, tmp_path: Path) -> None:
+    from pyarrow.parquet import read_table
+
+    rewrite_rows(published_rows, lambda row: row | {"mine": [1]})
+    assert publish(published_rows, tmp_path / "data").returncode == 0
+    rows = load_results([published_rows]).takeovers
+    for row, stored in zip(
+        rows, read_table(tmp_path / "data/data/takeovers.parquet").to_pylist(), strict=True
+    ):
+        assert json.loads(stored[OTHER_FIELDS])["mine"] == [1]
+        assert [stored[name] for name in ("events", "resolved", "patch")] == [
+            row.get(name) for name in ("events", "resolved", "patch")
+        ]
+
+
+def test_the_card_counts_as_the_report_does(published_rows: Path, tmp_path: Path) -> None:
+    failed = {"outcome": "infrastructure_failure"}
+    point = "one__one-1.first_validation"
+    rewrite_rows(published_rows, lambda row: row | (failed if row["record_id"] == point else {}), "notes")
+    assert publish(published_rows, tmp_path / "data").returncode == 0
+    results = load_results([published_rows])
+    summary = summarize(results)
+    counted = len(collect_report_data(results).takeovers)
+    failures = sum(view["infrastructure_failures"] for view in summary["views"].values())
+    excluded = len(results.takeovers) - counted - failures
+    assert counted < len(results.takeovers)
+    assert failures
+    assert excluded
+    card = (tmp_path / "data" / "README.md").read_text()
+    assert f": {counted} takeovers from " in card
+    assert (
+        f"also have {failures} infrastructure failures and {excluded} takeovers at incomplete points" in card
+    )
+    assert "trajectories" not in card
+    assert "Excluded handoff points without notes" in card
+    predictions = (tmp_path / "data" / "predictions").glob("*/all_preds.jsonl")
+    assert sum(len(file.read_text().splitlines()) for file in predictions) == counted
+
+
+@pytest.mark.parametrize("field", ["point", "patch", "predecessor"])
+@pytest.mark.parametrize("value", ["absent", None])
+def test_a_row_without_a_field_is_named_and_nothing_is_written(
+    published_rows: Path, tmp_path: Path, field: str, value: str | None
+) -> None:
+    out = tmp_path / "data"
+
+    def change(row: dict[str, Any]) -> dict[str, Any]:
+        return {**row, field: None} if value is None else {k: v for k, v in row.items() if k != field}
+
+    rewrite_rows(published_rows, change)
+    done = publish(published_rows, out)
+    assert_refused(done, f"is graded, but has no {field!r}")
+    assert f"{published_rows}: takeovers row " in done.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["published"]
+
+
+def test_a_fraction_in_a_count_is_named(published_rows: Path, tmp_path: Path) -> None:
+    rewrite_rows(published_rows, lambda row: row | {"steps": 1.5})
+    done = publish(published_rows, tmp_path / "data")
+    assert_refused(done, "field 'steps' is 1.5, not a whole number")
+    assert not (tmp_path / "data").exists()
+
+
+def test_every_field_has_a_type() -> None:
+    fields = {field for fields in STAGE_FIELDS.values() for field in fields}
+    assert {field for field in fields if find_type(field) == "unknown"} == set()
+    assert all(len(set(fields)) == len(fields) for fields in STAGE_FIELDS.values())
+    assert all(set(STAGES[name]) <= set(STAGE_FIELDS[name]) for name in STAGES)
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +131,7 @@ def dataset(complete_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return out
 
 
+@pytest.mark.slow
 def test_the_folder_loads_as_a_dataset(dataset: Path, complete_run: Path, tmp_path: Path) -> None:
     from datasets import load_dataset
 
@@ -29,11 +139,14 @@ def test_the_folder_loads_as_a_dataset(dataset: Path, complete_run: Path, tmp_pa
         table = load_dataset(str(dataset), name, split="train", cache_dir=str(tmp_path))
         assert len(table) == len(read_rows(complete_run, name))
     loaded = load_dataset(str(dataset), "takeovers", split="train", cache_dir=str(tmp_path))
-    first = read_rows(complete_run)[0]
+    key = ("record_id", "view", "successor", "repeat")
+    (first,) = [row for row in read_rows(complete_run) if all(row[name] == loaded[0][name] for name in key)]
     assert loaded[0]["patch"] == first["patch"]
     assert json.loads(loaded[0]["rediscovery"]) == first["rediscovery"]
+    assert set(loaded["other_fields"]) == {None}
 
 
+@pytest.mark.slow
 def test_swebench_reads_the_predictions(dataset: Path, complete_run: Path) -> None:
     from swebench.harness.utils import get_predictions_from_file
 
@@ -47,17 +160,20 @@ def test_swebench_reads_the_predictions(dataset: Path, complete_run: Path) -> No
         assert all(one["model_patch"].startswith("diff --git") for one in predictions)
 
 
+@pytest.mark.slow
 def test_trajectories_link_a_predecessor_with_its_takeovers(dataset: Path) -> None:
     documents = {path.stem: json.loads(path.read_text()) for path in (dataset / "trajectories").iterdir()}
     assert json.dumps(documents["galley__galley-31"]).count("galley__galley-31.first_source_edit.trace") >= 1
 
 
+@pytest.mark.slow
 def test_the_card_names_data_without_an_llm(dataset: Path) -> None:
     card = (dataset / "README.md").read_text()
     assert "35 takeovers from 5 handoff" in card
     assert "No LLM: builtin:oracle" in card
 
 
+@pytest.mark.slow
 def test_usage_errors(complete_run: Path, dataset: Path, tmp_path: Path) -> None:
     assert_refused(call_main(main, complete_run, "--out", dataset), "already exists (use a new directory)")
     assert_refused(

@@ -84,6 +84,14 @@ def _start_stopped_run(
     return process, taker
 
 
+def _drop_usage(rows: dict[tuple[Any, ...], dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Rows without what a call of unknown tokens changes."""
+    usage = ("prompt_tokens", "completion_tokens", "uncounted_calls")
+    return {
+        key: {name: value for name, value in row.items() if name not in usage} for key, row in rows.items()
+    }
+
+
 def _list_named(output: str, before: str) -> set[str]:
     """What a command names, each in a line of its own."""
     return {line.removeprefix(before) for line in output.splitlines() if line.startswith(before)}
@@ -124,7 +132,7 @@ def test_a_killed_takeover_resumes_at_its_step(
     done = run_main("--resume", "--out", out)
     assert done.returncode == 0, done.stderr
     assert _list_named(done.stdout, "removed from the interrupted run: ") == left
-    assert comparable_rows(out) == comparable_rows(note_taker_run)
+    assert _drop_usage(comparable_rows(out)) == _drop_usage(comparable_rows(note_taker_run))
     notes = [f"+{step}" for step in range(taker.STEPS)]
     assert all(
         [line for line in row["patch"].splitlines() if line in notes] == notes for row in read_rows(out)
@@ -134,6 +142,8 @@ def test_a_killed_takeover_resumes_at_its_step(
     assert all(times <= 2 for times in taker.requests.values())
     assert len(again) == len({conversation for conversation, _ in again}) <= int(workers)
     assert 4 in {step for _, step in again}
+    # The endpoint may bill what the kill cut off, also a call that it had just begun to send.
+    assert len(again) <= sum(row["uncounted_calls"] for row in read_rows(out)) <= int(workers)
     with open_home(out) as home:
         assert all(len(home.history(thread)) >= count for thread, count in begun.items())
         assert len(home.threads()) == 3
@@ -174,4 +184,4 @@ def test_a_takeover_with_a_lost_sandbox_fails_once_and_then_restarts(
     assert "cannot resume" in lost["detail"]
     assert "the resumed run starts it again" in lost["detail"]
     assert run_main("--resume", "--out", out).returncode == 0
-    assert comparable_rows(out) == comparable_rows(note_taker_run)
+    assert _drop_usage(comparable_rows(out)) == _drop_usage(comparable_rows(note_taker_run))

@@ -75,8 +75,13 @@ def test_a_task_file_with_a_bad_line(run_main: RunCommand, tmp_path: Path) -> No
 
 
 def test_a_task_without_an_image(run_main: RunCommand, tmp_path: Path) -> None:
-    names = ("problem_statement", "repo", "version", "FAIL_TO_PASS", "eval_script", "log_parser")
-    row = {"instance_id": "a", "eval_type": "pass_and_fail", **dict.fromkeys(names, "x")}
+    names = ("problem_statement", "repo", "version", "eval_script", "log_parser")
+    row = {
+        "instance_id": "a",
+        "eval_type": "pass_and_fail",
+        **dict.fromkeys(names, "x"),
+        "FAIL_TO_PASS": ["x"],
+    }
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text(json.dumps(row) + "\n")
     model = ("--model", "openai:m", "--base-url", "http://127.0.0.1:1/v1", "--sandbox", "docker")

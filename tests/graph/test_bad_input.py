@@ -34,7 +34,7 @@ from langgraph_takeover.errors import (
     ThreadNameError,
     ThreadNotFoundError,
 )
-from langgraph_takeover.graph.checkpoints.savers import UnstorableValueError
+from langgraph_takeover.graph.errors import UnstorableValueError
 from langgraph_takeover.graph.runs import options
 from langgraph_takeover.handoff.ledger import LedgerUnavailableError
 from langgraph_takeover.handoff.records.record import RecordError

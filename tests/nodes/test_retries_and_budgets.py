@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
+from langgraph_takeover import open_home
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.context.settings import Prices
 from langgraph_takeover.nodes.events import load_events
@@ -106,11 +109,11 @@ def test_no_pause_outlasts_the_deadline(chat_server: ChatServer) -> None:
 
 @pytest.mark.slow
 def test_a_truncated_reply_is_retried(chat_server: ChatServer) -> None:
-    truncated, whole = chat_server.reply("ls -", finish_reason=None), chat_server.reply("whole")
+    truncated, whole = chat_server.cut_reply("ls -"), chat_server.reply("whole")
     chat_server.answer = answer_in_turn(truncated, truncated, whole)
     assert ask_server(chat_server).text == "whole"
     chat_server.answer = lambda request: truncated
-    with pytest.raises(ModelError, match=r"^the reply was cut off: it ended without a finish reason$"):
+    with pytest.raises(ModelError, match=r"^the endpoint's answer is not JSON: "):
         ask_server(chat_server)
 
 
@@ -238,7 +241,7 @@ def test_a_run_can_resume_after_its_endpoint_failed(bench: RunHarness, chat_serv
 def test_failed_attempts_that_may_be_billed_are_counted(bench: RunHarness, chat_server: ChatServer) -> None:
     chat_server.answer = answer_in_turn(
         error_answer(429),  # refused: not billed
-        chat_server.reply("half a rep", finish_reason=None),
+        chat_server.cut_reply("half a rep"),
         (200, b"no JSON"),
         chat_server.reply(LOOK),
         chat_server.reply(LOOK, prompt_tokens=None),
@@ -248,6 +251,61 @@ def test_failed_attempts_that_may_be_billed_are_counted(bench: RunHarness, chat_
     assert outcome.stop_reason == "finished"
     assert outcome.uncounted_calls == 3  # two attempts, and a reply without usage
     assert outcome.prompt_tokens > 200  # the budgets use estimates
+
+
+def run_until_killed(bench: RunHarness, server: ChatServer, *replies: Answer, is_first: bool = True) -> None:
+    """Start or resume a run in another process, which SIGKILL ends in its call after these replies."""
+    remaining, child = list(replies), 0
+
+    def answer_or_kill(request: dict[str, Any]) -> Answer:
+        if remaining:
+            return remaining.pop(0)
+        while not child:
+            time.sleep(0.01)
+        os.kill(child, signal.SIGKILL)
+        return error_answer(500)
+
+    server.answer = answer_or_kill
+    child = os.fork()
+    if child == 0:
+        try:
+            # Open a new home, because forked processes cannot share connections.
+            with open_home(bench.home.directory, bench.home.ledger.url) as bench.home:
+                (bench.run if is_first else bench.resume)(client(server.url))
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [([], 1), ([LOOK], 1), ([LOOK, "half a rep"], 2)],
+    ids=["first call", "second call", "second attempt"],
+)
+def test_a_call_in_flight_at_a_kill_is_uncounted(
+    bench: RunHarness, chat_server: ChatServer, before: list[str], expected: int
+) -> None:
+    replies = [chat_server.cut_reply(text) if "half" in text else chat_server.reply(text) for text in before]
+    run_until_killed(bench, chat_server, *replies)
+    chat_server.answer = answer_in_turn(chat_server.reply(LOOK), chat_server.reply("<finish></finish>"))
+    outcome = bench.resume(client(chat_server.url))
+    assert (outcome.stop_reason, outcome.uncounted_calls) == ("finished", expected)
+
+
+def test_calls_lost_in_several_sessions_are_counted_once_each(
+    bench: RunHarness, chat_server: ChatServer
+) -> None:
+    run_until_killed(bench, chat_server)
+    run_until_killed(bench, chat_server, is_first=False)
+    half = chat_server.cut_reply("half a rep")
+    chat_server.answer = answer_in_turn(half, error_answer(401, "expired"))
+    with pytest.raises(PermanentModelError, match="expired"):
+        bench.resume(client(chat_server.url))
+    chat_server.answer = answer_in_turn(chat_server.reply(LOOK), error_answer(401, "expired"))
+    with pytest.raises(PermanentModelError, match="expired"):
+        bench.resume(client(chat_server.url))
+    chat_server.answer = lambda request: chat_server.reply("<finish></finish>")
+    assert bench.resume(client(chat_server.url)).uncounted_calls == 3
 
 
 def test_counted_calls_leave_nothing_uncounted(bench: RunHarness, chat_server: ChatServer) -> None:
@@ -270,7 +328,7 @@ def test_a_call_that_ended_with_the_agent_s_time_is_uncounted(
 def test_a_billed_attempt_before_an_overflow_is_uncounted(bench: RunHarness, chat_server: ChatServer) -> None:
     overflow = 400, b'{"error": {"message": "maximum context length is 6250 tokens"}}'
     chat_server.answer = answer_in_turn(
-        chat_server.reply(LOOK), chat_server.reply("half a rep", finish_reason=None), overflow
+        chat_server.reply(LOOK), chat_server.cut_reply("half a rep"), overflow
     )
     outcome = bench.run_to_outcome(client(chat_server.url))
     assert (outcome.stop_reason, outcome.uncounted_calls) == ("context_overflow", 1)

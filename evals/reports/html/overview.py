@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from langgraph_takeover.evals.reports.collection import collect_report_data
+from langgraph_takeover.evals.reports.collection import collect_report_data, count_takeovers
 from langgraph_takeover.evals.reports.costs import format_usd
 from langgraph_takeover.evals.reports.html.timelines import run_name, takeover_key
 from langgraph_takeover.evals.run.journal import Row
@@ -108,20 +108,24 @@ def _get_key(row: Row) -> tuple[str, str]:
 
 def build_key_figures(results: Results, summary: Mapping[str, Any]) -> tuple[KeyFigure, ...]:
     """The figures at the top of the page."""
-    graded = collect_report_data(results).takeovers
+    data = collect_report_data(results)
+    graded, common = data.takeovers, data.restrict_to_common_points().takeovers
+    counts = count_takeovers(results, data)
     solved = sum(bool(row["resolved"]) for row in graded)
-    shown = sum(row.get("shown_chars") or 0 for row in graded) // CHARS_PER_TOKEN
+    shown = sum(row.get("shown_chars") or 0 for row in common) // CHARS_PER_TOKEN
     views = summary["views"].values()
     reshown = sum(each["reshown_tokens"] or 0 for each in views)
     harm, rescue = ([each[name] for each in views if each[name] is not None] for name in ("harm", "rescue"))
-    baseline_events = [row["events"] for row in graded if row["view"] == BASELINE]
-    view_events = [row["events"] for row in graded if row["view"] != BASELINE]
-    points = {row["record_id"] for row in results.takeovers}
-    tasks = _count_tasks(results)
+    baseline_events = [row["events"] for row in common if row["view"] == BASELINE]
+    view_events = [row["events"] for row in common if row["view"] != BASELINE]
     return (
         KeyFigure("takeovers graded", f"{len(graded):,}", f"of {len(results.takeovers):,}"),
         KeyFigure("solved", _format_percent(solved, len(graded)), f"{solved:,} of {len(graded):,}"),
-        KeyFigure("handoff points", f"{len(points):,}", f"in {tasks:,} task{'s' if tasks != 1 else ''}"),
+        KeyFigure(
+            "handoff points",
+            f"{counts.points:,}",
+            f"in {counts.tasks:,} task{'s' if counts.tasks != 1 else ''}",
+        ),
         KeyFigure("median events", _format_median(view_events), "with a view of the work"),
         KeyFigure("median events", _format_median(baseline_events), f"with the {BASELINE} only"),
         KeyFigure("re-shown", _format_percent(reshown, shown), "of the text that successors saw"),
@@ -140,7 +144,7 @@ def build_key_figures(results: Results, summary: Mapping[str, Any]) -> tuple[Key
 def build_view_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
     """The columns and rows of the table by view."""
     columns = (
-        "view", "runs", "solved", "median events", "Δ events", "median prompt tokens", "Δ prompt tokens",
+        "view", "runs", "left out", "solved", "median events", "Δ events", "median prompt tokens", "Δ prompt tokens",
         "median first prompt, characters", "re-shown", "rediscovery", "Δ solved", "vs uninterrupted, events",
         "median kept", "verified", "harm", "rescue",
         "context overflow", "uncounted calls", "US dollars",
@@ -149,6 +153,7 @@ def build_view_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple
         (
             view,
             each["runs"],
+            sum(each["left_out"].values()),
             each["solved"],
             each["median_events"],
             _format_signed(each["median_event_delta"]),
@@ -167,7 +172,7 @@ def build_view_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple
             format_usd(each["cost_usd"]),
         )
         for view, each in summary["views"].items()
-        if each["runs"] or each["infrastructure_failures"]
+        if each["graded"] or each["infrastructure_failures"]
     )
     return columns, rows
 
@@ -239,10 +244,6 @@ def _is_number(value: object) -> bool:
 
 def _list_views(results: Results) -> tuple[str, ...]:
     return tuple(dict.fromkeys(view for source in results.sources for view in source.config.views))
-
-
-def _count_tasks(results: Results) -> int:
-    return len({row["task_id"] for row in results.takeovers})
 
 
 def _find_run_id(results: Results, row: Row) -> str:

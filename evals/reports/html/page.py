@@ -13,6 +13,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from langgraph_takeover.evals.reports.caveats import list_result_caveats
+from langgraph_takeover.evals.reports.common_points import describe_left_out
 from langgraph_takeover.evals.reports.html import overview
 from langgraph_takeover.evals.reports.html.chunks import (
     TEXT_LIMITS,
@@ -26,12 +27,11 @@ from langgraph_takeover.evals.reports.plots.style import Picture
 from langgraph_takeover.evals.reports.summary import summarize
 from langgraph_takeover.evals.reports.tables.table_files import Table
 from langgraph_takeover.evals.run.results import Results
+from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.handoff.records.record import write_durably
 
 MAX_PAGE_BYTES = 5_000_000
 """Maximum size of the page; texts are cut to fit."""
-_MAX_SVG_BYTES = 150_000
-"""Maximum size of an embedded SVG; larger plots are embedded as PNG."""
 _SCRIPTS = ("elements.js", "tables.js", "timelines.js", "reader.js", "point.js", "page.js")
 
 
@@ -46,6 +46,11 @@ def write_page(path: Path, results: Results, tables: Sequence[Table], pictures: 
     write_durably(path, _render(context, index, chunks, limit))
 
 
+def _name_tasks(config: RunConfig) -> str:
+    """The name of the source of tasks, without the directory of a file."""
+    return Path(config.tasks).name if config.tasks.startswith("/") else config.tasks
+
+
 def _build_context(
     results: Results, chunks_by_run: Mapping[str, Chunk], tables: Sequence[Table], pictures: Sequence[Picture]
 ) -> dict[str, Any]:
@@ -55,7 +60,7 @@ def _build_context(
     points = [point for chunk in chunks_by_run.values() for point in chunk.body["points"].values()]
     runs = [run for point in points for run in point["runs"].values()]
     return {
-        "tasks": ", ".join(dict.fromkeys(source.config.tasks for source in results.sources)),
+        "tasks": ", ".join(dict.fromkeys(_name_tasks(source.config) for source in results.sources)),
         "runs": [
             (source.config.run_id, overview.describe_settings(source.config)) for source in results.sources
         ],
@@ -64,6 +69,7 @@ def _build_context(
         "failures": summary["infrastructure_failures"],
         "without_points": summary["without_points"],
         "figures": overview.build_key_figures(results, summary),
+        "left_out": describe_left_out(summary["left_out"], list(summary["views"])),
         "view_columns": columns,
         "view_rows": rows,
         "filters": overview.build_filters(results),
@@ -122,10 +128,7 @@ def _hash_source(text: str) -> str:
 
 def _encode_picture(picture: Picture) -> str:
     """A plot as a data URL. Browsers run no scripts in images."""
-    kind, content = "svg+xml", picture.svg.read_bytes()
-    if len(content) > _MAX_SVG_BYTES:
-        kind, content = "png", picture.png.read_bytes()
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+    return f"data:image/{picture.embedded_type};base64,{base64.b64encode(picture.embedded).decode()}"
 
 
 def _read_asset(name: str) -> str:

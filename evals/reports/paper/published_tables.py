@@ -24,6 +24,8 @@ class PublishedTable(Frozen):
     title: str
     study: str
     ours: str
+    group: str = ""
+    """The part of our table that is compared; empty for all of it."""
     match: Literal["successor", "predecessor"] = "successor"
     """The model by which one of our groups finds its pair."""
     columns: tuple[str, ...]

@@ -85,9 +85,11 @@ def _draw_panel(
                 continue
             # White text on the dark ends of the color map.
             color = "white" if abs(cost.extra_events) > 0.7 * limit else "black"
-            text = f"{cost.extra_events:+g}\nn {cost.pairs}, {100 * cost.solved_share:.0f} %".replace(
+            text = f"{cost.extra_events:+g}\nn {cost.pairs}, {100 * (cost.solved_share or 0):.0f} %".replace(
                 "-", "−"
             )
+            if cost.left_out:
+                text += f"\n{cost.left_out} left out"
             axis.text(column, row, text, ha="center", va="center", fontsize=7.5, color=color)
             if (cost.predecessor, cost.successor, cost.view) in best:
                 corner = (column - 0.47, row - 0.47)

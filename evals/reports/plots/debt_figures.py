@@ -26,6 +26,7 @@ def format_debt_title(data: ReportData) -> str:
 
 
 def draw_debt(data: ReportData) -> Figure:
+    data = data.restrict_to_common_points()
     if data.reference_view is None:
         raise EmptyPlotError("no graded takeovers with a view other than repository")
     views = [
@@ -45,6 +46,7 @@ def draw_debt(data: ReportData) -> Figure:
 
 
 def draw_uninterrupted(data: ReportData) -> Figure:
+    data = data.restrict_to_common_points()
     views = [view for view in data.views if read_values(data.select(view=view), "debt_vs_uninterrupted")]
     if not views:
         raise EmptyPlotError("no predecessor that ran to its end, or rows of an earlier version")
@@ -73,11 +75,16 @@ def _draw_by_point_and_state(
             axis.axhline(0, color=style.GREY, linewidth=0.8, zorder=0.5)
             axis.axhspan(-1, 1, alpha=0)  # so that a difference of zero is not magnified
             axis.grid(visible=False, axis="x")
-            axis.set_xticks(range(len(kinds)), [kind.replace("_", " ") for kind in kinds], fontsize=8)
+            axis.set_xticks(
+                range(len(kinds)),
+                [kind.replace("_", "\n", 1).replace("_", " ") for kind in kinds],
+                fontsize=8,
+            )
             axis.set_xlim(-0.6, len(kinds) - 0.4)
             style.format_integer_axis(axis.yaxis)
         line[0].set_ylabel("extra events\n(median, quartiles)")
-    style.add_legend(figure, views)
+    counts = {view: len(list_extra(data.takeovers, view)) for view in views}
+    style.add_legend(figure, style.label_views(data, counts))
     return figure
 
 
@@ -92,6 +99,7 @@ def _draw_range(axis: Axes, extra: Sequence[float], view: str, position: float) 
 
 def draw_trust(data: ReportData) -> Figure:
     """Shares of kept lines and of successors that checked; next to them, takeovers broken and repaired."""
+    data = data.restrict_to_common_points()
     views = [
         view for view in data.views if any(row.get("kept") is not None for row in data.select(view=view))
     ]
@@ -123,7 +131,8 @@ def draw_trust(data: ReportData) -> Figure:
         style.format_integer_axis(line[1].yaxis)
         for axis in line:
             axis.grid(visible=False, axis="x")
-    style.add_legend(figure, views)
+    counts = {view: len(data.select(view=view)) for view in views}
+    style.add_legend(figure, style.label_views(data, counts))
     return figure
 
 

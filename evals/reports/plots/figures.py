@@ -15,6 +15,7 @@ from langgraph_takeover.evals.reports.estimates import (
     estimate_change,
     estimate_solved_delta,
     pair_with_baseline,
+    quantile,
     read_values,
 )
 from langgraph_takeover.evals.reports.plots import agent_figures, debt_figures, style
@@ -41,14 +42,18 @@ def draw_plots(results: Results, directory: Path) -> DrawnPlots:
     """Write the plots as SVG and PNG, except those without data."""
     directory.mkdir(exist_ok=True)
     data = collect_report_data(results)
-    footnotes = short_caveats(results)
+    common = data.restrict_to_common_points()
+    caveats = short_caveats(results)
     plots: dict[str, tuple[str, Callable[[], Figure]]] = {
-        "accuracy_effort": ("Solved takeovers against their effort", lambda: draw_accuracy(data)),
+        "accuracy_effort": (
+            "Solved takeovers against their effort, at common points",
+            lambda: draw_accuracy(data),
+        ),
         "changes": (
             "Mean changes against repository over pairs, with 95 % intervals; reductions are negative",
             lambda: draw_changes(data),
         ),
-        "first_prompts": ("Size of the first prompt", lambda: draw_first_prompts(data)),
+        "first_prompts": ("Size of the first prompt, at common points", lambda: draw_first_prompts(data)),
         "debt": (debt_figures.format_debt_title(data), lambda: debt_figures.draw_debt(data)),
         "uninterrupted": (
             "Extra events compared with the uninterrupted predecessor after the same point",
@@ -59,8 +64,8 @@ def draw_plots(results: Results, directory: Path) -> DrawnPlots:
             lambda: debt_figures.draw_trust(data),
         ),
         "tokens": (
-            "Cumulative prompt tokens by step",
-            lambda: draw_tokens(data, compute_curves(results, data)),
+            "Cumulative prompt tokens by step, at common points",
+            lambda: draw_tokens(data, compute_curves(results, common)),
         ),
     }
     if is_agent_study(results):
@@ -68,21 +73,33 @@ def draw_plots(results: Results, directory: Path) -> DrawnPlots:
     pictures, omissions = [], []
     with style.plot_style():
         for name, (title, make) in plots.items():
+            basis = data if name in ("changes", "agents") else common
+            footnotes = [*basis.describe_left_out(), *caveats]
             try:
                 pictures.append(style.save_picture(make(), directory, name, title, footnotes))
             except EmptyPlotError as reason:
                 omissions.append(f"{name.replace('_', ' ')}: {reason}")
-                for suffix in ("svg", "png"):  # of an earlier report
-                    (directory / f"{name}.{suffix}").unlink(missing_ok=True)
+            except OSError:
+                raise
+            except Exception as error:  # tables and page must not be lost with a figure
+                omissions.append(
+                    f"{name.replace('_', ' ')}: cannot be drawn: {type(error).__name__}: {error}"
+                )
+            else:
+                continue
+            for suffix in ("svg", "png"):  # of an earlier report
+                (directory / f"{name}.{suffix}").unlink(missing_ok=True)
     return DrawnPlots(tuple(pictures), tuple(omissions))
 
 
 def short_caveats(results: Results) -> list[str]:
     """The caveats, short enough for the footnote of a plot."""
-    return [line.partition(";")[0].rstrip(".") + "." for line in list_result_caveats(results)]
+    firsts = (line.partition(";")[0].rstrip(".") for line in list_result_caveats(results))
+    return [line if line.endswith("…") else f"{line}." for line in firsts]
 
 
 def draw_accuracy(data: ReportData) -> Figure:
+    data = data.restrict_to_common_points()
     if not data.takeovers:
         raise EmptyPlotError("no graded takeovers")
     labels = {"events": "median events", "prompt_tokens": "median prompt tokens"}
@@ -102,7 +119,8 @@ def draw_accuracy(data: ReportData) -> Figure:
         line[0].set_ylabel("solved, %")
     for axis in axes[-1]:
         style.format_integer_axis(axis.xaxis)
-    style.add_legend(figure, data.views, is_hollow=True)
+    counts = {view: len(data.select(view=view)) for view in data.views}
+    style.add_legend(figure, style.label_views(data, counts), is_hollow=True)
     return figure
 
 
@@ -138,6 +156,8 @@ def draw_changes(data: ReportData) -> Figure:
     figure, axes = style.create_panels(row_titles(data), columns, width=2.8, height=0.5 + 0.27 * len(views))
     for line, successor in zip(axes, data.successors, strict=True):
         selected = data.select(successor=successor)
+        counts = {view: len(pair_with_baseline(selected, view)) for view in views}
+        labels = style.label_views(data, counts, successor=successor)
         for row, view in enumerate(views):
             pairs = pair_with_baseline(selected, view)
             estimates = (
@@ -157,15 +177,21 @@ def draw_changes(data: ReportData) -> Figure:
                         linewidth=1.6,
                     )
                 axis.plot([100 * estimate.value], [row], color=color, marker=marker, markersize=6)
+                if estimate.excluded:
+                    axis.annotate(
+                        f"n {estimate.pairs}", (1, row), xycoords=("axes fraction", "data"), ha="right", va="bottom",
+                        fontsize=6.5, color=style.GREY,
+                    )  # fmt: skip
         for axis, least in zip(line, (1, 1, 10), strict=True):
             axis.axvspan(-least, least, alpha=0)  # so that a difference of zero is not magnified
             axis.axvline(0, color=style.GREY, linewidth=0.8, zorder=0.5)
-            axis.set_yticks(range(len(views)), views)
+            axis.set_yticks(range(len(views)), list(labels.values()))
             axis.set_ylim(len(views) - 0.5, -0.5)
     return figure
 
 
 def draw_first_prompts(data: ReportData) -> Figure:
+    data = data.restrict_to_common_points()
     sizes = {view: read_values(data.select(view=view), "first_prompt_tokens") for view in data.views}
     sizes = {view: [size for size in sample if size > 0] for view, sample in sizes.items()}
     sizes = {view: sample for view, sample in sizes.items() if sample}
@@ -176,13 +202,14 @@ def draw_first_prompts(data: ReportData) -> Figure:
     axis = axes[0][0]
     for row, (view, sample) in enumerate(sizes.items()):
         color, marker, _ = view_style(view)
-        axis.boxplot(
-            [sample],
+        low, first, middle, third, high = (quantile(sample, share) for share in (0, 0.25, 0.5, 0.75, 0.9))
+        axis.bxp(
+            # Whiskers of `boxplot` end at a value of the sample, not at the quantile.
+            [{"whislo": low, "q1": first, "med": middle, "q3": third, "whishi": high}],
             positions=[row],
             orientation="horizontal",
             widths=0.5,
             showfliers=False,
-            whis=(0, 90),
             manage_ticks=False,
             boxprops={"color": style.GREY},
             whiskerprops={"color": style.GREY},
@@ -196,7 +223,8 @@ def draw_first_prompts(data: ReportData) -> Figure:
     axis.set_xscale("log")
     all_sizes = [size for sample in sizes.values() for size in sample]
     axis.set_xlim(min(all_sizes) / 1.4, max(all_sizes) * 1.4)
-    axis.set_yticks(range(len(sizes)), sizes)
+    labels = style.label_views(data, {view: len(sample) for view, sample in sizes.items()})
+    axis.set_yticks(range(len(sizes)), list(labels.values()))
     axis.set_ylim(len(sizes) - 0.5, -0.5)
     _format_log_axis(axis)
     return figure
@@ -211,9 +239,11 @@ def _format_log_axis(axis: Axes) -> None:
 
 
 def draw_tokens(data: ReportData, token_bands: TokenCurves) -> Figure:
+    data = data.restrict_to_common_points()
     if not token_bands.bands:
         raise EmptyPlotError("no trace has token counts")
-    label = f"model calls (median and quartiles of {token_bands.trace_count} runs; finished runs keep their total)"
+    traces = sum(token_bands.counts.values())
+    label = f"model calls (median and quartiles of {traces} runs; finished runs keep their total)"
     figure, axes = style.create_panels(row_titles(data), [label], width=6.6, height=3.0)
     for line, successor in zip(axes, data.successors, strict=True):
         axis = line[0]
@@ -232,9 +262,6 @@ def draw_tokens(data: ReportData, token_bands: TokenCurves) -> Figure:
         axis.set_ylim(bottom=0)
         style.format_integer_axis(axis.yaxis)
     style.format_integer_axis(axes[-1][0].xaxis)
-    style.add_legend(
-        figure,
-        [view for view in data.views if any(name == view for _, name in token_bands.bands)],
-        with_lines=True,
-    )
+    counts = {view: token_bands.counts[view] for view in data.views if view in token_bands.counts}
+    style.add_legend(figure, style.label_views(data, counts), with_lines=True)
     return figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from itertools import accumulate
 from math import ceil
 from typing import NamedTuple
@@ -27,7 +28,8 @@ class Band(NamedTuple):
 class TokenCurves(NamedTuple):
     bands: dict[tuple[str, str], Band]
     """By successor and view."""
-    trace_count: int
+    counts: dict[str, int]
+    """Number of traces by view."""
     is_estimated: bool
     """Whether some token counts are estimates (four characters per token) instead of a server's."""
 
@@ -35,7 +37,8 @@ class TokenCurves(NamedTuple):
 def compute_curves(results: Results, data: ReportData) -> TokenCurves:
     """Compute the curves from a random but reproducible sample of at most MAX_TRACES traces."""
     groups = [(successor, view) for successor in data.successors for view in data.views]
-    bands, trace_count, is_estimated = {}, 0, False
+    bands, is_estimated = {}, False
+    counts: Counter[str] = Counter()
     for group in groups:
         rows = sorted(data.select(successor=group[0], view=group[1]), key=lambda row: str(row.get("trace")))
         limit = max(1, MAX_TRACES // len(groups))
@@ -49,8 +52,8 @@ def compute_curves(results: Results, data: ReportData) -> TokenCurves:
                 is_estimated = is_estimated or not is_llm(row["successor"]) or _has_estimates(trace.events)
         if curves:
             bands[group] = _compute_band(curves)
-            trace_count += len(curves)
-    return TokenCurves(bands, trace_count, is_estimated)
+            counts[group[1]] += len(curves)
+    return TokenCurves(bands, dict(counts), is_estimated)
 
 
 def _cumulative_tokens(events: tuple[Event, ...]) -> list[int] | None:

@@ -14,11 +14,11 @@ from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 from langgraph_takeover.evals.run.results import Results
 
 _GROUP = ("predecessor", "successor", "view")
-_COSTS = ("takeovers", "solved %", "pairs", "Δ events", "Δ tokens")
+_COSTS = ("takeovers", "left out", "pairs", "solved %", "continuation solved %", "Δ events", "Δ tokens")
 _NOTES = (
     "Continuation: the predecessor's own agent resumes its session at the same point; it is the baseline of all successors. "
-    "Δ: median over the pairs of what a takeover needed beyond the continuation of the same point and repeat. Tokens: prompt "
-    "and completion.",
+    "Solved: of the pairs, by the takeover and by its continuation. Left out: takeovers without a pair. Δ: median over the "
+    "pairs of what a takeover needed beyond the continuation of the same point and repeat. Tokens: prompt and completion.",
 )
 _SESSION_NOTES = (
     "First prompt: median tokens, estimated at four characters each, without the instructions and tools that an external agent "
@@ -49,7 +49,13 @@ def _build_agents_table(data: ReportData) -> Table:
         for cost in costs
     )
     columns = (*_GROUP, *_COSTS, "first prompt", *(f"events {outcome}" for outcome in OUTCOMES))
-    notes = (*_describe_state(costs), *_NOTES, *_SESSION_NOTES, *_describe_models(data))
+    notes = (
+        *_describe_state(costs),
+        *_NOTES,
+        *_SESSION_NOTES,
+        *data.describe_left_out(),
+        *_describe_models(data),
+    )
     return Table(18, "agents", "Cost of a switch by predecessor, successor and view", columns, rows, notes)
 
 
@@ -60,14 +66,23 @@ def _build_points_table(data: ReportData) -> Table:
         (point, names[cost.predecessor], names[cost.successor], cost.view, *_cost_cells(cost))
         for point, cost in costs
     )
-    notes = (*_describe_state([cost for _, cost in costs]), *_NOTES, *_describe_models(data))
+    notes = (
+        *_describe_state([cost for _, cost in costs]),
+        *_NOTES,
+        *data.describe_left_out(),
+        *_describe_models(data),
+    )
     title = "Cost of a switch by kind of handoff point"
     return Table(19, "agent_points", title, ("point", *_GROUP, *_COSTS), rows, notes)
 
 
 def _cost_cells(cost: SwitchCost) -> tuple[Cell, ...]:
-    solved = 100 * cost.solved_share
-    return cost.takeovers, solved, cost.pairs or None, cost.extra_events, cost.extra_tokens
+    share, own = cost.solved_share, cost.solved_by_continuation
+    return (
+        *(cost.takeovers, cost.left_out, cost.pairs or None, None if share is None else 100 * share),
+        None if own is None else 100 * own / cost.pairs,
+        *(cost.extra_events, cost.extra_tokens),
+    )
 
 
 def _describe_state(costs: tuple[SwitchCost, ...] | list[SwitchCost]) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ def build_cost_table(results: Results, data: ReportData) -> Table:
                 "model",
                 "view",
                 "runs",
+                "left out",
                 "LLM calls",
                 "prompt tokens",
                 "cached tokens",
@@ -28,10 +29,13 @@ def build_cost_table(results: Results, data: ReportData) -> Table:
             ),
             *("uncounted calls", "cost, USD"),
         ),
-        tuple((group.role, names[group.model], group.view, *group.cost) for group in groups),
+        tuple(
+            (group.role, names[group.model], group.view, group.cost.runs, group.left_out, *group.cost[1:])
+            for group in groups
+        ),
         (
             "Cached tokens are part of the prompt tokens, and have their own price. A sum is missing (–) if a price is unknown, "
             "or if an endpoint reported no usage for a call, which then counts as uncounted. Models that are no LLM cost "
-            "nothing. Infrastructure failures are left out.",
+            "nothing. Left out: infrastructure failures, whose calls may be billed, too.",
         ),
     )

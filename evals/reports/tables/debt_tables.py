@@ -58,6 +58,7 @@ def build_debt_table(results: Results, data: ReportData) -> Table:
             "successor",
             "view",
             "runs",
+            "left out",
             "shown tokens",
             "re-shown tokens",
             "re-shown %",
@@ -106,14 +107,8 @@ def build_uninterrupted_table(data: ReportData) -> Table:
         )
 
     columns = (
-        *(
-            "successor",
-            "view",
-            "runs",
-            "median events",
-            "median uninterrupted events",
-            "median debt in events",
-        ),
+        *("successor", "view", "runs", "left out", "median events", "median uninterrupted events"),
+        "median debt in events",
         *("median prompt tokens", "median uninterrupted prompt tokens", "median debt in prompt tokens"),
         *("solved", "solved without handoff"),
     )
@@ -123,6 +118,8 @@ def build_uninterrupted_table(data: ReportData) -> Table:
         "minus that, at the same point; negative if the successor needed less.",
         "If predecessor and successor are different models, the difference includes that between the models. A replay only "
         "repeats its recorded actions, and builtin:oracle knows every fix: their remainders are no effort of an LLM.",
+        "Only takeovers at common points whose predecessor's remainder is known.",
+        *data.describe_left_out(),
     )
     if not rows:
         notes = (
@@ -152,7 +149,7 @@ def _debt_notes(data: ReportData, notes: dict[str, NotesTokens]) -> tuple[str, .
             "notes divided by the median tokens (prompt and completion) that a takeover saves compared with repository; "
             "empty if it saves none."
         )
-    return tuple(texts)
+    return (*texts, "All numbers are of takeovers at common points.", *data.describe_left_out())
 
 
 def _median_debt(pairs: tuple[Pair, ...], measure: str) -> float | None:

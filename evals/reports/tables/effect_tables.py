@@ -34,11 +34,11 @@ from langgraph_takeover.evals.run.results import UNLABELLED
 from langgraph_takeover.evals.run.settings.config import BASELINE
 
 Rows = tuple[Row, ...]
-_COST_MEASURES = ("events", "prompt_tokens", "completion_tokens", "seconds")
-_EFFECT_COLUMNS = (
-    *("runs", "solved", "solved %", "median events", "median prompt tokens", "median completion tokens"),
-    *("median seconds", "pairs", "Δ median events %", "Δ median prompt tokens %", "Δ solved pp"),
-    *("context overflow", "uncounted calls", "cost, USD"),
+COST_MEASURES = ("events", "prompt_tokens", "completion_tokens", "seconds")
+EFFECT_COLUMNS = (
+    *("runs", "left out", "solved", "solved %", "median events", "median prompt tokens"),
+    *("median completion tokens", "median seconds", "pairs", "Δ median events %", "Δ median prompt tokens %"),
+    *("Δ solved pp", "context overflow", "uncounted calls", "cost, USD"),
 )
 _FAILURE_COLUMNS = (
     *("median failing FAIL_TO_PASS", "median failing PASS_TO_PASS"),
@@ -48,24 +48,19 @@ _FAILURE_NOTE = (
     "Solved is the official verdict at the end: from behavior_broken, no regression remains; from already_solved, the "
     "solution is preserved. Failing tests and regressions (any failing PASS_TO_PASS test) are those of the final patch."
 )
-REFERENCE_NOTE = "Reference effect sizes (the paper's Table 2): median events 20 to 59 % lower, prompt tokens 42 to 63 % lower."
 _DELTA_NOTE = (
-    f"Δ compares with {BASELINE} at the same point, successor and repeat: medians over these pairs in percent, solved in "
-    "percentage points."
+    "Only common points, at which the successor has a graded takeover under each of its views, so that levels can be compared; "
+    f"table 20 has all takeovers, as the paper. Δ compares with {BASELINE} at the same point, successor and repeat: medians "
+    "over these pairs in percent, solved in percentage points. Left out: takeovers that are not at common points."
 )
 
 
 def build_effects_table(data: ReportData) -> Table:
+    """Table 2; like those by kind, of data at common points."""
     rows = build_rows(data, lambda rows, view: _effect_cells(rows, _pair_rows(data, view, rows, "successor")))
-    columns = ("successor", "view", *_EFFECT_COLUMNS)
-    return Table(
-        2,
-        "effects",
-        "Takeovers by successor and view",
-        columns,
-        rows,
-        (*_build_notes(data, _DELTA_NOTE), REFERENCE_NOTE),
-    )
+    columns = ("successor", "view", *EFFECT_COLUMNS)
+    title = "Takeovers by successor and view, at common points"
+    return Table(2, "effects", title, columns, rows, build_notes(data, _DELTA_NOTE))
 
 
 def build_matched_table(data: ReportData) -> Table:
@@ -94,10 +89,10 @@ def build_matched_table(data: ReportData) -> Table:
             *("estimate", "95 % low", "95 % high", "gained", "lost", "p"),
         ),
         tuple(rows),
-        _build_notes(
+        build_notes(
             data,
-            "Reductions are negative. Change of medians: the view's median against the baseline's, both over the pairs, as in "
-            "table 2. Mean and median change: of the relative changes of single pairs; the paper's intervals are those of "
+            "Reductions are negative. Change of medians: the view's median against the baseline's, both over the pairs. "
+            "Mean and median change: of the relative changes of single pairs; the paper's intervals are those of "
             "mean changes. Solved: mean difference. Excluded: pairs without token counts.",
             f"Intervals: percentile bootstrap of pairs, {RESAMPLES:,} resamples, seed {SEED}, none for a single pair. Pairs "
             "of one task are not independent. p: McNemar's exact two-sided test over pairs gained and lost, without "
@@ -127,7 +122,10 @@ def build_state_table(data: ReportData) -> Table:
 
 def build_regression_table(data: ReportData) -> Table:
     """The table by state in the regression-first order; empty if no label knows it."""
-    states = tuple(state for state in (*STATES, UNLABELLED) if data.select(**{STATE_BY_REGRESSION: state}))
+    by_state = {state: {STATE_BY_REGRESSION: state} for state in (*STATES, UNLABELLED)}
+    states = tuple(
+        state for state, field in by_state.items() if data.select(**field) or data.count_left_out(**field)
+    )
     notes: tuple[str, ...] = (
         "The states of table 6 in the regression-first order: an unresolved snapshot is behavior_broken if any "
         "PASS_TO_PASS test fails, "
@@ -156,14 +154,25 @@ def build_predecessor_table(data: ReportData) -> Table:
 def build_rows(
     data: ReportData, make_cells: Callable[[Rows, str], tuple[Cell, ...] | None]
 ) -> tuple[tuple[Cell, ...], ...]:
-    """A row for each successor and view that has cells."""
+    """A row for each successor and view that has cells.
+
+    The first cell is the number of takeovers that the others cover. The number of those left out is added after it.
+    """
     names = display_names(data.successors)
-    return tuple(
-        (names[successor], view, *cells)
-        for successor in data.successors
-        for view in data.views
-        if (cells := make_cells(data.select(successor=successor, view=view), view)) is not None
-    )
+    rows = []
+    for successor in data.successors:
+        for view in data.views:
+            selected = data.select(successor=successor, view=view)
+            if cells := make_cells(selected, view):
+                expected = len(selected) + data.count_left_out(successor=successor, view=view)
+                rows.append((names[successor], view, *add_left_out(cells, expected)))
+    return tuple(rows)
+
+
+def add_left_out(cells: tuple[Cell, ...], expected: int) -> tuple[Cell, ...]:
+    """The cells, with the number of expected takeovers that they do not cover after the number of those that they do."""
+    assert isinstance(cells[0], int)
+    return cells[0], expected - cells[0], *cells[1:]
 
 
 def _build_table_by(
@@ -175,14 +184,18 @@ def _build_table_by(
     for successor in data.successors:
         for kind in kinds:
             for view in data.views:
-                selected = data.select(**{"successor": successor, field: kind, "view": view})
-                if selected:
+                fields = {"successor": successor, field: kind, "view": view}
+                selected = data.select(**fields)
+                expected = len(selected) + data.count_left_out(**fields)
+                if expected:
                     cells = _effect_cells(selected, _pair_rows(data, view, selected, "successor", field))
                     failures = _failure_cells(selected) if by_state else ()
-                    rows.append((names[successor], names.get(kind, kind), view, *cells, *failures))
+                    labels = (names[successor], names.get(kind, kind), view)
+                    rows.append((*labels, *add_left_out(cells, expected), *failures))
     group = "handoff state" if by_state else field
-    columns = ("successor", group, "view", *_EFFECT_COLUMNS, *(_FAILURE_COLUMNS if by_state else ()))
-    return Table(number, name, title, columns, tuple(rows), (*notes, *_build_notes(data, _DELTA_NOTE)))
+    columns = ("successor", group, "view", *EFFECT_COLUMNS, *(_FAILURE_COLUMNS if by_state else ()))
+    title = f"{title}, at common points"
+    return Table(number, name, title, columns, tuple(rows), (*notes, *build_notes(data, _DELTA_NOTE)))
 
 
 def _pair_rows(data: ReportData, view: str, rows: Rows, *fields: str) -> tuple[Pair, ...]:
@@ -195,16 +208,30 @@ def _pair_rows(data: ReportData, view: str, rows: Rows, *fields: str) -> tuple[P
 
 
 def _effect_cells(rows: Rows, pairs: tuple[Pair, ...]) -> tuple[Cell, ...]:
-    solved, cost = sum(row["resolved"] for row in rows), sum_costs(rows)
     return (
-        *(len(rows), solved, 100 * solved / len(rows) if rows else None),
-        *(quantile(read_values(rows, measure), 0.5) for measure in _COST_MEASURES),
+        *level_cells(rows),
         len(pairs) if pairs else None,
-        *(_to_percent(compute_median_change(pairs, measure)) for measure in _COST_MEASURES[:2]),
-        _to_percent(estimate_solved_delta(pairs).value) if pairs else None,
-        sum(row["stop_reason"] == OVERFLOW for row in rows),
-        *(cost.uncounted_calls, cost.cost_usd if rows else None),
+        *(to_percent(compute_median_change(pairs, measure)) for measure in COST_MEASURES[:2]),
+        to_percent(estimate_solved_delta(pairs).value) if pairs else None,
+        *cost_cells(rows),
     )
+
+
+def level_cells(rows: Rows) -> tuple[Cell, ...]:
+    return (
+        *(len(rows), sum(row["resolved"] for row in rows), 100 * solved_share(rows) if rows else None),
+        *(quantile(read_values(rows, measure), 0.5) for measure in COST_MEASURES),
+    )
+
+
+def cost_cells(rows: Rows) -> tuple[Cell, ...]:
+    cost = sum_costs(rows)
+    overflows = sum(row["stop_reason"] == OVERFLOW for row in rows)
+    return overflows, cost.uncounted_calls, cost.cost_usd if rows else None
+
+
+def solved_share(rows: Rows) -> float:
+    return sum(bool(row["resolved"]) for row in rows) / len(rows)
 
 
 def _failure_cells(rows: Rows) -> tuple[Cell, ...]:
@@ -221,7 +248,7 @@ def _change_cells(pairs: tuple[Pair, ...], measure: str) -> dict[str, tuple[Cell
     """By kind of change: pairs, excluded pairs, both medians, the estimate and its interval."""
     mean = estimate_change(pairs, measure, np.mean)
     own, base = compute_matched_medians(pairs, measure) or (None, None)
-    counts, change = (mean.pairs, mean.excluded), _to_percent(compute_median_change(pairs, measure))
+    counts, change = (mean.pairs, mean.excluded), to_percent(compute_median_change(pairs, measure))
     middle = estimate_change(pairs, measure, np.median)
     return {
         "change of medians": (*counts, base, own, change, None, None),
@@ -232,17 +259,19 @@ def _change_cells(pairs: tuple[Pair, ...], measure: str) -> dict[str, tuple[Cell
 
 def _percent_cells(estimate: Estimate) -> tuple[Cell, ...]:
     low, high = estimate.interval or (None, None)
-    return _to_percent(estimate.value), _to_percent(low), _to_percent(high)
+    return to_percent(estimate.value), to_percent(low), to_percent(high)
 
 
-def _to_percent(share: float | None) -> float | None:
+def to_percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def _build_notes(data: ReportData, *delta_notes: str) -> tuple[str, ...]:
+def build_notes(data: ReportData, *delta_notes: str) -> tuple[str, ...]:
     """Notes on deltas and on missing token counts."""
     uncounted = sum(read_measure(row, "prompt_tokens") is None for row in data.takeovers)
-    token_notes = [f"Medians of prompt tokens exclude {uncounted} takeovers without token counts."]
+    token_notes = [
+        f"Medians of prompt tokens exclude {uncounted} takeovers without token counts (at common points: with one under some view)."
+    ]
     overflows = sum(row["stop_reason"] == OVERFLOW for row in data.takeovers)
     overflow_notes = [
         f"{overflows} takeovers ended with context_overflow: their conversation exceeded the model's context window. Their "
@@ -253,4 +282,9 @@ def _build_notes(data: ReportData, *delta_notes: str) -> tuple[str, ...]:
         delta_notes = (f"The {BASELINE} view was not run: no deltas.",)
     elif views == {BASELINE}:
         delta_notes = (f"Only the {BASELINE} view was run: no comparison.",)
-    return (*delta_notes, *(token_notes if uncounted else ()), *(overflow_notes if overflows else ()))
+    return (
+        *delta_notes,
+        *data.describe_left_out(),
+        *(token_notes if uncounted else ()),
+        *(overflow_notes if overflows else ()),
+    )

@@ -14,8 +14,6 @@ from langgraph_takeover.evals.reports.paper.published_tables import (
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 from langgraph_takeover.evals.run.results import Results
 
-_GROUPS = {"points": "point", "states": "handoff state", "predecessors": "predecessor"}
-"""The column with the category, of our tables that have one."""
 PAPER_COLUMNS = (
     *("paper's table", "successor", "category", "view", "measure", "paper's combination"),
     *("paper, lowest", "paper, highest", "ours", "difference"),
@@ -25,9 +23,10 @@ _NOTES = (
     "If our successor's name contains qwen, gemma or devstral, it is compared with the combination that has that successor (in "
     "the paper's table 5, that predecessor); else lowest and highest cover all combinations. The paper's table 4 has only Qwen to "
     "Qwen. Its tables 1 and 7 cover three successors.",
-    "Difference: ours minus the paper's; with several combinations, the distance from their range, and 0 inside. Differences of "
-    "percentages are in percentage points. A p value that the paper prints as below .001 is 0.001 here. Counts differ if only a "
-    "part of the study was run.",
+    "Ours is computed as the paper's number: levels and differences of its tables 2, 4, 5 and 7 to 9 over all takeovers of a view "
+    "(our table 20), those of its tables 3 and 6 over pairs (our table 3). Difference: ours minus the paper's; with several "
+    "combinations, the distance from their range, and 0 inside. Differences of percentages are in percentage points. A "
+    "p value that the paper prints as below .001 is 0.001 here. Counts differ if only a part of the study was run.",
 )
 
 
@@ -49,7 +48,7 @@ def build_paper_tables(results: Results, tables: Sequence[Table]) -> tuple[Table
 
 
 def _compare(published: PublishedTable, table: Table) -> Iterator[tuple[Cell, ...]]:
-    for group, by_view in _read_groups(table).items():
+    for group, by_view in _read_groups(table, published.group).items():
         pairs = published.choose_pairs(
             group.category if published.match == "predecessor" else group.successor
         )
@@ -63,16 +62,18 @@ def _compare(published: PublishedTable, table: Table) -> Iterator[tuple[Cell, ..
                     yield (published.table, *group, view, column, shown, *comparison)
 
 
-def _read_groups(table: Table) -> dict[_Group, dict[str, dict[str, Cell]]]:
+def _read_groups(table: Table, part: str) -> dict[_Group, dict[str, dict[str, Cell]]]:
     """By group and view: the cells by column; by measure and column in the table of matched takeovers."""
     groups: dict[_Group, dict[str, dict[str, Cell]]] = {}
     for values in table.rows:
         cells = dict(zip(table.columns, values, strict=True))
+        if cells.get("group", "") != part:
+            continue
         if table.name == "study":
             group, view = _Group("", str(cells["item"])), str(cells["category"])
         else:
-            category = cells[_GROUPS[table.name]] if table.name in _GROUPS else ""
-            group, view = _Group(str(cells["successor"]), str(category)), str(cells["view"])
+            category = str(cells.get("category", ""))
+            group, view = _Group(str(cells["successor"]), category), str(cells["view"])
         groups.setdefault(group, {}).setdefault(view, {}).update(_name_cells(cells))
     return groups
 

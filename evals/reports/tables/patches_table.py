@@ -11,7 +11,15 @@ from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 from langgraph_takeover.evals.run.journal import Row
 
 _COLUMNS = (
-    *("successor", "view", "runs", "median patch lines", "median patch files", "with scratch files"),
+    *(
+        "successor",
+        "view",
+        "runs",
+        "left out",
+        "median patch lines",
+        "median patch files",
+        "with scratch files",
+    ),
     *("with changed tests", "solved", "cleaned verdicts", "solved cleaned", "verdicts differ"),
     *("solved only as submitted", "solved only cleaned"),
 )
@@ -23,14 +31,16 @@ def build_patches_table(data: ReportData) -> Table:
         "patches",
         "Final patches",
         _COLUMNS,
-        effect_tables.build_rows(data, lambda rows, _: _patch_cells(rows) if rows else None),
+        effect_tables.build_rows(data, lambda rows, _: _patch_cells(rows)),
         (
             "Patch lines: added and deleted. Scratch files: new files outside the source tree, such as reproduction scripts, and "
             "new files in caches and build directories. Changed tests: "
             "test files that the patch changes. All counts are of runs; rows of earlier versions do not state them (–).",
             "Cleaned: the verdict of the patch without scratch files and without changes of pyproject.toml, setup.cfg, setup.py "
             "and tox.ini in the root; if there are none, that of the submitted patch. Cleaned "
-            "verdicts: the runs for which it is known. Everywhere else, solved is the verdict of the patch as submitted.",
+            "verdicts: the runs for which it is known. Everywhere else, solved is the verdict of the patch as submitted. All "
+            "runs are at common points.",
+            *data.describe_left_out(),
         ),
     )
 

@@ -25,6 +25,10 @@ from langgraph_takeover.evals.reports.tables.notes_table import build_notes_tabl
 from langgraph_takeover.evals.reports.tables.paper_table import build_paper_tables
 from langgraph_takeover.evals.reports.tables.patches_table import build_patches_table
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
+from langgraph_takeover.evals.reports.tables.unmatched_tables import (
+    build_left_out_table,
+    build_unmatched_table,
+)
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.settings.config import STAGES
@@ -37,28 +41,31 @@ def build_tables(results: Results) -> tuple[Table, ...]:
     and only runs with continuations those of agents.
     """
     data = collect_report_data(results)
+    common = data.restrict_to_common_points()
     tables = (
         _build_study_table(results, data),
-        effect_tables.build_effects_table(data),
+        effect_tables.build_effects_table(common),
         effect_tables.build_matched_table(data),
-        _build_first_prompts_table(data),
-        effect_tables.build_point_table(data),
-        effect_tables.build_state_table(data),
+        _build_first_prompts_table(common),
+        effect_tables.build_point_table(common),
+        effect_tables.build_state_table(common),
         _build_repeats_table(data),
-        effect_tables.build_predecessor_table(data),
-        debt_tables.build_debt_table(results, data),
-        debt_tables.build_uninterrupted_table(data),
-        trust_tables.build_trust_table(data),
-        trust_tables.build_belief_table(data),
+        effect_tables.build_predecessor_table(common),
+        debt_tables.build_debt_table(results, common),
+        debt_tables.build_uninterrupted_table(common),
+        trust_tables.build_trust_table(common),
+        trust_tables.build_belief_table(common),
         build_cost_table(results, data),
         build_notes_table(results),
-        effect_tables.build_regression_table(data),
-        build_patches_table(data),
+        effect_tables.build_regression_table(common),
+        build_patches_table(common),
     )
+    all_takeovers = (build_unmatched_table(data), build_left_out_table(common))
+    compared = build_paper_tables(results, (*tables, *all_takeovers))
     caveats = (*list_result_caveats(results), *results.warnings)
     return tuple(
         table._replace(notes=table.notes + caveats)
-        for table in (*tables, *build_paper_tables(results, tables), *build_agent_tables(results, data))
+        for table in (*tables, *compared, *build_agent_tables(results, data), *all_takeovers)
     )
 
 
@@ -125,7 +132,15 @@ def _build_first_prompts_table(data: ReportData) -> Table:
         "first_prompts",
         "Size of a successor's first prompt",
         (
-            *("successor", "view", "runs", "median characters", "P90 characters", "max characters"),
+            *(
+                "successor",
+                "view",
+                "runs",
+                "left out",
+                "median characters",
+                "P90 characters",
+                "max characters",
+            ),
             *("median tokens", "P90 tokens", "max tokens"),
         ),
         effect_tables.build_rows(
@@ -136,7 +151,10 @@ def _build_first_prompts_table(data: ReportData) -> Table:
                 *size_cells(rows, "first_prompt_tokens"),
             ),
         ),
-        ("Tokens of first prompts are estimated at four characters each.",),
+        (
+            "Takeovers at common points. Tokens of first prompts are estimated at four characters each.",
+            *data.describe_left_out(),
+        ),
     )
 
 
@@ -151,14 +169,16 @@ def _build_repeats_table(data: ReportData) -> Table:
         in_all = sum(number == len(group) for number, group in zip(solved, points, strict=True))
         in_none = solved.count(0)
         return (
-            *(len(points), sum(map(len, points)), in_all, len(points) - in_all - in_none, in_none),
+            *(sum(map(len, points)), len(points), in_all, len(points) - in_all - in_none, in_none),
             100 * (in_all + in_none) / len(points),
             *(_median_range(points, measure) for measure in ("events", "prompt_tokens")),
         )
 
     rows = effect_tables.build_rows(data, repeat_cells)
     notes: tuple[str, ...] = (
-        "Only points with several graded repeats. Range: maximum minus minimum at a point.",
+        "Only points with several graded repeats, so the points of the views can differ. Left out: takeovers at other points. "
+        "Range: maximum minus minimum at a point.",
+        *data.describe_left_out(),
     )
     if not rows:
         notes = ("No successor took a point over more than once under the same view.",)
@@ -167,8 +187,8 @@ def _build_repeats_table(data: ReportData) -> Table:
         "repeats",
         "Agreement between repeats",
         (
-            *("successor", "view", "points", "runs", "solved in all", "solved in some", "solved in none"),
-            "agreement %",
+            *("successor", "view", "runs", "left out", "points", "solved in all", "solved in some"),
+            *("solved in none", "agreement %"),
             *("median range of events", "median range of prompt tokens"),
         ),
         rows,

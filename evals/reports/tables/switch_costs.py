@@ -25,7 +25,12 @@ class SwitchCost(NamedTuple):
     successor: str
     view: str
     takeovers: int
+    left_out: int
+    """Takeovers without a pair: failed, not run, or without a continuation."""
     solved: int
+    """Of the pairs; of a continuation, of all takeovers."""
+    solved_by_continuation: int | None
+    """Of the same pairs; None without any."""
     pairs: int
     """Takeovers whose point and repeat have a continuation."""
     extra_events: float | None
@@ -38,8 +43,10 @@ class SwitchCost(NamedTuple):
     """How many events of the history became what in native sessions; None without native sessions."""
 
     @property
-    def solved_share(self) -> float:
-        return self.solved / self.takeovers
+    def solved_share(self) -> float | None:
+        """Of the pairs, from 0 to 1; None without any."""
+        compared = self.takeovers if self.view == CONTINUATION else self.pairs
+        return self.solved / compared if compared else None
 
 
 def is_agent_study(results: Results) -> bool:
@@ -56,8 +63,14 @@ def measure_switches(data: ReportData, point: str | None = None) -> tuple[Switch
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.get("predecessor") or "", row["successor"], row["view"]), []).append(row)
+    kind = {"point": point} if point else {}
     return tuple(
-        _measure_group((predecessor, successor, view), own, continuations)
+        _measure_group(
+            (predecessor, successor, view),
+            own,
+            continuations,
+            data.count_left_out(predecessor=predecessor, successor=successor, view=view, **kind),
+        )
         for predecessor in data.predecessors
         for successor in data.successors
         for view in data.views
@@ -66,10 +79,11 @@ def measure_switches(data: ReportData, point: str | None = None) -> tuple[Switch
 
 
 def _measure_group(
-    key: tuple[str, str, str], rows: Sequence[Row], continuations: Sequence[Row]
+    key: tuple[str, str, str], rows: Sequence[Row], continuations: Sequence[Row], uncounted: int
 ) -> SwitchCost:
     predecessor, successor, view = key
     pairs = () if view == CONTINUATION else match_pairs(rows, continuations, _PAIR_KEY)
+    compared = rows if view == CONTINUATION else [row for row, _ in pairs]
     events = [
         a - b
         for row, own in pairs
@@ -85,7 +99,9 @@ def _measure_group(
         successor=successor,
         view=view,
         takeovers=len(rows),
-        solved=sum(bool(row["resolved"]) for row in rows),
+        left_out=uncounted + len(rows) - len(compared),
+        solved=sum(bool(row["resolved"]) for row in compared),
+        solved_by_continuation=sum(bool(own["resolved"]) for _, own in pairs) if pairs else None,
         pairs=len(pairs),
         extra_events=_median_or_none(events),
         extra_tokens=_median_or_none(tokens),
@@ -97,12 +113,13 @@ def _measure_group(
 def find_best_successors(costs: Iterable[SwitchCost]) -> set[tuple[str, str, str]]:
     """Predecessor, successor and view of the best takeovers of each predecessor's work under each view.
 
-    The best are solved most often, then with the fewest extra events; several if they are equal.
+    The best are solved most often compared with the continuations, then with the fewest extra events; several if they are equal.
     """
     ranks: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
     for cost in costs:
         if cost.extra_events is not None:
-            rank = (-cost.solved_share, cost.extra_events)
+            lost = (cost.solved_by_continuation or 0) - cost.solved
+            rank = (lost / cost.pairs, cost.extra_events)
             ranks.setdefault((cost.predecessor, cost.view), {})[cost.successor] = rank
     return {
         (predecessor, successor, view)

@@ -20,15 +20,25 @@ _KEPT_NOTE = (
 
 def build_trust_table(data: ReportData) -> Table:
     columns = (
-        *("successor", "view", "runs", "with a change", "median kept %", "kept all %", "reexamined %"),
-        *("verified before finish %", "pairs", "harm", "rescue", "already solved", "preserved"),
+        *("successor", "view", "runs", "left out", "with a change", "median kept %", "kept all %"),
+        *(
+            "reexamined %",
+            "verified before finish %",
+            "pairs",
+            "harm",
+            "rescue",
+            "already solved",
+            "preserved",
+        ),
     )
     notes = (
         _KEPT_NOTE,
         "Reexamined: the successor read a changed file or ran a validation before its first edit of those files, or its end. "
         "Verified before finish: a validation gave a result after its last source change.",
         f"Harm: solved under {BASELINE} at the same point, successor and repeat, but not under this view. Rescue: the "
-        "reverse. Preserved: of snapshots that were already solved, those still solved at the end.",
+        "reverse. Preserved: of snapshots that were already solved, those still solved at the end. All takeovers are at common "
+        "points.",
+        *data.describe_left_out(),
     )
     return Table(
         11, "trust", "Over-trust and harm", columns, effect_tables.build_rows(data, _trust_cells), notes
@@ -72,7 +82,9 @@ def build_belief_table(data: ReportData) -> Table:
     notes: tuple[str, ...] = (
         f"Right: the official state at the point is {ALREADY_SOLVED}; wrong: any other state. Kept: every changed source line "
         "of the predecessor is in the final patch, to which the successor may have added lines. Points without a changed "
-        "source line are left out. A wrong change that was kept and not reexamined was trusted too much.",
+        "source line are left out. A wrong change that was kept and not reexamined was trusted too much. All takeovers are at "
+        "common points.",
+        *data.describe_left_out(),
     )
     if not found:
         notes = ("No takeover with a labelled state and a changed source line.",)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -138,7 +137,7 @@ def _open_processes(workers: int) -> Iterator[Executor]:
         processes = list(pool._processes.values())
         manager: Any = pool._executor_manager_thread
         try:
-            print(signals.WAITING, file=sys.stderr, flush=True)
+            signals.announce_wait()
             for process in processes:
                 process.terminate()
             pool.shutdown(wait=False, cancel_futures=True)

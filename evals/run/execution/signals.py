@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from langgraph_takeover.sandbox.storage.observers import ObserverErrors
+
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
@@ -46,6 +48,12 @@ def handle_sigterm() -> Iterator[None]:
         sys.unraisablehook = hook
 
 
+def announce_wait(line: str = WAITING) -> None:
+    """Print a line; a closed terminal must not cost the reply in flight."""
+    with ObserverErrors("standard error"):
+        print(line, file=sys.stderr, flush=True)
+
+
 class _CommandHandler:
     """Ends a command on its first signal: at once, or after the calls in flight; on the second always at once."""
 
@@ -53,7 +61,7 @@ class _CommandHandler:
 
     def announce(self, number: int) -> None:
         """Say that the call in flight is awaited."""
-        print(f"\n{WAITING}" if number == signal.SIGINT else WAITING, file=sys.stderr, flush=True)
+        announce_wait(f"\n{WAITING}" if number == signal.SIGINT else WAITING)
 
     def __call__(self, number: int, frame: object) -> None:
         if self._raised == _MAX_SIGNALS:

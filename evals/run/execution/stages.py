@@ -37,6 +37,7 @@ from langgraph_takeover.evals.run.measures.remainder import measure_remainder
 from langgraph_takeover.evals.run.measures.replies import (
     NOTE_BY_VIEW,
     describe_empty_notes,
+    digest_notes,
     find_empty_note,
     has_note,
     list_needed_notes,
@@ -54,10 +55,12 @@ from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
 from langgraph_takeover.handoff.records.left_out import add_observed_changes
 from langgraph_takeover.handoff.records.record import RecordError
+from langgraph_takeover.handoff.records.verification import require_record
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Continuation, Usage
 from langgraph_takeover.handoff.views.names import TakeoverView
 from langgraph_takeover.nodes.agent.takeover import build_recipient
+from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.model.errors import ModelError
 from langgraph_takeover.nodes.model.notes import NotesCall, build_ask
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError
@@ -136,6 +139,7 @@ def grade_snapshot(config: RunConfig, out: Path, task: Task, record_id: str) -> 
         record = paths.records.load(record_id)
         with SandboxManager(paths.spec(config, task)) as manager:
             sandbox = manager.restore(record.required_snapshot, paths.records.directory(record_id))
+            require_record(sandbox, record)
             patch = patch_since(sandbox, record.task.base_commit, open_base=lambda: start(manager.spec))
             patch = add_observed_changes(patch, record.trace)
         verdict = grade_patch(config, task, paths, patch.text, f"snapshot.{record_id}")
@@ -169,26 +173,36 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
             read_timeout_s=config.find_timeout_s("read_timeout_s", writer),
         )
         calls: list[NotesCall] = []
-        ask = build_ask(
-            model,
-            timeout_s=config.find_timeout_s("notes_timeout_s", writer),
-            window_tokens=config.find_window(writer),
-            on_call=calls.append,
-        )
-        notes = write_notes(record, ask, writer, list_needed_notes(config.views))
-        trouble = describe_empty_notes(
-            calls, writer, models.find_notes_limit(writer, config.models, OUTPUT_TOKENS)
-        )
-        if empty := find_empty_note(notes, calls, config.views):
-            raise ModelError(
-                f"{writer} wrote no {empty} note: {trouble or 'the prompt exceeds its context window'}"
+        lost_calls: list[int] = []
+        with threads.open_call_log(paths, f"{threads.NOTES_PREFIX}{record_id}") as log:
+
+            def begin_call() -> CallCount:
+                count, lost = log.begin_call(0, model)
+                lost_calls.append(lost)
+                return count
+
+            ask = build_ask(
+                model,
+                timeout_s=config.find_timeout_s("notes_timeout_s", writer),
+                window_tokens=config.find_window(writer),
+                begin_call=begin_call,
+                on_call=calls.append,
             )
+            notes = write_notes(record, ask, writer, list_needed_notes(config.views))
+            trouble = describe_empty_notes(
+                calls, writer, models.find_notes_limit(writer, config.models, OUTPUT_TOKENS)
+            )
+            if empty := find_empty_note(notes, calls, config.views):
+                raise ModelError(
+                    f"{writer} wrote no {empty} note: {trouble or 'the prompt exceeds its context window'}"
+                )
         paths.records.add_notes(record_id, notes)
     except INFRASTRUCTURE_ERRORS as error:
         return row | make_failure_row(error, started)
     usages = (notes.summary_usage, notes.structured_usage)
     costs = [_drop_estimate(usage).model_dump(exclude={"estimated"}) for usage in usages]
-    spent = sum_usage((call.usage for call in calls), sum(call.uncounted_calls for call in calls))
+    uncounted = sum(call.uncounted_calls for call in calls) + sum(lost_calls)
+    spent = sum_usage((call.usage for call in calls), uncounted)
     return row | {
         "outcome": "written",
         "detail": trouble,
@@ -201,6 +215,7 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
         "completion_tokens": spent.completion,
         "uncounted_calls": spent.uncounted_calls,
         "cost_usd": compute_cost_usd(config.find_price(writer), spent, len(calls)),
+        **digest_notes(paths.records.load(record_id).notes or notes),  # as stored, without secrets
         "malformed": notes.malformed,
         "retried": notes.retried,
         **measure_soundness(notes, Evidence(record))._asdict(),
@@ -269,6 +284,9 @@ def run_takeover(
         **measure_rediscovery(record, events),
         **measure_trust(record, events, outcome.diff_from_base)._asdict(),
         "notes_model": record.notes.model if record.notes else None,
+        "note_digest": digest_notes(record.notes)[f"{NOTE_BY_VIEW[view]}_digest"]
+        if record.notes and view in NOTE_BY_VIEW
+        else None,
         **describe_left_out(outcome),
         "patch": outcome.diff_from_base,
     }

@@ -16,15 +16,16 @@ from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import RunConfig, shorten_model_name
 from langgraph_takeover.evals.tasks import Task
-from langgraph_takeover.handoff.ledger import ThreadHeldError, snapshots
+from langgraph_takeover.handoff.ledger import ThreadHeldError, acquire, snapshots
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.nodes.context.options import AgentOptions, select_options
 from langgraph_takeover.nodes.model.errors import ModelError
+from langgraph_takeover.nodes.session.call_log import CallLog
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE, SnapshotEvery, SnapshotNotFoundError
 from langgraph_takeover.nodes.state import NO_SPENDING
 from langgraph_takeover.sandbox.interface import SnapshotCorruptError
 
-PREDECESSOR_PREFIX, TAKEOVER_PREFIX = "predecessor.", "takeover."
+PREDECESSOR_PREFIX, TAKEOVER_PREFIX, NOTES_PREFIX = "predecessor.", "takeover.", "notes."
 _SNAPSHOT_FREQUENCY: dict[str, SnapshotEvery] = {
     "openai": "step", "entry": "step", "replay": "point", "builtin": "never",
 }  # fmt: skip
@@ -120,20 +121,47 @@ def _select_model_options(config: RunConfig, model: str) -> dict[str, Any]:
     return {"window_tokens": config.find_window(model), "condense": condense, "model_timeout_s": timeout_s}
 
 
+@contextmanager
+def open_call_log(paths: RunPaths, name: str) -> Iterator[CallLog]:
+    """The log of the calls of a job without checkpoints, which starts over after a kill."""
+    with paths.home() as home:
+        lease = acquire(home.ledger, name)
+        log = CallLog(lease)
+        try:
+            yield log
+        except BaseException:
+            log.end_failed_step()
+            raise
+        finally:
+            log.close()
+            lease.release()
+
+
 def run_or_resume(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float]:
     """Start or resume a thread. Return its outcome, and the seconds of earlier attempts.
 
-    If its snapshot is missing or damaged, or the model never replied, the thread is deleted, so that the next attempt starts
-    over. Raises ModelError in the latter case.
+    If its snapshot is missing or damaged, or the agent did nothing, the thread is deleted, so that the next attempt starts
+    over. Raises ModelError in the latter case: a patch of nobody is no result.
     """
     outcome, before = _run_or_resume(run, begin)
-    if outcome.stop_reason == "max_seconds" and not outcome.steps:
+    if not outcome.state.get("events"):
         run.delete_snapshots()
-        raise ModelError(
+        raise ModelError(_describe_idle_run(run, outcome))
+    return outcome, before
+
+
+def _describe_idle_run(run: Run, outcome: Outcome) -> str:
+    if outcome.stop_reason == "max_seconds":
+        return (
             f"no reply within {run.context.max_seconds:g} seconds, the limit of an agent (check the endpoint, "
             "or raise --max-seconds in a new run)"
         )
-    return outcome, before
+    if outcome.stop_reason == "context_overflow":
+        return (
+            "the first prompt exceeds the model's context window, so the agent did nothing "
+            "(state the model's window, so that views are cut, or use a shorter view or another model)"
+        )
+    return f"the agent did nothing before its run ended with {outcome.stop_reason}"
 
 
 def _run_or_resume(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langgraph_takeover.handoff.records.record import HandoffRecord, Notes
 from langgraph_takeover.handoff.text.note_fields import UNKNOWN
@@ -14,6 +15,7 @@ from langgraph_takeover.nodes.model.notes import NotesCall
 
 NOTE_BY_VIEW = {"summary": "summary", "structured": "structured", "cited": "structured"}
 """The note that a view shows."""
+NOTES = ("summary", "structured")
 
 
 def list_needed_notes(views: Collection[str]) -> frozenset[str]:
@@ -83,6 +85,36 @@ def has_note(record: HandoffRecord, view: str) -> bool:
     if NOTE_BY_VIEW[view] == "summary":
         return notes.summary != UNKNOWN
     return notes.malformed or bool(notes.structured)  # else it was not requested
+
+
+def digest_notes(notes: Notes) -> dict[str, str | None]:
+    """The digest of each note's content; None if the note was not requested."""
+    content = {
+        "summary": None if notes.summary == UNKNOWN else notes.summary,
+        "structured": notes.model_dump_json(include={"structured"})
+        if notes.structured or notes.malformed
+        else None,
+    }
+    return {
+        f"{note}_digest": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+        if text is not None
+        else None
+        for note, text in content.items()
+    }
+
+
+def list_note_digests(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The notes that a row of notes has, or that a takeover showed, each with its digest."""
+    shown = NOTE_BY_VIEW.get(row.get("view") or "")
+    digests = {note: row.get(f"{note}_digest") for note in NOTES}
+    digests |= {shown: row.get("note_digest")} if shown else {}
+    return [(note, digest) for note, digest in digests.items() if digest]
+
+
+def find_changed_note(row: Mapping[str, Any], notes: Notes) -> str | None:
+    """The first note, if any, that differs from the one that was written with a row of notes."""
+    now = digest_notes(notes)
+    return next((note for note, digest in list_note_digests(row) if now[f"{note}_digest"] != digest), None)
 
 
 def list_truncated_notes(calls: Sequence[NotesCall]) -> list[str]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import secrets
+import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from langgraph_takeover.evals.models import (
     parse_model_name,
     split_agent,
 )
+from langgraph_takeover.evals.run.settings.inputs import RunInputs
 from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS, RunOptions
 from langgraph_takeover.handoff.records.record import write_durably
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
@@ -73,6 +75,8 @@ class RunConfig(Frozen, RunOptions):
     """The entries of the models file that the run uses."""
     recordings: Mapping[str, Mapping[str, str]] = {}
     """Of each replay among the models: the recording of each task that has one, as `replay:FILE#K`."""
+    inputs: RunInputs | None = None
+    """The digests of tasks, recordings and prompts; None in runs of earlier versions."""
     journal: str | None = None
     """The database of rows without its password. None: the one in the results directory."""
     points: tuple[PointKind, ...] = POINTS
@@ -131,6 +135,16 @@ class RunConfig(Frozen, RunOptions):
             return ModelPrice(input=0.0, output=0.0)
         entry = self.models.get(split_agent(model)[1])
         return entry.price if entry else None
+
+    def find_inputs(self, option: str, out: Path) -> RunInputs | None:
+        """The digests of the run's inputs; None, with a warning, if an earlier version started the run in `out`."""
+        if self.inputs is None:
+            print(
+                f"warning: {option}: {out} is a run of an earlier version: whether its tasks, recordings and prompts have "
+                "changed since is unknown",
+                file=sys.stderr,
+            )
+        return self.inputs
 
     def name_run(self, task_id: str, predecessor: str) -> str:
         """The name of a predecessor's run, used for its thread, trace and records."""
@@ -237,16 +251,20 @@ def read_ids(text: str | None) -> tuple[str, ...]:
 
 
 def remove_password(url: str | None) -> str | None:
-    """A database URL without its password, for storing. Raises RunUsageError."""
+    """A database URL without its password and with an absolute path, for storing. Raises RunUsageError."""
     if not url:
         return None
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
     try:
-        return make_url(url).render_as_string(hide_password=True)
+        parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
         raise RunUsageError("--journal: not a database URL (use postgresql://… or sqlite:///FILE)") from error
+    file = parsed.database or ""
+    if parsed.get_backend_name() == "sqlite" and file and not file.startswith((":", "file:")):
+        parsed = parsed.set(database=str(Path(file).absolute()))
+    return parsed.render_as_string(hide_password=True)
 
 
 def find_changed_option(stored: RunConfig, new_values: dict[str, Any]) -> str | None:

@@ -26,6 +26,15 @@ def load_source_models(records_of: str | None) -> models.Models:
         return {}  # `check_source` reports it
 
 
+def find_model_difference(before: RunConfig, config: RunConfig, name: str) -> str | None:
+    """The first difference of a model's entry in two runs, except its price, which changes no result."""
+    stored, given = (
+        {name: one.models[name].model_copy(update={"price": None})} if name in one.models else {}
+        for one in (before, config)
+    )
+    return models.find_entry_difference(stored, given) or models.find_entry_difference(given, stored)
+
+
 def keep_used_models(config: RunConfig) -> RunConfig:
     """The settings without entries that the run does not use. Raises ModelNameError for an entry that the file lacks."""
     used = (*config.predecessors, *config.successors, *map(config.choose_writer, config.predecessors))

@@ -133,7 +133,17 @@ def write_events(request: ModelRequest, parts: ReplyParts) -> Iterator[JsonObjec
 
 
 def read_document(document: JsonObject) -> VendorReply:
-    """Return a vendor's chat completion as a reply; raises ModelError for an error."""
+    """Return a vendor's chat completion as a reply; raises ModelError for an error.
+
+    A whole document is a whole reply, whether it states a finish reason or not.
+    """
+    reply = _read_completion(document)
+    if document.get("choices"):
+        reply.finish = reply.finish or ("tool_calls" if reply.calls else "stop")
+    return reply
+
+
+def _read_completion(document: JsonObject) -> VendorReply:
     reply = VendorReply(model=document.get("model"), provider="openai")
     if document.get("error"):
         reply.fail(document["error"])
@@ -154,7 +164,9 @@ def read_document(document: JsonObject) -> VendorReply:
         completion=usage.get("completion_tokens"),
         reasoning=(usage.get("completion_tokens_details") or {}).get("reasoning_tokens"),
     )
-    reply.finish = _FINISH_REASONS.get(str(choice.get("finish_reason")), "")
+    if reason := choice.get("finish_reason"):
+        # Some servers have reasons of their own, such as `eos_token`.
+        reply.finish = _FINISH_REASONS.get(str(reason), "tool_calls" if reply.calls else "stop")
     return reply
 
 
@@ -180,7 +192,7 @@ def read_events(events: Sequence[JsonObject]) -> VendorReply:
         field = "input" if "custom" in call else "arguments"
         call["custom" if "custom" in call else "function"][field] = "".join(arguments[index])
     message |= {"content": "".join(texts), "tool_calls": [calls[index] for index in sorted(calls)]}
-    return read_document({**document, "choices": [{"message": message, "finish_reason": finish}]})
+    return _read_completion({**document, "choices": [{"message": message, "finish_reason": finish}]})
 
 
 def _add_call_part(part: JsonObject, calls: dict[int, JsonObject], arguments: dict[int, list[str]]) -> None:
@@ -192,4 +204,5 @@ def _add_call_part(part: JsonObject, calls: dict[int, JsonObject], arguments: di
     call["id"] = call["id"] or part.get("id")
     named = call.get(kind) or {}
     named["name"] = named.get("name") or piece.get("name")
-    arguments.setdefault(index, []).append(piece.get("input") or piece.get("arguments") or "")
+    text = piece.get("input") or piece.get("arguments") or ""
+    arguments.setdefault(index, []).append(json.dumps(text) if isinstance(text, dict) else text)

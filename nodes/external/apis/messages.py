@@ -136,7 +136,14 @@ def write_events(request: ModelRequest, parts: ReplyParts) -> Iterator[JsonObjec
 
 
 def read_document(document: JsonObject) -> VendorReply:
-    """Return a vendor's message as a reply; raises ModelError for an error."""
+    """Return a vendor's message as a reply; raises ModelError for an error. A whole document is a whole reply."""
+    reply = _read_message(document)
+    if document.get("content"):
+        reply.finish = reply.finish or ("tool_calls" if reply.calls else "stop")
+    return reply
+
+
+def _read_message(document: JsonObject) -> VendorReply:
     reply = VendorReply(model=document.get("model"), provider="anthropic")
     if document.get("type") == "error":
         reply.fail(document.get("error"))

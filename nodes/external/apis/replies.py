@@ -22,6 +22,7 @@ from langgraph_takeover.nodes.external.apis.model_request import (
 from langgraph_takeover.nodes.model.errors import ModelError, classify_code, format_error_line
 from langgraph_takeover.nodes.model.messages.content import WIRE_REPLY
 from langgraph_takeover.nodes.model.messages.thoughts import HAS_THOUGHT
+from langgraph_takeover.nodes.model.refusals.overflow import list_texts
 from langgraph_takeover.nodes.model.usage import measure_usage
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", ""]
@@ -136,7 +137,7 @@ class VendorReply:
         details = error if isinstance(error, dict) else {"message": str(error)}
         code = str(details.get("code") or details.get("type") or "")
         line = format_error_line(str(details.get("message") or code), ())
-        raise classify_code(code, json.dumps(details), line)
+        raise classify_code(code, list_texts(details), line)
 
     def build_message(self) -> AIMessage:
         """Return the reply as a message. Raises ModelError if it was cut off."""

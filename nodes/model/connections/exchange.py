@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import sys
 import threading
 import time
 import weakref
@@ -23,6 +22,7 @@ from langgraph_takeover.nodes.model.connections.deadlines import (
     await_with_timeout,
     call_with_timeout,
 )
+from langgraph_takeover.nodes.model.connections.openai_client import complete_client, is_openai
 
 if TYPE_CHECKING:
     from langgraph_takeover.nodes.model.connections.http_client import EndpointClient
@@ -32,7 +32,6 @@ _thread_state = threading.local()
 """Per thread: `client`, its HTTP client."""
 event_loop: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("event_loop", default=None)
 """In a thread that works for an event loop: that loop. Asynchronous clients are awaited there."""
-_CONVERT = "_convert_chunk_to_generation_chunk"
 _GRACE_S = 10.0
 """Time after a call's deadline at which a loop that does not answer counts as stopped."""
 
@@ -120,7 +119,7 @@ class Exchange:
         if isinstance(model, RunnableBinding):
             return model.model_copy(update={"bound": await self._abind_model(model.bound)})
         client: Any = model
-        if not _is_openai(client) or not client.root_async_client:
+        if not is_openai(client) or not client.root_async_client:
             return model
         options: dict[str, Any] = {}
         if not client.http_async_client:
@@ -130,7 +129,7 @@ class Exchange:
             options["http_client"] = await attach_async_client(self)
         root = client.root_async_client.with_options(max_retries=0, **options)
         update = {"root_async_client": root, "async_client": root.chat.completions}
-        bound: Runnable[Any, Any] = join_fragments(client.model_copy(update=update))
+        bound: Runnable[Any, Any] = complete_client(client.model_copy(update=update))
         return bound
 
     def attach_client(self) -> EndpointClient:
@@ -151,35 +150,13 @@ class Exchange:
             return model.model_copy(update={"bound": self.bind_model(model.bound)})
         if isinstance(model, ClientUser):
             return model.use_client(self.attach_client())
-        if not _is_openai(client) or not client.root_client:
+        if not is_openai(client) or not client.root_client:
             return model
         options: dict[str, Any] = {} if client.http_client else {"http_client": self.attach_client()}
         root = client.root_client.with_options(max_retries=0, **options)
         update = {"root_client": root, "client": root.chat.completions}
-        bound: Runnable[Any, Any] = join_fragments(client.model_copy(update=update))
+        bound: Runnable[Any, Any] = complete_client(client.model_copy(update=update))
         return bound
-
-
-def join_fragments(model: Any) -> Any:
-    """Return an OpenAI client that joins the streamed fragments of a call whose id changes; any other model unchanged.
-
-    LangChain splits the call there: what comes before would run with arguments that are cut off.
-    """
-    if not _is_openai(model) or not hasattr(model, _CONVERT):
-        return model
-    convert = getattr(type(model), _CONVERT)
-
-    def convert_joined(chunk: dict[str, Any], *arguments: Any) -> Any:
-        for choice in chunk.get("choices") or ():
-            for fragment in (choice.get("delta") or {}).get("tool_calls") or ():
-                # Only the first fragment of a call has its name.
-                if not (fragment.get("function") or {}).get("name"):
-                    fragment["id"] = None
-        return convert(model, chunk, *arguments)
-
-    joined = model.model_copy()
-    vars(joined)[_CONVERT] = convert_joined
-    return joined
 
 
 class _ThreadClient:
@@ -204,19 +181,13 @@ def _discard_client_on_error(call: Callable[[], _ReturnT]) -> _ReturnT:
         raise
 
 
-def _is_openai(model: Any) -> bool:
-    # If nobody imported the library, the model is not from it.
-    library = sys.modules.get("langchain_openai.chat_models.base")
-    return library is not None and isinstance(model, library.BaseChatOpenAI)
-
-
 def _is_asynchronous(model: Any) -> bool:
     """Whether the model has an asynchronous call of its own, instead of the library's that blocks a thread."""
     while isinstance(model, RunnableBinding):
         model = model.bound
     if isinstance(model, ClientUser):
         return False
-    if _is_openai(model):
+    if is_openai(model):
         # With an HTTP client of its own for synchronous calls only, the other one could reach another network.
         return bool(model.root_async_client and (model.http_async_client or not model.http_client))
     if isinstance(model, RunnableLambda):

@@ -7,8 +7,17 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import Runnable
 
 from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.nodes.model.messages.provider_fields import (
+    ENDPOINT,
+    drop_foreign_fields,
+    list_fields,
+    list_sealed,
+    name_endpoint,
+    redact_fields,
+)
 
 CLIENT = "client"
 """Metadata of a reply with content of its provider: the class of the client that received it."""
@@ -32,9 +41,9 @@ def withhold_damaged(reply: AIMessage, cleaned: dict[str, Any]) -> dict[str, Any
 
     A provider refuses changed reasoning, and calls without the reasoning before them.
     """
-    before = [*_list_signed(reply.content), *_list_signed([*reply.additional_kwargs.values()])]
-    after = [*_list_signed(cleaned["content"]), *_list_signed([*cleaned["additional_kwargs"].values()])]
-    if before == after:
+    if _list_unchangeable(reply.content, reply.additional_kwargs) == _list_unchangeable(
+        cleaned["content"], cleaned["additional_kwargs"]
+    ):
         return cleaned
     text = AIMessage(cleaned["content"]).text
     metadata = {**cleaned["response_metadata"], _WITHHELD: True}
@@ -54,30 +63,33 @@ def describe_damage(reply: AIMessage) -> str:
 
 
 def redact_reply(reply: AIMessage) -> AIMessage:
-    """Return a reply without keys in its texts. Reasoning stays as it is, because it is signed.
+    """Return a reply without keys in its texts. Signed reasoning stays as it is.
 
     Tool calls are not redacted: a key in them may be made up for a test.
     """
+    reply = redact_fields(reply)
     if isinstance(reply.content, str):
         return reply.model_copy(update={"content": redact(reply.content)})
     return reply.model_copy(update={"content": [_redact_part(part) for part in reply.content]})
 
 
 def mark_client(reply: AIMessage, model: BaseChatModel) -> AIMessage:
-    """Note the client of a reply that has content of its provider."""
-    if isinstance(reply.content, str) and not any(reply.additional_kwargs.values()):
+    """Note the client of a reply that has content of its provider, and the endpoint that sent additional fields."""
+    if isinstance(reply.content, str) and all(value is None for value in reply.additional_kwargs.values()):
         return reply
     metadata = {**reply.response_metadata, CLIENT: _name_client(model)}
+    if list_fields(reply):
+        metadata[ENDPOINT] = name_endpoint(model)
     return reply.model_copy(update={"response_metadata": metadata})
 
 
-def adapt_messages(messages: Sequence[BaseMessage], model: BaseChatModel) -> list[Any]:
+def adapt_messages(messages: Sequence[BaseMessage], model: Runnable[Any, Any]) -> list[Any]:
     """Return a conversation as the model may receive it.
 
-    Replies that another client received keep their text and calls only.
+    Replies that another client received keep their text and calls only; those of another endpoint lose its fields.
     """
-    client = _name_client(model)
-    return [_adapt_message(each, client) for each in messages]
+    client, endpoint = _name_client(model), name_endpoint(model)
+    return [drop_foreign_fields(_adapt_message(each, client), endpoint) for each in messages]
 
 
 def drop_calls(content: str | list[str | dict[str, Any]]) -> str | list[str | dict[str, Any]]:
@@ -98,6 +110,11 @@ def _adapt_message(message: BaseMessage, client: str) -> BaseMessage:
         name=message.name,
         id=message.id,
     )
+
+
+def _list_unchangeable(content: Any, additional_kwargs: Mapping[str, Any]) -> list[Any]:
+    signed = [*_list_signed(content), *_list_signed([*additional_kwargs.values()])]
+    return [*signed, *list_sealed(additional_kwargs)]
 
 
 def _list_signed(parts: Any) -> list[Any]:
@@ -121,5 +138,7 @@ def _redact_part(part: str | dict[str, Any]) -> str | dict[str, Any]:
     return {name: value for name, value in part.items() if name not in _SIGNATURE_KEYS} | {"text": text}
 
 
-def _name_client(model: BaseChatModel) -> str:
+def _name_client(model: Any) -> str:
+    while hasattr(model, "bound"):
+        model = model.bound
     return f"{type(model).__module__}.{type(model).__qualname__}"

@@ -1,7 +1,8 @@
 """What strict endpoints refuse in a conversation, and how it is repaired.
 
-An endpoint that refuses a message refuses every later request of the conversation too. Replies get valid ids of calls
-before they are stored. The other rules repair requests, and leave the stored messages as they are.
+An endpoint that refuses a message refuses every later request of the conversation too. Replies get valid ids of calls, and
+a mark for no text, before they are stored. All rules repair requests, also of threads that were stored before. The order
+of turns is that of `turns`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolCall, ToolMessage
 
 from langgraph_takeover.handoff.text.fence import neutralize
 from langgraph_takeover.handoff.trace.conversation import merge_human_messages
@@ -21,18 +22,20 @@ from langgraph_takeover.nodes.model.messages.content import NO_TEXT, WIRE_REPLY,
 
 NO_RESULT = "No result of this call was recorded."
 """Text that stands for a missing result."""
+_MISTRAL = "mistral|ministral|mixtral|magistral|codestral|devstral|pixtral"
 _ID_FORMS = (
-    ("mistral|ministral|mixtral|magistral|codestral|devstral|pixtral", re.compile(r"[A-Za-z0-9]{9}")),
+    (_MISTRAL, re.compile(r"[A-Za-z0-9]{9}")),
     # These models were trained on ids such as `functions.shell:0`.
     ("kimi|moonshot", re.compile(r"[A-Za-z0-9_.:-]{1,40}")),
     ("", re.compile(r"[A-Za-z0-9_-]{1,40}")),
 )
 """The ids that endpoints accept, by a part of the model's name. The last form is valid at OpenAI and Anthropic."""
-_CONTINUE = "Continue."
 _MADE_ID_CHARS = 9
 """Length of ids of our own, which every form accepts."""
 _INVALID_NAME_CHARS = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_NAME_CHARS = 64
+_MALFORMED = "malformed_arguments"
+_MAX_MALFORMED_CHARS = 2000
 
 
 class ConversationRepair:
@@ -97,21 +100,6 @@ class Rule(NamedTuple):
     """Returns the messages without it; those that it does not change are the same objects."""
 
 
-def repair_messages(messages: Sequence[BaseMessage], model: Any) -> list[BaseMessage]:
-    """Return a whole conversation as the model's endpoint accepts it; valid messages stay the same objects.
-
-    For a graph of your own whose node calls the model: `model.invoke(repair_messages(state["messages"], model))`.
-
-    Example:
-        >>> from langchain_core.messages import AIMessage
-        >>> from langgraph_takeover.integrations import repair_messages
-        >>> reply = AIMessage("", tool_calls=[{"name": "shell", "args": {}, "id": "a"}])
-        >>> [message.text for message in repair_messages([reply], None)]
-        ['', 'No result of this call was recorded.']
-    """
-    return ConversationRepair(model).add(messages)
-
-
 def write_calls_as_text(messages: list[BaseMessage]) -> list[BaseMessage]:
     """Return the messages of a request without tools, in which some endpoints refuse calls and their results."""
     if not any(_list_calls(each) for each in messages):
@@ -167,12 +155,6 @@ def repair_replies(
             message = message.model_copy(update={"tool_call_id": name})
         repaired.append(message)
     return repaired
-
-
-def end_with_user(messages: list[BaseMessage]) -> list[BaseMessage]:
-    """Return the messages of a request, which must not end with a reply."""
-    is_ended = not messages or not isinstance(messages[-1], AIMessage)
-    return messages if is_ended else [*messages, HumanMessage(_CONTINUE)]
 
 
 def pair_results(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -234,10 +216,11 @@ def _move_system(messages: list[BaseMessage], repair: ConversationRepair) -> lis
 
 def _fill_blank(messages: list[BaseMessage], _: ConversationRepair) -> list[BaseMessage]:
     """Return the messages without blank texts, and with a mark where nothing else is left."""
-    return [each if isinstance(each, SystemMessage) else _fill(each) for each in messages]
+    return [each if isinstance(each, SystemMessage) else fill_blank(each) for each in messages]
 
 
-def _fill(message: BaseMessage) -> BaseMessage:
+def fill_blank(message: BaseMessage) -> BaseMessage:
+    """Return a message without blank texts, and with a mark where neither text nor calls are left."""
     mark = "" if _list_calls(message) else NO_TEXT
     content: Any = message.content
     if isinstance(content, str):
@@ -261,6 +244,26 @@ def _make_names_valid(messages: list[BaseMessage], _: ConversationRepair) -> lis
     return [_rename_tools(each) for each in messages]
 
 
+def _make_arguments_valid(messages: list[BaseMessage], _: ConversationRepair) -> list[BaseMessage]:
+    """Return the messages with calls whose arguments are JSON objects."""
+    return [_make_object(each) for each in messages]
+
+
+def _make_object(message: BaseMessage) -> BaseMessage:
+    if not isinstance(message, AIMessage) or not message.invalid_tool_calls:
+        return message
+    repaired = [
+        ToolCall(
+            name=call["name"] or "_",
+            args={_MALFORMED: (call["args"] or "")[:_MAX_MALFORMED_CHARS]},
+            id=call["id"],
+        )
+        for call in message.invalid_tool_calls
+    ]
+    update = {"tool_calls": [*message.tool_calls, *repaired], "invalid_tool_calls": []}
+    return _replace_calls(message, []).model_copy(update=update)
+
+
 RULES = (
     Rule(
         "call without one result after it, or result without a call",
@@ -268,6 +271,7 @@ RULES = (
     ),
     Rule("call id that is empty, repeated or invalid", _make_ids_valid),
     Rule("invalid tool name", _make_names_valid),
+    Rule("arguments that are not a JSON object", _make_arguments_valid),
     Rule("system message after the first message", _move_system),
     Rule("message without text", _fill_blank),
 )
@@ -278,10 +282,18 @@ def _list_calls(message: BaseMessage) -> list[Any]:
     return [*message.tool_calls, *message.invalid_tool_calls] if isinstance(message, AIMessage) else []
 
 
-def _find_id_form(model: Any) -> re.Pattern[str]:
+def is_mistral(model: Any) -> bool:
+    return any(word in _read_model_name(model) for word in _MISTRAL.split("|"))
+
+
+def _read_model_name(model: Any) -> str:
     while hasattr(model, "bound"):
         model = model.bound
-    name = str(getattr(model, "model_name", None) or getattr(model, "model", None) or "").lower()[:200]
+    return str(getattr(model, "model_name", None) or getattr(model, "model", None) or "").lower()[:200]
+
+
+def _find_id_form(model: Any) -> re.Pattern[str]:
+    name = _read_model_name(model)
     return next(form for words, form in _ID_FORMS if any(word in name for word in words.split("|")))
 
 

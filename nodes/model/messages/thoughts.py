@@ -8,7 +8,7 @@ from langgraph_takeover.handoff.text.thoughts import remove_thoughts
 
 HAS_THOUGHT = "has_thought"
 """Additional field of a message whose client keeps the fact of a thought, not the thought."""
-THOUGHT_FIELDS = ("reasoning_content", "reasoning")
+THOUGHT_FIELDS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
 """Fields in which servers send a model's thought beside its text."""
 THOUGHT_ONLY = "Your reply contains thought, but no text and no action."
 EMPTY_REPLY = "Your reply is empty: it contains no text and no action."

@@ -73,6 +73,17 @@ def test_two_recordings_of_one_task_are_ambiguous(directory: Path) -> None:
     assert assign_recordings(f"replay:{directory}/z.traj.json", load(GALLEY, LEDGER)).keys() == {GALLEY}
 
 
+def test_a_recording_belongs_to_the_task_with_the_longest_id(tmp_path: Path) -> None:
+    (task,) = load(GALLEY)
+    short, long = (task.model_copy(update={"id": name}) for name in ("till", "till-2"))
+    for name in ("till", "till-2"):
+        write_recording(tmp_path / f"{name}.json", edit("galley"), instance_id=name)
+    assert assign_recordings(f"replay:{tmp_path}", (short, long)) == {
+        name: f"replay:{tmp_path}/{name}.json#0" for name in ("till", "till-2")
+    }
+    assert assign_recordings(f"replay:{tmp_path}/till-2.json", (short, long)).keys() == {"till-2"}
+
+
 def test_a_recording_without_an_id_belongs_to_the_only_task(tmp_path: Path) -> None:
     name = f"replay:{write_recording(tmp_path / 'run.traj.json', edit('galley'))}"
     assert assign_recordings(f"{name}@0", load(GALLEY)) == {GALLEY: f"{name}#0@0"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from langgraph_takeover.evals.reports.html.overview import build_key_figures
 from langgraph_takeover.evals.reports.summary import summarize
 from langgraph_takeover.evals.reports.tables.study_tables import build_tables
 from langgraph_takeover.evals.run.results import Results, load_results
+from langgraph_takeover.evals.run.settings.config import STAGES
 
 from ..conftest import rewrite_rows
 
@@ -54,10 +57,10 @@ def test_a_point_without_notes_is_excluded_under_every_view(published_rows: Path
     assert counts["handoff points", "excluded: notes missing"] == 1
     assert counts["takeovers", "graded"] == 41
     summary = summarize(results)
-    assert (summary["views"]["trace"]["runs"], summary["views"]["trace"]["infrastructure_failures"]) == (
-        11,
-        0,
-    )
+    trace = summary["views"]["trace"]
+    # Structured failed at one point of alpha, which has a second repeat of another under two of the four views.
+    assert (trace["graded"], trace["runs"], trace["infrastructure_failures"]) == (11, 9, 0)
+    assert trace["left_out"] == {"unmatched": 2, "excluded": 2}
     assert summary["views"]["summary"]["infrastructure_failures"] == 2
     assert summary["excluded_points"] == {"notes missing": [POINT], "record missing": []}
     assert build_key_figures(results, summary)[0].value == "41"
@@ -92,6 +95,50 @@ def test_points_that_wait_for_their_notes_are_not_excluded(published_rows: Path)
     results = load_results([published_rows])
     assert study_counts(results)["handoff points", "excluded: notes missing"] == 0
     assert not any("Excluded" in line for line in list_result_caveats(results))
+
+
+def test_a_report_during_a_run_names_the_points_without_a_takeover(published_rows: Path) -> None:
+    rewrite_rows(published_rows, lambda row: None if row["record_id"] == POINT else row)
+    results = load_results([published_rows])
+    assert summarize(results)["waiting_points"] == [POINT]
+    assert f"Handoff points without a takeover yet: 1 ({POINT})." in list_result_caveats(results)
+    # A run of selected points takes over no others.
+    config = json.loads((published_rows / "config.json").read_text())
+    (published_rows / "config.json").write_text(json.dumps(config | {"max_points": 5}))
+    assert summarize(load_results([published_rows]))["waiting_points"] == []
+
+
+def test_a_view_without_takeovers_leaves_the_levels_of_others(published_rows: Path) -> None:
+    rewrite_rows(published_rows, lambda row: None if row["view"] == "structured" else row)
+    views = summarize(load_results([published_rows]))["views"]
+    assert (views["trace"]["runs"], views["trace"]["left_out"]) == (12, {"unmatched": 1})
+    assert (views["structured"]["runs"], views["structured"]["left_out"]) == (0, {"not run": 13})
+
+
+def test_the_order_of_rows_changes_nothing(published_rows: Path, tmp_path: Path) -> None:
+    rewrite_rows(published_rows, add_troubles)
+    rewrite_rows(published_rows, lambda row: row | {"left_out_count": 1}, "labels")
+    results = load_results([published_rows])
+    expected = summarize(results), build_tables(results)
+    assert sum("lack changes" in note or "depends on scratch" in note for note in expected[1][0].notes) == 2
+    for number, stage in itertools.product(range(3), STAGES):
+        path = published_rows / f"{stage}.jsonl"
+        lines = path.read_text().splitlines(keepends=True)
+        random.Random(number).shuffle(lines)
+        path.write_text("".join(lines))
+        results = load_results([published_rows])
+        assert (summarize(results), build_tables(results)) == expected
+
+
+def add_troubles(row: dict[str, Any]) -> dict[str, Any]:
+    """Rows that notes name."""
+    if row["outcome"] != "graded":
+        return row
+    return row | {"cleaned_resolved": not row["resolved"], "left_out_count": 2, "trace": _name_trace(row)}
+
+
+def _name_trace(row: dict[str, Any]) -> str:
+    return f"{row['record_id']}.{row['view']}.{row['successor'].partition(':')[2]}.{row['repeat']}"
 
 
 def test_a_run_whose_views_show_no_notes_needs_none(published_rows: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sqlite3
@@ -13,12 +14,14 @@ from typing import Any
 
 import psutil
 import pytest
+from sqlalchemy import insert
 
 from langgraph_takeover.evals.run.journal import (
     JOURNAL_FILE,
     Journal,
     JournalError,
     OutputInUseError,
+    _rows,
     create_journal,
     get_journals,
     lock_output,
@@ -73,6 +76,36 @@ def test_rows_of_infrastructure_failures_are_replaced(database: Database) -> Non
     assert labels.keys() == {("a",)}
     labels.append({"record_id": "b", "outcome": "graded"})
     assert len(labels) == 2
+
+
+def test_a_row_without_events_is_no_result(database: Database, tmp_path: Path) -> None:
+    takeovers = get_journals(database, "run").takeovers
+    row = {
+        "record_id": "a",
+        "view": "v",
+        "successor": "s",
+        "repeat": 1,
+        "outcome": "graded",
+        "resolved": True,
+    }
+    takeovers.append({**row, "events": 0})
+    takeovers.append({**row, "repeat": 2, "events": 2})
+    first, second = takeovers.rows()
+    assert (first["outcome"], first["resolved"]) == ("infrastructure_failure", None)
+    assert second["resolved"] is True
+    takeovers.drop_failures()
+    assert len(takeovers) == 1
+    # A row of an earlier version, in a database and in an exported file.
+    older = json.dumps({**row, "events": 0})
+    (tmp_path / "takeovers.jsonl").write_text(older + "\n")
+    ((exported,), _) = read_export(tmp_path / "takeovers.jsonl")
+    assert (exported["outcome"], exported["resolved"]) == ("infrastructure_failure", None)
+    values = {"run": "run", "stage": "takeovers", "key": json.dumps(takeovers.key(row)), "outcome": "graded"}
+    with database.write_transaction() as connection:
+        connection.execute(insert(_rows).values(**values, row=older))
+    assert [each["resolved"] for each in takeovers.rows()] == [True, None]
+    takeovers.drop_failures()
+    assert len(takeovers) == 1
 
 
 def test_many_rows_come_page_by_page_in_their_order(database: Database) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from langgraph_takeover.evals.tasks import BUNDLED, SUITE, TaskSourceError, load_tasks
@@ -20,6 +22,7 @@ from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.snapshots.content_digests import content_digest
 
 from ...conftest import skip_missing
+from .shop_task import Shop
 
 ROW = {
     "instance_id": "a__a-1",
@@ -87,6 +90,13 @@ def test_jsonl_and_json_files_load(tmp_path: Path) -> None:
             json.dumps({**ROW, "instance_id": "../x"}).encode(),
             "'instance_id' contains invalid characters",
         ),
+        (
+            "t.jsonl",
+            json.dumps({**ROW, "FAIL_TO_PASS": "["}).encode(),
+            r"t\.jsonl: line 1: field 'FAIL_TO_PASS' is not JSON",
+        ),
+        ("t.json", b'{"a": {}, "a": {}}', "the same key twice"),
+        ("t.jsonl", b'{"instance_id": "a", "instance_id": "b"}', "line 1: not JSON: .* the same key twice"),
         ("t.parquet", b"PAR1", "not a readable parquet"),
         ("t.txt", b"", "not a task file"),
     ],
@@ -96,6 +106,56 @@ def test_errors_name_invalid_files(tmp_path: Path, name: str, content: bytes, me
     path.write_bytes(content)
     with pytest.raises(TaskSourceError, match=message):
         load_tasks(str(path))
+
+
+def test_two_tasks_with_one_id_are_refused(tmp_path: Path) -> None:
+    other = {**ROW, "problem_statement": "Another fault."}
+    sources: dict[str, tuple[str, str, str]] = {
+        "t.jsonl": (f"{json.dumps(ROW)}\n\n{json.dumps(other)}\n", "line 1", "line 3"),
+        "list.json": (json.dumps([ROW, {**ROW, "instance_id": "b"}, other]), "entry 1", "entry 3"),
+        "object.json": (json.dumps({"a": ROW, "b": other}), "entry 1", "entry 2"),
+        "number.jsonl": (
+            "".join(json.dumps({**ROW, "instance_id": value}) + "\n" for value in (7, "7")),
+            "line 1",
+            "line 2",
+        ),
+    }
+    for name, (text, first, second) in sources.items():
+        path = tmp_path / name
+        path.write_text(text)
+        for ids in (None, ["b"]):
+            with pytest.raises(TaskSourceError, match=f"{path}: {first} and {path}: {second} \\(give one"):
+                load_tasks(str(path), ids)
+    parquet = tmp_path / "t.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([ROW, other]), parquet)
+    with pytest.raises(TaskSourceError, match=f"{parquet}: row 1 and {parquet}: row 2"):
+        load_tasks(str(parquet))
+
+
+def test_two_directories_with_one_id_are_refused(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    copy = shutil.copytree(shop.directory, shop.directory.parent / "copy")
+    with pytest.raises(TaskSourceError, match=f"the id shop__shop-1: {copy} and {shop.directory} "):
+        load_tasks(str(shop.source))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("task.yaml", "a: 1\nrepo: b\na: 2\n", "task.yaml has a on lines 1 and 3"),
+        ("task.yaml", "a: [\n", "cannot be read: while parsing"),
+        ("task.yaml", "- a\n", "cannot be read"),
+        ("tests.json", '{"FAIL_TO_PASS": ["a"], "FAIL_TO_PASS": []}', "the same key twice"),
+    ],
+)
+def test_a_damaged_task_directory_is_named(tmp_path: Path, file: str, text: str, message: str) -> None:
+    shop = Shop(tmp_path)
+    (shop.directory / file).write_text(text)
+    with pytest.raises(
+        TaskSourceError, match=f"{shop.directory}: cannot be read: .*{message}|{message}"
+    ) as error:
+        shop.load()
+    assert "\n" not in str(error.value)
 
 
 def test_unicode_line_separators_do_not_split_rows(tmp_path: Path) -> None:
@@ -109,7 +169,7 @@ def test_ungradable_tasks_are_refused_before_the_run(tmp_path: Path) -> None:
     for field, value, message in (
         ("log_parser", "parse_log_nothing", "unknown log_parser 'parse_log_nothing'"),
         ("eval_type", "by_feeling", "cannot read it"),
-        ("FAIL_TO_PASS", "[", "cannot read it"),
+        ("image_assets", "[1]", "image_assets is not an object"),
     ):
         path.write_text(json.dumps({**ROW, field: value}) + "\n")
         with pytest.raises(TaskSourceError, match=message):

@@ -426,6 +426,8 @@ def test_a_killed_successor_resumes(bench: RunHarness, where: str) -> None:
     assert not model.replies, "no reply is asked for twice but the one that was cut off"
     assert done.outcome is not None
     assert "n * 2" in done.outcome.patch
+    # The calls whose replies no checkpoint has are billed.
+    assert done.outcome.uncounted_calls == (0 if where == "completed" else 1)
 
 
 def _die(where: str) -> None:

@@ -12,6 +12,7 @@ from langchain.agents.middleware import AgentMiddleware
 from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.prebuilt.tool_node import ToolCallRequest
@@ -30,7 +31,8 @@ from langgraph_takeover.integrations import (
 from langgraph_takeover.middleware import SandboxMiddleware, receive_record
 from langgraph_takeover.views import VIEWS
 
-from ..conftest import RunHarness, Scripted, scripted_model
+from ...chat_server import ChatServer
+from ..conftest import RunHarness, scripted_model
 
 CONFIG: Any = {"configurable": {"thread_id": "chat"}}
 EDIT = "sed -i 's/n + 1/n * 3/' pkg/core.py"
@@ -49,7 +51,7 @@ def view(path: str) -> tuple[str, dict[str, Any]]:
     return "editor", {"command": "view", "path": path}
 
 
-def build(work: ThreadSandbox, model: Scripted, *tools: Any, **options: Any) -> Any:
+def build(work: ThreadSandbox, model: Any, *tools: Any, **options: Any) -> Any:
     middleware = SandboxMiddleware(work, model_name="scripted", **options)
     return create_agent(model, tools=[*tools], middleware=[middleware], checkpointer=work.saver)
 
@@ -108,6 +110,37 @@ def test_calls_with_one_id_get_their_own(bench: RunHarness, is_async: bool) -> N
     ids = [call["id"] for each in end["messages"] if isinstance(each, AIMessage) for call in each.tool_calls]
     assert len(ids) == len({*ids}) == 6
     assert [each.tool_call_id for each in end["messages"] if isinstance(each, ToolMessage)] == ids
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_reasoning_goes_back_to_its_server(
+    bench: RunHarness, chat_server: ChatServer, is_async: bool
+) -> None:
+    function = {"name": "shell", "arguments": {"command": "ls"}}
+    call = {"id": "a", "type": "function", "function": function, "extra_content": {"google": {"s": 1}}}
+
+    def answer(request: dict[str, Any]) -> tuple[int, bytes]:
+        replies = [each for each in request["messages"] if each["role"] == "assistant"]
+        if len(replies) > 1 and any("reasoning_content" in each for each in replies):
+            return 400, b'{"error": {"message": "property reasoning_content is unsupported"}}'
+        calls = [call] if len(replies) < 2 else []
+        return chat_server.reply("" if calls else "Done.", None, thought="I ponder.", tool_calls=calls)
+
+    chat_server.answer = answer
+    model = ChatOpenAI(model="m", base_url=chat_server.url, api_key="none", max_retries=0)  # type: ignore[arg-type]
+    stored = [HumanMessage("One."), HumanMessage("Two.")]
+    with hold(bench) as work:
+        agent = build(work, model)
+        state: Any = {"messages": stored}
+        end = asyncio.run(agent.ainvoke(state, CONFIG)) if is_async else agent.invoke(state, CONFIG)
+    assert end["messages"][-1].text == "Done."
+    assert end["messages"][-1].additional_kwargs["reasoning_content"] == "I ponder."
+    second, *_, refused, last = [request["messages"] for request in chat_server.requests[1:]]
+    assert second[0] == {"role": "user", "content": "One.\n\nTwo."}
+    assert second[1]["tool_calls"][0]["extra_content"] == {"google": {"s": 1}}
+    assert second[1]["reasoning_content"] == "I ponder."
+    assert any("reasoning_content" in each for each in refused)
+    assert not any("reasoning_content" in each for each in last)
 
 
 class _NodeState(MessagesState, SandboxState):

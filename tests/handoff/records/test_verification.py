@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from langgraph_takeover.handoff.records.record import NOTES_FILE, RECORD_FILE, HandoffRecord, RecordStore
-from langgraph_takeover.handoff.records.verification import Verification, find_disagreements, verify_record
+from langgraph_takeover.handoff.records.verification import (
+    Verification,
+    find_disagreements,
+    require_changes,
+    verify_record,
+)
 from langgraph_takeover.handoff.trace.events import Event
-from langgraph_takeover.sandbox.interface import FileChange
+from langgraph_takeover.sandbox.interface import FileChange, SnapshotCorruptError
 from langgraph_takeover.sandbox.snapshots.contents import read_contents
 
 from ...graph.conftest import DONE, NOTE, POINTS, RunHarness, scripted_model
@@ -118,6 +124,66 @@ def test_a_patch_with_changes_of_no_event(layer_harness: RunHarness) -> None:
     assert problem.endswith(
         "the patch change files that no event of the trace changed: pkg/__init__.py, pkg/core.py"
     )
+
+
+OLD, NEW, OTHER = "a" * 64, "b" * 64, "c" * 64
+
+
+def make_events(*changes: tuple[str, str | None, str | None], tree: str = "t") -> list[Event]:
+    """One observation for each change."""
+    return [
+        Event(
+            index=index,
+            kind="observation",
+            tool="shell",
+            text="",
+            tree=tree,
+            changes=(FileChange(path=path, before=before, after=after),),
+        )
+        for index, (path, before, after) in enumerate(changes)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "files", "lost"),
+    [
+        ([("a.py", OLD, NEW)], {"a.py": NEW}, ""),
+        ([("a.py", OLD, NEW)], {"a.py": OLD}, "a.py"),
+        ([("a.py", OLD, NEW)], {}, "a.py"),
+        ([("a.py", OLD, NEW)], {"a.py": OTHER}, ""),  # a program wrote it later
+        ([("a.py", None, OLD), ("a.py", OLD, NEW)], {"a.py": OLD}, "a.py"),
+        ([("a.py", None, NEW)], {}, "a.py"),
+        ([("a.py", OLD, None)], {"a.py": OLD}, "a.py"),
+        ([("a.py", OLD, None)], {"a.py": OTHER}, ""),
+        ([("a.py", OLD, NEW), ("a.py", NEW, OLD)], {"a.py": OLD}, ""),
+        ([("a.py", OLD, NEW), ("b.py", None, NEW), ("c.py", None, NEW)], {"a.py": NEW, "c.py": NEW}, "b.py"),
+        ([("/elsewhere", OLD, NEW)], {}, ""),
+        ([("caf\\xe9.py", OLD, NEW)], {}, ""),  # the name of an event is not the file's
+    ],
+)
+def test_changes_that_a_restored_sandbox_lacks(changes: Any, files: dict[str, str], lost: str) -> None:
+    events = make_events(*changes)
+    if not lost:
+        require_changes(files.get, events, "thread 't'")
+        return
+    with pytest.raises(
+        SnapshotCorruptError, match=rf"^thread 't': the restored sandbox lacks .* in {lost} \("
+    ):
+        require_changes(files.get, events, "thread 't'")
+    require_changes(files.get, make_events(*changes, tree=""), "thread 't'")  # inferred by a reader
+
+
+def test_a_short_lived_file_beside_a_change() -> None:
+    """A database's journal is gone by the time of the snapshot; what earlier events created is not excused."""
+    both = (
+        FileChange(path="db", before=OLD, after=NEW),
+        FileChange(path="db-journal", before=None, after=OLD),
+    )
+    (event,) = (each.model_copy(update={"changes": both}) for each in make_events(("x", None, OLD)))
+    require_changes({"db": NEW}.get, [event], "thread 't'")
+    later = event.model_copy(update={"index": 1, "changes": (FileChange(path="x", before=None, after=OLD),)})
+    with pytest.raises(SnapshotCorruptError, match="db-journal"):
+        require_changes({"db": NEW, "x": OLD}.get, [event, later], "thread 't'")
 
 
 def with_changes(record: HandoffRecord, *changes: FileChange) -> HandoffRecord:

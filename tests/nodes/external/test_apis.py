@@ -310,6 +310,19 @@ def test_a_reply_that_was_cut_off_raises(api: Api) -> None:
         parse_reply(api, reply.content_type, b"".join(events)[:-3])
 
 
+@pytest.mark.parametrize("reason", [None, "", "eos_token", "missing"])
+def test_a_whole_document_is_a_whole_reply(reason: str | None) -> None:
+    finish = {} if reason == "missing" else {"finish_reason": reason}
+    call = {"id": "a", "type": "function", "function": {"name": "shell", "arguments": {"command": "ls"}}}
+    for message, end in (({"content": "Done."}, "stop"), ({"tool_calls": [call]}, "tool_calls")):
+        body = json.dumps({"choices": [{"message": message, **finish}]}).encode()
+        reply = parse_reply("chat", "application/json", body)
+        assert reply.response_metadata["finish_reason"] == end
+    assert reply.tool_calls[0]["args"] == {"command": "ls"}
+    document = {"content": [{"type": "text", "text": "Done."}], "stop_reason": None}
+    assert parse_reply("messages", "application/json", json.dumps(document).encode()).text == "Done."
+
+
 ERRORS: list[tuple[Api, dict[str, Any], type[Exception]]] = [
     ("messages", {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}, ModelError),
     (

@@ -383,16 +383,34 @@ def test_a_truncated_body() -> None:
 
 
 @pytest.mark.parametrize("reason", [None, ""])
-def test_a_reply_without_a_finish_reason(reason: str | None) -> None:
+def test_a_whole_body_without_a_finish_reason_is_a_whole_reply(reason: str | None) -> None:
     choice = completion()["choices"][0]
     for body in (
         choice | {"finish_reason": reason},
         {k: v for k, v in choice.items() if k != "finish_reason"},
     ):
         with serve(completion(choices=[body])) as endpoint:
-            error = failure(endpoint)
-        assert isinstance(error, ModelError)
-        assert "cut off" in str(error)
+            reply = ask_model(client(endpoint.url), [HumanMessage("hello")], timeout_s=20)
+        assert reply.text == "```bash\nls\n```"
+        assert len(endpoint.requests) == 1
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_arguments_that_are_an_object(is_streamed: bool) -> None:
+    function = {"name": "shell", "arguments": {"command": "ls"}}
+    message = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"index": 0, "id": "a", "type": "function"}],
+    }
+    message["tool_calls"][0]["function"] = function  # type: ignore[index]
+    head = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    chunk = {**head, "choices": [{"index": 0, "delta": message, "finish_reason": "tool_calls"}]}
+    body = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode() if is_streamed else completion(message)
+    with serve(body, **(EVENTS if is_streamed else {})) as endpoint:
+        reply = ask_model(client(endpoint.url, streaming=is_streamed), [HumanMessage("hello")], timeout_s=20)
+    assert [each["args"] for each in reply.tool_calls] == [{"command": "ls"}]
+    assert not reply.invalid_tool_calls
 
 
 @pytest.mark.timeout(30)

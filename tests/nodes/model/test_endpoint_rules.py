@@ -12,11 +12,14 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langgraph_takeover.nodes.model.messages.endpoint_rules import (
     NO_RESULT,
     ConversationRepair,
-    repair_messages,
     repair_replies,
     repair_reply,
     write_calls_as_text,
 )
+
+
+def repair_messages(messages: list[BaseMessage], model: Named) -> list[BaseMessage]:
+    return ConversationRepair(model).add(messages)
 
 
 class Named:

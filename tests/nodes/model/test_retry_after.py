@@ -28,7 +28,7 @@ from langgraph_takeover.nodes.model.connections.deadlines import (
     WaitEndedError,
 )
 from langgraph_takeover.nodes.model.errors import ModelError, PermanentModelError, WaitTooLongError
-from langgraph_takeover.nodes.model.retry_after import MAX_WAIT_S, read_wait
+from langgraph_takeover.nodes.model.refusals.retry_after import MAX_WAIT_S, read_wait
 
 from ...chat_server import ChatServer
 from ..test_retries_and_budgets import answer_in_turn, client, error_answer

@@ -432,3 +432,16 @@ def test_processes_restore_one_snapshot_at_once(kit: Kit, tmp_path: Path) -> Non
     ]
     ended = [process.communicate(timeout=60) for process in started]
     assert ended == [("thawed\n", "")] * 3
+
+
+def test_an_error_in_clean_up_keeps_its_cause(tmp_path: Path) -> None:
+    def write() -> None:
+        with transfer.open_atomically(str(tmp_path / "file")) as out:
+            part = Path(out.name)
+            part.unlink()
+            part.mkdir()  # its removal fails
+            raise ValueError("cause")
+
+    with pytest.raises(ValueError, match="cause") as caught:
+        write()
+    assert caught.value.__notes__[0].startswith("clean-up failed, too")

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from benchmarks.synthetic_runs import write_run
 from langgraph_takeover.evals.reports.html.page import MAX_PAGE_BYTES, write_page
+from langgraph_takeover.evals.reports.plots.style import Picture
 from langgraph_takeover.evals.run.measures.rediscovery import classify_events
 from langgraph_takeover.evals.run.results import Results, load_results
 from langgraph_takeover.handoff.trace.events import Event, FileRead, Trace
@@ -37,13 +38,6 @@ class Table(NamedTuple):
     columns: tuple[str, ...]
     rows: tuple[tuple[str | int | float | None, ...], ...]
     notes: tuple[str, ...] = ()
-
-
-class Picture(NamedTuple):
-    name: str
-    title: str
-    svg: Path
-    png: Path
 
 
 TABLE = Table(
@@ -118,12 +112,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 @pytest.fixture(scope="module")
 def page_file(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("page")
-    svg, png = directory / "p.svg", directory / "p.png"
-    svg.write_text(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><script>parent.hacked = 1</script></svg>'
+    image = (
+        b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><script>parent.hacked = 1</script></svg>'
     )
-    png.write_bytes(b"")
-    write_page(directory / "report.html", results, [TABLE], [Picture("effort", "Events by view", svg, png)])
+    picture = Picture("effort", "Events by view", Path("p.svg"), Path("p.png"), "svg+xml", image)
+    write_page(directory / "report.html", results, [TABLE], [picture])
     return directory / "report.html"
 
 

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
@@ -107,13 +108,73 @@ def test_accuracy_and_effort_equal_the_table(published_rows: Path) -> None:
         assert single_markers(figures.draw_accuracy(collect_report_data(results))) == expected
 
 
+def test_levels_of_plots_are_at_common_points(published_rows: Path) -> None:
+    data = collect_report_data(load_results([published_rows]))
+    with style.plot_style():
+        legend = figures.draw_accuracy(data).legends[0]
+        prompts, changes = figures.draw_first_prompts(data).axes[0], figures.draw_changes(data).axes[0]
+    assert [text.get_text() for text in legend.get_texts()][-1] == "structured, 11 of 13"
+    assert [text.get_text() for text in prompts.get_yticklabels()][-1] == "structured, 11 of 13"
+    # Pairs need no other view than the two that they compare.
+    labels = [text.get_text() for text in changes.get_yticklabels()]
+    assert labels == ["trace", "summary, 6 of 7", "structured, 5 of 7"]
+
+
+def test_the_whisker_is_the_quantile_itself(published_rows: Path) -> None:
+    results = load_results([published_rows])
+    data = collect_report_data(results).restrict_to_common_points()
+    with style.plot_style():
+        axis = figures.draw_first_prompts(data).axes[0]
+    sizes = [row["first_prompt_tokens"] for row in data.select(view="trace")]
+    ends = {round(float(x), 3) for line in axis.lines for x in line.get_xdata()}  # type: ignore[union-attr]
+    assert round(float(np.quantile(sizes, 0.9)), 3) in ends
+
+
+LONG = "Excluded handoff points: " + ", ".join(f"package__package-{n}.first_source_edit" for n in range(40))
+
+
+@pytest.mark.parametrize("width", [1.5, 8.0])
+def test_titles_and_footnotes_are_wrapped(tmp_path: Path, width: float) -> None:
+    words = [LONG, "x" * 300, "WWW " * 80, "short"]
+    with style.plot_style():
+        figure, _ = style.create_panels([""], ["a"], width=width, height=1)
+        before = figure.get_figheight()
+        style.save_picture(figure, tmp_path, "long", LONG, words)
+        texts = [text for text in figure.texts if text.get_text()]
+        assert len(texts) == 2
+        figure.draw_without_rendering()
+        for text in texts:
+            text.set_visible(True)
+            box = text.get_window_extent()
+            assert min(box.x0, box.y0) >= 0
+            assert box.x1 <= figure.bbox.x1
+            assert box.y1 <= figure.bbox.y1
+    shown = "".join(texts[1].get_text().split())
+    assert shown == "".join("".join(words).split())
+    assert figure.get_figheight() > before
+
+
+def test_embedded_plots_have_no_title(published_rows: Path, tmp_path: Path) -> None:
+    for picture in draw_plots(load_results([published_rows]), tmp_path).pictures:
+        assert picture.embedded_type == "svg+xml"
+        sources = (picture.svg.read_bytes(), picture.embedded)
+        whole, embedded = map(ElementTree.fromstring, sources)
+        # The file has the text of each group of glyphs as a comment.
+        first, second = (" ".join(re.findall(r"<!-- (.*?) -->", each.decode())) for each in sources)
+        assert picture.title in first
+        assert picture.title not in second
+        assert float(embedded.attrib["height"][:-2]) < float(whole.attrib["height"][:-2])
+        assert embedded.attrib["width"] == whole.attrib["width"]
+
+
 def test_debt_is_relative_to_the_best_informed_view(published_rows: Path) -> None:
     data = collect_report_data(load_results([published_rows]))
     assert data.reference_view == "trace"
     with style.plot_style():
         figure = debt_figures.draw_debt(data)
     heights = {y for _, y in single_markers(figure)}
-    assert 48.0 in heights  # the only point of the second predecessor, with an unlabelled state
+    assert 25.0 in heights  # alpha's only point after a failure
+    assert 48.0 not in heights  # structured failed at the second predecessor's only point
     assert -10.0 in heights  # beta needed fewer events under summary than under trace
 
 
@@ -123,7 +184,7 @@ def test_tokens_accumulate_per_call(complete_run: Path) -> None:
     data = collect_report_data(results)
     bands = figures.compute_curves(results, data)
     assert bands.is_estimated
-    assert bands.trace_count == len(data.takeovers)
+    assert sum(bands.counts.values()) == len(data.takeovers)
     for view in data.views:
         middle = bands.bands["builtin:oracle", view].middle
         assert middle == sorted(middle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import re
 from pathlib import Path
@@ -25,11 +26,13 @@ from langgraph_takeover.evals.reports.tables.table_files import (
     write_tables,
 )
 from langgraph_takeover.evals.run.results import load_results
+from langgraph_takeover.evals.run.settings.config import STAGES
 
 from ...conftest import rewrite_rows
 
 Rows = list[dict[str, Any]]
-TABLES = 16
+VIEWS = ("repository", "trace", "summary", "structured")
+TABLES = (*range(1, 17), 20, 21)
 
 
 def rows_by_table(out: Path) -> dict[str, Rows]:
@@ -52,8 +55,8 @@ def find_row(rows: Rows, *cells: str) -> dict[str, Any]:
 
 def test_every_table_has_a_number(published_rows: Path) -> None:
     found = load_tables(published_rows)
-    assert [table.number for table in found] == list(range(1, TABLES + 1))
-    assert len({table.name for table in found}) == TABLES
+    assert tuple(table.number for table in found) == TABLES
+    assert len({table.name for table in found}) == len(TABLES)
     for table in found:
         # Rows of earlier versions have no remainders and no kept lines.
         assert table.rows or table.name in ("uninterrupted", "belief")
@@ -89,24 +92,117 @@ def test_the_study(published_rows: Path) -> None:
     }
 
 
-def test_effects_by_successor_and_view(published_rows: Path) -> None:
+def test_effects_at_common_points(published_rows: Path) -> None:
     rows = rows_by_table(published_rows)["effects"]
     assert len(rows) == 8
+    # Of seven points and repeats of alpha, structured failed at one, and summary and structured lack the second repeat.
+    alpha = {view: find_row(rows, "openai:alpha", view) for view in VIEWS}
+    assert {(row["runs"], row["left out"]) for row in alpha.values()} == {(5, 2)}
+    baseline, trace = alpha["repository"], alpha["trace"]
+    assert (baseline["solved"], baseline["solved %"], baseline["median events"]) == (2, 40, 30)
+    # One of these points has no tokens under repository, and another none under trace.
+    assert (baseline["median prompt tokens"], trace["median prompt tokens"]) == (40_000, 20_000)
+    assert baseline["Δ median events %"] is baseline["Δ solved pp"] is baseline["pairs"] is None
+    assert (trace["solved"], trace["pairs"], trace["median events"]) == (4, 5, 15)
+    assert trace["Δ median events %"] == trace["Δ median prompt tokens %"] == pytest.approx(-50)
+    # Levels differ by what the matched difference says.
+    for row in alpha.values():
+        assert row["solved %"] - baseline["solved %"] == pytest.approx(row["Δ solved pp"] or 0)
+    beta = find_row(rows, "openai:beta", "structured")
+    assert (beta["runs"], beta["left out"], beta["Δ median events %"]) == (6, 0, pytest.approx(10))
+
+
+def test_effects_over_all_takeovers(published_rows: Path) -> None:
+    rows = rows_by_table(published_rows)["all_takeovers"]
     # Seven takeovers per view, two of them at one point.
-    baseline, trace = (find_row(rows, "openai:alpha", view) for view in ("repository", "trace"))
+    baseline, trace, structured = (
+        find_row(rows, "openai:alpha", "all", "", view) for view in ("repository", "trace", "structured")
+    )
     assert (baseline["runs"], baseline["solved"], baseline["median events"]) == (7, 2, 30)
     assert baseline["median prompt tokens"] == 35_000  # of six: one is NaN
-    assert baseline["Δ median events %"] is baseline["Δ solved pp"] is baseline["pairs"] is None
-    assert (trace["runs"], trace["solved"], trace["pairs"], trace["median events"]) == (7, 5, 7, 12)
+    assert baseline["Δ median events %"] is baseline["Δ solved pp"] is None
+    assert (trace["runs"], trace["left out"], trace["solved"], trace["median events"]) == (7, 0, 5, 12)
     assert trace["solved %"] == pytest.approx(500 / 7)
     assert trace["Δ median events %"] == pytest.approx(-60)
-    # Medians of the five pairs with both values known: 12,000 and 40,000.
-    assert trace["Δ median prompt tokens %"] == pytest.approx(-70)
+    # Medians of five and of six takeovers, 10,000 and 35,000: not of the same points.
+    assert trace["median prompt tokens"] == 10_000
+    assert trace["Δ median prompt tokens %"] == pytest.approx(100 * (10 / 35 - 1))
     assert trace["Δ solved pp"] == pytest.approx(300 / 7)
-    structured = find_row(rows, "openai:alpha", "structured")
-    assert (structured["runs"], structured["pairs"]) == (5, 5)  # the sixth is an infrastructure failure
-    assert structured["Δ solved pp"] == pytest.approx(20)
-    assert find_row(rows, "openai:beta", "structured")["Δ median events %"] == pytest.approx(10)
+    assert (structured["runs"], structured["left out"]) == (5, 2)
+    assert structured["Δ solved pp"] == pytest.approx(60 - 200 / 7)
+    for group in ("point", "handoff state", "predecessor"):
+        assert sum(row["runs"] for row in rows if row["group"] == group) == 49
+    failed = find_row(rows, "openai:alpha", "predecessor", "openai:second", "structured")
+    assert (failed["runs"], failed["left out"], failed["solved %"]) == (0, 1, None)
+
+
+def test_the_takeovers_that_levels_leave_out_are_named(published_rows: Path) -> None:
+    found = {table.name: table for table in load_tables(published_rows)}
+    one, three = "one__one-1.first_source_edit", "three__three-3.first_source_edit"
+    assert found["left_out"].rows == (
+        ("openai:alpha", "repository", one, 2, "unmatched"),
+        ("openai:alpha", "repository", three, 1, "unmatched"),
+        ("openai:alpha", "structured", one, 2, "not run"),
+        ("openai:alpha", "structured", three, 1, "failed"),
+        ("openai:alpha", "summary", one, 2, "not run"),
+        ("openai:alpha", "summary", three, 1, "unmatched"),
+        ("openai:alpha", "trace", one, 2, "unmatched"),
+        ("openai:alpha", "trace", three, 1, "unmatched"),
+    )
+    note = (
+        "Left out by view: repository 2 unmatched; trace 2 unmatched; summary 1 unmatched, 1 not run; structured 1 failed, "
+        f"1 not run ({one} structured, {one} summary, {three} structured). Table 21 names all."
+    )
+    for name in ("effects", "points", "states", "predecessors", "debt", "trust", "patches"):
+        assert note in found[name].notes, name
+        columns = found[name].columns
+        left_out = [row[columns.index("left out")] for row in found[name].rows]
+        assert sum(int(number or 0) for number in left_out) == 8, name
+
+
+def fail_hard_takeovers(row: dict[str, Any]) -> dict[str, Any]:
+    """Ten points of which five are unsolved under every view; there, the takeovers under trace failed."""
+    number = int(row["repeat"])
+    is_hard = number > 5
+    row = row | {"resolved": not is_hard, "events": 30 if is_hard else 10}
+    if row["view"] == "trace" and is_hard:
+        failure = {"outcome": "infrastructure_failure", "resolved": None, "detail": "503"}
+        return {name: row[name] for name in (*STAGES["takeovers"], "task_id")} | failure
+    return row
+
+
+def make_hard_failures(out: Path) -> None:
+    lines = (out / "takeovers.jsonl").read_text().splitlines()
+    first = [
+        row
+        for row in map(json.loads, lines)
+        if row["view"] in ("repository", "trace")
+        and row["successor"] == "openai:alpha"
+        and row["repeat"] == 1
+        if row["record_id"] == "one__one-1.first_source_edit"
+    ]
+    rows = [fail_hard_takeovers(row | {"repeat": number}) for row in first for number in range(1, 11)]
+    (out / "takeovers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = json.loads((out / "config.json").read_text())
+    settings = {"views": ["repository", "trace"], "successors": ["openai:alpha"], "repeats": 10}
+    (out / "config.json").write_text(json.dumps(config | settings))
+
+
+def test_failures_of_hard_takeovers_do_not_raise_a_level(published_rows: Path) -> None:
+    make_hard_failures(published_rows)
+    found = rows_by_table(published_rows)
+    for name, group in (
+        ("effects", ()),
+        ("points", ("first_source_edit",)),
+        ("states", ("needs_completion",)),
+        ("predecessors", ("openai:first",)),
+    ):
+        for view in ("repository", "trace"):
+            row = find_row(found[name], "openai:alpha", *group, view)
+            assert (row["runs"], row["left out"], row["solved %"], row["median events"]) == (5, 5, 100, 10)
+            assert row["Δ solved pp"] in (None, 0)
+    levels = [find_row(found["all_takeovers"], "openai:alpha", "all", "", v)["solved %"] for v in VIEWS[:2]]
+    assert levels == [50, 100]
 
 
 def test_matched_statistics(published_rows: Path) -> None:
@@ -136,9 +232,9 @@ def test_matched_statistics(published_rows: Path) -> None:
 def test_first_prompts(published_rows: Path) -> None:
     trace = find_row(rows_by_table(published_rows)["first_prompts"], "openai:alpha", "trace")
     assert (trace["median tokens"], trace["P90 tokens"], trace["max tokens"]) == pytest.approx(
-        (3000, 5400, 6000)
+        (3000, 4600, 5000)
     )
-    assert (trace["median characters"], trace["max characters"]) == (12_000, 24_000)
+    assert (trace["median characters"], trace["max characters"]) == (12_000, 20_000)
 
 
 def test_effects_by_point_state_and_predecessor(published_rows: Path) -> None:
@@ -151,29 +247,29 @@ def test_effects_by_point_state_and_predecessor(published_rows: Path) -> None:
     assert (broken["solved"], broken["pairs"], broken["Δ solved pp"]) == (1, 1, 100)
     kept = find_row(found["states"], "openai:alpha", "already_solved", "summary")
     assert (kept["solved"], kept["Δ solved pp"], kept["Δ median prompt tokens %"]) == (0, -100, None)
-    assert find_row(found["states"], "openai:alpha", "unlabelled", "trace")["runs"] == 1
+    unlabelled = find_row(found["states"], "openai:alpha", "unlabelled", "trace")
+    assert (unlabelled["runs"], unlabelled["left out"], unlabelled["solved %"]) == (0, 1, None)
     second = find_row(found["predecessors"], "openai:beta", "openai:second", "summary")
     assert (second["runs"], second["Δ median events %"]) == (1, pytest.approx(-50))
     for name in ("points", "states", "predecessors"):
-        assert sum(row["runs"] for row in found[name]) == 49
+        assert sum(row["runs"] for row in found[name]) == 44
 
 
 def test_repeats(published_rows: Path) -> None:
     rows = rows_by_table(published_rows)["repeats"]
     assert len(rows) == 2
-    assert list(find_row(rows, "openai:alpha", "repository").values())[2:] == [1, 2, 0, 1, 0, 0, 4, 4000]
-    assert list(find_row(rows, "openai:alpha", "trace").values())[2:] == [1, 2, 1, 0, 0, 100, 2, 1000]
+    assert list(find_row(rows, "openai:alpha", "repository").values())[2:] == [2, 5, 1, 0, 1, 0, 0, 4, 4000]
+    assert list(find_row(rows, "openai:alpha", "trace").values())[2:] == [2, 5, 1, 1, 0, 0, 100, 2, 1000]
 
 
 def test_debt_and_its_sources(published_rows: Path) -> None:
     rows = rows_by_table(published_rows)["debt"]
     baseline = find_row(rows, "openai:alpha", "repository")
-    assert [baseline[f"repeated {kind}"] for kind in ("reads", "searches", "commands")] == [14, 7, 7]
-    assert (baseline["events"], baseline["rediscovery"], baseline["verification"]) == (234, 28, 14)
-    assert baseline["rediscovery %"] == pytest.approx(100 * 28 / 234)
-    assert (
-        baseline["debt in events"] == 12
-    )  # median of 10, 12, 15, 10, 0, 25 and 48 extra events compared with trace
+    assert [baseline[f"repeated {kind}"] for kind in ("reads", "searches", "commands")] == [10, 5, 5]
+    assert (baseline["events"], baseline["rediscovery"], baseline["verification"]) == (150, 20, 10)
+    assert baseline["rediscovery %"] == pytest.approx(100 * 20 / 150)
+    # Median of 10, 15, 10, 0 and 25 extra events compared with trace.
+    assert baseline["debt in events"] == 10
     assert find_row(rows, "openai:alpha", "trace")["debt in events"] == 0
     notes = find_row(rows, "", "notes: structured")
     assert (notes["notes written"], notes["prompt tokens of notes"], notes["completion tokens of notes"]) == (
@@ -225,9 +321,9 @@ def test_a_single_point_of_one_successor(published_rows: Path) -> None:
 def test_tables_are_written_without_graded_takeovers(published_rows: Path, tmp_path: Path) -> None:
     rewrite_rows(published_rows, lambda row: None)
     found = load_tables(published_rows)
-    assert len(found) == TABLES
+    assert len(found) == len(TABLES)
     write_tables(tmp_path / "tables", found)
-    assert len(list((tmp_path / "tables").iterdir())) == 3 * TABLES
+    assert len(list((tmp_path / "tables").iterdir())) == 3 * len(TABLES)
 
 
 def test_runs_without_an_llm_are_labelled_in_every_table(published_rows: Path) -> None:

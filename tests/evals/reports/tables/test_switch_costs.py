@@ -112,12 +112,13 @@ def test_takeovers_are_paired_with_the_continuation_of_the_same_point(make_resul
     assert cost.events == {"converted": 6, "shortened": 1, "dropped": 0}
     # Point c has no continuation.
     own = find(data, CODEX, CODEX, "transcript")
-    assert (own.takeovers, own.pairs, own.extra_events) == (2, 1, -1.0)
+    assert (own.takeovers, own.pairs, own.left_out, own.extra_events) == (2, 1, 2, -1.0)
+    assert (own.solved, own.solved_by_continuation) == (1, 1)
     assert own.events == {"converted": 8, "shortened": 0, "dropped": 2}
     assert find(data, CODEX, CLAUDE, "repository").events is None
     # A continuation that failed is no baseline, and a continuation is not compared with itself.
     unpaired = find(data, CLAUDE, CODEX, "transcript")
-    assert (unpaired.pairs, unpaired.extra_events) == (0, None)
+    assert (unpaired.pairs, unpaired.solved_share, unpaired.extra_events) == (0, None, None)
     assert find(data, CODEX, CODEX, "continuation").extra_events is None
 
 
@@ -145,8 +146,10 @@ def test_the_tables(make_results: MakeResults) -> None:
         "successor": CLAUDE,
         "view": "transcript",
         "takeovers": 2,
-        "solved %": 50.0,
+        "left out": 0,
         "pairs": 2,
+        "solved %": 50.0,
+        "continuation solved %": 100.0,
         "Δ events": 2.0,
         "Δ tokens": 303.0,
         "first prompt": 100.0,
@@ -155,7 +158,7 @@ def test_the_tables(make_results: MakeResults) -> None:
         "events dropped": 0,
     }
     assert {row[0] for row in points.rows} == {"first_source_edit"}
-    assert [row[1:9] for row in points.rows] == [row[:8] for row in agents.rows]
+    assert [row[1:11] for row in points.rows] == [row[:10] for row in agents.rows]
     written = {table.name: table for table in build_tables(results)}
     assert written["agents"].rows == agents.rows
     assert any(note.startswith("No LLM: ") for note in written["agents"].notes)
@@ -202,11 +205,11 @@ def test_the_heat_map_shows_every_pair(make_results: MakeResults) -> None:
     axis = panels["successor, transcript"]
     assert [text.get_text() for text in axis.get_xticklabels()] == ["codex", "claude-code"]
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["codex"]
-    assert [text.get_text() for text in axis.texts] == ["−1\nn 1, 100 %", "+2\nn 2, 50 %"]
+    assert [text.get_text() for text in axis.texts] == ["−1\nn 1, 100 %\n2 left out", "+2\nn 2, 50 %"]
     assert len(axis.patches) == 1
     assert axis.patches[0].get_x() == pytest.approx(-0.47)
     missing, known = panels["successor, repository"].texts
-    assert (missing.get_text(), known.get_text()) == ("–", "+20\nn 1, 100 %")
+    assert (missing.get_text(), known.get_text()) == ("–", "+20\nn 1, 100 %\n1 left out")
 
 
 def test_a_heat_map_without_pairs_says_why(make_results: MakeResults) -> None:

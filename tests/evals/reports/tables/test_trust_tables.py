@@ -63,18 +63,18 @@ def find_row(out: Path, name: str, **cells: str) -> Row:
 
 def test_reshown_text_is_the_first_measure_of_debt(measured_rows: Path) -> None:
     row = find_row(measured_rows, "debt", successor="openai:alpha", view="repository")
-    assert row["runs"] == 7
-    assert (row["shown tokens"], row["re-shown tokens"], row["re-shown %"]) == (7_000, 5_250, 75)
-    assert row["verification tokens"] == 700
+    assert (row["runs"], row["left out"]) == (5, 2)
+    assert (row["shown tokens"], row["re-shown tokens"], row["re-shown %"]) == (5_000, 3_750, 75)
+    assert row["verification tokens"] == 500
     unknown = find_row(measured_rows, "debt", successor="openai:beta", view="repository")
     assert unknown["re-shown tokens"] is None
 
 
 def test_over_trust_and_harm(measured_rows: Path) -> None:
     row = find_row(measured_rows, "trust", successor="openai:alpha", view="trace")
-    assert (row["runs"], row["with a change"], row["median kept %"], row["kept all %"]) == (7, 7, 100, 100)
+    assert (row["runs"], row["with a change"], row["median kept %"], row["kept all %"]) == (5, 5, 100, 100)
     assert (row["reexamined %"], row["verified before finish %"]) == (0, 0)
-    assert (row["pairs"], row["harm"], row["rescue"]) == (7, 0, 3)
+    assert (row["pairs"], row["harm"], row["rescue"]) == (5, 0, 2)
     assert (row["already solved"], row["preserved"]) == (1, 1)
     baseline = find_row(measured_rows, "trust", successor="openai:alpha", view="repository")
     assert (baseline["harm"], baseline["kept all %"], baseline["verified before finish %"]) == (None, 0, 100)
@@ -90,12 +90,12 @@ def test_predecessor_right_or_wrong_by_kept_or_changed(measured_rows: Path) -> N
         for row in find_rows(measured_rows, "belief")
         if row["view"] in ("repository", "trace")
     }
-    # The seventh point has no label.
+    # At common points; the one without a label is none of them.
     assert found == {
         ("repository", "right", "changed"): (1, 0, 1),
-        ("repository", "wrong", "changed"): (5, 0, 1),
+        ("repository", "wrong", "changed"): (4, 0, 1),
         ("trace", "right", "kept"): (1, 1, 1),
-        ("trace", "wrong", "kept"): (5, 5, 4),
+        ("trace", "wrong", "kept"): (4, 4, 3),
     }
 
 
@@ -108,8 +108,8 @@ def test_debt_against_the_uninterrupted_run(measured_rows: Path) -> None:
 
 def test_the_summary_has_the_same_figures(measured_rows: Path) -> None:
     view = summarize(load_results([measured_rows]))["views"]["trace"]
-    assert (view["reshown_share"], view["reshown_tokens"], view["median_kept"]) == (0.25, 1_750, 1.0)
-    assert view["verified_before_finish"] == {"true": 0, "of": 7}
+    assert (view["reshown_share"], view["reshown_tokens"], view["median_kept"]) == (0.25, 1_250, 1.0)
+    assert view["verified_before_finish"] == {"true": 0, "of": 5}
     assert view["preserved"] == {"true": 2, "of": 2}
 
 
