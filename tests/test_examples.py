@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -285,24 +286,52 @@ def test_every_example_is_tested() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in {*UNTESTED, NEEDS_NO_DIRECTORY}])
-def test_every_example_is_short_and_prints_its_usage(name: str) -> None:
-    text = (ROOT / "examples" / name).read_text()
-    _, docstring, code = text.split('"""', 2)
-    assert f"\nUsage: python examples/{name} DIRECTORY" in docstring
-    assert "def main(" in code
-    assert len([line for line in code.splitlines() if line.strip()]) < 45
+def test_every_example_is_short_and_prints_its_usage() -> None:
+    names = [name for name in EXAMPLES if name not in {*UNTESTED, NEEDS_NO_DIRECTORY}]
+    expected = {}
+    for name in names:
+        _, docstring, code = (ROOT / "examples" / name).read_text().split('"""', 2)
+        assert f"\nUsage: python examples/{name} DIRECTORY" in docstring
+        assert "def main(" in code
+        assert len([line for line in code.splitlines() if line.strip()]) < 45
+        expected[name] = [2, "", f"{docstring}\n"]
+    other = ["deep_agent.py"]
+    here = [name for name in names if name not in other]
+    assert run_without_arguments(here) | run_without_arguments(other, find_deepagents_python()) == expected
+
+
+def run_without_arguments(names: list[str], python: str | Path = sys.executable) -> dict[str, Any]:
+    """The exit code, standard output and standard error of each example, run one after the other in one process."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    python = find_deepagents_python() if name == "deep_agent.py" else sys.executable
     done = subprocess.run(
-        [python, ROOT / "examples" / name],
+        [python, "-c", _RUN_ALL, *[ROOT / "examples" / name for name in names]],
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
-        check=False,
+        timeout=240,
+        check=True,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{docstring}\n")
+    results: dict[str, Any] = json.loads(done.stdout)
+    return results
+
+
+_RUN_ALL = """
+import contextlib, io, json, pathlib, runpy, sys
+results = {}
+for path in map(pathlib.Path, sys.argv[1:]):
+    sys.argv, code = [str(path)], 0
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        sys.path.insert(0, str(path.parent))
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+            if isinstance(code, str):
+                code = print(code, file=sys.stderr) or 1
+        sys.path.remove(str(path.parent))
+    results[path.name] = [code, out.getvalue(), err.getvalue()]
+print(json.dumps(results))
+"""
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shlex
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -136,7 +137,7 @@ def complete_work(
         sandbox=sandbox or sandbox_spec_for(record),
         **settings,
     ) as run:
-        model.find_workspace = lambda: run.sandbox().workspace
+        model.find_workspace = lambda: os.path.relpath(run.sandbox().workspace, run.sandbox().cwd())
         handoff = _require_accepted(home, handoff_id, agent)  # under the lease nobody else completes it
         _claim_completion(home.ledger, handoff, agent, idempotency_key, request)
         if handoff.state != "completed":
@@ -228,6 +229,7 @@ class _OutsideModel(BaseChatModel):
     marker: str
     """A line that ends the patch, and marks the command that applies it."""
     find_workspace: Callable[[], str]
+    """Returns the workspace relative to the shell's directory: after a crash a process sandbox is at another path."""
 
     @property
     def _llm_type(self) -> str:
@@ -246,7 +248,8 @@ class _OutsideModel(BaseChatModel):
         if self.patch and result is None:
             workspace = shlex.quote(self.find_workspace())
             end = "" if self.patch.endswith("\n") else "\n"
-            command = f"git -C {workspace} apply --whitespace=nowarn - <<'{self.marker}'\n{self.patch}{end}{self.marker}"
+            apply = f"(cd -- {workspace} && git apply --whitespace=nowarn -)"
+            command = f"{apply} <<'{self.marker}'\n{self.patch}{end}{self.marker}"
             return _build_call("shell", {"command": command})
         if result is not None and not result.startswith(_SUCCEEDED):
             lines = [line for line in result.splitlines() if not line.startswith("[exit code")]
