@@ -54,7 +54,7 @@ _LAYOUT = {
     "leaderboard",
     "trajectories": "`trajectories/*.json`: every run as ATIF; a predecessor links to its successors",
 }
-_PREDICTION_FIELDS = ("task_id", "predecessor", "point", "patch")
+_PREDICTION_FIELDS = ("predecessor", "point", "patch")
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 

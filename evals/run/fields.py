@@ -58,6 +58,13 @@ STAGE_FIELDS: dict[str, tuple[str, ...]] = {
     ),
 }
 """The fields of the rows of each stage, in the order of published tables."""
+RESULT_FIELDS: dict[str, tuple[str, ...]] = {
+    "predecessors": ("events", "stop_reason", "records"),
+    "labels": ("handoff_state",),
+    "notes": ("usage",),
+    "takeovers": ("task_id", "events", "stop_reason", "resolved"),
+}
+"""The fields that every result of a stage has, beside its key; an infrastructure failure is no result."""
 # fmt: on
 _TYPES: dict[str, FieldType] = {field: kind for kind, fields in _FIELDS_BY_TYPE.items() for field in fields}
 _NAME_PATTERN = re.compile(r"(?!\.)[^/\x00-\x1f\ud800-\udfff]{1,250}")

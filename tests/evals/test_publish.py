@@ -11,11 +11,11 @@ import pytest
 from langgraph_takeover.evals.publish import OTHER_FIELDS, main
 from langgraph_takeover.evals.reports.collection import collect_report_data
 from langgraph_takeover.evals.reports.summary import summarize
-from langgraph_takeover.evals.run.fields import STAGE_FIELDS, find_type
+from langgraph_takeover.evals.run.fields import RESULT_FIELDS, STAGE_FIELDS, find_type
 from langgraph_takeover.evals.run.results import load_results
 from langgraph_takeover.evals.run.settings.config import STAGES
 
-from .conftest import assert_refused, call_main, read_rows, rewrite_rows
+from .conftest import RunCommand, assert_refused, call_main, read_rows, rewrite_rows
 
 SCHEMAS = ("takeovers", "predecessors", "labels", "notes")
 
@@ -29,17 +29,7 @@ def test_datasets_have_one_schema_whatever_their_rows_contain(published_rows: Pa
 
     empty = Path(shutil.copytree(published_rows, tmp_path / "empty"))
     for name in SCHEMAS:
-        keys = (
-            *STAGES[name],
-            "outcome",
-            "task_id",
-            "predecessor",
-            "point",
-            "patch",
-            "resolved",
-            "events",
-            "seconds",
-        )
+        keys = (*STAGES[name], *RESULT_FIELDS[name], "outcome", "predecessor", "point", "patch", "seconds")
         rewrite_rows(empty, lambda row, keys=keys: {key: row[key] for key in keys if key in row}, name)
     rewrite_rows(published_rows, lambda row: row | {"agent": "codex", "mine": [1]})
     for rows, out in ((published_rows, "one"), (empty, "two")):
@@ -106,6 +96,22 @@ def test_a_row_without_a_field_is_named_and_nothing_is_written(
     assert_refused(done, f"is graded, but has no {field!r}")
     assert f"{published_rows}: takeovers row " in done.stderr
     assert [each.name for each in tmp_path.iterdir()] == ["published"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "field"), [(stage, field) for stage in STAGES for field in RESULT_FIELDS[stage]]
+)
+@pytest.mark.parametrize("value", ["absent", None])
+def test_a_result_without_a_field_of_all_results_is_named(
+    published_rows: Path, tmp_path: Path, run_report: RunCommand, stage: str, field: str, value: str | None
+) -> None:
+    def change(row: dict[str, Any]) -> dict[str, Any]:
+        return {**row, field: None} if value is None else {k: v for k, v in row.items() if k != field}
+
+    rewrite_rows(published_rows, change, stage)
+    for done in (publish(published_rows, tmp_path / "data"), run_report(published_rows)):
+        assert_refused(done, f"{published_rows / stage}.jsonl: row ")
+        assert f"({stage}) has no field {field!r}" in done.stderr
 
 
 def test_a_fraction_in_a_count_is_named(published_rows: Path, tmp_path: Path) -> None:
