@@ -48,7 +48,7 @@ points of {counts.tasks} tasks, under the views {views}. {others}The fields of a
 {caveats}
 """
 _LAYOUT = {
-    "data": "`data/*.parquet`: one table per stage; nested fields are JSON text, and fields of no declared type are in "
+    "data": "`data/*.parquet`: one table per stage; nested fields are JSON text, and fields without a column are in "
     f"`{OTHER_FIELDS}`",
     "predictions": "`predictions/SUCCESSOR.VIEW.POINT.PREDECESSOR.REPEAT/all_preds.jsonl`: input for `swebench` and its "
     "leaderboard",
