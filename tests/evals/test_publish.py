@@ -31,7 +31,9 @@ def test_datasets_have_one_schema_whatever_their_rows_contain(published_rows: Pa
     for name in SCHEMAS:
         keys = (*STAGES[name], *RESULT_FIELDS[name], "outcome", "predecessor", "point", "patch", "seconds")
         rewrite_rows(empty, lambda row, keys=keys: {key: row[key] for key in keys if key in row}, name)
-    rewrite_rows(published_rows, lambda row: row | {"agent": "codex", "mine": [1]})
+    rewrite_rows(
+        published_rows, lambda row: row | {"agent": "codex", "node": "a1b2", "tries": 2, "mine": [1]}
+    )
     for rows, out in ((published_rows, "one"), (empty, "two")):
         done = publish(rows, tmp_path / out)
         assert done.returncode == 0, done.stderr
@@ -40,6 +42,7 @@ def test_datasets_have_one_schema_whatever_their_rows_contain(published_rows: Pa
         assert one.equals(two)
         assert one.names == [*STAGE_FIELDS[name], OTHER_FIELDS]
         assert "null" not in {str(field.type) for field in one}
+        assert (str(one.field("node").type), str(one.field("tries").type)) == ("string", "int64")
 
 
 def test_tables_keep_every_field(published_rows: Path, tmp_path: Path) -> None:
