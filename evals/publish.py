@@ -48,13 +48,13 @@ points of {counts.tasks} tasks, under the views {views}. {others}The fields of a
 {caveats}
 """
 _LAYOUT = {
-    "data": "`data/*.parquet`: one table per stage; nested fields are JSON text, and fields of no declared type are in "
+    "data": "`data/*.parquet`: one table per stage; nested fields are JSON text, and fields without a column are in "
     f"`{OTHER_FIELDS}`",
     "predictions": "`predictions/SUCCESSOR.VIEW.POINT.PREDECESSOR.REPEAT/all_preds.jsonl`: input for `swebench` and its "
     "leaderboard",
     "trajectories": "`trajectories/*.json`: every run as ATIF; a predecessor links to its successors",
 }
-_PREDICTION_FIELDS = ("task_id", "predecessor", "point", "patch")
+_PREDICTION_FIELDS = ("predecessor", "point", "patch")
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 

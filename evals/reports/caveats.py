@@ -66,10 +66,12 @@ def list_result_caveats(results: Results) -> tuple[str, ...]:
     studies = list_studies(results)
     if len(studies) > 1:
         caveats.append(
-            f"The combined runs belong to different studies ({', '.join(studies)}): no comparison with the paper."
+            f"The combined runs belong to different studies ({', '.join(sorted(studies))}): no comparison with the paper."
         )
-    reused = dict.fromkeys(config.describe_predecessor_limits() for config in configs)
-    caveats += [f"Reused predecessors ran with other limits: {limits}." for limits in reused if limits]
+    reused = {config.describe_predecessor_limits() for config in configs}
+    caveats += [
+        f"Reused predecessors ran with other limits: {limits}." for limits in sorted(filter(None, reused))
+    ]
     caveats += _list_model_caveats(results)
     versions = sorted({row["prompts"] for row in results.takeovers if row.get("prompts")})
     if len(versions) > 1:

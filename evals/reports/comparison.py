@@ -173,7 +173,14 @@ def _read_content(record: HandoffRecord | None) -> object:
 
 
 def _compare_settings(before: Results, after: Results) -> dict[str, tuple[Any, Any]]:
-    first, last = (_flatten_settings(results.sources[0].config) for results in (before, after))
+    configs = [results.sources[0].config for results in (before, after)]
+    first, last = map(_flatten_settings, configs)
+    if all(config.inputs for config in configs):  # runs of earlier versions have none
+        first, last = (
+            settings | config.inputs.list_digests()
+            for settings, config in zip((first, last), configs, strict=True)
+            if config.inputs
+        )
     return {
         name: (first.get(name), last.get(name))
         for name in (*first, *(name for name in last if name not in first))
@@ -183,7 +190,7 @@ def _compare_settings(before: Results, after: Results) -> dict[str, tuple[Any, A
 
 def _flatten_settings(config: RunConfig) -> dict[str, Any]:
     """The settings, with one for each field of a model's entry."""
-    settings = config.model_dump(mode="json")
+    settings = config.model_dump(mode="json", exclude={"inputs"})
     entries = settings.pop("models")
     return settings | {
         f"models.{name}.{field}": value for name, entry in entries.items() for field, value in entry.items()

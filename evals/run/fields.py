@@ -14,7 +14,7 @@ _FIELDS_BY_TYPE: dict[FieldType, tuple[str, ...]] = {
     "text": (
         "outcome", "task_id", "predecessor", "successor", "model", "notes_model", "agent", "agent_version", "digest",
         "stop_reason", "detail", "patch", "prompts", "handoff_state", "retried",
-        "summary_digest", "structured_digest", "note_digest",
+        "summary_digest", "structured_digest", "note_digest", "node",
     ),
     "integer": (
         "events", "steps", "llm_calls", "prompt_tokens", "cached_tokens", "completion_tokens", "repeat",
@@ -22,7 +22,7 @@ _FIELDS_BY_TYPE: dict[FieldType, tuple[str, ...]] = {
         "rediscovery_events", "verification_events", "claims", "contradicted", "unsupported", "repeated",
         "shown_chars", "reshown_chars", "verification_chars", "uncounted_calls", "empty_replies", "condensed",
         "fail_to_pass_failures", "pass_to_pass_failures", "patch_files", "patch_lines", "left_out_count",
-        "first_request_tokens", "side_requests", "divergence_step",
+        "first_request_tokens", "side_requests", "divergence_step", "tries",
     ),
     "fraction": ("seconds", "cost_usd", "divergence", "kept"),
     "truth": ("resolved", "reexamined", "verified_before_finish", "regressions", "cleaned_resolved", "malformed"),
@@ -39,15 +39,19 @@ _RUN_FIELDS = (
     "empty_replies", "condensed", "divergence", "divergence_step", "agent", "agent_version", "session_account",
     "side_requests", "refused_requests", "left_out", "left_out_count", "patch",
 )
+_JOB_FIELDS = ("node", "tries")
+"""Of rows of a cluster."""
 _TEST_FIELDS = ("fail_to_pass_failures", "pass_to_pass_failures", "regressions")
 STAGE_FIELDS: dict[str, tuple[str, ...]] = {
-    "predecessors": ("task_id", "predecessor", *_RUN_FIELDS, "records", "remainders", "missed_points"),
+    "predecessors": ("task_id", "predecessor", *_RUN_FIELDS, "records", "remainders", "missed_points", *_JOB_FIELDS),
     "labels": (
         "record_id", "outcome", "handoff_state", *_TEST_FIELDS, "detail", "seconds", "left_out", "left_out_count",
+        *_JOB_FIELDS,
     ),
     "notes": (
         "record_id", "model", "outcome", "detail", *_COST_FIELDS, "seconds", "prompts", "usage", "truncated",
         "summary_digest", "structured_digest", "malformed", "retried", "claims", "contradicted", "unsupported", "repeated",
+        *_JOB_FIELDS,
     ),
     "takeovers": (
         "record_id", "view", "successor", "repeat", "task_id", "predecessor", "point", "digest", *_RUN_FIELDS,
@@ -55,9 +59,17 @@ STAGE_FIELDS: dict[str, tuple[str, ...]] = {
         "first_request_tokens", "first_prompt_chars", "first_prompt_tokens", "window_tokens", "notes_model", "note_digest",
         "recalls", "recall_events", "recall_tokens", "shown_chars", "reshown_chars", "verification_chars",
         "rediscovery_events", "rediscovery", "verification_events", "kept", "reexamined", "verified_before_finish",
+        *_JOB_FIELDS,
     ),
 }
 """The fields of the rows of each stage, in the order of published tables."""
+RESULT_FIELDS: dict[str, tuple[str, ...]] = {
+    "predecessors": ("events", "stop_reason", "records"),
+    "labels": ("handoff_state",),
+    "notes": ("usage",),
+    "takeovers": ("task_id", "events", "stop_reason", "resolved"),
+}
+"""The fields that every result of a stage has, beside its key; an infrastructure failure is no result."""
 # fmt: on
 _TYPES: dict[str, FieldType] = {field: kind for kind, fields in _FIELDS_BY_TYPE.items() for field in fields}
 _NAME_PATTERN = re.compile(r"(?!\.)[^/\x00-\x1f\ud800-\udfff]{1,250}")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from langgraph_takeover.evals.run.fields import describe_type, is_typed
+from langgraph_takeover.evals.run.fields import RESULT_FIELDS, describe_type, is_typed
 from langgraph_takeover.evals.run.journal import (
     INFRASTRUCTURE_FAILURE,
     JOURNAL_FILE,
@@ -140,9 +140,13 @@ def _read_rows(source: RunSource, url: str | None, warnings: list[str]) -> dict[
 def _check_rows(path: Path, name: str, rows: Iterable[Row]) -> None:
     seen: dict[tuple[Any, ...], int] = {}
     for number, row in enumerate(rows, 1):
-        missing = [field for field in STAGES[name] if field not in row]
-        if missing:
-            raise JournalError(f"{path}: row {number} ({name}) has no field {missing[0]!r}")
+        is_result = row["outcome"] != INFRASTRUCTURE_FAILURE
+        needed = (*STAGES[name], *(RESULT_FIELDS[name] if is_result else ()))
+        missing = next((field for field in needed if row.get(field) is None), None)
+        if missing is not None:
+            raise JournalError(
+                f"{path}: row {number} ({name}) has no field {missing!r} (restore it from a copy, or delete that row)"
+            )
         wrong = next((field for field in row if not is_typed(field, row[field])), None)
         if wrong is not None:
             raise JournalError(

@@ -179,6 +179,14 @@ class Lease:
             )
         _unreported_releases.discard(named)
 
+    def remove(self) -> None:
+        """Release it and remove its thread, which has no checkpoints, from the list of threads."""
+        self.release()
+        with self.ledger.write_transaction() as connection:
+            connection.execute(
+                delete(leases).where(leases.c.thread == self.thread, leases.c.token == self.token)
+            )
+
 
 @repeat_after_loss(idempotent=False)
 def acquire(ledger: Ledger, thread: str, *, place: str = "", ttl_s: float = TTL_S) -> Lease:

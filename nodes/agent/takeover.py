@@ -129,6 +129,7 @@ def confirm(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:
     if handoff.state != "offered" and handoff.successor == context.session.thread and handoff.understanding:
         # The handoff was accepted just before a crash: do not ask again.
         _, lost = calls.begin_call(_CONFIRMATION_STEP, context.model)
+        calls.end_step()
         return _build_acceptance(handoff.understanding, _add_uncounted(state["spent"], lost))
     try:
         understanding, spent, problem = _ask_understanding(runtime, handoff, question, state)

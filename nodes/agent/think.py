@@ -107,6 +107,8 @@ def think(
 
 def _think(state: AgentState, runtime: Runtime[AgentContext], messages: list[AnyMessage]) -> NodeSteps:
     context = get_agent_context(runtime)
+    count, lost = context.session.calls.begin_call(state["steps"], context.model)
+    state = AgentState(**{**state, "spent": _add_wait(state["spent"], 0, lost)})
     reason = find_spent_budget(state, context)
     if reason is not None:
         return _stop_run(state, context, reason)
@@ -122,8 +124,6 @@ def _think(state: AgentState, runtime: Runtime[AgentContext], messages: list[Any
         return _stop_run(state, context, "context_overflow")
     report_progress(runtime, "thinking", state)
     remaining_s = context.max_seconds - state["spent"]["seconds"]
-    count, lost = context.session.calls.begin_call(state["steps"], context.model)
-    state = AgentState(**{**state, "spent": _add_wait(state["spent"], 0, lost)})
     try:
         request, reply = yield from _ask(state, runtime, conversation, request, remaining_s, count)
     except ContextWindowError:
@@ -360,7 +360,7 @@ def find_spent_budget(state: AgentState, context: AgentContext) -> StopReason | 
 
 def _stop_run(state: AgentState, context: AgentContext, reason: StopReason) -> AgentState:
     """End a run whose budget is spent, with a point from which another agent can continue."""
-    update = AgentState(stop_reason=reason)
+    update = AgentState(stop_reason=reason, spent=state["spent"])
     events = state.get("events", [])
     if events and "requested" in context.points:
         point = HandoffPoint(

@@ -27,10 +27,8 @@ class CallLog:
     def begin_call(self, step: int, model: object) -> tuple[CallCount, int]:
         """Return the counter of a call's requests, and the number of the step's calls that were lost before.
 
-        A step can make several calls. Those of a model that is no LLM cost nothing.
+        A step can make several calls, or none. Those of a model that is no LLM cost nothing.
         """
-        if not getattr(model, "is_llm", True):
-            return CallCount(), 0
         if not self._has_read:
             self._left, self._has_read = model_calls.read_unsaved_calls(self._lease), True
         left = self._left
@@ -38,21 +36,26 @@ class CallLog:
         self._step = step
         lost = left.calls + left.step - step if left is not None and left.step >= step else 0
         self._unsaved = lost + earlier
-        self._count = CallCount(self._note_attempt)
+        self._count = CallCount(self._note_attempt if getattr(model, "is_llm", True) else None)
         return self._count, lost
 
     def _note_attempt(self, billable: int) -> None:
-        model_calls.note_calls(self._lease, self._step, self._unsaved + billable + 1)
+        self._note(self._unsaved + billable + 1)
+
+    def _note(self, calls: int) -> None:
+        model_calls.note_calls(self._lease, self._step, calls)
         self._left, self._has_noted = None, True
 
     def end_step(self) -> None:
         """Learn that the step's update has its calls. If the process dies before it is saved, they were lost."""
+        if self._left is not None and self._left.step >= self._step:
+            self._note(self._unsaved)  # No call of the step replaced the note.
         self._count = None
 
     def end_failed_step(self) -> None:
         """Keep the calls of a step whose replies are not saved."""
         count, self._count = self._count, None
-        if count is None or not self._has_noted:
+        if count is None or not count.is_observed or not self._has_noted:
             return
         calls = self._unsaved + count.billable
         self._left = UnsavedCalls(self._step, calls) if calls else None

@@ -124,6 +124,21 @@ def test_a_run_does_not_differ_from_itself(published_rows: Path, run_compare: Ru
     assert all(view["test"]["p"] == 1 for view in report["views"])
 
 
+def test_a_changed_input_is_one_line(published_rows: Path, later: Path, run_compare: RunCommand) -> None:
+    for out, tests in ((published_rows, "a1"), (later, "b2")):
+        config = json.loads((out / "config.json").read_text())
+        inputs = {
+            "tasks": {"one__one-1": f"statement:c3 tests:{tests}"},
+            "prompts": {"handoff/note.md": "d4"},
+        }
+        (out / "config.json").write_text(json.dumps(config | {"inputs": inputs}))
+    lines = run_compare(published_rows, later).stdout.splitlines()
+    assert [line for line in lines if line.startswith("setting ")] == [
+        "setting max_steps: 500 → 250",
+        "setting the tests of task one__one-1: a1 → b2",
+    ]
+
+
 @pytest.mark.parametrize(
     ("fields", "is_changed"),
     [

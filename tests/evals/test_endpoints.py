@@ -500,6 +500,8 @@ def test_calls_of_killed_and_failed_notes_are_uncounted(
     # Two calls of the killed job, and one of the failed job.
     assert (row["outcome"], row["llm_calls"], row["uncounted_calls"]) == ("written", 2, 3)
     assert row["prompt_tokens"] is None
+    with RunPaths(snapshot_case.out).home() as home:
+        assert not [thread for thread in home.threads() if thread.startswith("notes.")]
 
 
 def test_notes_with_an_uncounted_call_have_no_sums(snapshot_case: Frozen, chat_server: ChatServer) -> None:

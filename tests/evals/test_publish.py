@@ -11,11 +11,11 @@ import pytest
 from langgraph_takeover.evals.publish import OTHER_FIELDS, main
 from langgraph_takeover.evals.reports.collection import collect_report_data
 from langgraph_takeover.evals.reports.summary import summarize
-from langgraph_takeover.evals.run.fields import STAGE_FIELDS, find_type
+from langgraph_takeover.evals.run.fields import RESULT_FIELDS, STAGE_FIELDS, find_type
 from langgraph_takeover.evals.run.results import load_results
 from langgraph_takeover.evals.run.settings.config import STAGES
 
-from .conftest import assert_refused, call_main, read_rows, rewrite_rows
+from .conftest import RunCommand, assert_refused, call_main, read_rows, rewrite_rows
 
 SCHEMAS = ("takeovers", "predecessors", "labels", "notes")
 
@@ -29,19 +29,11 @@ def test_datasets_have_one_schema_whatever_their_rows_contain(published_rows: Pa
 
     empty = Path(shutil.copytree(published_rows, tmp_path / "empty"))
     for name in SCHEMAS:
-        keys = (
-            *STAGES[name],
-            "outcome",
-            "task_id",
-            "predecessor",
-            "point",
-            "patch",
-            "resolved",
-            "events",
-            "seconds",
-        )
+        keys = (*STAGES[name], *RESULT_FIELDS[name], "outcome", "predecessor", "point", "patch", "seconds")
         rewrite_rows(empty, lambda row, keys=keys: {key: row[key] for key in keys if key in row}, name)
-    rewrite_rows(published_rows, lambda row: row | {"agent": "codex", "mine": [1]})
+    rewrite_rows(
+        published_rows, lambda row: row | {"agent": "codex", "node": "a1b2", "tries": 2, "mine": [1]}
+    )
     for rows, out in ((published_rows, "one"), (empty, "two")):
         done = publish(rows, tmp_path / out)
         assert done.returncode == 0, done.stderr
@@ -50,6 +42,7 @@ def test_datasets_have_one_schema_whatever_their_rows_contain(published_rows: Pa
         assert one.equals(two)
         assert one.names == [*STAGE_FIELDS[name], OTHER_FIELDS]
         assert "null" not in {str(field.type) for field in one}
+        assert (str(one.field("node").type), str(one.field("tries").type)) == ("string", "int64")
 
 
 def test_tables_keep_every_field(published_rows: Path, tmp_path: Path) -> None:
@@ -106,6 +99,22 @@ def test_a_row_without_a_field_is_named_and_nothing_is_written(
     assert_refused(done, f"is graded, but has no {field!r}")
     assert f"{published_rows}: takeovers row " in done.stderr
     assert [each.name for each in tmp_path.iterdir()] == ["published"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "field"), [(stage, field) for stage in STAGES for field in RESULT_FIELDS[stage]]
+)
+@pytest.mark.parametrize("value", ["absent", None])
+def test_a_result_without_a_field_of_all_results_is_named(
+    published_rows: Path, tmp_path: Path, run_report: RunCommand, stage: str, field: str, value: str | None
+) -> None:
+    def change(row: dict[str, Any]) -> dict[str, Any]:
+        return {**row, field: None} if value is None else {k: v for k, v in row.items() if k != field}
+
+    rewrite_rows(published_rows, change, stage)
+    for done in (publish(published_rows, tmp_path / "data"), run_report(published_rows)):
+        assert_refused(done, f"{published_rows / stage}.jsonl: row ")
+        assert f"({stage}) has no field {field!r}" in done.stderr
 
 
 def test_a_fraction_in_a_count_is_named(published_rows: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -290,6 +290,33 @@ def test_a_call_in_flight_at_a_kill_is_uncounted(
     chat_server.answer = answer_in_turn(chat_server.reply(LOOK), chat_server.reply("<finish></finish>"))
     outcome = bench.resume(client(chat_server.url))
     assert (outcome.stop_reason, outcome.uncounted_calls) == ("finished", expected)
+
+
+class PersonWithServer(ChatOpenAI):
+    is_llm: ClassVar[bool] = False
+
+
+@pytest.mark.parametrize(
+    ("settings", "make", "stop_reason"),
+    [
+        ({"max_steps": 1}, client, "max_steps"),
+        ({}, lambda url: PersonWithServer(model="m", base_url=url, api_key=SecretStr("k")), "finished"),
+    ],
+    ids=["spent budget", "no LLM"],
+)
+def test_a_lost_call_counts_without_a_further_call(
+    bench: RunHarness,
+    chat_server: ChatServer,
+    settings: dict[str, Any],
+    make: Callable[[str], ChatOpenAI],
+    stop_reason: str,
+) -> None:
+    run_until_killed(bench, chat_server, chat_server.reply(LOOK))
+    chat_server.answer = lambda request: chat_server.reply("<finish></finish>")
+    outcome = bench.resume(make(chat_server.url), **settings)
+    assert (outcome.stop_reason, outcome.uncounted_calls) == (stop_reason, 1)
+    chat_server.answer = lambda request: chat_server.reply("<finish></finish>")
+    assert bench.resume(client(chat_server.url), max_steps=9).uncounted_calls == 1
 
 
 def test_calls_lost_in_several_sessions_are_counted_once_each(

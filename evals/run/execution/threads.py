@@ -134,7 +134,7 @@ def open_call_log(paths: RunPaths, name: str) -> Iterator[CallLog]:
             raise
         finally:
             log.close()
-            lease.release()
+            lease.remove()
 
 
 def run_or_resume(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, float]:

@@ -130,6 +130,19 @@ def test_the_order_of_rows_changes_nothing(published_rows: Path, tmp_path: Path)
         assert (summarize(results), build_tables(results)) == expected
 
 
+def test_caveats_are_the_same_in_any_order_of_runs(published_rows: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(published_rows, tmp_path / "other"))
+    for out, steps in ((published_rows, 100), (other, 200)):
+        rewrite_rows(out, lambda row, steps=steps: row if (row["repeat"] == 1) == (steps == 100) else None)
+        config = json.loads((out / "config.json").read_text())
+        config |= {"run_id": f"{steps}", "predecessor_limits": {"max_steps": steps}}
+        (out / "config.json").write_text(json.dumps(config))
+    orders = itertools.permutations((published_rows, other))
+    forward, backward = (list_result_caveats(load_results(runs)) for runs in orders)
+    assert forward == backward
+    assert sum("other limits: --max-steps" in line for line in forward) == 2
+
+
 def add_troubles(row: dict[str, Any]) -> dict[str, Any]:
     """Rows that notes name."""
     if row["outcome"] != "graded":

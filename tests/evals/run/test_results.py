@@ -83,7 +83,7 @@ def test_different_records_of_the_same_name_are_refused(complete_run: Path, run_
 
 def test_a_row_without_its_key_is_named(run_files: Path) -> None:
     rewrite_file(run_files, "labels", record_id=None)
-    with pytest.raises(JournalError, match=r"labels\.jsonl: rows 1 and 2 \(labels\) have one id"):
+    with pytest.raises(JournalError, match=r"labels\.jsonl: row 1 \(labels\) has no field 'record_id'"):
         load_results([run_files])
 
 
