@@ -235,8 +235,8 @@ def _format_card(results: Results, data: ReportData, tables: Sequence[str], layo
 
     counts = count_takeovers(results, data)
     others = (
-        f"{counts.failures} infrastructure failures",
-        f"{counts.excluded} takeovers at incomplete points",
+        f"{counts.failures} infrastructure failure{'s' * (counts.failures > 1)}",
+        f"{counts.excluded} takeover{'s' * (counts.excluded > 1)} at incomplete points",
     )
     also = [text for text, number in zip(others, counts[3:], strict=True) if number]
     return _CARD_TEMPLATE.format(
