@@ -61,21 +61,19 @@ def _run_command(
     from langgraph_takeover.evals.run.execution.signals import TERMINATED
     from langgraph_takeover.evals.run.preparation import host_errors, usage_errors
 
-    resume_command = f"Resume with: {resume_command}"
     begun = False
     try:
         prepared = prepare()
         begun = True
         return run(prepared)
     except KeyboardInterrupt:
-        return _print_error(f"\ninterrupted; completed jobs are saved. {resume_command}", INTERRUPTED)
+        return _print_error(f"\ninterrupted; {_describe_rest(out, resume_command)}", INTERRUPTED)
     except SystemExit:
-        return _print_error(f"terminated; completed jobs are saved. {resume_command}", TERMINATED)
+        return _print_error(f"terminated; {_describe_rest(out, resume_command)}", TERMINATED)
     except usage_errors(OSError) as error:
         if is_disk_full(error):
             return _print_error(
-                f"error: {out}: no space left; completed jobs are saved. Free some space. {resume_command}",
-                DISK_FULL,
+                f"error: {out}: no space left (free some); {_describe_rest(out, resume_command)}", DISK_FULL
             )
         if not isinstance(error, usage_errors()):
             if begun or not isinstance(error, OSError) or error.filename is None:
@@ -83,9 +81,17 @@ def _run_command(
             return _print_error(f"error: {str(error.filename)[:200]}: {describe_error(error)}", USAGE)
         if begun and isinstance(error, host_errors()):
             return _print_error(
-                f"error: {error}; completed jobs are saved. {resume_command}", INFRASTRUCTURE_FAILURES
+                f"error: {error}; {_describe_rest(out, resume_command)}", INFRASTRUCTURE_FAILURES
             )
         return _print_error(f"error: {error}", USAGE)
+
+
+def _describe_rest(out: Path, resume_command: str) -> str:
+    from langgraph_takeover.evals.run.settings.config import CONFIG_FILE
+
+    if (out / CONFIG_FILE).exists():
+        return f"completed jobs are saved. Resume with: {resume_command}"
+    return "the run had not started. Enter the same command again."
 
 
 def make_console() -> Console:

@@ -22,7 +22,7 @@ _REQUIRED_FIELDS = (
     "eval_type",
 )
 _TEST_FIELDS = ("FAIL_TO_PASS", "PASS_TO_PASS")
-_TEXT_FIELDS = ("eval_script", "log_parser", "eval_type")
+_TEXT_FIELDS = ("problem_statement", "eval_script", "log_parser", "eval_type")
 _BYTE_ORDER_MARK = "\ufeff"
 _HEREDOC = re.compile(r"(?<!<)<<(-?)[ \t]*['\"\\]?([A-Za-z_]\w*)")
 
@@ -80,7 +80,7 @@ def _read_tests(name: str, value: Any, location: str) -> list[str]:
             raise TaskSourceError(
                 f"{location}: field {name!r} contains {json.dumps(test, default=str):.60}, not the name of a test {cure}"
             )
-    return list(value)
+    return [test.rstrip("\r\n") for test in value]
 
 
 def _describe_kind(value: Any) -> str:

@@ -31,6 +31,17 @@ _PATCH_NAME = "patch.diff"
 _LOG_NAME = "test_output.txt"
 _MAX_END_CHARS = 300
 _PIECE_BYTES, _MAX_PIECES = 15_000_000, 40
+_BROKEN_RUN = re.compile(
+    r"Executed \d{1,9} of \d{1,9} [^\n]{0,80}(?:DISCONNECTED|ERROR)|Test suite failed to run|^Node\.js v\d",
+    re.MULTILINE,
+)
+"""Karma that lost tests, Jest that could not load a module, and Node that an error ended."""
+_COUNTED_FAILURES = re.compile(
+    r"^Test(?:s| Suites): [^\n]{0,80}\b[1-9]\d{0,8} failed|\b[1-9]\d{0,8} failing\b|specs?, [1-9]\d{0,8} failure"
+    r"|\([1-9]\d{0,8} FAILED\)|^TOTAL: [1-9]\d{0,8} FAILED|^# fail +[1-9]",
+    re.MULTILINE,
+)
+"""The summaries of Jest, Mocha, Jasmine, Karma and TAP, if they count failures."""
 
 
 class GradingError(TakeoverError):
@@ -39,6 +50,10 @@ class GradingError(TakeoverError):
 
 class NoResultError(GradingError):
     """The official tests printed no readable result: the fault of the grader, or of a patch that breaks them."""
+
+
+class EnvironmentFailureError(NoResultError):
+    """The same, with a log from which swebench concludes that the environment failed: it may succeed the next time."""
 
 
 class Verdict(Frozen):
@@ -251,7 +266,9 @@ def _parse_report(report: dict[str, Any], test_spec: Any, log: Path) -> Verdict:
     from swebench.harness.constants import EvalType
 
     if report.get("infra_failure"):
-        raise GradingError(f"swebench reports an infrastructure failure: {report['infra_failure_reason']}")
+        raise EnvironmentFailureError(
+            f"swebench reports an infrastructure failure: {report['infra_failure_reason']}{_describe_log(log)}"
+        )
     tests = report.get("tests_status", {})
     if not tests:
         raise NoResultError(f"the tests printed no readable result{_describe_log(log)}")
@@ -271,7 +288,7 @@ def _judge_fail_only(test_spec: Any, log: Path) -> dict[str, dict[str, list[str]
     """The results of `fail_only` tests, where the harness counts each test without a FAILED as passed.
 
     A missing test passes only if the log names no passed test, and shows a complete run: the runner's summary, no ERROR,
-    and an exit code that is 0, unknown or explained by a FAILED.
+    no module that failed to load, and neither a count of failures nor an exit code other than 0 without a FAILED.
     """
     from swebench.harness import grading
     from swebench.harness.constants import TestStatus
@@ -279,10 +296,12 @@ def _judge_fail_only(test_spec: Any, log: Path) -> dict[str, dict[str, list[str]
     statuses, _ = grading.get_logs_eval(test_spec, str(log))
     content = log.read_text(errors="replace")
     found = set(statuses.values())
+    has_failures = grading.parse_test_exit_code(content) not in (None, 0) or _COUNTED_FAILURES.search(content)
     is_complete = (
         not found & {TestStatus.PASSED.value, TestStatus.XFAIL.value, TestStatus.ERROR.value}
         and grading.SUITE_RAN.search(content) is not None
-        and (grading.parse_test_exit_code(content) in (None, 0) or TestStatus.FAILED.value in found)
+        and _BROKEN_RUN.search(content) is None
+        and (TestStatus.FAILED.value in found or not has_failures)
     )
     results: dict[str, dict[str, list[str]]] = {}
     for name, has_passed in (

@@ -108,7 +108,10 @@ def _check_unique_keys(directory: Path) -> None:
     import yaml
     from swebench.task.repo import TASK_FILE, TESTS_FILE
 
-    parse_json((directory / TESTS_FILE).read_bytes(), unique_keys=True, max_keys=_MAX_KEYS)
+    try:
+        parse_json((directory / TESTS_FILE).read_bytes(), unique_keys=True, max_keys=_MAX_KEYS)
+    except ValueError as error:
+        raise ValueError(f"{TESTS_FILE}: not JSON: {error}") from error
     node = yaml.compose((directory / TASK_FILE).read_text(), yaml.SafeLoader)
     seen: dict[str, int] = {}
     for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
@@ -135,7 +138,7 @@ def _read_parquet(path: Path) -> list[dict[str, Any]]:
 def _read_json_rows(path: Path) -> list[tuple[str, Any]]:
     """The rows of a .json or .jsonl file, each with its location."""
     try:
-        text = read_untrusted_file(path).decode()
+        text = read_untrusted_file(path).decode("utf-8-sig")
     except FileNotFoundError as error:
         raise TaskSourceError(f"{path}: no such file") from error
     except OSError as error:

@@ -77,9 +77,8 @@ def _check_grader(task: Task, spec: SandboxSpec, logs: Path, name: str, network:
 
 
 def _is_transient(error: BaseException) -> bool:
-    return isinstance(error, (GradingError, SandboxUnavailableError)) and not isinstance(
-        error, (OutOfDiskError, NoResultError)
-    )
+    is_final = isinstance(error, OutOfDiskError) or type(error) is NoResultError
+    return isinstance(error, (GradingError, SandboxUnavailableError)) and not is_final
 
 
 @retry(

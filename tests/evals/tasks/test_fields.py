@@ -42,7 +42,7 @@ def test_fields_of_tests_are_validated_once_parsed(field: str, value: Any, messa
         read_fields({**ROW, field: value}, "t")
 
 
-@pytest.mark.parametrize("value", [["a", "b"], ("a", "b"), '["a", "b"]', ' ["a",\n"b"] '])
+@pytest.mark.parametrize("value", [["a", "b"], ("a", "b"), ["a\r", "b\r\n"], '["a", "b"]', ' ["a",\n"b"] '])
 def test_tests_become_a_list(value: Any) -> None:
     for field in ("FAIL_TO_PASS", "PASS_TO_PASS"):
         assert read_fields({**ROW, field: value}, "t")[field] == ["a", "b"]
@@ -69,7 +69,7 @@ def test_tests_that_must_keep_passing_are_optional(value: Any) -> None:
     assert read_fields({k: v for k, v in ROW.items() if k != "PASS_TO_PASS"}, "t")["PASS_TO_PASS"] == []
 
 
-@pytest.mark.parametrize("field", ["eval_script", "log_parser", "eval_type"])
+@pytest.mark.parametrize("field", ["problem_statement", "eval_script", "log_parser", "eval_type"])
 def test_a_text_field_of_another_type_is_refused(field: str) -> None:
     with pytest.raises(TaskSourceError, match=f"field '{field}' is a list"):
         read_fields({**ROW, field: ["x"]}, "t")

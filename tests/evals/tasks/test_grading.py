@@ -3,8 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tenacity import stop_after_attempt
 
-from langgraph_takeover.evals.tasks import Task
+from langgraph_takeover.evals.tasks import Task, verdicts
 from langgraph_takeover.evals.tasks.grading import NoResultError, Verdict, grade
 from langgraph_takeover.evals.tasks.verdicts import get_verdict
 
@@ -56,6 +57,18 @@ def test_a_patch_without_result_is_unresolved_if_the_gold_patch_has_one(tmp_path
     verdict = get_shop_verdict(shop, broken)
     assert (verdict.resolved, verdict.has_result, verdict.handoff_state) == (False, False, "needs_completion")
     assert "but do with the gold patch" in verdict.detail
+
+
+def test_a_patch_that_imitates_a_failing_environment_is_unresolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdicts.grade_with_retries.retry, "stop", stop_after_attempt(1))  # type: ignore[attr-defined]
+    shop = Shop(tmp_path, run=f"grep -q sum till.py || {{ echo Killed; exit 1; }}; {UNITTEST}")
+    verdict = get_shop_verdict(shop, shop.make_patch("NOTE", "A note.\n"))
+    assert (verdict.resolved, verdict.has_result) == (False, False)
+    shop.rewrite("eval.sh", "grep -q sum", "grep -q 'no such text'")
+    with pytest.raises(NoResultError, match=r"out_of_memory.*; the gold patch has no result either"):
+        get_shop_verdict(shop, shop.make_patch("NOTE", "A note.\n"))
 
 
 @pytest.mark.parametrize(
@@ -122,10 +135,20 @@ def test_a_missing_result_of_a_fail_only_task_is_no_pass(
         (f"{FIXED} ... ERROR", 1, (1, 1)),
         (f"3 specs, 1 failure\n{FIXED} ... FAIL", 1, (1, 0)),
         (f"3 specs, 1 failures\n{FIXED} ... FAIL", 1, (1, 0)),
-        (f"3 specs, 1 failures\n{FIXED} ... skipped", 0, (1, 0)),
+        (f"3 specs, 0 failures\n{FIXED} ... skipped", 0, (1, 0)),
         ("3 specs, 1 failures\ntest_other (test_other) ... FAIL", 1, (0, 0)),
         ("3 specs, 1 failures\ntest_other (test_other) ... ERROR", 1, (1, 1)),
         ("Executed 2 of 40 DISCONNECTED", 1, (1, 1)),
+        ("Executed 2 of 40 (skipped 1) DISCONNECTED", 0, (1, 1)),
+        ("Executed 39 of 40 (skipped 1) SUCCESS", 0, (0, 0)),
+        ("Test Suites: 1 failed, 1 total\nTests:       0 total", 0, (1, 1)),
+        (f"Test suite failed to run\nTests: 1 failed, 1 total\n{FIXED} ... FAIL", 1, (1, 1)),
+        ("  2 passing (3ms)\n  1 failing", 0, (1, 1)),
+        ("3 specs, 1 failure", 0, (1, 1)),
+        ("Executed 3 of 3 (1 FAILED)", 0, (1, 1)),
+        ("TOTAL: 1 FAILED\nTOTAL: 2 SUCCESS", 0, (1, 1)),
+        ("# tests 3\n# pass 2\n# fail 1", 0, (1, 1)),
+        ("3 specs, 0 failures\nSyntaxError: Unexpected token '='\n\nNode.js v20.1.0", 0, (1, 1)),
     ],
 )
 def test_a_fail_only_log_must_show_a_complete_run(

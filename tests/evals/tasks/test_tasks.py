@@ -67,7 +67,7 @@ def test_jsonl_and_json_files_load(tmp_path: Path) -> None:
     jsonl_file.write_text(json.dumps(ROW) + "\n\n" + json.dumps({**ROW, "instance_id": "b"}) + "\n")
     assert [task.id for task in load_tasks(str(jsonl_file))] == ["a__a-1", "b"]
     json_file = tmp_path / "tasks.json"
-    json_file.write_text(json.dumps([ROW]))
+    json_file.write_text("\ufeff" + json.dumps([ROW]))
     (task,) = load_tasks(str(json_file))
     assert "\r" not in task.prompt
     assert task.build_spec("docker", "me", tmp_path).image == "a:latest"
@@ -146,6 +146,7 @@ def test_two_directories_with_one_id_are_refused(tmp_path: Path) -> None:
         ("task.yaml", "a: [\n", "cannot be read: while parsing"),
         ("task.yaml", "- a\n", "cannot be read"),
         ("tests.json", '{"FAIL_TO_PASS": ["a"], "FAIL_TO_PASS": []}', "the same key twice"),
+        ("tests.json", "{", "tests.json: not JSON: Expecting"),
     ],
 )
 def test_a_damaged_task_directory_is_named(tmp_path: Path, file: str, text: str, message: str) -> None:

@@ -10,7 +10,7 @@ from langgraph_takeover.evals.run.execution.task_checks import check_tasks
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.evals.tasks import TaskSourceError
 
-from ...conftest import RunCommand, assert_refused, read_rows
+from ...conftest import RunCommand, assert_refused, read_rows, start_takeover, wait_for
 from ...models.test_recordings import write_recording
 from ...tasks.shop_task import FIXED, KEPT, Shop
 
@@ -132,6 +132,20 @@ def test_published_tasks_are_checked_only_on_request(
             check(shop, study=study)
     with pytest.raises(TaskSourceError):
         check(shop, tasks="owner/dataset", requested=True)
+
+
+def test_a_run_that_was_stopped_during_its_check_is_started_again(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, run="sleep 60")
+    replay = f"replay:{write_recording(tmp_path / 'run.traj.json', ('true', 0, ''))}"
+    agents = ("--predecessor", replay, "--successor", replay, "--view", "repository")
+    where = ("--sandbox", "process", "--allow-unisolated", "--out", tmp_path / "out")
+    process = start_takeover("--tasks", shop.source, *agents, *where, TMPDIR=str(tmp_path))
+    wait_for(lambda: list(tmp_path.glob("takeover-check-*/grading/*")), process)
+    process.terminate()
+    output, error = process.communicate(timeout=100)
+    assert (process.returncode, output) == (143, CHECKING)
+    assert error == "terminated; the run had not started. Enter the same command again.\n"
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_run_starts_only_with_tasks_that_pass(run_main: RunCommand, tmp_path: Path) -> None:
