@@ -26,12 +26,12 @@ from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import CONFIG_FILE, RunConfig, RunUsageError, load_config
 from langgraph_takeover.evals.run.settings.entries import find_model_difference
 from langgraph_takeover.evals.run.settings.inputs import RunInputs, find_changed_input
-from langgraph_takeover.evals.tasks import Task
+from langgraph_takeover.evals.tasks import Task, locate_source
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
 from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 
-_SHARED_SETTINGS = ("tasks", "prompt", "sandbox", "protocol", "points", "command_timeout_s")
+_SHARED_SETTINGS = ("prompt", "sandbox", "protocol", "points", "command_timeout_s")
 
 
 def check_source(config: RunConfig) -> None:
@@ -46,7 +46,8 @@ def check_source(config: RunConfig) -> None:
             f"--from: {source} is not the directory of a takeover run (pass the --out of one)"
         )
     before = load_config(source)
-    for name in _SHARED_SETTINGS:
+    tasks = ("tasks",) if _has_other_tasks(before, config) else ()
+    for name in (*tasks, *_SHARED_SETTINGS):
         if getattr(before, name) != getattr(config, name):
             raise RunUsageError(
                 f"--from: {source} ran with --{name.replace('_', '-')} {_format_setting(before, name)}, this run has "
@@ -73,6 +74,13 @@ def check_inputs(before: RunConfig, now: RunInputs | None, option: str, source: 
         raise RunUsageError(
             f"{option}: {changed} since {source} ran (restore it, or run the predecessors again in a new run)"
         )
+
+
+def _has_other_tasks(before: RunConfig, config: RunConfig) -> bool:
+    """Whether two runs have no task in common; digests recognize those of a moved source."""
+    if before.inputs is None or config.inputs is None:
+        return locate_source(before.tasks) != config.tasks
+    return not before.inputs.tasks.keys() & config.inputs.tasks.keys()
 
 
 def _format_setting(config: RunConfig, name: str) -> str:
