@@ -32,6 +32,7 @@ from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 
 _SHARED_SETTINGS = ("prompt", "sandbox", "protocol", "points", "command_timeout_s")
+_CURE = "restore it from a copy, or leave its task out by --task-ids"
 
 
 def check_source(config: RunConfig) -> None:
@@ -105,6 +106,9 @@ def copy_source_run(config: RunConfig, tasks: dict[str, Task], paths: RunPaths, 
             wanted = row["task_id"] in tasks and row["predecessor"] in config.predecessors
             if row["outcome"] != "run" or not wanted or rows.predecessors.key(row) in done:
                 continue
+            trace = source.traces / f"{row['trace']}.json"
+            if not trace.is_file():
+                raise RunUsageError(f"--from: trace not found: {trace} ({_CURE})")
             tasks[row["task_id"]].check_out(paths.repositories, copy_from=source.repositories)
             for record_id in row["records"]:
                 note = notes.get(record_id, {})
@@ -114,7 +118,7 @@ def copy_source_run(config: RunConfig, tasks: dict[str, Task], paths: RunPaths, 
                 _copy_row(rows.labels, _select_current_label(labels.get(record_id)))
                 _copy_row(rows.notes, note if noted else None)
             paths.traces.mkdir(exist_ok=True)
-            shutil.copy2(source.traces / f"{row['trace']}.json", paths.traces)
+            shutil.copy2(trace, paths.traces)
             rows.predecessors.append(row)
             taken += 1
     return taken
@@ -140,7 +144,10 @@ def _copy_record(
     source: RunPaths, paths: RunPaths, record_id: str, views_with_notes: Collection[str]
 ) -> bool:
     """Copy a record, with its notes if it has all that these views show. Return whether it has them."""
-    record = source.records.load(record_id)
+    try:
+        record = source.records.load(record_id)
+    except RecordError as error:
+        raise RunUsageError(f"--from: {error} ({_CURE})") from error
     if record_id not in paths.records.list_ids():
 
         def make(directory: Path) -> HandoffRecord:
