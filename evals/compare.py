@@ -150,6 +150,10 @@ def _describe_differences(comparison: Comparison) -> list[str]:
             f"{len(comparison.unknown_records)} of {comparison.records} records may differ, but are not in both directories: "
             f"{_name_first(comparison.unknown_records)}"
         )
+    if comparison.changed_inputs:
+        lines.append(
+            f"{len(comparison.changed_inputs)} of the inputs of both runs differ: {_name_first(comparison.changed_inputs)}"
+        )
     lines += [f"setting {name}: {then} → {now}" for name, (then, now) in comparison.settings.items()]
     lines += [
         f"prompts of {stage}: {', '.join(then) or 'none'} → {', '.join(now) or 'none'}"

@@ -16,7 +16,7 @@ from langgraph_takeover.evals.run.settings.point_selection import list_quotas
 
 _COMPARED_SETTINGS = (
     *("points", "notes_model", "protocol", "max_steps", "max_tokens", "max_reply_tokens", "max_seconds"),
-    *("window_tokens", "condense", "command_timeout_s", "sandbox"),
+    *("window_tokens", "condense", "command_timeout_s", "sandbox", "base_url"),
 )
 """Settings that affect the result of a takeover."""
 _MAX_NAMES = 3

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 from langgraph_takeover.evals.reports.common_points import (
     UNMATCHED,
+    UNPOOLED,
     describe_left_out,
     list_uncounted,
     split_by_common_points,
+    split_by_pooled_successors,
 )
 from langgraph_takeover.evals.reports.derived import ALREADY_SOLVED, add_derived_measures
 from langgraph_takeover.evals.reports.estimates import Pair, pair_with_baseline, select_graded
@@ -72,9 +74,15 @@ class ReportData(NamedTuple):
 
     def restrict_to_common_points(self) -> ReportData:
         """The same data with the takeovers at common points alone, over which levels of views are compared."""
-        common, others = split_by_common_points(self.takeovers)
-        unmatched = tuple(row | {"reason": UNMATCHED} for row in others)
-        return self._replace(takeovers=common, left_out=(*self.left_out, *unmatched))
+        return self._leave_out(UNMATCHED, *split_by_common_points(self.takeovers))
+
+    def restrict_to_pooled_successors(self) -> ReportData:
+        """Data at common points without successors that lack a view of another, over which levels of views are pooled."""
+        return self._leave_out(UNPOOLED, *split_by_pooled_successors(self.takeovers))
+
+    def _leave_out(self, reason: str, kept: tuple[Row, ...], others: tuple[Row, ...]) -> ReportData:
+        uncounted = tuple(row | {"reason": reason} for row in others)
+        return self._replace(takeovers=kept, left_out=(*self.left_out, *uncounted))
 
     def pair_with_reference(self, rows: tuple[Row, ...], view: str) -> tuple[Pair, ...]:
         """Takeovers under a view, each with the one under the best-informed view at the same point."""

@@ -9,8 +9,8 @@ from langgraph_takeover.evals.reports.estimates import POINT_KEY, read_measure, 
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.handoff.views.names import CONTINUATION
 
-UNMATCHED, FAILED, EXCLUDED, NOT_RUN = "unmatched", "failed", "excluded", "not run"
-REASONS = (UNMATCHED, FAILED, EXCLUDED, NOT_RUN)
+UNMATCHED, UNPOOLED, FAILED, EXCLUDED, NOT_RUN = "unmatched", "unpooled", "failed", "excluded", "not run"
+REASONS = (UNMATCHED, UNPOOLED, FAILED, EXCLUDED, NOT_RUN)
 _UNCERTAIN_MEASURES = ("prompt_tokens", "completion_tokens", "first_prompt_chars", "first_prompt_tokens")
 """Measures that a graded takeover can lack."""
 _MAX_NAMES = 3
@@ -24,11 +24,10 @@ def split_by_common_points(takeovers: Sequence[Row]) -> tuple[tuple[Row, ...], t
     a point lacks is None in all of them, so that medians are over the same points, too.
     """
     views_by_key: dict[tuple[object, ...], set[str]] = {}
-    views_by_successor: dict[str, set[str]] = {}
+    views_by_successor = _collect_views(takeovers)
     for row in takeovers:
         if row["view"] != CONTINUATION:
             views_by_key.setdefault(_get_key(row), set()).add(row["view"])
-            views_by_successor.setdefault(row["successor"], set()).add(row["view"])
     common = {key for key, views in views_by_key.items() if views == views_by_successor[str(key[1])]}
     inside = [row for row in takeovers if _get_key(row) in common]
     lacking = {
@@ -39,6 +38,26 @@ def split_by_common_points(takeovers: Sequence[Row]) -> tuple[tuple[Row, ...], t
         row | {name: None for name, keys in lacking.items() if _get_key(row) in keys} for row in inside
     )
     return blanked, tuple(row for row in takeovers if _get_key(row) not in common)
+
+
+def split_by_pooled_successors(takeovers: Sequence[Row]) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+    """The takeovers of successors that have every view, over which levels can be pooled, and the others."""
+    views = _collect_views(takeovers)
+    every = set().union(*views.values())
+    pooled = {name for name, own in views.items() if own == every}
+    return (
+        tuple(row for row in takeovers if row["successor"] in pooled),
+        tuple(row for row in takeovers if row["successor"] not in pooled),
+    )
+
+
+def _collect_views(takeovers: Iterable[Row]) -> dict[str, set[str]]:
+    """The views of each successor, without `continuation`."""
+    views: dict[str, set[str]] = {}
+    for row in takeovers:
+        if row["view"] != CONTINUATION:
+            views.setdefault(row["successor"], set()).add(row["view"])
+    return views
 
 
 def list_uncounted(
@@ -106,7 +125,8 @@ def describe_left_out(left_out: Sequence[Row], views: Sequence[str]) -> str:
     ]
     if not parts:
         return ""
-    causes = sorted({f"{row['record_id']} {row['view']}" for row in left_out if row["reason"] != UNMATCHED})
+    others = [row for row in left_out if row["reason"] not in (UNMATCHED, UNPOOLED)]
+    causes = sorted({f"{row['record_id']} {row['view']}" for row in others})
     names = (
         f" ({', '.join(causes[:_MAX_NAMES])}{', …' if len(causes) > _MAX_NAMES else ''})" if causes else ""
     )

@@ -22,6 +22,7 @@ from langgraph_takeover.evals.reports.estimates import (
 )
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.settings.config import STAGES, RunConfig, RunUsageError
+from langgraph_takeover.evals.run.settings.inputs import list_changed_inputs
 from langgraph_takeover.handoff.records.record import HandoffRecord
 
 PAIR_KEY = STAGES["takeovers"]
@@ -83,6 +84,8 @@ class Comparison(NamedTuple):
     unknown_records: tuple[str, ...]
     """The shared records that may differ, but are not in the directories of both runs."""
     settings: dict[str, tuple[Any, Any]]
+    changed_inputs: tuple[str, ...]
+    """The tasks, recordings and prompts that both runs read and that differ."""
     prompts: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
     """Prompt versions before and after, for the stages in which they differ."""
 
@@ -94,6 +97,7 @@ def compare(before: Results, after: Results) -> Comparison:
     if not pairs:
         raise RunUsageError(f"the runs share no graded takeover: {_explain_no_overlap(before, after)}")
     shared, changes = _compare_records(before, after)
+    then, now = (results.sources[0].config.inputs for results in (before, after))
     views = dict.fromkeys((*first_data.views, *last_data.views))
     return Comparison(
         views=tuple(_compare_view(view, first_data, last_data) for view in views),
@@ -106,6 +110,7 @@ def compare(before: Results, after: Results) -> Comparison:
         changed_records=tuple(name for name, is_changed in changes.items() if is_changed),
         unknown_records=tuple(name for name, is_changed in changes.items() if is_changed is None),
         settings=_compare_settings(before, after),
+        changed_inputs=tuple(list_changed_inputs(then, now)) if then and now else (),
         prompts={
             stage: versions
             for stage in STAGES
@@ -173,14 +178,7 @@ def _read_content(record: HandoffRecord | None) -> object:
 
 
 def _compare_settings(before: Results, after: Results) -> dict[str, tuple[Any, Any]]:
-    configs = [results.sources[0].config for results in (before, after)]
-    first, last = map(_flatten_settings, configs)
-    if all(config.inputs for config in configs):  # runs of earlier versions have none
-        first, last = (
-            settings | config.inputs.list_digests()
-            for settings, config in zip((first, last), configs, strict=True)
-            if config.inputs
-        )
+    first, last = (_flatten_settings(results.sources[0].config) for results in (before, after))
     return {
         name: (first.get(name), last.get(name))
         for name in (*first, *(name for name in last if name not in first))

@@ -28,10 +28,13 @@ SUMMARY_FILE = "summary.json"
 
 
 def summarize(results: Results) -> dict[str, Any]:
-    """Counts and medians by view, at common points; deltas are matched by point, successor and repeat."""
+    """Counts and medians by view, at common points, of the successors with every view; deltas are those of all successors,
+    matched by point, successor and repeat.
+    """
     predecessors, rows, data = results.predecessors, results.takeovers, collect_report_data(results)
     common = data.restrict_to_common_points()
-    left_out = count_by_view(common.left_out, data.views)
+    pooled = common.restrict_to_pooled_successors()
+    left_out = count_by_view(pooled.left_out, data.views)
     return {
         "run_id": "+".join(source.config.run_id for source in results.sources),
         "caveats": list(list_result_caveats(results)),
@@ -59,15 +62,16 @@ def summarize(results: Results) -> dict[str, Any]:
         },
         "successors": list(data.successors),
         "views": {
-            view: _summarize_levels(view, common)
-            | _summarize_trust(view, common)
+            view: _summarize_levels(view, pooled)
+            | _summarize_changes(view, common)
+            | _summarize_trust(view, pooled)
             | _summarize_ends(view, data)
             | {"left_out": left_out[view], "infrastructure_failures": _count_failures(view, rows)}
             for view in data.views
         },
         "left_out": [
             {name: row[name] for name in ("record_id", "view", "successor", "repeat", "reason")}
-            for row in common.left_out
+            for row in pooled.left_out
         ],
         "waiting_points": list_waiting_points(results),
         "excluded_points": {
@@ -92,7 +96,6 @@ def _count_failures(view: str, rows: Iterable[Row]) -> int:
 
 def _summarize_levels(view: str, data: ReportData) -> dict[str, Any]:
     graded = data.select(view=view)
-    pairs = () if view == BASELINE else pair_with_baseline(data.takeovers, view)
     events = sum(read_values(graded, "events"))
     return {
         "runs": len(graded),
@@ -101,6 +104,12 @@ def _summarize_levels(view: str, data: ReportData) -> dict[str, Any]:
         "median_prompt_tokens": _median_or_none(read_values(graded, "prompt_tokens")),
         "median_first_prompt_chars": _median_or_none(read_values(graded, "first_prompt_chars")),
         "rediscovery_share": sum(read_values(graded, "rediscovery_events")) / events if events else None,
+    }
+
+
+def _summarize_changes(view: str, data: ReportData) -> dict[str, Any]:
+    pairs = () if view == BASELINE else pair_with_baseline(data.takeovers, view)
+    return {
         "matched": len(pairs),
         "median_event_delta": compute_median_change(pairs, "events"),
         "median_prompt_token_delta": compute_median_change(pairs, "prompt_tokens"),

@@ -61,10 +61,12 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
             ),
         )
     console.print(table)
-    pooled = "" if len(summary["successors"]) < 2 else f" of all {len(summary['successors'])} successors"
+    pooled, every = "", ""
+    if (number := len(summary["successors"])) > 1:
+        pooled, every = " of the successors with every view", f" of all {number} successors"
     console.print(
         f"Takeovers at common points, with a graded takeover under every view. Medians over takeovers{pooled}; Δ events: change "
-        f"of medians over all pairs{pooled}, as in table 2; "
+        f"of medians over all pairs{every}, as in table 2; "
         "re-shown: share of all text shown to them that the predecessor had seen; rediscovery: share of all their events.",
         style="dim",
     )

@@ -108,7 +108,10 @@ def resolve_run(
         elif config.journal is not None:
             raise RunUsageError(f"--journal: the rows of this run are in {config.journal} (pass it again)")
         options = _mix_agents(options, config.study, is_new=False)
-        reason = find_changed_option(config, _select_explicit(options, explicit))
+        changes = _select_explicit(options, explicit)
+        if config.inputs is not None and "tasks" in changes:  # moved: their digests decide
+            config = config.model_copy(update={"tasks": changes.pop("tasks")})
+        reason = find_changed_option(config, changes)
         if reason is not None:
             raise RunUsageError(reason)
         tasks = load_all_tasks(config)

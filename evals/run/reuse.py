@@ -26,12 +26,13 @@ from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import CONFIG_FILE, RunConfig, RunUsageError, load_config
 from langgraph_takeover.evals.run.settings.entries import find_model_difference
 from langgraph_takeover.evals.run.settings.inputs import RunInputs, find_changed_input
-from langgraph_takeover.evals.tasks import Task
+from langgraph_takeover.evals.tasks import Task, locate_source
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
 from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 
-_SHARED_SETTINGS = ("tasks", "prompt", "sandbox", "protocol", "points", "command_timeout_s")
+_SHARED_SETTINGS = ("prompt", "sandbox", "protocol", "points", "command_timeout_s")
+_CURE = "restore it from a copy, or leave its task out by --task-ids"
 
 
 def check_source(config: RunConfig) -> None:
@@ -46,7 +47,8 @@ def check_source(config: RunConfig) -> None:
             f"--from: {source} is not the directory of a takeover run (pass the --out of one)"
         )
     before = load_config(source)
-    for name in _SHARED_SETTINGS:
+    tasks = ("tasks",) if _has_other_tasks(before, config) else ()
+    for name in (*tasks, *_SHARED_SETTINGS):
         if getattr(before, name) != getattr(config, name):
             raise RunUsageError(
                 f"--from: {source} ran with --{name.replace('_', '-')} {_format_setting(before, name)}, this run has "
@@ -75,6 +77,13 @@ def check_inputs(before: RunConfig, now: RunInputs | None, option: str, source: 
         )
 
 
+def _has_other_tasks(before: RunConfig, config: RunConfig) -> bool:
+    """Whether two runs have no task in common; digests recognize those of a moved source."""
+    if before.inputs is None or config.inputs is None:
+        return locate_source(before.tasks) != config.tasks
+    return not before.inputs.tasks.keys() & config.inputs.tasks.keys()
+
+
 def _format_setting(config: RunConfig, name: str) -> str:
     value = getattr(config, name)
     return ",".join(value) if isinstance(value, tuple) else str(value)
@@ -97,6 +106,9 @@ def copy_source_run(config: RunConfig, tasks: dict[str, Task], paths: RunPaths, 
             wanted = row["task_id"] in tasks and row["predecessor"] in config.predecessors
             if row["outcome"] != "run" or not wanted or rows.predecessors.key(row) in done:
                 continue
+            trace = source.traces / f"{row['trace']}.json"
+            if not trace.is_file():
+                raise RunUsageError(f"--from: trace not found: {trace} ({_CURE})")
             tasks[row["task_id"]].check_out(paths.repositories, copy_from=source.repositories)
             for record_id in row["records"]:
                 note = notes.get(record_id, {})
@@ -106,7 +118,7 @@ def copy_source_run(config: RunConfig, tasks: dict[str, Task], paths: RunPaths, 
                 _copy_row(rows.labels, _select_current_label(labels.get(record_id)))
                 _copy_row(rows.notes, note if noted else None)
             paths.traces.mkdir(exist_ok=True)
-            shutil.copy2(source.traces / f"{row['trace']}.json", paths.traces)
+            shutil.copy2(trace, paths.traces)
             rows.predecessors.append(row)
             taken += 1
     return taken
@@ -132,7 +144,10 @@ def _copy_record(
     source: RunPaths, paths: RunPaths, record_id: str, views_with_notes: Collection[str]
 ) -> bool:
     """Copy a record, with its notes if it has all that these views show. Return whether it has them."""
-    record = source.records.load(record_id)
+    try:
+        record = source.records.load(record_id)
+    except RecordError as error:
+        raise RunUsageError(f"--from: {error} ({_CURE})") from error
     if record_id not in paths.records.list_ids():
 
         def make(directory: Path) -> HandoffRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -85,3 +86,17 @@ def test_two_rules_at_once_are_refused(run_main: RunCommand, tmp_path: Path) -> 
         run_main("--prompt", "long", "--out", tmp_path / "out"),
         "--prompt: unknown value 'long' (use short, paper)",
     )
+
+
+@pytest.mark.slow
+def test_a_damaged_source_is_one_line(run_main: RunCommand, complete_run: Path, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(complete_run, tmp_path / "source"))
+    chosen = ("--task-ids", "galley__galley-31", "--view", "structured", "--from", source)
+    trace, notes = source / "traces/galley__galley-31.json", next(source.glob("records/galley*/notes.json"))
+    trace.unlink()
+    notes.write_text(notes.read_text().replace('"summary": "', '"summary": "not ', 1))
+    done = run_main(*chosen, "--out", tmp_path / "out")
+    assert_refused(done, f"--from: trace not found: {trace} (restore it from a copy, or")
+    shutil.copy(complete_run / "traces" / trace.name, trace)
+    done = run_main("--resume", "--out", tmp_path / "out")
+    assert_refused(done, "notes.json does not match its digest")

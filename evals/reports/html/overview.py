@@ -109,15 +109,16 @@ def _get_key(row: Row) -> tuple[str, str]:
 def build_key_figures(results: Results, summary: Mapping[str, Any]) -> tuple[KeyFigure, ...]:
     """The figures at the top of the page."""
     data = collect_report_data(results)
-    graded, common = data.takeovers, data.restrict_to_common_points().takeovers
+    graded = data.takeovers
+    pooled = data.restrict_to_common_points().restrict_to_pooled_successors().takeovers
     counts = count_takeovers(results, data)
     solved = sum(bool(row["resolved"]) for row in graded)
-    shown = sum(row.get("shown_chars") or 0 for row in common) // CHARS_PER_TOKEN
+    shown = sum(row.get("shown_chars") or 0 for row in pooled) // CHARS_PER_TOKEN
     views = summary["views"].values()
     reshown = sum(each["reshown_tokens"] or 0 for each in views)
     harm, rescue = ([each[name] for each in views if each[name] is not None] for name in ("harm", "rescue"))
-    baseline_events = [row["events"] for row in common if row["view"] == BASELINE]
-    view_events = [row["events"] for row in common if row["view"] != BASELINE]
+    baseline_events = [row["events"] for row in pooled if row["view"] == BASELINE]
+    view_events = [row["events"] for row in pooled if row["view"] != BASELINE]
     return (
         KeyFigure("takeovers graded", f"{len(graded):,}", f"of {len(results.takeovers):,}"),
         KeyFigure("solved", _format_percent(solved, len(graded)), f"{solved:,} of {len(graded):,}"),
@@ -194,7 +195,7 @@ def build_filters(results: Results) -> tuple[Filter, ...]:
 
 def describe_settings(config: RunConfig) -> tuple[tuple[str, str], ...]:
     """A run's settings for display, without empty ones."""
-    settings = config.model_dump(mode="json")
+    settings = config.model_dump(mode="json", exclude={"inputs"})
     entries = settings.pop("models")
     return (
         *(

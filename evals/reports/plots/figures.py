@@ -43,6 +43,7 @@ def draw_plots(results: Results, directory: Path) -> DrawnPlots:
     directory.mkdir(exist_ok=True)
     data = collect_report_data(results)
     common = data.restrict_to_common_points()
+    basis = {"changes": data, "agents": data, "first_prompts": common.restrict_to_pooled_successors()}
     caveats = short_caveats(results)
     plots: dict[str, tuple[str, Callable[[], Figure]]] = {
         "accuracy_effort": (
@@ -73,8 +74,7 @@ def draw_plots(results: Results, directory: Path) -> DrawnPlots:
     pictures, omissions = [], []
     with style.plot_style():
         for name, (title, make) in plots.items():
-            basis = data if name in ("changes", "agents") else common
-            footnotes = [*basis.describe_left_out(), *caveats]
+            footnotes = [*basis.get(name, common).describe_left_out(), *caveats]
             try:
                 pictures.append(style.save_picture(make(), directory, name, title, footnotes))
             except EmptyPlotError as reason:
@@ -191,12 +191,12 @@ def draw_changes(data: ReportData) -> Figure:
 
 
 def draw_first_prompts(data: ReportData) -> Figure:
-    data = data.restrict_to_common_points()
+    data = data.restrict_to_common_points().restrict_to_pooled_successors()
     sizes = {view: read_values(data.select(view=view), "first_prompt_tokens") for view in data.views}
     sizes = {view: [size for size in sample if size > 0] for view, sample in sizes.items()}
     sizes = {view: sample for view, sample in sizes.items() if sample}
     if not sizes:
-        raise EmptyPlotError("first prompt sizes are missing")
+        raise EmptyPlotError("sizes are missing, or no successor has every view")
     label = "tokens, estimated at four characters each (box: quartiles; whiskers: minimum and P90)"
     figure, axes = style.create_panels([""], [label], width=6.4, height=0.6 + 0.32 * len(sizes))
     axis = axes[0][0]

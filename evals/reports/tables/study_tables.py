@@ -60,7 +60,10 @@ def build_tables(results: Results) -> tuple[Table, ...]:
         effect_tables.build_regression_table(common),
         build_patches_table(common),
     )
-    all_takeovers = (build_unmatched_table(data), build_left_out_table(common))
+    all_takeovers = (
+        build_unmatched_table(data),
+        build_left_out_table(common.restrict_to_pooled_successors()),
+    )
     compared = build_paper_tables(results, (*tables, *all_takeovers))
     caveats = (*list_result_caveats(results), *results.warnings)
     return tuple(

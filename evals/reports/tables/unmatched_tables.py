@@ -68,15 +68,17 @@ def _build_cells(rows: Rows, baseline: Rows) -> tuple[Cell, ...]:
 
 
 def build_left_out_table(data: ReportData) -> Table:
-    """The takeovers that levels leave out; of data at common points."""
+    """The takeovers that levels leave out; of data restricted to common points and pooled successors."""
     names = display_names(data.successors)
     rows = sorted(
         (names[row["successor"]], row["view"], row["record_id"], row["repeat"], row["reason"])
         for row in data.left_out
     )
     notes = (
-        "Unmatched: graded, but the successor has no graded takeover there under another of its views. Failed: infrastructure "
-        "failure. Excluded: the point has no record, or no notes that a view shows. Not run: the run has no such takeover yet.",
+        "Unmatched: graded, but the successor has no graded takeover there under another of its views. Unpooled: its successor "
+        "lacks a view of another, so it is left out where levels of several successors are pooled: on the console, in By view "
+        "on the page, and in the plot of first prompts. Failed: infrastructure failure. Excluded: the point has no record, or "
+        "no notes that a view shows. Not run: the run has no such takeover yet.",
     )
     title = "Takeovers that are not at common points"
     return Table(

@@ -28,6 +28,7 @@ def load_source_models(records_of: str | None) -> models.Models:
 
 def find_model_difference(before: RunConfig, config: RunConfig, name: str) -> str | None:
     """The first difference of a model's entry in two runs, except its price, which changes no result."""
+    name = _strip_agent(name)
     stored, given = (
         {name: one.models[name].model_copy(update={"price": None})} if name in one.models else {}
         for one in (before, config)

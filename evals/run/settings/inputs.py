@@ -73,9 +73,13 @@ def compute_inputs(
 
 def find_changed_input(before: RunInputs, now: RunInputs) -> str | None:
     """The first input that both have and that differs, such as `the tests of task a-1 changed`."""
+    return next((f"{name} changed" for name in list_changed_inputs(before, now)), None)
+
+
+def list_changed_inputs(before: RunInputs, now: RunInputs) -> list[str]:
+    """The inputs that both have and that differ, such as `the tests of task a-1`."""
     ours = now.list_digests()
-    changed = (name for name, digest in before.list_digests().items() if ours.get(name, digest) != digest)
-    return next((f"{name} changed" for name in changed), None)
+    return [name for name, digest in before.list_digests().items() if ours.get(name, digest) != digest]
 
 
 def find_input_difference(before: RunInputs, now: RunInputs) -> str | None:

@@ -115,6 +115,31 @@ def test_a_view_without_takeovers_leaves_the_levels_of_others(published_rows: Pa
     assert (views["structured"]["runs"], views["structured"]["left_out"]) == (0, {"not run": 13})
 
 
+def test_levels_of_successors_with_other_views_are_not_pooled(published_rows: Path) -> None:
+    """Pooled, the one that solves nothing would count against the views that it has."""
+
+    def fail_view_of_beta(row: dict[str, Any]) -> dict[str, Any]:
+        if row["successor"] == "openai:beta" and row["view"] == "structured":
+            return {
+                name: row[name] for name in ("task_id", "record_id", "view", "successor", "repeat")
+            } | FAILURE
+        return row | {"resolved": row["successor"] == "openai:alpha"} if row["outcome"] == "graded" else row
+
+    rewrite_rows(published_rows, fail_view_of_beta)
+    results = load_results([published_rows])
+    summary = summarize(results)
+    assert {(view["runs"], view["solved"]) for view in summary["views"].values()} == {(5, 5)}
+    trace = summary["views"]["trace"]
+    assert (trace["left_out"]["unpooled"], trace["matched"], trace["solved_delta"]) == (6, 5 + 6, 0)
+    effects, left_out = (
+        next(table for table in build_tables(results) if table.name == name)
+        for name in ("effects", "left_out")
+    )
+    assert [row[2] for row in effects.rows if row[0] == "openai:beta" and row[1] != "structured"] == [6] * 3
+    assert sum(row[-1] == "unpooled" for row in left_out.rows) == 6 * 3
+    assert len(summary["left_out"]) == len(left_out.rows)
+
+
 def test_the_order_of_rows_changes_nothing(published_rows: Path, tmp_path: Path) -> None:
     rewrite_rows(published_rows, add_troubles)
     rewrite_rows(published_rows, lambda row: row | {"left_out_count": 1}, "labels")

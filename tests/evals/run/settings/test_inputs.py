@@ -151,6 +151,34 @@ def test_a_run_from_changed_tasks_is_refused(suite: Path, tmp_path: Path) -> Non
         check_source(changed)
 
 
+def test_a_run_from_other_entries_of_an_agents_model_is_refused(suite: Path, tmp_path: Path) -> None:
+    models = {"m": {"model": "m", "temperature": 0.5}}
+    make_run(tmp_path / "run", suite, predecessors=("codex:m",), models=models)
+    now = {"m": {"model": "m", "temperature": 1.0}}
+    settings = {"predecessors": ("codex:m",), "models": now, "records_of": str(tmp_path / "run")}
+    again = make_run(tmp_path / "again", suite, **settings)
+    with pytest.raises(RunUsageError, match=r"another entry m: temperature was 0\.5, now 1\.0"):
+        check_source(again)
+
+
+def test_moved_tasks_are_recognized(suite: Path, tmp_path: Path, run_main: RunCommand) -> None:
+    out, moved = tmp_path / "run", tmp_path / "elsewhere"
+    make_run(out, suite)
+    suite.rename(moved)
+    assert_refused(run_main("--resume", "--out", out, "--list-tasks"), f"{suite}: no such file or directory")
+    done = run_main("--resume", "--out", out, "--tasks", moved, "--list-tasks")
+    assert done.stdout.split() == [TASK, "harbor__harbor-14"], done.stderr
+    check_source(make_run(tmp_path / "again", moved, records_of=str(out)))
+    add_test(moved)
+    done = run_main("--resume", "--out", out, "--tasks", moved, "--list-tasks")
+    assert_refused(done, f"--resume: the tests of task {TASK} changed since")
+    done = run_main("--resume", "--out", out, "--tasks", "bundled", "--list-tasks")
+    assert_refused(done, "--resume: task almanac__almanac-15 was added since")
+    other = make_run(tmp_path / "other", SUITE, task_ids=("kiosk__kiosk-9",), records_of=str(out))
+    with pytest.raises(RunUsageError, match=f"--from: .* ran with --tasks {suite}, this run has {SUITE}"):
+        check_source(other)
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
