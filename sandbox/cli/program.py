@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 from langgraph_takeover.sandbox.storage.observers import ObserverErrors
@@ -33,7 +34,13 @@ _LOOK_ALIKES = str.maketrans(
 
 
 def degrade_output() -> None:
-    """Let standard output write, where its encoding lacks a character, a look-alike or an escape such as `\\u4e2d`."""
+    """Let standard output write, where its encoding lacks a character, a look-alike or an escape such as `\\u4e2d`.
+
+    A standard stream that is closed writes to nowhere.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         codecs.register_error(_DEGRADE, partial(_degrade, keeps_bytes=sys.stdout.errors == "surrogateescape"))
         sys.stdout.reconfigure(errors=_DEGRADE)
