@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import os
 import sys
@@ -16,6 +17,7 @@ from langgraph_takeover.sandbox.storage.observers import ObserverErrors
 
 _PACKAGE = "langgraph_takeover"
 _DEGRADE = "takeover.degrade"
+DISK_FULL = 4
 
 
 def program_name(script: str, module: str) -> str:
@@ -53,6 +55,22 @@ def drop_unwritable_output() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def report_full_disk(target: str = "standard output") -> Iterator[None]:
+    """Report a full disk in one line, with the common exit code."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _discard_output(sys.stdout)  # Python would try again at exit, and end with code 120
+        print(f"error: {error.filename or target}: no space left", file=sys.stderr)
+        raise SystemExit(DISK_FULL) from None
+
+
 class _DroppableOutput:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -65,7 +83,7 @@ class _DroppableOutput:
             try:
                 self._stream.write(text)
             except OSError:
-                self._drop()
+                _discard_output(self._stream)
                 raise
         return len(text)
 
@@ -74,15 +92,16 @@ class _DroppableOutput:
             try:
                 self._stream.flush()
             except OSError:
-                self._drop()
+                _discard_output(self._stream)
                 raise
 
-    def _drop(self) -> None:
-        """Send what follows, also what the stream still holds, nowhere."""
-        with suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
+
+def _discard_output(stream: TextIO) -> None:
+    """Send what follows, also what the stream still holds, nowhere."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def _degrade(error: UnicodeError, *, keeps_bytes: bool) -> tuple[str | bytes, int]:

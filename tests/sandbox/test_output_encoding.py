@@ -55,6 +55,14 @@ def test_every_command_degrades_its_output() -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("module", ["sandbox", "handoff", "evals.compare"])
+def test_full_standard_output_is_one_line(module: str) -> None:
+    with Path("/dev/full").open("w") as out:
+        command = [sys.executable, "-m", module, "--help"]
+        done = subprocess.run(command, cwd=ROOT, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (4, "error: standard output: no space left\n")
+
+
 RUN = (
     "import sys; from pathlib import Path; from langgraph_takeover.evals.cli.runner import make_console, run_command; "
     "lines = lambda _: [make_console().print('a' * 9000), print('b', flush=True), print('c')] and 0; "
