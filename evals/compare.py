@@ -11,7 +11,7 @@ import typer
 
 from langgraph_takeover.evals.cli.extra import require_experiment
 from langgraph_takeover.evals.cli.runner import DONE, USAGE, SingleUseCommand, make_console
-from langgraph_takeover.sandbox.cli.program import degrade_output
+from langgraph_takeover.sandbox.cli.program import degrade_output, report_full_disk
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -196,7 +196,8 @@ def _to_json_value(value: Any) -> Any:
 
 def main() -> None:
     degrade_output()
-    app(prog_name="takeover-compare")
+    with report_full_disk():
+        app(prog_name="takeover-compare")
 
 
 if __name__ == "__main__":

@@ -18,10 +18,9 @@ from langgraph_takeover.evals.cli.trace_files import (
     WorkspaceOption,
     make_printable,
     read_traces,
-    report_full_disk,
     select_trace_files,
 )
-from langgraph_takeover.sandbox.cli.program import degrade_output
+from langgraph_takeover.sandbox.cli.program import degrade_output, report_full_disk
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -309,7 +308,7 @@ def _exit_with_usage_error(text: str) -> NoReturn:
 def main() -> None:
     """Run the command line."""
     degrade_output()
-    with report_full_disk("standard output"):
+    with report_full_disk():
         app()
 
 

@@ -20,11 +20,10 @@ from langgraph_takeover.evals.cli.trace_files import (
     UnknownTraceError,
     WorkspaceOption,
     read_traces,
-    report_full_disk,
     select_trace_files,
 )
 from langgraph_takeover.handoff.text.files import describe_error
-from langgraph_takeover.sandbox.cli.program import degrade_output
+from langgraph_takeover.sandbox.cli.program import degrade_output, report_full_disk
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.trace.events import Trace

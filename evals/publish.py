@@ -15,7 +15,7 @@ import typer
 from langgraph_takeover.evals.cli.extra import require_experiment
 from langgraph_takeover.evals.cli.runner import USAGE, SingleUseCommand, is_disk_full
 from langgraph_takeover.handoff.text.files import describe_error
-from langgraph_takeover.sandbox.cli.program import degrade_output
+from langgraph_takeover.sandbox.cli.program import degrade_output, report_full_disk
 
 if TYPE_CHECKING:
     import pyarrow
@@ -252,8 +252,6 @@ def _format_card(results: Results, data: ReportData, tables: Sequence[str], layo
 def main() -> None:
     """Run the command line."""
     degrade_output()
-    from langgraph_takeover.evals.cli.trace_files import report_full_disk
-
     with report_full_disk("--out"):
         app(prog_name="takeover-publish")
 

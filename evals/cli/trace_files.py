@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import sys
@@ -139,24 +138,6 @@ def read_traces(files: Sequence[Path], trace_format: str, workspace: str = "") -
 def make_printable(text: str) -> str:
     """Escape control characters, which could steer the terminal."""
     return "".join(c if c.isprintable() else "·" for c in text)
-
-
-@contextmanager
-def report_full_disk(target: str) -> Iterator[None]:
-    """Report a full disk in one line, with the common exit code."""
-    try:
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        from langgraph_takeover.sandbox.cli.terminal import discard_output
-
-        discard_output()
-        print(f"error: {error.filename or target}: no space left", file=sys.stderr)
-        raise SystemExit(DISK_FULL) from None
 
 
 def _print_error(message: str) -> None:

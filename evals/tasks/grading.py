@@ -172,14 +172,16 @@ def _grade_by_harness(
     from swebench.harness import run_evaluation
     from swebench.harness.utils import make_test_spec
 
-    from langgraph_takeover.sandbox.backends.docker import OwnedClient
+    from langgraph_takeover.sandbox.backends.docker import OwnedClient, require_image
+    from langgraph_takeover.sandbox.snapshots.docker_images import without_volumes
 
     # The harness names its container after this id, and removes an existing container of that name.
     run = f"{spec.owner}.{directory.name}"
     run_evaluation.RUN_EVALUATION_LOG_DIR = directory
     prediction = {"instance_id": task.id, "model_name_or_path": "takeover", "model_patch": patch or ""}
     daemon = OwnedClient(spec.owner, network=network)
-    test_spec = make_test_spec({"image": "", **task.instance})
+    image = without_volumes(require_image(task.instance["image"]).attrs, spec.owner)  # nobody removes volumes
+    test_spec = make_test_spec({**task.instance, "image": image["Id"]})
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         outcome = run_evaluation.run_instance(

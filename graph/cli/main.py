@@ -16,7 +16,7 @@ from typer import Argument, Option
 
 from langgraph_takeover.graph.cli.handoffs import add_commands
 from langgraph_takeover.handoff.text.files import describe_error
-from langgraph_takeover.sandbox.cli.program import degrade_output, program_name
+from langgraph_takeover.sandbox.cli.program import degrade_output, program_name, report_full_disk
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -342,12 +342,7 @@ def _report_errors() -> Iterator[None]:
     except (SandboxUnavailableError, RecordError) as error:
         _exit(str(error), NO_SPACE if isinstance(error, OutOfDiskError) else INFRASTRUCTURE_FAILURE)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            from langgraph_takeover.sandbox.cli.terminal import discard_output
-
-            discard_output()
-            _exit(f"{error.filename or 'standard output'}: no space left", NO_SPACE)
-        if error.filename is None:
+        if error.filename is None or error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
         _exit(f"{error.filename}: {describe_error(error)}", INFRASTRUCTURE_FAILURE)
     except KeyboardInterrupt:
@@ -390,4 +385,5 @@ add_commands(app, _report_errors)
 def main(build_model: ModelBuilder) -> None:
     """Run the command line. `build_model` builds the model that works for an external agent in a sandbox."""
     degrade_output()
-    app(prog_name=program_name("handoff", "handoff"), obj=build_model)
+    with report_full_disk():
+        app(prog_name=program_name("handoff", "handoff"), obj=build_model)

@@ -47,7 +47,7 @@ from langgraph_takeover.nodes.delivery.steps import (
 )
 from langgraph_takeover.sandbox.interface import SandboxSpec
 from langgraph_takeover.sandbox.storage.failures import clean_up
-from langgraph_takeover.sandbox.storage.observers import get_logger
+from langgraph_takeover.sandbox.storage.observers import ObserverErrors, get_logger
 
 _LOG = get_logger(__name__)
 _STEPS: dict[NextStep, Literal["offer", "resend", "alert", "block"]] = {
@@ -140,8 +140,8 @@ def deliver(
     handoff and returns the id of another record of the source, or None; by default the runtime makes the record again
     from the source's checkpoint. Then `on_escalated` is called and `supervisor` decides; without one, `Delivery.waiting`
     holds the question for a person, and another call takes the `answer`. If nothing helps, the handoff is blocked and
-    `on_blocked` is called. Both alerts default to a line in the log. After a crash or a stop, call it again: it resumes
-    from the ledger. Options: `open_run`.
+    `on_blocked` is called. Both alerts default to a line in the log, as does one that raises. After a crash or a stop,
+    call it again: it resumes from the ledger. Options: `open_run`.
 
     Raises HandoffNotFoundError, NotWaitingError, InputError, SettingsError, and ThreadHeldError while another process
     delivers the same handoff.
@@ -173,8 +173,8 @@ def deliver(
             home, handoff_id, by=_ACTOR, reason=reason, sandbox=sandbox
         ),
         supervisor=supervisor,
-        on_escalated=on_escalated or _log_escalated,
-        on_blocked=on_blocked or _log_blocked,
+        on_escalated=_contain_alert("on_escalated", on_escalated, _log_escalated),
+        on_blocked=_contain_alert("on_blocked", on_blocked, _log_blocked),
         by=_ACTOR,
     )
     with _open_delivery_graph(home, handoff_id) as (graph, config):
@@ -241,6 +241,21 @@ def _open_delivery_graph(home: Home, handoff_id: str) -> Iterator[tuple[Any, Run
     lease = acquire(home.ledger, thread)
     with clean_up(lease.release), open_saver(home.ledger, lease) as saver:
         yield build_delivery(saver), {"configurable": {"thread_id": thread}, "metadata": DELIVERY_METADATA}
+
+
+def _contain_alert(
+    name: str, alert: Callable[[Handoff], None] | None, log: Callable[[Handoff], None]
+) -> Callable[[Handoff], None]:
+    """Return the alert with its errors logged instead of raised; without one, or after an error, the handoff is logged."""
+
+    def call(handoff: Handoff) -> None:
+        if alert is not None:
+            with ObserverErrors(name):
+                alert(handoff)
+                return
+        log(handoff)
+
+    return call
 
 
 def _log_escalated(handoff: Handoff) -> None:

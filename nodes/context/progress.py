@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import iscoroutinefunction
 from typing import Required
 
 from typing_extensions import TypedDict
 
+from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.sandbox.storage.observers import ObserverErrors
 
 
@@ -44,5 +46,14 @@ ProgressCallback = Callable[[Progress], None]
 
 
 def contain_callback(callback: ProgressCallback | None) -> ProgressCallback | None:
-    """Return the callback with its errors logged once instead of raised; KeyboardInterrupt and SystemExit pass."""
-    return None if callback is None else ObserverErrors("on_progress")(callback)
+    """Return the callback with its errors logged once instead of raised; KeyboardInterrupt and SystemExit pass.
+
+    Raises SettingsError for what is no function, or one to await.
+    """
+    if callback is None:
+        return None
+    if not callable(callback) or iscoroutinefunction(callback):
+        raise SettingsError(
+            f"on_progress: not a plain function: {callback!r:.60} (nothing awaits it; use def)"
+        )
+    return ObserverErrors("on_progress")(callback)

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, Self
 
-from langgraph_takeover.sandbox.changes.files import SandboxFiles, ScanChangeTracker, list_unsaved_files
+from langgraph_takeover.sandbox.changes.files import SandboxFiles, ScanChangeTracker
 from langgraph_takeover.sandbox.changes.layer_files import FileVersion, read_layer_files
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import LayerChangeTracker, Mount
@@ -52,10 +52,11 @@ class Backend(Protocol):
     workspace: str
     file_roots: tuple[str, ...]
     """Directories besides the workspace that an agent can write to, as paths inside; the last one is temporary."""
-    unsaved_directories: tuple[str, ...]
-    """Directories of the sandbox that are in memory, so that no snapshot has their files."""
     mounts: tuple[Mount, ...]
     """Where the parts of `layers` are visible inside."""
+
+    def list_unsaved_files(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> tuple[str, ...]:
+        """List files that no snapshot has, as paths inside; at most 20."""
 
     def layers(self) -> LayerStack | None:
         """The sandbox's files as directories of this host, the top layer first; None if they are not."""
@@ -291,7 +292,7 @@ class BackendSandbox:
 
     def list_unsaved_files(self) -> tuple[str, ...]:
         """List files that no snapshot has: those in memory, and those that Docker mounts for a container; at most 20."""
-        return list_unsaved_files(self._runtime_shell, self._backend.unsaved_directories)
+        return self._backend.list_unsaved_files(self._agent_shell, self._runtime_shell)
 
     def cwd(self) -> str:
         return escape_non_utf8(self._agent_shell.cwd)

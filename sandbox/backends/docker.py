@@ -16,6 +16,7 @@ import psutil
 
 from langgraph_takeover.sandbox.backends.processes import pause_processes
 from langgraph_takeover.sandbox.backends.programs import require_programs
+from langgraph_takeover.sandbox.changes.files import list_unsaved_files
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import Mount
 from langgraph_takeover.sandbox.docker import container_network
@@ -83,7 +84,6 @@ class DockerBackend:
     """No network, no host mounts except the programs, few capabilities, limited resources, no new privileges."""
 
     file_roots: tuple[str, ...] = ("/root", "/tmp")
-    unsaved_directories: tuple[str, ...] = ("/dev", "/dev/shm")
     keeps_processes = True
     mounts: tuple[Mount, ...] = (Mount("", "/"),)
 
@@ -139,6 +139,9 @@ class DockerBackend:
             if self._layer_directories is not None
             else None
         )
+
+    def list_unsaved_files(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> tuple[str, ...]:
+        return list_unsaved_files(runtime_shell, ("/dev", "/dev/shm"))
 
     def listen(self, agent_shell: Shell, port: int) -> socket.socket:
         """All shells of a container have one network."""

@@ -41,6 +41,9 @@ from langgraph_takeover.sandbox.storage.failures import cache_unless, run_all
 
 _MAX_PENDING_SIGNALS = 4096
 """Pending signals; the kernel has one budget for all sandboxes of a user."""
+_UNSAVED_SCRIPT = (
+    "[ $# = 0 ] || find \"$1/dev/shm\" -type f ! -name 'sem.*' -printf '/dev/shm/%P\\0' | head -z -n 20"
+)
 _SHELL_PID = 2  # in its own namespace, where 1 is bubblewrap's reaper
 _SHELL_DESCRIPTORS = (0, 1, 2, PROTOCOL_DESCRIPTOR, 255)
 _NAMESPACE_DEPTH = 3  # process namespaces: this host's, the keeper's, bubblewrap's
@@ -95,7 +98,6 @@ class HostBackend:
     """
 
     file_roots: tuple[str, ...] = (bubblewrap.HOME, "/tmp")
-    unsaved_directories: tuple[str, ...] = ()
     keeps_processes = False  # each shell has namespaces of its own
 
     def __init__(self, spec: SandboxSpec, tree: file_trees.FileTree) -> None:
@@ -147,6 +149,13 @@ class HostBackend:
         self._channels = [*(old for old in self._channels if old.process.poll() is None), channel]
         overlay.prepare_namespaces()
         return channel
+
+    def list_unsaved_files(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> tuple[str, ...]:
+        """The agent's shell has memory of its own, which the runtime's shell does not see."""
+        shells = [each.pid for each in self._list_processes([agent_shell.channel])]
+        words = [f"/proc/{pid}/root" for pid in shells if _namespace_pid(pid) == _SHELL_PID]
+        done = subprocess.run(["sh", "-c", _UNSAVED_SCRIPT, "sh", *words], capture_output=True, check=False)
+        return tuple(path.decode("utf-8", "backslashreplace") for path in done.stdout.split(b"\0")[:-1])
 
     def listen(self, agent_shell: Shell, port: int) -> socket.socket:
         assert self._tree.namespaces is not None

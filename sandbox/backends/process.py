@@ -32,7 +32,6 @@ from langgraph_takeover.sandbox.snapshots.bases import WRITABLE_DIRECTORIES
 class ProcessBackend:
     """Separates files by directories only; the workspace is the directory itself."""
 
-    unsaved_directories: tuple[str, ...] = ()
     keeps_processes = True
 
     def __init__(self, tree: file_trees.FileTree) -> None:
@@ -43,6 +42,9 @@ class ProcessBackend:
         self.workspace = str(workspace)
         self.file_roots: tuple[str, ...] = (str(self._home), str(self._tmp))
         self.mounts = tuple(Mount(name, str(tree.root / name)) for name in WRITABLE_DIRECTORIES)
+
+    def list_unsaved_files(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> tuple[str, ...]:
+        return ()
 
     def layers(self) -> LayerStack:
         return self._tree.layers()

@@ -66,9 +66,7 @@ _UNSAVED_SCRIPT = """
 
 
 def list_unsaved_files(runtime_shell: RuntimeShell, directories: Sequence[str]) -> tuple[str, ...]:
-    """List the files in these directories, and those of Docker's own that were edited; at most 20. None without directories."""
-    if not directories:
-        return ()
+    """List the files in these directories, and those of Docker's own that were edited; at most 20."""
     script = _UNSAVED_SCRIPT.format(directories=" ".join(map(shlex.quote, directories)))
     output = runtime_shell.run(script, timeout_s=_TIMEOUT_S).output
     return tuple(escape_non_utf8(path) for path in output.split("\0")[:-1])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from typer import Argument, Option
 
-from langgraph_takeover.sandbox.cli.program import degrade_output, program_name
+from langgraph_takeover.sandbox.cli.program import degrade_output, program_name, report_full_disk
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -304,7 +304,8 @@ def _program() -> str:
 
 def main() -> None:
     degrade_output()
-    app(prog_name=_program())
+    with report_full_disk():
+        app(prog_name=_program())
 
 
 if __name__ == "__main__":

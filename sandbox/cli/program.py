@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 from langgraph_takeover.sandbox.storage.observers import ObserverErrors
 
 _PACKAGE = "langgraph_takeover"
 _DEGRADE = "takeover.degrade"
+DISK_FULL = 4
 
 
 def program_name(script: str, module: str) -> str:
@@ -33,7 +36,13 @@ _LOOK_ALIKES = str.maketrans(
 
 
 def degrade_output() -> None:
-    """Let standard output write, where its encoding lacks a character, a look-alike or an escape such as `\\u4e2d`."""
+    """Let standard output write, where its encoding lacks a character, a look-alike or an escape such as `\\u4e2d`.
+
+    A standard stream that is closed writes to nowhere.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         codecs.register_error(_DEGRADE, partial(_degrade, keeps_bytes=sys.stdout.errors == "surrogateescape"))
         sys.stdout.reconfigure(errors=_DEGRADE)
@@ -44,6 +53,22 @@ def drop_unwritable_output() -> Iterator[None]:
     """Continue without standard output once it cannot be written: its reader has ended, or its disk is full."""
     with redirect_stdout(cast(TextIO, _DroppableOutput(sys.stdout))):
         yield
+
+
+@contextmanager
+def report_full_disk(target: str = "standard output") -> Iterator[None]:
+    """Report a full disk in one line, with the common exit code."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _discard_output(sys.stdout)  # Python would try again at exit, and end with code 120
+        print(f"error: {error.filename or target}: no space left", file=sys.stderr)
+        raise SystemExit(DISK_FULL) from None
 
 
 class _DroppableOutput:
@@ -58,7 +83,7 @@ class _DroppableOutput:
             try:
                 self._stream.write(text)
             except OSError:
-                self._drop()
+                _discard_output(self._stream)
                 raise
         return len(text)
 
@@ -67,15 +92,16 @@ class _DroppableOutput:
             try:
                 self._stream.flush()
             except OSError:
-                self._drop()
+                _discard_output(self._stream)
                 raise
 
-    def _drop(self) -> None:
-        """Send what follows, also what the stream still holds, nowhere."""
-        with suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
+
+def _discard_output(stream: TextIO) -> None:
+    """Send what follows, also what the stream still holds, nowhere."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def _degrade(error: UnicodeError, *, keeps_bytes: bool) -> tuple[str | bytes, int]:

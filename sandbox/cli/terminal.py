@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -110,11 +108,6 @@ def escape_text(text: str) -> Text:
     """Escape text, so that the name of a file or container cannot control the terminal."""
     readable = text.encode("utf-8", "backslashreplace").decode()
     return Text("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in readable))
-
-
-def discard_output() -> None:
-    """Drop unwritten output: Python would try again at exit, and end with code 120."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _describe_resource(resource: Resource) -> str:

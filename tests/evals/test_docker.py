@@ -17,6 +17,7 @@ from langgraph_takeover.evals.run.journal import JournalError
 from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
+from langgraph_takeover.sandbox import remove_stale_resources
 
 from ..conftest import skip_missing
 from .conftest import ROOT, RunCommand, read_rows
@@ -136,6 +137,37 @@ def test_only_the_official_tests_get_network_and_only_on_request(
     (log,) = (tmp_path / "logs").rglob("test_output.txt")
     printed = set(re.findall(r"interfaces (\[.*?\])", log.read_text()))
     assert printed == {"['eth0', 'lo']" if network else "['lo']"}
+
+
+@pytest.mark.slow
+def test_grading_leaves_no_volume(images: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The harness removes its container, but none of the volumes that an image declares."""
+    from langgraph_takeover.evals.tasks.grading import grade
+    from langgraph_takeover.sandbox.docker.client import OwnedClient, client
+
+    images.build_suite(ROOT / "evals" / "tasks" / "suite" / "tasks", images.build_base())
+    (task,) = load_tasks("bundled", ["ledger__ledger-12"])
+    tag = f"takeover/graded-volumes-{secrets.token_hex(4)}"
+    container = client().containers.create(task.instance["image"], ["true"])
+    container.commit(tag, changes="VOLUME /testbed")
+    container.remove(force=True)
+    task = task.model_copy(update={"instance": {**task.instance, "image": tag}})
+    mounts, create = [], OwnedClient.create
+
+    def record(self: OwnedClient, **options: Any) -> Any:
+        created = create(self, **options)
+        mounts.append(created.attrs["Mounts"])
+        return created
+
+    monkeypatch.setattr(OwnedClient, "create", record)
+    owner = "test-grading-volumes"
+    try:
+        spec = task.build_spec("docker", owner, tmp_path)
+        assert grade(task, task.gold_patch, spec, tmp_path / "logs", "name", network=False).resolved
+    finally:
+        remove_stale_resources("docker", owner)
+        client().images.remove(tag, force=True)
+    assert mounts == [[]]
 
 
 LEAVE_CONTAINER = """

@@ -13,6 +13,7 @@ from opentelemetry.metrics import _internal as metrics_state
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from langgraph_takeover import RunStatus
+from langgraph_takeover.nodes.context.settings import SettingsError
 from langgraph_takeover.nodes.telemetry import CAPTURE_VARIABLE
 from langgraph_takeover.sandbox import telemetry
 from langgraph_takeover.sandbox.storage import observers
@@ -121,6 +122,14 @@ def test_progress_that_raises_is_logged_once(bench: RunHarness, caplog: pytest.L
     assert [each for each in caplog.messages if "on_progress" in each] == [
         "on_progress failed; the run continues without it: BrokenPipeError: nobody reads"
     ]
+
+
+def test_progress_that_nothing_awaits_is_refused(bench: RunHarness) -> None:
+    async def listen(_: dict[str, Any]) -> None:
+        pass
+
+    with pytest.raises(SettingsError, match=r"^on_progress: not a plain function: "):
+        bench.run_to_outcome(scripted_model(DONE), on_progress=listen)
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])

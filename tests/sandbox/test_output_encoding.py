@@ -36,6 +36,15 @@ def test_characters_that_the_encoding_lacks_are_degraded(encoding: str, printed:
     assert done.stdout.rstrip(b"\n") == printed
 
 
+def test_closed_streams_write_to_nowhere() -> None:
+    program = (
+        "import sys; from langgraph_takeover.sandbox.cli.program import degrade_output; degrade_output(); "
+        "print(sys.stdout.isatty(), flush=True); print('lost', file=sys.stderr, flush=True)"
+    )
+    closed = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", sys.executable, "-c", program]
+    assert subprocess.run(closed, cwd=ROOT, check=False).returncode == 0
+
+
 def test_every_command_degrades_its_output() -> None:
     mains = [*(ROOT / "evals").glob("*.py"), ROOT / "graph/cli/main.py", ROOT / "sandbox/cli/main.py"]
     missing = [
@@ -44,6 +53,14 @@ def test_every_command_degrades_its_output() -> None:
         if "\ndef main(" in (text := path.read_text()) and "    degrade_output()\n" not in text
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize("module", ["sandbox", "handoff", "evals.compare"])
+def test_full_standard_output_is_one_line(module: str) -> None:
+    with Path("/dev/full").open("w") as out:
+        command = [sys.executable, "-m", module, "--help"]
+        done = subprocess.run(command, cwd=ROOT, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (4, "error: standard output: no space left\n")
 
 
 RUN = (

@@ -202,6 +202,20 @@ def test_repeated_failure_blocks_with_an_alarm_until_a_person_unblocks(bench: Ru
     assert resumed.stop_reason == "finished", "the source still has its work"
 
 
+def test_an_alert_that_raises_ends_no_delivery(bench: RunHarness, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: Handoff) -> None:
+        raise ConnectionError("the pager is away")
+
+    found = offer_first_record(bench)
+    down = scripted_model(ModelError("the endpoint is away"))
+    supervisor = scripted_model(json.dumps({"decision": "block", "reason": "so it is"}))
+    alerts: Any = {"on_escalated": fail, "on_blocked": fail}
+    done = deliver_record(bench, found, down, supervisor=supervisor, model_tries=1, **alerts)
+    assert done.handoff.state == "blocked"
+    assert "needs a supervisor's decision" in caplog.text
+    assert "is blocked: so it is" in caplog.text
+
+
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("decides", ["retry", "roll_back", "block", "nothing"])
 def test_a_supervising_agent_decides(bench: RunHarness, decides: str) -> None:

@@ -27,6 +27,7 @@ from langgraph_takeover.sandbox.contract import Kit, check_output, run
 from langgraph_takeover.sandbox.interface import OutOfDiskError, Snapshot, SnapshotCorruptError
 from langgraph_takeover.sandbox.isolation import cgroups
 from langgraph_takeover.sandbox.isolation.earlier_processes import NO_PROCESSES
+from langgraph_takeover.sandbox.repository.contents import list_unsaved_files
 from langgraph_takeover.sandbox.storage import host_directories, removal
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 
@@ -234,6 +235,14 @@ print(sum(libc.shmget(0, 10 << 20, 0o1600) >= 0 for _ in range(50)))
     assert Path("/proc/sysvipc/shm").read_text().count(str(10 << 20)) == 0
 
 
+def test_files_in_memory_are_named(host: Kit) -> None:
+    with host.close_started():
+        started = host.start()
+        assert list_unsaved_files(started) == ()
+        run(started, "mkdir /dev/shm/a && echo 1 >/dev/shm/a/cache && : >/dev/shm/sem.lock")
+        assert [each.path for each in list_unsaved_files(started)] == ["/dev/shm/a/cache"]
+
+
 def test_no_sandbox_takes_all_inotify_instances(host: Kit) -> None:
     take = """
 import ctypes
@@ -424,10 +433,13 @@ from pathlib import Path
 from langgraph_takeover import sandbox
 from langgraph_takeover.sandbox.backends import host, overlay
 from langgraph_takeover.sandbox.interface import SandboxSpec
+from langgraph_takeover.sandbox.repository.contents import list_unsaved_files
 assert os.geteuid() != 0
 spec = SandboxSpec(backend="host", directory=Path(sys.argv[1]), owner="anybody")
 store = Path(sys.argv[2])
 live_sandbox = sandbox.start(spec)
+live_sandbox.run("echo x >/dev/shm/x", timeout_s=30)
+unsaved = [each.path for each in list_unsaved_files(live_sandbox)]
 told = live_sandbox.run("id -u; echo x >new; rm README.txt; chmod 600 pkg/mod.py; ls /root /etc/shadow", timeout_s=30)
 changes = [change.path for change in live_sandbox.changes()]
 snapshot = live_sandbox.snapshot(store).result()
@@ -438,7 +450,7 @@ for one in (live_sandbox, *successors):
 sandbox.remove_stale_resources("host", "anybody")
 left = [str(path) for path in Path(os.environ["TAKEOVER_HOME"], "runs").iterdir()]
 way = host.describe_file_layers()
-print(json.dumps({"told": told.output, "changes": changes, "outputs": outputs, "left": left, "way": way}))
+print(json.dumps({"told": told.output, "changes": changes, "outputs": outputs, "left": left, "way": way, "unsaved": unsaved}))
 """
 
 
@@ -452,6 +464,7 @@ def test_as_an_ordinary_user(repository: Path) -> None:
     assert found["changes"] == ["README.txt", "new", "pkg/mod.py"]
     assert found["outputs"] == ["x\nls: cannot access 'README.txt': No such file or directory\n"] * 3
     assert found["left"] == []
+    assert found["unsaved"] == ["/dev/shm/x"]
 
 
 @pytest.mark.slow
