@@ -317,17 +317,70 @@ def test_a_users_asynchronous_pool_reconnects(url: str, server: postgres.Server)
     assert asyncio.run(chat()) == 2
 
 
-def test_a_users_connection_ends_with_one_line(url: str, server: postgres.Server) -> None:
+def test_a_users_connection_is_replaced(url: str, server: postgres.Server) -> None:
     from langgraph.checkpoint.postgres import PostgresSaver
+
+    calls: list[int] = []
+    with PostgresSaver.from_conn_string(url) as saver, prepare_restart(server) as restart:
+        saver.setup()
+        with hold_thread(saver, "chat") as held:
+            graph = _build_chat(held, lambda: (calls.append(1), restart()))
+            assert len(graph.invoke({"messages": "a"}, CHAT)["messages"]) == 2
+            server.disconnect_all()
+            assert len([*graph.get_state_history(CHAT)]) == 3
+    assert calls == [1]
+
+
+def test_a_users_asynchronous_connection_is_replaced(url: str, server: postgres.Server) -> None:
+    from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+
+    async def chat() -> int:
+        async with AsyncPostgresSaver.from_conn_string(url) as saver:
+            await saver.setup()
+            async with hold_thread(saver, "chat") as held:
+                graph = _build_chat(held, server.disconnect_all)
+                await graph.ainvoke({"messages": "a"}, CHAT)
+                server.disconnect_all()
+                return len((await graph.aget_state(CHAT)).values["messages"])
+
+    assert asyncio.run(chat()) == 2
+
+
+def test_a_users_replaced_connection_checks_the_lease(url: str, server: postgres.Server) -> None:
+    import psycopg
+    from langgraph.checkpoint.postgres import PostgresSaver
+
+    def take() -> None:
+        with psycopg.connect(url) as connection:
+            connection.execute("UPDATE takeover_leases SET token = token + 1, holder = 'another'")
+        server.disconnect_all()
 
     with PostgresSaver.from_conn_string(url) as saver:
         saver.setup()
-        with (
-            pytest.raises(LedgerUnavailableError, match="ConnectionPool reconnects") as caught,
-            hold_thread(saver, "chat") as held,
-        ):
-            _build_chat(held, server.disconnect_all).invoke({"messages": "a"}, CHAT)
-        assert "\n" not in str(caught.value)
+        with pytest.raises(FencedError, match="taken over by another"), hold_thread(saver, "chat") as held:
+            _build_chat(held, take).invoke({"messages": "a"}, CHAT)
+
+
+def test_a_server_refuses_writes_until_a_failover_ends(bench: RunHarness, server: postgres.Server) -> None:
+    import psycopg
+
+    def set_read_only(value: str) -> None:
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = {value}")  # type: ignore[call-overload]
+            connection.execute("SELECT pg_reload_conf()")
+
+    timer = threading.Timer(1.0, set_read_only, ["off"])
+
+    def fail_over() -> None:
+        set_read_only("on")
+        timer.start()
+
+    model = make_model({1: fail_over})
+    try:
+        assert bench.run_to_outcome(model).status == "finished"
+    finally:
+        set_read_only("off")
+    assert len(model.seen) == len(REPLIES)
 
 
 def test_a_users_pool_gives_up_with_one_line(url: str, server: postgres.Server) -> None:
