@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import pytest
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatResult
 from langchain_core.runnables import RunnableLambda
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from langgraph_takeover import open_home
 from langgraph_takeover.handoff.ledger import FencedError, LedgerUnavailableError, acquire, database, effects
@@ -185,6 +186,38 @@ def test_a_connection_lost_in_a_transaction_keeps_the_cause(
     with pytest.raises(ConnectionLostError) as caught:
         write(None)
     assert caught.value.may_be_committed
+
+
+@contextmanager
+def lose_commits(bench: RunHarness, server: postgres.Server, every: int, *, are_done: bool) -> Iterator[None]:
+    """Close all connections at the first of each n commits: before it, or after the server has done it."""
+    count = itertools.count(1)
+
+    def lose(connection: Any) -> None:
+        if next(count) % every == 1:
+            if are_done:
+                connection.connection.driver_connection.commit()
+            server.disconnect_all()
+
+    event.listen(bench.home.ledger._engine, "commit", lose)
+    yield
+    event.remove(bench.home.ledger._engine, "commit", lose)
+
+
+@pytest.mark.parametrize("are_done", [True, False])
+def test_commits_without_an_answer(bench: RunHarness, server: postgres.Server, are_done: bool) -> None:
+    ledger, key = bench.home.ledger, EffectKey("t", "task", "call")
+    with lose_commits(bench, server, 2, are_done=are_done):
+        lease = acquire(ledger, "t")
+    assert lease.token == 1
+    with lose_commits(bench, server, 2, are_done=are_done):
+        assert effects.begin(lease, key, "s0") is None
+    assert effects.begin(lease, key, "s0") is not None
+    lease.release()
+    with lose_commits(bench, server, 6, are_done=are_done):
+        model = make_model({})
+        assert bench.run_to_outcome(model, points=("first_source_edit",)).status == "finished"
+    assert len(model.seen) == len(REPLIES)
 
 
 @pytest.mark.parametrize(
