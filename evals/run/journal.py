@@ -30,7 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from langgraph_takeover.evals.run.settings.config import STAGES
-from langgraph_takeover.handoff.ledger.database import Database, LedgerUnavailableError
+from langgraph_takeover.handoff.ledger.database import Database, LedgerUnavailableError, repeat_after_loss
 from langgraph_takeover.handoff.records.record import write_durably
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.text.redaction import redact
@@ -118,6 +118,7 @@ class Journal:
         with self._database.read_transaction() as connection:
             return connection.execute(select(func.count()).where(*self._filter)).scalar_one()
 
+    @repeat_after_loss(idempotent=False)
     def append(self, row: Row) -> None:
         """Add a row, durably and without secrets. Raises ValueError if its key has a row."""
         key, row = self.key(row), require_events(row)

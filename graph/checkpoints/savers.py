@@ -315,6 +315,7 @@ def _build_postgres_saver(ledger: Ledger, lease: Lease | None) -> Saver:
     return FencedPostgresSaver()
 
 
+@repeat_after_loss(idempotent=True)
 def _set_up_postgres(ledger: Ledger, saver: Saver) -> None:
     """Create missing tables. Two processes must not both create them, and one transaction cannot create an index."""
     while True:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from sqlalchemy import make_url
 
 from langgraph_takeover.graph.errors import ThreadNotHeldError
 from langgraph_takeover.handoff.ledger import Lease, LedgerUnavailableError
@@ -52,8 +53,7 @@ def explain_loss(where: str) -> Iterator[None]:
             raise
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
         raise LedgerUnavailableError(
-            f"{where}: the saver's connection is lost: {reason} (resume when the server is back; a saver on a "
-            "psycopg_pool.ConnectionPool reconnects)"
+            f"{where}: the saver's connection is lost: {reason} (resume when the server is back, with a new saver)"
         ) from error
 
 
@@ -83,17 +83,34 @@ class _HeldSaver(BaseCheckpointSaver[Any]):
         return self._repeat(lambda: self._saver.get_delta_channel_history(**kwargs))
 
     def _repeat(self, work: Callable[[], _ResultT]) -> _ResultT:
-        """Repeat a read or an upsert that lost its connection, if the saver's pool can replace it."""
+        """Repeat a read or an upsert that lost its connection on a new one."""
         try:
             return work()
         except Exception as error:
             if not is_connection_lost(error):
                 raise
-            with explain_loss(self._lease.ledger.name):
-                if not hasattr(self._saver.conn, "check"):  # type: ignore[attr-defined]
-                    raise
-                self._saver.conn.check()  # type: ignore[attr-defined]
-                return work()
+        with explain_loss(self._lease.ledger.name):
+            self._wait_for_server()
+            saver: Any = self._saver
+            if hasattr(saver.conn, "check"):  # a pool
+                saver.conn.check()
+            else:
+                with saver.lock:
+                    if saver.conn.closed:
+                        saver.conn, saver.pipe = self._connect_again(saver.conn), None
+            return work()
+
+    def _wait_for_server(self) -> None:
+        """Wait as the ledger does. Raises LedgerUnavailableError."""
+        with self._lease.ledger.read_transaction():
+            pass
+
+    def _connect_again(self, lost: Any) -> Any:
+        """Open a connection with the settings of a lost one; of an asynchronous one, it is to be awaited."""
+        url = make_url(self._lease.ledger.url).set(drivername="postgresql")
+        names = ("autocommit", "prepare_threshold", "row_factory", "cursor_factory")
+        settings = {name: getattr(lost, name) for name in names}
+        return type(lost).connect(url.render_as_string(hide_password=False), **settings)
 
     def _require_thread(self, thread: object) -> None:
         if str(thread) != self._lease.thread:
@@ -203,11 +220,16 @@ class HeldAsyncSaver(_HeldSaver):
         except Exception as error:
             if not is_connection_lost(error):
                 raise
-            with explain_loss(self._lease.ledger.name):
-                if not hasattr(self._saver.conn, "check"):  # type: ignore[attr-defined]
-                    raise
-                await self._saver.conn.check()  # type: ignore[attr-defined]
-                return await work()
+        with explain_loss(self._lease.ledger.name):
+            await asyncio.to_thread(self._wait_for_server)
+            saver: Any = self._saver
+            if hasattr(saver.conn, "check"):  # a pool
+                await saver.conn.check()
+            else:
+                async with saver.lock:
+                    if saver.conn.closed:
+                        saver.conn, saver.pipe = await self._connect_again(saver.conn), None
+            return await work()
 
     def put(self, *args: Any) -> RunnableConfig:
         return asyncio.run_coroutine_threadsafe(self.aput(*args), self._loop).result()

@@ -51,6 +51,8 @@ _CONNECTION_DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 60_000,
 }
 """Parameters of libpq by which a server that disappears is noticed; parameters of the URL override them."""
+_READ_ONLY_STATE = "25006"
+"""SQLSTATE of a write on a standby, as a primary becomes after a failover."""
 _RESUME_WHEN_BACK = "resume when the server is back"
 ERASE_DELETED = "PRAGMA secure_delete=ON"
 """Overwrite what is deleted in SQLite: the results of a deleted thread may be secret."""
@@ -108,6 +110,8 @@ class Database:
         self._is_closed = False
         self._gave_up = False
         """Whether a wait for the server has ended without success: nothing waits again until it is back."""
+        self._has_refused_write = False
+        """Whether the server became a standby: connections are checked until one can write."""
         self.is_sqlite = self._engine.dialect.name == "sqlite"
         try:
             self._create(tables, version, schema)
@@ -183,7 +187,7 @@ class Database:
         while True:
             with defer_signals(), self.translate_errors():
                 try:
-                    connection = self._engine.connect()
+                    connection = self._check_out()
                 except DBAPIError as error:
                     reason = _describe_cause(error.orig)
                     if self.is_sqlite or not waits or self._gave_up:
@@ -203,11 +207,26 @@ class Database:
                 has_warned = True
             time.sleep(_RECONNECT_PAUSE_S)
 
+    def _check_out(self) -> Connection:
+        connection = self._engine.connect()
+        if self._has_refused_write:
+            if connection.execute(text("SHOW transaction_read_only")).scalar() == "on":
+                connection.invalidate()
+                connection.close()
+                raise DBAPIError(None, None, ConnectionError("the server accepts no writes"))
+            connection.rollback()
+            self._has_refused_write = False
+        return connection
+
     @contextmanager
     def _explain_loss(self, connection: Connection) -> Iterator[None]:
         try:
             yield
         except (DBAPIError, self._driver_error) as error:
+            cause = error.orig if isinstance(error, DBAPIError) else error
+            if getattr(cause, "sqlstate", None) == _READ_ONLY_STATE:
+                self._has_refused_write = True
+                connection.invalidate()
             if self._discard_lost(connection):
                 raise self._make_loss(error, may_be_committed=False) from error
             raise

@@ -78,26 +78,34 @@ _UPDATE = update(effects).where(_KEY_MATCHES)
 _DELETE = delete(effects).where(_KEY_MATCHES)
 
 
+@repeat_after_loss(idempotent=True)
 def find(ledger: Ledger, key: EffectKey) -> Effect | None:
     with ledger.read_transaction() as connection:
         row = connection.execute(_SELECT, _bind_key(key)).first()
     return _parse_effect(ledger, key, row)
 
 
-@repeat_after_loss(idempotent=False)
 def begin(lease: Lease, key: EffectKey, state_id: str) -> Effect | None:
     """Record that an effect starts in a sandbox state. Return the effect if it started before. Raises FencedError."""
-    ledger = lease.ledger
-    with ledger.write_transaction() as connection:
-        lease.require(connection)
-        row = connection.execute(_SELECT, _bind_key(key)).first()
-        if row is None:
-            _delete_older(connection, key)
-            connection.execute(
-                _INSERT,
-                {**key._asdict(), "state_before": state_id, "begun_at": ledger.now(connection)},
-            )
-    return _parse_effect(ledger, key, row)
+    ledger, is_new = lease.ledger, False
+
+    @repeat_after_loss(idempotent=True)
+    def write() -> Any:
+        nonlocal is_new
+        with ledger.write_transaction() as connection:
+            lease.require(connection)
+            row = connection.execute(_SELECT, _bind_key(key)).first()
+            if row is None:
+                is_new = True  # the row of a repetition is from the lost attempt: nobody else has the lease
+                _delete_older(connection, key)
+                connection.execute(
+                    _INSERT,
+                    {**key._asdict(), "state_before": state_id, "begun_at": ledger.now(connection)},
+                )
+        return row
+
+    row = write()
+    return None if is_new else _parse_effect(ledger, key, row)
 
 
 def _delete_older(connection: Connection, key: EffectKey) -> None:
@@ -142,6 +150,7 @@ def _insert_move(connection: Connection, thread: str, move: Move) -> None:
     connection.execute(insert(moves).values(thread=thread, **move._asdict()))
 
 
+@repeat_after_loss(idempotent=True)
 def list_moves(ledger: Ledger, thread: str) -> tuple[Move, ...]:
     """List the changes of a thread's sandbox in its newest step."""
     query = select(*(moves.c[name] for name in Move._fields)).where(moves.c.thread == thread)
@@ -149,6 +158,7 @@ def list_moves(ledger: Ledger, thread: str) -> tuple[Move, ...]:
         return tuple(Move(*row) for row in connection.execute(query))
 
 
+@repeat_after_loss(idempotent=True)
 def list_states(ledger: Ledger, thread: str, step: str) -> frozenset[str]:
     """List the sandbox states of the effects in one step of a user's graph."""
     query = select(effects.c.state_before, effects.c.state_after).where(
@@ -167,6 +177,7 @@ def forget(lease: Lease, key: EffectKey) -> None:
         connection.execute(delete(moves).where(moves.c.thread == key.thread, moves.c.call == key.call))
 
 
+@repeat_after_loss(idempotent=True)
 def list_unfinished_threads(ledger: Ledger) -> tuple[str, ...]:
     """The threads with an effect that began and did not end."""
     query = select(effects.c.thread).where(effects.c.result.is_(None)).distinct().order_by(effects.c.thread)

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from pydantic import ValidationError
 from sqlalchemy import Connection, insert, select, update
 
-from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError
+from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError, repeat_after_loss
 from langgraph_takeover.handoff.ledger.idempotency import KeyReusedError, run_once
 from langgraph_takeover.handoff.ledger.leases import check_name, close_thread, reopen_thread
 from langgraph_takeover.handoff.ledger.store import Ledger, handoffs, transitions
@@ -263,6 +263,7 @@ def set_deadline(ledger: Ledger, handoff: Handoff, deadline_s: float) -> None:
             raise IllegalTransitionError(handoff, handoff.state, "was changed by another process")
 
 
+@repeat_after_loss(idempotent=True)
 def compute_remaining_s(ledger: Ledger, handoff: Handoff) -> float:
     """Return the time until the deadline, by the ledger's clock; negative if it has passed, infinite without one."""
     if handoff.deadline_at is None:
@@ -271,17 +272,20 @@ def compute_remaining_s(ledger: Ledger, handoff: Handoff) -> float:
         return handoff.deadline_at - ledger.now(connection)
 
 
+@repeat_after_loss(idempotent=True)
 def find(ledger: Ledger, handoff_id: str) -> Handoff | None:
     with ledger.read_transaction() as connection:
         return _find(connection, handoff_id)
 
 
+@repeat_after_loss(idempotent=True)
 def load(ledger: Ledger, handoff_id: str) -> Handoff:
     """Raises HandoffNotFoundError."""
     with ledger.read_transaction() as connection:
         return _load(connection, handoff_id)
 
 
+@repeat_after_loss(idempotent=True)
 def list_handoffs(ledger: Ledger, states: Collection[HandoffState] = ()) -> tuple[Handoff, ...]:
     """All handoffs, oldest first, or those in these states."""
     query = select(handoffs).order_by(handoffs.c.made_at, handoffs.c.id)
@@ -291,6 +295,7 @@ def list_handoffs(ledger: Ledger, states: Collection[HandoffState] = ()) -> tupl
         return tuple(_parse_row(row) for row in connection.execute(query))
 
 
+@repeat_after_loss(idempotent=True)
 def find_by_successor(ledger: Ledger, thread: str) -> Handoff | None:
     """The handoff that a thread was begun for, if it was for one."""
     with ledger.read_transaction() as connection:
@@ -311,6 +316,7 @@ def advance(ledger: Ledger, handoff_id: str, to: HandoffState, *, by: str, reaso
         change_state(ledger, handoff_id, to, by=by, reason=reason, version=found.version)
 
 
+@repeat_after_loss(idempotent=True)
 def list_transitions(ledger: Ledger, handoff_id: str) -> tuple[Transition, ...]:
     """Its transitions, oldest first. Raises HandoffNotFoundError."""
     query = select(transitions).where(transitions.c.handoff == handoff_id).order_by(transitions.c.version)

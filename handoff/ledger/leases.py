@@ -151,6 +151,7 @@ class Lease:
                 raise
             raise FencedError(self.thread, winner) from error
 
+    @repeat_after_loss(idempotent=True)
     def _find_new_holder(self) -> str | None:
         """Return the new holder of the thread, "nobody" if its row is gone; None while this lease holds it."""
         with self.ledger.read_transaction() as connection:
@@ -188,7 +189,6 @@ class Lease:
             )
 
 
-@repeat_after_loss(idempotent=False)
 def acquire(ledger: Ledger, thread: str, *, place: str = "", ttl_s: float = TTL_S) -> Lease:
     """Acquire the thread's lease; `place` says where its holder will have its sandbox.
 
@@ -197,32 +197,45 @@ def acquire(ledger: Ledger, thread: str, *, place: str = "", ttl_s: float = TTL_
     """
     check_thread(thread)
     process, holder = current_process_identity(), f"process {os.getpid()} on {socket.gethostname()}"
-    with ledger.write_transaction() as connection:
-        connection.execute(_INSERT_LEASE, {"thread": thread})
-        now = ledger.now(connection)
-        query = select(leases).where(leases.c.thread == thread)
-        row = connection.execute(query if ledger.is_sqlite else query.with_for_update()).one()
-        let_go = row.process == process and (ledger.url, thread, row.token) in _unreported_releases
-        if row.expires_at > now and not let_go and process_state(row.process) != "dead":
-            raise ThreadHeldError(thread, row.holder, row.expires_at - now)
-        shut = connection.execute(select(closed_threads).where(closed_threads.c.thread == thread)).first()
-        if shut is not None:
-            raise HandedOverError(thread, shut.target, shut.handoff)
-        connection.execute(
-            update(leases)
-            .where(leases.c.thread == thread)
-            .values(
-                token=row.token + 1,
-                holder=holder,
-                process=process,
-                acquired_at=now,
-                expires_at=now + ttl_s,
-                place=place,
+    tried: dict[tuple[int, float], str] = {}
+    """Attempts that may have been committed, by token and time, with the place before."""
+
+    @repeat_after_loss(idempotent=True)
+    def write() -> tuple[int, str]:
+        with ledger.write_transaction() as connection:
+            connection.execute(_INSERT_LEASE, {"thread": thread})
+            now = ledger.now(connection)
+            query = select(leases).where(leases.c.thread == thread)
+            row = connection.execute(query if ledger.is_sqlite else query.with_for_update()).one()
+            if row.process == process and (row.token, row.acquired_at) in tried:
+                return row.token, tried[row.token, row.acquired_at]
+            let_go = row.process == process and (ledger.url, thread, row.token) in _unreported_releases
+            if row.expires_at > now and not let_go and process_state(row.process) != "dead":
+                raise ThreadHeldError(thread, row.holder, row.expires_at - now)
+            shut = connection.execute(select(closed_threads).where(closed_threads.c.thread == thread)).first()
+            if shut is not None:
+                raise HandedOverError(thread, shut.target, shut.handoff)
+            before = row.place if row.expires_at else ""
+            tried[row.token + 1, now] = before
+            connection.execute(
+                update(leases)
+                .where(leases.c.thread == thread)
+                .values(
+                    token=row.token + 1,
+                    holder=holder,
+                    process=process,
+                    acquired_at=now,
+                    expires_at=now + ttl_s,
+                    place=place,
+                )
             )
-        )
-    return Lease(ledger, thread, row.token + 1, ttl_s, row.place if row.expires_at else "")
+        return row.token + 1, before
+
+    token, previous_place = write()
+    return Lease(ledger, thread, token, ttl_s, previous_place)
 
 
+@repeat_after_loss(idempotent=True)
 def is_held(ledger: Ledger, thread: str) -> bool:
     """Whether a live holder works on the thread, as far as this host can know."""
     with ledger.read_transaction() as connection:
@@ -270,6 +283,7 @@ def request_handoff(ledger: Ledger, thread: str, reason: str) -> bool:
         return done.rowcount > 0
 
 
+@repeat_after_loss(idempotent=True)
 def list_threads(ledger: Ledger) -> tuple[str, ...]:
     """List every thread that was ever leased."""
     with ledger.read_transaction() as connection:

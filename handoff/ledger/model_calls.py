@@ -64,6 +64,7 @@ def forget_calls(lease: Lease) -> None:
         connection.execute(_FORGET_CALLS, {"thread": lease.thread, "token": lease.token})
 
 
+@repeat_after_loss(idempotent=True)
 def read_unsaved_calls(lease: Lease) -> UnsavedCalls | None:
     """The unsaved calls of earlier sessions."""
     with lease.ledger.read_transaction() as connection:
@@ -79,6 +80,7 @@ def note_wait(lease: Lease, seconds: float) -> None:
         connection.execute(_UPSERT, {"thread": lease.thread, "token": lease.token, "until": until})
 
 
+@repeat_after_loss(idempotent=True)
 def is_waiting(ledger: Ledger, thread: str) -> bool:
     """Whether the holder of the thread's lease waits for its endpoint now."""
     with ledger.read_transaction() as connection:

@@ -32,6 +32,7 @@ def save(lease: Lease, state_id: str, snapshot: Snapshot) -> None:
             )
 
 
+@repeat_after_loss(idempotent=True)
 def find(ledger: Ledger, state_id: str) -> Snapshot | None:
     with ledger.read_transaction() as connection:
         row = connection.execute(select(snapshots.c.snapshot).where(snapshots.c.id == state_id)).first()
@@ -42,6 +43,7 @@ def find(ledger: Ledger, state_id: str) -> Snapshot | None:
     )
 
 
+@repeat_after_loss(idempotent=True)
 def list_state_ids(ledger: Ledger, thread: str) -> frozenset[str]:
     """List the ids of a thread's states that have a snapshot."""
     with ledger.read_transaction() as connection:
@@ -49,6 +51,7 @@ def list_state_ids(ledger: Ledger, thread: str) -> frozenset[str]:
         return frozenset(row.id for row in rows)
 
 
+@repeat_after_loss(idempotent=True)
 def list_snapshots(ledger: Ledger) -> tuple[Snapshot, ...]:
     """List the snapshots of all states of all threads."""
     with ledger.read_transaction() as connection:

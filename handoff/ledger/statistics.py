@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from sqlalchemy import select
 
+from langgraph_takeover.handoff.ledger.database import repeat_after_loss
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState, list_handoffs
 from langgraph_takeover.handoff.ledger.store import Ledger, transitions
 from langgraph_takeover.handoff.records.envelope import parse_refusal_kind
@@ -75,6 +76,7 @@ def compute_statistics(ledger: Ledger) -> HandoffStatistics:
     )
 
 
+@repeat_after_loss(idempotent=True)
 def _read_courses(ledger: Ledger) -> list[_Course]:
     query = select(transitions).where(transitions.c.after.in_(("offered", "accepted", "rejected")))
     offered_at: dict[str, float] = {}

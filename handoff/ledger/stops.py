@@ -38,6 +38,7 @@ def request_stop(ledger: Ledger, thread: str, mode: StopMode) -> bool:
     return True
 
 
+@repeat_after_loss(idempotent=True)
 def read_stop(ledger: Ledger, thread: str, token: int | None = None) -> StopMode | None:
     """Return the stop that was requested from the holder of a lease (default: the present one), if any."""
     with ledger.read_transaction() as connection:

@@ -23,7 +23,7 @@ from sqlalchemy import (
     text,
 )
 
-from langgraph_takeover.handoff.ledger.database import RETRY_PAUSE_S, Database
+from langgraph_takeover.handoff.ledger.database import RETRY_PAUSE_S, Database, repeat_after_loss
 from langgraph_takeover.handoff.ledger.signals import defer_signals
 
 SCHEMA_VERSION = 4
@@ -214,6 +214,7 @@ class Ledger(Database):
             connection.execute(delete(deletions).where(deletions.c.thread == thread))
             connection.execute(insert(deletions).values(thread=thread, records=1))
 
+    @repeat_after_loss(idempotent=True)
     def list_deletions(self) -> dict[str, bool]:
         """List the deleted threads whose files may still exist, and whether their records are to be removed."""
         with self.read_transaction() as connection:

@@ -18,6 +18,7 @@ from langgraph_takeover.nodes.model.connections.deadlines import (
 from langgraph_takeover.nodes.model.connections.exchange import Exchange
 from langgraph_takeover.nodes.model.encoding import make_storable
 from langgraph_takeover.nodes.model.errors import (
+    ContextWindowError,
     ModelError,
     ReplyTimeoutError,
     ReplyTooLargeError,
@@ -25,6 +26,8 @@ from langgraph_takeover.nodes.model.errors import (
 )
 from langgraph_takeover.nodes.model.messages.content import withhold_damaged
 from langgraph_takeover.nodes.model.messages.provider_fields import complete_fields
+from langgraph_takeover.nodes.model.messages.thoughts import is_empty
+from langgraph_takeover.nodes.model.refusals.overflow import OVERFLOW_CODES
 from langgraph_takeover.nodes.model.usage import UNCOUNTED_CALLS, parse_usage
 
 _REPLY_FIELDS = (
@@ -113,6 +116,11 @@ class Attempt(NamedTuple):
             self.billing.add(exchange, has_reply=has_reply)
         if not _is_complete(checked.response_metadata):
             raise ModelError("the reply was cut off: it ended without a finish reason")
+        reason = checked.response_metadata.get("finish_reason") or checked.response_metadata.get(
+            "stop_reason"
+        )
+        if reason in OVERFLOW_CODES and is_empty(checked):
+            raise ContextWindowError(f"the reply has no text: it ended with {reason}")
         if self.billing.billable > 1:
             checked.response_metadata[UNCOUNTED_CALLS] = self.billing.billable - 1
         return checked

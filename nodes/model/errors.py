@@ -50,7 +50,7 @@ _STATUS_BY_CODE = {
 }
 """HTTP status that stands for an error inside a reply; any other error is the server's own and may be transient."""
 _MAX_LINE_CHARS = 300
-_LOWER_OUTPUT = " (lower the model's maximum reply: max_output_tokens of its entry, or --max-reply-tokens)"
+_LOWER_OUTPUT = " (change the model's maximum reply: max_output_tokens of its entry, or --max-reply-tokens)"
 
 
 class ModelError(TakeoverError, RuntimeError):

@@ -10,6 +10,7 @@ from typing import Literal
 
 from langgraph_takeover.handoff.ledger import Lease, Ledger
 from langgraph_takeover.handoff.ledger import snapshots as ledger_snapshots
+from langgraph_takeover.handoff.ledger.database import repeat_after_loss
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.text.redaction import redact_known_secrets
 from langgraph_takeover.nodes.session.graph_tasks import GraphTask, create_state_id
@@ -63,16 +64,20 @@ class StateStore:
             snapshot = sandbox.snapshot(
                 part, labels={"thread": self._lease.thread, "state": state_id}
             ).result()
-            with self._lease.ledger.lock_snapshots():
-                target = self.snapshot_directory(snapshot)
-                if not _is_complete(target, snapshot):
-                    remove_tree(target)
-                    part.rename(target)
-                    sync_directory(self._directory)
-                ledger_snapshots.save(self._lease, state_id, snapshot)
+            self._store(part, snapshot, state_id)
         finally:
             remove_tree(part)
         return snapshot
+
+    @repeat_after_loss(idempotent=True)
+    def _store(self, part: Path, snapshot: Snapshot, state_id: str) -> None:
+        with self._lease.ledger.lock_snapshots():
+            target = self.snapshot_directory(snapshot)
+            if not _is_complete(target, snapshot):
+                remove_tree(target)
+                part.rename(target)
+                sync_directory(self._directory)
+            ledger_snapshots.save(self._lease, state_id, snapshot)
 
     def save_state_after(
         self,
@@ -104,6 +109,7 @@ class StateStore:
             self.take_snapshot(sandbox, state_id)
         return state_id
 
+    @repeat_after_loss(idempotent=True)
     def adopt_snapshot(self, snapshot: Snapshot, store: Path) -> str:
         """Copy a snapshot from a directory to the thread's states, and return the state's id."""
         state_id = create_state_id()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import pytest
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatResult
 from langchain_core.runnables import RunnableLambda
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from langgraph_takeover import open_home
 from langgraph_takeover.handoff.ledger import FencedError, LedgerUnavailableError, acquire, database, effects
@@ -187,6 +188,38 @@ def test_a_connection_lost_in_a_transaction_keeps_the_cause(
     assert caught.value.may_be_committed
 
 
+@contextmanager
+def lose_commits(bench: RunHarness, server: postgres.Server, every: int, *, are_done: bool) -> Iterator[None]:
+    """Close all connections at the first of each n commits: before it, or after the server has done it."""
+    count = itertools.count(1)
+
+    def lose(connection: Any) -> None:
+        if next(count) % every == 1:
+            if are_done:
+                connection.connection.driver_connection.commit()
+            server.disconnect_all()
+
+    event.listen(bench.home.ledger._engine, "commit", lose)
+    yield
+    event.remove(bench.home.ledger._engine, "commit", lose)
+
+
+@pytest.mark.parametrize("are_done", [True, False])
+def test_commits_without_an_answer(bench: RunHarness, server: postgres.Server, are_done: bool) -> None:
+    ledger, key = bench.home.ledger, EffectKey("t", "task", "call")
+    with lose_commits(bench, server, 2, are_done=are_done):
+        lease = acquire(ledger, "t")
+    assert lease.token == 1
+    with lose_commits(bench, server, 2, are_done=are_done):
+        assert effects.begin(lease, key, "s0") is None
+    assert effects.begin(lease, key, "s0") is not None
+    lease.release()
+    with lose_commits(bench, server, 6, are_done=are_done):
+        model = make_model({})
+        assert bench.run_to_outcome(model, points=("first_source_edit",)).status == "finished"
+    assert len(model.seen) == len(REPLIES)
+
+
 @pytest.mark.parametrize(
     ("idempotent", "may_be_committed", "calls"),
     [(True, True, 3), (True, False, 3), (False, False, 3), (False, True, 1)],
@@ -317,17 +350,70 @@ def test_a_users_asynchronous_pool_reconnects(url: str, server: postgres.Server)
     assert asyncio.run(chat()) == 2
 
 
-def test_a_users_connection_ends_with_one_line(url: str, server: postgres.Server) -> None:
+def test_a_users_connection_is_replaced(url: str, server: postgres.Server) -> None:
     from langgraph.checkpoint.postgres import PostgresSaver
+
+    calls: list[int] = []
+    with PostgresSaver.from_conn_string(url) as saver, prepare_restart(server) as restart:
+        saver.setup()
+        with hold_thread(saver, "chat") as held:
+            graph = _build_chat(held, lambda: (calls.append(1), restart()))
+            assert len(graph.invoke({"messages": "a"}, CHAT)["messages"]) == 2
+            server.disconnect_all()
+            assert len([*graph.get_state_history(CHAT)]) == 3
+    assert calls == [1]
+
+
+def test_a_users_asynchronous_connection_is_replaced(url: str, server: postgres.Server) -> None:
+    from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+
+    async def chat() -> int:
+        async with AsyncPostgresSaver.from_conn_string(url) as saver:
+            await saver.setup()
+            async with hold_thread(saver, "chat") as held:
+                graph = _build_chat(held, server.disconnect_all)
+                await graph.ainvoke({"messages": "a"}, CHAT)
+                server.disconnect_all()
+                return len((await graph.aget_state(CHAT)).values["messages"])
+
+    assert asyncio.run(chat()) == 2
+
+
+def test_a_users_replaced_connection_checks_the_lease(url: str, server: postgres.Server) -> None:
+    import psycopg
+    from langgraph.checkpoint.postgres import PostgresSaver
+
+    def take() -> None:
+        with psycopg.connect(url) as connection:
+            connection.execute("UPDATE takeover_leases SET token = token + 1, holder = 'another'")
+        server.disconnect_all()
 
     with PostgresSaver.from_conn_string(url) as saver:
         saver.setup()
-        with (
-            pytest.raises(LedgerUnavailableError, match="ConnectionPool reconnects") as caught,
-            hold_thread(saver, "chat") as held,
-        ):
-            _build_chat(held, server.disconnect_all).invoke({"messages": "a"}, CHAT)
-        assert "\n" not in str(caught.value)
+        with pytest.raises(FencedError, match="taken over by another"), hold_thread(saver, "chat") as held:
+            _build_chat(held, take).invoke({"messages": "a"}, CHAT)
+
+
+def test_a_server_refuses_writes_until_a_failover_ends(bench: RunHarness, server: postgres.Server) -> None:
+    import psycopg
+
+    def set_read_only(value: str) -> None:
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = {value}")  # type: ignore[call-overload]
+            connection.execute("SELECT pg_reload_conf()")
+
+    timer = threading.Timer(1.0, set_read_only, ["off"])
+
+    def fail_over() -> None:
+        set_read_only("on")
+        timer.start()
+
+    model = make_model({1: fail_over})
+    try:
+        assert bench.run_to_outcome(model).status == "finished"
+    finally:
+        set_read_only("off")
+    assert len(model.seen) == len(REPLIES)
 
 
 def test_a_users_pool_gives_up_with_one_line(url: str, server: postgres.Server) -> None:

@@ -126,6 +126,19 @@ def completion(message: dict[str, Any] | None = None, **changes: Any) -> dict[st
     return {k: v for k, v in (body | {"choices": [choice]} | changes).items() if v is not None}
 
 
+@pytest.mark.parametrize("field", ["finish_reason", "stop_reason"])
+def test_a_reply_without_text_that_ends_at_the_window_is_an_overflow(field: str) -> None:
+    metadata = {field: "model_context_window_exceeded"}
+    for content, is_overflow in (("", True), ("Half a", False)):
+        reply = AIMessage(content, response_metadata=metadata)
+        model = RunnableLambda(lambda _, reply=reply: reply)
+        if is_overflow:
+            with pytest.raises(ContextWindowError, match="model_context_window_exceeded"):
+                ask_model(model, [HumanMessage("hello")], timeout_s=20)
+        else:
+            assert ask_model(model, [HumanMessage("hello")], timeout_s=20).text == content
+
+
 def stream_reply(*words: str, reason: str | None = "stop") -> bytes:
     """Return the events of a reply streamed word by word; without a finish reason it is cut off."""
     head = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}

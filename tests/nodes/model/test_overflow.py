@@ -68,6 +68,24 @@ Request content length exceeded 32 MB limit.
 Current length is 20166 while limit is 8192
 litellm.ContextWindowExceededError: no more words
 The maximum context length is 131072 tokens. However, you requested 143000 tokens (135000 in the messages, 8000 in the completion)
+5021: The estimated number of input and maximum output tokens (155740) exceeded this model context window limit (128000).
+Request size exceeds model context window
+prompt tokens (9000) exceeds model context window (8192)
+This model's maximum context window is 8192 tokens
+The prompt (total length 6287) is too long to fit into the model (context length 4096).
+length of prompt_tokens (32780) must be less than max_seq_len (32768).
+Prompt length 9000 is greater than max_seq_len 8192
+default_max_tokens (-5) must be greater than 0, `default_max_tokens (-5) = max_seq_len (8192) - splited_prompt_len (8197)`
+Input prompt is too big compared to KV size. Please try increasing KV size.
+the number of input tokens 4098 cannot exceed the total tokens limit 4096 for this model
+Total tokens of image and text exceed max message tokens
+The model returned the following errors: Input Tokens Exceeded
+Prompt 超长
+Messages have 150,000 tokens, which exceeds the max limit of 131,072 tokens.
+Request prompt has 9000 tokens in total, larger than the model input length limit 8192.
+Input prompt (9000 tokens) is too long and exceeds limit of 8192
+invalid request: total tokens 9000 exceed model limit 8192
+Invalid 'input': string too long. Expected a string with maximum length 10485760, but got 12000000: context_length_exceeded
 """.splitlines()
 OUTPUT_LIMITS = """\
 max_tokens is too large: 100000. This model supports at most 16384 completion tokens, whereas you provided 100000.
@@ -81,6 +99,9 @@ max_tokens=5000 cannot be greater than max_model_len=4096. Please request fewer 
 maximum context length is 4096 tokens. However, you requested 80052 tokens (52 in the messages, 80000 in the completion)
 maximum context length is 8192 tokens. However, you requested about 8963 tokens (771 of text input, 8192 in the output)
 max_output_tokens must be at least 16, got 1
+max_tokens (16384) exceeds model's maximum context length (8192)
+max_completion_tokens exceeds context window
+maximum context length of 8192 tokens. You requested 500 tokens from the input messages and 8500 tokens for the completion.
 """.splitlines()
 OTHERS = """\
 model requires more system memory (5 GiB) than is available; try a smaller context size
@@ -94,6 +115,12 @@ This request would exceed your limit of 20,000 input tokens per minute. Please r
 This request exceeds the maximum context length budget of 30000 tokens per minute
 unknown parameter: context_window
 'num_ctx' context size must be positive
+tool call id exceeds the maximum length of 40
+Input 'name' exceeds maximum length of 64 characters
+You have exceeded the maximum token quota
+Your organization has exceeded the maximum number of tokens this month
+litellm.ContextWindowExceededError: Invalid 'tool_calls[0].id': string too long. Expected a string with maximum length 40, but
+the limit of 500 tokens exceeds the minimum of 1024
 """.splitlines()
 
 
@@ -121,6 +148,11 @@ def test_other_refusals(text: str) -> None:
 def test_codes_come_before_words(code: str) -> None:
     assert is_overflow(400, code, "no words that anybody knows")
     assert is_overflow(400, "400", list_texts({"error": {"message": "no", "type": code}}))
+
+
+def test_a_long_id_is_no_overflow_whatever_its_code() -> None:
+    text = "Invalid 'tools[3].function.description': string too long. Expected a string with maximum length 1024, but"
+    assert not is_overflow(400, "string_above_max_length", text)
 
 
 def test_a_request_that_is_too_large_is_an_overflow() -> None:
