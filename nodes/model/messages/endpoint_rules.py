@@ -45,6 +45,8 @@ class ConversationRepair:
 
     def __init__(self, model: Any, *, has_begun: bool = False) -> None:
         self.id_form = _find_id_form(model)
+        self.refuses_names = is_mistral(model)
+        """Whether the endpoint refuses names of agents."""
         self.has_begun = has_begun
         """Whether a message precedes the next one, such as a system message that the client adds."""
         self.ids: set[str] = set()
@@ -245,9 +247,9 @@ def _is_blank(part: str | dict[str, Any]) -> bool:
     return isinstance(text, str) and not text.strip()
 
 
-def _make_names_valid(messages: list[BaseMessage], _: ConversationRepair) -> list[BaseMessage]:
+def _make_names_valid(messages: list[BaseMessage], repair: ConversationRepair) -> list[BaseMessage]:
     """Return the messages with names of tools and agents that endpoints accept."""
-    return [_rename(each) for each in messages]
+    return [_rename(each, repair) for each in messages]
 
 
 def _make_arguments_valid(messages: list[BaseMessage], _: ConversationRepair) -> list[BaseMessage]:
@@ -316,8 +318,10 @@ def _rename_calls(reply: AIMessage, names: Sequence[str]) -> AIMessage:
     return _replace_calls(reply, renamed)
 
 
-def _rename(message: BaseMessage) -> BaseMessage:
-    if message.name and (name := _make_name(message.name)) != message.name:
+def _rename(message: BaseMessage, repair: ConversationRepair) -> BaseMessage:
+    is_refused = repair.refuses_names and not isinstance(message, ToolMessage)
+    name = None if is_refused or not message.name else _make_name(message.name)
+    if message.name and name != message.name:
         message = message.model_copy(update={"name": name})
     calls = _list_calls(message)
     if not isinstance(message, AIMessage) or all(call["name"] == _make_name(call["name"]) for call in calls):

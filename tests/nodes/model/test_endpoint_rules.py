@@ -130,6 +130,8 @@ def test_later_system_messages_are_of_the_user() -> None:
 def test_names_of_agents_are_valid() -> None:
     messages = [HumanMessage("go", name="a/b"), AIMessage("Done.", name="Code Reviewer")]
     assert [each.name for each in repair_messages(messages, Named())] == ["a_b", "Code_Reviewer"]
+    # Mistral refuses any name.
+    assert [each.name for each in repair_messages(messages, Named("mistral-small"))] == [None, None]
 
 
 def test_calls_as_text() -> None:
