@@ -52,7 +52,7 @@ class ModelMessages:
 
     def _repair_request(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         """The first repair is logged."""
-        repair = ConversationRepair(request.model, keeps_system=True)
+        repair = ConversationRepair(request.model, has_begun=request.system_message is not None)
         messages = repair.add(adapt_messages(request.messages, request.model))
         if repair.repairs and not self._is_reported:
             self._is_reported = True

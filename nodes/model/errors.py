@@ -251,10 +251,21 @@ def _extract_message(error: BaseException) -> str:
     if isinstance(body, dict):
         message = body.get("message") or body.get("detail") or body.get("error")
         if isinstance(message, dict):
-            message = message.get("message")
+            message = message.get("message") or message.get("detail")
+        if isinstance(message, list):
+            message = "; ".join(_describe_problem(each) for each in message[:3])
         if isinstance(message, str):
             return message
     text = body if isinstance(body, str) and body.strip() else str(error)
     if re.match(r"\s*<(!doctype|html)", text, re.IGNORECASE) or "got str" in text:
         return "the answer is text, not JSON, such as a web page; does the base URL end in /v1?"
     return f"{type(error).__name__}: {text}" if isinstance(error, LookupError | TypeError) else text
+
+
+def _describe_problem(problem: Any) -> str:
+    """Return where a request is wrong, and why, as FastAPI and Mistral list it."""
+    if not isinstance(problem, dict):
+        return str(problem)
+    place = problem.get("loc")
+    path = ".".join(str(each) for each in place[:20]) if isinstance(place, list) else str(place or "")
+    return ": ".join(filter(None, (path, str(problem.get("msg") or ""))))

@@ -197,9 +197,11 @@ def read_events(events: Sequence[JsonObject]) -> VendorReply:
 
 def _add_call_part(part: JsonObject, calls: dict[int, JsonObject], arguments: dict[int, list[str]]) -> None:
     """Add one chunk of a call: id and name come first, the arguments in pieces."""
-    index = part.get("index", 0)
     kind = "custom" if "custom" in part else "function"
     piece = part.get(kind) or {}
+    index = part.get("index")
+    if index is None:  # as Gemini sends it: a name begins a call
+        index = max(len(calls) - (not piece.get("name")), 0)
     call = calls.setdefault(index, {"id": part.get("id"), kind: {"name": piece.get("name")}})
     call["id"] = call["id"] or part.get("id")
     named = call.get(kind) or {}

@@ -1,4 +1,4 @@
-"""OpenAI's client for servers of other vendors: streamed calls, arguments that are objects, and additional fields."""
+"""OpenAI's client for servers of other vendors: streamed calls, ids and arguments of other types, and additional fields."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 from langchain_core.messages import AIMessage
 
+from langgraph_takeover.nodes.model.messages.endpoint_rules import MALFORMED
 from langgraph_takeover.nodes.model.messages.provider_fields import add_fields, name_endpoint, read_fields
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 _CONVERT, _CREATE, _BUILD = (
     "_convert_chunk_to_generation_chunk",
@@ -27,21 +29,28 @@ def complete_client(model: Any) -> Any:
     """Return an OpenAI client that keeps what LangChain's loses; any other model unchanged.
 
     Streamed fragments of a call whose id changes are joined: LangChain splits the call there, and what comes before would
-    run with arguments that are cut off. Arguments may be an object instead of its text. Additional fields of replies are
-    kept, and sent back.
+    run with arguments that are cut off; it drops fragments without an index. Arguments may be an object instead of its
+    text, or the text of its text; an id may be a number, and the role missing. Additional fields of replies are kept, and
+    sent back.
     """
     if not is_openai(model) or not hasattr(model, _CONVERT):
         return model
     convert, create, build = (getattr(type(model), name) for name in (_CONVERT, _CREATE, _BUILD))
+    place = -1
 
     def convert_joined(chunk: dict[str, Any], *arguments: Any) -> Any:
+        nonlocal place
         choices = chunk.get("choices") or ()
         for choice in choices:
             for fragment in (choice.get("delta") or {}).get("tool_calls") or ():
                 # Only the first fragment of a call has its name.
-                if not (fragment.get("function") or {}).get("name"):
+                if (fragment.get("function") or {}).get("name"):
+                    place += 1
+                else:
                     fragment["id"] = None
-                _write_arguments_as_text(fragment)
+                if fragment.get("index") is None:
+                    fragment["index"] = max(place, 0)
+                _write_as_text(fragment)
         converted = convert(model, chunk, *arguments)
         if choices and converted is not None:
             _keep_fields(converted.message, choices[0].get("delta"), is_streamed=True)
@@ -50,8 +59,11 @@ def complete_client(model: Any) -> Any:
     def create_complete(response: Any, *arguments: Any, **settings: Any) -> Any:
         choices = _get(response, "choices") or ()
         for choice in choices:
-            for call in _get(_get(choice, "message"), "tool_calls") or ():
-                _write_arguments_as_text(call)
+            if (message := _get(choice, "message")) and not _get(message, "role"):
+                _set(message, "role", "assistant")
+            for call in _get(message, "tool_calls") or ():
+                _write_as_text(call)
+                _write_object(_get(call, "function"))
         result = create(model, response, *arguments, **settings)
         for choice, generation in zip(choices, result.generations, strict=True):
             _keep_fields(generation.message, _get(choice, "message"))
@@ -73,18 +85,41 @@ def _keep_fields(message: Any, sent: Any, *, is_streamed: bool = False) -> None:
         message.additional_kwargs.update(read_fields(sent, is_streamed=is_streamed))
 
 
-def _write_arguments_as_text(call: Any) -> None:
-    """Replace the arguments of a call, if they are an object, by its JSON text."""
+def _write_as_text(call: Any) -> None:
+    """Replace a call's id and arguments by their text, if they are of another type."""
+    if isinstance(number := _get(call, "id"), int):
+        _set(call, "id", str(number))
     function = _get(call, "function")
     arguments = _get(function, "arguments")
-    if not isinstance(arguments, dict):
+    if arguments is not None and not isinstance(arguments, str):
+        _set(function, "arguments", json.dumps(arguments))
+
+
+def _write_object(function: Any) -> None:
+    """Replace whole arguments that are not an object: LangChain would refuse the reply, instead of the call."""
+    text = _get(function, "arguments")
+    if not isinstance(text, str) or text.lstrip().startswith("{"):
         return
-    text = json.dumps(arguments)
-    if isinstance(function, dict):
-        function["arguments"] = text
-    else:
-        function.arguments = text
+    if isinstance(value := _decode(text), str):
+        value = _decode(text := value)
+    if value and not isinstance(value, dict):
+        text = json.dumps({MALFORMED: text})
+    _set(function, "arguments", text)
+
+
+def _decode(text: str) -> Any:
+    try:
+        return parse_json(text, strict=False)
+    except ValueError:
+        return None
 
 
 def _get(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+
+
+def _set(value: Any, name: str, text: str) -> None:
+    if isinstance(value, dict):
+        value[name] = text
+    else:
+        setattr(value, name, text)

@@ -18,6 +18,7 @@ from langgraph_takeover.nodes.model.messages.provider_fields import (
     name_endpoint,
     redact_fields,
 )
+from langgraph_takeover.nodes.model.messages.thoughts import REASONING_TYPES
 
 CLIENT = "client"
 """Metadata of a reply with content of its provider: the class of the client that received it."""
@@ -25,7 +26,6 @@ WIRE_REPLY = "wire_reply"
 """Additional field of a reply: the vendor's own bytes, which the agent receives unchanged."""
 _WITHHELD = "withheld"
 """Metadata of a reply without its reasoning and its calls."""
-_REASONING_TYPES = ("thinking", "redacted_thinking", "reasoning")
 _SIGNATURE_KEYS = ("signature", "thought_signature", "encrypted_content", "extras")
 _CALL_TYPES = ("tool_use", "tool_call", "function_call", "input_json_delta", "tool_call_chunk")
 NO_TEXT = "…"
@@ -123,7 +123,7 @@ def _list_signed(parts: Any) -> list[Any]:
 
 def _is_signed(part: Any) -> bool:
     return isinstance(part, Mapping) and (
-        part.get("type") in _REASONING_TYPES or any(name in part for name in _SIGNATURE_KEYS)
+        part.get("type") in REASONING_TYPES or any(name in part for name in _SIGNATURE_KEYS)
     )
 
 

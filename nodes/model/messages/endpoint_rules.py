@@ -19,9 +19,12 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langgraph_takeover.handoff.text.fence import neutralize
 from langgraph_takeover.handoff.trace.conversation import merge_human_messages
 from langgraph_takeover.nodes.model.messages.content import NO_TEXT, WIRE_REPLY, drop_calls
+from langgraph_takeover.nodes.model.messages.thoughts import REASONING_TYPES
 
 NO_RESULT = "No result of this call was recorded."
 """Text that stands for a missing result."""
+MALFORMED = "malformed_arguments"
+"""The only argument of a call whose own ones are not an object."""
 _MISTRAL = "mistral|ministral|mixtral|magistral|codestral|devstral|pixtral"
 _ID_FORMS = (
     (_MISTRAL, re.compile(r"[A-Za-z0-9]{9}")),
@@ -34,18 +37,18 @@ _MADE_ID_CHARS = 9
 """Length of ids of our own, which every form accepts."""
 _INVALID_NAME_CHARS = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_NAME_CHARS = 64
-_MALFORMED = "malformed_arguments"
 _MAX_MALFORMED_CHARS = 2000
 
 
 class ConversationRepair:
     """Repairs a growing conversation for a model's endpoint. The same messages give the same request in every process."""
 
-    def __init__(self, model: Any, *, keeps_system: bool = False) -> None:
+    def __init__(self, model: Any, *, has_begun: bool = False) -> None:
         self.id_form = _find_id_form(model)
-        self.keeps_system = keeps_system
-        """Whether later system messages stay: their author's client may allow them."""
-        self.has_begun = False
+        self.refuses_names = is_mistral(model)
+        """Whether the endpoint refuses names of agents."""
+        self.has_begun = has_begun
+        """Whether a message precedes the next one, such as a system message that the client adds."""
         self.ids: set[str] = set()
         """Ids of the calls so far."""
         self.repairs: Counter[str] = Counter()
@@ -207,7 +210,7 @@ def _move_system(messages: list[BaseMessage], repair: ConversationRepair) -> lis
     """Return the messages with at most one system message, which is the first; others are of the user."""
     moved: list[BaseMessage] = []
     for message in messages:
-        if isinstance(message, SystemMessage) and repair.has_begun and not repair.keeps_system:
+        if isinstance(message, SystemMessage) and repair.has_begun:
             message = HumanMessage(message.content)
         repair.has_begun = True
         moved.append(message)
@@ -220,13 +223,18 @@ def _fill_blank(messages: list[BaseMessage], _: ConversationRepair) -> list[Base
 
 
 def fill_blank(message: BaseMessage) -> BaseMessage:
-    """Return a message without blank texts, and with a mark where neither text nor calls are left."""
+    """Return a message without blank texts, and with a mark where neither text nor calls are left.
+
+    A thought alone gets the mark, too: OpenAI's client drops it, and Anthropic refuses it at a message's end.
+    """
     mark = "" if _list_calls(message) else NO_TEXT
     content: Any = message.content
     if isinstance(content, str):
         filled: Any = content if content.strip() else mark
     else:
         filled = [part for part in content if not _is_blank(part)] or mark
+        if mark and all(isinstance(part, dict) and part.get("type") in REASONING_TYPES for part in filled):
+            filled = [*filled, {"type": "text", "text": mark}]
     return (
         message
         if filled == content or not (filled or content)
@@ -239,9 +247,9 @@ def _is_blank(part: str | dict[str, Any]) -> bool:
     return isinstance(text, str) and not text.strip()
 
 
-def _make_names_valid(messages: list[BaseMessage], _: ConversationRepair) -> list[BaseMessage]:
-    """Return the messages with names of tools that endpoints accept."""
-    return [_rename_tools(each) for each in messages]
+def _make_names_valid(messages: list[BaseMessage], repair: ConversationRepair) -> list[BaseMessage]:
+    """Return the messages with names of tools and agents that endpoints accept."""
+    return [_rename(each, repair) for each in messages]
 
 
 def _make_arguments_valid(messages: list[BaseMessage], _: ConversationRepair) -> list[BaseMessage]:
@@ -255,7 +263,7 @@ def _make_object(message: BaseMessage) -> BaseMessage:
     repaired = [
         ToolCall(
             name=call["name"] or "_",
-            args={_MALFORMED: (call["args"] or "")[:_MAX_MALFORMED_CHARS]},
+            args={MALFORMED: (call["args"] or "")[:_MAX_MALFORMED_CHARS]},
             id=call["id"],
         )
         for call in message.invalid_tool_calls
@@ -270,7 +278,7 @@ RULES = (
         lambda messages, _: pair_results(messages),
     ),
     Rule("call id that is empty, repeated or invalid", _make_ids_valid),
-    Rule("invalid tool name", _make_names_valid),
+    Rule("invalid name", _make_names_valid),
     Rule("arguments that are not a JSON object", _make_arguments_valid),
     Rule("system message after the first message", _move_system),
     Rule("message without text", _fill_blank),
@@ -310,10 +318,11 @@ def _rename_calls(reply: AIMessage, names: Sequence[str]) -> AIMessage:
     return _replace_calls(reply, renamed)
 
 
-def _rename_tools(message: BaseMessage) -> BaseMessage:
-    if isinstance(message, ToolMessage) and message.name:
-        name = _make_name(message.name)
-        return message if name == message.name else message.model_copy(update={"name": name})
+def _rename(message: BaseMessage, repair: ConversationRepair) -> BaseMessage:
+    is_refused = repair.refuses_names and not isinstance(message, ToolMessage)
+    name = None if is_refused or not message.name else _make_name(message.name)
+    if message.name and name != message.name:
+        message = message.model_copy(update={"name": name})
     calls = _list_calls(message)
     if not isinstance(message, AIMessage) or all(call["name"] == _make_name(call["name"]) for call in calls):
         return message

@@ -34,7 +34,7 @@ _SEALS = ("signature", "data")
 _UNSIGNED = {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
 """What Gemini accepts in calls that another model made."""
 _NO_REASONING = " "
-"""What DeepSeek and Moonshot accept in calls that were made without reasoning; an empty text they refuse."""
+"""What DeepSeek and Moonshot accept in replies that were made without reasoning; an empty text they refuse."""
 _NAMED = re.compile(
     r"(?<!\w)(?:reasoning_content|reasoning_details|reasoning|thinking_blocks|extra_content"
     r"|provider_specific_fields|thought_signature)(?!\w)"
@@ -42,7 +42,7 @@ _NAMED = re.compile(
 _WANTED = re.compile(r"must be passed|missing|required")
 _MAX_REFUSAL_CHARS = 2000
 _lessons: dict[str, set[str]] = {}
-"""What the refusals of each endpoint said: a field that its calls need, or `_REFUSES`."""
+"""What the refusals of each endpoint said: a field that its replies need, or `_REFUSES`."""
 _REFUSES = "refuses"
 
 
@@ -175,7 +175,7 @@ def add_fields(payload: Sequence[dict[str, Any]], messages: Sequence[BaseMessage
         for own in fields.pop(CALL_FIELDS, None) or ():
             if isinstance(position := own.get("call"), int) and position < len(calls):
                 calls[position].update({name: own[name] for name in _OBJECTS if name in own})
-        if calls and "reasoning_content" in lessons:
+        if "reasoning_content" in lessons:
             fields.setdefault("reasoning_content", _NO_REASONING)
         if calls and "thought_signature" in lessons and not any("extra_content" in call for call in calls):
             calls[0].update(_UNSIGNED)

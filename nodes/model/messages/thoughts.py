@@ -10,6 +10,8 @@ HAS_THOUGHT = "has_thought"
 """Additional field of a message whose client keeps the fact of a thought, not the thought."""
 THOUGHT_FIELDS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
 """Fields in which servers send a model's thought beside its text."""
+REASONING_TYPES = ("thinking", "redacted_thinking", "reasoning", "reasoning_content")
+"""Types of the parts of a content that are thoughts."""
 THOUGHT_ONLY = "Your reply contains thought, but no text and no action."
 EMPTY_REPLY = "Your reply is empty: it contains no text and no action."
 CUT_OFF = "cut off at its length limit"
@@ -24,9 +26,7 @@ def has_thought(reply: AIMessage) -> bool:
     if any(reply.additional_kwargs.get(name) for name in (HAS_THOUGHT, *THOUGHT_FIELDS)):
         return True
     parts = reply.content if isinstance(reply.content, list) else []
-    if any(isinstance(part, dict) and "thinking" in str(part.get("type", "")) for part in parts):
-        return True
-    if any(isinstance(part, dict) and part.get("type") == "reasoning" for part in parts):
+    if any(isinstance(part, dict) and part.get("type") in REASONING_TYPES for part in parts):
         return True
     if remove_thoughts(reply.text) != reply.text:
         return True

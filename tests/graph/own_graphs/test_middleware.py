@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain.agents.structured_output import ToolStrategy
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
@@ -33,6 +34,7 @@ from langgraph_takeover.views import VIEWS
 
 from ...chat_server import ChatServer
 from ..conftest import RunHarness, scripted_model
+from ..test_strict_endpoint import ANTHROPIC, find_refusal
 
 CONFIG: Any = {"configurable": {"thread_id": "chat"}}
 EDIT = "sed -i 's/n + 1/n * 3/' pkg/core.py"
@@ -141,6 +143,34 @@ def test_reasoning_goes_back_to_its_server(
     assert second[1]["reasoning_content"] == "I ponder."
     assert any("reasoning_content" in each for each in refused)
     assert not any("reasoning_content" in each for each in last)
+
+
+@pytest.mark.parametrize("system_prompt", [None, "You work."])
+def test_messages_that_strict_servers_refuse(
+    bench: RunHarness, chat_server: ChatServer, system_prompt: str | None
+) -> None:
+    def answer(request: dict[str, Any]) -> tuple[int, bytes]:
+        refusal = find_refusal(request["messages"], ANTHROPIC)
+        if refusal or any(" " in each.get("name", "") for each in request["messages"]):
+            return 400, json.dumps({"error": {"message": refusal or "invalid name"}}).encode()
+        return chat_server.reply("Done.")
+
+    chat_server.answer = answer
+    model = ChatOpenAI(model="m", base_url=chat_server.url, api_key="none", max_retries=0)  # type: ignore[arg-type]
+    stored = [SystemMessage("Be brief."), HumanMessage("Work."), SystemMessage("Be polite.")]
+    with hold(bench) as work:
+        agent = create_agent(
+            model,
+            name="Code Reviewer",
+            system_prompt=system_prompt,
+            middleware=[SandboxMiddleware(work)],
+            checkpointer=work.saver,
+        )
+        state: Any = {"messages": stored}
+        for _ in range(2):
+            end = agent.invoke(state, CONFIG)
+            state = ask("More.")
+    assert [each.name for each in end["messages"] if isinstance(each, AIMessage)] == ["Code Reviewer"] * 2
 
 
 class _NodeState(MessagesState, SandboxState):

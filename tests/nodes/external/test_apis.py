@@ -358,12 +358,13 @@ def test_errors_inside_a_stream(api: Api, event: dict[str, Any], error: type[Exc
         assert caught.value.is_transient
 
 
-def test_a_vendor_stream_with_many_deltas_is_joined() -> None:
+@pytest.mark.parametrize("has_index", [True, False])
+def test_a_vendor_stream_with_many_deltas_is_joined(has_index: bool) -> None:
     def chunk(delta: dict[str, Any], finish: str | None = None) -> str:
         return f"data: {json.dumps({'choices': [{'delta': delta, 'finish_reason': finish}]})}\n\n"
 
     def part(index: int, **fields: Any) -> dict[str, Any]:
-        return {"tool_calls": [{"index": index, **fields}]}
+        return {"tool_calls": [{**({"index": index} if has_index else {}), **fields}]}
 
     body = ": comment\n\n" + "".join(
         (

@@ -408,22 +408,63 @@ def test_a_whole_body_without_a_finish_reason_is_a_whole_reply(reason: str | Non
         assert len(endpoint.requests) == 1
 
 
-@pytest.mark.parametrize("is_streamed", [False, True])
-def test_arguments_that_are_an_object(is_streamed: bool) -> None:
-    function = {"name": "shell", "arguments": {"command": "ls"}}
-    message = {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"index": 0, "id": "a", "type": "function"}],
-    }
-    message["tool_calls"][0]["function"] = function  # type: ignore[index]
+def make_call(arguments: Any, **extra: Any) -> dict[str, Any]:
+    return {"id": 0, "type": "function", "function": {"name": "shell", "arguments": arguments}, **extra}
+
+
+def ask_for_calls(*parts: list[dict[str, Any]], is_streamed: bool) -> AIMessage:
+    """Return a reply with calls, which come in parts if it is streamed; no message has a role."""
     head = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-    chunk = {**head, "choices": [{"index": 0, "delta": message, "finish_reason": "tool_calls"}]}
-    body = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode() if is_streamed else completion(message)
+    ends = [*[None] * (len(parts) - 1), "tool_calls"]
+    chunks = [
+        {**head, "choices": [{"index": 0, "delta": {"tool_calls": part}, "finish_reason": end}]}
+        for part, end in zip(parts, ends, strict=True)
+    ]
+    events = "".join(f"data: {json.dumps(each)}\n\n" for each in chunks).encode()
+    whole = {"index": 0, "message": {"content": None, "tool_calls": parts[0]}}
+    body = events + b"data: [DONE]\n\n" if is_streamed else completion(choices=[whole])
     with serve(body, **(EVENTS if is_streamed else {})) as endpoint:
-        reply = ask_model(client(endpoint.url, streaming=is_streamed), [HumanMessage("hello")], timeout_s=20)
-    assert [each["args"] for each in reply.tool_calls] == [{"command": "ls"}]
+        model = client(endpoint.url, streaming=is_streamed)
+        reply = ask_model(model, [HumanMessage("hello")], timeout_s=20)
+    assert len(endpoint.requests) == 1
+    return reply
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_an_object_as_arguments_and_a_number_as_id(is_streamed: bool) -> None:
+    reply = ask_for_calls([make_call({"command": "ls"}, index=0)], is_streamed=is_streamed)
+    assert [(each["args"], each["id"]) for each in reply.tool_calls] == [({"command": "ls"}, "0")]
     assert not reply.invalid_tool_calls
+
+
+@pytest.mark.parametrize(
+    ("arguments", "args"),
+    [
+        (json.dumps('{"command": "ls"}'), {"command": "ls"}),
+        ("null", {}),
+        ("[]", {}),
+        (None, {}),
+        ('["ls"]', {"malformed_arguments": '["ls"]'}),
+        ([5], {"malformed_arguments": "[5]"}),
+        ("true", {"malformed_arguments": "true"}),
+        ('"5"', {"malformed_arguments": "5"}),
+        ('"ls"', None),
+        ("{'command': 'ls'}", None),
+    ],
+)
+def test_arguments_that_are_no_object(arguments: Any, args: Any) -> None:
+    # Such a call is corrected in the conversation; LangChain refuses the whole reply, which was paid.
+    reply = ask_for_calls([make_call(arguments)], is_streamed=False)
+    assert [each["args"] for each in reply.tool_calls] == ([] if args is None else [args])
+    assert len(reply.invalid_tool_calls) == (args is None)
+
+
+def test_streamed_calls_without_an_index() -> None:
+    first, rest = make_call('{"command": '), {"id": "", "function": {"arguments": '"ls"}'}}
+    second = make_call('{"command": "pwd"}', extra_content={"google": {"thought_signature": "s"}}, id=1)
+    reply = ask_for_calls([first], [rest], [second], is_streamed=True)
+    assert [each["args"]["command"] for each in reply.tool_calls] == ["ls", "pwd"]
+    assert [each["call"] for each in reply.additional_kwargs["call_fields"]] == [1]
 
 
 @pytest.mark.timeout(30)

@@ -27,6 +27,9 @@ class Named:
         self.model_name = model_name
 
 
+THOUGHT = {"type": "thinking", "thinking": "t"}
+
+
 def reply(*ids: str, content: Any = "", **extra: Any) -> AIMessage:
     calls = [{"name": "shell", "args": {"n": n}, "id": each} for n, each in enumerate(ids)]
     return AIMessage(content, tool_calls=calls, additional_kwargs=extra)
@@ -102,7 +105,9 @@ def test_a_result_beside_a_renamed_call_is_renamed() -> None:
     [
         (AIMessage(" \n"), "…"),
         (AIMessage([{"type": "text", "text": ""}]), "…"),
-        (AIMessage([{"type": "thinking", "thinking": "t"}, {"type": "text", "text": " "}]), 1),
+        (AIMessage([THOUGHT, {"type": "text", "text": " "}]), [THOUGHT, {"type": "text", "text": "…"}]),
+        (AIMessage([THOUGHT]), [THOUGHT, {"type": "text", "text": "…"}]),
+        (reply("a", content=[THOUGHT]), [THOUGHT]),
         (reply("a", content="\n\n"), ""),
         (reply("a", content=[]), []),
         (HumanMessage(""), "…"),
@@ -118,8 +123,15 @@ def test_no_text_is_blank(message: BaseMessage, content: Any) -> None:
 def test_later_system_messages_are_of_the_user() -> None:
     messages = [SystemMessage("one"), HumanMessage("two"), SystemMessage("three")]
     assert [each.type for each in repair_messages(messages, Named())] == ["system", "human", "human"]
-    kept = ConversationRepair(Named(), keeps_system=True)
-    assert kept.add(messages) == messages
+    begun = ConversationRepair(Named(), has_begun=True)
+    assert [each.type for each in begun.add(messages)] == ["human"] * 3
+
+
+def test_names_of_agents_are_valid() -> None:
+    messages = [HumanMessage("go", name="a/b"), AIMessage("Done.", name="Code Reviewer")]
+    assert [each.name for each in repair_messages(messages, Named())] == ["a_b", "Code_Reviewer"]
+    # Mistral refuses any name.
+    assert [each.name for each in repair_messages(messages, Named("mistral-small"))] == [None, None]
 
 
 def test_calls_as_text() -> None:
