@@ -406,6 +406,7 @@ def find_slow_text(use: Use, steps: Sequence[tuple[int, float]] = _STEPS) -> str
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_pattern_is_linear() -> None:
     uses = {(use.pattern, use.methods): use for use in find_uses()}

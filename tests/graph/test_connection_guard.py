@@ -125,7 +125,7 @@ def test_the_holder_of_the_token_has_its_time(serve: Serve) -> None:
     slow.sendall(b"body")
     assert slow.recv(1000).startswith(b"HTTP/1.1 200 ")
     slow.close()
-    long = open_peers(url, 2, b"GET /1.5 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer right\r\n\r\n")
+    long = open_peers(url, 2, b"GET /5 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer right\r\n\r\n")
     for peer in long:
         assert peer.recv(1000).startswith(b"HTTP/1.1 200 ")
     assert httpx2.get(url, headers=TOKEN).status_code == 503

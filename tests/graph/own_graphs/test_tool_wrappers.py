@@ -305,7 +305,12 @@ def commands(end: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("is_async", [False, SLOW_ASYNC])
 @pytest.mark.parametrize(
-    ("name", "place"), [(name, place) for name in CASES for place in CASES[name].places.split()]
+    ("name", "place"),
+    [
+        pytest.param(name, place, marks=[pytest.mark.slow] if place == "after" else [])
+        for name in CASES
+        for place in CASES[name].places.split()
+    ],
 )
 def test_what_runs_is_what_was_approved(bench: RunHarness, name: str, place: str, is_async: bool) -> None:
     case = CASES[name]

@@ -37,6 +37,7 @@ def check(shop: Shop, *, requested: bool | None = None, tasks: str = "", study: 
     check_tasks(config, (shop.load(),), 1, requested=requested)
 
 
+@pytest.mark.slow
 def test_a_task_is_checked_once_per_content(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shop = Shop(tmp_path)
     check(shop)
