@@ -125,7 +125,7 @@ def test_a_killed_takeover_resumes_at_its_step(
     removable = {
         f"{each['kind']} {each['name']} ({each['reason']})"
         for each in found["resources"]
-        if each["status"] == "removable" and each["owner"].startswith(owned)
+        if each["status"] == "removable" and (each["owner"] or "").startswith(owned)
     }
     assert left <= removable
     assert any(sandboxes_of_run.iterdir()), "naming removes nothing"
