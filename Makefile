@@ -87,7 +87,7 @@ test-all: check agents deepagents
 	@echo "Random tests are drawn from seed $(SEED); to repeat them: make test-all SEED=$(SEED)"
 	TAKEOVER_TEST_SEED=$(SEED) $(PYTEST) --hypothesis-seed=$(SEED) -m "not slow"
 	TAKEOVER_TEST_AGENTS="$(AGENT_PATH):$(TAKEOVER_TEST_AGENTS)" TAKEOVER_TEST_SEED=$(SEED) $(PYTEST) \
-	    --hypothesis-seed=$(SEED) -m slow
+	    --hypothesis-seed=$(SEED) -m slow --durations=60
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
