@@ -41,9 +41,7 @@ from langgraph_takeover.sandbox.storage.failures import cache_unless, run_all
 
 _MAX_PENDING_SIGNALS = 4096
 """Pending signals; the kernel has one budget for all sandboxes of a user."""
-_UNSAVED_SCRIPT = (
-    "[ $# = 0 ] || find \"$1/dev/shm\" -type f ! -name 'sem.*' -printf '/dev/shm/%P\\0' | head -z -n 20"
-)
+_UNSAVED_SCRIPT = "[ $# = 0 ] || timeout 10 find -P \"$1/dev/shm\" -type f ! -name 'sem.*' -printf '/dev/shm/%P\\0' | head -z -n 20"
 _SHELL_PID = 2  # in its own namespace, where 1 is bubblewrap's reaper
 _SHELL_DESCRIPTORS = (0, 1, 2, PROTOCOL_DESCRIPTOR, 255)
 _NAMESPACE_DEPTH = 3  # process namespaces: this host's, the keeper's, bubblewrap's

@@ -241,6 +241,10 @@ def test_files_in_memory_are_named(host: Kit) -> None:
         assert list_unsaved_files(started) == ()
         run(started, "mkdir /dev/shm/a && echo 1 >/dev/shm/a/cache && : >/dev/shm/sem.lock")
         assert [each.path for each in list_unsaved_files(started)] == ["/dev/shm/a/cache"]
+        assert check_output(started, "rm -r /dev/shm/* && ln -s /etc /dev/shm/b && echo linked") == "linked\n"
+        assert list_unsaved_files(started) == ()
+        replaced = run(started, "rm /dev/shm/b; rmdir /dev/shm && ln -s /etc /dev/shm").exit_code == 0
+        assert not replaced or list_unsaved_files(started) == (), "it would name files of this host"
 
 
 def test_no_sandbox_takes_all_inotify_instances(host: Kit) -> None:
