@@ -70,6 +70,13 @@ def load_events(state: AgentState) -> tuple[Event, ...]:
     return tuple(load_event(each, messages) for each in state.get("events", ()))
 
 
+def load_changes(state: AgentState, first: int = 0) -> tuple[Event, ...]:
+    """Return those of the run's own events, from position `first` on, that changed files. Raises InputError."""
+    messages = state.get("messages", ())
+    stored = state.get("events", [])[first:]
+    return tuple(load_event(each, messages) for each in stored if each.get("changes"))
+
+
 def store_texts_once(state: AgentState, update: AgentState) -> AgentState:
     """Return the update; a new event whose text is that of a new message names the message instead.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from langgraph_takeover.handoff.records.verification import require_changes
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, compute_differences
 from langgraph_takeover.handoff.trace.file_kinds import is_source
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
-from langgraph_takeover.nodes.events import load_events, report_progress
+from langgraph_takeover.nodes.events import load_changes, load_events, report_progress
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import AgentState, get_task
 from langgraph_takeover.sandbox.interface import Sandbox
@@ -51,13 +52,15 @@ def build_record_id(run_id: str, point: HandoffPoint) -> str:
 
 def build_full_trace(state: AgentState, context: AgentContext) -> tuple[Event, ...]:
     """Return all events so far: those of the record that the run took over, then its own."""
-    return _join_trace(state, context.session.records)
+    return _join_trace(state, load_events(state), context.session.records)
 
 
-def _join_trace(state: AgentState, records: RecordStore) -> tuple[Event, ...]:
-    before = records.load(state["record"]).trace if "record" in state else ()
-    own = [event.model_copy(update={"index": event.index + len(before)}) for event in load_events(state)]
-    return (*before, *own)
+def _join_trace(state: AgentState, own: tuple[Event, ...], records: RecordStore) -> tuple[Event, ...]:
+    """Return the events of the record that the run took over, then its own, with their positions in both."""
+    if "record" not in state:
+        return own
+    before = records.load(state["record"]).trace
+    return (*before, *(each.model_copy(update={"index": each.index + len(before)}) for each in own))
 
 
 def enter_checked_state(session: Session, state: AgentState) -> Sandbox:
@@ -68,12 +71,10 @@ def enter_checked_state(session: Session, state: AgentState) -> Sandbox:
 
     def check(sandbox: Sandbox) -> None:
         unchecked = state.get("unchecked_events")
-        try:
-            trace = (
-                _join_trace(state, session.records) if unchecked is None else load_events(state)[unchecked:]
-            )
-        except RecordError:  # the predecessor's record is gone
-            trace = load_events(state)
+        trace = load_changes(state, unchecked or 0)
+        if unchecked is None:
+            with suppress(RecordError):  # the predecessor's record is gone
+                trace = _join_trace(state, trace, session.records)
         system = sandbox if session.has_image else None
         require_changes(sandbox.sha256, trace, f"thread {session.thread!r}", system=system)
 
@@ -149,7 +150,7 @@ def save_record(
     """
     own_task = get_task(state)
     if trace is None:
-        trace = _join_trace(state, session.records)
+        trace = _join_trace(state, load_events(state), session.records)
     point, external = _shift_point(point, state, trace), state.get("external")
 
     def build(directory: Path) -> HandoffRecord:

@@ -7,7 +7,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -16,6 +16,7 @@ from sqlalchemy import (
     Engine,
     MetaData,
     Table,
+    TextClause,
     create_engine,
     event,
     insert,
@@ -167,6 +168,24 @@ class Database:
                 if self._discard_lost(connection):
                     raise self._make_loss(error, may_be_committed=True) from error
                 raise
+
+    def execute(self, statement: TextClause, values: dict[str, Any]) -> int:
+        """Execute one statement in a transaction of its own, and return the number of its rows.
+
+        Raises ConnectionLostError.
+        """
+        if self.is_sqlite:
+            # Every step does this: with SQLAlchemy's connection, a step of 3.1 ms would take 3.6.
+            self._require_open()
+            with (
+                defer_signals(),
+                self.translate_errors(),
+                closing(self._engine.raw_connection()) as connection,
+            ):
+                driver: Any = connection.driver_connection
+                return int(driver.execute(statement.text, values).rowcount)
+        with self.write_transaction() as connection:
+            return connection.execute(statement, values).rowcount
 
     @contextmanager
     def read_transaction(self, *, waits: bool = True) -> Iterator[Connection]:

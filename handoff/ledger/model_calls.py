@@ -19,10 +19,14 @@ _SELECT = text(
     "ON takeover_leases.thread = takeover_waits.thread AND takeover_leases.token = takeover_waits.token "
     "WHERE takeover_waits.thread = :thread"
 )
-_NOTE_CALLS = text(
-    "INSERT INTO takeover_calls (thread, token, step, calls) VALUES (:thread, :token, :step, :calls) "
+_NOTE_CALLS = (
+    "INSERT INTO takeover_calls (thread, token, step, calls) "
+    "SELECT thread, token, CAST(:step AS INTEGER), CAST(:calls AS INTEGER) FROM takeover_leases "
+    "WHERE thread = :thread AND token = :token {lock} "
     "ON CONFLICT (thread) DO UPDATE SET token = excluded.token, step = excluded.step, calls = excluded.calls"
 )
+_NOTE_CALLS_SQLITE = text(_NOTE_CALLS.format(lock=""))
+_NOTE_CALLS_POSTGRES = text(_NOTE_CALLS.format(lock="FOR SHARE"))
 _KEEP_CALLS = text(
     "UPDATE takeover_calls SET token = 0, calls = :calls WHERE thread = :thread AND token = :token"
 )
@@ -40,10 +44,12 @@ class UnsavedCalls(NamedTuple):
 @repeat_after_loss(idempotent=True)
 def note_calls(lease: Lease, step: int, calls: int) -> None:
     """Note before a call how many of this step would be unsaved if the process died in it. Raises FencedError."""
+    ledger = lease.ledger
+    statement = _NOTE_CALLS_SQLITE if ledger.is_sqlite else _NOTE_CALLS_POSTGRES
     values = {"thread": lease.thread, "token": lease.token, "step": step, "calls": calls}
-    with lease.ledger.write_transaction() as connection:
-        lease.require(connection)
-        connection.execute(_NOTE_CALLS, values)
+    if lease.has_ended or not ledger.execute(statement, values):
+        with ledger.read_transaction() as connection:
+            lease.require(connection)
 
 
 @repeat_after_loss(idempotent=True)
