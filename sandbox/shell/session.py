@@ -266,12 +266,21 @@ class Shell:
 
     def _make_ended_result(self) -> ExecResult:
         code = self.channel.end()
+        self._window = _remove_begun_mark(self._window, self._sentinel)
         return ExecResult(
             output=self._take_output(), exit_code=code, shell_ended=True, seconds=self._elapsed_s()
         )
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._started
+
+
+def _remove_begun_mark(output: bytes, sentinel: bytes) -> bytes:
+    """Return the output without the start of the end mark, which a shell writes in two pieces and may not finish."""
+    begun = next((size for size in range(len(sentinel), 0, -1) if output.endswith(sentinel[:size])), 0)
+    before = output[: len(output) - begun]
+    # A newline alone may be the command's own.
+    return output if begun == 1 and before and not before.endswith(b"\n") else before
 
 
 class RuntimeShell:

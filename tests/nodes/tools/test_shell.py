@@ -53,3 +53,27 @@ def test_an_ended_shell_is_reported_with_what_it_took_along(tmp_path: Path) -> N
     with sandbox.start(SandboxSpec(backend="host", directory=tmp_path / "repository")) as box:
         pid = execute(box, "sleep 300 & echo $!")[-1]
         assert execute(box, "exit 3")[:2] == ["[exit code 3]", f"[also killed: sleep 300 (pid {pid})]"]
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("printf 'done\\n'", ["done"]),
+        ("printf '\\n'", []),
+        ("printf 'done\\n\\n'", ["done"]),
+        # The shell's own mark, of which it writes the newline first and the rest later.
+        ("mark() { local word; for word in $BASH_COMMAND; do [ ${#word} = 32 ] && break; done; ", None),
+    ],
+    ids=["a line", "a newline", "two newlines", "a part of the mark"],
+)
+def test_a_killed_shell_shows_nothing_of_its_mark(
+    tmp_path: Path, command: str, output: list[str] | None
+) -> None:
+    make_repository(tmp_path / "repository")
+    if output is None:
+        command += "printf '\\n%s' ${word:0:9}; kill -9 $$; }; trap '[[ $BASH_COMMAND != *printf*PWD* ]] || mark' DEBUG"
+    else:
+        command += "; kill -9 $$"
+    with sandbox.start(SandboxSpec(backend="process", directory=tmp_path / "repository")) as box:
+        lines = execute(box, command)
+    assert [line for line in lines if not line.startswith("[")] == (output or [])
