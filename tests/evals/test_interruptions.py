@@ -24,6 +24,7 @@ from langgraph_takeover.sandbox.interface import SandboxSpec
 
 from ..chat_server import ChatServer
 from ..conftest import fill_disk, mount_small_disk
+from ..random_examples import draw
 from .conftest import (
     ONE_POINT,
     RunCommand,
@@ -149,7 +150,7 @@ BACKGROUND = (signal.SIGINT, signal.SIGHUP)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", draw(["1", "2"], 1))
 @pytest.mark.parametrize(
     ("number", "ignored", "code"),
     [(signal.SIGTERM, (), 143), (signal.SIGINT, (), 130), (signal.SIGINT, BACKGROUND, 130)],

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import skip_missing
-from ..random_examples import SEED
+from ..random_examples import SEED, draw
 
 _MATRIX = Path(__file__).parents[1] / "crash_matrix.py"
 _SEED = int(SEED or 0)
@@ -30,8 +30,14 @@ _ALL = os.environ.get("TAKEOVER_CRASHES") == "all"
         pytest.param("process", "sqlite", "step", "kinds-1/8", 0, 1, marks=pytest.mark.slow),
         ("host", "sqlite", "point", "kinds-2/8", 0, 0),
         pytest.param("docker", "sqlite", "step", "kinds-8/8", 0, 0, marks=pytest.mark.slow),
-        pytest.param("process", "sqlite", "step", "kinds-1/2", 1, 1, marks=pytest.mark.slow),
-        pytest.param("host", "sqlite", "point", "kinds-2/4", 0, 1, marks=pytest.mark.slow),
+        *(
+            pytest.param("process", "sqlite", "step", points, 1, 1, marks=pytest.mark.slow)
+            for points in draw(["kinds-1/4", "kinds-3/4"], 1)
+        ),
+        *(
+            pytest.param("host", "sqlite", "point", points, 0, 1, marks=pytest.mark.slow)
+            for points in draw(["kinds-2/8", "kinds-6/8"], 1)
+        ),
         pytest.param("process", "postgres", "step", "kinds-4/8", 0, 1, marks=pytest.mark.slow),
     ],
 )

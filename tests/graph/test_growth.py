@@ -21,6 +21,7 @@ from sqlalchemy import create_engine, text
 from langgraph_takeover.graph.home import DATABASE_FILE
 from langgraph_takeover.nodes.state import AgentState, extend_list
 
+from ..random_examples import draw
 from .conftest import BOTH_DATABASES, DONE, RunHarness, Scripted, native_reply, parse_events, scripted_model
 
 BYTES = 2048
@@ -139,7 +140,7 @@ GROWING_RUNS: dict[str, tuple[list[Any], dict[str, Any]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", GROWING_RUNS)
+@pytest.mark.parametrize("kind", draw([*GROWING_RUNS], 3))
 def test_a_late_step_does_no_more_than_an_early_one(bench: RunHarness, kind: str) -> None:
     replies, settings = GROWING_RUNS[kind]
     calls = count_calls(bench, replies, 400, **settings)

@@ -152,34 +152,33 @@ def test_retry_replaces_a_working_successor_only_with_force(bench: RunHarness) -
         lease.require(connection)
 
 
+USAGE_ERRORS: list[tuple[list[str], str]] = [
+    (["list", "--home", "{home}", "--state", "lost"], "--state: unknown state 'lost'"),
+    (["list", "--home", "nowhere"], "--home: directory not found: nowhere"),
+    (["list", "--home", "{root}"], "no takeover.sqlite in it"),
+    (["history", "another", "--home", "{home}"], "handoff not found: 'another'"),
+    (["history", "\x1b[2J", "--home", "{home}"], "handoff not found: '\\x1b[2J'"),
+    (["unblock", "{id}", "--home", "{home}"], "is offered, not blocked"),
+    (["give", "{record}", "--as", "zoe", "--to", "tester"], "zoe has not taken"),
+    (["give", "{record}", "--as", "ann", "--to", " "], "not an agent's name"),
+    (
+        ["give", "{record}", "--to", "zoe", "--agent", "ann", "--agent", "bob"],
+        "unknown agent 'zoe' (known agents: ann, bob)",
+    ),
+    (["take", "{root}"], "RECORD: record not found"),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("argv", "expected"),
-    [
-        (["list", "--home", "{home}", "--state", "lost"], "--state: unknown state 'lost'"),
-        (["list", "--home", "nowhere"], "--home: directory not found: nowhere"),
-        (["list", "--home", "{root}"], "no takeover.sqlite in it"),
-        (["history", "another", "--home", "{home}"], "handoff not found: 'another'"),
-        (["history", "\x1b[2J", "--home", "{home}"], "handoff not found: '\\x1b[2J'"),
-        (["unblock", "{id}", "--home", "{home}"], "is offered, not blocked"),
-        (["give", "{record}", "--as", "zoe", "--to", "tester"], "zoe has not taken"),
-        (["give", "{record}", "--as", "ann", "--to", " "], "not an agent's name"),
-        (
-            ["give", "{record}", "--to", "zoe", "--agent", "ann", "--agent", "bob"],
-            "unknown agent 'zoe' (known agents: ann, bob)",
-        ),
-        (["take", "{root}"], "RECORD: record not found"),
-    ],
-)
-def test_usage_errors_are_one_line(bench: RunHarness, argv: list[str], expected: str) -> None:
+def test_usage_errors_are_one_line(bench: RunHarness) -> None:
     known = {
         "home": bench.home.directory, "root": bench.home.directory.parent, "id": offer_handoff(bench).id,
         "record": bench.home.records.directory(RECORD),
     }  # fmt: skip
-    done = handoff(*[each.format(**known) for each in argv])
-    assert done.returncode == 2, done.stderr
-    assert expected in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    for argv, expected in USAGE_ERRORS:
+        done = handoff(*[each.format(**known) for each in argv])
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert expected in done.stderr
 
 
 @pytest.mark.parametrize(
