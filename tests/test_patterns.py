@@ -352,11 +352,15 @@ def build_text(before: str, body: str, chars: int) -> str:
     return (before + body * (chars // len(body) + 1))[: chars - 2] + "\x01!"
 
 
+class OverLimitError(BaseException):
+    """Ends a call that takes too long; no handler of the call catches it."""
+
+
 def measure_call(call: Callable[[], object], limit_s: float) -> float:
     """The processor time of a call; at least the limit if it takes longer, for it is stopped then."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError
+        raise OverLimitError
 
     signal.signal(signal.SIGVTALRM, stop)
     started = time.thread_time()
@@ -366,7 +370,7 @@ def measure_call(call: Callable[[], object], limit_s: float) -> float:
             call()
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-    except TimeoutError:
+    except OverLimitError:
         return limit_s
     finally:
         signal.signal(signal.SIGVTALRM, signal.SIG_IGN)  # a late signal must not end the process

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -97,12 +98,8 @@ def measure(call: Callable[[str], object], text: str, limit_s: float) -> float:
     """The processor time of a call; at least the limit if it takes longer. An error of the input is an answer, too."""
 
     def run() -> None:
-        try:
+        with suppress(OSError, ValueError, LookupError, AssertionError):
             call(text)
-        except TimeoutError:
-            raise
-        except (OSError, ValueError, LookupError, AssertionError):
-            pass
 
     return measure_call(run, limit_s)
 
@@ -119,7 +116,7 @@ def find_fault(function: TextFunction, unit: str) -> str | None:
                 min(measure(function.call, build_text(unit, length), _LIMIT_S) for _ in range(2))
                 for length in (chars, 8 * chars)
             )
-            if long < _MIN_S or long < _MAX_GROWTH * short:
+            if long < _MIN_S or long < min(_MAX_GROWTH * short, _LIMIT_S):
                 return None
     except RecursionError:
         return f"{function.name}: recursion for {unit!r} * n"

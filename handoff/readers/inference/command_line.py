@@ -114,6 +114,7 @@ class CommandLine:
         self._variables = _parse_variables(command) if "$" in command else {}
         self._is_stopped = False
         self._refused_targets: dict[int, set[str]] = {}
+        self._named_words: dict[str, set[str] | None] = {}
 
     def expand_command(self, position: int) -> ExpandedCommand:
         """A command with its words, without those of which its error messages say that they failed."""
@@ -170,7 +171,13 @@ class CommandLine:
 
     def _find_failed_words(self, command: SimpleCommand) -> set[str] | None:
         """Words of a command that its error messages name; empty if it failed as a whole, None without an error."""
-        name = command.name
+        if command.name not in self._named_words:
+            self._named_words[command.name] = self._find_named_words(command.name)
+        named = self._named_words[command.name]
+        return named and ({word for word in command.argv[1:] if word in named} or None)
+
+    def _find_named_words(self, name: str) -> set[str] | None:
+        """Words of all commands of a name that their error messages name; empty if one names none, None without one."""
         if name.startswith(("python", "pypy")):
             errors = _PYTHON_ERROR.findall(self.messages)
         else:
@@ -179,14 +186,16 @@ class CommandLine:
             )
             if name in _ERROR_LINES:
                 errors += [match[0] for match in _ERROR_LINES[name].finditer(self.messages)]
-        failed_words: set[str] = set()
-        others = [each for each in self.commands if each is not command and each.name == name]
+        if not errors:
+            return None
+        words = {word for command in self.commands if command.name == name for word in command.argv[1:]}
+        named_words: set[str] = set()
         for error in errors:
-            named = {word for word in command.argv[1:] if _names_word(error, word)}
-            failed_words |= named
-            if not named and not any(_names_word(error, w) for other in others for w in other.argv[1:]):
+            named = {word for word in words if _names_word(error, word)}
+            if not named:
                 return set()
-        return failed_words or None
+            named_words |= named
+        return named_words
 
     @cached_property
     def _refusals(self) -> Counter[str]:
