@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import psutil
@@ -39,7 +40,8 @@ class AgentPeers:
         inode = _find_inode(self._agent.pid, peer)
         if inode is None:
             return False
-        for process in self._list_processes():
+        # A process may move its connection to another descriptor, or to a child, while this looks; so it looks twice.
+        for process in chain(self._list_processes(), self._list_processes()):
             if process.is_running() and _holds(process.pid, inode):
                 self._last = process
                 return True
