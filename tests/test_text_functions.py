@@ -22,6 +22,7 @@ from tests.test_patterns import measure_call
 
 _PURE = (
     "handoff/text", "handoff/notes", "handoff/trace", "sandbox/repository/patches.py", "sandbox/shell/printed_state.py",
+    "handoff/shell/windows.py",
 )  # fmt: skip
 _UNITS = (
     *_TEXTS, "a && ", "a | ", "a || b; ", "a & ", "$((", "((", "{ ", "`a ", "${", "if a; then ", "a() { b; }; ", "sudo ",
@@ -31,11 +32,13 @@ _UNITS = (
     "@@ -1 +1 @@\n", "diff --git a/a b/a\n", "+a\n", "*** Update File: a\n", "rename from a\n", '{"a":', "[", '{"a": "', "e1, ",
     "(e1)", "a::", "test_a ", "Expected: 1\n", "Got: 1\n", "a:1:1: ", "declare -- a=", "declare -a a=(", "$'", "# a\n",
     "> ", "* ", "| a ", "OK\n", "1 passed in 1s\n", "ERROR: a\n", "1 runs, ", "s/a/b/;", "$", "sed -i s/a/b/ a; ",
+    "$a='b'; ", "$a=\"$a$a\"; ", "@'\n", "(Get-Content a) ", "% { ", "| Set-Content a ", "a\\", "Set-Content a 'b'; ",
 )  # fmt: skip
 _ARGUMENTS: dict[str, Callable[[str], Any]] = {
     "str": lambda text: text,
     "str | None": lambda text: text,
     "bytes": lambda text: text.encode("utf-8", "surrogatepass"),
+    "WindowsShell": lambda text: "powershell",
     "int": lambda text: 0,
     "int | None": lambda text: 0,
     "bool": lambda text: False,

@@ -54,7 +54,10 @@ def capture(
         str, Option(help="Agent: codex, claude-code, qwen-code or opencode.", show_default=False)
     ],
     session: Annotated[
-        str, Option(help="Id of the session, its unique beginning, or `latest` of the repository.")
+        str,
+        Option(
+            help="Id of the session, its unique beginning, its file (with a slash), or `latest` of the repository."
+        ),
     ] = "latest",
     repository: Annotated[
         Path, Option(help="Repository, or a directory in it.", show_default="current directory")

@@ -43,6 +43,7 @@ from langgraph_takeover.handoff.records.record import (
     RecordStore,
     TaskBrief,
 )
+from langgraph_takeover.handoff.shell.commands import is_windows_path
 from langgraph_takeover.handoff.text.files import read_untrusted_head
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Trace, compute_differences
@@ -103,8 +104,9 @@ def capture_session(
 ) -> Capture:
     """Save an agent's session and its repository as a record in `home`; neither is changed.
 
-    `session` is an id, its unique beginning, or `latest`: the newest session that ran in the repository. The session is in
-    `user_home`, by default the user's own. The record has the repository at `/testbed`, and the session's paths with it.
+    `session` is an id, its unique beginning, the path of its file (with a slash), or `latest`: the newest session that ran in
+    the repository. A named session of Windows counts as one of this repository. Sessions are in `user_home`, by default the
+    user's own. The record has the repository at `/testbed`, and the session's paths with it.
     Secrets in the session are redacted; the snapshot holds every file as it is, ignored ones included.
     Default back end: `host`. Raises CaptureError, ContinuationError, SessionError, TraceError, SandboxUnavailableError and
     OutOfDiskError.
@@ -121,7 +123,8 @@ def capture_session(
         before = _identify(path)
         directory = source.directory or read_session_directory(path)
         trace = read_session(path, agent, _select_directory(directory, found.root))
-        _require_inside(trace, directory, found.root, source.id)
+        if session == LATEST or not is_windows_path(directory):
+            _require_inside(trace, directory, found.root, source.id)
         earlier = find_manifest_of(home, found.root)
         if earlier is not None:
             task = join_task(earlier.task, trace.task, earlier.own_texts)

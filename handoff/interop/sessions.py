@@ -15,11 +15,17 @@ from langgraph_takeover.handoff.readers.external.session_files import (
     LATEST,
     SessionError,
     SessionFile,
+    find_session_file,
     list_sessions,
     select_session,
 )
 from langgraph_takeover.handoff.readers.recorded_run import LATER_REQUEST_PREFIX
-from langgraph_takeover.handoff.shell.commands import list_spellings
+from langgraph_takeover.handoff.shell.commands import (
+    is_drive,
+    is_windows_path,
+    list_spellings,
+    normalize_path,
+)
 from langgraph_takeover.handoff.text.files import read_untrusted_head
 from langgraph_takeover.handoff.text.redaction import is_secret_setting
 from langgraph_takeover.handoff.trace.conversation import EMPTY_RESULT, RESULT_NOT_RECORDED
@@ -31,6 +37,7 @@ _MAX_LOOKED_AT = 2_000
 _MAX_SHOWN_IDS = 5
 _CWD = re.compile(r'"cwd"\s*:\s*("(?:[^"\\]|\\.){1,4096}")')
 """Inside a JSON text, the quotes of this name would be escaped: it is a field of a row."""
+_SLASHES = re.compile(r"[\\/]{1,2}")
 _ASSIGNMENT = re.compile(
     r"^[^\S\n]*(?:export |declare -x )?([A-Z][A-Z0-9_]{2,60})=([\"']?)([\w+/=.~:@%!^*-]{8,4096})\2[^\S\n]*$",
     re.MULTILINE,
@@ -38,10 +45,12 @@ _ASSIGNMENT = re.compile(
 
 
 def find_repository_session(agent: str, session_id: str, repository: Path, user_home: Path) -> SessionFile:
-    """Return a session by its id, or by its unique beginning; `latest` is the newest one that ran in the repository.
+    """Return a session by its id, its unique beginning, or the path of its file; `latest` is the newest in the repository.
 
     Raises SessionError.
     """
+    if "/" in session_id:
+        return find_session_file(agent, Path(session_id))
     if session_id != LATEST:
         return select_session(session_id, user_home, (agent,))
     others: dict[str, None] = {}
@@ -69,7 +78,12 @@ def read_session_directory(path: Path) -> str:
 
 
 def is_inside(directory: str, repository: Path) -> bool:
-    """Whether a session's directory is the repository or below it; symbolic links are resolved."""
+    """Whether a session's directory is the repository or below it; symbolic links are resolved.
+
+    A directory on a drive of Windows is looked for below `/mnt`, where a Linux on Windows has it.
+    """
+    if is_windows_path(directory):
+        directory = f"/mnt{normalize_path(directory)}"
     if not directory.startswith("/") or "\0" in directory:
         return False
     try:
@@ -163,7 +177,24 @@ def make_replacement(directories: Mapping[str, str]) -> Callable[[str], str]:
         return lambda text: text
     longest_first = sorted(moved, key=len, reverse=True)
     found = re.compile(rf"(?<![\w.~-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w-]|\.\w)")
-    return lambda text: found.sub(lambda match: moved[match[0]], text)
+    drives = [_make_drive_replacement(each, moved[each]) for each in longest_first if is_drive(each)]
+
+    def replace(text: str) -> str:
+        for drive in drives:
+            text = drive(text)
+        return found.sub(lambda match: moved[match[0]], text)
+
+    return replace
+
+
+def _make_drive_replacement(before: str, after: str) -> Callable[[str], str]:
+    """Return a function that replaces a directory on a drive of Windows, as `C:\\x` or `c:/x`, and the slashes after it."""
+    names = r"[\\/]{1,2}".join(map(re.escape, before.split("/")[2:]))
+    found = re.compile(
+        rf"(?<![\w.~-]){before[1]}:[\\/]{{1,2}}{names}(?![\w-]|\.\w)(?P<rest>(?:[\\/]{{1,2}}[\w.@+~-]+)*+)",
+        re.I,
+    )
+    return lambda text: found.sub(lambda match: after + _SLASHES.sub("/", match["rest"]), text)
 
 
 def join_task(task: str, session_task: str, own_texts: Iterable[str]) -> str:

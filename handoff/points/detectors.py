@@ -32,10 +32,10 @@ from langgraph_takeover.handoff.points.validation import (
     list_own_names,
     may_validate,
 )
-from langgraph_takeover.handoff.shell import attribution
 from langgraph_takeover.handoff.shell.command_effects import (
     find_effect,
     list_shown_files,
+    may_restore_or_build,
 )
 from langgraph_takeover.handoff.shell.command_parser import find_executed_part, parse_command
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
@@ -263,7 +263,7 @@ def _apply_changes(
         auxiliary_files=tuple(summary.auxiliary_files),
     )
     matches = _find_validations(state, command, location)
-    needs_parsing = matches or (summary.edited_files and attribution.may_restore_or_build(command))
+    needs_parsing = matches or (summary.edited_files and may_restore_or_build(command))
     commands = parse_command(command) if needs_parsing else ()
     edited_files = list_authored_files(summary, command, commands)
     matches, is_edit_first, editing_scripts = attribute_changes(

@@ -10,8 +10,14 @@ from typing import NamedTuple
 
 from langgraph_takeover.handoff.points.detector_state import CodeFile, DetectorState
 from langgraph_takeover.handoff.points.validation import ValidationMatch
-from langgraph_takeover.handoff.shell import attribution
-from langgraph_takeover.handoff.shell.command_effects import is_restore, may_act, may_edit
+from langgraph_takeover.handoff.shell.command_effects import (
+    is_build_or_install,
+    is_restore,
+    is_restore_only,
+    may_act,
+    may_edit,
+    may_mention,
+)
 from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand
 from langgraph_takeover.handoff.trace import file_kinds
@@ -202,9 +208,9 @@ def list_authored_files(
     summary: ChangeSummary, command: str, commands: Sequence[SimpleCommand]
 ) -> tuple[str, ...]:
     """Edited files without those that the command only restored or generated."""
-    if summary.edited_files and attribution.is_restore_only(commands):
+    if summary.edited_files and is_restore_only(commands):
         return ()
-    if summary.edited_files and attribution.is_build_or_install(commands):
+    if summary.edited_files and is_build_or_install(commands):
         return tuple(
             path
             for path in summary.edited_files
@@ -241,7 +247,7 @@ def attribute_changes(
     script_runs = [match for match in matches if match.script is not None]
     editing_scripts: set[str] = set()
     is_explained = any(
-        number < script_runs[0].position or attribution.may_mention(commands[number], changed_paths)
+        number < script_runs[0].position or may_mention(commands[number], changed_paths)
         for number in (editor_positions if script_runs else ())
     )
     if script_runs and not is_explained:

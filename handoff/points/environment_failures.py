@@ -102,6 +102,9 @@ _LAUNCH_ERROR = re.compile(
     r"|Error from server|error: unable to upgrade connection|error: (?:pod|container) \S+ .{0,80}not (?:found|running|valid)"
     r"|ssh: (?:connect to host|Could not resolve hostname)|Host key verification failed|\S+: Permission denied \(publickey"
     r"|npm (?:ERR!|error) (?:npx canceled|could not determine executable)|Unable to find image .{0,300} locally$"
+    r"|(?:\S+ ?: )?The term '.{1,200}' is not recognized|'.{1,200}' is not recognized as an internal or external command"
+    r"|The system cannot find the path specified|Python was not found; run without|No Python at "
+    r"|.{0,300}running scripts is disabled on this system"
 )
 """The start of a line that a wrapper, an engine of containers or SSH prints if it cannot start the program."""
 

@@ -162,7 +162,7 @@ _INTERPRETER_WORDS = frozenset({
     "ruby", "perl", "php", "lua", "Rscript", "julia", "coverage", "go",
 })  # fmt: skip
 _RUNS_PATH = re.compile(r"(?:^|[\s;&|(])(?:\.{0,2}/|~/|\. )")
-_SHELL = re.compile(r"\b(?:ba|z|da|k|s)?sh\b|\beval\b")
+_SHELL = re.compile(r"\b(?:ba|z|da|k|s)?sh\b|\beval\b|\b(?:powershell|pwsh)\b")
 
 
 def may_validate(command: str, written_scripts: Collection[str]) -> bool:

@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from langgraph_takeover.handoff.shell.windows import find_program_name, write_powershell_command
+
 _SHELL_TOOLS = {
     "bash", "shell", "bash_command", "execute_bash", "terminal", "run_shell_command", "execute_command",
     "run_command", "run_terminal_cmd", "run_terminal_command", "exec_command", "local_shell", "cmd_run",
@@ -62,6 +64,8 @@ def normalize_call(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[s
     base_name = name.lower().rpartition("__")[2]
     if base_name in _SHELL_TOOLS:
         return "shell", _normalize_shell(arguments)
+    if base_name == "powershell":
+        return "shell", {"command": write_powershell_command(str(arguments.get("command") or ""))}
     if base_name in _INPUT_TOOLS | _STOP_TOOLS:
         keys = "\x03" if base_name in _STOP_TOOLS else str(arguments.get("chars") or "")
         return "shell", {"command": _CONTROL_KEYS.get(keys, keys.removesuffix("\n")), "is_input": "true"}
@@ -90,7 +94,12 @@ def _normalize_shell(arguments: Mapping[str, Any]) -> dict[str, str]:
     )
     if isinstance(command, list):
         words = [str(word) for word in command]
-        command = words[2] if len(words) == 3 and words[1] in ("-c", "-lc") else shlex.join(words)
+        is_text = len(words) > 2 and words[-2].lower() in ("-c", "-lc", "-command")
+        program = find_program_name(words[0].replace("\\", "/")).lower() if is_text else ""
+        if program in ("powershell", "pwsh"):
+            command = write_powershell_command(words[-1])
+        else:
+            command = words[2] if is_text and len(words) == 3 else shlex.join(words)
     normalized = {"command": str(command if command is not None else "")}
     if "keystrokes" in arguments:
         normalized["command"] = normalized["command"].rstrip("\n")

@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 from langgraph_takeover.handoff.readers.inference.files import HOME
 from langgraph_takeover.handoff.readers.inference.shell import find_directory_after, has_failed_cd
 from langgraph_takeover.handoff.shell.command_parser import parse_command
-from langgraph_takeover.handoff.shell.commands import SimpleCommand, normalize_path, resolve_path
+from langgraph_takeover.handoff.shell.commands import SimpleCommand, is_absolute, normalize_path, resolve_path
 
 Evidence = Literal["recorded", "named", "printed", "entered", "paths"]
 _STRENGTHS: tuple[Evidence, ...] = ("recorded", "named", "printed", "entered", "paths")
@@ -37,10 +37,13 @@ _REASONS: Mapping[Evidence, str] = {
 _TASK_NOTICE = re.compile(r"<uploaded_files>\s*(/\S+)|repository (?:in|at) (?:the directory )?(/[\w./-]+)")
 _SYSTEM = re.compile(
     r"^/(?:usr(?!/src/)|etc|bin|sbin|lib|lib32|lib64|proc|sys|dev|boot|run|var(?!/www|/tmp))(?:/|$)"
-    r"|^/opt/(?:mini)?conda|/(?:site|dist)-packages(?:/|$)|^/(?:root|home/[^/]+|Users/[^/]+)/\."
+    r"|^/opt/(?:mini)?conda|/(?:site|dist)-packages(?:/|$)|^(?:/[a-z])?/(?:root|home/[^/]+|Users/[^/]+)/\."
+    r"|^/[a-z]/(?:Windows|Program Files[^/]*|ProgramData|Users/[^/]+/AppData)(?:/|$)"
 )
 """Directories of programs and settings, which are no repository unless the recording states it."""
-_TEMPORARY = re.compile(r"(?:/private)?/(?:tmp|var/tmp|dev/shm)(?:/|$)")
+_TEMPORARY = re.compile(
+    r"(?:/private)?/(?:tmp|var/tmp|dev/shm)(?:/|$)|/[a-z]/Users/[^/]+/AppData/Local/Temp(?:/|$)"
+)
 _ROOTS = frozenset(("testbed", "app", "repo", "src", "code", "project", "workdir"))
 """Top-level directories that images use for one repository."""
 _CONTAINER_DEPTHS = {
@@ -50,7 +53,7 @@ _CONTAINER_DEPTHS = {
 """Top-level directories that contain repositories, and the number of levels above the repositories."""
 _GROUPS = frozenset(("project", "projects", "repos", "repositories", "git", "work", "dev", "code"))
 """Directories in a container that contain repositories."""
-_DRIVE = re.compile(rf"(?:/mnt|/cygdrive)?/[a-z](?=/(?:{'|'.join(_CONTAINER_DEPTHS)})/)")
+_DRIVE = re.compile(r"(?:/mnt|/cygdrive)?/[a-z](?=/)")
 """A drive of Windows, as its shells and its Linux name it."""
 _KNOWN_TOPS = _ROOTS.union(_CONTAINER_DEPTHS)
 _HOMES = frozenset(("home", "Users", "root"))
@@ -140,7 +143,7 @@ class WorkspaceEvidence:
         self, tool: str, arguments: Mapping[str, str], output: str = "", directory: str | None = None
     ) -> None:
         """Add a call with its output; `directory` is the recorded one of the shell before the call."""
-        if directory is not None and directory.startswith("/"):
+        if directory is not None and is_absolute(directory):
             self._directory = normalize_path(directory)
             self._begin_in(self._directory)
             self._add(self._directory, "entered")
@@ -398,12 +401,12 @@ def _list_printed_paths(output: str) -> Iterator[str]:
     """The lines of an output that are absolute paths."""
     for line in output.splitlines():
         path = line.strip()
-        if path.startswith("/") and len(path) <= _MAX_PATH_CHARS and "\0" not in path:
+        if is_absolute(path) and len(path) <= _MAX_PATH_CHARS and "\0" not in path:
             yield normalize_path(path)
 
 
 def _list_absolute_paths(text: str) -> Iterator[str]:
     words = text.replace("'", " ").replace('"', " ").replace(";", " ").replace(")", " ").split()
     for word in words:
-        if word.startswith("/") and 1 < len(word) <= _MAX_PATH_CHARS:
+        if is_absolute(word) and 1 < len(word) <= _MAX_PATH_CHARS:
             yield normalize_path(word.rstrip("/,:") or "/")

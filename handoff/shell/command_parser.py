@@ -8,13 +8,19 @@ from functools import lru_cache
 from langgraph_takeover.handoff.shell import wrappers
 from langgraph_takeover.handoff.shell.commands import Place, SimpleCommand
 from langgraph_takeover.handoff.shell.syntax_reader import Context, ExitCodeMeaning, SyntaxReader
+from langgraph_takeover.handoff.shell.windows import (
+    WINDOWS_SHELLS,
+    find_program_name,
+    is_powershell,
+    translate,
+)
 
 _PLAIN_COMMAND = re.compile(r" *[\w./@%+,:-]+(?: +[\w./=:,@%+-]+)*[ \n]*")
 """A single command without quotes, operators or expansions, for which splitting at spaces is enough."""
 _SHELL_KEYWORDS = {
     "if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "function", "select",
     "in", "coproc", "bash", "sh", "zsh", "dash", "ksh", "eval", "export", "declare", "local", "readonly", "typeset",
-    "unset", "unsetenv",
+    "unset", "unsetenv", *WINDOWS_SHELLS,
 }  # fmt: skip
 
 
@@ -31,10 +37,12 @@ def find_place_after(command: str) -> Place:
 @lru_cache(maxsize=256)
 def read_line(command: str) -> tuple[tuple[SimpleCommand, ...], Place]:
     """The simple commands, and the place of the shell after them."""
+    if is_powershell(command):
+        command = translate(command, "powershell")
     reader = SyntaxReader()
     if _PLAIN_COMMAND.fullmatch(command):
         unwrapped = wrappers.unwrap_command(command.split())
-        if unwrapped.argv[0] not in _SHELL_KEYWORDS:
+        if find_program_name(unwrapped.argv[0]).lower() not in _SHELL_KEYWORDS:
             reader.apply_builtin(unwrapped.argv)
             return (SimpleCommand(argv=unwrapped.argv, environment=unwrapped.environment),), reader.place
     reader.read_text(command, Context("", 0, 1, ExitCodeMeaning.ALL))

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from langgraph_takeover.handoff.shell.syntax import Connector
+from langgraph_takeover.handoff.shell.windows import find_program_name
 
 _MAX_PATH_CHARS = 4_096
 _MAX_STACK = 20
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
+_DRIVE_DIRECTORY = re.compile("/[a-z]/")
 _PRIVATE = re.compile(r"/private/(?:tmp|var)(?:/|$)")
 
 
@@ -47,7 +49,7 @@ class SimpleCommand(NamedTuple):
 
     @property
     def name(self) -> str:
-        return posixpath.basename(self.argv[0]) if self.argv else ""
+        return find_program_name(self.argv[0]) if self.argv else ""
 
     @property
     def shows_output(self) -> bool:
@@ -85,6 +87,21 @@ class Place(NamedTuple):
         return target._replace(before=(here,), stack=stack)
 
 
+def is_absolute(path: str) -> bool:
+    """Whether a path of any system is absolute."""
+    return path.startswith(("/", "\\\\")) or is_windows_path(path)
+
+
+def is_windows_path(path: str) -> bool:
+    """Whether a path is absolute on Windows, as `C:\\x` or `c:/x`."""
+    return _DRIVE.match(path) is not None
+
+
+def is_drive(path: str) -> bool:
+    """Whether a path in its normal form is below a directory with the name of a drive, as `/c/x`."""
+    return _DRIVE_DIRECTORY.match(path) is not None
+
+
 def resolve_path(path: str, cwd: str | None) -> str:
     """Path of a command joined with `cwd`; absolute paths and paths with `~` are only normalized."""
     if not path:
@@ -96,8 +113,11 @@ def resolve_path(path: str, cwd: str | None) -> str:
 
 def normalize_path(path: str) -> str:
     """The shortest form of a path. `C:\\x` becomes `/c/x`, as shells on Windows name it, and `/private/tmp` of macOS `/tmp`."""
+    path = path.removeprefix("\\\\?\\")
     if _DRIVE.match(path):
         path = f"/{path[0].lower()}/{path[3:]}".replace("\\", "/")
+    elif path.startswith("\\\\"):
+        path = path.replace("\\", "/")
     path = posixpath.normpath(path)
     path = path[1:] if path.startswith("//") else path
     return path.removeprefix("/private") if _PRIVATE.match(path) else path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand
 from langgraph_takeover.handoff.shell.runners import find_python_target
+from langgraph_takeover.handoff.shell.windows import find_program_name
 
 _NOT_FOUND = re.compile(
     r"(?:^|: )(?P<program>[^\s:]+): (?:command )?not found\b"
@@ -110,7 +110,7 @@ def _name_programs(command: SimpleCommand) -> Iterable[ProgramLaunch]:
     if not command.argv:
         return
     spelling = command.argv[0]
-    name = posixpath.basename(spelling)
+    name = find_program_name(spelling)
     if not _PYTHON.fullmatch(name):
         yield ProgramLaunch(name, spelling)
         return

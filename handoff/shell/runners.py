@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from langgraph_takeover.handoff.shell.runner_table import RUNNERS, Runner
+from langgraph_takeover.handoff.shell.windows import find_program_name
 
 _QUERY_OPTIONS = frozenset({
     "--version", "--help", "-h", "--collect-only", "--co", "--fixtures", "--markers", "--setup-plan",
@@ -17,7 +18,7 @@ _QUERY_OPTIONS = frozenset({
 """Options with which a runner prints information and validates nothing."""
 
 _VALUED_OPTIONS = {"-W", "-X", "-Q"}
-_PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
+_PYTHON = re.compile(r"(?:python|pypy)[\d.]*|py")
 _MAX_WRAPPERS = 20
 """Interpreters and launchers before the runner itself; with more, nothing sensible runs."""
 _WORD = re.compile(r"[A-Za-z]{2,}")
@@ -86,14 +87,13 @@ _INTERPRETED_RUNNERS = frozenset({
 _TEST_PART = re.compile(r"(?:unit|run|all)?tests?")
 _TEST_CLASS = re.compile(r"[A-Z]\w*Tests?")
 _WORD_PARTS = re.compile(r"[\w-]+")
-_EXECUTABLE_SUFFIX = re.compile(r"\.(?:exe|cmd|bat)$")
 
 
 def normalize_command(argv: Sequence[str]) -> list[str]:
     """Normalize a command: `/usr/bin/python3 -W error -m pytest -q` and `./venv/bin/pytest -q` to `pytest -q`."""
     words = list(argv)
     for _ in range(_MAX_WRAPPERS):
-        name = posixpath.basename(words[0]) if words else ""
+        name = find_program_name(words[0]) if words else ""
         if name == "coverage" and words[1:2] == ["run"]:
             words = ["python", *words[2:]]
         elif _PYTHON.fullmatch(name):
@@ -113,7 +113,7 @@ def normalize_command(argv: Sequence[str]) -> list[str]:
         return []
     if not words:
         return []
-    name = posixpath.basename(words[0])
+    name = find_program_name(words[0])
     if words[0].endswith("bin/" + name) and name.partition("_")[0] in ("test", "doctest"):
         return ["bin/" + name, *words[1:]]
     if name in ("bash", "sh", "zsh") and len(words) > 1 and _is_test_program(posixpath.basename(words[1])):
@@ -123,7 +123,7 @@ def normalize_command(argv: Sequence[str]) -> list[str]:
     if name in ("test", "doctest"):
         # `test` is a shell builtin; it is a runner only as a file in a directory.
         return []
-    return [_EXECUTABLE_SUFFIX.sub("", name), *words[1:]]
+    return [name, *words[1:]]
 
 
 def _is_test_program(name: str) -> bool:

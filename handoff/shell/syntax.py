@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 import sys
 from collections.abc import Sequence
@@ -10,6 +9,8 @@ from typing import Literal, NamedTuple
 
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
+
+from langgraph_takeover.handoff.shell.windows import find_program_name
 
 Connector = Literal["", ";", "&", "&&", "||", "|"]
 
@@ -127,7 +128,7 @@ def list_redirect_operands(redirect: Node) -> list[Node]:
 
 def command_name(node: Node) -> str:
     name = node.child_by_field_name("name") if node.type == "command" else None
-    return posixpath.basename(word_text(name)) if name is not None else ""
+    return find_program_name(word_text(name)) if name is not None else ""
 
 
 def node_text(node: Node) -> str:

@@ -8,6 +8,12 @@ import shlex
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from langgraph_takeover.handoff.shell.windows import (
+    WINDOWS_SHELLS,
+    find_program_name,
+    find_windows_script,
+)
+
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _PROJECT_SCRIPT = re.compile(r"(?:[\w.-]+:)?(?:tests?|lint|build|check|types?|typecheck|cov)(?:[:-][\w-]+)?")
 """The name of a script of the project, which `hatch run` and its relatives run like a program."""
@@ -120,7 +126,7 @@ def unwrap_command(words: Sequence[str]) -> UnwrappedCommand:
     environment: list[str] = []
     start = 0
     while start < len(argv):
-        name = posixpath.basename(argv[start])
+        name = find_program_name(argv[start])
         wrapper = next(
             (
                 w
@@ -239,9 +245,6 @@ _TEXT_MARKS = {
     "vagrant": re.compile("-c|--command"),
     "gcloud": re.compile("--command"),
     "fish": re.compile("-c|--command"),
-    "pwsh": re.compile("(?i:-c|-command)"),
-    "powershell": re.compile("(?i:-c|-command)"),
-    "cmd": re.compile("(?i:/c|/s|/k)"),
 }
 """Launchers of a shell text, with the option before it; those that run in this shell are `_TEXT_OPTIONS`."""
 _COMMAND_MARKS = {
@@ -258,7 +261,7 @@ _COMMAND_MARKS = {
 
 def find_remote_script(argv: Sequence[str], stdin: str | None) -> str | None:
     """The shell text that a command runs in a container or on another host; None for other commands."""
-    name = posixpath.basename(argv[0]).removesuffix(".exe")
+    name = find_program_name(argv[0])
     marked = _find_marked_script(name, argv)
     if marked is not None:
         return marked
@@ -288,8 +291,7 @@ def _find_marked_script(name: str, argv: Sequence[str]) -> str | None:
         if mark is None or not mark.fullmatch(option) or (has_value and not value):
             continue
         if name in _TEXT_MARKS:
-            end = None if name in ("cmd", "pwsh", "powershell") else number + 2
-            return value or " ".join(argv[number + 1 : end])
+            return value or " ".join(argv[number + 1 : number + 2])
         words = list(argv[number + 1 :])
         if name != "find":
             return shlex.join(words)
@@ -317,8 +319,10 @@ def _skip_options(argv: Sequence[str], position: int, valued: Collection[str]) -
 
 
 def find_inline_script(argv: Sequence[str], stdin: str | None) -> str | None:
-    """The shell text that `bash -c TEXT`, `eval TEXT` or `bash <<EOF` runs; None for other commands."""
-    name = posixpath.basename(argv[0])
+    """The shell text that `bash -c TEXT`, `eval TEXT`, `cmd /c TEXT` or `bash <<EOF` runs; None for other commands."""
+    name = find_program_name(argv[0])
+    if name.lower() in WINDOWS_SHELLS:
+        return find_windows_script(argv, stdin)
     if name == "eval":
         return " ".join(argv[1:])
     if name in _TEXT_OPTIONS:

@@ -19,6 +19,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     to_mapping,
     to_mappings,
 )
+from langgraph_takeover.handoff.shell.commands import is_windows_path
 from langgraph_takeover.handoff.text.tool_wrappers import CODEX_HEADER
 from langgraph_takeover.handoff.trace.events import Usage
 
@@ -40,6 +41,8 @@ _FAILED_CALL = re.compile(
 _TRUNCATION = re.compile(
     r"Warning: truncated output \(original token count: \d+\)\n(?:Total output lines: \d+\n)?\n?"
 )
+_SHELL = re.compile(r"<shell>(\w{1,40})</shell>")
+_MAX_CONTEXT_CHARS = 10_000
 _NOTICE_CHARS = 300
 _MAX_ID_CHARS = 100
 _Payload = tuple[str, Mapping[str, Any]]
@@ -122,6 +125,7 @@ def _read_metadata(session: SessionBuilder, payload: Mapping[str, Any]) -> None:
     session.agent, session.agent_version = "codex", str(payload.get("cli_version") or "")
     session.name = str(payload.get("id") or session.name)
     session.workspace = str(payload.get("cwd") or "")
+    session.uses_powershell = is_windows_path(session.workspace)
     base = payload.get("history_base")
     if isinstance(base, Mapping):
         session.earlier_session = str(base.get("thread_id") or session.name)[:_MAX_ID_CHARS]
@@ -155,7 +159,13 @@ def _read_message(session: SessionBuilder, item: Mapping[str, Any]) -> None:
     if item.get("role") == "assistant":
         session.add_message(extract_text(item.get("content")))
     elif item.get("role") == "user":
-        session.add_prompt("\n".join(text for text in _list_texts(item) if not _CONTEXT.match(text)))
+        texts = _list_texts(item)
+        shells = [
+            _SHELL.search(text[:_MAX_CONTEXT_CHARS]) for text in texts if "<environment_context>" in text
+        ]
+        for found in filter(None, shells):
+            session.uses_powershell = found[1] in ("powershell", "pwsh")
+        session.add_prompt("\n".join(text for text in texts if not _CONTEXT.match(text)))
 
 
 def _list_texts(item: Mapping[str, Any]) -> list[str]:

@@ -98,13 +98,31 @@ def list_sessions(agent: str, home: Path, directory: Path | None = None) -> list
             continue
         # Files of Claude Code's subagents are no sessions of their own.
         if stat.S_ISREG(info.st_mode) and not path.name.startswith("agent-"):
-            # After a rewind, Codex continues a session in a file with a further id: `rollout-TIME-ID_SEGMENT.jsonl`.
-            session_id = path.stem.partition("_")[0][-_UUID_CHARS:] if agent == "codex" else path.stem
-            found.append(SessionFile(agent, session_id, path, info.st_mtime))
+            found.append(SessionFile(agent, _read_id(agent, path), path, info.st_mtime))
     newest: dict[str, SessionFile] = {}
     for session in sorted(found, key=lambda session: -session.modified):
         newest.setdefault(session.id if agent == "codex" else str(session.path), session)
     return list(newest.values())
+
+
+def find_session_file(agent: str, path: Path) -> SessionFile:
+    """The session in a file anywhere, such as one from another computer. Raises SessionError."""
+    try:
+        info = path.stat()
+    except OSError as error:
+        raise SessionError(
+            f"session file {path}: {error.strerror} (pass the id or the file of a session)"
+        ) from error
+    if agent not in AGENTS or not stat.S_ISREG(info.st_mode):
+        raise SessionError(
+            f"session file {path}: not a file of {agent:.80} (pass the id or the file of a session)"
+        )
+    return SessionFile(agent, _read_id(agent, path), path, info.st_mtime)
+
+
+def _read_id(agent: str, path: Path) -> str:
+    """The id in the name of a file. After a rewind, Codex continues a session in `rollout-TIME-ID_SEGMENT.jsonl`."""
+    return path.stem.partition("_")[0][-_UUID_CHARS:] if agent == "codex" else path.stem
 
 
 def _find_root(agent: str, home: Path) -> Path:

@@ -18,6 +18,8 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     join_text,
     to_directory,
 )
+from langgraph_takeover.handoff.shell.commands import normalize_path
+from langgraph_takeover.handoff.shell.windows import write_powershell_command
 from langgraph_takeover.handoff.trace.action import Action, write_action
 from langgraph_takeover.handoff.trace.events import TraceFormat, Usage
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
@@ -50,6 +52,8 @@ class SessionBuilder:
         self.workspace = ""
         self.model = ""
         self.agent = self.agent_version = ""
+        self.uses_powershell = False
+        """The shell of the agent is PowerShell."""
         self.earlier_session = ""
         """Id of the session whose file has the work before."""
         self._prompts: list[str] = []
@@ -103,8 +107,15 @@ class SessionBuilder:
             return
         raw_arguments = arguments
         directory = arguments.get("workdir", arguments.get("directory"))
-        if isinstance(directory, str) and directory.rstrip("/") == self.workspace.rstrip("/"):
+        if isinstance(directory, str) and _is_same_directory(directory, self.workspace):
             arguments = {key: arguments[key] for key in arguments if key not in ("workdir", "directory")}
+        if self.uses_powershell:
+            arguments = {
+                key: write_powershell_command(value)
+                if key in ("cmd", "command") and isinstance(value, str)
+                else value
+                for key, value in arguments.items()
+            }
         tool, normalized = tool_names.normalize_call(name, arguments)
         text = join_text(*self._thoughts, _write_call(tool, normalized))
         self._thoughts.clear()
@@ -189,6 +200,10 @@ class SessionBuilder:
             earlier_session=self.earlier_session,
             withdrawn=tuple(call for each in self._withdrawn for call in each._calls),
         )
+
+
+def _is_same_directory(first: str, second: str) -> bool:
+    return normalize_path(first) == normalize_path(second)
 
 
 def _write_call(tool: str, arguments: Mapping[str, str]) -> str:

@@ -67,6 +67,7 @@ _SHELL_REFUSAL = re.compile(
     r"|Is a directory|Not a directory|Read-only file system|ambiguous redirect|cannot overwrite existing file|Text file busy"
     r"|Operation not permitted|No space left on device|Disk quota exceeded|File name too long|File exists|restricted: .*"
     r"|Too many levels of symbolic links)$"
+    r"|(?:Could not find a part of the path|Access to the path) '(?P<windows>[^'\n]{1,1000})'"
     # Bash in any language names the target between colons.
     r"|^\S*sh: (?:\w+ \d+: )?(?P<bash>[^\s:][^:\n]*): \S.*$",
     re.M,
@@ -200,7 +201,7 @@ class CommandLine:
     @cached_property
     def _refusals(self) -> Counter[str]:
         found = (next(filter(None, match.groups())) for match in _SHELL_REFUSAL.finditer(self.messages))
-        return Counter(posixpath.normpath(name.strip("'\"")) for name in found)
+        return Counter(posixpath.normpath(name.strip("'\"").replace("\\", "/")) for name in found)
 
     def list_refused_targets(self, position: int) -> set[str]:
         """Targets of a command's redirections that the shell reported as refused; each report counts once."""
@@ -213,7 +214,7 @@ class CommandLine:
         for redirect in command.redirects:
             for target in self.expand_word(redirect.target):
                 name = posixpath.normpath(target)
-                if "$" in name or name.startswith("~"):
+                if "$" in name or name.startswith("~") or "the path '" in self.messages:
                     base = posixpath.basename(name)
                     name = next((each for each in self._refusals if posixpath.basename(each) == base), name)
                 if self._refusals[name] > 0:

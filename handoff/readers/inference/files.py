@@ -14,7 +14,7 @@ from langgraph_takeover.handoff.readers.inference.content import (
     full_text,
     unknown_content,
 )
-from langgraph_takeover.handoff.shell.commands import normalize_path, resolve_path
+from langgraph_takeover.handoff.shell.commands import is_absolute, is_drive, normalize_path, resolve_path
 from langgraph_takeover.handoff.trace import file_kinds
 from langgraph_takeover.sandbox.interface import FileChange
 
@@ -24,6 +24,7 @@ _MISSING = re.compile(
     re.I,
 )
 _MAX_LINE_CHARS = 1_000
+_DRIVE = re.compile(r"\b([A-Za-z]):/")
 HOME = "/root"
 """The home of an agent that no recording names."""
 
@@ -37,6 +38,9 @@ class InferredFiles:
     def __init__(self, workspace: str, *, start: str = "", keeps_directory: bool) -> None:
         """`workspace` is empty if unknown; `start` is the absolute directory of the first command, by default the workspace."""
         self.workspace = normalize_path(workspace) if workspace else ""
+        self._is_windows = is_drive(self.workspace)
+        self._spellings: dict[str, str] = {}
+        """Path in lower case -> its first spelling, on Windows."""
         self.known_lines = KnownLines()
         self.start = ""
         self.start = self.resolve_path(start, "") if start else ""
@@ -58,7 +62,7 @@ class InferredFiles:
     def enter_directory(self, directory: str) -> None:
         """Set the directory of the shell to a recorded directory."""
         if self._keeps_directory:
-            self.cwd = self.resolve_path(directory) if directory.startswith("/") else directory
+            self.cwd = self.resolve_path(directory) if is_absolute(directory) else directory
 
     def set_directory(self, directory: str | None) -> None:
         """Set the directory of the shell after a command; None if unknown."""
@@ -86,6 +90,8 @@ class InferredFiles:
 
     def add_shown_text(self, text: str) -> None:
         """Record a text shown to the agent."""
+        if self._is_windows:
+            text = _DRIVE.sub(lambda drive: f"/{drive[1].lower()}/", text.replace("\\", "/"))
         self._shown_texts.append(text)
 
     def list_base_directories(self) -> tuple[str, ...]:
@@ -93,7 +99,9 @@ class InferredFiles:
         return tuple(sorted(self._top_directories - self._created_directories))
 
     def resolve_path(self, path_text: str, cwd: str | None = None) -> str:
-        """Resolve a path of an agent to the form used in file changes."""
+        """Resolve a path of an agent to the form used in file changes; on Windows, letter case does not matter."""
+        if self._is_windows:
+            path_text = path_text.replace("\\", "/")
         path_text = resolve_path(path_text.strip(), cwd if cwd is not None else self.shell_directory)
         if path_text.startswith("~"):
             path_text = HOME + path_text[1:]
@@ -101,7 +109,11 @@ class InferredFiles:
         if not self.workspace:
             return "" if absolute == "." else absolute
         prefix = self.workspace.rstrip("/") + "/"
-        return absolute.removeprefix(prefix) if absolute != self.workspace else ""
+        if not self._is_windows:
+            return absolute.removeprefix(prefix) if absolute != self.workspace else ""
+        if f"{absolute}/".lower().startswith(prefix.lower()):
+            absolute = absolute[len(prefix) :]
+        return self._spellings.setdefault(absolute.lower(), absolute)
 
     def content(self, path: str) -> Content | None:
         """The current content of a path; an untouched path has the content of the base commit."""

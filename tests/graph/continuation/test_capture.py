@@ -307,6 +307,21 @@ def test_the_point_is_the_last_one_if_it_is_at_the_end(workplace: Workplace) -> 
     assert select_point((*points, late)).detail == "captured at the end of the session"
 
 
+def test_a_session_of_windows(workplace: Workplace) -> None:
+    (source,) = workplace.user_home.rglob("rollout-*.jsonl")
+    text = source.read_text().replace(str(workplace.repository), r"C:\\\\Users\\\\u\\\\shop")
+    moved = workplace.root / source.name
+    moved.write_text(text)
+    source.write_text(text)
+    with pytest.raises(SessionError, match="no session in"):
+        workplace.capture()
+    done = workplace.capture(session=str(moved))
+    assert "Users" not in done.record.model_dump_json(exclude={"external"})
+    assert [point.kind for point in done.points] == ["first_source_edit", "first_validation", "requested"]
+    with pytest.raises(SessionError, match="absent.jsonl: No such file"):
+        workplace.capture(session="./absent.jsonl")
+
+
 def test_a_link_to_the_repository(workplace: Workplace, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(workplace.repository)
