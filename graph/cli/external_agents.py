@@ -95,7 +95,7 @@ def capture(
             home.expanduser(),
             agent,
             repository=repository,
-            session=session,
+            session=Path(session) if "/" in session else session,
             backend=cast("BackendName | None", sandbox),
         )
     _print_capture(done, home)

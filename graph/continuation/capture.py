@@ -98,13 +98,13 @@ def capture_session(
     agent: str,
     *,
     repository: Path,
-    session: str = LATEST,
+    session: str | Path = LATEST,
     user_home: Path | None = None,
     backend: BackendName | None = None,
 ) -> Capture:
     """Save an agent's session and its repository as a record in `home`; neither is changed.
 
-    `session` is an id, its unique beginning, the path of its file (with a slash), or `latest`: the newest session that ran in
+    `session` is an id, its unique beginning, the path of its file, or `latest`: the newest session that ran in
     the repository. A named session of Windows counts as one of this repository. Sessions are in `user_home`, by default the
     user's own. The record has the repository at `/testbed`, and the session's paths with it.
     Secrets in the session are redacted; the snapshot holds every file as it is, ignored ones included.

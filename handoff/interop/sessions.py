@@ -44,13 +44,13 @@ _ASSIGNMENT = re.compile(
 )
 
 
-def find_repository_session(agent: str, session_id: str, repository: Path, user_home: Path) -> SessionFile:
-    """Return a session by its id, its unique beginning, or the path of its file; `latest` is the newest in the repository.
+def find_repository_session(agent: str, session_id: str | Path, repository: Path, user_home: Path) -> SessionFile:
+    """Return a session by its id, its unique beginning, or its file; `latest` is the newest in the repository.
 
     Raises SessionError.
     """
-    if "/" in session_id:
-        return find_session_file(agent, Path(session_id))
+    if isinstance(session_id, Path):
+        return find_session_file(agent, session_id)
     if session_id != LATEST:
         return select_session(session_id, user_home, (agent,))
     others: dict[str, None] = {}
