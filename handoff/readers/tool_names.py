@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
+
+from langgraph_takeover.handoff.trace.events import UNREADABLE
 
 _SHELL_TOOLS = {
     "bash", "shell", "bash_command", "execute_bash", "terminal", "run_shell_command", "execute_command",
@@ -35,6 +38,32 @@ _INPUT_TOOLS = {"write_stdin", "bashoutput", "taskoutput"}
 _STOP_TOOLS = {"killshell", "killbash", "taskstop"}
 _CONTROL_KEYS = {"\x03": "C-c", "\x04": "C-d", "\x1a": "C-z"}
 _THOUGHT_TOOLS = {"think", "thinking"}
+_OWN_TOOLS = {"shell", "finish", "handoff", UNREADABLE, "recall"}
+_HARMLESS_TOOLS = {
+    # plans, questions, modes and settings of the agent
+    "todowrite", "todoread", "todo_write", "write_todos", "read_todos", "update_plan", "plan", "task_tracker",
+    "task_tracking", "taskcreate", "taskget", "tasklist", "taskupdate", "exitplanmode", "exit_plan_mode", "enterplanmode",
+    "enter_plan_mode", "plan_exit", "plan_enter", "askuserquestion", "ask_user", "ask_user_question", "question",
+    "request_user_input", "request_permissions", "skill", "invoke_skill", "activate_skill", "slashcommand", "toolsearch",
+    "tool_search", "tool_search_call", "schedulewakeup", "save_memory", "sendusermessage", "update_topic",
+    "create_goal", "get_goal", "update_goal", "get_context_remaining", "report_intent", "invalid",
+    "structuredoutput", "structured_output", "reject", "cron_list", "cronlist", "croncreate", "crondelete", "sleep",
+    "wait", "clock", "noop",
+    # searches, listings, images and the web
+    "glob", "grep", "ls", "list", "list_dir", "list_directory", "list_files", "search_file_content", "grep_search",
+    "glob_search", "find_files", "search", "search_files", "codesearch", "codebase_search", "read_many_files", "readmany",
+    "view_image", "web_search", "web_search_call", "websearch", "webfetch", "web_fetch", "fetch", "google_web_search",
+    "exa_web_search", "image_generation_call", "lsp", "listmcpresources", "listmcpresourcestool", "readmcpresource",
+    "readmcpresourcetool", "list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource",
+    "browse", "browse_interactive", "browser_navigate", "browser_click", "browser_get_state", "browser_get_content",
+    "browser_type", "browser_scroll", "browser_go_back", "browser_list_tabs", "browser_switch_tab", "browser_close_tab",
+    # agents that work beside this one
+    "task", "agent", "delegate", "send_message", "sendmessage", "spawn_agent", "send_input", "wait_agent", "resume_agent",
+    "close_agent", "list_agents", "interrupt_agent", "followup_task", "assign_task", "sessions_spawn", "teamcreate",
+    "teamdelete",
+}  # fmt: skip
+"""Tools that run no command and edit no file themselves, as far as a recording can show."""
+_TRANSFER_TOOL = re.compile(r"(?:transfer(?:_back)?|hand_?off|delegate)_to_.")
 _ARGUMENT_KEYS = {
     "path": (
         "path", "file_path", "filename", "absolute_path", "filepath", "filePath", "target_file", "file", "notebook_path",
@@ -44,6 +73,15 @@ _ARGUMENT_KEYS = {
     "new": ("new", "new_str", "new_string", "newString", "replace", "insert_text", "new_text", "newText"),
     "line": ("line", "insert_line"),
 }  # fmt: skip
+_COMMAND_KEYS = ("command", "cmd", "keystrokes", "script")
+_PATCH_KEYS = ("input", "patch", "patchText", "patch_text", "content", "diff")
+_EDITOR_COMMANDS = {"view", "create", "write", "str_replace", "insert", "edit", "lines", "undo"}
+_CALL_FIELDS = {
+    "call_id", "callId", "callID", "tool_call_id", "toolCallId", "tool_use_id", "toolUseId", "tool", "tool_name", "toolName",
+    "tool_calls", "toolCalls", "arguments", "args", "input", "command", "output", "result", "functionCall",
+    "functionResponse", "function_call",
+}  # fmt: skip
+_MAX_PARTS = 100
 _SUBMISSION_MARKERS = ("COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT", "MINI_SWE_AGENT_FINAL_OUTPUT")
 
 
@@ -57,19 +95,40 @@ def is_thought(name: str) -> bool:
     return name.lower() in _THOUGHT_TOOLS
 
 
+def find_unknown_form(tool: str, arguments: Mapping[str, str]) -> str | None:
+    """The name of a call, as `normalize_call` returns it, if this version does not know its effects; else None.
+
+    Tools of a server, such as `mcp__server__tool`, are known only if they are ours by name: anything may be behind them.
+    """
+    name = tool.lower()
+    if name == "editor":
+        command = arguments.get("command", "")
+        return None if command in _EDITOR_COMMANDS else f"{tool} {command}"
+    is_known = name in _OWN_TOOLS or name in _HARMLESS_TOOLS or _TRANSFER_TOOL.match(name) is not None
+    return None if is_known else tool
+
+
+def may_carry_call(item: Mapping[str, Any]) -> bool:
+    """Whether an item of unknown type has a field of a call or of a result, itself or one level below."""
+    inner = [value for value in item.values() if isinstance(value, Mapping)]
+    lists = (value for value in item.values() if isinstance(value, list))
+    inner += [part for parts in lists for part in parts[:_MAX_PARTS] if isinstance(part, Mapping)]
+    return any(not _CALL_FIELDS.isdisjoint(each) for each in (item, *inner))
+
+
 def normalize_call(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    """Convert the name and the arguments of a tool call; unknown tools are unchanged."""
+    """Convert the name and the arguments of a tool call; unknown tools, and known ones without a known argument, are unchanged."""
     base_name = name.lower().rpartition("__")[2]
-    if base_name in _SHELL_TOOLS:
+    if base_name in _SHELL_TOOLS and (not arguments or any(key in arguments for key in _COMMAND_KEYS)):
         return "shell", _normalize_shell(arguments)
     if base_name in _INPUT_TOOLS | _STOP_TOOLS:
         keys = "\x03" if base_name in _STOP_TOOLS else str(arguments.get("chars") or "")
         return "shell", {"command": _CONTROL_KEYS.get(keys, keys.removesuffix("\n")), "is_input": "true"}
     if base_name in _EDITOR_TOOLS:
         return "editor", _normalize_editor(str(arguments.get("command") or ""), arguments)
-    if base_name in _PATCH_TOOLS:
-        patch = _find_first_value(arguments, ("input", "patch", "content", "diff")) or ""
-        return "shell", {"command": f"apply_patch <<'PATCH'\n{patch}\nPATCH"}
+    patch = _find_first_value(arguments, _PATCH_KEYS)
+    if base_name in _PATCH_TOOLS and (patch is not None or not arguments):
+        return "shell", {"command": f"apply_patch <<'PATCH'\n{patch or ''}\nPATCH"}
     if base_name in _FINISH_TOOLS:
         return "finish", {"message": _find_first_value(arguments, ("message", "summary", "result")) or ""}
     for names, command in (
@@ -85,9 +144,7 @@ def normalize_call(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[s
 
 
 def _normalize_shell(arguments: Mapping[str, Any]) -> dict[str, str]:
-    command = arguments.get(
-        "command", arguments.get("cmd", arguments.get("keystrokes", arguments.get("script", "")))
-    )
+    command = next((arguments[key] for key in _COMMAND_KEYS if key in arguments), "")
     if isinstance(command, list):
         words = [str(word) for word in command]
         command = words[2] if len(words) == 3 and words[1] in ("-c", "-lc") else shlex.join(words)
