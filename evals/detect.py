@@ -171,6 +171,7 @@ def build_report(name: str, trace: Trace) -> dict[str, Any]:
         "points": points,
         "validations": validations,
         **({"skipped_lines": trace.skipped_lines} if trace.skipped_lines else {}),
+        **({"unknown_forms": trace.unknown_forms} if trace.unknown_forms else {}),
         **(
             {"withdrawn": {"actions": trace.withdrawn_actions, "files": list(trace.withdrawn_files)}}
             if trace.withdrawn_actions

@@ -105,6 +105,7 @@ def _print_capture(done: Capture, home: Path) -> None:
     from rich.filesize import decimal
 
     from langgraph_takeover.handoff.records.left_out import format_left_out
+    from langgraph_takeover.handoff.trace.unknown_forms import describe_unknown_forms
 
     record = done.record
     assert record.external is not None
@@ -135,6 +136,8 @@ def _print_capture(done: Capture, home: Path) -> None:
         )
     if done.skipped_lines:
         print_safely(f"The session's file is damaged: {done.skipped_lines}.")
+    if unknown := describe_unknown_forms(record.external.unknown_forms):
+        print_safely(f"Not understood: {unknown}. Their effects and results are unknown.")
     if done.left_out:
         print_safely(f"The user went back in the session: {done.left_out}.")
     for line in format_left_out(record.left_out, record.left_out_count):

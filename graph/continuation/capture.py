@@ -279,6 +279,7 @@ class _CaptureBuilder:
             workspace=self._started_in,
             running=trace.running,
             withdrawn_files=trace.withdrawn_files,
+            unknown_forms=trace.unknown_forms,
         )
 
     def _find_secrets(self, events: tuple[Event, ...]) -> tuple[str, ...]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from langgraph_takeover.handoff.points import detectors
-from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
+from langgraph_takeover.handoff.readers.recorded_run import list_unknown_tools
+from langgraph_takeover.handoff.records.record import ExternalSession, HandoffRecord, TaskBrief
 from langgraph_takeover.handoff.shell.command_effects import list_shown_files
 from langgraph_takeover.handoff.trace.events import Event, FileRead, HandoffPoint, Trace
+from langgraph_takeover.handoff.trace.unknown_forms import count_forms
 
 
 def list_handoff_points(trace: Trace) -> tuple[HandoffPoint, ...]:
@@ -37,6 +40,11 @@ def _find_requested_points(events: Iterable[Event]) -> Iterator[HandoffPoint]:
 
 def build_record(trace: Trace, point: HandoffPoint) -> HandoffRecord:
     """Build the record of a recorded run at one of its points."""
+    later = count_forms(
+        list_unknown_tools(e for e in trace.events[point.event_index + 1 :] if e.kind == "action")
+    )
+    unknown = dict(Counter(trace.unknown_forms) - Counter(later))
+    agent = trace.agent or trace.format
     return HandoffRecord(
         id=f"{trace.id}.{point.kind}",
         task=TaskBrief(
@@ -54,6 +62,9 @@ def build_record(trace: Trace, point: HandoffPoint) -> HandoffRecord:
         checkpoint_id="",
         trace=tuple(infer_reads(trace.events[: point.event_index + 1], trace.workspace)),
         created_at="",
+        external=ExternalSession(agent=agent, version=trace.agent_version, unknown_forms=unknown)
+        if unknown
+        else None,
     ).seal()
 
 

@@ -44,7 +44,9 @@ _ASSIGNMENT = re.compile(
 )
 
 
-def find_repository_session(agent: str, session_id: str | Path, repository: Path, user_home: Path) -> SessionFile:
+def find_repository_session(
+    agent: str, session_id: str | Path, repository: Path, user_home: Path
+) -> SessionFile:
     """Return a session by its id, its unique beginning, or its file; `latest` is the newest in the repository.
 
     Raises SessionError.

@@ -68,11 +68,18 @@ def _find_sentence_contradiction(field: str, sentence: str, claim: Claim, eviden
     if (
         field == "work_completed"
         and certain
+        and not evidence.unknown_calls
         and not evidence.changed_paths
         and _CHANGE_WORDS.search(sentence)
     ):
         return "no file was changed"
-    if field != "recommended_next_action" and certain and _is_false_success_claim(sentence, claim, evidence):
+    is_unknown = bool(evidence.unknown_calls) and evidence.outcome is None
+    if (
+        field != "recommended_next_action"
+        and certain
+        and not is_unknown
+        and _is_false_success_claim(sentence, claim, evidence)
+    ):
         return _describe_validation(evidence)
     missing = next(_find_missing_files(sentence, evidence), None)
     return f"the snapshot has no file {missing}" if missing else None
@@ -103,7 +110,7 @@ def _find_current_validation(sentence: str, evidence: Evidence) -> str | None:
         return None
     if named["no"] or named["none"]:
         return "a validation of the current code was run" if evidence.has_current_validation else None
-    if evidence.has_current_validation or _NO_RESULT.search(sentence):
+    if evidence.has_current_validation or evidence.unknown_calls or _NO_RESULT.search(sentence):
         return None
     return _describe_validation(evidence)
 

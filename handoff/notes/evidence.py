@@ -16,6 +16,7 @@ from langgraph_takeover.handoff.shell.missing_programs import find_running_spell
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
 from langgraph_takeover.handoff.text.patch_sections import PatchSection, split_patch
 from langgraph_takeover.handoff.trace.events import Differences, Event, compute_differences
+from langgraph_takeover.handoff.trace.unknown_forms import describe_unknown_forms
 
 _EXIT_CODE = re.compile(
     r"\bexit (?:code|status)[ :=]*(-?\d{1,9})\b|\breturncode\W{1,3}(-?\d{1,9})\b", re.IGNORECASE
@@ -60,6 +61,12 @@ class Evidence:
             self.runs += () if noticed.validation is None else (noticed.validation,)
         self.state: DetectorState = state
         self.changed: Differences = compute_differences(record.trace)
+
+    @property
+    def unknown_calls(self) -> str:
+        """Names the calls whose effects and results are unknown; empty if there are none."""
+        session = self.record.external
+        return describe_unknown_forms(session.unknown_forms) if session else ""
 
     @property
     def latest_run(self) -> ValidationRun | None:

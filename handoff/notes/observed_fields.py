@@ -20,7 +20,7 @@ from langgraph_takeover.handoff.text.fence import (
     format_inline_code,
     quote_text,
 )
-from langgraph_takeover.handoff.text.note_fields import NoteField
+from langgraph_takeover.handoff.text.note_fields import UNKNOWN, NoteField
 from langgraph_takeover.handoff.trace.file_kinds import is_scratch, is_test
 
 _MAX_NAME_CHARS = 300
@@ -37,7 +37,7 @@ def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tupl
         return " [" + ", ".join(f"e{index}" for index in indices) + "]" if pointers and indices else ""
 
     latest, change = evidence.latest_run, evidence.latest_change
-    return (
+    fields = (
         NoteField("Repository change state", (_describe_changes(evidence),)),
         NoteField(
             "Changed source files",
@@ -71,7 +71,7 @@ def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tupl
             _render_latest_validation(evidence, format_pointer(latest.event_index) if latest else ""),
         ),
         NoteField("Latest validation evidence", _render_decisive_lines(latest, evidence)),
-        NoteField("Continuation state", (classify_continuation(evidence.state),)),
+        NoteField("Continuation state", _describe_continuation(evidence)),
         NoteField(
             "Commands already tried",
             tuple(text + format_pointer(i) for text, i in _list_tried_commands(evidence)),
@@ -86,6 +86,10 @@ def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tupl
             min_entries=5,
         ),
     )
+    if not evidence.unknown_calls:
+        return fields
+    unknown = NoteField("Calls not understood", (_format_path(evidence.unknown_calls),))
+    return (*(field._replace(empty=UNKNOWN) for field in fields), unknown)
 
 
 def _describe_outcome(evidence: Evidence) -> str:
@@ -93,9 +97,15 @@ def _describe_outcome(evidence: Evidence) -> str:
     return describe_outcome(evidence.outcome, evidence.state.verdict_since_change) if evidence.outcome else ""
 
 
+def _describe_continuation(evidence: Evidence) -> tuple[str, ...]:
+    """The state, unless a call of unknown form may have edited or validated."""
+    is_unknown = bool(evidence.unknown_calls) and evidence.outcome is None
+    return () if is_unknown else (classify_continuation(evidence.state),)
+
+
 def _describe_changes(evidence: Evidence) -> str:
     sources, others = len(evidence.source_files), len(evidence.other_files)
-    state = "nothing differs from the base commit"
+    state = UNKNOWN if evidence.unknown_calls else "nothing differs from the base commit"
     if sources or others:
         state = f"{sources} source and {others} other files differ from the base commit"
     for paths, what in (

@@ -25,6 +25,7 @@ from langgraph_takeover.handoff.readers.workspace import is_scratch
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.trace.events import Trace
 from langgraph_takeover.handoff.trace.file_kinds import is_code, is_outside_repository
+from langgraph_takeover.handoff.trace.unknown_forms import describe_unknown_forms
 from langgraph_takeover.sandbox.storage.removal import list_matches
 from langgraph_takeover.sandbox.storage.untrusted_json import check_values, parse_json
 
@@ -100,8 +101,13 @@ def read_traces(path: Path, format_name: str = "auto", workspace: str = "") -> I
 
 
 def describe_warnings(trace: Trace, cure: str = "pass --workspace DIR") -> tuple[str, ...]:
-    """Describe what was lost in reading: damaged lines, withdrawn calls, and edits outside the repository, with their cure."""
-    notices = (describe_skipped_lines(trace), describe_left_out(trace), _describe_lost_edits(trace, cure))
+    """Describe what was lost in reading: damaged lines, withdrawn and unknown calls, and edits outside the repository."""
+    notices = (
+        describe_skipped_lines(trace),
+        describe_left_out(trace),
+        describe_unknown_forms(trace.unknown_forms),
+        _describe_lost_edits(trace, cure),
+    )
     return tuple(filter(None, notices))
 
 

@@ -27,6 +27,7 @@ from langgraph_takeover.handoff.readers.text_calls import parse_text_calls
 from langgraph_takeover.handoff.text.surrogates import unescape_surrogates
 from langgraph_takeover.handoff.trace.atif import COUNTS, ESCAPED_KEY, EVENTS_KEY, TRACE_KEY
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Trace, Usage
+from langgraph_takeover.handoff.trace.unknown_forms import count_forms
 
 _PATH_CHARS = 200
 """Maximum length of the shown path of an image; it may be a URL that contains the image itself."""
@@ -123,6 +124,11 @@ def read(data: Mapping[str, Any], name: str) -> RecordedRun:
         agent_version=str(agent.get("version") or ""),
         keeps_directory=not (
             agent_name.startswith("mini-swe-agent") or original.startswith("mini-swe-agent")
+        ),
+        unknown_items=count_forms(
+            str(step.get("source"))
+            for step in steps
+            if step.get("source") not in ("agent", "user", "system") and tool_names.may_carry_call(step)
         ),
     )
 

@@ -19,7 +19,9 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     parse_usage,
     to_id,
     to_mapping,
+    to_mappings,
 )
+from langgraph_takeover.handoff.trace.unknown_forms import count_forms
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 RawMessage = Mapping[str, Any]
@@ -39,6 +41,13 @@ _MESSAGE_TYPES = {
     "SystemMessage",
     "ToolMessage",
 }
+_PART_TYPES = {
+    "text", "thinking", "redacted_thinking", "reasoning", "reasoning_content", "image", "image_url", "audio", "input_audio",
+    "file", "document", "video", "tool_use", "tool_call", "tool_call_chunk", "function_call", "custom_tool_call",
+    "tool_result", "server_tool_use", "server_tool_call", "server_tool_result", "web_search_call", "web_search_tool_result",
+    "web_search_result", "refusal", "output_text", "input_text",
+}  # fmt: skip
+"""Parts of a message that are read, or repeat what its `tool_calls` have, or do nothing in the repository."""
 _REFUSAL = re.compile(
     r"^Error\b|^ERROR\b|No replacement was performed|not found in file|String not found", re.MULTILINE
 )
@@ -79,7 +88,26 @@ def read(data: Any, name: str) -> RecordedRun:
         call for message, answers in pair_tool_messages(messages) for call in read_calls(message, answers)
     ]
     task = next((extract_text(m.get("content")) for m in messages if message_type(m) == "human"), "")
-    return RecordedRun(id=name, format="langchain", calls=calls, task=task, model=find_model(messages))
+    return RecordedRun(
+        id=name,
+        format="langchain",
+        calls=calls,
+        task=task,
+        model=find_model(messages),
+        unknown_items=count_forms(list_unknown(messages)),
+    )
+
+
+def list_unknown(messages: Sequence[RawMessage]) -> Iterator[str]:
+    """Yield a name for each call in a form that is not read: old function calls, and unknown parts of messages."""
+    for message in messages:
+        if message_type(message) == "function":
+            yield "function message"
+        if to_mapping(message.get("additional_kwargs")).get("function_call"):
+            yield "function_call"
+        for part in to_mappings(message.get("content")):
+            if str(part.get("type")) not in _PART_TYPES and tool_names.may_carry_call(part):
+                yield str(part.get("type"))
 
 
 def pair_tool_messages(messages: Sequence[RawMessage]) -> Iterator[tuple[RawMessage, ToolMessages]]:

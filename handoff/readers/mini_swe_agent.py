@@ -23,6 +23,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
 )
 from langgraph_takeover.handoff.text.tool_wrappers import parse_json_result
 from langgraph_takeover.handoff.trace.events import UNREADABLE
+from langgraph_takeover.handoff.trace.unknown_forms import count_forms
 
 _BASH_BLOCK = re.compile(r"```bash[^\S\n]*\n(?>(.*?)\n```|.*)", re.DOTALL)
 _TEXT_ACTION = re.compile(r"```mswea_bash_command[^\S\n]*\n(?>(.*?)\n```|.*)", re.DOTALL)
@@ -31,6 +32,7 @@ _RETURNCODE = re.compile(
 )
 _OUTPUT = re.compile(r"<output>\n?(?>(.*?)\n?</output>|.*)", re.DOTALL)
 TIMEOUT_NOTICE = re.compile(r"^The last command <command>|timed out after \d+", re.MULTILINE)
+_MESSAGE_FORMS = ("system", "user", "assistant", "tool", "exit", "human", "response", "function_call_output")
 _KEEPS_DIRECTORY = False
 """Every command runs in a new shell in the repository, so `cd` has no lasting effect."""
 
@@ -293,7 +295,16 @@ def _build_run(
         model=str(model.get("model_name") or "") if isinstance(model, Mapping) else "",
         workspace=to_directory(cwd),
         keeps_directory=_KEEPS_DIRECTORY,
+        unknown_items=count_forms(_list_unknown(messages)),
     )
+
+
+def _list_unknown(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a name for each message that is not known and may carry a call or its result."""
+    for message in messages:
+        form = str(message.get("role") or message.get("object") or message.get("type") or "message")
+        if form not in _MESSAGE_FORMS and tool_names.may_carry_call(message):
+            yield form
 
 
 def wrap_messages(data: Any) -> Any:

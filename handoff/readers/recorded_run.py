@@ -6,13 +6,15 @@ import hashlib
 import json
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from langgraph_takeover.handoff.readers.inference.actions import infer_changes
 from langgraph_takeover.handoff.readers.inference.files import InferredFiles
+from langgraph_takeover.handoff.readers.tool_names import find_unknown_form
 from langgraph_takeover.handoff.readers.workspace import Workspace, WorkspaceEvidence
 from langgraph_takeover.handoff.shell.commands import normalize_path
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace, TraceFormat, Usage
+from langgraph_takeover.handoff.trace.unknown_forms import count_forms
 from langgraph_takeover.sandbox.interface import FileChange, TakeoverError
 
 LATER_REQUEST_PREFIX = "The user said later:"
@@ -70,6 +72,8 @@ class RecordedRun(NamedTuple):
     """Id of the session whose file has the work before."""
     withdrawn: Sequence[RecordedCall] = ()
     """Calls on a branch that the user left by going back in the conversation."""
+    unknown_items: Mapping[str, int] = {}
+    """Other items than calls that the reader does not know, by name, as `count_forms` counts them."""
 
 
 class EventBuilder:
@@ -130,7 +134,24 @@ def build_trace(run: RecordedRun, workspace: str = "") -> Trace:
         earlier_session=_escape_text(run.earlier_session),
         withdrawn_actions=len(run.withdrawn),
         withdrawn_files=_list_changed_files(run, builder.files.workspace),
+        unknown_forms=count_forms(list_unknown_tools((*run.calls, *run.withdrawn)), run.unknown_items),
     )
+
+
+class _Call(Protocol):
+    @property
+    def tool(self) -> str: ...
+
+    @property
+    def arguments(self) -> Mapping[str, str]: ...
+
+
+def list_unknown_tools(calls: Iterable[_Call]) -> Iterator[str]:
+    """Yield the names of the calls whose effects this version does not know."""
+    for call in calls:
+        form = find_unknown_form(call.tool, call.arguments)
+        if form is not None:
+            yield form
 
 
 def _list_changed_files(run: RecordedRun, workspace: str) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, TaskBrief, parse_model
 from langgraph_takeover.handoff.trace.conversation import list_steps
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace
+from langgraph_takeover.handoff.trace.unknown_forms import count_forms
 
 METADATA_KEY = "takeover"
 """Key in the `additional_kwargs` of a message that belongs to a view.
@@ -78,6 +79,7 @@ def read_conversation(data: Any, name: str, find_record: FindRecord) -> SwarmCon
         task=_build_task(earlier, messages, agents),
         model=langchain.find_model(messages),
         workspace=_find_workspace(earlier.task, earlier_calls) if earlier else None,
+        unknown_items=count_forms(langchain.list_unknown(messages)),
     )
     trace = build_trace(run)
     if earlier is not None:

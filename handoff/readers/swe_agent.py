@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from langgraph_takeover.handoff.readers.recorded_run import (
@@ -13,9 +13,11 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedRun,
     extract_text,
     parse_usage,
+    to_mapping,
     to_mappings,
 )
 from langgraph_takeover.handoff.trace.events import UNREADABLE
+from langgraph_takeover.handoff.trace.unknown_forms import count_forms
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 _REFUSAL = re.compile(
@@ -100,7 +102,16 @@ def read(data: Mapping[str, Any], name: str) -> RecordedRun:
         task=_read_task(data),
         model=_read_model(data),
         workspace=str(first.get("working_dir") or "") or None,
+        unknown_items=count_forms(_list_unknown(steps)),
     )
+
+
+def _list_unknown(steps: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the names of calls in steps that have them only as structures, not as an action in text."""
+    for step in steps:
+        if not str(step.get("action") or "").strip():
+            for call in to_mappings(step.get("tool_calls")):
+                yield str(to_mapping(call.get("function")).get("name") or call.get("name") or "tool_calls")
 
 
 def _read_result(tool: str, action: str, output: str) -> RecordedResult:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from langgraph_takeover.handoff.readers.recorded_run import TraceError
+from langgraph_takeover.handoff.readers.recorded_run import TraceError, to_mapping
 from langgraph_takeover.handoff.trace.events import Trace
 
 
@@ -48,4 +48,5 @@ def _convert_record(record: Mapping[str, Any]) -> dict[str, Any]:
         "base_directories": task.get("base_directories", ()),
         "task": task.get("prompt", ""),
         "model": record.get("predecessor", ""),
+        "unknown_forms": to_mapping(to_mapping(record.get("external")).get("unknown_forms")),
     }

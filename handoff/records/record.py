@@ -33,12 +33,14 @@ from langgraph_takeover.sandbox.storage.removal import (
 )
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
-SCHEMA_VERSION = 8
-"""The version of new records. Before 8, a record does not say what its patch lacks; before 7, it has no `external`;
-before 6, no `edited_files`; before 5, notes and reviews may have no digest."""
-_SUPPORTED_VERSIONS = (4, 5, 6, 7, 8)
+SCHEMA_VERSION = 9
+"""The version of new records. Before 9, a session does not count calls of unknown form; before 8, a record does not say what
+its patch lacks; before 7, it has no `external`; before 6, no `edited_files`; before 5, notes and reviews may have no digest."""
+_SUPPORTED_VERSIONS = (4, 5, 6, 7, 8, 9)
 _FIELD_VERSIONS = {"edited_files": 6, "external": 7, "left_out": 8, "left_out_count": 8, "patch_error": 8}
 """The version that added a field."""
+_LATER_SESSION_FIELDS = ("withdrawn_files", "unknown_forms")
+"""Fields of `ExternalSession` that older records do not have."""
 RECORD_FILE = "record.json"
 NOTES_FILE = "notes.json"
 REVIEW_FILE = "review.json"
@@ -88,13 +90,14 @@ class ExternalSession(Frozen):
     side_requests: int = Field(default=0, ge=0)
     """Requests beside the main conversation that reached the model: of subagents and side tasks."""
 
+    unknown_forms: Mapping[str, int] = {}
+    """Calls and other items in a form that this version does not know, by name: their effects and results are unknown."""
+
     @model_serializer(mode="wrap")
-    def _omit_no_files(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write a session without such files as records before the field do, whose digests cover it."""
+    def _omit_empty_fields(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write a session without such files or forms as records before these fields do, whose digests cover it."""
         content: dict[str, Any] = serialize(self)
-        return (
-            content if self.withdrawn_files else {k: v for k, v in content.items() if k != "withdrawn_files"}
-        )
+        return {name: value for name, value in content.items() if value or name not in _LATER_SESSION_FIELDS}
 
 
 class Claim(Frozen):
@@ -178,7 +181,7 @@ class HandoffRecord(Frozen):
         ('OracleModel', 'fix-1')
     """
 
-    schema_version: Literal[4, 5, 6, 7, 8] = 8
+    schema_version: Literal[4, 5, 6, 7, 8, 9] = 9
     id: str
     task: TaskBrief
     predecessor: str

@@ -148,6 +148,8 @@ class Trace(Frozen):
     """Id of the session whose file has the work before the first event; it is not read. Empty if the trace has all of it."""
     skipped_lines: int = 0
     """Lines of the recording that were left out: damaged ones, and an incomplete last one."""
+    unknown_forms: Mapping[str, int] = {}
+    """Calls and other items in a form that this version does not know, by name: their effects and results are unknown."""
 
 
 def action_indices(events: Iterable[Event]) -> dict[int, int]:

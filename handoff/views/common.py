@@ -17,6 +17,7 @@ from langgraph_takeover.handoff.text.fence import (
     wrap_in_fence,
 )
 from langgraph_takeover.handoff.trace.action import ActionProtocol
+from langgraph_takeover.handoff.trace.unknown_forms import describe_unknown_forms
 from langgraph_takeover.sandbox.interface import Frozen
 
 
@@ -39,6 +40,7 @@ class Recipient(Frozen):
 DEFAULT_RECIPIENT = Recipient()
 _MAX_ITEMS = 20
 _LOST_PROCESSES = "The earlier agent had these commands running in the background. They do not run here."
+_UNKNOWN_FORMS = "The record does not show what some calls of the earlier work did. Look for their effects."
 _WITHDRAWN_FILES = "The user withdrew a part of the earlier work. These files may still contain its edits."
 
 
@@ -72,11 +74,16 @@ def render_task(record: HandoffRecord) -> str:
 
 
 def _render_session(record: HandoffRecord) -> str:
-    """Render the lost processes and the files of withdrawn work of an external agent; empty if it has none."""
+    """Render the lost processes, the files of withdrawn work and the unknown calls of an external agent; empty if it has none."""
     session = record.external
     if session is None:
         return ""
-    listed = {_LOST_PROCESSES: session.running, _WITHDRAWN_FILES: session.withdrawn_files}
+    unknown = describe_unknown_forms(session.unknown_forms)
+    listed = {
+        _LOST_PROCESSES: session.running,
+        _WITHDRAWN_FILES: session.withdrawn_files,
+        _UNKNOWN_FORMS: (unknown,) if unknown else (),
+    }
     return "".join(
         f"{text}\n{wrap_in_fence(_list_items(items))}\n" for text, items in listed.items() if items
     )

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from langgraph_takeover.handoff.records.left_out import format_left_out
 from langgraph_takeover.handoff.records.record import HandoffRecord
+from langgraph_takeover.handoff.trace.unknown_forms import describe_unknown_forms
 from langgraph_takeover.handoff.views import VIEWS, Recipient, measure_view
 from langgraph_takeover.sandbox.cli.terminal import escape_text
 
@@ -101,8 +102,13 @@ def _list_facts(record: HandoffRecord) -> tuple[tuple[str, str], ...]:
         ("patch", _describe_patch(record)),
         ("made", record.created_at),
         ("notes", "none: the views say UNKNOWN" if notes is None else f"by {notes.model}"),
+        *((("not understood", unknown),) if (unknown := _describe_unknown(record)) else ()),
         ("review", "none" if review is None else f"{review.decision}, view {review.view}"),
     )
+
+
+def _describe_unknown(record: HandoffRecord) -> str:
+    return describe_unknown_forms(record.external.unknown_forms) if record.external else ""
 
 
 def _describe_patch(record: HandoffRecord) -> str:

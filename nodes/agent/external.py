@@ -9,10 +9,12 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langgraph.runtime import Runtime
 
+from langgraph_takeover.handoff.readers.recorded_run import list_unknown_tools
 from langgraph_takeover.handoff.readers.tool_names import is_submission
 from langgraph_takeover.handoff.records.record import ExternalSession
 from langgraph_takeover.handoff.shell.command_effects import find_effect
 from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, HandoffPoint
+from langgraph_takeover.handoff.trace.unknown_forms import count_forms
 from langgraph_takeover.nodes.context.external_agent import ExternalAgentError
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import (
@@ -91,6 +93,7 @@ def _record_turn(state: AgentState, context: AgentContext, observation: Observat
             "session_id": turn.session_id or before.session_id,
             "running": turn.running,
             "account": turn.account or before.account,
+            "unknown_forms": count_forms(list_unknown_tools(results), before.unknown_forms),
         }
     )
     update = AgentState(

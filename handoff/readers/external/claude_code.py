@@ -15,12 +15,23 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     to_mapping,
     to_mappings,
 )
+from langgraph_takeover.handoff.readers.tool_names import may_carry_call
 from langgraph_takeover.handoff.text.tool_wrappers import CLAUDE_HEADER, CLAUDE_NO_OUTPUT
 from langgraph_takeover.handoff.trace.events import Usage
 
 _SHELL_TOOL = "bash"
 _MESSAGE_TYPES = ("user", "assistant")
 _NOTE_TYPES = ("progress", "attachment", "system")
+_OTHER_ROWS = {
+    "summary", "custom-title", "ended-by-model", "ai-title", "last-prompt", "tag", "relocated", "agent-name", "agent-color",
+    "agent-setting", "pr-link", "frame-link", "bridge-session", "file-history-snapshot", "attribution-snapshot",
+    "speculation-accept", "mode", "permission-mode", "isolation-latch", "worktree-state", "queue-operation",
+    "marble-origami-commit", "marble-origami-snapshot", "marble-origami-reset", "content-replacement", "fork-context-ref",
+}  # fmt: skip
+_BLOCKS = {
+    "text", "thinking", "redacted_thinking", "tool_use", "tool_result", "image", "document", "server_tool_use",
+    "web_search_tool_result", "web_fetch_tool_result", "tool_reference", "fallback",
+}  # fmt: skip
 _USER_SUBTYPES = ("local_command", "compact_boundary")
 """Rows of `system` that the user causes, also after going back; others may come late."""
 _CONTINUATION = "Continue from where you left off."
@@ -66,11 +77,28 @@ def read(rows: Sequence[Any], name: str) -> RecordedRun:
     if not any(_is_read(row) for row in main):
         main = mappings
     session = SessionBuilder(name, "claude-code", keeps_directory=True)
+    _note_unknown(session, main)
     live, withdrawn = _split_branches(main)
     _read_rows(session, live)
     if withdrawn:
         _read_rows(session.start_withdrawn(), withdrawn)
     return session.build()
+
+
+def _note_unknown(session: SessionBuilder, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Count the rows and the parts of messages that are not known and may carry a call or its result."""
+    for row in rows:
+        kind = str(row.get("type"))
+        if kind in _MESSAGE_TYPES:
+            content = to_mappings(to_mapping(row.get("message")).get("content"))
+            parts = [
+                (str(part.get("type")), part) for part in content if str(part.get("type")) not in _BLOCKS
+            ]
+        else:
+            parts = [] if kind in _NOTE_TYPES or kind in _OTHER_ROWS else [(kind, row)]
+        for form, part in parts:
+            if may_carry_call(part):
+                session.add_unknown(form)
 
 
 def _is_read(row: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from langgraph_takeover.handoff.readers import tool_names
 from langgraph_takeover.handoff.readers.external.sessions import (
     SessionBuilder,
     ToolResult,
@@ -26,6 +27,23 @@ from langgraph_takeover.handoff.trace.events import Usage
 _ROW_TYPES = ("session_meta", "response_item", "turn_context")
 _CALL_TYPES = ("function_call", "custom_tool_call", "local_shell_call")
 _RESULT_TYPES = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
+_OTHER_ROWS = {
+    "compacted", "token_usage_record", "event_msg", "dynamic_tools_updated", "inter_agent_communication",
+    "inter_agent_communication_metadata", "world_state", "security_risk_score", "realtime_item",
+}  # fmt: skip
+_OTHER_ITEMS = {
+    "message", "agent_message", "reasoning", "ghost_snapshot", "compaction", "compaction_summary", "compaction_trigger",
+    "context_compaction", "configuration_update", "additional_tools", "web_search_call", "tool_search_call",
+    "tool_search_output", "image_generation_call",
+}  # fmt: skip
+"""Items that neither run a command nor edit a file."""
+_NOTICES = re.compile(
+    r"(?:exec|patch_apply|apply_patch|terminal|mcp|web_search|image_generation|view_image|dynamic_tool|request|elicitation"
+    r"|guardian|collab|sub_agent|hook|item|raw_response|session|thread|task|turn|agent|user|token|plan|context|model|warning"
+    r"|error|stream|background|realtime|environment|undo|entered|exited|deprecation|safety|skills?|list|get|shutdown)(?:_|$)"
+)
+"""The first words of events, which report what the items say."""
+_HISTORY_MODES = (None, "legacy", "paginated")
 _SHELL_TOOLS = {"exec_command", "write_stdin", "shell", "shell_command", "local_shell", "container.exec"}
 _PATCH_TOOL = "apply_patch"
 _CONTEXT = re.compile(
@@ -117,6 +135,20 @@ def _read_payloads(session: SessionBuilder, payloads: Sequence[_Payload]) -> Non
                 session.start_reply()
             awaits_reply = is_input
             _read_item(session, payload)
+        _note_unknown(session, kind, payload)
+
+
+def _note_unknown(session: SessionBuilder, kind: str, payload: Mapping[str, Any]) -> None:
+    """Count a row, an item or an event that is not known and may carry a call or its result."""
+    form = str(payload.get("type"))
+    if kind == "response_item":
+        is_known = form in (*_CALL_TYPES, *_RESULT_TYPES, *_OTHER_ITEMS)
+    elif kind == "event_msg":
+        is_known = _NOTICES.match(form) is not None
+    else:
+        form, is_known = kind, kind in (*_ROW_TYPES, *_OTHER_ROWS)
+    if not is_known and tool_names.may_carry_call(payload):
+        session.add_unknown(form)
 
 
 def _read_metadata(session: SessionBuilder, payload: Mapping[str, Any]) -> None:
@@ -126,6 +158,8 @@ def _read_metadata(session: SessionBuilder, payload: Mapping[str, Any]) -> None:
     session.name = str(payload.get("id") or session.name)
     session.workspace = str(payload.get("cwd") or "")
     session.uses_powershell = is_windows_path(session.workspace)
+    if payload.get("history_mode") not in _HISTORY_MODES:
+        session.add_unknown(f"history_mode {payload['history_mode']}")
     base = payload.get("history_base")
     if isinstance(base, Mapping):
         session.earlier_session = str(base.get("thread_id") or session.name)[:_MAX_ID_CHARS]

@@ -17,6 +17,10 @@ from langgraph_takeover.handoff.text.tool_wrappers import OPENCODE_FOOTER, strip
 from langgraph_takeover.handoff.trace.events import Usage
 
 _SHELL_TOOL = "bash"
+_PART_TYPES = {
+    "text", "reasoning", "tool", "file", "agent", "subtask", "step-start", "step-finish", "snapshot", "patch", "retry",
+    "compaction",
+}  # fmt: skip
 _TIMEOUT = re.compile(r"exceeding timeout|timed out|aborted")
 _SHOWN_LINE = re.compile(r"^(?:0*(\d{1,9}): ?|0*(\d{1,9})\| ?)(.*)$", re.M)
 _LINES_CHARS = 2_000_000
@@ -76,6 +80,9 @@ def _read_messages(session: SessionBuilder, messages: list[Mapping[str, Any]]) -
             for part in parts:
                 _read_part(session, part)
             session.add_usage(_parse_usage(about.get("tokens")))
+        for part in parts:
+            if str(part.get("type")) not in _PART_TYPES:
+                session.add_unknown(str(part.get("type")))
 
 
 def _read_part(session: SessionBuilder, part: Mapping[str, Any]) -> None:

@@ -14,10 +14,13 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     to_mapping,
     to_mappings,
 )
+from langgraph_takeover.handoff.readers.tool_names import may_carry_call
 from langgraph_takeover.handoff.text.tool_wrappers import find_qwen_footer, strip_qwen_wrapper
 from langgraph_takeover.handoff.trace.events import Usage
 
 _ROW_TYPES = ("user", "assistant", "tool_result")
+_OTHER_ROWS = ("system",)
+_PART_FIELDS = {"text", "thought", "functionCall", "functionResponse", "inlineData", "fileData"}
 _SHELL_TOOL = "run_shell_command"
 _TIMEOUT = re.compile(r"Command (?:timed out after|was (?:aborted|cancelled|canceled))")
 _BACKGROUND = re.compile(r"Background shell started\.\nid: (\w{1,40})")
@@ -52,6 +55,9 @@ def read(rows: Sequence[Any], name: str) -> RecordedRun:
         uuid = row["uuid"] if isinstance(row.get("uuid"), str) else f"#{number}"
         by_id.setdefault(uuid, {**row, "uuid": uuid})
     linked = list(by_id.values())
+    for row in linked:
+        if row.get("type") not in (*_ROW_TYPES, *_OTHER_ROWS) and may_carry_call(row):
+            session.add_unknown(str(row.get("type")))
     live = find_live_rows([_read_tree_row(row) for row in linked])
     messages = [(row, is_live) for row, is_live in zip(linked, live, strict=True) if _is_message(row)]
     _read_rows(session, [row for row, is_live in messages if is_live])
@@ -82,6 +88,7 @@ def _read_rows(session: SessionBuilder, rows: Sequence[Mapping[str, Any]]) -> No
             session.name = str(row.get("sessionId") or session.name)
             session.workspace = str(row.get("cwd") or "")
         parts = to_mappings(to_mapping(row.get("message"))["parts"])
+        _note_unknown(session, parts)
         if row["type"] == "assistant":
             session.model = session.model or str(row.get("model") or "")
             session.start_reply()
@@ -97,6 +104,13 @@ def _read_rows(session: SessionBuilder, rows: Sequence[Mapping[str, Any]]) -> No
                 session.background.add_notification(text)
             else:
                 session.add_prompt(text)
+
+
+def _note_unknown(session: SessionBuilder, parts: Sequence[Mapping[str, Any]]) -> None:
+    """Count the parts of a message that have none of the known fields."""
+    for part in parts:
+        if _PART_FIELDS.isdisjoint(part):
+            session.add_unknown(next(iter(part), ""))
 
 
 def _read_part(session: SessionBuilder, part: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ from langgraph_takeover.handoff.shell.commands import normalize_path
 from langgraph_takeover.handoff.shell.windows import write_powershell_command
 from langgraph_takeover.handoff.trace.action import Action, write_action
 from langgraph_takeover.handoff.trace.events import TraceFormat, Usage
+from langgraph_takeover.handoff.trace.unknown_forms import count_forms, sum_forms
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 _OWN_TOOLS = ("shell", "editor", "finish")
@@ -69,6 +70,7 @@ class SessionBuilder:
         self._raw_arguments: dict[int, Mapping[str, Any]] = {}
         self.background = BackgroundCommands()
         self._withdrawn: list[SessionBuilder] = []
+        self._unknown: dict[str, int] = {}
 
     @property
     def has_prompts(self) -> bool:
@@ -127,6 +129,10 @@ class SessionBuilder:
         if cwd is not None:
             self._directories[len(self._calls)] = cwd
         self._calls.append(RecordedCall(text, tool, normalized, None))
+
+    def add_unknown(self, form: str) -> None:
+        """Count an item or a mode that the reader cannot understand. Calls of unknown tools are counted without it."""
+        self._unknown = count_forms([form], self._unknown)
 
     def find_call(self, call_id: str) -> RecordedCall | None:
         """The call that a result with this id answers."""
@@ -199,6 +205,7 @@ class SessionBuilder:
             running=tuple(command for each in (self, *self._withdrawn) for command in each.background),
             earlier_session=self.earlier_session,
             withdrawn=tuple(call for each in self._withdrawn for call in each._calls),
+            unknown_items=sum_forms(each._unknown for each in (self, *self._withdrawn)),
         )
 
 

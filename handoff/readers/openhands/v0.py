@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from langgraph_takeover.handoff.readers import tool_names
@@ -26,6 +26,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     to_mapping,
 )
 from langgraph_takeover.handoff.text.tool_wrappers import STILL_RUNNING_NOTICE
+from langgraph_takeover.handoff.trace.unknown_forms import count_forms
 
 _NON_CALL_KINDS = {
     "message",
@@ -88,7 +89,15 @@ def read(data: Any, name: str) -> RecordedRun:
         calls=calls,
         task=task,
         model=str(model or ""),
+        unknown_items=count_forms(_list_unknown(events)),
     )
+
+
+def _list_unknown(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a name for each event that is neither action nor observation and may carry a call or its result."""
+    for event in events:
+        if not {"action", "observation"} & event.keys() and tool_names.may_carry_call(event):
+            yield str(event.get("kind") or event.get("type") or "event")
 
 
 def _match_observations(events: Sequence[Mapping[str, Any]]) -> dict[int, int]:

@@ -26,7 +26,15 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     to_mapping,
 )
 from langgraph_takeover.handoff.text.tool_wrappers import STILL_RUNNING_NOTICE
+from langgraph_takeover.handoff.trace.unknown_forms import count_forms
 from langgraph_takeover.sandbox.interface import FileChange
+
+_RESULT_KINDS = ("ObservationEvent", "AgentErrorEvent", "UserRejectObservation")
+_OTHER_KINDS = (
+    "Message", "SystemPrompt", "Condensation", "Pause", "Conversation", "Token", "LLMCompletion", "Hook", "Streaming",
+    "Interrupt", "ACP",
+)  # fmt: skip
+"""The first words of events that are neither calls nor results."""
 
 
 def is_events(data: Any) -> bool:
@@ -71,7 +79,15 @@ def read(events: Sequence[Any], name: str) -> RecordedRun:
         calls=calls,
         task=task,
         workspace=_find_first_directory(rows),
+        unknown_items=count_forms(str(row.get("kind")) for row in rows if _is_unknown(row)),
     )
+
+
+def _is_unknown(row: Mapping[str, Any]) -> bool:
+    """Whether an event is not known and may carry a call or its result."""
+    kind = str(row.get("kind"))
+    is_known = kind in _RESULT_KINDS or kind.startswith(_OTHER_KINDS)
+    return not _is_action(row) and not is_known and tool_names.may_carry_call(row)
 
 
 def _match_observations(rows: Sequence[Mapping[str, Any]]) -> dict[int, int]:

@@ -17,7 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, Notes, Review, TaskBrief
+from langgraph_takeover.handoff.records.record import (
+    Claim,
+    ExternalSession,
+    HandoffRecord,
+    Notes,
+    Review,
+    TaskBrief,
+)
 from langgraph_takeover.handoff.text.fence import (
     CLOSING,
     END_OF_WORK,
@@ -425,7 +432,8 @@ def test_a_recalled_cut_does_not_end_the_earlier_work(words: int) -> None:
 
 
 def test_the_protected_fields_are_those_of_the_note() -> None:
-    (message,) = VIEWS["structured"](record({}))
+    session = ExternalSession(agent="codex", version="1", unknown_forms={"exec": 1})
+    (message,) = VIEWS["structured"](record({}).model_copy(update={"external": session}))
     assert tuple(re.findall(r"^\*\*(.+?):\*\*", message.text, re.MULTILINE)) == FIELDS
 
 
