@@ -52,7 +52,8 @@ _HARMLESS_TOOLS = {
     "tool_search", "tool_search_call", "schedulewakeup", "save_memory", "sendusermessage", "update_topic",
     "create_goal", "get_goal", "update_goal", "get_context_remaining", "report_intent", "invalid",
     "structuredoutput", "structured_output", "reject", "cron_list", "cronlist", "croncreate", "crondelete", "sleep",
-    "wait", "clock", "noop", "request_user_input_async", "reportfindings", "report_findings", "deferredtoolplaceholder",
+    "wait", "clock", "clock__curr_time", "exec", "noop",
+    "request_user_input_async", "reportfindings", "report_findings", "deferredtoolplaceholder",
     "enterworktree", "exitworktree", "enter_worktree", "exit_worktree", "cron_create", "cron_delete", "loop_wakeup",
     "task_create", "task_get", "task_list", "task_update", "update_todo", "settodolist", "set_todo_list", "store_memory",
     "sql", "show_file", "list_bash", "tracker_create_task", "tracker_update_task", "tracker_get_task", "tracker_list_tasks",
@@ -63,7 +64,7 @@ _HARMLESS_TOOLS = {
     "view_image", "zoom_image", "readmediafile", "read_media_file", "web_search", "searchweb", "fetchurl",
     "find", "get_internal_docs", "fetch_copilot_cli_documentation", "web_search_call", "websearch", "webfetch", "web_fetch",
     "fetch", "google_web_search",
-    "exa_web_search", "image_generation_call", "lsp", "listmcpresources", "listmcpresourcestool", "readmcpresource",
+    "exa_web_search", "web__run", "image_generation_call", "lsp", "listmcpresources", "listmcpresourcestool", "readmcpresource",
     "readmcpresourcetool", "list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource",
     "browse", "browse_interactive", "browser_navigate", "browser_click", "browser_get_state", "browser_get_content",
     "browser_type", "browser_scroll", "browser_go_back", "browser_list_tabs", "browser_switch_tab", "browser_close_tab",
@@ -148,7 +149,7 @@ def normalize_call(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[s
         return "shell", _normalize_shell(arguments)
     if base_name == "powershell":
         return "shell", {"command": write_powershell_command(str(arguments.get("command") or ""))}
-    if base_name in _INPUT_TOOLS | _STOP_TOOLS:
+    if base_name in _INPUT_TOOLS | _STOP_TOOLS or (base_name == "wait" and "cell_id" in arguments):
         keys = "\x03" if base_name in _STOP_TOOLS else _find_text(arguments, "keys") or ""
         return "shell", {"command": _CONTROL_KEYS.get(keys, keys.removesuffix("\n")), "is_input": "true"}
     if base_name in _EDITOR_TOOLS:

@@ -7,6 +7,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from langgraph_takeover.handoff.readers import tool_names
+from langgraph_takeover.handoff.readers.external.codex_scripts.records import (
+    Payload,
+    ScriptRecord,
+    ScriptRecords,
+)
+from langgraph_takeover.handoff.readers.external.codex_scripts.results import (
+    COMMAND_TOOL,
+    WAIT_TOOL,
+    NestedCall,
+    get_command,
+    list_nested,
+    merge_outputs,
+    read_nested,
+    read_output,
+    read_wait,
+)
 from langgraph_takeover.handoff.readers.external.sessions import (
     SessionBuilder,
     ToolResult,
@@ -63,8 +79,6 @@ _SHELL = re.compile(r"<shell>(\w{1,40})</shell>")
 _MAX_CONTEXT_CHARS = 10_000
 _NOTICE_CHARS = 300
 _MAX_ID_CHARS = 100
-_Payload = tuple[str, Mapping[str, Any]]
-"""Type and payload of a row."""
 
 
 def is_rollout(data: Any) -> bool:
@@ -92,10 +106,10 @@ def read(rows: Sequence[Any], name: str) -> RecordedRun:
     return session.build()
 
 
-def _split_rolled_back(payloads: Sequence[_Payload]) -> tuple[list[_Payload], list[_Payload]]:
+def _split_rolled_back(payloads: Sequence[Payload]) -> tuple[list[Payload], list[Payload]]:
     """The rows that remain, and those of the turns that were rolled back. A turn begins with a request of the user."""
-    live: list[tuple[int, _Payload]] = []
-    withdrawn: list[tuple[int, _Payload]] = []
+    live: list[tuple[int, Payload]] = []
+    withdrawn: list[tuple[int, Payload]] = []
     turns: list[int] = []
     for number, (kind, payload) in enumerate(payloads):
         if kind == "event_msg" and payload.get("type") == "thread_rolled_back":
@@ -111,10 +125,11 @@ def _split_rolled_back(payloads: Sequence[_Payload]) -> tuple[list[_Payload], li
     return [each for _, each in live], [each for _, each in sorted(withdrawn, key=lambda each: each[0])]
 
 
-def _read_payloads(session: SessionBuilder, payloads: Sequence[_Payload]) -> None:
+def _read_payloads(session: SessionBuilder, payloads: Sequence[Payload]) -> None:
     has_usage_records = any(kind == "token_usage_record" for kind, _ in payloads)
     awaits_reply = True
-    for kind, payload in payloads:
+    scripts = _ScriptReader(session, payloads)
+    for number, (kind, payload) in enumerate(payloads):
         if kind == "session_meta":
             _read_metadata(session, payload)
         elif kind == "turn_context":
@@ -134,8 +149,65 @@ def _read_payloads(session: SessionBuilder, payloads: Sequence[_Payload]) -> Non
             if awaits_reply and not is_input:
                 session.start_reply()
             awaits_reply = is_input
-            _read_item(session, payload)
+            if not scripts.read(number, payload):
+                _read_item(session, payload)
         _note_unknown(session, kind, payload)
+
+
+class _ScriptReader:
+    """Adds the calls of scripts to a session, each as one of parallel calls."""
+
+    def __init__(self, session: SessionBuilder, payloads: Sequence[Payload]) -> None:
+        self._session = session
+        self._records = ScriptRecords(payloads)
+        self._ends: dict[int, list[tuple[str, NestedCall]]] = {}
+        """The calls whose results stand in a row."""
+        self._processes: set[str] = set()
+        self._open_commands: set[str] = set()
+        """Commands without an end so far."""
+
+    def read(self, row: int, item: Mapping[str, Any]) -> bool:
+        """Add the calls of a script that begins in a row, or the results of one that ends; false for any other row."""
+        for call_id, call in self._ends.pop(row, ()):
+            result = ToolResult(call.text, call.exit_code, refused=call.refused, process_id=call.process_id)
+            self._session.add_result(call_id, call.text, result)
+        record = self._records.find(row)
+        if record is None:
+            return self._records.is_output(row)
+        calls = self._list_calls(item, record)
+        named = [(f"{item.get('call_id')}/{number}", call) for number, call in enumerate(calls)]
+        for call_id, call in named:
+            self._session.add_call(call_id, call.tool, call.arguments)
+        if record.outputs:
+            self._ends[record.end] = named
+        return True
+
+    def _list_calls(self, item: Mapping[str, Any], record: ScriptRecord) -> tuple[NestedCall, ...]:
+        script = str(item.get("input") or "")
+        literal = {get_command(call.arguments) for call in list_nested(script)}
+        observed = [
+            each._replace(
+                is_late=each.process_id in self._processes
+                or (
+                    (command := get_command(each.arguments)) in self._open_commands - literal
+                    and bool(command)
+                )
+            )
+            for each in record.observed
+        ]
+        outputs = [read_output(each) for each in record.outputs]
+        if item.get("name") == WAIT_TOOL:
+            calls = read_wait(parse_arguments(item.get("arguments")), merge_outputs(outputs), observed)
+        elif not outputs:
+            calls = list_nested(script)
+        else:
+            calls = read_nested(script, outputs, observed, self._records.find_later_commands(record))
+        self._open_commands -= {get_command(each.arguments) for each in observed}
+        for call in calls:
+            if call.tool == COMMAND_TOOL and call.exit_code is None and not call.refused:
+                self._open_commands.add(get_command(call.arguments))
+                self._processes.update(filter(None, [call.process_id]))
+        return calls
 
 
 def _note_unknown(session: SessionBuilder, kind: str, payload: Mapping[str, Any]) -> None:

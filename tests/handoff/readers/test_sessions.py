@@ -32,6 +32,7 @@ SESSIONS = Path(__file__).parent / "sessions"
 OWN_SESSIONS = (
     "codex.jsonl",
     "codex-compacted.jsonl",
+    "codex-scripts.jsonl",
     "claude-code.jsonl",
     "qwen-code.jsonl",
     "opencode.json",

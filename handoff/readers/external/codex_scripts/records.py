@@ -1,0 +1,190 @@
+"""What a rollout file of Codex records of scripts: their outputs, and the commands and patches that ran meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from langgraph_takeover.handoff.readers.external.codex_scripts.calls import find_calls
+from langgraph_takeover.handoff.readers.external.codex_scripts.results import (
+    COMMAND_TOOL,
+    PATCH_TOOL,
+    SCRIPT_TOOL,
+    SERVER_PREFIX,
+    WAIT_TOOL,
+    ObservedCall,
+    get_command,
+)
+from langgraph_takeover.handoff.readers.recorded_run import extract_text, to_mapping
+
+_SCRIPT_CALLS = {"custom_tool_call": SCRIPT_TOOL, "function_call": WAIT_TOOL}
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_MAX_OPEN = 20
+Payload = tuple[str, Mapping[str, Any]]
+"""Type and payload of a row."""
+
+
+class ScriptRecord(NamedTuple):
+    """The rows that belong to one call of `exec` or `wait`."""
+
+    outputs: tuple[Any, ...]
+    observed: tuple[ObservedCall, ...]
+    end: int
+    """The row of its last output; that of the call itself without one."""
+
+
+class _LaterCommands:
+    """The commands that were recorded after a row."""
+
+    def __init__(self, last_rows: Mapping[str, int], row: int) -> None:
+        self._last_rows, self._row = last_rows, row
+
+    def __contains__(self, command: object) -> bool:
+        return self._last_rows.get(str(command), -1) > self._row
+
+
+class ScriptRecords:
+    """The records of all scripts of a session, by the rows of their calls."""
+
+    def __init__(self, payloads: Sequence[Payload]) -> None:
+        outputs = _find_outputs(payloads)
+        self._outputs = {row for rows in outputs.values() for row in rows}
+        ends = {call: found[-1] if found else call for call, found in outputs.items()}
+        direct = {
+            str(payload.get("call_id"))
+            for number, (kind, payload) in enumerate(payloads)
+            if kind == "response_item" and str(payload.get("type")) in _SCRIPT_CALLS and number not in outputs
+        }
+        observed: dict[int, list[ObservedCall]] = {call: [] for call in outputs}
+        self._last_rows: dict[str, int] = {}
+        running: list[int] = []
+        for number, (kind, payload) in enumerate(payloads if outputs else ()):
+            if number in outputs:
+                running = [*(each for each in running[-_MAX_OPEN:] if ends[each] > number), number]
+            for record in _read_record(kind, payload, direct):
+                if record.tool == COMMAND_TOOL:
+                    self._last_rows[get_command(record.arguments)] = number
+                own = [each for each in running if each < number < ends[each]]
+                if own:
+                    observed[_choose(own, payloads, record)].append(record)
+        self._records = {
+            call: ScriptRecord(
+                tuple(payloads[row][1].get("output") for row in outputs[call]), tuple(observed[call]), end
+            )
+            for call, end in ends.items()
+        }
+
+    def find(self, row: int) -> ScriptRecord | None:
+        """The record of the call in a row; None for any other row."""
+        return self._records.get(row)
+
+    def is_output(self, row: int) -> bool:
+        """Whether a row has an output of a script."""
+        return row in self._outputs
+
+    def find_later_commands(self, record: ScriptRecord) -> Container[str] | None:
+        """The commands that were recorded after a script; None if this version of Codex records none."""
+        return _LaterCommands(self._last_rows, record.end) if self._last_rows else None
+
+
+def _find_outputs(payloads: Sequence[Payload]) -> dict[int, list[int]]:
+    """The rows of the outputs of each script, by the row of its call. A script may have several: it can notify the model."""
+    outputs: dict[int, list[int]] = {}
+    calls: dict[str, int] = {}
+    for number, (kind, payload) in enumerate(payloads):
+        if kind != "response_item":
+            continue
+        form, call_id = str(payload.get("type")), str(payload.get("call_id"))
+        if form in _SCRIPT_CALLS:
+            calls.pop(call_id, None)
+            if payload.get("name") == _SCRIPT_CALLS[form] and (
+                form == "custom_tool_call" or "cell_id" in str(payload)
+            ):
+                calls[call_id] = number
+                outputs[number] = []
+        elif form in _OUTPUTS and call_id in calls:
+            outputs[calls[call_id]].append(number)
+    return outputs
+
+
+def _choose(calls: Sequence[int], payloads: Sequence[Payload], record: ObservedCall) -> int:
+    """Of several scripts that run at once, the one whose text has the command of a record; else the last one."""
+    if len(calls) == 1:
+        return calls[0]
+    command = get_command(record.arguments)
+    scripts = {call: find_calls(str(payloads[call][1].get("input") or "")) for call in calls}
+    named = [call for call in calls if any(get_command(each.arguments) == command for each in scripts[call])]
+    return (named or calls)[-1]
+
+
+def _read_record(kind: str, payload: Mapping[str, Any], direct: Container[str]) -> Iterator[ObservedCall]:
+    """The command or the patch that an event reports as ended; one of a direct call is read with the call itself."""
+    if kind != "event_msg":
+        return
+    item = to_mapping(payload.get("item")) if payload.get("type") == "item_completed" else payload
+    form = item.get("type")
+    if str(item.get("id", item.get("call_id"))) in direct:
+        return
+    if form in ("CommandExecution", "exec_command_end"):
+        code = item.get("exit_code")
+        is_code = isinstance(code, int) and not isinstance(code, bool) and 0 <= code < 2**32
+        command = item.get("command")
+        arguments = {"cmd": command[-1] if isinstance(command, list) and _is_shell(command) else command}
+        if directory := _read_directory(item.get("cwd")):
+            arguments["workdir"] = directory
+        output = item.get("aggregated_output") or "".join(
+            extract_text(item.get(name)) for name in ("stdout", "stderr")
+        )
+        process = str(item.get("process_id") or "")
+        yield ObservedCall(
+            COMMAND_TOOL, arguments, str(output), code if is_code else None, process_id=process
+        )
+    elif form in ("McpToolCall", "mcp_tool_call_end"):
+        call = to_mapping(item.get("invocation")) or item
+        name = f"{SERVER_PREFIX}{call.get('server')}__{call.get('tool')}"
+        result = json.dumps(item.get("result"), ensure_ascii=False)
+        yield ObservedCall(name, to_mapping(call.get("arguments")), result)
+    elif form in ("FileChange", "patch_apply_end"):
+        is_applied = item.get("status", "completed") == "completed" and item.get("success") is not False
+        output = "\n".join(filter(None, [extract_text(item.get("stdout")), extract_text(item.get("stderr"))]))
+        patch = write_patch(to_mapping(item.get("changes")))
+        yield ObservedCall(PATCH_TOOL, {"input": patch}, output, refused=not is_applied)
+
+
+def _is_shell(command: Sequence[Any]) -> bool:
+    return len(command) == 3 and str(command[1]) in ("-c", "-lc")
+
+
+def _read_directory(value: Any) -> str:
+    """A directory, which newer versions write as a URL."""
+    text = value if isinstance(value, str) else ""
+    return unquote(urlsplit(text).path) if text.startswith("file://") else text
+
+
+def write_patch(changes: Mapping[str, Any]) -> str:
+    """The patch that made the recorded changes of files."""
+    lines = ["*** Begin Patch"]
+    for path, change in changes.items():
+        fields = to_mapping(change)
+        kind = next(
+            (each for each in ("add", "delete", "update") if each in fields or fields.get("type") == each), ""
+        )
+        fields = to_mapping(fields.get(kind)) or fields
+        if kind == "add":
+            content = extract_text(fields.get("content"))
+            lines += [
+                f"*** Add File: {path}",
+                *(f"+{line}" for line in content.removesuffix("\n").split("\n")),
+            ]
+        elif kind == "delete":
+            lines.append(f"*** Delete File: {path}")
+        elif kind == "update":
+            lines.append(f"*** Update File: {path}")
+            if moved := fields.get("move_path"):
+                lines.append(f"*** Move to: {moved}")
+            diff = extract_text(fields.get("unified_diff")).removesuffix("\n").split("\n")
+            hunks = [line for line in diff if not line.startswith(("--- ", "+++ ", "\\ No newline"))]
+            lines += ["@@" if line.startswith("@@") else line for line in hunks]
+    return "\n".join([*lines, "*** End Patch"])
