@@ -48,6 +48,7 @@ Examples:
   handoff continue RECORD --undo
 
 By default the agent starts in this terminal, in a new directory beside the repository, with your own settings and model.
+In a sandbox, the same command again resumes what Ctrl-C or a crash stopped; --new begins anew. Each end has a record.
 Under the views transcript and payload it resumes a session of its own kind; under the others it reads a prompt.
 
 Exit codes: 0 done, 2 usage, 3 record, sandbox or snapshot failed, 4 disk full, 130 interrupted.
@@ -97,6 +98,12 @@ def continue_(
         ),
     ] = None,
     home: AgentHomeOption = DEFAULT_HOME,
+    new: Annotated[
+        bool,
+        Option(
+            "--new", help="With --sandbox: begin anew instead of resuming the last continuation of this kind."
+        ),
+    ] = False,
     allow_unisolated: Annotated[
         bool,
         Option(
@@ -117,7 +124,7 @@ def continue_(
             raise UsageError("--agent: name the agent that continues, such as --agent codex (or pass --undo)")
         if sandbox is not None:
             request = _SandboxRequest(
-                context.obj, home, record_id, agent, view, program, sandbox, model, image
+                context.obj, home, record_id, agent, view, program, sandbox, model, image, new
             )
             _continue_in_sandbox(request)
             return
@@ -151,10 +158,12 @@ class _SandboxRequest(NamedTuple):
     sandbox: str
     model: str | None
     image: str | None
+    is_new: bool
 
 
 def _continue_in_sandbox(request: _SandboxRequest) -> None:
     from langgraph_takeover.graph.continuation.sandboxed import continue_in_sandbox
+    from langgraph_takeover.graph.runs.signals import handle_signals
     from langgraph_takeover.handoff import views
 
     if request.sandbox == "process":
@@ -172,20 +181,26 @@ def _continue_in_sandbox(request: _SandboxRequest) -> None:
     model, name = _build_model(request, request.model)
     record = _choose_record(request)
     patches = _prepare_patch_directory(request)
-    outcome = continue_in_sandbox(
-        request.home,
-        record,
-        agent=request.agent,
-        model=model,
-        model_name=name,
-        view=request.view,
-        program=request.program,
-        backend=cast("BackendName", request.sandbox),
-        show=print_safely,
-    )
-    patch = patches / f"{outcome.thread}.patch"
-    with patch.open("x", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(outcome.diff_from_base)
+    with handle_signals():
+        done = continue_in_sandbox(
+            request.home,
+            record,
+            agent=request.agent,
+            model=model,
+            model_name=name,
+            view=request.view,
+            program=request.program,
+            backend=cast("BackendName", request.sandbox),
+            is_new=request.is_new,
+            show=print_safely,
+        )
+        outcome = done.outcome
+        patch = patches / f"{outcome.thread}.patch"
+        partial = patch.with_name(f".{patch.name}")
+        partial.unlink(missing_ok=True)
+        with partial.open("x", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(outcome.diff_from_base)
+        partial.replace(patch)
     print_safely(
         f"{outcome.status.value}: {outcome.stop_reason}, {outcome.steps} replies, {len(outcome.events)} events"
     )

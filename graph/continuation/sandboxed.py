@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable
+import hashlib
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 from langchain_core.language_models import BaseChatModel
 
+from langgraph_takeover.graph.checkpoints.inspection import thread_config
 from langgraph_takeover.graph.delivery.rollback import sandbox_spec_for
-from langgraph_takeover.graph.home import open_home
-from langgraph_takeover.graph.outcome import Outcome
-from langgraph_takeover.graph.runs.api import take_over
+from langgraph_takeover.graph.home import Home, open_home
+from langgraph_takeover.graph.outcome import Outcome, RunStatus
+from langgraph_takeover.graph.runs.api import open_run
+from langgraph_takeover.graph.runs.run import Run
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
+from langgraph_takeover.handoff.trace.events import HandoffPoint
 from langgraph_takeover.handoff.views.names import ViewName
 from langgraph_takeover.nodes.context.external_agent import external_agent
 from langgraph_takeover.nodes.context.progress import Progress
-from langgraph_takeover.sandbox.interface import BackendName
+from langgraph_takeover.nodes.records import build_record_id, save_record
+from langgraph_takeover.sandbox.interface import BackendName, TakeoverError
+
+
+class SandboxedContinuation(NamedTuple):
+    """What became of a continuation in a sandbox."""
+
+    outcome: Outcome
+    record: str
+    """Id of the record of its end; empty if it did nothing."""
 
 
 def continue_in_sandbox(
@@ -29,27 +43,84 @@ def continue_in_sandbox(
     view: str = "structured",
     program: Path | None = None,
     backend: BackendName = "host",
+    is_new: bool = False,
     show: Callable[[str], None],
-) -> Outcome:
+) -> SandboxedContinuation:
     """Let an external agent continue a record in a sandbox of this host; `show` gets one line for each step.
 
-    `model_name` is the name of the model in the agent's requests. Raises what `take_over` raises,
-    UnknownAgentProgramError and AgentProgramError.
+    The thread is that of the last continuation of the record by this agent under this view and model, which resumes where it
+    stopped or returns its outcome; `is_new` begins another one. Each end has a record: finished, stopped or failed.
+    `model_name` is the name of the model in the agent's requests.
+
+    Raises what `take_over` and `resume` raise, UnknownAgentProgramError and AgentProgramError.
     """
     chosen = external_agent(agent, program=program, model_name=model_name)
     with open_home(home) as opened:
         spec = sandbox_spec_for(opened.records.load(record_id), backend)
-        return take_over(
-            opened,
-            f"{record_id}.{agent}-{secrets.token_hex(3)}",
-            record_id=record_id,
-            view=cast(ViewName, view),
-            model=model,
-            sandbox=spec,
-            agent=chosen,
-            protocol="native",
-            on_progress=lambda progress: show(describe_progress(progress)),
-        )
+        key = hashlib.sha256(repr((view, model_name, backend)).encode()).hexdigest()[:6]
+        thread = _choose_thread(opened, f"{record_id}.{agent}-{key}", is_new=is_new)
+        options: Mapping[str, Any] = {"model": model, "sandbox": spec, "agent": chosen, "protocol": "native"}
+        has_begun = opened.saver.get_tuple(thread_config(thread)) is not None
+        show(f"thread    {thread}{', which resumes' if has_begun else ''}")
+        with open_run(
+            opened, thread, **options, on_progress=lambda progress: show(describe_progress(progress))
+        ) as run:
+            try:
+                outcome = run.resume() if has_begun else run.take_over(record_id, cast(ViewName, view))
+            except (TakeoverError, KeyboardInterrupt, SystemExit) as error:
+                is_stopped = not isinstance(error, TakeoverError)
+                show_end(show, _save_end(run, "stopped by a signal" if is_stopped else f"failed: {error}"))
+                raise
+            end = _save_end(run, _describe_outcome(outcome))
+            show_end(show, end)
+            return SandboxedContinuation(outcome, end.id if end is not None else "")
+
+
+def show_end(show: Callable[[str], None], record: HandoffRecord | None) -> None:
+    """Show the record of an end, if there is one."""
+    if record is not None:
+        show(f"record    {record.id}")
+
+
+def _choose_thread(home: Home, name: str, *, is_new: bool) -> str:
+    """Return the newest thread with a name, which may have a number, or the next one."""
+    known = re.compile(rf"{re.escape(name)}(?:-(\d{{1,9}}))?")
+    numbers = [int(found[1] or 1) for each in home.threads() if (found := known.fullmatch(each))]
+    number = max(numbers, default=0 if is_new else 1) + is_new
+    return name if number == 1 else f"{name}-{number}"
+
+
+def _describe_outcome(outcome: Outcome) -> str:
+    if outcome.status is RunStatus.FINISHED:
+        return f"finished: {outcome.answer or ''}"
+    return f"{outcome.status.value}: {outcome.stop_reason or 'it can resume'}"
+
+
+def _save_end(run: Run, detail: str) -> HandoffRecord | None:
+    """Save the record of a run's end, once for each state; None if it has no event yet."""
+    stored = run.home.saver.get_tuple(run.config)
+    state = run.state()
+    if stored is None or state is None or not state.get("events"):
+        return None
+    checkpoint = str(stored.config["configurable"]["checkpoint_id"])
+    line = " ".join(detail.split())[:200]
+    point = HandoffPoint(kind="requested", event_index=len(state["events"]) - 1, detail=line)
+    record_id = f"{build_record_id(run.thread, point).removesuffix(point.kind)}end"
+    for each in (record_id, f"{record_id}.{checkpoint[-12:]}"):
+        try:
+            existing = run.home.records.load(each)
+        except RecordError:
+            return save_record(
+                run.session,
+                state,
+                point,
+                record_id=each,
+                checkpoint=checkpoint,
+                predecessor=run.context.display_model,
+            )
+        if existing.checkpoint_id == checkpoint:
+            return existing
+    return None
 
 
 def describe_progress(progress: Progress) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, cast
 
@@ -28,6 +29,21 @@ from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.sandbox.interface import TakeoverError
 from langgraph_takeover.sandbox.telemetry import ActiveSpan
+
+
+@contextlib.contextmanager
+def _silence_late_nodes() -> Iterator[None]:
+    """Log no traceback of a node that ends after Ctrl-C has ended the graph; its effects are journaled, and not repeated."""
+    logger = logging.getLogger("concurrent.futures")
+
+    def is_wanted(record: logging.LogRecord) -> bool:
+        return record.exc_info is None or "after shutdown" not in str(record.exc_info[1])
+
+    logger.addFilter(is_wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_wanted)
 
 
 class GraphCall(NamedTuple):
@@ -100,7 +116,7 @@ class GraphRunner:
     def _run_to_outcome(self, call: GraphCall) -> Outcome:
         graph, values, control = self._find_graph(call.kind), None, self._start_control()
         with drain_on_sigterm(control, self._session.stop.cancellation), self._session.explain_fencing():
-            with self._explain_stop():
+            with self._explain_stop(), _silence_late_nodes():
                 # Without a "custom" stream LangGraph runs the nodes in this thread, which takes half the time.
                 for mode, update in graph.stream(**self._stream_options(call, control)):
                     values = self._report(mode, update, values)

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.evals.run.execution.signals import WAITING
 from langgraph_takeover.evals.run.journal import JOURNAL_FILE
+from langgraph_takeover.graph.runs.signals import WAITING
 
 from ..conftest import skip_missing
 

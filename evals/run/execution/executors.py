@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from langgraph_takeover.evals.run.execution import signals
 from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.graph.runs.signals import announce_wait
 from langgraph_takeover.sandbox.telemetry import current_traceparent, flush, start_span
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _open_processes(workers: int) -> Iterator[Executor]:
         processes = list(pool._processes.values())
         manager: Any = pool._executor_manager_thread
         try:
-            signals.announce_wait()
+            announce_wait()
             for process in processes:
                 process.terminate()
             pool.shutdown(wait=False, cancel_futures=True)

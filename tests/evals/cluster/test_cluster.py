@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from langgraph_takeover.evals.run.execution.signals import WAITING
 from langgraph_takeover.evals.run.settings.config import STAGES
+from langgraph_takeover.graph.runs.signals import WAITING
 from langgraph_takeover.sandbox.storage import host_directories
 
 from ...chat_server import ChatServer
