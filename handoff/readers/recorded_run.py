@@ -13,6 +13,7 @@ from langgraph_takeover.handoff.readers.inference.files import InferredFiles
 from langgraph_takeover.handoff.readers.tool_names import find_unknown_form
 from langgraph_takeover.handoff.readers.workspace import Workspace, WorkspaceEvidence
 from langgraph_takeover.handoff.shell.commands import normalize_path
+from langgraph_takeover.handoff.text.media import describe_media
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace, TraceFormat, Usage
 from langgraph_takeover.handoff.trace.unknown_forms import count_forms
 from langgraph_takeover.sandbox.interface import FileChange, TakeoverError
@@ -273,7 +274,7 @@ def join_requests(requests: Iterable[str]) -> str:
 
 
 def extract_text(content: Any) -> str:
-    """The text of the content of a message, which is a string or a list of parts."""
+    """The text of the content of a message, which is a string or a list of parts; images and files are named."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -283,9 +284,11 @@ def extract_text(content: Any) -> str:
     if isinstance(content, dict):
         if "text" in content:
             return extract_text(content["text"])
+        if (media := describe_media(content)) is not None:
+            return media
         if "content" in content:
             return extract_text(content["content"])
-        return "" if content.get("type") in ("image", "image_url", "tool_use") else json.dumps(content)
+        return "" if content.get("type") == "tool_use" else json.dumps(content)
     return str(content)
 
 
