@@ -15,6 +15,7 @@ from langgraph_takeover.handoff.readers.workspace import Workspace, WorkspaceEvi
 from langgraph_takeover.handoff.shell.commands import normalize_path
 from langgraph_takeover.handoff.text.media import describe_media
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace, TraceFormat, Usage
+from langgraph_takeover.handoff.trace.file_kinds import mark_new_project
 from langgraph_takeover.handoff.trace.unknown_forms import count_forms
 from langgraph_takeover.sandbox.interface import FileChange, TakeoverError
 
@@ -125,7 +126,7 @@ def build_trace(run: RecordedRun, workspace: str = "") -> Trace:
         events=events,
         workspace=builder.files.workspace,
         workspace_why=selected.why,
-        base_directories=builder.files.list_base_directories(),
+        base_directories=_list_base_directories(run, builder.files),
         task=_escape_text(run.task),
         model=run.model,
         agent=_escape_text(run.agent),
@@ -137,6 +138,19 @@ def build_trace(run: RecordedRun, workspace: str = "") -> Trace:
         withdrawn_files=_list_changed_files(run, builder.files.workspace),
         unknown_forms=count_forms(list_unknown_tools((*run.calls, *run.withdrawn)), run.unknown_items),
     )
+
+
+def _list_base_directories(run: RecordedRun, files: InferredFiles) -> tuple[str, ...]:
+    """The top-level directories of the base; with a mark if nothing in the run shows or names an older source file."""
+    directories = files.list_base_directories()
+    if not files.touched_contents:
+        return directories
+    commands = (
+        call.arguments.get("command", "")
+        for call in run.calls
+        if call.tool == "shell" and call.result is not None and call.result.exit_code in (0, None)
+    )
+    return mark_new_project(directories, files.list_old_paths((run.task, *commands)))
 
 
 class _Call(Protocol):
