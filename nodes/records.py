@@ -24,18 +24,27 @@ from langgraph_takeover.handoff.records.record import (
 )
 from langgraph_takeover.handoff.records.verification import require_changes
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, compute_differences
-from langgraph_takeover.handoff.trace.file_kinds import is_source
+from langgraph_takeover.handoff.trace.file_kinds import is_source, mark_new_project
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import load_changes, load_events, report_progress
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.state import AgentState, get_task
 from langgraph_takeover.sandbox.interface import Sandbox
 from langgraph_takeover.sandbox.repository.contents import list_unsaved_files, read_small_files
-from langgraph_takeover.sandbox.repository.patches import OpenBase, RepositoryError, list_files, patch_since
+from langgraph_takeover.sandbox.repository.patches import (
+    OpenBase,
+    RepositoryError,
+    base_directories,
+    base_files,
+    list_files,
+    patch_since,
+)
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 from langgraph_takeover.sandbox.telemetry import Attributes, start_span
 
 _MAX_NAME_BYTES = 120
+_MAX_BASE_FILES = 2_000
+"""A commit with more files has source, whatever their names."""
 _MAX_EDITED_FILES, _MAX_EDITED_FILE_BYTES, _MAX_EDITED_BYTES = 20, 128_000, 256_000
 
 
@@ -206,6 +215,16 @@ def _find_record(context: AgentContext, record_id: str) -> HandoffRecord | None:
         return context.session.records.load(record_id)
     except RecordError:
         return None
+
+
+def list_base_directories(sandbox: Sandbox, trace: tuple[Event, ...] = ()) -> tuple[str, ...]:
+    """List the top-level directories of the checked-out commit, with a mark if it has no source. Raises RepositoryError.
+
+    Files that the trace created do not count: an agent may have committed them.
+    """
+    directories, files = base_directories(sandbox), base_files(sandbox, _MAX_BASE_FILES)
+    created = {path for path, (before, _) in compute_differences(trace).items() if before is None}
+    return directories if len(files) == _MAX_BASE_FILES else mark_new_project(directories, {*files} - created)
 
 
 def read_edited_files(sandbox: Sandbox, trace: tuple[Event, ...], task: TaskBrief) -> tuple[EditedFile, ...]:

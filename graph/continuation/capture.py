@@ -48,13 +48,17 @@ from langgraph_takeover.handoff.text.files import read_untrusted_head
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Trace, compute_differences
 from langgraph_takeover.handoff.trace.file_kinds import is_generated
-from langgraph_takeover.nodes.records import build_record_id, compute_patch_fields, read_edited_files
+from langgraph_takeover.nodes.records import (
+    build_record_id,
+    compute_patch_fields,
+    list_base_directories,
+    read_edited_files,
+)
 from langgraph_takeover.sandbox import remove_stale_resources, restore
 from langgraph_takeover.sandbox.backends.checkouts import CHECKOUT_WORKSPACE, snapshot_directory
 from langgraph_takeover.sandbox.backends.selection import make_restore_spec, require_isolated_backend
 from langgraph_takeover.sandbox.interface import BackendName, Frozen, Sandbox, Snapshot
 from langgraph_takeover.sandbox.repository.patches import (
-    base_directories,
     head_commit,
     list_files,
 )
@@ -213,7 +217,7 @@ class _CaptureBuilder:
         with _open_snapshot(snapshot, directory, self._backend) as sandbox:
             if head_commit(sandbox) != self._repository.head:
                 raise CaptureError(f"{self._repository.root}: a commit was made meanwhile (try again)")
-            directories = base_directories(sandbox)
+            directories = list_base_directories(sandbox, self._trace.events)
             trace = self._trace.model_copy(
                 update={
                     "base_directories": directories,

@@ -5,6 +5,8 @@ To add a format, add a module with a predicate and a reader, and a row in `_FORM
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 _MAX_SHOWN_FILES = 10
+_MAX_FIRST_LINES = 5
 
 
 class _Format(NamedTuple):
@@ -76,10 +79,10 @@ def read_traces(path: Path, format_name: str = "auto", workspace: str = "") -> I
     `workspace` is the absolute path of the repository in the recorded runs; by default, their evidence decides. Traces of
     this project keep their own.
 
-    Of a file with one event per line, damaged lines (with NUL bytes, or not UTF-8) and an incomplete last one are left out
-    and counted in `skipped_lines`: a power cut leaves them. A file of several runs yields a `TraceError` for each
-    unreadable run, so that the position of a run is its number. An ATIF document with embedded subagents is a file of
-    several runs. Raises TraceError if the file contains no trace at all, or only lines of an unknown format.
+    Of a file with one event per line, broken lines are left out and counted in `skipped_lines`: a kill or a power cut leaves
+    them. A file of several runs yields a `TraceError` for each unreadable run, so that the position of a run is its number.
+    An ATIF document with embedded subagents is a file of several runs. Raises TraceError if the file contains no trace at
+    all, only lines of an unknown format, or more broken lines than others.
     """
     documents, skipped = _read_documents(path)
     rows = [part for row in documents for part in atif.split_document(row)]
@@ -157,10 +160,8 @@ def _read_documents(path: Path) -> tuple[list[Any], int]:
         try:
             return [_decode_json(raw, str(path))], 0
         except TraceError:
-            first = next(
-                (line for line in raw.splitlines() if line.strip() and not _is_damaged(line)), b""
-            ).strip()
-            if not (first.startswith(b"{") and first.endswith(b"}")):
+            first = [line.strip() for line in raw.splitlines() if line.strip()][:_MAX_FIRST_LINES]
+            if not any(line.startswith(b"{") and line.endswith(b"}") for line in first):
                 raise
     try:
         check_values(raw)
@@ -169,44 +170,57 @@ def _read_documents(path: Path) -> tuple[list[Any], int]:
     lines = [(number, line) for number, line in enumerate(raw.splitlines(), 1) if line.strip()]
     if not lines:
         raise TraceError(f"{path}: empty file")
-    rows: list[Any] = []
-    for number, line in lines:
-        try:
-            if b"\0" in line:  # which the detection of UTF-16 would take for text
-                raise TraceError(f"{path}: line {number}: not JSON: it has NUL bytes")
-            rows.append(_decode_json(line, f"{path}: line {number}"))
-        except TraceError as error:
-            rows.append(error)
+    rows = [_parse_line(line, f"{path}: line {number}") for number, line in lines]
     readable = [row for row in rows if not isinstance(row, TraceError)]
-    if not readable:
-        raise rows[0]
-    if not _is_one_run(readable):
+    if readable and not _is_one_run(readable):
         return rows, 0
-    # An incomplete last line is tolerated, because the run may have been killed while writing it.
-    for (_, line), row in zip(lines[:-1], rows[:-1], strict=True):
-        if isinstance(row, TraceError) and not _is_damaged(line):
-            raise row
-    return [readable], len(rows) - len(readable)
+    kept = [
+        _find_whole_object(line) if isinstance(row, TraceError) else row
+        for (_, line), row in zip(lines, rows, strict=True)
+    ]
+    return [[row for row in kept if row is not None]], _count_broken(path, rows)
+
+
+def _find_whole_object(line: bytes) -> Any:
+    """The object at the end of a broken line, which an agent wrote after its last write was cut; None without one."""
+    text = line.decode("utf-8", "replace")
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        start = text.rfind('{"', 1, error.pos + 1)
+        with contextlib.suppress(ValueError):
+            # At the end of the text, an inner object of the cut one would be taken for it.
+            return parse_json(text[start:]) if start > 0 and error.pos < len(text.rstrip()) else None
+    except RecursionError:
+        pass
+    return None
 
 
 def _read_event_files(directory: Path) -> tuple[list[Any], int]:
-    """Return the events of a directory as one document; a damaged file is what a damaged line is elsewhere."""
-    parts = [(path, _read_file(path)) for path in list_matches(directory, "event-*.json")]
-    whole = [_decode_json(raw, str(path)) for path, raw in parts if not _is_damaged(raw)]
-    if parts and not whole:
-        raise TraceError(f"{parts[0][0]}: not JSON: it has NUL bytes, or is not UTF-8")
-    return [whole], len(parts) - len(whole)
+    """Return the events of a directory as one document; a broken file is what a broken line is elsewhere."""
+    rows = [_parse_line(_read_file(path), str(path)) for path in list_matches(directory, "event-*.json")]
+    return [[row for row in rows if not isinstance(row, TraceError)]], _count_broken(directory, rows)
 
 
-def _is_damaged(raw: bytes) -> bool:
-    """Whether text has NUL bytes or is not UTF-8: a file system filled it, and no program wrote it."""
-    if b"\0" in raw:
-        return True
+def _parse_line(raw: bytes, location: str) -> Any:
+    """The value of a line, or the error that says why it has none."""
     try:
-        raw.decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        return True
-    return False
+        if b"\0" in raw:  # which the detection of UTF-16 would take for text
+            raise TraceError(f"{location}: not JSON: it has NUL bytes")
+        value = _decode_json(raw, location)
+    except TraceError as error:
+        return error
+    return value if isinstance(value, dict | list) else TraceError(f"{location}: not an object")
+
+
+def _count_broken(path: Path, rows: list[Any]) -> int:
+    """The number of lines that cannot be read. Raises TraceError if that is most of them."""
+    broken = [row for row in rows if isinstance(row, TraceError)]
+    if len(broken) == len(rows) and broken:
+        raise broken[0]
+    if 2 * len(broken) > len(rows):
+        raise TraceError(f"{path}: {len(broken)} of {len(rows)} lines are not JSON (the first: {broken[0]})")
+    return len(broken)
 
 
 def _read_file(path: Path) -> bytes:

@@ -29,8 +29,6 @@ from langgraph_takeover.handoff.trace.atif import COUNTS, ESCAPED_KEY, EVENTS_KE
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Trace, Usage
 from langgraph_takeover.handoff.trace.unknown_forms import count_forms
 
-_PATH_CHARS = 200
-"""Maximum length of the shown path of an image; it may be a URL that contains the image itself."""
 _EXIT_CODE = re.compile(
     r"<returncode>(-?\d{1,9})</returncode>|\[(?:exit code|The command completed with exit code):? (-?\d{1,9})\.?\]"
     r"|^Exit code:? (-?\d{1,9})$|^\[exit_code\] (-?\d{1,9})$|Process exited with code (-?\d{1,9})",
@@ -70,7 +68,7 @@ def read_own_trace(data: Mapping[str, Any], name: str) -> Trace | None:
     task = ""
     for step in data["steps"]:
         if isinstance(step, Mapping) and step.get("source") == "user":
-            task = task or _read_content(step.get("message"))
+            task = task or extract_text(step.get("message"))
         events += _read_own_events(step) if isinstance(step, Mapping) else []
     try:
         return Trace.model_validate({**data["extra"][TRACE_KEY], "events": events, "task": task})
@@ -111,7 +109,7 @@ def read(data: Mapping[str, Any], name: str) -> RecordedRun:
     agent = to_mapping(data.get("agent"))
     agent_name = str(agent.get("name") or "")
     steps = to_mappings(data["steps"])
-    messages = (_read_content(step.get("message")) for step in steps if step.get("source") == "user")
+    messages = (extract_text(step.get("message")) for step in steps if step.get("source") == "user")
     models = (model for holder in (agent, *steps) if (model := holder.get("model_name")))
     original = str(to_mapping(agent.get("extra")).get("original_format") or "")
     return RecordedRun(
@@ -140,7 +138,7 @@ def _read_replies(steps: Sequence[Mapping[str, Any]], agent_name: str) -> list[R
     for step in _move_results(steps):
         source = step.get("source")
         if source == "agent":
-            text = join_text(text, _read_content(step.get("message")))
+            text = join_text(text, extract_text(step.get("message")))
             usage = _add_usage(usage, parse_usage(step.get("metrics")))
             found, thoughts = _read_calls(step, agent_name)
             text = join_text(text, *thoughts)
@@ -149,7 +147,7 @@ def _read_replies(steps: Sequence[Mapping[str, Any]], agent_name: str) -> list[R
             first = found[0]
             calls += [first._replace(text=join_text(text, first.text), usage=usage), *found[1:]]
         elif source == "user" and (text or usage):
-            answer = RecordedResult(_read_content(step.get("message")), refused=True)
+            answer = RecordedResult(extract_text(step.get("message")), refused=True)
             calls.append(RecordedCall(text, UNREADABLE, {}, answer, usage))
         else:
             continue
@@ -209,7 +207,7 @@ def _read_calls(step: Mapping[str, Any], agent_name: str) -> tuple[list[Recorded
     raw_calls = to_mappings(step.get("tool_calls"))
     is_text = not raw_calls
     if is_text:
-        found = parse_text_calls(agent_name, _read_content(step.get("message")))
+        found = parse_text_calls(agent_name, extract_text(step.get("message")))
         if not found:
             return _read_unreadable(step, results, agent_name), []
         raw_calls = [{"function_name": call.name, "arguments": call.arguments} for call in found]
@@ -231,11 +229,11 @@ def _read_unreadable(
 ) -> list[RecordedCall]:
     """The reply as one refused action, if it was answered, or broke the agent's text protocol."""
     has_blocks = agent_name.startswith("mini-swe-agent") and mini_swe_agent.find_bash_blocks(
-        _read_content(step.get("message"))
+        extract_text(step.get("message"))
     )
     if not results and not has_blocks:
         return []
-    output = join_text(*(_read_content(result.get("content")) for result in results))
+    output = join_text(*(extract_text(result.get("content")) for result in results))
     return [RecordedCall("", UNREADABLE, {}, RecordedResult(output, refused=True))]
 
 
@@ -267,21 +265,6 @@ def _read_result(tool: str, arguments: Mapping[str, str], output: str) -> Record
     )
 
 
-def _read_content(content: Any) -> str:
-    """The text of a message or result; images and audio become `[image: PATH]`."""
-    if not isinstance(content, list):
-        return extract_text(content)
-    return "\n".join(_read_part(part) for part in content if part is not None)
-
-
-def _read_part(part: Any) -> str:
-    if isinstance(part, Mapping) and part.get("type") in ("image", "audio"):
-        source = part.get("source")
-        path = source.get("path") if isinstance(source, Mapping) else None
-        return f"[{part['type']}: {str(path or '')[:_PATH_CHARS]}]"
-    return extract_text(part)
-
-
 def _match_results(
     calls: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]], *, shares_terminal: bool
 ) -> list[str | None]:
@@ -299,7 +282,7 @@ def _match_results(
     unnamed: list[str] = []
     rest: list[str] = []
     for result in results:
-        text, call_id = _read_content(result.get("content")), to_id(result.get("source_call_id"))
+        text, call_id = extract_text(result.get("content")), to_id(result.get("source_call_id"))
         if call_id is None:
             unnamed.append(text)
         elif call_id in last:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from langgraph_takeover.handoff.readers import tool_names
-from langgraph_takeover.handoff.readers.external.sessions import ToolResult
+from langgraph_takeover.handoff.readers.external.sessions import ToolResult, parse_arguments
 from langgraph_takeover.handoff.readers.open_calls import CallStep, match_results
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
@@ -20,6 +21,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     to_directory,
     to_id,
     to_mapping,
+    to_mappings,
 )
 from langgraph_takeover.handoff.text.tool_wrappers import parse_json_result
 from langgraph_takeover.handoff.trace.events import UNREADABLE
@@ -35,6 +37,14 @@ TIMEOUT_NOTICE = re.compile(r"^The last command <command>|timed out after \d+", 
 _MESSAGE_FORMS = ("system", "user", "assistant", "tool", "exit", "human", "response", "function_call_output")
 _KEEPS_DIRECTORY = False
 """Every command runs in a new shell in the repository, so `cd` has no lasting effect."""
+
+
+class _WrittenCall(NamedTuple):
+    """A call of a history that another program wrote, with this project's names."""
+
+    id: str | None
+    tool: str
+    arguments: Mapping[str, str]
 
 
 def is_v1(data: Any) -> bool:
@@ -107,16 +117,20 @@ def read_v2(data: Mapping[str, Any], name: str) -> RecordedRun:
             calls.append(RecordedCall(rejected, UNREADABLE, {}, refused))
         thought = _read_thought(message)
         for position, action in enumerate(_list_actions(message)):
-            if not isinstance(action, Mapping) or not isinstance(action.get("command"), str):
+            call = action if isinstance(action, _WrittenCall) else None
+            tool, arguments = (call.tool, call.arguments) if call else ("shell", to_mapping(action))
+            if tool == "shell" and not isinstance(arguments.get("command"), str):
                 raise TraceError(
                     f"{name}: messages[{number}].extra.actions[{position}]: field 'command' is not text"
                 )
             found = results.get(count)
             count += 1
-            command = action["command"]
+            command = arguments.get("command", "") if tool == "shell" else json.dumps({tool: dict(arguments)})
             text = join_text(thought if position == 0 else "", f"$ {command}")
             result = _read_result_v2(messages[found]) if found is not None else None
-            calls.append(_build_call(text, command, result, _read_usage(message) if position == 0 else None))
+            usage = _read_usage(message) if position == 0 else None
+            built = _build_call(text, command, result, usage)
+            calls.append(built if tool == "shell" else built._replace(tool=tool, arguments=arguments))
     return _build_run(data, name, "mini-swe-agent-v2", calls, messages)
 
 
@@ -133,7 +147,18 @@ def _list_actions(message: Mapping[str, Any]) -> list[Any]:
     if isinstance(actions, list):
         return actions
     command = _find_text_command(message)
-    return [] if command is None else [{"command": command}]
+    if command is not None:
+        return [{"command": command}]
+    # A history that another program wrote for the agent.
+    found = to_mappings(message.get("tool_calls")) if message.get("role") == "assistant" else []
+    return [_read_written_call(call) for call in found]
+
+
+def _read_written_call(call: Mapping[str, Any]) -> _WrittenCall:
+    function = to_mapping(call.get("function"))
+    arguments = parse_arguments(function.get("arguments"))
+    tool, normalized = tool_names.normalize_call(str(function.get("name") or ""), arguments)
+    return _WrittenCall(to_id(call.get("id")), tool, normalized)
 
 
 def _list_steps(messages: Sequence[Mapping[str, Any]]) -> Iterator[CallStep]:
@@ -144,7 +169,9 @@ def _list_steps(messages: Sequence[Mapping[str, Any]]) -> Iterator[CallStep]:
         if actions or message.get("role") == "assistant":
             yield CallStep(None)
             for action in actions:
-                yield CallStep(to_id(to_mapping(action).get("tool_call_id")), call=count)
+                is_written = isinstance(action, _WrittenCall)
+                call_id = action.id if is_written else to_id(to_mapping(action).get("tool_call_id"))
+                yield CallStep(call_id, call=count)
                 count += 1
         elif _is_result(message):
             yield CallStep(_find_result_id(message), result=number)

@@ -13,7 +13,9 @@ from langgraph_takeover.handoff.readers.inference.files import InferredFiles
 from langgraph_takeover.handoff.readers.tool_names import find_unknown_form
 from langgraph_takeover.handoff.readers.workspace import Workspace, WorkspaceEvidence
 from langgraph_takeover.handoff.shell.commands import normalize_path
+from langgraph_takeover.handoff.text.media import describe_media
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace, TraceFormat, Usage
+from langgraph_takeover.handoff.trace.file_kinds import mark_new_project
 from langgraph_takeover.handoff.trace.unknown_forms import count_forms
 from langgraph_takeover.sandbox.interface import FileChange, TakeoverError
 
@@ -124,7 +126,7 @@ def build_trace(run: RecordedRun, workspace: str = "") -> Trace:
         events=events,
         workspace=builder.files.workspace,
         workspace_why=selected.why,
-        base_directories=builder.files.list_base_directories(),
+        base_directories=_list_base_directories(run, builder.files),
         task=_escape_text(run.task),
         model=run.model,
         agent=_escape_text(run.agent),
@@ -136,6 +138,19 @@ def build_trace(run: RecordedRun, workspace: str = "") -> Trace:
         withdrawn_files=_list_changed_files(run, builder.files.workspace),
         unknown_forms=count_forms(list_unknown_tools((*run.calls, *run.withdrawn)), run.unknown_items),
     )
+
+
+def _list_base_directories(run: RecordedRun, files: InferredFiles) -> tuple[str, ...]:
+    """The top-level directories of the base; with a mark if nothing in the run shows or names an older source file."""
+    directories = files.list_base_directories()
+    if not files.touched_contents:
+        return directories
+    commands = (
+        call.arguments.get("command", "")
+        for call in run.calls
+        if call.tool == "shell" and call.result is not None and call.result.exit_code in (0, None)
+    )
+    return mark_new_project(directories, files.list_old_paths((run.task, *commands)))
 
 
 class _Call(Protocol):
@@ -273,7 +288,7 @@ def join_requests(requests: Iterable[str]) -> str:
 
 
 def extract_text(content: Any) -> str:
-    """The text of the content of a message, which is a string or a list of parts."""
+    """The text of the content of a message, which is a string or a list of parts; images and files are named."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -283,9 +298,11 @@ def extract_text(content: Any) -> str:
     if isinstance(content, dict):
         if "text" in content:
             return extract_text(content["text"])
+        if (media := describe_media(content)) is not None:
+            return media
         if "content" in content:
             return extract_text(content["content"])
-        return "" if content.get("type") in ("image", "image_url", "tool_use") else json.dumps(content)
+        return "" if content.get("type") == "tool_use" else json.dumps(content)
     return str(content)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from langgraph_takeover.handoff.trace.languages import LANGUAGES
 
+NEW_PROJECT = "."
+"""Among the base directories: the base has no source file, so that every new code file is source, whatever its directory."""
 _TEST_PARTS = {"test", "tests", "spec", "specs"}
 _GENERATED_PARTS = {
     ".git", "__pycache__", "node_modules", "_build", "htmlcov", ".tox", ".nox", ".eggs", ".venv", "venv",
@@ -55,23 +57,30 @@ def is_generated(path: str) -> bool:
     )  # fmt: skip
 
 
+def may_be_source(path: str) -> bool:
+    """Whether the path is a code file of the repository that is neither test nor generated."""
+    return is_code(path) and not is_test(path) and not is_generated(path) and not is_outside_repository(path)
+
+
+def mark_new_project(directories: Collection[str], base_files: Iterable[str]) -> tuple[str, ...]:
+    """Top-level directories of the base, and `NEW_PROJECT` if none of its files may be source."""
+    is_new = not any(map(may_be_source, base_files))
+    return tuple(sorted({*directories, *((NEW_PROJECT,) if is_new else ())}))
+
+
 def is_outside_repository(path: str) -> bool:
     return path.startswith(("/", "~", "../"))
 
 
 def is_scratch(path: str, is_in_base: bool, base_directories: Collection[str]) -> bool:
-    """Whether the file is new in the root or in a new top-level directory, or outside the repository."""
+    """Whether the file is outside the repository, or new in the root or in a new top-level directory of a project with source."""
     if is_outside_repository(path):
         return True
     top, _, rest = path.partition("/")
-    return not is_in_base and (not rest or top not in base_directories)
+    is_in_new_place = not rest or top not in base_directories
+    return not is_in_base and is_in_new_place and NEW_PROJECT not in base_directories
 
 
 def is_source(path: str, is_in_base: bool, base_directories: Collection[str]) -> bool:
     """Whether the path is a code file that is neither test, scratch nor generated."""
-    return (
-        is_code(path)
-        and not is_test(path)
-        and not is_generated(path)
-        and not is_scratch(path, is_in_base, base_directories)
-    )
+    return may_be_source(path) and not is_scratch(path, is_in_base, base_directories)

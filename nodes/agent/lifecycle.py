@@ -13,12 +13,12 @@ from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_co
 from langgraph_takeover.nodes.events import last_action, report_progress
 from langgraph_takeover.nodes.external.conversation import begin_session
 from langgraph_takeover.nodes.model.attempts import find_api_keys
+from langgraph_takeover.nodes.records import list_base_directories
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE
 from langgraph_takeover.nodes.state import AgentState, InputError, build_initial_state
 from langgraph_takeover.sandbox.interface import Sandbox, SandboxUnavailableError
 from langgraph_takeover.sandbox.repository.patches import (
     RepositoryError,
-    base_directories,
     head_commit,
     patch_since,
 )
@@ -58,7 +58,7 @@ def _compute_start_patch(sandbox: Sandbox, task: TaskBrief) -> str | None:
 def build_task_brief(task_id: str, prompt: str, sandbox: Sandbox) -> TaskBrief:
     """Return what an agent may know of a task; `sandbox` must be unchanged since its start."""
     try:
-        commit, directories = head_commit(sandbox), base_directories(sandbox)
+        commit, directories = head_commit(sandbox), list_base_directories(sandbox)
     except RepositoryError as error:
         reason = " ".join(str(error).split())
         raise SandboxUnavailableError(

@@ -156,6 +156,12 @@ def base_directories(sandbox: Sandbox) -> tuple[str, ...]:
     return tuple(run_git(sandbox, "git ls-tree -z -d --name-only HEAD").split("\0")[:-1])
 
 
+def base_files(sandbox: Sandbox, limit: int) -> tuple[str, ...]:
+    """List the first files of the commit that is checked out, at most `limit`."""
+    command = f"git ls-tree -r -z --name-only HEAD | head -z -n {limit}"
+    return tuple(run_git(sandbox, command).split("\0")[:-1])
+
+
 def list_files(sandbox: Sandbox) -> tuple[str, ...] | None:
     """List every file of the workspace except git's own, relative to it, sorted; None if there are too many."""
     found = sandbox.inspect(f"find . -name .git -prune -o ! -type d -print0 | head -z -n {MAX_FILES + 1}")

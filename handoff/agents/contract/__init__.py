@@ -23,7 +23,7 @@ except ImportError as error:
         "the contract is tests for pytest: pip install 'langgraph-takeover[contract]'"
     ) from error
 
-for _part in ("kit", "pure", "live"):
+for _part in ("kit", "pure", "sessions", "live"):
     pytest.register_assert_rewrite(f"{__name__}.{_part}")
 
 from langgraph_takeover.handoff.agents.contract.live import *  # noqa: E402, F403

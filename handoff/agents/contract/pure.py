@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -26,10 +26,17 @@ from langgraph_takeover.handoff.agents.contract.histories import (
     OPENING,
     ORDINARY,
 )
+from langgraph_takeover.handoff.agents.contract.sessions import (
+    CHANGED_SESSIONS,
+    ChangedSession,
+    WrittenSession,
+)
+from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.handoff.text.fence import quote_text
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
+from langgraph_takeover.handoff.trace.events import Trace
 
 SESSION_ID = "5d2ad6ea-3b0f-4c31-9f4e-2a5f6f3a7c11"
 
@@ -244,6 +251,26 @@ def test_calls_are_read_back(adapter: AgentAdapter) -> None:
         ]
         lost = [each for each in texts if each not in text]
         assert not lost, f"{dict(call.arguments)} loses {lost} (use other arguments, or the shell)"
+
+
+@pytest.mark.parametrize("case", CHANGED_SESSIONS.values(), ids=CHANGED_SESSIONS)
+def test_reader_loses_nothing_in_silence(adapter: AgentAdapter, case: ChangedSession, tmp_path: Path) -> None:
+    """What the agent's own reader cannot read is counted, and changes nothing else."""
+    call = adapter.write_call(Action("shell", {"command": "ls"}), "/testbed")
+    assert call is not None
+    (text,) = adapter.write_session(ORDINARY, make_launch()).files.values()
+    changed = case.change(WrittenSession(text, call.name))
+    if changed is None:
+        pytest.skip(f"sessions of {adapter.name} have no such thing")
+    case.check(_read_trace(tmp_path, text), _read_trace(tmp_path, changed))
+
+
+def _read_trace(directory: Path, text: str) -> Trace:
+    path = directory / "session.json"
+    path.write_text(text)
+    (trace,) = read_traces(path)
+    assert isinstance(trace, Trace)
+    return trace
 
 
 def test_results_are_untrusted(adapter: AgentAdapter) -> None:

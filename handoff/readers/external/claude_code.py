@@ -36,11 +36,8 @@ _USER_SUBTYPES = ("local_command", "compact_boundary")
 """Rows of `system` that the user causes, also after going back; others may come late."""
 _CONTINUATION = "Continue from where you left off."
 _SYNTHETIC_MODEL = "<synthetic>"
-_NOT_A_REQUEST = re.compile(
-    r"\s*(?:<(?:command-name|command-message|local-command|bash-(?:input|stdout|stderr)|task-notification|user-memory)"
-    r"|\[Request interrupted by user|Caveat: The messages below)"
-)
-"""The first words of texts that Claude Code itself stores in the role of the user."""
+_NOT_A_REQUEST = re.compile(r"\s*(?:\[Request interrupted by user|Caveat: The messages below)")
+"""The first words of texts without a tag that Claude Code itself stores in the role of the user."""
 _REJECTED = re.compile(
     r"<tool_use_error>|The user doesn't want to |The tool use was rejected|Permission to use |\[Request interrupted"
     r"|Claude requested permissions|User rejected|InputValidationError|.{0,40}has been denied"
@@ -220,15 +217,12 @@ def _read_user_row(session: SessionBuilder, row: Mapping[str, Any]) -> None:
         _read_tool_result(session, part, row.get("toolUseResult") if len(results) == 1 else None)
     if results or row.get("isMeta") is True or row.get("isCompactSummary") is True:
         return
-    text = extract_text([part for part in parts if part.get("type") == "text"] if parts else content)
-    _read_prompt(session, text)
+    _read_prompt(session, *(map(extract_text, parts) if parts else [extract_text(content)]))
 
 
-def _read_prompt(session: SessionBuilder, text: str) -> None:
-    if _NOT_A_REQUEST.match(text):
-        session.background.add_notification(text)
-    else:
-        session.add_prompt(text)
+def _read_prompt(session: SessionBuilder, *texts: str) -> None:
+    session.background.add_notification("\n".join(texts))
+    session.add_prompt(*(text for text in texts if not _NOT_A_REQUEST.match(text)))
 
 
 def _read_tool_result(session: SessionBuilder, part: Mapping[str, Any], details: Any) -> None:

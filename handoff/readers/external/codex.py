@@ -23,6 +23,7 @@ from langgraph_takeover.handoff.readers.external.codex_scripts.results import (
     read_output,
     read_wait,
 )
+from langgraph_takeover.handoff.readers.external.contexts import separate_contexts
 from langgraph_takeover.handoff.readers.external.sessions import (
     SessionBuilder,
     ToolResult,
@@ -62,11 +63,6 @@ _NOTICES = re.compile(
 _HISTORY_MODES = (None, "legacy", "paginated")
 _SHELL_TOOLS = {"exec_command", "write_stdin", "shell", "shell_command", "local_shell", "container.exec"}
 _PATCH_TOOL = "apply_patch"
-_CONTEXT = re.compile(
-    r"\s*(?:# AGENTS\.md instructions|<(?:environment_context|user_instructions|permissions|collaboration_mode"
-    r"|skills?|turn_aborted|user_shell_command|subagent_notification|apps_instructions|model_switch)\b)"
-)
-"""The first words of texts that Codex itself sends in the role of the user."""
 _TIMEOUT = re.compile(r"command timed out after \d|timeout expired|aborted by user")
 _FAILED_CALL = re.compile(
     r"unsupported call|unsupported custom tool call|failed to parse|unable to |tool call error|execution error"
@@ -271,7 +267,7 @@ def _read_message(session: SessionBuilder, item: Mapping[str, Any]) -> None:
         ]
         for found in filter(None, shells):
             session.uses_powershell = found[1] in ("powershell", "pwsh")
-        session.add_prompt("\n".join(text for text in texts if not _CONTEXT.match(text)))
+        session.add_prompt(*texts)
 
 
 def _list_texts(item: Mapping[str, Any]) -> list[str]:
@@ -285,7 +281,7 @@ def _is_request(item: Mapping[str, Any]) -> bool:
     if item.get("type") != "message" or item.get("role") != "user":
         return False
     texts = _list_texts(item)
-    return not texts or not all(_CONTEXT.match(text) for text in texts)
+    return not texts or any(separate_contexts(text, "codex").own for text in texts)
 
 
 def _read_reasoning(item: Mapping[str, Any]) -> str:

@@ -71,9 +71,11 @@ def _read_messages(session: SessionBuilder, messages: list[Mapping[str, Any]]) -
         about, parts = to_mapping(message.get("info")), to_mappings(message.get("parts"))
         if about.get("role") == "user":
             texts = [
-                part for part in parts if part.get("type") == "text" and part.get("synthetic") is not True
+                part
+                for part in parts
+                if part.get("type") in ("text", "file") and part.get("synthetic") is not True
             ]
-            session.add_prompt("\n".join(extract_text(part.get("text")) for part in texts))
+            session.add_prompt(*map(extract_text, texts))
         elif about.get("role") == "assistant" and about.get("summary") is not True:
             session.model = session.model or str(about.get("modelID") or "")
             session.start_reply()

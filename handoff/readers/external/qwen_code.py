@@ -24,7 +24,7 @@ _PART_FIELDS = {"text", "thought", "functionCall", "functionResponse", "inlineDa
 _SHELL_TOOL = "run_shell_command"
 _TIMEOUT = re.compile(r"Command (?:timed out after|was (?:aborted|cancelled|canceled))")
 _BACKGROUND = re.compile(r"Background shell started\.\nid: (\w{1,40})")
-_NOT_A_REQUEST = re.compile(r"\s*(?:<(?:task-notification|state_snapshot)|This is the Qwen Code\b)")
+_INTRODUCTION = "This is the Qwen Code"
 _SHOWN_LINES = re.compile(
     r"(?:\[?Showing lines|Read lines) (\d{1,9})-\d{1,9} of \d{1,9} total lines\.?\]?\n+(?:---\n+)?"
 )
@@ -99,11 +99,9 @@ def _read_rows(session: SessionBuilder, rows: Sequence[Mapping[str, Any]]) -> No
             for part in parts:
                 _read_result(session, part, row.get("toolCallResult"))
         else:
-            text = "\n".join(extract_text(part.get("text")) for part in parts if "text" in part)
-            if _NOT_A_REQUEST.match(text):
-                session.background.add_notification(text)
-            else:
-                session.add_prompt(text)
+            texts = [extract_text(part) for part in parts]
+            session.background.add_notification("\n".join(texts))
+            session.add_prompt(*(text for text in texts if not text.startswith(_INTRODUCTION)))
 
 
 def _note_unknown(session: SessionBuilder, parts: Sequence[Mapping[str, Any]]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from langgraph_takeover.handoff.readers import tool_names
 from langgraph_takeover.handoff.readers.external.background import BackgroundCommands, CommandResult
+from langgraph_takeover.handoff.readers.external.contexts import separate_contexts
 from langgraph_takeover.handoff.readers.open_calls import OpenCalls
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
@@ -26,7 +27,7 @@ from langgraph_takeover.handoff.trace.unknown_forms import count_forms, sum_form
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 _OWN_TOOLS = ("shell", "editor", "finish")
-_REMINDER = re.compile(r"<system-reminder>(?>.*?(</system-reminder>)\s*|.*)", re.S)
+_REMINDER = re.compile(r"^<system-reminder>(?>.*?(</system-reminder>)\s*|.*)", re.S | re.M)
 
 
 class ToolResult(NamedTuple):
@@ -58,6 +59,7 @@ class SessionBuilder:
         self.earlier_session = ""
         """Id of the session whose file has the work before."""
         self._prompts: list[str] = []
+        self._agent_requests: list[str] = []
         self._thoughts: list[str] = []
         self._has_message = False
         """One of the thoughts is a message to the user."""
@@ -76,10 +78,12 @@ class SessionBuilder:
     def has_prompts(self) -> bool:
         return bool(self._prompts)
 
-    def add_prompt(self, text: str) -> None:
-        """Add a request of the user, without the reminders that the agent put into it."""
+    def add_prompt(self, *texts: str) -> None:
+        """Add a request of the user in its parts, without the reminders and contexts that the agent put into it."""
         self.separate_calls()
-        text = strip_reminders(text)
+        separated = [separate_contexts(strip_reminders(text), self.format_name) for text in texts]
+        self._agent_requests += (request for each in separated for request in each.requests)
+        text = "\n".join(filter(None, (each.own for each in separated)))
         if text:
             self._prompts.append(text)
 
@@ -196,7 +200,8 @@ class SessionBuilder:
             id=self.name,
             format=self.format_name,
             calls=calls,
-            task=join_requests(self._prompts),
+            # A teammate of another agent may have no request of the user at all.
+            task=join_requests(self._prompts or self._agent_requests[:1]),
             model=self.model,
             agent=self.agent,
             agent_version=self.agent_version,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from langgraph_takeover.handoff.readers.inference.content import (
     Content,
@@ -25,6 +25,7 @@ _MISSING = re.compile(
 )
 _MAX_LINE_CHARS = 1_000
 _DRIVE = re.compile(r"\b([A-Za-z]):/")
+_MAX_LISTING_CHARS = 100_000
 HOME = "/root"
 """The home of an agent that no recording names."""
 
@@ -97,6 +98,20 @@ class InferredFiles:
     def list_base_directories(self) -> tuple[str, ...]:
         """The top-level directories that existed before the first action, as far as known."""
         return tuple(sorted(self._top_directories - self._created_directories))
+
+    def list_old_paths(self, texts: Iterable[str]) -> Iterator[str]:
+        """Yield the code files that are in the base commit, or that an output or one of `texts` names and no action created."""
+        yield from (path for path, is_old in self._is_in_base.items() if is_old)
+        yield from (origin.removeprefix("base:") for origin in self.known_lines.lines)
+        created = {posixpath.basename(path) for path, is_old in self._is_in_base.items() if not is_old}
+        for text in (*self._shown_texts, *texts):
+            for line in text[:_MAX_LISTING_CHARS].splitlines():
+                words = line[:_MAX_LINE_CHARS].split() if "." in line and not _MISSING.search(line) else ()
+                for word in words:
+                    path = word.partition(":")[0].rstrip("*.,;")
+                    is_named = "://" not in word and posixpath.basename(path) not in created
+                    if is_named and file_kinds.is_code(path):
+                        yield self.resolve_path(path, "")
 
     def resolve_path(self, path_text: str, cwd: str | None = None) -> str:
         """Resolve a path of an agent to the form used in file changes; on Windows, letter case does not matter."""

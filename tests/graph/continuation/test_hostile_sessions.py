@@ -119,8 +119,7 @@ def test_a_damaged_session(workplace: Workplace) -> None:
     path = find_rollouts(workplace)
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], "{", *lines[1:]]) + "\n")
-    with pytest.raises(TraceError, match="line 2"):
-        workplace.capture()
+    assert workplace.capture().skipped_lines == "1 damaged or incomplete line skipped"
     path.write_text(lines[0] + "\n" + "[" * 100_000 + "\n")
     with pytest.raises(TraceError):
         workplace.capture()

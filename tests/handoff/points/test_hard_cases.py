@@ -20,7 +20,7 @@ def run(tmp_path: Path) -> type:
         """Annotated steps of commands with exit code and output; exit code None is a timeout."""
 
         def __new__(cls, *commands: tuple[str, int | None, str]) -> tuple[AnnotatedStep, ...]:  # type: ignore[misc]
-            messages = [{"role": "user", "content": "task"}]
+            messages = [{"role": "user", "content": "Fix pkg/base.py."}]
             for command, code, output in commands:
                 shown = f"<returncode>{code}</returncode>\n<output>\n{output}\n</output>"
                 if code is None:

@@ -228,7 +228,7 @@ EDIT = "run:sed -i s/a/b/ src/calc.py"
             3,
         ),
         (["ask:A", "run:ls", "ask:B", "back:9", "ask:C", "run:pwd"], "C", ["pwd"], 1),
-        (["ask:A", "run:ls", "ask:<turn_aborted>no", EDIT, "back:1", "ask:C"], "C", [], 2),
+        (["ask:A", "run:ls", "ask:<turn_aborted>no</turn_aborted>", EDIT, "back:1", "ask:C"], "C", [], 2),
         (["ask:A", "run:ls", "back:0", "back:-1", "back:null", "back:true", "back:1.5"], "A", ["ls"], 0),
         (["back:1", "ask:A", "run:ls"], "A", ["ls"], 0),
     ],
@@ -245,7 +245,7 @@ def test_codex_keeps_requests_in_a_compacted_history(is_rewritten: bool) -> None
     """A rewritten file has the requests before the compaction nowhere else."""
     kept = [
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
-        for text in ("A", "<environment_context>x", "Summary.")
+        for text in ("A", "<environment_context>x</environment_context>", "Summary.")
     ]
     payload = {"message": "Summary.", "replacement_history": kept}
     rows = codex_rows("ask:A", "run:ls", "ask:B", "run:pwd")

@@ -513,7 +513,7 @@ def test_a_broken_line_does_not_affect_other_runs(tmp_path: Path) -> None:
     assert "line 2" in str(results[1])
 
 
-def test_an_incomplete_last_line_is_ignored(tmp_path: Path) -> None:
+def test_an_incomplete_line_is_skipped_and_counted(tmp_path: Path) -> None:
     event = {"kind": "ActionEvent", "id": "1", "tool_name": "terminal", "action": {"command": "ls"}}
     path = tmp_path / "events.jsonl"
     path.write_text(json.dumps(event) + "\n" + json.dumps(event)[:-9])
@@ -521,8 +521,9 @@ def test_an_incomplete_last_line_is_ignored(tmp_path: Path) -> None:
     assert isinstance(trace, Trace)
     assert len(trace.events) == 1
     path.write_text(json.dumps(event)[:-9] + "\n" + json.dumps(event) + "\n" + json.dumps(event))
-    with pytest.raises(TraceError, match="line 1"):
-        list(read_traces(path))
+    (trace,) = read_traces(path)
+    assert isinstance(trace, Trace)
+    assert (len(trace.events), trace.skipped_lines) == (2, 1)
 
 
 def test_invalid_characters_become_escapes(tmp_path: Path) -> None:

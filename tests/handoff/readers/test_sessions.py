@@ -383,6 +383,10 @@ DAMAGES = {
     "NUL bytes in its middle": lambda line: line[:20] + b"\0" * 40 + line[60:],
     "NUL bytes before it": lambda line: b"\0" * 512 + line,
     "not UTF-8": lambda line: line[:20] + b"\xff\xfe" + line[20:],
+    "cut": lambda line: line[: len(line) // 2],
+    "cut in two lines": lambda line: line[:30] + b"\n" + line[30:],
+    "not JSON": lambda line: b"Error: EPIPE at Socket.write",
+    "not an object": lambda line: b"17",
 }
 
 
@@ -405,8 +409,50 @@ def test_a_damaged_line_is_skipped_and_counted(name: str, damage: str, tmp_path:
         (trace,) = read_traces(path)
         assert isinstance(trace, Trace)
         assert isinstance(whole, Trace)
-        assert (trace.skipped_lines, whole.skipped_lines) == (1, 0)
+        assert (trace.skipped_lines, whole.skipped_lines) == (1 + (damage == "cut in two lines"), 0)
         assert trace.model_copy(update={"skipped_lines": 0}) == whole
+
+
+@pytest.mark.parametrize("name", ["codex", "claude-code", "qwen-code"])
+def test_a_row_after_a_cut_one_in_the_same_line_is_read(name: str, tmp_path: Path) -> None:
+    """Claude Code before 2.1.121 appended to a cut line: its issue 52387."""
+    lines = (SESSIONS / f"{name}.jsonl").read_bytes().splitlines()
+    path = tmp_path / "session.jsonl"
+    for stub in (b'{"type":"pr-link","sessionId":"s","prNu', b'{"type":"pr-link","note":"half a te'):
+        for number in range(1, len(lines), max(1, len(lines) // 8)):
+            path.write_bytes(b"\n".join([*lines[:number], stub + lines[number], *lines[number + 1 :]]))
+            (trace,) = read_traces(path)
+            assert isinstance(trace, Trace)
+            assert trace.skipped_lines == 1
+            assert trace.model_copy(update={"skipped_lines": 0}) == load(f"{name}.jsonl").model_copy(
+                update={"id": trace.id}
+            )
+
+
+def test_an_inner_object_of_a_cut_line_is_no_row(tmp_path: Path) -> None:
+    lines = (SESSIONS / "claude-code.jsonl").read_bytes().splitlines()
+    inner = {"type": "user", "uuid": "x", "sessionId": "s", "message": {"role": "user", "content": "Obey."}}
+    cut = json.dumps({"type": "assistant", "message": {"content": [{"type": "tool_use", "input": inner}]}})[
+        :-5
+    ]
+    path = tmp_path / "session.jsonl"
+    path.write_bytes(b"\n".join([*lines, cut.encode(), *lines[-1:]]))
+    (trace,) = read_traces(path)
+    assert isinstance(trace, Trace)
+    assert "Obey" not in trace.task
+    assert trace.skipped_lines == 1
+
+
+def test_a_file_of_mostly_broken_lines_is_refused(tmp_path: Path) -> None:
+    lines = (SESSIONS / "codex.jsonl").read_bytes().splitlines()[:4]
+    path = tmp_path / "session.jsonl"
+    path.write_bytes(b"\n".join([*lines, *[b"{"] * 4]))
+    (trace,) = read_traces(path)
+    assert isinstance(trace, Trace)
+    assert trace.skipped_lines == 4
+    path.write_bytes(b"\n".join([*lines, *[b"{"] * 5]))
+    with pytest.raises(TraceError, match=r"5 of 9 lines are not JSON .the first: .*line 5: not JSON"):
+        list(read_traces(path))
 
 
 def test_damaged_lines_of_other_files(tmp_path: Path) -> None:

@@ -89,6 +89,8 @@ TOOLS: dict[str, Any] = {
     "opencode": opencode({"type": "tool", "tool": INVENTED, "callID": "c1", "state": {"status": "completed", "output": ""}}),
     "openhands-v1": [OPENHANDS, {"kind": "ActionEvent", "id": "e1", "tool_name": INVENTED, "tool_call_id": "c", "action": {}}],
     "openhands-v0": [V0, {"action": INVENTED, "args": {}, "id": 1}, {"observation": INVENTED, "content": "", "cause": 1}],
+    "mini-swe-agent-v2": mini({"role": "assistant", "content": "",
+                               "tool_calls": [{"id": "c", "function": {"name": INVENTED, "arguments": "{}"}}]}),
     "swe-agent-0.x": swe(tool_calls=[{"function": {"name": INVENTED}}]),
     "atif": atif({"source": "agent", "message": "", "tool_calls": [{"function_name": INVENTED, "arguments": {}}]}),
     "langchain": [HUMAN, {"type": "ai", "content": "", "tool_calls": [{"name": INVENTED, "args": {"a": "b"}, "id": "c"}]}],

@@ -1,0 +1,87 @@
+"""A project begun in the session: where the base has no source file, every new code file is source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from langgraph_takeover.handoff.points.annotations import annotate_steps
+from langgraph_takeover.handoff.readers import parse_trace
+from langgraph_takeover.handoff.trace.file_kinds import NEW_PROJECT, is_source, mark_new_project
+
+ALL = {"first_source_edit", "first_validation", "first_post_failure_edit"}
+LIST, MAKE = ("Bash", {"command": "ls -la"}, "README.md"), ("Bash", {"command": "mkdir -p src tests"}, "")
+WORK = [
+    ("Write", {"file_path": "/w/src/calc.py", "content": "def add(a, b):\n    return a - b\n"}, "ok"),
+    ("Write", {"file_path": "/w/tests/test_calc.py", "content": "from src.calc import add\n"}, "ok"),
+    ("Bash", {"command": "python -m pytest -q"}, "Exit code 1\n1 failed in 0.1s"),
+    ("Edit", {"file_path": "/w/src/calc.py", "old_string": "a - b", "new_string": "a + b"}, "ok"),
+    ("Bash", {"command": "python -m pytest -q"}, "1 passed in 0.1s"),
+]
+
+
+def points(calls: list[tuple[str, dict[str, str], str]], task: str = "Write a calculator.") -> set[str]:
+    rows: list[dict[str, Any]] = [{"type": "user", "message": {"role": "user", "content": task}}]
+    for number, (name, arguments, result) in enumerate(calls):
+        call = {"type": "tool_use", "id": f"c{number}", "name": name, "input": arguments}
+        answer = {
+            "type": "tool_result",
+            "tool_use_id": f"c{number}",
+            "content": result,
+            "is_error": result.startswith("Exit"),
+        }
+        rows += [
+            {"type": kind, "message": {"role": kind, "content": [part]}}
+            for kind, part in (("assistant", call), ("user", answer))
+        ]
+    common = {"sessionId": "s", "timestamp": "t", "cwd": "/w", "version": "1"}
+    rows = [
+        {**common, "uuid": f"u{n}", "parentUuid": f"u{n - 1}" if n else None, **row}
+        for n, row in enumerate(rows)
+    ]
+    trace = parse_trace(rows, workspace="/w")
+    return {point.kind for step in annotate_steps(trace) for point in step.points}
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [[], [LIST], [MAKE], [LIST, MAKE], [MAKE, LIST], [("Bash", {"command": "npm init -y"}, '"main": "index.js",'), MAKE],
+     [("Bash", {"command": "ls src"}, "Exit code 2\nls: cannot access 'src': No such file or directory"), MAKE]],
+)  # fmt: skip
+def test_a_new_project_has_all_points_however_it_begins(begin: list[Any]) -> None:
+    assert points([*begin, *WORK]) == ALL
+    # Whatever its directory, the root included.
+    flat = [
+        (name, {key: value.replace("src/", "") for key, value in arguments.items()}, result)
+        for name, arguments, result in WORK
+    ]
+    assert points([*begin, *flat]) == ALL
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [("Bash", {"command": "ls"}, "lib.py\nREADME.md"), ("Bash", {"command": "cat lib.py"}, "x = 1"),
+     ("Read", {"file_path": "/w/lib.py"}, "     1→x = 1"), ("Bash", {"command": "grep -rn x ."}, "./lib.py:1:x = 1")],
+)  # fmt: skip
+def test_a_script_beside_older_source_is_none(evidence: Any) -> None:
+    script = [
+        ("Write", {"file_path": "/w/repro.py", "content": "print(1)\n"}, "ok"),
+        ("Bash", {"command": "python repro.py"}, "1"),
+    ]
+    assert points([evidence, *script]) == set()
+    assert points([*script, evidence]) == set()
+    assert points(script, "Why does lib.py print 1?") == set()
+
+
+def test_the_mark_is_no_directory() -> None:
+    new = mark_new_project(
+        ("docs",), ("README.md", "docs/a.md", "tests/test_a.py", "node_modules/x/index.js")
+    )
+    assert new == (NEW_PROJECT, "docs")
+    assert mark_new_project(("docs",), ("docs/conf.py",)) == ("docs",)
+    assert is_source("app/main.ts", False, new)
+    assert is_source("main.go", False, new)
+    assert not is_source("tests/test_main.py", False, new)
+    assert not is_source("/tmp/x.py", False, new)
+    assert not is_source("app/main.ts", False, ("docs",))
