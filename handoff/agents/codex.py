@@ -88,7 +88,7 @@ class Codex:
 
     def classify(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asker:
         metadata = _read_metadata(headers)
-        if metadata.get("request_kind") != "turn" or not body.get("tools"):
+        if metadata.get("request_kind") != "turn":  # its tools may also stand in the input
             return "aside"
         return "main" if metadata.get("thread_source") == "user" else "child"
 

@@ -34,7 +34,7 @@ def test_unknown_agent_is_one_line() -> None:
         ("codex", TOOLS, {"request_kind": "turn", "thread_source": "user"}, "main"),
         ("codex", TOOLS, {"request_kind": "turn", "thread_source": "subagent"}, "child"),
         ("codex", TOOLS, {"request_kind": "compaction", "thread_source": "user"}, "aside"),
-        ("codex", {"tools": []}, {"request_kind": "turn", "thread_source": "user"}, "aside"),
+        ("codex", {"tools": []}, {"request_kind": "turn", "thread_source": "user"}, "main"),
         ("codex", TOOLS, {}, "aside"),
         ("claude-code", TOOLS, {}, "main"),
         ("claude-code", TOOLS, {"x-claude-code-agent-id": "a1"}, "child"),
