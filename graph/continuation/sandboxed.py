@@ -37,6 +37,8 @@ def continue_in_sandbox(
     UnknownAgentProgramError and AgentProgramError.
     """
     chosen = external_agent(agent, program=program, model_name=model_name)
+    if chosen.program.warning:
+        show(chosen.program.warning)
     with open_home(home) as opened:
         spec = sandbox_spec_for(opened.records.load(record_id), backend)
         return take_over(

@@ -114,9 +114,11 @@ class ClaudeCode:
         session_id = derive_uuid(launch, history.opening)
         steps, account = list_session_steps(history)
         messages: list[dict[str, Any]] = [_user(history.opening)] if history.opening else []
+        # It reports that it cannot restore a model of another vendor.
+        model = {"model": launch.model} if launch.model.startswith("claude-") else {}
         for number, step in enumerate(steps):
             # A message id of its own keeps neighbouring replies apart.
-            head = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": launch.model}
+            head = {"id": f"msg_{number}", "type": "message", "role": "assistant", **model}
             text = [{"type": "text", "text": step.thought}] if step.thought else []
             call = self.write_call(step.action, launch.workspace) if step.action else None
             if call is None:

@@ -74,7 +74,7 @@ class Codex:
         packaged=(PackagedProgram(directory="@openai/codex-linux-*/vendor/*", file="bin/codex"),),
         install="npm install -g @openai/codex",
         oldest="0.160.0",
-        newest="0.169.0",
+        newest="0.171.0",
     )
 
     def setup(self, launch: Launch) -> Setup:
@@ -114,6 +114,8 @@ class Codex:
             "cli_version": self.program.newest,
             "source": "exec",
             "thread_source": "user",
+            # Its window refuses a session without one, or with one that its settings lack.
+            "model_provider": launch.provider,
         }
         steps, account = list_session_steps(history)
         items = [_message("user", history.opening)] if history.opening else []

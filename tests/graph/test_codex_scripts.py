@@ -25,7 +25,9 @@ from .conftest import RunHarness, scripted_model
 MODEL = "gpt-6-sol"
 ALL_POINTS = ("first_source_edit", "first_validation", "first_post_failure_edit", "requested")
 EDIT = "sed -i 's/n + 1/n * 3/' pkg/core.py"
-PATCH = "*** Begin Patch\n*** Update File: pkg/core.py\n@@\n-    return n * 3\n+    return n * 2\n*** End Patch\n"
+PATCH = (
+    "*** Begin Patch\n*** Update File: pkg/core.py\n@@\n-    return n * 3\n+    return n * 2\n*** End Patch\n"
+)
 TEST = "python3 -m unittest -q"
 
 
@@ -81,8 +83,9 @@ def serve(replies: list[list[dict[str, Any]]]) -> Iterator[tuple[type[Vendor], V
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_address[1]}"
     try:
-        yield handler, VendorModel(
-            api="responses", base_url=url, api_key=SecretStr("runtime-key"), model_name=MODEL
+        yield (
+            handler,
+            VendorModel(api="responses", base_url=url, api_key=SecretStr("runtime-key"), model_name=MODEL),
         )
     finally:
         server.shutdown()
@@ -113,7 +116,14 @@ def test_scripts_pass_to_the_vendor_and_are_understood(bench: RunHarness, codex:
         outcome = bench.run_to_outcome(model, agent=codex, points=ALL_POINTS, model_name=None)
     assert outcome.status is RunStatus.FINISHED
     for each in outcome.events:
-        print(each.kind, each.tool, dict(each.arguments), each.exit_code, [c.path for c in each.changes], repr(each.text[:150]))
+        print(
+            each.kind,
+            each.tool,
+            dict(each.arguments),
+            each.exit_code,
+            [c.path for c in each.changes],
+            repr(each.text[:150]),
+        )
     assert "n * 2" in outcome.patch
     assert [bench.store.load(each).point.kind for each in outcome.records] == [
         "first_source_edit",
@@ -138,7 +148,14 @@ def test_a_chat_model_gets_the_tools_inside_scripts(bench: RunHarness, codex: Ex
     )
     outcome = bench.run_to_outcome(model, agent=codex, points=ALL_POINTS)
     for each in outcome.events:
-        print(each.kind, each.tool, dict(each.arguments), each.exit_code, [c.path for c in each.changes], repr(each.text[:150]))
+        print(
+            each.kind,
+            each.tool,
+            dict(each.arguments),
+            each.exit_code,
+            [c.path for c in each.changes],
+            repr(each.text[:150]),
+        )
     assert outcome.status is RunStatus.FINISHED
     assert "n * 2" in outcome.patch
     print([each["function"]["name"] for each in model.tools])
