@@ -130,7 +130,9 @@ class Codex:
             items.append(
                 {"type": "function_call", "name": call.name, "arguments": arguments, "call_id": step.call_id}
             )
-            items.append({"type": "function_call_output", "call_id": step.call_id, "output": step.result})
+            head = "" if step.exit_code is None else f"Exit code: {step.exit_code}\nOutput:\n"
+            output = f"{head}{step.result}"
+            items.append({"type": "function_call_output", "call_id": step.call_id, "output": output})
         lines: list[dict[str, Any]] = [{"timestamp": stamp, "type": "session_meta", "payload": meta}]
         lines += [{"timestamp": stamp, "type": "response_item", "payload": item} for item in items]
         path = f".codex/sessions/{now:%Y/%m/%d}/rollout-{now:%Y-%m-%dT%H-%M-%S}-{session_id}.jsonl"

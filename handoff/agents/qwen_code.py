@@ -30,7 +30,7 @@ from langgraph_takeover.handoff.agents.session_files import (
     read_result_lines,
     write_json_lines,
 )
-from langgraph_takeover.handoff.agents.session_steps import list_session_steps
+from langgraph_takeover.handoff.agents.session_steps import SessionStep, list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import write_shell_command, write_view_arguments
 from langgraph_takeover.handoff.readers.external.qwen_code import parse_result
 from langgraph_takeover.handoff.readers.external.sessions import ToolResult
@@ -138,7 +138,8 @@ class QwenCode:
                 lines += [_line("assistant", *text), _line("user", {"text": step.result})]
                 continue
             request = {"id": step.call_id, "name": call.name, "args": dict(call.arguments)}
-            response = {"id": step.call_id, "name": call.name, "response": {"output": step.result}}
+            shown = {"error" if step.refused else "output": _write_result(step)}
+            response = {"id": step.call_id, "name": call.name, "response": shown}
             lines.append(_line("assistant", *text, {"functionCall": request}))
             lines.append(_line("tool_result", {"functionResponse": response}))
         path = f".qwen/projects/{name_directory(launch.workspace)}/chats/{session_id}.jsonl"
@@ -154,6 +155,15 @@ class QwenCode:
         output = read_result_lines(stdout, exit_code)
         is_error = output.message.startswith(_API_ERROR)
         return output.model_copy(update={"is_complete": output.is_complete and not is_error})
+
+
+def _write_result(step: SessionStep) -> str:
+    if step.exit_code is None or step.action is None:
+        return step.result
+    return (
+        f"Command: {step.action.arguments.get('command', '')}\nDirectory: (root)\nOutput: {step.result}\n"
+        f"Error: (none)\nExit Code: {step.exit_code}\nSignal: (none)"
+    )
 
 
 def _line(kind: str, *parts: dict[str, Any]) -> dict[str, Any]:

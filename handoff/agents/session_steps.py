@@ -9,6 +9,7 @@ from typing import NamedTuple
 from langgraph_takeover.handoff.agents.adapter import ConvertedEvent
 from langgraph_takeover.handoff.agents.shell_calls import has_shell_command
 from langgraph_takeover.handoff.text.fence import quote_text
+from langgraph_takeover.handoff.text.tool_wrappers import strip_json_result, strip_wrapper
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import EMPTY_RESULT, RESULT_NOT_RECORDED, History, Step
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
@@ -30,6 +31,15 @@ class SessionStep(NamedTuple):
     action: Action | None
     call_id: str
     result: str
+    """With an exit code, the output of the command, without what the recorded agent added to it."""
+    exit_code: int | None = None
+    refused: bool = False
+
+    @property
+    def hides_exit_code(self) -> bool:
+        """Whether the result is that of a shell command whose exit code is unknown."""
+        is_shell = self.action is not None and self.action.tool == "shell"
+        return is_shell and self.exit_code is None and not self.refused
 
 
 def list_session_steps(history: History) -> tuple[list[SessionStep], list[ConvertedEvent]]:
@@ -49,8 +59,11 @@ def list_session_steps(history: History) -> tuple[list[SessionStep], list[Conver
 
 
 def _convert_step(step: Step) -> SessionStep:
-    event = step.action
-    text = step.observation.text if step.observation else None
+    event, observation = step.action, step.observation
+    text = observation.text if observation else None
+    exit_code = observation.exit_code if observation and event.tool == "shell" else None
+    if text is not None and exit_code is not None:
+        text = strip_json_result(strip_wrapper(text))
     result = RESULT_NOT_RECORDED if text is None else quote_text(_shorten(text)) or EMPTY_RESULT
     if event.tool == UNREADABLE:
         return SessionStep(quote_text(_shorten(event.text)) or "…", None, "", result)
@@ -59,7 +72,14 @@ def _convert_step(step: Step) -> SessionStep:
         message = quote_text(_shorten(event.arguments.get("message", "")))
         return SessionStep(thought or message or "…", None, "", result)
     arguments = {name: quote_text(_shorten(value)) for name, value in event.arguments.items()}
-    return SessionStep(thought, Action(event.tool, arguments), f"{HISTORY_CALL_PREFIX}{event.index}", result)
+    return SessionStep(
+        thought,
+        Action(event.tool, arguments),
+        f"{HISTORY_CALL_PREFIX}{event.index}",
+        result,
+        exit_code,
+        refused=observation is not None and observation.refused,
+    )
 
 
 def _read_thought(event: Event) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter, Launch
+from langgraph_takeover.handoff.agents.session_files import TELEMETRY_MARK
 from langgraph_takeover.sandbox.interface import Sandbox
 
 _START_SCRIPT = """\
@@ -103,7 +104,7 @@ def _has_results(sandbox: Sandbox, home: str, pattern: str, call_id: str, count:
     tail = f'{_IS_FILE} && tail -c {_MAX_SESSION_BYTES} -- "$file"'
     # Twice each: the call has the same id as its result. As text: NUL bytes would make the file a binary one.
     script = (
-        f"for file in {shlex.quote(home)}/{pattern}; do {tail}; done | "
+        f"for file in {shlex.quote(home)}/{pattern}; do {tail}; done | grep -avF -- {shlex.quote(TELEMETRY_MARK)} | "
         f"grep -aoF -- {shlex.quote(call_id)} | head -n {2 * count} | wc -l"
     )
     return _inspect(sandbox, script).strip() == str(2 * count)
