@@ -100,7 +100,9 @@ class MiniSweAgent:
             messages.append({"role": "assistant", "content": step.thought, "tool_calls": calls})
             result = step.result
             if step.exit_code is not None:
-                result = json.dumps({"returncode": step.exit_code, "output": result}, indent=2, ensure_ascii=False)
+                result = json.dumps(
+                    {"returncode": step.exit_code, "output": result}, indent=2, ensure_ascii=False
+                )
             messages.append({"role": "tool", "tool_call_id": step.call_id, "content": result})
         content = dump_json({"messages": messages, "trajectory_format": "mini-swe-agent-1.1"})
         files = {f"{_DIRECTORY}/{session_id}.json": content}

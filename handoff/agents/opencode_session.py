@@ -40,7 +40,12 @@ class OpenCodeSession:
             state: dict[str, Any] = {"status": "error", "error": step.result}
             if not step.refused:
                 metadata = {} if step.exit_code is None else {"exit": step.exit_code}
-                state = {"status": "completed", "output": step.result, "title": call.name, "metadata": metadata}
+                state = {
+                    "status": "completed",
+                    "output": step.result,
+                    "title": call.name,
+                    "metadata": metadata,
+                }
             state |= {"input": dict(call.arguments), "time": time}
             parts.append({"type": "tool", "tool": call.name, "callID": step.call_id, "state": state})
         reason = "stop" if call is None else "tool-calls"

@@ -63,8 +63,11 @@ _SETTINGS = {
         "sandbox": False,
     },
 }
-_NO_PROXY = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "")
-"""A file `.env` of the repository sets only variables that are not there."""
+_NO_PROXY = {
+    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), ""),
+    **dict.fromkeys(("NO_PROXY", "no_proxy"), "*"),
+}
+"""A file `.env` of the repository sets only variables that are not there, or empty, as of 0.24."""
 
 _API_ERROR = "[API Error: "
 """Start of the result of a run that ended because of a failed request; its mark says success."""

@@ -26,6 +26,7 @@ _SETTLE_S, _SETTLE_POLL_S = 5.0, 0.02
 _BATCH = 200
 """Files that one command removes."""
 _MAX_SESSION_BYTES = 20_000_000
+_MAX_ADDED_BYTES = 4_000_000
 _SAFE_ID = re.compile(r"[\w.:-]{1,200}")
 _IS_FILE = '[ -f "$file" ] && [ ! -L "$file" ]'
 
@@ -82,6 +83,23 @@ def read_ends(sandbox: Sandbox, path: str, size: int) -> str:
     # One open file: what the first command has read, the second does not repeat.
     ends = f'{{ head -c {size}; echo; tail -c {size}; }} <"$file"'
     return _inspect(sandbox, f"file={shlex.quote(path)}; {_IS_FILE} && {ends}")
+
+
+def measure_session(sandbox: Sandbox, home: str, pattern: str) -> int:
+    """Return the bytes of a session's files. `pattern` is relative to the agent's home."""
+    size = _inspect(sandbox, f"{_build_session(home, pattern)} | wc -c").strip()
+    return int(size) if size.isdigit() else 0
+
+
+def read_session_rows(sandbox: Sandbox, home: str, pattern: str, start: int) -> str:
+    """Return what was added to a session's files after `start` bytes, at most its first 4 MB."""
+    return _inspect(
+        sandbox, f"{_build_session(home, pattern)} | tail -c +{start + 1} | head -c {_MAX_ADDED_BYTES}"
+    )
+
+
+def _build_session(home: str, pattern: str) -> str:
+    return f'for file in {shlex.quote(home)}/{pattern}; do {_IS_FILE} && cat -- "$file"; done'
 
 
 def wait_for_result(sandbox: Sandbox, home: str, pattern: str, call_id: str, count: int = 1) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -16,6 +16,8 @@ from pydantic import SecretStr
 from langgraph_takeover import RunStatus
 from langgraph_takeover.agents import ExternalAgent
 from langgraph_takeover.handoff.agents import ADAPTERS
+from langgraph_takeover.handoff.trace.conversation import list_steps
+from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.external.pass_through import VendorModel
 from langgraph_takeover.sandbox.interface import BackendName
 
@@ -23,7 +25,8 @@ from ..agent_programs import find_test_program
 from .conftest import RunHarness, scripted_model
 
 MODEL = "gpt-6-sol"
-ALL_POINTS = ("first_source_edit", "first_validation", "first_post_failure_edit", "requested")
+POINTS = ("first_source_edit", "first_validation", "first_post_failure_edit")
+ALL_POINTS = (*POINTS, "requested")
 EDIT = "sed -i 's/n + 1/n * 3/' pkg/core.py"
 PATCH = (
     "*** Begin Patch\n*** Update File: pkg/core.py\n@@\n-    return n * 3\n+    return n * 2\n*** End Patch\n"
@@ -100,6 +103,15 @@ def shell(command: str) -> str:
     return f"const r = await tools.exec_command({{cmd: {json.dumps(command)}}}); text(r.output);"
 
 
+def list_commands(events: Sequence[Event]) -> list[tuple[str, str, int | None]]:
+    """Tool, command and exit code of each call."""
+    return [
+        (action.tool, action.arguments.get("command", ""), seen.exit_code)
+        for action, seen in list_steps(events)
+        if seen is not None
+    ]
+
+
 DONE = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Done."}]}
 
 
@@ -115,21 +127,16 @@ def test_scripts_pass_to_the_vendor_and_are_understood(bench: RunHarness, codex:
     with serve(replies) as (vendor, model):
         outcome = bench.run_to_outcome(model, agent=codex, points=ALL_POINTS, model_name=None)
     assert outcome.status is RunStatus.FINISHED
-    for each in outcome.events:
-        print(
-            each.kind,
-            each.tool,
-            dict(each.arguments),
-            each.exit_code,
-            [c.path for c in each.changes],
-            repr(each.text[:150]),
-        )
     assert "n * 2" in outcome.patch
-    assert [bench.store.load(each).point.kind for each in outcome.records] == [
-        "first_source_edit",
-        "first_validation",
-        "first_post_failure_edit",
+    assert list_commands(outcome.events) == [
+        ("shell", EDIT, 0),
+        ("shell", TEST, 1),
+        ("shell", f"apply_patch <<'PATCH'\n{PATCH}\nPATCH", 0),
+        ("exec", "", None),  # does not spell out its calls
+        ("shell", "exit 1", 1),
+        ("shell", "exit 2", 2),
     ]
+    assert [bench.store.load(each).point.kind for each in outcome.records] == [*POINTS]
     assert all(each["x-openai-internal-codex-responses-lite"] == "true" for each in vendor.headers_seen)
 
 
@@ -147,15 +154,31 @@ def test_a_chat_model_gets_the_tools_inside_scripts(bench: RunHarness, codex: Ex
         AIMessage("Done."),
     )
     outcome = bench.run_to_outcome(model, agent=codex, points=ALL_POINTS)
-    for each in outcome.events:
-        print(
-            each.kind,
-            each.tool,
-            dict(each.arguments),
-            each.exit_code,
-            [c.path for c in each.changes],
-            repr(each.text[:150]),
-        )
     assert outcome.status is RunStatus.FINISHED
     assert "n * 2" in outcome.patch
-    print([each["function"]["name"] for each in model.tools])
+    assert [code for _, _, code in list_commands(outcome.events)] == [0, 1, 0, 0]
+    assert [bench.store.load(each).point.kind for each in outcome.records] == [*POINTS]
+    offered = {each["function"]["name"] for each in model.tools}
+    assert {"exec_command", "write_stdin", "apply_patch"} <= offered
+    assert not {"exec", "wait"} & offered
+
+
+@pytest.mark.slow
+def test_a_command_that_runs_on_is_named(bench: RunHarness, codex: ExternalAgent) -> None:
+    server = "python3 -m http.server 0"
+    started = f"text(await tools.exec_command({{cmd: '{server}', yield_time_ms: 300}}))"
+    replies = [
+        [script("call_1", started)],
+        [script("call_2", '// @exec: {"yield_time_ms": 300}\nawait tools.exec_command({cmd: \'sleep 2; exit 4\'})')],
+        [{"type": "function_call", "call_id": "call_3", "name": "wait", "arguments": '{"cell_id": "2"}'}],
+        [DONE],
+    ]  # fmt: skip
+    with serve(replies) as (_, model):
+        outcome = bench.run_to_outcome(model, agent=codex, points=ALL_POINTS, model_name=None, max_steps=3)
+    assert list_commands(outcome.events) == [
+        ("shell", server, None),
+        ("shell", "sleep 2; exit 4", None),
+        ("wait", "", None),
+        ("shell", "sleep 2; exit 4", 4),
+    ]
+    assert outcome.state["external"]["running"] == [server]
