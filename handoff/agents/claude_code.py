@@ -78,7 +78,7 @@ class ClaudeCode:
         packaged=(PackagedProgram(directory="@anthropic-ai/claude-code-linux-*", file="claude"),),
         install="npm install -g @anthropic-ai/claude-code",
         oldest="2.1.0",
-        newest="2.1.197",
+        newest="2.1.332",
     )
 
     def setup(self, launch: Launch) -> Setup:

@@ -85,7 +85,7 @@ class QwenCode:
         address_space_mb=40_960,
         install="npm install -g @qwen-code/qwen-code",
         oldest="0.15.0",
-        newest="0.15.10",
+        newest="0.24.4",
     )
 
     def setup(self, launch: Launch) -> Setup:

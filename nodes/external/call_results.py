@@ -19,10 +19,10 @@ from langgraph_takeover.handoff.readers.external.codex_items import (
 from langgraph_takeover.handoff.readers.open_calls import OpenCalls
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.nodes.external.script_calls import expand_scripts
 from langgraph_takeover.nodes.session.external_turn import CallResult
 
 _SCRIPT_ERROR = "Script error:\n"
+_PATCH_COMMAND = "apply_patch <<"
 
 
 class CallReader:
@@ -58,7 +58,7 @@ class CallReader:
             items = read_items()
             for each in items:
                 self._background.add_result({"process": each.process_id}, CommandResult(""))
-            results = expand_scripts(results, items)
+            results = _expand_scripts(results, items)
         hidden = {each.call_id for each in results if each.tool == "shell" and each.exit_code is None}
         codes = self._read_exit_codes() if hidden & {each.tool_call_id for each in shown.values()} else {}
         return tuple(
@@ -136,3 +136,44 @@ def _find_start(ids: Sequence[str], messages: Sequence[BaseMessage]) -> int:
         if not missing:
             break
     return start
+
+
+def _expand_scripts(results: Sequence[CallResult], items: Sequence[ScriptItem]) -> tuple[CallResult, ...]:
+    """Return the results of a reply with the recorded calls of its scripts.
+
+    A script's own result has the script's first call where the script spells it out; otherwise it stays before its calls.
+    Codex records all calls of a reply in one row of items, so that those of several scripts go to the first.
+    """
+    expanded: list[CallResult] = []
+    left = list(items)
+    for result in results:
+        if not result.is_script or not left:
+            expanded.append(result)
+            continue
+        first = next((each for each in left if _is_same(each.action, result)), None)
+        if first is None:
+            expanded.append(result)
+        else:
+            left.remove(first)
+            is_shown = bool(first.output.strip()) and first.output.strip() in result.text
+            text = first.output if is_shown or left else result.text
+            expanded.append(result.model_copy(update={"text": text, "exit_code": first.exit_code}))
+        expanded += [
+            CallResult(
+                call_id="",
+                tool=each.action.tool,
+                arguments=each.action.arguments,
+                text=each.output,
+                exit_code=each.exit_code,
+            )
+            for each in left
+        ]
+        left = []
+    return tuple(expanded)
+
+
+def _is_same(action: Action, result: CallResult) -> bool:
+    if action.tool != result.tool:
+        return False
+    commands = (action.arguments.get("command", ""), result.arguments.get("command", ""))
+    return action.arguments == result.arguments or all(each.startswith(_PATCH_COMMAND) for each in commands)

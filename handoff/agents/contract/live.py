@@ -242,7 +242,8 @@ def test_exit_codes_are_read(kit: AgentKit) -> None:
 @pytest.mark.slow
 def test_long_output_is_read(kit: AgentKit) -> None:
     """The runtime reads the start and the end of standard output alone."""
-    replies = [reply(kit, **{f"call_{number}": shell("seq -s, 8000")}) for number in range(6)]
+    # Qwen Code ends a run that repeats a call.
+    replies = [reply(kit, **{f"call_{number}": shell(f"seq -s, {8000 + number}")}) for number in range(6)]
     with (
         ScriptedEndpoint(kit.adapter, [*replies, finish(kit, "x" * 2000)]) as endpoint,
         kit.start(kit.launch(endpoint.port, OPENING)) as run,

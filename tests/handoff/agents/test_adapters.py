@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -166,3 +167,10 @@ def test_untested_versions(version: str, sentence: str) -> None:
     found = program.describe_untested("x", version)
     assert found.startswith(sentence)
     assert bool(found) == bool(sentence)
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_the_docs_name_the_tested_version(name: str) -> None:
+    page = (Path(__file__).parents[3] / "docs/external-agents.md").read_text()
+    (row,) = (line for line in page.splitlines() if f"| `{name}` |" in line)
+    assert row.split("|")[4].split()[0] == ADAPTERS[name].program.newest

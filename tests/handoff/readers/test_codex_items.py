@@ -13,7 +13,7 @@ from langgraph_takeover.handoff.readers.external.codex_items import (
 )
 from langgraph_takeover.handoff.trace.action import Action
 
-PATCH = "*** Begin Patch\n*** Add File: b.py\n+x = 1\n*** End Patch\n"
+EMPTY_PATCH = "apply_patch <<'PATCH'\n*** Begin Patch\n*** End Patch\nPATCH"
 
 
 def shell(command: str) -> Action:
@@ -28,7 +28,7 @@ def shell(command: str) -> Action:
         ("await tools.exec_command({yield_time_ms: 500, cmd: `a\nb`, login: true})", shell("a\nb")),
         ('tools.exec_command({cmd: "ls", workdir: "/tmp/x y"})', shell("cd '/tmp/x y' && ls")),
         ('tools.exec_command({cmd: "\\u00e9\\x41\\u{1F600}\\ud83d\\ude00\\n"})', shell("éA😀😀\n")),
-        ('await tools.apply_patch("*** Begin Patch\\n*** End Patch")', shell("apply_patch <<'PATCH'\n*** Begin Patch\n*** End Patch\nPATCH")),
+        ('await tools.apply_patch("*** Begin Patch\\n*** End Patch")', shell(EMPTY_PATCH)),
         ("for (const n of [1]) await tools.exec_command({cmd: `exit ${n}`})", None),
         ("const cmd = 'ls'; await tools.exec_command({cmd})", None),
         ("await tools.exec_command(options)", None),
