@@ -37,9 +37,11 @@ class SessionStep(NamedTuple):
 
     @property
     def hides_exit_code(self) -> bool:
-        """Whether the result is that of a shell command whose exit code is unknown."""
-        is_shell = self.action is not None and self.action.tool == "shell"
-        return is_shell and self.exit_code is None and not self.refused
+        """Whether the result is that of a command, or of a call that becomes a comment, whose exit code is unknown."""
+        action = self.action
+        if action is None or self.exit_code is not None or self.refused:
+            return False
+        return action.tool == "shell" or not has_shell_command(action)
 
 
 def list_session_steps(history: History) -> tuple[list[SessionStep], list[ConvertedEvent]]:
