@@ -123,10 +123,8 @@ class ClaudeCode:
             text = [{"type": "text", "text": step.thought}] if step.thought else []
             call = self.write_call(step.action, launch.workspace) if step.action else None
             if call is None:
-                messages += [
-                    {**head, "content": text, "stop_reason": "end_turn", "usage": _USAGE},
-                    _user(step.result),
-                ]
+                messages.append({**head, "content": text, "stop_reason": "end_turn", "usage": _USAGE})
+                messages += [_user(step.result)] if step.result else []
                 continue
             use = {"type": "tool_use", "id": step.call_id, "name": call.name, "input": dict(call.arguments)}
             result = {"type": "tool_result", "tool_use_id": step.call_id, **_write_result(step)}

@@ -124,7 +124,7 @@ class Codex:
                 items.append(_message("assistant", step.thought))
             call = self.write_call(step.action, launch.workspace) if step.action else None
             if call is None:
-                items.append(_message("user", step.result))
+                items += [_message("user", step.result)] if step.result else []
                 continue
             arguments = json.dumps(call.arguments)
             items.append(

@@ -93,7 +93,7 @@ class MiniSweAgent:
             call = self.write_call(step.action, launch.workspace) if step.action else None
             if call is None:
                 messages.append({"role": "assistant", "content": step.thought})
-                messages.append({"role": "user", "content": step.result})
+                messages += [{"role": "user", "content": step.result}] if step.result else []
                 continue
             function = {"name": call.name, "arguments": json.dumps(call.arguments)}
             calls = [{"id": step.call_id, "type": "function", "function": function}]

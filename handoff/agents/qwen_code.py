@@ -138,7 +138,8 @@ class QwenCode:
             text = [{"text": step.thought}] if step.thought else []
             call = self.write_call(step.action, launch.workspace) if step.action else None
             if call is None:
-                lines += [_line("assistant", *text), _line("user", {"text": step.result})]
+                lines.append(_line("assistant", *text))
+                lines += [_line("user", {"text": step.result})] if step.result else []
                 continue
             request = {"id": step.call_id, "name": call.name, "args": dict(call.arguments)}
             shown = {"error" if step.refused else "output": _write_result(step)}

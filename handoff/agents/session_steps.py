@@ -25,7 +25,7 @@ _CALL_START = re.compile(
 
 
 class SessionStep(NamedTuple):
-    """One step of a session: the agent's words, its call, and the result. Without a call, the result is a message."""
+    """One step of a session: the agent's words, its call, and the result. Without a call, the result is a message, or empty."""
 
     thought: str
     action: Action | None
@@ -67,6 +67,8 @@ def _convert_step(step: Step) -> SessionStep:
     if text is not None and exit_code is not None:
         text = strip_json_result(strip_wrapper(text))
     result = RESULT_NOT_RECORDED if text is None else quote_text(_shorten(text)) or EMPTY_RESULT
+    if observation is None and event.tool in _WITHOUT_CALL:
+        result = ""
     if event.tool == UNREADABLE:
         return SessionStep(quote_text(_shorten(event.text)) or "…", None, "", result)
     thought = quote_text(_shorten(_read_thought(event)))

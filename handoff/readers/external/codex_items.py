@@ -150,7 +150,7 @@ def _expand(
         code, shown = _read_printed(body) if len(spelled) == 1 else (None, body)
         done = [ScriptItem(each, "", None) for each in spelled[:-1]]
         done.append(ScriptItem(spelled[-1], shown, code))
-    elif len(done) == 1 and done[0].output.strip() not in body:
+    elif len(done) == 1 and done[0].call.name == "exec_command" and done[0].output.strip() not in body:
         done = [done[0]._replace(output=body)]
     calls, outputs = [], []
     for number, item in enumerate(done):
