@@ -150,7 +150,7 @@ def _expand_scripts(results: Sequence[CallResult], items: Sequence[ScriptItem]) 
         if not result.is_script or not left:
             expanded.append(result)
             continue
-        first = next((each for each in left if _is_same(each.call.action, result)), None)
+        first = next((each for each in left if _is_same(each.action, result)), None)
         if first is None:
             expanded.append(result)
         else:
@@ -161,8 +161,8 @@ def _expand_scripts(results: Sequence[CallResult], items: Sequence[ScriptItem]) 
         expanded += [
             CallResult(
                 call_id="",
-                tool=each.call.action.tool,
-                arguments=each.call.action.arguments,
+                tool=each.action.tool,
+                arguments=each.action.arguments,
                 text=each.output,
                 exit_code=each.exit_code,
             )

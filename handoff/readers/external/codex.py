@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from langgraph_takeover.handoff.readers.external.codex_items import expand_scripts
 from langgraph_takeover.handoff.readers.external.sessions import (
     SessionBuilder,
     ToolResult,
@@ -65,18 +64,11 @@ def read(rows: Sequence[Any], name: str) -> RecordedRun:
     """
     session = SessionBuilder(name, "codex", keeps_directory=False)
     payloads = [(str(row.get("type")), to_mapping(row.get("payload"))) for row in to_mappings(list(rows))]
-    live, withdrawn = _split_rolled_back(expand_scripts(payloads, _find_workspace(payloads)))
+    live, withdrawn = _split_rolled_back(payloads)
     _read_payloads(session, live)
     if withdrawn:
         _read_payloads(session.start_withdrawn(), withdrawn)
     return session.build()
-
-
-def _find_workspace(payloads: Iterable[_Payload]) -> str:
-    directories = (
-        payload.get("cwd") for kind, payload in payloads if kind in ("session_meta", "turn_context")
-    )
-    return next((each for each in directories if isinstance(each, str) and each), "")
 
 
 def _split_rolled_back(payloads: Sequence[_Payload]) -> tuple[list[_Payload], list[_Payload]]:

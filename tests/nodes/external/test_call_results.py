@@ -6,7 +6,8 @@ import pytest
 from langchain_core.messages import AIMessage, ToolMessage
 
 from langgraph_takeover.handoff.agents import ADAPTERS
-from langgraph_takeover.handoff.readers.external.codex_items import NestedCall, ScriptItem
+from langgraph_takeover.handoff.readers.external.codex_items import ScriptItem
+from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.nodes.external.call_results import CallReader
 from langgraph_takeover.nodes.external.conversation import add_exit_codes
 from langgraph_takeover.nodes.state import AgentState
@@ -94,9 +95,7 @@ def test_scripts_have_the_results_of_their_calls(
         "args": {"input": f"text(await tools.exec_command({{{script}}}))"},
         "id": "call_1",
     }
-    recorded = [
-        ScriptItem(NestedCall("exec_command", {"cmd": each}), text, code) for each, text, code in items
-    ]
+    recorded = [ScriptItem(Action("shell", {"command": each}), text, code) for each, text, code in items]
     text = f"Script completed\nWall time 0.1 seconds\nOutput:\n\n{shown}"
     results = CallReader(ADAPTERS["codex"], dict).read(
         AIMessage("", tool_calls=[call]), [ToolMessage(text, tool_call_id="call_1")], lambda: recorded
