@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 from langgraph_takeover.evals import models
@@ -77,9 +78,11 @@ def _check_agents(config: RunConfig) -> None:
         )
     for name in sorted(agents):
         try:
-            external_agent(name, program=config.agent_programs.get(name))
+            agent = external_agent(name, program=config.agent_programs.get(name))
         except AgentProgramError as error:
             raise RunUsageError(f"--agent-program {name}=FILE: {error}") from error
+        if agent.program.warning:
+            print(agent.program.warning, file=sys.stderr)
 
 
 def _check_continuation(config: RunConfig) -> None:

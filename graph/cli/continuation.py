@@ -247,6 +247,8 @@ def _build_model(request: _SandboxRequest, name: str) -> tuple[BaseChatModel, st
 
 
 def _print_continuation(done: PreparedContinuation, home: Path, verbose: bool) -> None:
+    if done.warning:
+        print_safely(f"warning   {done.warning}")
     print_safely(f"checkout  {done.directory}")
     if done.session_id:
         print_safely(f"session   {done.session_id} in {', '.join(map(str, done.session_files))}")

@@ -114,6 +114,8 @@ def _print_capture(done: Capture, home: Path) -> None:
     print_safely(
         f"session   {record.external.session_id}, {record.external.agent}{version}, {len(record.trace)} events"
     )
+    if warning := done.version_warning:
+        print_safely(f"warning   {warning}")
     task = " ".join(record.task.prompt.split())
     print_safely(f"task      {task[:100]}{'…' if len(task) > 100 else ''}")
     print_safely(

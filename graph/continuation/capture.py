@@ -19,6 +19,7 @@ from langgraph_takeover.graph.continuation.files import (
 from langgraph_takeover.graph.continuation.repository import Repository, find_repository
 from langgraph_takeover.graph.errors import CaptureError
 from langgraph_takeover.handoff.agent_names import AGENT_NAMES
+from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.interop.recordings import infer_reads, list_handoff_points
 from langgraph_takeover.handoff.interop.sessions import (
     find_assigned_secrets,
@@ -93,6 +94,8 @@ class Capture(Frozen):
     """The reason why the record has no patch."""
     skipped_lines: str = ""
     """Says how many lines of the session's file are damaged, and so not in the record."""
+    version_warning: str = ""
+    """Names the agent's version if it is not a tested one."""
     left_out: str = ""
     """Says what is not in the record because the user went back in the session, and which files that changed."""
 
@@ -256,6 +259,7 @@ class _CaptureBuilder:
         known = {path for path in compute_differences(record.trace) if not path.startswith("/")}
         known.update(self._trace.withdrawn_files)
         patched = dict.fromkeys(_PATCHED_PATH.findall(record.patch))
+        adapter, version = ADAPTERS.get(self._source.agent), self._trace.agent_version
         return Capture(
             record=record,
             directory=directory,
@@ -272,6 +276,7 @@ class _CaptureBuilder:
             ),
             patch_error=record.patch_error,
             skipped_lines=describe_skipped_lines(self._trace),
+            version_warning=adapter.program.describe_untested(adapter.name, version) if adapter else "",
             left_out=describe_left_out(self._trace),
         )
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import tomllib
+from pathlib import Path
 from typing import NamedTuple
 
 MESSAGE, SESSION = "{message}", "{session}"
+_DEFAULT_PROVIDER = "openai"
 
 
 class InteractiveCommand(NamedTuple):
@@ -39,3 +43,27 @@ def build_interactive_arguments(agent: str, message: str, session_id: str | None
     text = f"Task: {message}" if message.startswith(("-", "/")) else message
     values = {MESSAGE: text, SESSION: session_id or ""}
     return tuple(values.get(each, each) for each in (command.resume if session_id else command.start))
+
+
+def find_agent_directory(agent: str, user_home: Path) -> Path:
+    """Return the directory of an agent's own files: the user's variable may name another one."""
+    command = INTERACTIVE_COMMANDS[agent]
+    replaced = os.environ.get(command.home_variable) if user_home == Path.home() else None
+    return Path(replaced) if replaced else user_home / command.home_directory
+
+
+def read_model_provider(agent: str, user_home: Path) -> str:
+    """Return the model provider of the user's own settings of Codex, by default its vendor's; empty for other agents."""
+    if agent != "codex":
+        return ""
+    try:
+        settings = tomllib.loads((find_agent_directory(agent, user_home) / "config.toml").read_text())
+    except (OSError, ValueError):
+        return _DEFAULT_PROVIDER
+    profiles = settings.get("profiles")
+    chosen = profiles.get(str(settings.get("profile"))) if isinstance(profiles, dict) else None
+    for each in (chosen, settings):
+        provider = each.get("model_provider") if isinstance(each, dict) else None
+        if isinstance(provider, str) and provider:
+            return provider
+    return _DEFAULT_PROVIDER

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from langgraph_takeover.graph.continuation.interactive import INTERACTIVE_COMMANDS
+from langgraph_takeover.graph.continuation.interactive import INTERACTIVE_COMMANDS, find_agent_directory
 from langgraph_takeover.graph.continuation.undo import STAGING_SUFFIX
 from langgraph_takeover.graph.errors import ContinuationError
 from langgraph_takeover.handoff.agents.adapter import NativeSession
@@ -19,12 +19,10 @@ from langgraph_takeover.sandbox.storage.failures import clean_up
 
 def list_session_files(agent: str, user_home: Path, session: NativeSession | None) -> dict[Path, str]:
     """Return the files of the native session by their paths in the agent's home. Raises ContinuationError."""
-    command = INTERACTIVE_COMMANDS[agent]
-    replaced = os.environ.get(command.home_variable) if user_home == Path.home() else None
     files = {}
     for name, text in (session.files if session else {}).items():
-        below = Path(name).relative_to(command.home_directory)
-        path = Path(replaced) / below if replaced else user_home / name
+        below = Path(name).relative_to(INTERACTIVE_COMMANDS[agent].home_directory)
+        path = find_agent_directory(agent, user_home) / below
         if os.path.lexists(path):
             raise ContinuationError(f"{path}: exists already (try again)")
         files[path.absolute()] = text

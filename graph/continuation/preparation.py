@@ -26,6 +26,7 @@ from langgraph_takeover.graph.continuation.files import (
 from langgraph_takeover.graph.continuation.interactive import (
     INTERACTIVE_COMMANDS,
     build_interactive_arguments,
+    read_model_provider,
 )
 from langgraph_takeover.graph.continuation.new_files import (
     create_file,
@@ -41,6 +42,7 @@ from langgraph_takeover.handoff.agents.adapter import AgentAdapter, Launch
 from langgraph_takeover.handoff.interop.sessions import make_replacement, move_texts
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
 from langgraph_takeover.handoff.records.verification import require_changes
+from langgraph_takeover.nodes.context.agent_program import describe_untested_program
 from langgraph_takeover.nodes.external.conversation import Opening, build_record_opening
 from langgraph_takeover.sandbox.backends.checkouts import write_checkout
 from langgraph_takeover.sandbox.changes.layer_files import find_file_digest
@@ -73,6 +75,8 @@ class PreparedContinuation(Frozen):
     account: Mapping[str, int] = {}
     """How many events of the earlier work became what in the native session."""
     manifest: Path
+    warning: str = ""
+    """A sentence for the user if the agent's version is not a tested one."""
 
 
 def prepare_continuation(
@@ -126,6 +130,7 @@ def prepare_continuation(
         session_files=files,
         account=opening.account,
         manifest=manifest_path,
+        warning=describe_untested_program(adapter, Path(executable)),
     )
 
 
@@ -183,6 +188,7 @@ def _create_everything(
         workspace=str(plan.target),
         port=1,
         model=plan.record.predecessor or "unknown",
+        provider=read_model_provider(plan.adapter.name, plan.user_home),
         message="",
     )
     opening = build_record_opening(

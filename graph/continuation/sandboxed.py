@@ -55,6 +55,8 @@ def continue_in_sandbox(
     Raises what `take_over` and `resume` raise, UnknownAgentProgramError and AgentProgramError.
     """
     chosen = external_agent(agent, program=program, model_name=model_name)
+    if chosen.program.warning:
+        show(chosen.program.warning)
     with open_home(home) as opened:
         spec = sandbox_spec_for(opened.records.load(record_id), backend)
         key = hashlib.sha256(repr((view, model_name, backend)).encode()).hexdigest()[:6]

@@ -27,6 +27,7 @@ SESSION_ID = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$"
 MAX_OUTPUT_BYTES = 200_000
 """The runtime reads this much of an agent's standard output: one half from its start, one from its end."""
 _MAX_MESSAGE_CHARS = 4000
+_VERSION = re.compile(r"\d{1,5}\.\d{1,5}\.\d{1,5}")
 
 
 class UnknownAgentProgramError(TakeoverError, LookupError):
@@ -66,6 +67,24 @@ class ProgramFiles(Frozen):
     newest: str
     """The tested range of versions; a newer one runs with a warning, an older one is refused."""
 
+    def describe_untested(self, agent: str, version: str) -> str:
+        """Return a sentence that names the agent and its version if it is outside the tested range; empty otherwise.
+
+        Also empty for a version that is not three numbers.
+        """
+        match = _VERSION.match(version)
+        if match is None:
+            return ""
+        numbers = tuple(map(int, match[0].split(".")))
+        for bound, word in ((self.oldest, "older"), (self.newest, "newer")):
+            tested = tuple(map(int, bound.split(".")))
+            if numbers < tested if word == "older" else numbers > tested:
+                return (
+                    f"{agent} {match[0]} is {word} than the tested {bound}: it may have calls and session rows that this "
+                    "version of Takeover does not know"
+                )
+        return ""
+
 
 class Launch(Frozen):
     """One start of an agent in a sandbox."""
@@ -77,6 +96,8 @@ class Launch(Frozen):
     port: int
     """Port of the bridge at 127.0.0.1."""
     model: str
+    provider: str = "bridge"
+    """The name of the model's provider in the agent's own settings."""
     message: str
     """The task of a new session; the next message of a resumed one."""
     session_id: Annotated[str, Field(pattern=SESSION_ID)] | None = None

@@ -31,12 +31,12 @@ from langgraph_takeover.handoff.agents.session_files import (
     read_result_lines,
     write_json_lines,
 )
-from langgraph_takeover.handoff.agents.session_steps import list_session_steps
+from langgraph_takeover.handoff.agents.session_steps import SessionStep, list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import write_shell_command, write_view_arguments
 from langgraph_takeover.handoff.readers.external.claude_code import parse_result
 from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
-from langgraph_takeover.handoff.trace.conversation import History
+from langgraph_takeover.handoff.trace.conversation import EXIT_CODE_NOT_RECORDED, History
 
 _ENVIRONMENT = {
     "ANTHROPIC_API_KEY": "none",
@@ -46,6 +46,7 @@ _ENVIRONMENT = {
     "CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD": "1",
     "CLAUDE_CODE_DISABLE_ATTACHMENTS": "1",
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+    "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "1",
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "100000000",
     "CLAUDE_CODE_MAX_RETRIES": "0",
@@ -77,7 +78,7 @@ class ClaudeCode:
         packaged=(PackagedProgram(directory="@anthropic-ai/claude-code-linux-*", file="claude"),),
         install="npm install -g @anthropic-ai/claude-code",
         oldest="2.1.0",
-        newest="2.1.197",
+        newest="2.1.332",
     )
 
     def setup(self, launch: Launch) -> Setup:
@@ -114,19 +115,19 @@ class ClaudeCode:
         session_id = derive_uuid(launch, history.opening)
         steps, account = list_session_steps(history)
         messages: list[dict[str, Any]] = [_user(history.opening)] if history.opening else []
+        # It reports that it cannot restore a model of another vendor.
+        model = {"model": launch.model} if launch.model.startswith("claude-") else {}
         for number, step in enumerate(steps):
             # A message id of its own keeps neighbouring replies apart.
-            head = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": launch.model}
+            head = {"id": f"msg_{number}", "type": "message", "role": "assistant", **model}
             text = [{"type": "text", "text": step.thought}] if step.thought else []
             call = self.write_call(step.action, launch.workspace) if step.action else None
             if call is None:
-                messages += [
-                    {**head, "content": text, "stop_reason": "end_turn", "usage": _USAGE},
-                    _user(step.result),
-                ]
+                messages.append({**head, "content": text, "stop_reason": "end_turn", "usage": _USAGE})
+                messages += [_user(step.result)] if step.result else []
                 continue
             use = {"type": "tool_use", "id": step.call_id, "name": call.name, "input": dict(call.arguments)}
-            result = {"type": "tool_result", "tool_use_id": step.call_id, "content": step.result}
+            result = {"type": "tool_result", "tool_use_id": step.call_id, **_write_result(step)}
             blocks = [*text, use]
             messages += [
                 {**head, "content": [block], "stop_reason": "tool_use", "usage": _USAGE} for block in blocks
@@ -143,6 +144,16 @@ class ClaudeCode:
 
     def read_output(self, stdout: str, exit_code: int | None) -> AgentOutput:
         return read_result_lines(stdout, exit_code)
+
+
+def _write_result(step: SessionStep) -> dict[str, Any]:
+    """Return a result; without a line about the exit code it says that the command succeeded."""
+    code = step.exit_code
+    if code is not None and 0 < code < 1000:
+        return {"content": f"Exit code {code}\n{step.result}", "is_error": True}
+    if step.hides_exit_code or code not in (None, 0):
+        return {"content": f"{step.result}\n{EXIT_CODE_NOT_RECORDED}"}
+    return {"content": step.result, "is_error": True} if step.refused else {"content": step.result}
 
 
 def _user(content: str | list[dict[str, Any]]) -> dict[str, Any]:

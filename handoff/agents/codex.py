@@ -74,7 +74,7 @@ class Codex:
         packaged=(PackagedProgram(directory="@openai/codex-linux-*/vendor/*", file="bin/codex"),),
         install="npm install -g @openai/codex",
         oldest="0.160.0",
-        newest="0.169.0",
+        newest="0.171.0",
     )
 
     def setup(self, launch: Launch) -> Setup:
@@ -88,7 +88,7 @@ class Codex:
 
     def classify(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asker:
         metadata = _read_metadata(headers)
-        if metadata.get("request_kind") != "turn" or not body.get("tools"):
+        if metadata.get("request_kind") != "turn":  # its tools may also stand in the input
             return "aside"
         return "main" if metadata.get("thread_source") == "user" else "child"
 
@@ -114,6 +114,8 @@ class Codex:
             "cli_version": self.program.newest,
             "source": "exec",
             "thread_source": "user",
+            # Its window refuses a session without one, or with one that its settings lack.
+            "model_provider": launch.provider,
         }
         steps, account = list_session_steps(history)
         items = [_message("user", history.opening)] if history.opening else []
@@ -122,13 +124,15 @@ class Codex:
                 items.append(_message("assistant", step.thought))
             call = self.write_call(step.action, launch.workspace) if step.action else None
             if call is None:
-                items.append(_message("user", step.result))
+                items += [_message("user", step.result)] if step.result else []
                 continue
             arguments = json.dumps(call.arguments)
             items.append(
                 {"type": "function_call", "name": call.name, "arguments": arguments, "call_id": step.call_id}
             )
-            items.append({"type": "function_call_output", "call_id": step.call_id, "output": step.result})
+            head = "" if step.exit_code is None else f"Exit code: {step.exit_code}\nOutput:\n"
+            output = f"{head}{step.result}"
+            items.append({"type": "function_call_output", "call_id": step.call_id, "output": output})
         lines: list[dict[str, Any]] = [{"timestamp": stamp, "type": "session_meta", "payload": meta}]
         lines += [{"timestamp": stamp, "type": "response_item", "payload": item} for item in items]
         path = f".codex/sessions/{now:%Y/%m/%d}/rollout-{now:%Y-%m-%dT%H-%M-%S}-{session_id}.jsonl"

@@ -93,12 +93,17 @@ class MiniSweAgent:
             call = self.write_call(step.action, launch.workspace) if step.action else None
             if call is None:
                 messages.append({"role": "assistant", "content": step.thought})
-                messages.append({"role": "user", "content": step.result})
+                messages += [{"role": "user", "content": step.result}] if step.result else []
                 continue
             function = {"name": call.name, "arguments": json.dumps(call.arguments)}
             calls = [{"id": step.call_id, "type": "function", "function": function}]
             messages.append({"role": "assistant", "content": step.thought, "tool_calls": calls})
-            messages.append({"role": "tool", "tool_call_id": step.call_id, "content": step.result})
+            result = step.result
+            if step.exit_code is not None:
+                result = json.dumps(
+                    {"returncode": step.exit_code, "output": result}, indent=2, ensure_ascii=False
+                )
+            messages.append({"role": "tool", "tool_call_id": step.call_id, "content": result})
         content = dump_json({"messages": messages, "trajectory_format": "mini-swe-agent-1.1"})
         files = {f"{_DIRECTORY}/{session_id}.json": content}
         return NativeSession(session_id=session_id, files=files, account=tuple(account))

@@ -134,7 +134,7 @@ class OpenCode:
         for step in steps:
             call = self.write_call(step.action, launch.workspace) if step.action else None
             session.add_reply(step, call)
-            if call is None:
+            if call is None and step.result:
                 session.add_user(step.result)
         path = f"{_IMPORTS}/{session.id}.json"
         content = dump_json(session.export(self.program.newest))

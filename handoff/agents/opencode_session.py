@@ -37,14 +37,16 @@ class OpenCodeSession:
         if step.thought:
             parts.append({"type": "text", "text": step.thought, "time": time})
         if call is not None:
-            state = {
-                "status": "completed",
-                "input": dict(call.arguments),
-                "output": step.result,
-                "title": call.name,
-                "metadata": {},
-                "time": time,
-            }
+            state: dict[str, Any] = {"status": "error", "error": step.result}
+            if not step.refused:
+                metadata = {} if step.exit_code is None else {"exit": step.exit_code}
+                state = {
+                    "status": "completed",
+                    "output": step.result,
+                    "title": call.name,
+                    "metadata": metadata,
+                }
+            state |= {"input": dict(call.arguments), "time": time}
             parts.append({"type": "tool", "tool": call.name, "callID": step.call_id, "state": state})
         reason = "stop" if call is None else "tool-calls"
         parts.append({"type": "step-finish", "reason": reason, "tokens": _TOKENS, "cost": 0})

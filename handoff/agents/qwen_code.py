@@ -30,7 +30,7 @@ from langgraph_takeover.handoff.agents.session_files import (
     read_result_lines,
     write_json_lines,
 )
-from langgraph_takeover.handoff.agents.session_steps import list_session_steps
+from langgraph_takeover.handoff.agents.session_steps import SessionStep, list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import write_shell_command, write_view_arguments
 from langgraph_takeover.handoff.readers.external.qwen_code import parse_result
 from langgraph_takeover.handoff.readers.external.sessions import ToolResult
@@ -63,8 +63,11 @@ _SETTINGS = {
         "sandbox": False,
     },
 }
-_NO_PROXY = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "")
-"""A file `.env` of the repository sets only variables that are not there."""
+_NO_PROXY = {
+    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), ""),
+    **dict.fromkeys(("NO_PROXY", "no_proxy"), "*"),
+}
+"""A file `.env` of the repository sets only variables that are not there, or empty, as of 0.24."""
 
 _API_ERROR = "[API Error: "
 """Start of the result of a run that ended because of a failed request; its mark says success."""
@@ -82,7 +85,7 @@ class QwenCode:
         address_space_mb=40_960,
         install="npm install -g @qwen-code/qwen-code",
         oldest="0.15.0",
-        newest="0.15.10",
+        newest="0.24.4",
     )
 
     def setup(self, launch: Launch) -> Setup:
@@ -135,10 +138,12 @@ class QwenCode:
             text = [{"text": step.thought}] if step.thought else []
             call = self.write_call(step.action, launch.workspace) if step.action else None
             if call is None:
-                lines += [_line("assistant", *text), _line("user", {"text": step.result})]
+                lines.append(_line("assistant", *text))
+                lines += [_line("user", {"text": step.result})] if step.result else []
                 continue
             request = {"id": step.call_id, "name": call.name, "args": dict(call.arguments)}
-            response = {"id": step.call_id, "name": call.name, "response": {"output": step.result}}
+            shown = {"error" if step.refused else "output": _write_result(step)}
+            response = {"id": step.call_id, "name": call.name, "response": shown}
             lines.append(_line("assistant", *text, {"functionCall": request}))
             lines.append(_line("tool_result", {"functionResponse": response}))
         path = f".qwen/projects/{name_directory(launch.workspace)}/chats/{session_id}.jsonl"
@@ -154,6 +159,15 @@ class QwenCode:
         output = read_result_lines(stdout, exit_code)
         is_error = output.message.startswith(_API_ERROR)
         return output.model_copy(update={"is_complete": output.is_complete and not is_error})
+
+
+def _write_result(step: SessionStep) -> str:
+    if step.exit_code is None or step.action is None:
+        return step.result
+    return (
+        f"Command: {step.action.arguments.get('command', '')}\nDirectory: (root)\nOutput: {step.result}\n"
+        f"Error: (none)\nExit Code: {step.exit_code}\nSignal: (none)"
+    )
 
 
 def _line(kind: str, *parts: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from langgraph_takeover.handoff.agents.adapter import RESUME_MESSAGE
+from langgraph_takeover.handoff.readers.external.sessions import strip_reminders
 
 
 def strip_resume_markers(messages: Sequence[BaseMessage], reply: str = "") -> list[BaseMessage]:
@@ -22,7 +23,8 @@ def strip_resume_markers(messages: Sequence[BaseMessage], reply: str = "") -> li
         text = message.text.rstrip() if isinstance(message, HumanMessage) else ""
         if text != RESUME_MESSAGE and not text.endswith(f"\n{RESUME_MESSAGE}"):
             kept.append(message)
-        elif rest := text.removesuffix(RESUME_MESSAGE).removesuffix("\n"):
+        # Qwen Code puts a reminder with the date before it.
+        elif strip_reminders(rest := text.removesuffix(RESUME_MESSAGE).removesuffix("\n")):
             kept.append(HumanMessage(rest))
     return kept
 
@@ -36,7 +38,7 @@ def has_same_steps(pending: Sequence[BaseMessage], resumed: Sequence[BaseMessage
     before, after = _skip_context(pending), _skip_context(resumed)
     if [_describe(each) for each in before] != [_describe(each) for each in after]:
         return False
-    task = [each.text.strip() for each in pending[: len(pending) - len(before)]][-1:]
+    task = [strip_reminders(each.text) for each in pending[: len(pending) - len(before)]][-1:]
     return all(any(text in each.text for each in resumed) for text in task)
 
 

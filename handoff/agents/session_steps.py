@@ -9,6 +9,7 @@ from typing import NamedTuple
 from langgraph_takeover.handoff.agents.adapter import ConvertedEvent
 from langgraph_takeover.handoff.agents.shell_calls import has_shell_command
 from langgraph_takeover.handoff.text.fence import quote_text
+from langgraph_takeover.handoff.text.tool_wrappers import strip_json_result, strip_wrapper
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import EMPTY_RESULT, RESULT_NOT_RECORDED, History, Step
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
@@ -24,12 +25,23 @@ _CALL_START = re.compile(
 
 
 class SessionStep(NamedTuple):
-    """One step of a session: the agent's words, its call, and the result. Without a call, the result is a message."""
+    """One step of a session: the agent's words, its call, and the result. Without a call, the result is a message, or empty."""
 
     thought: str
     action: Action | None
     call_id: str
     result: str
+    """With an exit code, the output of the command, without what the recorded agent added to it."""
+    exit_code: int | None = None
+    refused: bool = False
+
+    @property
+    def hides_exit_code(self) -> bool:
+        """Whether the result is that of a command, or of a call that becomes a comment, whose exit code is unknown."""
+        action = self.action
+        if action is None or self.exit_code is not None or self.refused:
+            return False
+        return action.tool == "shell" or not has_shell_command(action)
 
 
 def list_session_steps(history: History) -> tuple[list[SessionStep], list[ConvertedEvent]]:
@@ -49,9 +61,14 @@ def list_session_steps(history: History) -> tuple[list[SessionStep], list[Conver
 
 
 def _convert_step(step: Step) -> SessionStep:
-    event = step.action
-    text = step.observation.text if step.observation else None
+    event, observation = step.action, step.observation
+    text = observation.text if observation else None
+    exit_code = observation.exit_code if observation and event.tool == "shell" else None
+    if text is not None and exit_code is not None:
+        text = strip_json_result(strip_wrapper(text))
     result = RESULT_NOT_RECORDED if text is None else quote_text(_shorten(text)) or EMPTY_RESULT
+    if observation is None and event.tool in _WITHOUT_CALL:
+        result = ""
     if event.tool == UNREADABLE:
         return SessionStep(quote_text(_shorten(event.text)) or "…", None, "", result)
     thought = quote_text(_shorten(_read_thought(event)))
@@ -59,7 +76,14 @@ def _convert_step(step: Step) -> SessionStep:
         message = quote_text(_shorten(event.arguments.get("message", "")))
         return SessionStep(thought or message or "…", None, "", result)
     arguments = {name: quote_text(_shorten(value)) for name, value in event.arguments.items()}
-    return SessionStep(thought, Action(event.tool, arguments), f"{HISTORY_CALL_PREFIX}{event.index}", result)
+    return SessionStep(
+        thought,
+        Action(event.tool, arguments),
+        f"{HISTORY_CALL_PREFIX}{event.index}",
+        result,
+        exit_code,
+        refused=observation is not None and observation.refused,
+    )
 
 
 def _read_thought(event: Event) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 CODEX_HEADER = re.compile(
-    r"(?:(?:Chunk ID: \w{1,16}\n)?(?:Exit code: (?P<code>-?\d{1,9})\n)?Wall time: [\d.]{1,20} seconds\n"
+    r"(?:(?:Chunk ID: \w{1,16}\n)?"
+    r"(?:Exit code: (?P<code>-?\d{1,9})\n(?:Wall time: [\d.]{1,20} seconds\n)?|Wall time: [\d.]{1,20} seconds\n)"
     r"(?:Process exited with code (?P<exit>-?\d{1,9})\n)?"
     r"(?:Process running with session ID (?P<process>\d{1,12})\n)?"
     r"(?:Original token count: \d{1,9}\n)?(?:Total output lines: \d{1,9}\n)?Output:(?:\n|\Z))+"
 )
-"""What Codex prints first; twice for `apply_patch` inside a shell command."""
+"""What Codex prints first; twice for `apply_patch` inside a shell command. A written session has no wall time."""
 CLAUDE_HEADER = re.compile(r"Exit code (?P<code>\d{1,3})(?:\n|\Z)")
 CLAUDE_NO_OUTPUT = "(Bash completed with no output)"
 QWEN_HEADER = re.compile(r"(?:Command: (?s:.{0,200000}?)\nDirectory: [^\n]{0,4096}\n)Output: ?")

@@ -20,6 +20,8 @@ _CALL_START = re.compile(
 _INVALID_NAME_CHARS = re.compile(r"[^A-Za-z0-9_-]")
 RESULT_NOT_RECORDED = "[the result of this action was not recorded]"
 EMPTY_RESULT = "[no output]"
+EXIT_CODE_NOT_RECORDED = "[the exit code of this command was not recorded]"
+"""Last line of a result for agents that show an exit code only after a failure."""
 
 
 class Step(NamedTuple):

@@ -61,6 +61,19 @@ def find_program(adapter: AgentAdapter, path: Path | None = None) -> AgentProgra
 
     Raises AgentProgramError if it is missing, too old, or cannot be run.
     """
+    program = _locate_program(adapter, path)
+    return program.model_copy(update=_check_version(adapter.name, adapter.program, program.version))
+
+
+def describe_untested_program(adapter: AgentAdapter, path: Path) -> str:
+    """Return a sentence about a program's version if it is outside the tested range; empty otherwise, and if unreadable."""
+    try:
+        return adapter.program.describe_untested(adapter.name, _locate_program(adapter, path).version)
+    except (AgentProgramError, OSError):
+        return ""
+
+
+def _locate_program(adapter: AgentAdapter, path: Path | None) -> AgentProgram:
     wanted = adapter.program
     command = _find_command(adapter.name, wanted, path)
     inside = f"{_PROGRAMS}/{adapter.name}"
@@ -76,8 +89,7 @@ def find_program(adapter: AgentAdapter, path: Path | None = None) -> AgentProgra
             host_argv=(str(directory / file),),
             version="",
         )
-    version = _read_version(adapter.name, wanted, program.host_argv)
-    return program.model_copy(update=_check_version(adapter.name, wanted, version))
+    return program.model_copy(update={"version": _read_version(adapter.name, wanted, program.host_argv)})
 
 
 def _find_command(name: str, wanted: ProgramFiles, path: Path | None) -> Path:
@@ -258,6 +270,4 @@ def _check_version(name: str, wanted: ProgramFiles, version: str) -> dict[str, s
         raise AgentProgramError(
             f"{name} {version} is too old: {wanted.oldest} or later is needed (update it: {wanted.install})"
         )
-    is_newer = key(version) > key(wanted.newest)
-    warning = f"{name} {version} is newer than the tested version {wanted.newest}" if is_newer else ""
-    return {"version": version, "warning": warning}
+    return {"warning": wanted.describe_untested(name, version)}

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter, Launch
+from langgraph_takeover.handoff.agents.session_files import TELEMETRY_MARK
 from langgraph_takeover.sandbox.interface import Sandbox
 
 _START_SCRIPT = """\
@@ -25,6 +26,7 @@ _SETTLE_S, _SETTLE_POLL_S = 5.0, 0.02
 _BATCH = 200
 """Files that one command removes."""
 _MAX_SESSION_BYTES = 20_000_000
+_MAX_ADDED_BYTES = 4_000_000
 _SAFE_ID = re.compile(r"[\w.:-]{1,200}")
 _IS_FILE = '[ -f "$file" ] && [ ! -L "$file" ]'
 
@@ -83,6 +85,23 @@ def read_ends(sandbox: Sandbox, path: str, size: int) -> str:
     return _inspect(sandbox, f"file={shlex.quote(path)}; {_IS_FILE} && {ends}")
 
 
+def measure_session(sandbox: Sandbox, home: str, pattern: str) -> int:
+    """Return the bytes of a session's files. `pattern` is relative to the agent's home."""
+    size = _inspect(sandbox, f"{_build_session(home, pattern)} | wc -c").strip()
+    return int(size) if size.isdigit() else 0
+
+
+def read_session_rows(sandbox: Sandbox, home: str, pattern: str, start: int) -> str:
+    """Return what was added to a session's files after `start` bytes, at most its first 4 MB."""
+    return _inspect(
+        sandbox, f"{_build_session(home, pattern)} | tail -c +{start + 1} | head -c {_MAX_ADDED_BYTES}"
+    )
+
+
+def _build_session(home: str, pattern: str) -> str:
+    return f'for file in {shlex.quote(home)}/{pattern}; do {_IS_FILE} && cat -- "$file"; done'
+
+
 def wait_for_result(sandbox: Sandbox, home: str, pattern: str, call_id: str, count: int = 1) -> None:
     """Wait a few seconds for the result of a call in the session file, which may lag behind the agent's request.
 
@@ -103,7 +122,7 @@ def _has_results(sandbox: Sandbox, home: str, pattern: str, call_id: str, count:
     tail = f'{_IS_FILE} && tail -c {_MAX_SESSION_BYTES} -- "$file"'
     # Twice each: the call has the same id as its result. As text: NUL bytes would make the file a binary one.
     script = (
-        f"for file in {shlex.quote(home)}/{pattern}; do {tail}; done | "
+        f"for file in {shlex.quote(home)}/{pattern}; do {tail}; done | grep -avF -- {shlex.quote(TELEMETRY_MARK)} | "
         f"grep -aoF -- {shlex.quote(call_id)} | head -n {2 * count} | wc -l"
     )
     return _inspect(sandbox, script).strip() == str(2 * count)

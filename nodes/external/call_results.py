@@ -9,9 +9,20 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter
 from langgraph_takeover.handoff.readers.external.background import BackgroundCommands, CommandResult
+from langgraph_takeover.handoff.readers.external.codex_items import (
+    CELL_TOOL,
+    SCRIPT_TOOL,
+    ScriptItem,
+    find_first_call,
+    find_process,
+)
 from langgraph_takeover.handoff.readers.open_calls import OpenCalls
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
+from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.nodes.session.external_turn import CallResult
+
+_SCRIPT_ERROR = "Script error:\n"
+_PATCH_COMMAND = "apply_patch <<"
 
 
 class CallReader:
@@ -28,11 +39,26 @@ class CallReader:
         """Commands that still run."""
         return tuple(self._background)
 
-    def read(self, reply: AIMessage, messages: Sequence[BaseMessage]) -> tuple[CallResult, ...]:
-        """Return a result for each call of a reply, from the conversation that follows it."""
+    def read(
+        self,
+        reply: AIMessage,
+        messages: Sequence[BaseMessage],
+        read_items: Callable[[], Sequence[ScriptItem]] = tuple,
+    ) -> tuple[CallResult, ...]:
+        """Return a result for each call of a reply, from the conversation that follows it.
+
+        `read_items` returns the calls that the reply's scripts made.
+        """
         calls = (*reply.tool_calls, *reply.invalid_tool_calls)
         shown = _match_results([str(call["id"]) for call in calls], messages)
-        results = [self._read_call(call, shown.get(number)) for number, call in enumerate(calls)]
+        results: Sequence[CallResult] = [
+            self._read_call(call, shown.get(number)) for number, call in enumerate(calls)
+        ]
+        if any(each.is_script for each in results):
+            items = read_items()
+            for each in items:
+                self._background.add_result({"process": each.process_id}, CommandResult(""))
+            results = _expand_scripts(results, items)
         hidden = {each.call_id for each in results if each.tool == "shell" and each.exit_code is None}
         codes = self._read_exit_codes() if hidden & {each.tool_call_id for each in shown.values()} else {}
         return tuple(
@@ -43,11 +69,15 @@ class CallReader:
         )
 
     def _read_call(self, call: Mapping[str, Any], message: ToolMessage | None) -> CallResult:
-        arguments = call["args"] if isinstance(call["args"], dict) else {"arguments": str(call["args"])}
-        tool, normalized = normalize_call(str(call["name"]), arguments)
+        arguments = _read_arguments(call)
+        tool, normalized = parse_call(call)
         text = message.text if message else ""
         is_error = message is not None and message.status == "error"
-        read = self._adapter.read_result(str(call["name"]), arguments, text, is_error=is_error)
+        is_script = self._adapter.api == "responses" and call["name"] in (SCRIPT_TOOL, CELL_TOOL)
+        shown = text.partition(_SCRIPT_ERROR)[2] or text if is_script else text
+        read = self._adapter.read_result(str(call["name"]), arguments, shown, is_error=is_error)
+        if is_script:
+            read = read._replace(process_id=find_process(text))
         command = normalized.get("command", "") if tool == "shell" and "is_input" not in normalized else ""
         self._background.add_result(arguments, CommandResult(command, read.process_id, read.refused))
         return CallResult(
@@ -58,7 +88,24 @@ class CallReader:
             exit_code=read.exit_code if message else None,
             refused=read.refused,
             timed_out=read.timed_out,
+            is_script=is_script,
         )
+
+
+def runs_script(calls: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether one of the calls may run a script, or wait for one."""
+    return any(each["name"] in (SCRIPT_TOOL, CELL_TOOL) for each in calls)
+
+
+def parse_call(call: Mapping[str, Any]) -> Action:
+    """Return a native call in this project's terms; that of a script is its first one, if the script spells it out."""
+    arguments = _read_arguments(call)
+    nested = find_first_call(str(arguments.get("input") or "")) if call["name"] == SCRIPT_TOOL else None
+    return nested or Action(*normalize_call(str(call["name"]), arguments))
+
+
+def _read_arguments(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    return call["args"] if isinstance(call["args"], dict) else {"arguments": str(call["args"])}
 
 
 def _match_results(ids: Sequence[str], messages: Sequence[BaseMessage]) -> dict[int, ToolMessage]:
@@ -89,3 +136,44 @@ def _find_start(ids: Sequence[str], messages: Sequence[BaseMessage]) -> int:
         if not missing:
             break
     return start
+
+
+def _expand_scripts(results: Sequence[CallResult], items: Sequence[ScriptItem]) -> tuple[CallResult, ...]:
+    """Return the results of a reply with the recorded calls of its scripts.
+
+    A script's own result has the script's first call where the script spells it out; otherwise it stays before its calls.
+    Codex records all calls of a reply in one row of items, so that those of several scripts go to the first.
+    """
+    expanded: list[CallResult] = []
+    left = list(items)
+    for result in results:
+        if not result.is_script or not left:
+            expanded.append(result)
+            continue
+        first = next((each for each in left if _is_same(each.action, result)), None)
+        if first is None:
+            expanded.append(result)
+        else:
+            left.remove(first)
+            is_shown = bool(first.output.strip()) and first.output.strip() in result.text
+            text = first.output if is_shown or left else result.text
+            expanded.append(result.model_copy(update={"text": text, "exit_code": first.exit_code}))
+        expanded += [
+            CallResult(
+                call_id="",
+                tool=each.action.tool,
+                arguments=each.action.arguments,
+                text=each.output,
+                exit_code=each.exit_code,
+            )
+            for each in left
+        ]
+        left = []
+    return tuple(expanded)
+
+
+def _is_same(action: Action, result: CallResult) -> bool:
+    if action.tool != result.tool:
+        return False
+    commands = (action.arguments.get("command", ""), result.arguments.get("command", ""))
+    return action.arguments == result.arguments or all(each.startswith(_PATCH_COMMAND) for each in commands)

@@ -19,7 +19,6 @@ from langgraph_takeover.handoff.agents.adapter import (
     is_session_id,
 )
 from langgraph_takeover.handoff.agents.session_steps import HISTORY_CALL_PREFIX, list_session_steps
-from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.handoff.records.record import ExternalSession, HandoffRecord
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.events import Usage
@@ -29,6 +28,7 @@ from langgraph_takeover.nodes.context.external_agent import ExternalAgent
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
 from langgraph_takeover.nodes.events import add_usage, find_spent_limit
 from langgraph_takeover.nodes.external.apis import ModelRequest
+from langgraph_takeover.nodes.external.call_results import parse_call
 from langgraph_takeover.nodes.external.pass_through import VendorModel
 from langgraph_takeover.nodes.external.process import ExternalProcess
 from langgraph_takeover.nodes.model.attempts import CallCount
@@ -286,13 +286,6 @@ def parse_first_action(reply: AIMessage) -> Action:
     for call in (*reply.tool_calls, *reply.invalid_tool_calls):
         return parse_call(call)
     return Action("finish", {"message": reply.text})
-
-
-def parse_call(call: Mapping[str, Any]) -> Action:
-    """Return a native call in this project's terms."""
-    arguments = call["args"] if isinstance(call["args"], dict) else {"arguments": str(call["args"])}
-    tool, normalized = normalize_call(str(call["name"]), arguments)
-    return Action(tool, normalized)
 
 
 def _bind(context: AgentContext, request: ModelRequest) -> Runnable[Any, Any]:

@@ -29,7 +29,15 @@ from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 _PASSED_HEADERS = frozenset(
     {"accept", "content-type", "user-agent", "originator", "session_id", "session-id", "conversation_id"}
 )
-_PASSED_PREFIXES = ("anthropic-", "openai-", "x-stainless-", "x-codex-", "x-claude-", "x-app")
+_PASSED_PREFIXES = (
+    "anthropic-",
+    "openai-",
+    "x-stainless-",
+    "x-codex-",
+    "x-openai-internal-codex-",
+    "x-claude-",
+    "x-app",
+)
 _ACCOUNT_HEADERS = frozenset({"openai-organization", "openai-project"})
 """They choose who pays, which is the runtime's decision."""
 _QUERY = re.compile(r"(?:\?[\w=&.-]{1,200})?")

@@ -20,11 +20,15 @@ from langgraph_takeover.handoff.agents.adapter import (
     NativeSession,
     is_session_id,
 )
+from langgraph_takeover.handoff.agents.session_files import read_json_lines
+from langgraph_takeover.handoff.readers.external.codex_items import ScriptItem, read_script_items
 from langgraph_takeover.nodes.context.external_agent import ExternalAgent, ExternalAgentError
 from langgraph_takeover.nodes.external.agent_files import (
     build_start_files,
+    measure_session,
     prepare_directory,
     read_ends,
+    read_session_rows,
     wait_for_result,
     write_files,
 )
@@ -32,7 +36,7 @@ from langgraph_takeover.nodes.external.agent_peers import find_agent_peers
 from langgraph_takeover.nodes.external.apis import write_reply
 from langgraph_takeover.nodes.external.apis.checks import count_results, limit_usage
 from langgraph_takeover.nodes.external.bridge import Bridge
-from langgraph_takeover.nodes.external.call_results import CallReader
+from langgraph_takeover.nodes.external.call_results import CallReader, runs_script
 from langgraph_takeover.nodes.external.error_output import find_error_line
 from langgraph_takeover.nodes.external.held_request import HeldRequest
 from langgraph_takeover.nodes.session.external_turn import ExternalTurn, SideWork
@@ -195,6 +199,7 @@ class ExternalProcess:
         self._expected = tuple(str(call["id"]) for call in calls)
         self._answered = count_results(self.held.request) + Counter(set(self._expected))
         self._has_asked = True
+        start = self._measure_session() if runs_script(calls) else 0
         self.held.reply(write_reply(self.held.request, limit_usage(reply)))
         self.held = None
         self._wait(timeout_s)
@@ -219,13 +224,31 @@ class ExternalProcess:
         self.session_id = self.session_id or self._read_output().session_id or ""
         added = [each.text for each in messages[known + 1 :] if isinstance(each, HumanMessage)]
         return ExternalTurn(
-            results=self._calls.read(reply, messages),
+            results=self._calls.read(reply, messages, lambda: self._read_script_items(start)),
             messages=tuple(added),
             session_id=self.session_id,
             running=self._calls.running,
             account=self.account,
             side=side,
         )
+
+    @property
+    def _session_pattern(self) -> str:
+        return (
+            self.agent.adapter.session_glob(self.session_id, self.sandbox.workspace)
+            if self.session_id
+            else ""
+        )
+
+    def _measure_session(self) -> int:
+        pattern = self._session_pattern
+        return measure_session(self.sandbox, self._home, pattern) if pattern else 0
+
+    def _read_script_items(self, start: int) -> tuple[ScriptItem, ...]:
+        """Return the calls of scripts in what was added to the session's file after `start` bytes."""
+        pattern = self._session_pattern
+        added = read_session_rows(self.sandbox, self._home, pattern, start) if pattern else ""
+        return tuple(read_script_items(read_json_lines(added), self.sandbox.workspace))
 
     def use_budget(self, budget: Callable[[Sequence[Usage]], bool]) -> None:
         """Set what decides whether side requests may ask the model, after these uses since the last turn."""
@@ -300,8 +323,7 @@ class ExternalProcess:
             time.sleep(0.01)
         if not self._expected or not is_session_id(self.session_id):
             return
-        pattern = self.agent.adapter.session_glob(self.session_id, self.sandbox.workspace)
-        if pattern:
+        if pattern := self._session_pattern:
             last = self._expected[-1]
             results = (each for each in self.held.request.messages if isinstance(each, ToolMessage))
             count = sum(each.tool_call_id == last for each in results)

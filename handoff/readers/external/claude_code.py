@@ -17,6 +17,7 @@ from langgraph_takeover.handoff.readers.recorded_run import (
 )
 from langgraph_takeover.handoff.readers.tool_names import may_carry_call
 from langgraph_takeover.handoff.text.tool_wrappers import CLAUDE_HEADER, CLAUDE_NO_OUTPUT
+from langgraph_takeover.handoff.trace.conversation import EXIT_CODE_NOT_RECORDED, RESULT_NOT_RECORDED
 from langgraph_takeover.handoff.trace.events import Usage
 
 _SHELL_TOOL = "bash"
@@ -263,6 +264,9 @@ def parse_result(name: str, arguments: Mapping[str, Any], content: Any, details:
         return ToolResult(text[header.end() :], int(header["code"]))
     if is_error or _REJECTED.match(text):
         return ToolResult(text, refused=True)
+    if text.endswith((EXIT_CODE_NOT_RECORDED, RESULT_NOT_RECORDED)):
+        # A written session; without this line a result says that the command succeeded.
+        return ToolResult(text.removesuffix(EXIT_CODE_NOT_RECORDED).removesuffix("\n"))
     output = "" if text == CLAUDE_NO_OUTPUT else text
     if isinstance(result.get("stdout"), str) and not result.get("stderr"):
         # Unlike the text, it is complete for a long output.

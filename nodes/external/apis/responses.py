@@ -15,6 +15,7 @@ from langgraph_takeover.nodes.external.apis.model_request import (
     ToolList,
     list_objects,
 )
+from langgraph_takeover.nodes.external.apis.nested_tools import list_tools
 from langgraph_takeover.nodes.external.apis.replies import ReplyParts, VendorReply, WireCall
 
 JsonObject = dict[str, Any]
@@ -24,13 +25,17 @@ def read_request(body: JsonObject, *, accept_images: bool) -> RequestParts:
     """Return the messages and tools of a request. Raises RequestError."""
     conversation, items = Conversation(accept_images=accept_images), body.get("input")
     conversation.add_system(body.get("instructions"))
+    offered = list_objects(body.get("tools"), "tools")
     if isinstance(items, str):
         conversation.add_user(items)
     else:
         for item in list_objects(items, "input"):
-            _read_item(item, conversation)
+            if item.get("type") == "additional_tools":
+                offered = [*offered, *list_objects(item.get("tools"), "tools")]
+            else:
+                _read_item(item, conversation)
     tools = ToolList()
-    for tool in list_objects(body.get("tools"), "tools"):
+    for tool in list_tools(offered):
         if tool.get("type") == "function":
             tools.add_function(tool, tool.get("parameters"))
         elif tool.get("type") == "custom":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +25,8 @@ from langgraph_takeover.agents import (
 from langgraph_takeover.graph.continuation import preparation, undo
 from langgraph_takeover.graph.continuation.files import list_manifests, load_manifest
 from langgraph_takeover.graph.continuation.images import list_rebased
-from langgraph_takeover.graph.continuation.interactive import INTERACTIVE_COMMANDS
+from langgraph_takeover.graph.continuation.interactive import INTERACTIVE_COMMANDS, read_model_provider
+from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.records.archive import export_record, import_record
 from langgraph_takeover.handoff.records.record import RecordError, RecordStore
@@ -407,3 +410,49 @@ def test_only_records_in_an_image_belong_to_their_origin(workplace: Workplace, r
         (store / name).mkdir()
         (store / name / "record.json").write_text("{}")
     assert list_rebased(workplace.home, record) == names[:1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "provider"),
+    [
+        (None, "openai"),
+        ('model_provider = "acme"\n', "acme"),
+        ('profile = "work"\nmodel_provider = "acme"\n[profiles.work]\nmodel_provider = "local"\n', "local"),
+        ('profile = "work"\nmodel_provider = "acme"\n[profiles.work]\nmodel = "x"\n', "acme"),
+        ("model_provider = 7\nprofiles = 1\n", "openai"),
+        ("not toml", "openai"),
+    ],
+)
+def test_codex_finds_its_provider_in_the_users_settings(
+    tmp_path: Path, settings: str | None, provider: str
+) -> None:
+    if settings is not None:
+        (tmp_path / ".codex").mkdir()
+        (tmp_path / ".codex/config.toml").write_text(settings)
+    assert read_model_provider("codex", tmp_path) == provider
+
+
+def test_a_session_of_codex_has_the_users_provider(prepare: Prepare, workplace: Workplace) -> None:
+    (workplace.user_home / ".codex/config.toml").write_text('model_provider = "acme"\n')
+    (path,) = prepare("codex", view="transcript").session_files
+    meta = json.loads(path.read_text().split("\n")[0])
+    assert meta["payload"]["model_provider"] == "acme"
+
+
+def test_an_untested_version_warns_by_name(workplace: Workplace, tmp_path: Path) -> None:
+    (session,) = workplace.user_home.rglob("rollout-*.jsonl")
+    session.write_text(session.read_text().replace('"0.169.0"', '"0.180.0"'))
+    captured = workplace.capture()
+    assert captured.version_warning.startswith(
+        f"codex 0.180.0 is newer than the tested {ADAPTERS['codex'].program.newest}: "
+    )
+    program = shutil.copy(shutil.which("bash") or "bash", tmp_path / "codex")
+    done = prepare_continuation(
+        workplace.home,
+        captured.record.id,
+        agent="codex",
+        program=Path(program),
+        user_home=workplace.user_home,
+    )
+    assert done.warning.startswith("codex 5.")
+    assert " is newer than the tested " in done.warning

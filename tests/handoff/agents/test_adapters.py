@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +13,11 @@ from langgraph_takeover.handoff.agents import ADAPTERS, find_adapter
 from langgraph_takeover.handoff.agents.adapter import (
     RESUME_MESSAGE,
     AgentAdapter,
+    Launch,
+    ProgramFiles,
     UnknownAgentProgramError,
 )
+from langgraph_takeover.handoff.agents.contract.histories import ORDINARY
 from langgraph_takeover.handoff.agents.contract.pure import SESSION_ID, make_launch
 from langgraph_takeover.handoff.trace.action import Action
 
@@ -34,7 +38,7 @@ def test_unknown_agent_is_one_line() -> None:
         ("codex", TOOLS, {"request_kind": "turn", "thread_source": "user"}, "main"),
         ("codex", TOOLS, {"request_kind": "turn", "thread_source": "subagent"}, "child"),
         ("codex", TOOLS, {"request_kind": "compaction", "thread_source": "user"}, "aside"),
-        ("codex", {"tools": []}, {"request_kind": "turn", "thread_source": "user"}, "aside"),
+        ("codex", {"tools": []}, {"request_kind": "turn", "thread_source": "user"}, "main"),
         ("codex", TOOLS, {}, "aside"),
         ("claude-code", TOOLS, {}, "main"),
         ("claude-code", TOOLS, {"x-claude-code-agent-id": "a1"}, "child"),
@@ -137,3 +141,36 @@ def test_an_adapter_has_twelve_members() -> None:
     """As docs/add-your-agent.md says; more of them would make an adapter hard to write."""
     methods = {name for name in vars(AgentAdapter) if not name.startswith("_")}
     assert len(methods | set(AgentAdapter.__annotations__)) == 12
+
+
+def test_only_a_model_of_claude_is_named_in_its_session() -> None:
+    adapter = ADAPTERS["claude-code"]
+    for model, named in (("openai/gpt-5.5", False), ("claude-opus-5-5", True)):
+        launch = Launch(program=("claude",), home="/h", workspace="/w", port=1, model=model, message="")
+        (text,) = adapter.write_session(ORDINARY, launch).files.values()
+        assert (f'"model": "{model}"' in text) is named
+
+
+@pytest.mark.parametrize(
+    ("version", "sentence"),
+    [
+        ("2.1.0", ""),
+        ("2.1.5-beta.1", ""),
+        ("2.1.10", "x 2.1.10 is newer than the tested 2.1.9: "),
+        ("2.0.99", "x 2.0.99 is older than the tested 2.1.0: "),
+        ("", ""),
+        ("latest", ""),
+    ],
+)
+def test_untested_versions(version: str, sentence: str) -> None:
+    program = ProgramFiles(executable="x", install="-", oldest="2.1.0", newest="2.1.9")
+    found = program.describe_untested("x", version)
+    assert found.startswith(sentence)
+    assert bool(found) == bool(sentence)
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_the_docs_name_the_tested_version(name: str) -> None:
+    page = (Path(__file__).parents[3] / "docs/external-agents.md").read_text()
+    (row,) = (line for line in page.splitlines() if f"| `{name}` |" in line)
+    assert row.split("|")[4].split()[0] == ADAPTERS[name].program.newest

@@ -35,6 +35,12 @@ def test_markers_of_earlier_resumptions_are_stripped_too() -> None:
     assert ClaudeCode().strip_markers(resumed) == [TASK, CALL, RESULT, again, result]
 
 
+def test_qwen_codes_reminder_of_the_date_is_stripped_with_its_marker() -> None:
+    """Seen with Qwen Code 0.24.4."""
+    resumed = [TASK, CALL, RESULT, HumanMessage(f"{CONTEXT}{RESUME_MESSAGE}\n\n")]
+    assert strip_resume_markers(resumed) == [TASK, CALL, RESULT]
+
+
 def test_the_reply_is_kept_for_other_agents_and_beside_a_call() -> None:
     conversation: list[BaseMessage] = [TASK, REPLY]
     assert strip_resume_markers(conversation) == conversation
@@ -60,6 +66,8 @@ def test_conversations_are_compared_from_the_first_call_on() -> None:
     assert not has_same_steps(pending, [TASK, CALL, ToolMessage("b.py", tool_call_id="call_1")])
     assert not has_same_steps(pending, [CALL, RESULT])
     assert not has_same_steps(pending, [TASK, CALL, RESULT, AIMessage("More.")])
-    assert not has_same_steps(pending, [other_day, CALL, RESULT])
+    # Reminders are the agent's own context: Qwen Code 0.24 leaves that of the date out when it resumes.
+    assert has_same_steps(pending, [other_day, CALL, RESULT])
+    assert not has_same_steps(pending, [HumanMessage(f"{CONTEXT}\nFix that."), CALL, RESULT])
     context = [HumanMessage("Monday"), AIMessage("Got it."), HumanMessage("Fix it.\n\n"), CALL, RESULT]
     assert has_same_steps(context, [HumanMessage("Tuesday"), *context[1:]])

@@ -204,6 +204,32 @@ def test_custom_tools_are_functions_with_one_argument() -> None:
     assert (item["type"], item["call_id"], item["input"]) == ("custom_tool_call", "c2", "*** End")
 
 
+def list_tools(description: str, **fields: Any) -> tuple[list[str], frozenset[str]]:
+    """The names of the offered tools and of the custom ones, where all of them stand in the input, as in Codex 0.171."""
+    tools = [
+        {"type": "custom", "name": "exec", "description": description},
+        {"type": "function", "name": "wait"},
+    ]
+    namespaces = [
+        {"type": "namespace", "name": "functions", "tools": [*tools, {"type": "function", **FUNCTION}]},
+        {"type": "namespace", "name": "clock", "tools": [{"type": "function", "name": "sleep"}]},
+    ]  # fmt: skip
+    items = [
+        {"type": "additional_tools", "role": "developer", "tools": namespaces},
+        {"role": "user", "content": "task"},
+    ]
+    request = read("responses", input=items, tools=[], **fields)
+    assert show(request.messages) == [("human", "task")]
+    return [each["function"]["name"] for each in request.tools], request.custom_tools
+
+
+def test_tools_behind_scripts_are_offered() -> None:
+    declared = "Run JavaScript.\n### `apply_patch`\nEdit.\n\n### `exec_command`\n### `other`\n"
+    assert list_tools(declared) == (["shell", "apply_patch", "exec_command"], frozenset({"apply_patch"}))
+    # Whatever is not understood stays as it is.
+    assert list_tools("Run JavaScript.\n### `other`\n") == (["exec", "wait", "shell"], frozenset({"exec"}))
+
+
 def test_calls_and_results_are_paired() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "shell", "arguments": ""}}
     messages = [

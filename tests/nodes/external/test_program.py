@@ -183,7 +183,7 @@ def test_versions(tmp_path: Path) -> None:
     with pytest.raises(AgentProgramError, match=r"is too old: 98\.0\.0 or later is needed \(update it"):
         find_program(make_adapter(oldest="98.0.0"), tmp_path)
     found = find_program(make_adapter(newest="1.0.1"), tmp_path)
-    assert f"{found.version} is newer than the tested version 1.0.1" in found.warning
+    assert f"codex {found.version} is newer than the tested 1.0.1: " in found.warning
 
 
 def test_program_that_cannot_run(tmp_path: Path) -> None:
