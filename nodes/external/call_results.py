@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter
 from langgraph_takeover.handoff.readers.external.background import BackgroundCommands, CommandResult
-from langgraph_takeover.handoff.readers.external.codex_items import (
-    CELL_TOOL,
+from langgraph_takeover.handoff.readers.external.codex_scripts.records import (
+    Payload,
+    ScriptHistory,
+    assign_records,
+)
+from langgraph_takeover.handoff.readers.external.codex_scripts.results import (
     SCRIPT_TOOL,
-    ScriptItem,
-    find_first_call,
-    find_process,
+    WAIT_TOOL,
+    ObservedCall,
+    list_nested,
 )
 from langgraph_takeover.handoff.readers.open_calls import OpenCalls
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.nodes.session.external_turn import CallResult
 
-_SCRIPT_ERROR = "Script error:\n"
-_PATCH_COMMAND = "apply_patch <<"
-
 
 class CallReader:
     """Reads the results of calls, and remembers commands that still run in the background."""
 
-    def __init__(self, adapter: AgentAdapter, read_exit_codes: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(
+        self, adapter: AgentAdapter, read_exit_codes: Callable[[], Mapping[str, int]], workspace: str = ""
+    ) -> None:
         self._adapter = adapter
+        self._workspace = workspace
         self._read_exit_codes = read_exit_codes
         """Returns the exit codes that the agent prints but does not show to its model."""
         self._background = BackgroundCommands()
+        self._scripts = ScriptHistory()
 
     @property
     def running(self) -> tuple[str, ...]:
@@ -43,22 +48,30 @@ class CallReader:
         self,
         reply: AIMessage,
         messages: Sequence[BaseMessage],
-        read_items: Callable[[], Sequence[ScriptItem]] = tuple,
+        read_rows: Callable[[], Sequence[Payload]] = tuple,
     ) -> tuple[CallResult, ...]:
         """Return a result for each call of a reply, from the conversation that follows it.
 
-        `read_items` returns the calls that the reply's scripts made.
+        `read_rows` returns the rows that the agent has added to its session since the reply, with the calls of its scripts.
         """
         calls = (*reply.tool_calls, *reply.invalid_tool_calls)
         shown = _match_results([str(call["id"]) for call in calls], messages)
-        results: Sequence[CallResult] = [
-            self._read_call(call, shown.get(number)) for number, call in enumerate(calls)
+        scripts = [number for number, call in enumerate(calls) if self._is_script(call)]
+        texts = [str(_read_arguments(calls[number]).get("input") or "") for number in scripts]
+        records = (
+            dict(zip(scripts, assign_records(texts, read_rows(), self._workspace), strict=True))
+            if scripts
+            else {}
+        )
+        results = [
+            result
+            for number, call in enumerate(calls)
+            for result in (
+                self._read_script(call, shown.get(number), records[number])
+                if number in records
+                else (self._read_call(call, shown.get(number)),)
+            )
         ]
-        if any(each.is_script for each in results):
-            items = read_items()
-            for each in items:
-                self._background.add_result({"process": each.process_id}, CommandResult(""))
-            results = _expand_scripts(results, items)
         hidden = {each.call_id for each in results if each.tool == "shell" and each.exit_code is None}
         codes = self._read_exit_codes() if hidden & {each.tool_call_id for each in shown.values()} else {}
         return tuple(
@@ -73,11 +86,7 @@ class CallReader:
         tool, normalized = parse_call(call)
         text = message.text if message else ""
         is_error = message is not None and message.status == "error"
-        is_script = self._adapter.api == "responses" and call["name"] in (SCRIPT_TOOL, CELL_TOOL)
-        shown = text.partition(_SCRIPT_ERROR)[2] or text if is_script else text
-        read = self._adapter.read_result(str(call["name"]), arguments, shown, is_error=is_error)
-        if is_script:
-            read = read._replace(process_id=find_process(text))
+        read = self._adapter.read_result(str(call["name"]), arguments, text, is_error=is_error)
         command = normalized.get("command", "") if tool == "shell" and "is_input" not in normalized else ""
         self._background.add_result(arguments, CommandResult(command, read.process_id, read.refused))
         return CallResult(
@@ -88,20 +97,53 @@ class CallReader:
             exit_code=read.exit_code if message else None,
             refused=read.refused,
             timed_out=read.timed_out,
-            is_script=is_script,
         )
+
+    def _is_script(self, call: Mapping[str, Any]) -> bool:
+        return self._adapter.api == "responses" and runs_script([call])
+
+    def _read_script(
+        self, call: Mapping[str, Any], message: ToolMessage | None, observed: Sequence[ObservedCall]
+    ) -> Iterator[CallResult]:
+        """Yield the results of a script's calls. The first is that of the action which `parse_call` returns."""
+        contents = () if message is None else (message.text,)
+        later = () if observed else None
+        nested = self._scripts.read(str(call["name"]), _read_arguments(call), contents, observed, later)
+        action, call_id = parse_call(call), str(call["id"])
+        first = parse_call({"name": nested[0].tool, "args": dict(nested[0].arguments)})
+        if action != first and not (action.tool == SCRIPT_TOOL and first.tool.startswith(f"{SCRIPT_TOOL}:")):
+            yield CallResult(call_id=call_id, tool=action.tool, arguments=action.arguments, text="")
+            call_id = ""
+        for each in nested:
+            tool, normalized = normalize_call(each.tool, each.arguments)
+            command = (
+                normalized.get("command", "") if tool == "shell" and "is_input" not in normalized else ""
+            )
+            self._background.add_result(each.arguments, CommandResult(command, each.process_id, each.refused))
+            yield CallResult(
+                call_id=call_id,
+                tool=tool,
+                arguments=normalized,
+                text=each.text,
+                exit_code=each.exit_code,
+                refused=each.refused,
+            )
+            call_id = ""
 
 
 def runs_script(calls: Sequence[Mapping[str, Any]]) -> bool:
     """Whether one of the calls may run a script, or wait for one."""
-    return any(each["name"] in (SCRIPT_TOOL, CELL_TOOL) for each in calls)
+    return any(each["name"] in (SCRIPT_TOOL, WAIT_TOOL) for each in calls)
 
 
 def parse_call(call: Mapping[str, Any]) -> Action:
     """Return a native call in this project's terms; that of a script is its first one, if the script spells it out."""
-    arguments = _read_arguments(call)
-    nested = find_first_call(str(arguments.get("input") or "")) if call["name"] == SCRIPT_TOOL else None
-    return nested or Action(*normalize_call(str(call["name"]), arguments))
+    name, arguments = str(call["name"]), _read_arguments(call)
+    if name == SCRIPT_TOOL:
+        first = list_nested(str(arguments.get("input") or ""))[0]
+        if not first.tool.startswith(f"{SCRIPT_TOOL}:"):
+            name, arguments = first.tool, first.arguments
+    return Action(*normalize_call(name, arguments))
 
 
 def _read_arguments(call: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -136,44 +178,3 @@ def _find_start(ids: Sequence[str], messages: Sequence[BaseMessage]) -> int:
         if not missing:
             break
     return start
-
-
-def _expand_scripts(results: Sequence[CallResult], items: Sequence[ScriptItem]) -> tuple[CallResult, ...]:
-    """Return the results of a reply with the recorded calls of its scripts.
-
-    A script's own result has the script's first call where the script spells it out; otherwise it stays before its calls.
-    Codex records all calls of a reply in one row of items, so that those of several scripts go to the first.
-    """
-    expanded: list[CallResult] = []
-    left = list(items)
-    for result in results:
-        if not result.is_script or not left:
-            expanded.append(result)
-            continue
-        first = next((each for each in left if _is_same(each.action, result)), None)
-        if first is None:
-            expanded.append(result)
-        else:
-            left.remove(first)
-            is_shown = bool(first.output.strip()) and first.output.strip() in result.text
-            text = first.output if is_shown or left else result.text
-            expanded.append(result.model_copy(update={"text": text, "exit_code": first.exit_code}))
-        expanded += [
-            CallResult(
-                call_id="",
-                tool=each.action.tool,
-                arguments=each.action.arguments,
-                text=each.output,
-                exit_code=each.exit_code,
-            )
-            for each in left
-        ]
-        left = []
-    return tuple(expanded)
-
-
-def _is_same(action: Action, result: CallResult) -> bool:
-    if action.tool != result.tool:
-        return False
-    commands = (action.arguments.get("command", ""), result.arguments.get("command", ""))
-    return action.arguments == result.arguments or all(each.startswith(_PATCH_COMMAND) for each in commands)

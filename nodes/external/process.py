@@ -21,7 +21,8 @@ from langgraph_takeover.handoff.agents.adapter import (
     is_session_id,
 )
 from langgraph_takeover.handoff.agents.session_files import read_json_lines
-from langgraph_takeover.handoff.readers.external.codex_items import ScriptItem, read_script_items
+from langgraph_takeover.handoff.readers.external.codex_scripts.records import Payload
+from langgraph_takeover.handoff.readers.recorded_run import to_mapping
 from langgraph_takeover.nodes.context.external_agent import ExternalAgent, ExternalAgentError
 from langgraph_takeover.nodes.external.agent_files import (
     build_start_files,
@@ -97,7 +98,9 @@ class ExternalProcess:
         self._bridge: Bridge | None = None
         self._has_asked = False
         self._pid = 0
-        self._calls = CallReader(agent.adapter, lambda: self._read_output().call_exit_codes)
+        self._calls = CallReader(
+            agent.adapter, lambda: self._read_output().call_exit_codes, sandbox.workspace
+        )
         self._home = sandbox.inspect('printf %s "$HOME"').output.strip() or "/root"
         prepare_directory(sandbox, f"{self._home}/{_FILES}", _FILE_NAMES)
 
@@ -224,7 +227,7 @@ class ExternalProcess:
         self.session_id = self.session_id or self._read_output().session_id or ""
         added = [each.text for each in messages[known + 1 :] if isinstance(each, HumanMessage)]
         return ExternalTurn(
-            results=self._calls.read(reply, messages, lambda: self._read_script_items(start)),
+            results=self._calls.read(reply, messages, lambda: self._read_added_rows(start)),
             messages=tuple(added),
             session_id=self.session_id,
             running=self._calls.running,
@@ -244,11 +247,11 @@ class ExternalProcess:
         pattern = self._session_pattern
         return measure_session(self.sandbox, self._home, pattern) if pattern else 0
 
-    def _read_script_items(self, start: int) -> tuple[ScriptItem, ...]:
-        """Return the calls of scripts in what was added to the session's file after `start` bytes."""
+    def _read_added_rows(self, start: int) -> tuple[Payload, ...]:
+        """Return the rows that were added to the session's file after `start` bytes."""
         pattern = self._session_pattern
         added = read_session_rows(self.sandbox, self._home, pattern, start) if pattern else ""
-        return tuple(read_script_items(read_json_lines(added), self.sandbox.workspace))
+        return tuple((str(row.get("type")), to_mapping(row.get("payload"))) for row in read_json_lines(added))
 
     def use_budget(self, budget: Callable[[Sequence[Usage]], bool]) -> None:
         """Set what decides whether side requests may ask the model, after these uses since the last turn."""

@@ -19,8 +19,6 @@ class CallResult(Frozen):
     exit_code: int | None = None
     refused: bool = False
     timed_out: bool = False
-    is_script: bool = False
-    """The call ran a script, or waited for one, whose own calls the session's file records."""
 
 
 class SideWork(Frozen):

@@ -132,7 +132,6 @@ def test_scripts_pass_to_the_vendor_and_are_understood(bench: RunHarness, codex:
         ("shell", EDIT, 0),
         ("shell", TEST, 1),
         ("shell", f"apply_patch <<'PATCH'\n{PATCH}\nPATCH", 0),
-        ("exec", "", None),  # does not spell out its calls
         ("shell", "exit 1", 1),
         ("shell", "exit 2", 2),
     ]
@@ -178,7 +177,6 @@ def test_a_command_that_runs_on_is_named(bench: RunHarness, codex: ExternalAgent
     assert list_commands(outcome.events) == [
         ("shell", server, None),
         ("shell", "sleep 2; exit 4", None),
-        ("wait", "", None),
-        ("shell", "sleep 2; exit 4", 4),
+        ("shell", "", 4),
     ]
     assert outcome.state["external"]["running"] == [server]

@@ -9,20 +9,10 @@ from typing import Any
 from langgraph_takeover.handoff.readers import tool_names
 from langgraph_takeover.handoff.readers.external.codex_scripts.records import (
     Payload,
-    ScriptRecord,
+    ScriptHistory,
     ScriptRecords,
 )
-from langgraph_takeover.handoff.readers.external.codex_scripts.results import (
-    COMMAND_TOOL,
-    WAIT_TOOL,
-    NestedCall,
-    get_command,
-    list_nested,
-    merge_outputs,
-    read_nested,
-    read_output,
-    read_wait,
-)
+from langgraph_takeover.handoff.readers.external.codex_scripts.results import NestedCall
 from langgraph_takeover.handoff.readers.external.contexts import separate_contexts
 from langgraph_takeover.handoff.readers.external.sessions import (
     SessionBuilder,
@@ -158,9 +148,7 @@ class _ScriptReader:
         self._records = ScriptRecords(payloads)
         self._ends: dict[int, list[tuple[str, NestedCall]]] = {}
         """The calls whose results stand in a row."""
-        self._processes: set[str] = set()
-        self._open_commands: set[str] = set()
-        """Commands without an end so far."""
+        self._history = ScriptHistory()
 
     def read(self, row: int, item: Mapping[str, Any]) -> bool:
         """Add the calls of a script that begins in a row, or the results of one that ends; false for any other row."""
@@ -170,40 +158,15 @@ class _ScriptReader:
         record = self._records.find(row)
         if record is None:
             return self._records.is_output(row)
-        calls = self._list_calls(item, record)
+        name, arguments = _read_call(item)
+        later = self._records.find_later_commands(record)
+        calls = self._history.read(name, arguments, record.outputs, record.observed, later)
         named = [(f"{item.get('call_id')}/{number}", call) for number, call in enumerate(calls)]
         for call_id, call in named:
             self._session.add_call(call_id, call.tool, call.arguments)
         if record.outputs:
             self._ends[record.end] = named
         return True
-
-    def _list_calls(self, item: Mapping[str, Any], record: ScriptRecord) -> tuple[NestedCall, ...]:
-        script = str(item.get("input") or "")
-        literal = {get_command(call.arguments) for call in list_nested(script)}
-        observed = [
-            each._replace(
-                is_late=each.process_id in self._processes
-                or (
-                    (command := get_command(each.arguments)) in self._open_commands - literal
-                    and bool(command)
-                )
-            )
-            for each in record.observed
-        ]
-        outputs = [read_output(each) for each in record.outputs]
-        if item.get("name") == WAIT_TOOL:
-            calls = read_wait(parse_arguments(item.get("arguments")), merge_outputs(outputs), observed)
-        elif not outputs:
-            calls = list_nested(script)
-        else:
-            calls = read_nested(script, outputs, observed, self._records.find_later_commands(record))
-        self._open_commands -= {get_command(each.arguments) for each in observed}
-        for call in calls:
-            if call.tool == COMMAND_TOOL and call.exit_code is None and not call.refused:
-                self._open_commands.add(get_command(call.arguments))
-                self._processes.update(filter(None, [call.process_id]))
-        return calls
 
 
 def _note_unknown(session: SessionBuilder, kind: str, payload: Mapping[str, Any]) -> None:

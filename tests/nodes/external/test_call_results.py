@@ -6,8 +6,7 @@ import pytest
 from langchain_core.messages import AIMessage, ToolMessage
 
 from langgraph_takeover.handoff.agents import ADAPTERS
-from langgraph_takeover.handoff.readers.external.codex_items import ScriptItem
-from langgraph_takeover.handoff.trace.action import Action
+from langgraph_takeover.handoff.readers.external.codex_scripts.records import Payload
 from langgraph_takeover.nodes.external.call_results import CallReader
 from langgraph_takeover.nodes.external.conversation import add_exit_codes
 from langgraph_takeover.nodes.state import AgentState
@@ -77,13 +76,23 @@ def test_artifacts_of_reused_ids() -> None:
     assert [each.artifact for each in completed if isinstance(each, ToolMessage)] == [1, None, 0]
 
 
+def make_record(command: str, text: str, code: int) -> Payload:
+    item = {
+        "type": "CommandExecution",
+        "id": "exec-1",
+        "command": ["bash", "-lc", command],
+        "exit_code": code,
+    }
+    return "event_msg", {"type": "item_completed", "item": {**item, "aggregated_output": text}}
+
+
 @pytest.mark.parametrize(
     ("script", "items", "shown", "expected"),
     [
-        ("cmd: 'make'", [("make", "ok\n", 0)], "ok", [("make", "ok\n", 0)]),
+        ("cmd: 'make'", [("make", "ok\n", 0)], "ok", [("make", "ok", 0)]),
         ("cmd: 'make'", [("make", "a lot", 1)], "one line of it", [("make", "one line of it", 1)]),
-        ("cmd: 'make'", [("b", "2", 1), ("make", "1", 0)], "12", [("make", "1", 0), ("b", "2", 1)]),
-        ("cmd: `make ${n}`", [("make 1", "1", 2)], "x", [("", "x", None), ("make 1", "1", 2)]),
+        ("cmd: 'make'", [("b", "2", 1), ("make", "1", 0)], "12", [("make", "", 0), ("b", "12", 1)]),
+        ("cmd: `make ${n}`", [("make 1", "1", 2)], "x", [("", "", None), ("make 1", "x", 2)]),
         ("cmd: 'make'", [], "x", [("make", "x", None)]),
     ],
 )
@@ -95,15 +104,12 @@ def test_scripts_have_the_results_of_their_calls(
         "args": {"input": f"text(await tools.exec_command({{{script}}}))"},
         "id": "call_1",
     }
-    recorded = [ScriptItem(Action("shell", {"command": each}), text, code) for each, text, code in items]
+    recorded = [make_record(*each) for each in items]
     text = f"Script completed\nWall time 0.1 seconds\nOutput:\n\n{shown}"
     results = CallReader(ADAPTERS["codex"], dict).read(
         AIMessage("", tool_calls=[call]), [ToolMessage(text, tool_call_id="call_1")], lambda: recorded
     )
-    found = [(each.arguments.get("command", ""), each.text, each.exit_code) for each in results]
-    assert [
-        (command, each.removeprefix(text[: -len(shown)]), code) for command, each, code in found
-    ] == expected
+    assert [(each.arguments.get("command", ""), each.text, each.exit_code) for each in results] == expected
     assert [each.call_id for each in results] == ["call_1", *[""] * (len(results) - 1)]
 
 
@@ -112,4 +118,4 @@ def test_a_refused_patch_of_a_script() -> None:
     text = "Script failed\nWall time 0.0 seconds\nOutput:\n\nScript error:\napply_patch verification failed: no file"
     shown = [ToolMessage(text, tool_call_id="call_1")]
     (result,) = CallReader(ADAPTERS["codex"], dict).read(AIMessage("", tool_calls=[call]), shown)
-    assert (result.refused, result.exit_code, result.text) == (True, None, text)
+    assert (result.refused, result.exit_code, result.text) == (True, None, text.partition("\n\n")[2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -14,8 +14,14 @@ from langgraph_takeover.handoff.readers.external.codex_scripts.results import (
     SCRIPT_TOOL,
     SERVER_PREFIX,
     WAIT_TOOL,
+    NestedCall,
     ObservedCall,
     get_command,
+    list_nested,
+    merge_outputs,
+    read_nested,
+    read_output,
+    read_wait,
 )
 from langgraph_takeover.handoff.readers.recorded_run import extract_text, to_mapping
 
@@ -24,6 +30,45 @@ _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _MAX_OPEN = 20
 Payload = tuple[str, Mapping[str, Any]]
 """Type and payload of a row."""
+
+
+class ScriptHistory:
+    """Reads the scripts of a conversation, one after the other, and remembers what still runs."""
+
+    def __init__(self) -> None:
+        self._processes: set[str] = set()
+        self._open_commands: set[str] = set()
+        """Commands without an end so far."""
+
+    def read(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        contents: Sequence[Any],
+        observed: Sequence[ObservedCall],
+        later_commands: Container[str] | None = None,
+    ) -> tuple[NestedCall, ...]:
+        """The calls of a script, or of a wait for one, from their outputs and records: see `read_nested`."""
+        script = str(arguments.get("input") or "")
+        own = {get_command(call.arguments) for call in list_nested(script)}
+        late = {each for each in self._open_commands if each and each not in own}
+        observed = [
+            each._replace(is_late=each.process_id in self._processes or get_command(each.arguments) in late)
+            for each in observed
+        ]
+        outputs = [read_output(each) for each in contents]
+        if name == WAIT_TOOL:
+            calls = read_wait(arguments, merge_outputs(outputs), observed)
+        elif not outputs:
+            calls = list_nested(script)
+        else:
+            calls = read_nested(script, outputs, observed, later_commands)
+        self._open_commands -= {get_command(each.arguments) for each in observed}
+        for call in calls:
+            if call.tool == COMMAND_TOOL and call.exit_code is None and not call.refused:
+                self._open_commands.add(get_command(call.arguments))
+                self._processes.update(filter(None, [call.process_id]))
+        return calls
 
 
 class ScriptRecord(NamedTuple):
@@ -63,12 +108,13 @@ class ScriptRecords:
         for number, (kind, payload) in enumerate(payloads if outputs else ()):
             if number in outputs:
                 running = [*(each for each in running[-_MAX_OPEN:] if ends[each] > number), number]
-            for record in _read_record(kind, payload, direct):
+            for record in read_record(kind, payload, direct):
                 if record.tool == COMMAND_TOOL:
                     self._last_rows[get_command(record.arguments)] = number
                 own = [each for each in running if each < number < ends[each]]
                 if own:
-                    observed[_choose(own, payloads, record)].append(record)
+                    scripts = [str(payloads[each][1].get("input") or "") for each in own]
+                    observed[own[_choose(scripts, record)]].append(record)
         self._records = {
             call: ScriptRecord(
                 tuple(payloads[row][1].get("output") for row in outputs[call]), tuple(observed[call]), end
@@ -109,18 +155,35 @@ def _find_outputs(payloads: Sequence[Payload]) -> dict[int, list[int]]:
     return outputs
 
 
-def _choose(calls: Sequence[int], payloads: Sequence[Payload], record: ObservedCall) -> int:
-    """Of several scripts that run at once, the one whose text has the command of a record; else the last one."""
-    if len(calls) == 1:
-        return calls[0]
+def _choose(scripts: Sequence[str], record: ObservedCall) -> int:
+    """The position of the last script with the command of a record; else that of the last one."""
     command = get_command(record.arguments)
-    scripts = {call: find_calls(str(payloads[call][1].get("input") or "")) for call in calls}
-    named = [call for call in calls if any(get_command(each.arguments) == command for each in scripts[call])]
-    return (named or calls)[-1]
+    named = [
+        number
+        for number, script in enumerate(scripts if len(scripts) > 1 else ())
+        if any(get_command(each.arguments) == command for each in find_calls(script))
+    ]
+    return named[-1] if named else len(scripts) - 1
 
 
-def _read_record(kind: str, payload: Mapping[str, Any], direct: Container[str]) -> Iterator[ObservedCall]:
-    """The command or the patch that an event reports as ended; one of a direct call is read with the call itself."""
+def assign_records(
+    scripts: Sequence[str], payloads: Iterable[Payload], workspace: str
+) -> list[list[ObservedCall]]:
+    """The records of several scripts that ran at once: each belongs to the script with its command, else to the last one.
+
+    They name no directory for commands in the workspace.
+    """
+    assigned: list[list[ObservedCall]] = [[] for _ in scripts]
+    for kind, payload in payloads:
+        for record in read_record(kind, payload, ()):
+            if str(to_mapping(payload.get("item")).get("id")).startswith(f"{SCRIPT_TOOL}-"):
+                arguments = {k: v for k, v in record.arguments.items() if k != "workdir" or v != workspace}
+                assigned[_choose(scripts, record)].append(record._replace(arguments=arguments))
+    return assigned
+
+
+def read_record(kind: str, payload: Mapping[str, Any], direct: Container[str]) -> Iterator[ObservedCall]:
+    """Yield the command or the patch that an event reports as ended; one of a direct call is read with the call itself."""
     if kind != "event_msg":
         return
     item = to_mapping(payload.get("item")) if payload.get("type") == "item_completed" else payload
@@ -150,7 +213,8 @@ def _read_record(kind: str, payload: Mapping[str, Any], direct: Container[str]) 
         is_applied = item.get("status", "completed") == "completed" and item.get("success") is not False
         output = "\n".join(filter(None, [extract_text(item.get("stdout")), extract_text(item.get("stderr"))]))
         patch = write_patch(to_mapping(item.get("changes")))
-        yield ObservedCall(PATCH_TOOL, {"input": patch}, output, refused=not is_applied)
+        code = 0 if is_applied else None
+        yield ObservedCall(PATCH_TOOL, {"input": patch}, output, code, refused=not is_applied)
 
 
 def _is_shell(command: Sequence[Any]) -> bool:
