@@ -142,22 +142,24 @@ def _expand_scripts(results: Sequence[CallResult], items: Sequence[ScriptItem]) 
     """Return the results of a reply with the recorded calls of its scripts.
 
     A script's own result has the script's first call where the script spells it out; otherwise it stays before its calls.
-    Codex records all calls of a reply in one row of items, so that those of several scripts go to the first.
+    All other calls come after the first script whose own call is not recorded, or else after the last one.
     """
-    expanded: list[CallResult] = []
     left = list(items)
-    for result in results:
-        if not result.is_script or not left:
-            expanded.append(result)
-            continue
-        first = next((each for each in left if _is_same(each.action, result)), None)
-        if first is None:
+    own: dict[int, ScriptItem | None] = {}
+    for number, result in enumerate(results):
+        if result.is_script:
+            own[number] = next((each for each in left if _is_same(each.action, result)), None)
+            left = [each for each in left if each is not own[number]]
+    host = next((number for number, item in own.items() if item is None), max(own))
+    expanded: list[CallResult] = []
+    for number, result in enumerate(results):
+        item, others = own.get(number), left if number == host else []
+        if item is None:
             expanded.append(result)
         else:
-            left.remove(first)
-            is_shown = bool(first.output.strip()) and first.output.strip() in result.text
-            text = first.output if is_shown or left else result.text
-            expanded.append(result.model_copy(update={"text": text, "exit_code": first.exit_code}))
+            is_shown = bool(item.output.strip()) and item.output.strip() in result.text
+            text = item.output if is_shown or others else result.text
+            expanded.append(result.model_copy(update={"text": text, "exit_code": item.exit_code}))
         expanded += [
             CallResult(
                 call_id="",
@@ -166,9 +168,8 @@ def _expand_scripts(results: Sequence[CallResult], items: Sequence[ScriptItem]) 
                 text=each.output,
                 exit_code=each.exit_code,
             )
-            for each in left
+            for each in others
         ]
-        left = []
     return tuple(expanded)
 
 
