@@ -154,8 +154,8 @@ def test_an_error_reply_reaches_the_user(agent: AgentAdapter, tmp_path: Path) ->
 
     run = run_agent(agent, tmp_path, [refuse])
     assert "code-4711" in run.output
-    # Qwen Code reports the error and ends as after a success.
-    assert run.code == (0 if agent.name == "qwen-code" else 1)
+    # Qwen Code 0.15 reports the error and ends as after a success.
+    assert run.code in ((0, 1) if agent.name == "qwen-code" else (1,))
 
 
 @pytest.mark.parametrize("name", ["codex", "claude-code", "qwen-code"])

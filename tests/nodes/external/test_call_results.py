@@ -119,3 +119,16 @@ def test_a_refused_patch_of_a_script() -> None:
     shown = [ToolMessage(text, tool_call_id="call_1")]
     (result,) = CallReader(ADAPTERS["codex"], dict).read(AIMessage("", tool_calls=[call]), shown)
     assert (result.refused, result.exit_code, result.text) == (True, None, text.partition("\n\n")[2])
+
+
+def test_two_scripts_of_one_reply() -> None:
+    calls = [
+        {"name": "exec", "args": {"input": f"await tools.exec_command({{cmd: '{each}'}})"}, "id": each}
+        for each in ("a", "b")
+    ]
+    recorded = [make_record("b", "b", 2), make_record("a", "a", 0)]
+    shown = [ToolMessage(each, tool_call_id=each) for each in ("a", "b")]
+    results = CallReader(ADAPTERS["codex"], dict).read(
+        AIMessage("", tool_calls=calls), shown, lambda: recorded
+    )
+    assert [(each.call_id, each.exit_code) for each in results] == [("a", 0), ("b", 2)]

@@ -156,14 +156,14 @@ def _find_outputs(payloads: Sequence[Payload]) -> dict[int, list[int]]:
 
 
 def _choose(scripts: Sequence[str], record: ObservedCall) -> int:
-    """The position of the last script with the command of a record; else that of the last one."""
+    """The position of the last script with the command of a record; else that of the last one that computes a call."""
     command = get_command(record.arguments)
+    calls = [find_calls(script) for script in scripts] if len(scripts) > 1 else []
     named = [
-        number
-        for number, script in enumerate(scripts if len(scripts) > 1 else ())
-        if any(get_command(each.arguments) == command for each in find_calls(script))
+        n for n, found in enumerate(calls) if any(get_command(each.arguments) == command for each in found)
     ]
-    return named[-1] if named else len(scripts) - 1
+    computing = [n for n, found in enumerate(calls) if any(each.arguments is None for each in found)]
+    return (named or computing or [len(scripts) - 1])[-1]
 
 
 def assign_records(
