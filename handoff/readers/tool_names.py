@@ -46,21 +46,26 @@ _HARMLESS_TOOLS = {
     "enter_plan_mode", "plan_exit", "plan_enter", "askuserquestion", "ask_user", "ask_user_question", "question",
     "request_user_input", "request_permissions", "skill", "invoke_skill", "activate_skill", "slashcommand", "toolsearch",
     "tool_search", "tool_search_call", "schedulewakeup", "save_memory", "sendusermessage", "update_topic",
-    "create_goal", "get_goal", "update_goal", "get_context_remaining", "report_intent", "invalid",
+    "create_goal", "get_goal", "update_goal", "creategoal", "getgoal", "updategoal", "setgoalbudget", "todolist", "settodolist",
+    "set_todo_list", "sql", "list_bash", "list_powershell", "fetch_copilot_cli_documentation", "waitfor", "session_status",
+    "tracker_create_task", "tracker_update_task", "tracker_get_task", "tracker_list_tasks", "list_background_processes",
+    "memory_search", "memory_get", "gateway", "cron", "get_context_remaining", "report_intent", "invalid",
     "structuredoutput", "structured_output", "reject", "cron_list", "cronlist", "croncreate", "crondelete", "sleep",
     "wait", "clock", "noop",
     # searches, listings, images and the web
     "glob", "grep", "ls", "list", "list_dir", "list_directory", "list_files", "search_file_content", "grep_search",
     "glob_search", "find_files", "search", "search_files", "codesearch", "codebase_search", "read_many_files", "readmany",
     "view_image", "web_search", "web_search_call", "websearch", "webfetch", "web_fetch", "fetch", "google_web_search",
-    "exa_web_search", "image_generation_call", "lsp", "listmcpresources", "listmcpresourcestool", "readmcpresource",
+    "exa_web_search", "find", "rg", "fetchurl", "fetch_url", "searchweb", "readmediafile", "session_store_sql",
+    "image_generation_call", "lsp", "listmcpresources", "listmcpresourcestool", "readmcpresource",
     "readmcpresourcetool", "list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource",
     "browse", "browse_interactive", "browser_navigate", "browser_click", "browser_get_state", "browser_get_content",
     "browser_type", "browser_scroll", "browser_go_back", "browser_list_tabs", "browser_switch_tab", "browser_close_tab",
     # agents that work beside this one
     "task", "agent", "delegate", "send_message", "sendmessage", "spawn_agent", "send_input", "wait_agent", "resume_agent",
     "close_agent", "list_agents", "interrupt_agent", "followup_task", "assign_task", "sessions_spawn", "teamcreate",
-    "teamdelete",
+    "teamdelete", "agentswarm", "invoke_agent", "codebase_investigator", "cli_help", "generalist", "read_agent",
+    "write_agent", "sessions_list", "sessions_history", "sessions_send",
 }  # fmt: skip
 """Tools that run no command and edit no file themselves, as far as a recording can show."""
 _TRANSFER_TOOL = re.compile(r"(?:transfer(?:_back)?|hand_?off|delegate)_to_.")
@@ -188,6 +193,14 @@ def _normalize_editor(
         if isinstance(arguments.get("limit"), int):
             normalized["end"] = str(first + arguments["limit"] - 1)
     return normalized
+
+
+def parse_replacement(edit: Any) -> tuple[str, str] | None:
+    """The text to search for and its replacement in one of several edits of a call; None for an edit of another form."""
+    if not isinstance(edit, Mapping):
+        return None
+    old, new = (_find_first_value(edit, _ARGUMENT_KEYS[name]) for name in ("old", "new"))
+    return (old, new) if old and new is not None else None
 
 
 def _find_first_value(arguments: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
