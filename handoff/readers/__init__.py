@@ -185,7 +185,7 @@ def _read_documents(path: Path) -> tuple[list[Any], int]:
         return list(aider.split_chats(raw.decode("utf-8", "replace"))), 0
     if known := find_known_file(raw):
         raise TraceError(f"{path}: {_describe_refusal(known)}")
-    if path.suffix != ".jsonl":
+    if path.suffix != ".jsonl" or raw.lstrip()[:2].rstrip() in (b"{", b"["):
         try:
             return [_decode_json(raw, str(path))], 0
         except TraceError:

@@ -186,8 +186,29 @@ def test_openclaw() -> None:
                 details=details,
             )
         )
+    error = '{"status": "error", "tool": "read", "error": "ENOENT"}'
+    rows.append(pi(7, 6, "assistant", pi_call("c", "read", file_path="x.md")))
+    # A parent that is not in the file is the row before.
+    rows.append(
+        pi(
+            8,
+            99,
+            "toolResult",
+            error,
+            toolCallId="c",
+            toolName="read",
+            isError=False,
+            details={"status": "error"},
+        )
+    )
     trace = parse_trace(rows)
     assert (trace.task, trace.unknown_forms, trace.running) == ("Fix it.", {}, ())
+    assert [each.refused for each in trace.events if each.kind == "observation"] == [
+        False,
+        False,
+        False,
+        True,
+    ]
     assert [each.exit_code for each in list_results(trace, "shell")] == [None, 1, 0]
 
 
@@ -234,6 +255,24 @@ def test_gemini_cli_goes_back_compresses_and_repeats() -> None:
     assert (trace.events[1].exit_code, trace.events[1].text, trace.events[2].text) == (0, "", "Done.")
     document = {**GEMINI, "messages": [gemini("user", "1", "First."), gemini("gemini", "2", "", write, run)]}
     assert [each.tool for each in parse_trace(document).events] == ["editor", "editor", "shell", "shell"]
+
+
+def test_gemini_cli_names_its_directory_in_a_result(tmp_path: Path) -> None:
+    """Older versions record no directory. A file of one document may be called `.jsonl`, and `!` runs a command of the user."""
+    write = gemini_call(
+        "write_file", "Successfully overwrote file: /home/u/p/src/a.py.", file_path="src/a.py", content="x"
+    )
+    ran = "I ran the following shell command:\n```sh\necho \\`x\\`\n```\n\nThis produced the following result:\n```\nx\n```"
+    messages = [gemini("user", "1", "Go."), gemini("gemini", "2", "", write), gemini("user", "3", ran),
+                gemini("user", "4", "System: Please continue."), gemini("gemini", "5", "Done.")]  # fmt: skip
+    path = tmp_path / "full.jsonl"
+    path.write_text(json.dumps({**GEMINI, "messages": messages}, indent=2))
+    (trace,) = read_traces(path)
+    assert isinstance(trace, Trace)
+    assert (trace.workspace, trace.task, list_edits(trace)) == ("/home/u/p", "Go.", [["src/a.py"]])
+    assert [
+        each.arguments["command"] for each in trace.events if each.tool == "shell" and each.arguments
+    ] == ["echo `x`"]
 
 
 @pytest.mark.parametrize(
@@ -344,6 +383,8 @@ def test_aider(tmp_path: Path) -> None:
     empty = "\n# aider chat started at 2026-01-01 00:00:00\n\n> Aider v0.1  \n"
     both = load_aider(f"{empty}{text}{empty}{text}", tmp_path)
     assert [each.events for each in both] == [trace.events] * 2
+    (other,) = load_aider(text.replace("\n", "\r\n"), tmp_path)
+    assert other.events == trace.events
     (stripped,) = load_aider("\n".join(line.rstrip() for line in text.splitlines()), tmp_path)
     # Without the spaces, the program's long message about the refused block cannot be told from a reply.
     assert len([each for each in stripped.events if each.changes]) == 3
@@ -371,6 +412,9 @@ def test_other_edit_formats_of_aider(tmp_path: Path) -> None:
         f"{head}{whole}\n> Applied edit to src\\new.py  \n> Applied edit to lib/other.py  \n", tmp_path
     )
     assert list_edits(trace) == [["src/new.py"], ["lib/other.py"]]
+    separators = "a.py\n```\n<<<<<<< SEARCH\nx\u2028y\x0c\n=======\nz\n>>>>>>> REPLACE\n```\n"
+    (trace,) = load_aider(f"{head}{separators}\n> Applied edit to a.py  \n", tmp_path)
+    assert trace.events[0].arguments["old"] == "x\u2028y\x0c"
     (trace,) = load_aider(
         f"{head}{diff}\n> Committing a.py before applying edits.  \n> Applied edit to a.py  \n", tmp_path
     )
@@ -380,11 +424,11 @@ def test_other_edit_formats_of_aider(tmp_path: Path) -> None:
 def test_long_and_hostile_chats(tmp_path: Path) -> None:
     block = "a.py\n```\n<<<<<<< SEARCH\nx\n=======\ny\n>>>>>>> REPLACE\n```\n"
     parts = (
-        block * 2_000,
-        "<<<<<<< SEARCH\n" * 50_000,
-        "```diff\n" * 50_000,
-        "> Running x\n" * 20_000,
-        "#### /run x\n" * 5_000,
+        block * 500,
+        "<<<<<<< SEARCH\n" * 20_000,
+        "```diff\n" * 20_000,
+        "> Running x\n" * 3_000,
+        "#### /run x\n" * 1_000,
     )
     for part in parts:
         (trace,) = load_aider(f"# aider chat started at x\n\n#### Go.  \n\n{part}", tmp_path)
@@ -430,6 +474,9 @@ def test_known_files_that_are_not_json(tmp_path: Path) -> None:
     for path in (database, exported):
         with pytest.raises(TraceError, match="a Cursor session: not supported; supported are"):
             list(read_traces(path))
+    exported.write_text("🧑‍💻 ## USER\n\nGo.\n\n**Tool Command**:\n")
+    with pytest.raises(TraceError, match=r"an exported Gemini CLI chat: not supported \(pass its file"):
+        list(read_traces(exported))
 
 
 def test_documents_that_only_resemble_a_known_agent(tmp_path: Path) -> None:

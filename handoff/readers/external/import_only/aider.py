@@ -61,7 +61,7 @@ class _Block(NamedTuple):
 def read(text: str, name: str) -> RecordedRun:
     """Read a chat: each applied edit block and each command is a call."""
     reader = _ChatReader(SessionBuilder(name, "aider", keeps_directory=False))
-    for block in _split_blocks(text.splitlines()[1:]):
+    for block in _split_blocks(text.replace("\r\n", "\n").split("\n")[1:]):
         reader.add(block)
     reader.finish()
     return reader.session.build()

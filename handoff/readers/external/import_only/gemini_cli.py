@@ -27,8 +27,15 @@ _NOTES = ("info", "error", "warning")
 _STREAM_TYPES = ("init", "message", "tool_use", "tool_result", "result", "error")
 _FAILED = ("error", "cancelled")
 _CONTEXT = re.compile(r"\s*(?:<session_context>|<hook_context>|This is the Gemini CLI\b)")
-_NOT_A_REQUEST = re.compile(r"\s*(?:<state_snapshot>|\?|/\w[\w-]{0,40}(?:\s|$))")
-_SUMMARY = re.compile(r"\s*<state_snapshot>")
+_NOT_A_REQUEST = re.compile(
+    r"\s*(?:<state_snapshot>|\?|/\w[\w-]{0,40}(?:\s|$)|(?:System: )?Please continue\.\s*$)"
+)
+_USER_COMMAND = (
+    "I ran the following shell command:\n```sh\n",
+    "\n```\n\nThis produced the following result:\n```\n",
+    "\n```",
+)
+"""What the program adds to the conversation for a command that the user ran with `!`."""
 _REFERENCED_FILES = re.compile(r"\s*--- Content from referenced files ---")
 _DIRECTORY = re.compile(
     r"working in the directory: (/[^\n]{1,4096})|(?:Workspace Directories:\*\*|following directories:)\n\s*- (/[^\n]{1,4096})"
@@ -144,19 +151,42 @@ def _read_request(session: SessionBuilder, content: Any) -> None:
         else:
             texts.append(text)
     request = "\n".join(filter(None, texts))
+    begin, middle, end = _USER_COMMAND
+    if request.startswith(begin) and middle in request:
+        command, _, output = request[len(begin) :].removesuffix(end).partition(middle)
+        session.separate_calls()
+        session.add_thought("The user ran this command.")
+        session.add_call("user", _SHELL_TOOL, {"command": _unescape(command)})
+        session.add_result("user", _unescape(output), ToolResult(_unescape(output)))
+        return
     if not _NOT_A_REQUEST.match(request):
         session.add_prompt(request)
 
 
+def _unescape(text: str) -> str:
+    return text.replace("\\`", "`").replace("\\\\", "\\")
+
+
 def _read_call(session: SessionBuilder, call: Mapping[str, Any]) -> None:
     arguments = to_mapping(call.get("args"))
-    path = to_directory(to_mapping(call.get("resultDisplay")).get("filePath"))
-    if path and isinstance(arguments.get("file_path"), str):
-        arguments = {**arguments, "file_path": path}
+    path = arguments.get("file_path")
+    if isinstance(path, str) and (shown := _find_path(call, path)):
+        arguments = {**arguments, "file_path": shown}
+        if not session.workspace and shown.endswith(f"/{path}"):
+            session.workspace = shown.removesuffix(f"/{path}")
     ran_in = _RAN_IN.match(_extract_result(call)) if call.get("name") == _SHELL_TOOL else None
     session.add_call(
         str(call.get("id")), str(call.get("name") or ""), arguments, cwd=ran_in[1] if ran_in else None
     )
+
+
+def _find_path(call: Mapping[str, Any], path: str) -> str | None:
+    """The absolute path of a changed file, which the program shows to the user, or names in the result."""
+    shown = to_directory(to_mapping(call.get("resultDisplay")).get("filePath"))
+    text = _extract_result(call)[:_NOTICE_CHARS]
+    start = text.find(" file: /")
+    end = text.find(f"/{path}", start) if start >= 0 and path else -1
+    return shown or (text[start + len(" file: ") : end + 1 + len(path)] if end >= 0 else None)
 
 
 def _read_result(session: SessionBuilder, call: Mapping[str, Any]) -> None:

@@ -18,7 +18,6 @@ from langgraph_takeover.handoff.readers.external.sessions import (
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedRun,
     extract_text,
-    to_directory,
     to_mapping,
     to_mappings,
 )
@@ -66,7 +65,7 @@ def read(rows: Sequence[Any], name: str) -> RecordedRun:
     header = next((row for row in mappings if row.get("type") == "session"), {})
     session.agent = "pi"
     session.name = str(header.get("id") or name)
-    session.workspace = to_directory(header.get("cwd")) or ""
+    session.workspace = str(header.get("cwd") or "")
     session.model = str(header.get("modelId") or "")
     for row in mappings:
         if row.get("type") not in _OTHER_ROWS and may_carry_call(row):
@@ -155,7 +154,8 @@ def parse_result(
     name: str, arguments: Mapping[str, Any], text: str, details: Mapping[str, Any]
 ) -> ToolResult:
     """Parse what the model saw of a call; `details` are those of the session's row, with its `isError`."""
-    is_error, end = details.get("isError") is True, max(len(text) - _END_CHARS, 0)
+    is_error = details.get("isError") is True or details.get("status") == "error"
+    end = max(len(text) - _END_CHARS, 0)
     if name == "read":
         first = arguments.get("start", "1")
         numbered = number_lines(text[:_LINES_CHARS], int(first) if first.isdecimal() else 1)
