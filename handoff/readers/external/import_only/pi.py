@@ -38,8 +38,8 @@ _OTHER_ROLES = ("custom", "branchSummary", "compactionSummary", "hookMessage", "
 _SHELL_TOOLS = ("bash", "exec")
 _NAMES = {"exec": "bash", "process": "write_stdin"}
 """Tools of OpenClaw; `process` reads or ends a command in the background."""
-_EXIT_CODE = re.compile(r"\n*\(?Command exited with code (-?\d{1,9})\)?\s*\Z")
-_TIMEOUT = re.compile(r"\n*\(?Command (?:timed out after [^\n]{1,40}|aborted[^\n]{0,40})\)?\s*\Z")
+_EXIT_CODE = re.compile(r"\(?Command exited with code (-?\d{1,9})\)?\Z")
+_TIMEOUT = re.compile(r"\(?Command (?:timed out after [^\n]{1,40}|aborted[^\n]{0,40})\Z")
 _RUNNING = re.compile(r"Command still running \(session ([\w-]{1,60})")
 _METADATA = re.compile(
     r"(?:Conversation info|Sender) \(untrusted metadata\):\n```json\n(?>(?:(?!```)[^\n]*\n)*)```\s*"
@@ -166,10 +166,11 @@ def parse_result(
         return ToolResult(text, process_id=running[1])
     if details.get("status") == "running" and details.get("sessionId"):
         return ToolResult(text, process_id=str(details["sessionId"]))
-    if ended := _TIMEOUT.search(text, end):
-        return ToolResult(text[: ended.start()], timed_out=True)
-    found, recorded = _EXIT_CODE.search(text, end), parse_exit_code(details.get("exitCode"))
-    output = text[: found.start()] if found else text
+    stripped = text.rstrip()
+    if ended := _TIMEOUT.search(stripped, end):
+        return ToolResult(text[: ended.start()].rstrip("\n"), timed_out=True)
+    found, recorded = _EXIT_CODE.search(stripped, end), parse_exit_code(details.get("exitCode"))
+    output = text[: found.start()].rstrip("\n") if found else text
     if name == "process" or (is_error and found is None and recorded is None):
         return ToolResult(output, recorded if name == "process" else None, refused=is_error)
     return ToolResult("" if output == "(no output)" else output, int(found[1]) if found else recorded or 0)
