@@ -74,8 +74,8 @@ def command(
         typer.Option(
             "--format",
             help="Format of the files; 'auto' detects it from the content. mini-swe-agent-v1, mini-swe-agent-v2, "
-            "swe-agent-0.x, swe-agent-1.x, openhands-v0, openhands-v1, codex, claude-code, qwen-code, opencode, atif, "
-            "langchain, takeover.",
+            "swe-agent-0.x, swe-agent-1.x, openhands-v0, openhands-v1, codex, claude-code, qwen-code, opencode, gemini-cli, "
+            "pi, copilot-cli, aider, kimi-code, atif, langchain, takeover.",
         ),
     ] = "auto",
     session: SessionOption = None,

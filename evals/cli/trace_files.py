@@ -32,7 +32,8 @@ SessionOption = Annotated[
 SessionAgentOption = Annotated[
     str | None,
     typer.Option(
-        help="Agent of --session: codex, claude-code, qwen-code or opencode. Default: all.",
+        help="Agent of --session: codex, claude-code, qwen-code, opencode, gemini-cli, pi, copilot-cli, kimi-code or aider. "
+        "Default: all.",
         show_default=False,
     ),
 ]

@@ -51,7 +51,11 @@ _MAX_SHOWN_FILES = 5
 
 def capture(
     agent: Annotated[
-        str, Option(help="Agent: codex, claude-code, qwen-code or opencode.", show_default=False)
+        str,
+        Option(
+            help="Agent: codex, claude-code, qwen-code, opencode, gemini-cli, pi, copilot-cli, kimi-code or aider.",
+            show_default=False,
+        ),
     ],
     session: Annotated[
         str,

@@ -6,6 +6,7 @@ import json
 import os
 import posixpath
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -54,10 +55,10 @@ def find_repository_session(
     if isinstance(session_id, Path):
         return find_session_file(agent, session_id)
     if session_id != LATEST:
-        return select_session(session_id, user_home, (agent,))
+        return select_session(session_id, user_home, (agent,), repository)
     others: dict[str, None] = {}
     for session in list_sessions(agent, user_home, repository)[:_MAX_LOOKED_AT]:
-        cwd = read_session_directory(session.path) if session.path is not None else session.directory
+        cwd = session.directory or (read_session_directory(session.path) if session.path is not None else "")
         if cwd and is_inside(cwd, repository):
             return session
         if cwd:
@@ -96,7 +97,8 @@ def is_inside(directory: str, repository: Path) -> bool:
 
 def read_session(path: Path, agent: str, workspace: str = "") -> Trace:
     """Return the trace of a session's file; `workspace` as for `read_traces`. Raises TraceError, also if it holds no action."""
-    found = next(iter(read_traces(path, agent, workspace)), None)
+    # Of the chats in a history of aider, the last one is the newest.
+    found = next(iter(deque(read_traces(path, agent, workspace), maxlen=1)), None)
     if found is None or isinstance(found, TraceError):
         raise found or TraceError(f"{path}: no session in it")
     if not found.events:

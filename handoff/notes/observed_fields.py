@@ -109,7 +109,10 @@ def _describe_changes(evidence: Evidence) -> str:
     if sources or others:
         state = f"{sources} source and {others} other files differ from the base commit"
     for paths, what in (
-        (evidence.only_in_trace, "the recorded changes to {} are not in the snapshot"),
+        (
+            evidence.only_in_trace,
+            "in the snapshot, {} equal the base commit, although recorded calls changed them (committed or undone)",
+        ),
         (evidence.only_in_snapshot, "no recorded action made the snapshot's difference in {}"),
     ):
         if paths:

@@ -20,6 +20,18 @@ from langgraph_takeover.handoff.readers import (
     takeover,
 )
 from langgraph_takeover.handoff.readers.external import claude_code, codex, opencode, qwen_code
+from langgraph_takeover.handoff.readers.external.import_only import (
+    aider,
+    copilot_cli,
+    gemini_cli,
+    kimi_code,
+    pi,
+)
+from langgraph_takeover.handoff.readers.external.import_only.known_agents import (
+    describe_known_agent,
+    find_known_agent,
+    find_known_file,
+)
 from langgraph_takeover.handoff.readers.openhands import v0 as openhands_v0
 from langgraph_takeover.handoff.readers.openhands import v1 as openhands_v1
 from langgraph_takeover.handoff.readers.recorded_run import RecordedRun, TraceError, build_trace
@@ -43,6 +55,7 @@ __all__ = [
 
 _MAX_SHOWN_FILES = 10
 _MAX_FIRST_LINES = 5
+_HEAD_BYTES = 200
 
 
 class _Format(NamedTuple):
@@ -55,6 +68,15 @@ def _read_atif(data: Any, name: str) -> Trace | RecordedRun:
     return atif.read_own_trace(data, name) or atif.read(data, name)
 
 
+def _refuse(data: Any, _name: str) -> Trace:
+    """Raise TraceError with the name of the agent, which is known."""
+    raise TraceError(_describe_refusal(find_known_agent(data) or "a recording"))
+
+
+def _describe_refusal(name: str) -> str:
+    return f"{describe_known_agent(name)}; supported are {', '.join(FORMATS)}"
+
+
 _FORMAT_TABLE = (
     _Format(("atif",), atif.is_atif, _read_atif),
     _Format(("takeover",), takeover.is_own, takeover.read),
@@ -62,6 +84,12 @@ _FORMAT_TABLE = (
     _Format(("qwen-code",), qwen_code.is_chat, qwen_code.read),
     _Format(("claude-code",), claude_code.is_session, claude_code.read),
     _Format(("opencode",), opencode.is_export, opencode.read),
+    _Format(("gemini-cli",), gemini_cli.is_session, gemini_cli.read),
+    _Format(("pi",), pi.is_session, pi.read),
+    _Format(("copilot-cli",), copilot_cli.is_session, copilot_cli.read),
+    _Format(("aider",), aider.is_chat, aider.read),
+    _Format(("kimi-code",), kimi_code.is_session, kimi_code.read),
+    _Format((), lambda data: find_known_agent(data) is not None, _refuse),
     _Format(("openhands-v1",), openhands_v1.is_events, openhands_v1.read),
     _Format(("openhands-v0",), openhands_v0.is_history, openhands_v0.read),
     _Format(("swe-agent-0.x", "swe-agent-1.x"), swe_agent.is_trajectory, swe_agent.read),
@@ -156,7 +184,11 @@ def _read_documents(path: Path) -> tuple[list[Any], int]:
     if path.is_dir():
         return _read_event_files(path)
     raw = _read_file(path)
-    if path.suffix != ".jsonl":
+    if raw[:_HEAD_BYTES].lstrip().startswith(aider.CHAT_START.encode()):
+        return list(aider.split_chats(raw.decode("utf-8", "replace"))), 0
+    if known := find_known_file(raw):
+        raise TraceError(f"{path}: {_describe_refusal(known)}")
+    if path.suffix != ".jsonl" or raw.lstrip()[:2].rstrip() in (b"{", b"["):
         try:
             return [_decode_json(raw, str(path))], 0
         except TraceError:
@@ -238,10 +270,18 @@ def _is_one_run(lines: list[Any]) -> bool:
         qwen_code.is_chat,
         openhands_v1.is_events,
         takeover.is_own,
+        gemini_cli.is_session,
+        pi.is_session,
+        copilot_cli.is_session,
+        kimi_code.is_session,
     )
     if any(is_run(lines) for is_run in predicates):
         return True
-    return openhands_v0.is_history(lines) and "history" not in lines[0]
+    if openhands_v0.is_history(lines) and "history" not in lines[0]:
+        return True
+    # The rows of an agent that is refused, but not documents of another format that resemble them.
+    matching = [_find_format(line) for line in lines[:_MAX_SHOWN_FILES]]
+    return find_known_agent(lines) is not None and not any(found and found.names for found in matching)
 
 
 def _decode_json(raw: bytes, location: str) -> Any:

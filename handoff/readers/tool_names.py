@@ -50,21 +50,24 @@ _HARMLESS_TOOLS = {
     "enter_plan_mode", "plan_exit", "plan_enter", "askuserquestion", "ask_user", "ask_user_question", "question",
     "request_user_input", "request_permissions", "skill", "invoke_skill", "activate_skill", "slashcommand", "toolsearch",
     "tool_search", "tool_search_call", "schedulewakeup", "save_memory", "sendusermessage", "update_topic",
-    "create_goal", "get_goal", "update_goal", "get_context_remaining", "report_intent", "invalid",
+    "create_goal", "get_goal", "update_goal", "creategoal", "getgoal", "updategoal", "setgoalbudget", "todolist", "settodolist",
+    "set_todo_list", "sql", "list_bash", "list_powershell", "fetch_copilot_cli_documentation", "waitfor", "session_status",
+    "tracker_create_task", "tracker_update_task", "tracker_get_task", "tracker_list_tasks", "list_background_processes",
+    "memory_search", "memory_get", "gateway", "cron", "get_context_remaining", "report_intent", "invalid",
     "structuredoutput", "structured_output", "reject", "cron_list", "cronlist", "croncreate", "crondelete", "sleep",
     "wait", "clock", "clock__curr_time", "exec", "noop",
     "request_user_input_async", "reportfindings", "report_findings", "deferredtoolplaceholder",
     "enterworktree", "exitworktree", "enter_worktree", "exit_worktree", "cron_create", "cron_delete", "loop_wakeup",
-    "task_create", "task_get", "task_list", "task_update", "update_todo", "settodolist", "set_todo_list", "store_memory",
-    "sql", "show_file", "list_bash", "tracker_create_task", "tracker_update_task", "tracker_get_task", "tracker_list_tasks",
-    "tracker_add_dependency", "tracker_visualize",
+    "task_create", "task_get", "task_list", "task_update", "update_todo", "store_memory",
+    "show_file", "tracker_add_dependency", "tracker_visualize",
     # searches, listings, images and the web
     "glob", "grep", "ls", "list", "list_dir", "list_directory", "list_files", "search_file_content", "grep_search",
     "glob_search", "find_files", "search", "search_files", "codesearch", "codebase_search", "read_many_files", "readmany",
     "view_image", "zoom_image", "readmediafile", "read_media_file", "web_search", "searchweb", "fetchurl",
-    "find", "get_internal_docs", "fetch_copilot_cli_documentation", "web_search_call", "websearch", "webfetch", "web_fetch",
+    "find", "get_internal_docs", "web_search_call", "websearch", "webfetch", "web_fetch",
     "fetch", "google_web_search",
     "exa_web_search", "web__run", "image_generation_call", "lsp", "listmcpresources", "listmcpresourcestool", "readmcpresource",
+    "rg", "fetch_url", "session_store_sql",
     "readmcpresourcetool", "list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource",
     "browse", "browse_interactive", "browser_navigate", "browser_click", "browser_get_state", "browser_get_content",
     "browser_type", "browser_scroll", "browser_go_back", "browser_list_tabs", "browser_switch_tab", "browser_close_tab",
@@ -73,6 +76,8 @@ _HARMLESS_TOOLS = {
     "close_agent", "list_agents", "interrupt_agent", "followup_task", "assign_task", "sessions_spawn", "teamcreate",
     "teamdelete", "team_create", "team_delete", "team_plan_approval", "request_shutdown", "listagents", "invoke_agent",
     "create_sub_session", "read_agent",
+    "agentswarm", "codebase_investigator", "cli_help", "generalist", "write_agent", "sessions_list", "sessions_history",
+    "sessions_send",
 }  # fmt: skip
 """Tools that run no command and edit no file themselves, as far as a recording can show."""
 _TRANSFER_TOOL = re.compile(r"(?:transfer(?:_back)?|hand_?off|delegate)_to_.")
@@ -231,6 +236,14 @@ def _find_value(arguments: Mapping[str, Any], name: str) -> Any:
 def _find_text(arguments: Mapping[str, Any], name: str) -> str | None:
     value = _find_value(arguments, name)
     return None if value is None else _to_text(value)
+
+
+def parse_replacement(edit: Any) -> tuple[str, str] | None:
+    """The text to search for and its replacement in one of several edits of a call; None for an edit of another form."""
+    if not isinstance(edit, Mapping):
+        return None
+    old, new = (_find_text(edit, name) for name in ("old", "new"))
+    return (old, new) if old and new is not None else None
 
 
 def _to_text(value: Any) -> str:

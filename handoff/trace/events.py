@@ -98,7 +98,8 @@ Differences = dict[str, tuple[str | None, str | None]]
 """Path -> SHA-256 in the base and now, for every file that differs from the base."""
 TraceFormat = Literal[
     "mini-swe-agent-v1", "mini-swe-agent-v2", "swe-agent-0.x", "swe-agent-1.x", "openhands-v0", "openhands-v1",
-    "codex", "claude-code", "qwen-code", "opencode", "atif", "langchain", "takeover",
+    "codex", "claude-code", "qwen-code", "opencode", "gemini-cli", "pi", "copilot-cli", "aider", "kimi-code",
+    "atif", "langchain", "takeover",
 ]  # fmt: skip
 
 

@@ -62,6 +62,10 @@ class BackgroundCommands:
             if task and status and status[1] != "running":
                 self._named.pop(task[1], None)
 
+    def end(self, process_id: str) -> None:
+        """Forget a command whose end the session records."""
+        self._named.pop(process_id, None)
+
     def __iter__(self) -> Iterator[str]:
         named = list(self._named.values())[-_MAX_COMMANDS:]
         return iter((*named, *self._unnamed[-_MAX_COMMANDS:]))

@@ -6,7 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from langgraph_takeover.handoff.readers.external.sessions import SessionBuilder, ToolResult, parse_exit_code
+from langgraph_takeover.handoff.readers.external.sessions import (
+    SessionBuilder,
+    ToolResult,
+    parse_exit_code,
+    parse_usage_parts,
+)
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedRun,
     extract_text,
@@ -128,16 +133,6 @@ def _number_lines(text: str) -> str:
 
 
 def _parse_usage(counts: Any) -> Usage | None:
-    """Parse token counts; the prompt is the sum of new and cached tokens."""
     raw = to_mapping(counts)
-    cached = _parse_count(to_mapping(raw.get("cache")).get("read"))
-    written = _parse_count(to_mapping(raw.get("cache")).get("write"))
-    new, output = _parse_count(raw.get("input")), _parse_count(raw.get("output"))
-    if new is None and output is None:
-        return None
-    prompt = (new or 0) + (cached or 0) + (written or 0)
-    return Usage(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=output)
-
-
-def _parse_count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    cache = to_mapping(raw.get("cache"))
+    return parse_usage_parts(raw.get("input"), cache.get("read"), cache.get("write"), raw.get("output"))

@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langgraph_takeover.handoff.readers.external.branches import RowKind, TreeRow, find_live_rows
-from langgraph_takeover.handoff.readers.external.sessions import SessionBuilder, ToolResult, strip_reminders
+from langgraph_takeover.handoff.readers.external.sessions import (
+    SessionBuilder,
+    ToolResult,
+    number_lines,
+    parse_count,
+    strip_reminders,
+)
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedRun,
     extract_text,
@@ -158,13 +164,11 @@ def _number_lines(text: str) -> str:
     """The lines of a read file with their numbers, as other agents print them."""
     text = strip_reminders(text[:_LINES_CHARS]) if "<system-reminder>" in text else text[:_LINES_CHARS]
     shown = _SHOWN_LINES.match(text)
-    first = int(shown[1]) if shown else 1
-    lines = (text[shown.end() :] if shown else text).removesuffix("\n").split("\n")
-    return "\n".join(f"{first + number}\t{line}" for number, line in enumerate(lines))
+    return number_lines(text[shown.end() :] if shown else text, int(shown[1]) if shown else 1)
 
 
 def _parse_usage(counts: Any) -> Usage | None:
-    numbers = {key: _parse_count(value) for key, value in to_mapping(counts).items()}
+    numbers = {key: parse_count(value) for key, value in to_mapping(counts).items()}
     prompt, completion = numbers.get("promptTokenCount"), numbers.get("candidatesTokenCount")
     if prompt is None and completion is None:
         return None
@@ -173,7 +177,3 @@ def _parse_usage(counts: Any) -> Usage | None:
         cached_tokens=numbers.get("cachedContentTokenCount"),
         completion_tokens=completion,
     )
-
-
-def _parse_count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

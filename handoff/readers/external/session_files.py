@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from langgraph_takeover.handoff.text.files import read_untrusted_head
 from langgraph_takeover.sandbox.interface import TakeoverError
 from langgraph_takeover.sandbox.storage.removal import list_matches
 
@@ -24,6 +25,7 @@ _MAX_SHOWN_IDS = 5
 _MAX_LISTED_FILES = 100_000
 _OPENCODE_ID = re.compile(r"ses_[A-Za-z0-9]{1,60}")
 _UUID_CHARS = 36
+_STATE_DIRECTORY = re.compile(r'"(?:cwd|workDir)"\s*:\s*("(?:[^"\\\x00-\x1f]|\\["\\/]){1,4096}")')
 
 
 class SessionError(TakeoverError, LookupError):
@@ -53,12 +55,18 @@ class _Storage(NamedTuple):
     pattern: str
 
 
+_AIDER, _AIDER_FILE = "aider", ".aider.chat.history.md"
+_MAX_STATE_BYTES = 1 << 16
 _STORAGES = {
     "codex": _Storage(".codex", "CODEX_HOME", "sessions/*/*/*/rollout-*.jsonl"),
     "claude-code": _Storage(".claude", "CLAUDE_CONFIG_DIR", "projects/*/*.jsonl"),
     "qwen-code": _Storage(".qwen", "", "projects/*/chats/*.jsonl"),
+    "gemini-cli": _Storage(".gemini/tmp", "", "*/chats/session-*.json*"),
+    "pi": _Storage(".pi/agent", "PI_CODING_AGENT_DIR", "sessions/*/*.jsonl"),
+    "copilot-cli": _Storage(".copilot", "COPILOT_HOME", "session-state/*/events.jsonl"),
+    "kimi-code": _Storage(".kimi-code", "KIMI_CODE_HOME", "sessions/*/*/agents/main/wire.jsonl"),
 }
-AGENTS = (*_STORAGES, _OPENCODE)
+AGENTS = (*_STORAGES, _AIDER, _OPENCODE)
 
 
 @contextmanager
@@ -87,6 +95,8 @@ def list_sessions(agent: str, home: Path, directory: Path | None = None) -> list
     """
     if agent == _OPENCODE:
         return _list_opencode_sessions(home, directory)
+    if agent == _AIDER:
+        return _list_aider_chats(directory or Path.cwd())
     if agent not in _STORAGES:
         raise SessionError(f"unknown agent {agent!r:.80} (use {', '.join(AGENTS)})")
     found = []
@@ -98,7 +108,8 @@ def list_sessions(agent: str, home: Path, directory: Path | None = None) -> list
             continue
         # Files of Claude Code's subagents are no sessions of their own.
         if stat.S_ISREG(info.st_mode) and not path.name.startswith("agent-"):
-            found.append(SessionFile(agent, _read_id(agent, path), path, info.st_mtime))
+            session_id, ran_in = _read_place(agent, path)
+            found.append(SessionFile(agent, session_id, path, info.st_mtime, ran_in))
     newest: dict[str, SessionFile] = {}
     for session in sorted(found, key=lambda session: -session.modified):
         newest.setdefault(session.id if agent == "codex" else str(session.path), session)
@@ -117,12 +128,43 @@ def find_session_file(agent: str, path: Path) -> SessionFile:
         raise SessionError(
             f"session file {path}: not a file of {agent:.80} (pass the id or the file of a session)"
         )
-    return SessionFile(agent, _read_id(agent, path), path, info.st_mtime)
+    session_id, ran_in = _read_place(agent, path)
+    return SessionFile(agent, session_id, path, info.st_mtime, ran_in)
 
 
-def _read_id(agent: str, path: Path) -> str:
-    """The id in the name of a file. After a rewind, Codex continues a session in `rollout-TIME-ID_SEGMENT.jsonl`."""
-    return path.stem.partition("_")[0][-_UUID_CHARS:] if agent == "codex" else path.stem
+def _read_place(agent: str, path: Path) -> tuple[str, str]:
+    """The id of a session, from the name of its file, and its directory if that is in another file."""
+    if agent == "codex":
+        # After a rewind, Codex continues a session in a file with a further id: `rollout-TIME-ID_SEGMENT.jsonl`.
+        return path.stem.partition("_")[0][-_UUID_CHARS:], ""
+    if agent == "pi":
+        return path.stem.rpartition("_")[2], ""
+    if agent == "copilot-cli":
+        return path.parent.name, ""
+    if agent == "gemini-cli":
+        return path.stem.rpartition("-")[2], _read_state(path.parents[1] / ".project_root").strip()
+    if agent == "kimi-code":
+        state = _STATE_DIRECTORY.search(_read_state(path.parents[2] / "state.json"))
+        return path.parents[2].name.removeprefix("session_"), json.loads(state[1]) if state else ""
+    return path.stem, ""
+
+
+def _read_state(path: Path) -> str:
+    try:
+        return read_untrusted_head(path, _MAX_STATE_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _list_aider_chats(directory: Path) -> list[SessionFile]:
+    """The history of aider in the top directory of a repository; its newest chat counts."""
+    path = directory / _AIDER_FILE
+    try:
+        info = path.lstat()
+    except OSError:
+        return []
+    found = SessionFile(_AIDER, "chat-history", path, info.st_mtime, str(directory.absolute()))
+    return [found] if stat.S_ISREG(info.st_mode) else []
 
 
 def _find_root(agent: str, home: Path) -> Path:
@@ -157,6 +199,8 @@ def select_session(
 
 def _describe_places(home: Path, agents: Sequence[str]) -> str:
     places = [str(_find_root(agent, home)) for agent in agents if agent in _STORAGES]
+    if _AIDER in agents:
+        places.append(_AIDER_FILE)
     if _OPENCODE in agents:
         has_program = shutil.which(_OPENCODE) is not None
         places.append("opencode" if has_program else "opencode is not on PATH")

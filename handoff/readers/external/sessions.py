@@ -233,6 +233,26 @@ def strip_reminders(text: str) -> str:
     ).strip()
 
 
+def number_lines(text: str, first: int = 1) -> str:
+    """The lines of a text with their numbers and tabs, as most agents show a file."""
+    lines = text.removesuffix("\n").split("\n")
+    return "\n".join(f"{first + number}\t{line}" for number, line in enumerate(lines))
+
+
+def parse_count(value: Any) -> int | None:
+    """A count of tokens; None for anything but a natural number."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def parse_usage_parts(new: Any, cached: Any, written: Any, output: Any) -> Usage | None:
+    """The tokens of a reply; the prompt is the sum of new, cached and newly cached tokens. None without counts."""
+    counts = [parse_count(value) for value in (new, cached, written, output)]
+    if counts[0] is None and counts[3] is None:
+        return None
+    prompt = sum(count or 0 for count in counts[:3])
+    return Usage(prompt_tokens=prompt, cached_tokens=counts[1], completion_tokens=counts[3])
+
+
 def parse_arguments(value: Any) -> Mapping[str, Any]:
     """Arguments of a call: an object, or its JSON; empty if unreadable."""
     if isinstance(value, str):

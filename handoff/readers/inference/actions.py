@@ -12,10 +12,13 @@ from langgraph_takeover.handoff.readers.inference.content_edits import (
     replace_text,
 )
 from langgraph_takeover.handoff.readers.inference.files import InferredFiles
+from langgraph_takeover.handoff.readers.tool_names import parse_replacement
 from langgraph_takeover.handoff.shell.command_effects import find_effect
 from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.sandbox.interface import FileChange
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
+_MAX_EDITS = 100
 _EDIT_COMMANDS = {"str_replace", "insert", "lines", "edit"}
 
 
@@ -62,7 +65,20 @@ def _edit_content(
         if first is None or last is None:
             return _add_unknown_edit(content, arguments)
         return replace_lines(content, max(first, 1), last, lines)
-    return _add_unknown_edit(content, arguments) if command == "edit" else None
+    return _apply_edits(files, content, arguments) if command == "edit" else None
+
+
+def _apply_edits(files: InferredFiles, content: Content, arguments: Mapping[str, str]) -> Content:
+    """Apply the replacements of a call in order; edits of another form have an unknown effect."""
+    try:
+        edits = [parse_replacement(edit) for edit in parse_json(arguments.get("edits", "[]"))]
+    except (ValueError, TypeError):
+        edits = []
+    if not edits or len(edits) > _MAX_EDITS or None in edits:
+        return _add_unknown_edit(content, arguments)
+    for old, new in filter(None, edits):
+        content = replace_text(content, files.known_lines, old, new)
+    return content
 
 
 def _add_unknown_edit(content: Content, arguments: Mapping[str, str]) -> Content:

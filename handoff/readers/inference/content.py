@@ -138,7 +138,7 @@ def digest_content(content: Content, known_lines: KnownLines) -> str:
     pieces = _restore_spans(merge_spans(content.pieces), content.origin, known_lines)
     if content.origin and pieces == (Span(1, None),) and not content.marks:
         return _sha256(f"origin\0{content.origin}")
-    if not content.origin or not any(isinstance(piece, Span) for piece in pieces):
+    if not content.marks and (not content.origin or not any(isinstance(piece, Span) for piece in pieces)):
         return _sha256("".join(f"{piece}\n" for piece in pieces))
     return _sha256(repr((content.origin, pieces, sorted(content.marks))))
 

@@ -203,7 +203,8 @@ def test_files_that_only_one_of_trace_and_snapshot_knows_are_named() -> None:
     assert agree == "1 source and 0 other files differ from the base commit"
     other = Run(patch.format("other.py")).shell("x", "", CORE).fields["Repository change state"]
     assert other == (
-        f"{agree}; the recorded changes to pkg/core.py are not in the snapshot; no recorded action made the "
+        f"{agree}; in the snapshot, pkg/core.py equal the base commit, although recorded calls changed them "
+        "(committed or undone); no recorded action made the "
         "snapshot's difference in pkg/other.py"
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -288,3 +290,18 @@ def test_begin_patch_format() -> None:
 def test_git_and_patch_are_installed() -> None:
     assert shutil.which("git")
     assert shutil.which("patch")
+
+
+def test_several_replacements_in_one_call() -> None:
+    """They are applied in order, also to a file that the run itself created; edits of another form have an unknown effect."""
+    files = InferredFiles("/w", keeps_directory=False)
+    edits = [{"oldText": "a", "newText": "b"}, {"old_string": "b\n", "new_string": "c\n"}]
+    calls: list[dict[str, str]] = [
+        {"command": "create", "path": "x.py", "content": "a\n"},
+        {"command": "edit", "path": "x.py", "edits": json.dumps(edits)},
+        {"command": "edit", "path": "x.py", "edits": json.dumps([{"append": "d"}])},
+        {"command": "edit", "path": "x.py", "edits": "[[[not JSON"},
+    ]
+    found = [infer_changes(files, "editor", each, "", None, False) for each in calls]
+    assert [len(changes) for changes in found] == [1, 1, 1, 1]
+    assert found[1][0].after == hashlib.sha256(b"c\n").hexdigest()

@@ -83,7 +83,11 @@ def test_the_newest_file_of_a_session_of_codex(home: Path) -> None:
         ),
         ("", "codex", "session '' not found"),
         ("../../etc/passwd", "qwen-code", "not found"),
-        ("a", "nope", r"unknown agent 'nope' \(use codex, claude-code, qwen-code, opencode\)"),
+        (
+            "a",
+            "nope",
+            r"unknown agent 'nope' \(use codex, claude-code, qwen-code, gemini-cli, pi, .*, opencode\)",
+        ),
     ],
 )
 def test_errors_are_one_line(home: Path, session: str, agent: str, message: str) -> None:

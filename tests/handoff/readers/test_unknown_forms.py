@@ -80,6 +80,25 @@ def swe(**step: Any) -> dict[str, Any]:
     }
 
 
+GEMINI = {"sessionId": "s", "projectHash": "h"}
+PI = {"type": "session", "id": "s", "cwd": "/w", "version": 3}
+COPILOT = {"type": "session.start", "data": {"copilotVersion": "1", "context": {"cwd": "/w"}}}
+KIMI = {"type": "metadata", "protocol_version": "1"}
+
+
+def pi(part: Any) -> dict[str, Any]:
+    return {
+        "type": "message",
+        "id": "1",
+        "parentId": None,
+        "message": {"role": "assistant", "content": [part]},
+    }
+
+
+def kimi(**event: Any) -> dict[str, Any]:
+    return {"type": "context.append_loop_event", "event": event}
+
+
 CALL = {"id": "c1", "name": INVENTED, "input": {"path": "a.py"}}
 TOOLS: dict[str, Any] = {
     "codex": [CODEX, codex("response_item", type="function_call", name=INVENTED, call_id="c1", arguments="{}")],
@@ -92,6 +111,15 @@ TOOLS: dict[str, Any] = {
     "mini-swe-agent-v2": mini({"role": "assistant", "content": "",
                                "tool_calls": [{"id": "c", "function": {"name": INVENTED, "arguments": "{}"}}]}),
     "swe-agent-0.x": swe(tool_calls=[{"function": {"name": INVENTED}}]),
+    "gemini-cli": [GEMINI, {"id": "1", "type": "gemini", "toolCalls": [{"id": "c1", "name": INVENTED, "args": {"path": "a.py"}}]}],
+    "gemini-cli stream": [{"type": "init", "session_id": "s", "model": "m"},
+                          {"type": "tool_use", "tool_id": "c1", "tool_name": INVENTED, "parameters": {}}],
+    "pi": [PI, pi({"type": "toolCall", "id": "c1", "name": INVENTED, "arguments": {"path": "a.py"}})],
+    "copilot-cli": [COPILOT, {"type": "tool.execution_start", "data": {"toolCallId": "c1", "toolName": INVENTED}}],
+    "kimi-code": [KIMI, kimi(type="tool.call", toolCallId="c1", name=INVENTED, args={})],
+    "kimi-code wire": [KIMI, {"message": {"type": "ToolCall", "payload": {"id": "c1", "function": {"name": INVENTED}}}}],
+    "kimi-code context": [{"role": "_checkpoint", "id": 0},
+                          {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "function": {"name": INVENTED}}]}],
     "atif": atif({"source": "agent", "message": "", "tool_calls": [{"function_name": INVENTED, "arguments": {}}]}),
     "langchain": [HUMAN, {"type": "ai", "content": "", "tool_calls": [{"name": INVENTED, "args": {"a": "b"}, "id": "c"}]}],
 }  # fmt: skip
@@ -108,6 +136,16 @@ ITEMS: dict[str, Any] = {
     "openhands-v0": [V0, {"action": "run", "args": {}, "id": 1}, {"observation": "run", "cause": 1},
                      {"type": INVENTED, "args": {}}],
     "mini-swe-agent-v2": mini({"role": INVENTED, "tool_calls": []}),
+    "gemini-cli row": [GEMINI, {INVENTED: {"toolCalls": [{"args": {}}]}}],
+    "gemini-cli message": [GEMINI, {"id": "1", "type": INVENTED, "toolCalls": []}],
+    "gemini-cli stream": [{"type": "init", "session_id": "s", "model": "m"}, {"type": INVENTED, "tool_name": "x"}],
+    "pi row": [PI, pi({"type": "text", "text": "x"}), {"type": INVENTED, "output": "x"}],
+    "pi message": [PI, {"type": "message", "id": "1", "message": {"role": INVENTED, "output": "x"}}],
+    "pi part": [PI, pi({"type": INVENTED, "input": {}})],
+    "copilot-cli": [COPILOT, {"type": INVENTED, "data": {"toolCallId": "c1"}}],
+    "kimi-code row": [KIMI, {"type": INVENTED, "args": {}}],
+    "kimi-code event": [KIMI, kimi(type=INVENTED, args={})],
+    "kimi-code wire": [KIMI, {"message": {"type": INVENTED, "payload": {"arguments": {}}}}],
     "atif": atif({"source": INVENTED, "tool_calls": []}),
     "langchain": [HUMAN, {"type": "ai", "content": [{"type": INVENTED, "input": {}}]}],
 }  # fmt: skip
@@ -145,8 +183,8 @@ def test_an_invented_form_is_counted_by_its_name(session: Any) -> None:
 
 def test_every_format_has_an_invented_form() -> None:
     tested = {name.split()[0] for name in (*TOOLS, *ITEMS)}
-    # One shell block, or one action in text, is all that a reply of these can have; their readers share the code of another.
-    assert set(FORMATS) - tested == {"takeover", "swe-agent-1.x", "mini-swe-agent-v1"}
+    # One shell block, one action in text, or edit blocks are all that a reply of these can have.
+    assert set(FORMATS) - tested == {"takeover", "swe-agent-1.x", "mini-swe-agent-v1", "aider"}
 
 
 @pytest.mark.parametrize("session", KNOWN.values(), ids=KNOWN)

@@ -1,0 +1,225 @@
+"""Reader of aider: the chats in `.aider.chat.history.md`. The file shows what was edited and run, but no exit code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+from langgraph_takeover.handoff.readers.external.import_only.aider_edits import (
+    Edit,
+    parse_edits,
+    to_posix,
+)
+from langgraph_takeover.handoff.readers.external.sessions import SessionBuilder, ToolResult
+from langgraph_takeover.handoff.readers.recorded_run import RecordedRun
+from langgraph_takeover.handoff.trace.events import Usage
+
+CHAT_START = "# aider chat started at "
+_QUESTIONS = ("ask", "code", "architect", "context")
+"""Commands whose argument is a request."""
+_RUNS = re.compile(r"(?:!|/(?:run|test)\s)\s*(.+)", re.S)
+_GIT = re.compile(r"/(git\s.+)", re.S)
+_COMMAND = re.compile(r"/([\w-]{1,40})\s*(.*)", re.S)
+_ANSWER = re.compile(r"[^\n]{1,200}\? \(Y\)es/\(N\)o")
+"""A question of the program with the answer of the user."""
+_MODEL = re.compile(r"(?:Main m|M)odels?: ([^\s,]{1,200})")
+_VERSION = re.compile(r"Aider v([\w.+-]{1,40})")
+_APPLIED = re.compile(r"Applied edit to (.{1,1000})")
+_SKIPPED = re.compile(r"(?:Skipping edits to|Did not apply edit to) (.{1,1000}?)(?: \(--dry-run\))?")
+_CHANGED = re.compile(r"Committing (.{1,1000}) before applying edits\.")
+_RUNNING = re.compile(r"Running (.{1,4000})", re.S)
+_FAILED = re.compile(
+    r"# \d{1,6} SEARCH/REPLACE blocks? failed to match!|The LLM did not conform to the edit format\."
+)
+_LONG_MESSAGE = re.compile(r"Commit [0-9a-f]{7}|# \d{1,6} SEARCH/REPLACE |Running ")
+"""The first words of messages that may have several lines."""
+_OTHERS_APPLIED = re.compile(r"The other \d{1,6} SEARCH/REPLACE blocks? (?:was|were) applied successfully")
+_TOKENS = re.compile(r"Tokens: ([\d.,]{1,12})(k|M)? sent, (?:[^\n]{0,80}?, )?([\d.,]{1,12})(k|M)? received")
+_UNITS = {None: 1, "k": 1_000, "M": 1_000_000}
+
+
+def is_chat(data: Any) -> bool:
+    """Whether a document is a chat, as `split_chats` returns it."""
+    return isinstance(data, str) and data.startswith(CHAT_START)
+
+
+def split_chats(text: str) -> list[str]:
+    """The chats of a history file that have a request; if none has, the last one."""
+    parts = re.split(rf"^(?={CHAT_START})", text, flags=re.M)
+    chats = [part for part in parts if part.startswith(CHAT_START)]
+    return [chat for chat in chats if "\n#### " in chat] or chats[-1:]
+
+
+class _Block(NamedTuple):
+    """Lines of one author."""
+
+    kind: Literal["user", "reply", "note"]
+    text: str
+
+
+def read(text: str, name: str) -> RecordedRun:
+    """Read a chat: each applied edit block and each command is a call."""
+    reader = _ChatReader(SessionBuilder(name, "aider", keeps_directory=False))
+    for block in _split_blocks(text.replace("\r\n", "\n").split("\n")[1:]):
+        reader.add(block)
+    reader.finish()
+    return reader.session.build()
+
+
+def _split_blocks(lines: list[str]) -> Iterator[_Block]:
+    """The blocks in order. Requests and notes end with two spaces, unlike headings and quotations in a reply.
+
+    In a file without any, an editor has removed them.
+    """
+    end = "  " if any(line.endswith("  ") for line in lines) else ""
+    kept: list[str] = []
+    kind: Literal["user", "reply", "note"] = "reply"
+    is_command = is_open = has_begun = False
+    for line in lines:
+        if line.startswith("#### ") and line.endswith(end):
+            before, found, part, has_begun = kind, "user", line[5:].rstrip(), True
+            is_command, is_open = part.startswith(("/", "!")) or (is_command and before == "user"), False
+        elif not has_begun:
+            found, part = "note", line.removeprefix("> ").rstrip()
+        elif line.startswith("> ") and (line.endswith(end) or is_command or _LONG_MESSAGE.match(line, 2)):
+            found, part = "note", line[2:].rstrip()
+            is_open = not line.endswith(end)
+        elif is_open:
+            is_open = not line.endswith(end)
+            kept.append(line.rstrip())
+            continue
+        else:
+            found, part = "reply", line
+            is_command = is_command and not line.strip()
+        if (found != kind or found == "note") and kept:
+            yield _Block(kind, "\n".join(kept))
+            kept = []
+        kind = found  # type: ignore[assignment]
+        kept.append(part)
+    yield _Block(kind, "\n".join(kept))
+
+
+class _ChatReader:
+    """Collects a reply or a command with the notes after it, which say what became of it."""
+
+    def __init__(self, session: SessionBuilder) -> None:
+        self.session = session
+        session.agent = "aider"
+        self._reply = self._command = self._question = ""
+        self._notes: list[str] = []
+        self._applied: list[str] = []
+        """Path of each edit of the latest reply."""
+        self._count = 0
+
+    def add(self, block: _Block) -> None:
+        if block.kind == "note":
+            self._add_note(block.text)
+        elif block.text.strip():
+            self.finish()
+            if block.kind == "reply":
+                self._reply = block.text
+            else:
+                self._add_request(block.text.strip())
+
+    def finish(self) -> None:
+        """Add the calls of the reply or command, whose notes are complete."""
+        notes = "\n".join(self._notes)
+        if self._reply:
+            self._add_reply(notes)
+        elif self._command == "undo":
+            self._undo(notes)
+        elif self._command:
+            self._add_run(self._command, notes)
+        self._reply, self._command, self._notes = "", "", []
+
+    def _add_note(self, note: str) -> None:
+        session = self.session
+        if not session.model and (model := _MODEL.match(note)):
+            session.model = model[1]
+        elif not session.agent_version and (version := _VERSION.match(note)):
+            session.agent_version = version[1]
+        if running := _RUNNING.match(note):
+            self.finish()
+            self._command = running[1].strip()
+        else:
+            self._notes.append(note)
+
+    def _add_request(self, text: str) -> None:
+        if found := _RUNS.fullmatch(text) or _GIT.fullmatch(text):
+            self._command = found[1].strip()
+        elif (command := _COMMAND.fullmatch(text)) is None:
+            # A question after a command is repeated on its own.
+            if text not in ("<blank>", self._question) and not _ANSWER.match(text):
+                self.session.add_prompt(text)
+            self._question = ""
+        elif command[1] in _QUESTIONS:
+            self.session.add_prompt(command[2])
+            self._question = command[2].strip()
+        elif command[1] == "undo":
+            self._command = "undo"
+
+    def _add_reply(self, notes: str) -> None:
+        edits, rest = parse_edits(self._reply)
+        self.session.start_reply()
+        self.session.add_message(rest)
+        lines = notes.split("\n")
+        applied = {to_posix(found[1]) for found in map(_APPLIED.fullmatch, lines) if found}
+        skipped = {to_posix(found[1]) for found in map(_SKIPPED.fullmatch, lines) if found}
+        failed, others = _FAILED.search(notes), _OTHERS_APPLIED.search(notes) is not None
+        error = notes[failed.start() :] if failed else ""
+        changed = {to_posix(found[1]) for found in map(_CHANGED.fullmatch, lines) if found}
+        is_new = "Create new file?" in notes or "Creating empty file" in notes
+        self._applied = self._applied if not edits or not (applied or others) else []
+        for edit in edits:
+            is_failed = bool(edit.text.strip()) and edit.text in error
+            # A file that is written whole counts only if the program says so: it may be an example.
+            is_block = not edit.is_whole
+            if edit.path in changed or (edit.tool == "create_file" and not is_new):
+                # The user changed the file before, or an empty text to search for appends to a file that exists.
+                arguments = {"path": edit.path, "edits": [{"edit": edit.arguments}]}
+                edit = edit._replace(tool="multiedit", arguments=arguments)
+            if edit.path in applied and not is_failed:
+                self._add_edit(edit, f"Applied edit to {edit.path}")
+            elif is_block and failed:
+                matched = others and not is_failed
+                self._add_edit(edit, "Applied." if matched else error, refused=not matched)
+            elif is_block and edit.path in skipped:
+                self._add_edit(edit, f"Skipping edits to {edit.path}", refused=True)
+        for path in sorted(applied.difference(edit.path for edit in edits)):
+            unknown = {"path": path, "edits": [{"in": self._count}]}
+            self._add_call("multiedit", unknown, ToolResult(f"Applied edit to {path}"))
+        self.session.add_usage(_parse_usage(notes))
+
+    def _add_edit(self, edit: Edit, text: str, *, refused: bool = False) -> None:
+        self._add_call(edit.tool, edit.arguments, ToolResult(text, refused=refused))
+        if not refused:
+            self._applied.append(edit.path)
+
+    def _add_run(self, command: str, notes: str) -> None:
+        self.session.separate_calls()
+        self._add_call("bash", {"command": command}, ToolResult(notes))
+
+    def _undo(self, notes: str) -> None:
+        """Take back the files of the last commit of the agent."""
+        if "Removed: " in notes or "undid" in notes.lower():
+            for path in reversed(self._applied):
+                self._add_call("editor", {"command": "undo_edit", "path": path}, ToolResult(notes))
+            self._applied = []
+
+    def _add_call(self, tool: str, arguments: dict[str, Any], result: ToolResult) -> None:
+        self._count += 1
+        self.session.add_call(f"#{self._count}", tool, arguments)
+        self.session.add_result(f"#{self._count}", result.output, result)
+
+
+def _parse_usage(notes: str) -> Usage | None:
+    """Parse the rounded counts of tokens."""
+    found = _TOKENS.search(notes)
+    if found is None:
+        return None
+    sent, received = (
+        float(number.replace(",", "") or 0) * _UNITS[unit] if number.count(".") < 2 else 0.0
+        for number, unit in ((found[1], found[2]), (found[3], found[4]))
+    )
+    return Usage(prompt_tokens=round(sent), completion_tokens=round(received))
