@@ -109,6 +109,7 @@ def _print_capture(done: Capture, home: Path) -> None:
     from rich.filesize import decimal
 
     from langgraph_takeover.handoff.records.left_out import format_left_out
+    from langgraph_takeover.handoff.text.media import count_named_images
     from langgraph_takeover.handoff.trace.unknown_forms import describe_unknown_forms
 
     record = done.record
@@ -142,6 +143,10 @@ def _print_capture(done: Capture, home: Path) -> None:
         )
     if done.skipped_lines:
         print_safely(f"The session's file is damaged: {done.skipped_lines}.")
+    if images := count_named_images(record.task.prompt):
+        print_safely(
+            f"The task names {images} image{'' if images == 1 else 's'}, whose content is not in the record."
+        )
     if unknown := describe_unknown_forms(record.external.unknown_forms):
         print_safely(f"Not understood: {unknown}. Their effects and results are unknown.")
     if done.left_out:

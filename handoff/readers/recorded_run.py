@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +20,11 @@ from langgraph_takeover.handoff.trace.file_kinds import mark_new_project
 from langgraph_takeover.handoff.trace.unknown_forms import count_forms
 from langgraph_takeover.sandbox.interface import FileChange, TakeoverError
 
+_NO_SUCH_TOOL = re.compile(
+    r"no such tool|unsupported (?:custom tool )?call|not found in registry|unknown tool|tool \S{1,80} (?:not found|does not exist)",
+    re.I,
+)
+_NOTICE_CHARS = 300
 LATER_REQUEST_PREFIX = "The user said later:"
 
 
@@ -136,8 +142,16 @@ def build_trace(run: RecordedRun, workspace: str = "") -> Trace:
         earlier_session=_escape_text(run.earlier_session),
         withdrawn_actions=len(run.withdrawn),
         withdrawn_files=_list_changed_files(run, builder.files.workspace),
-        unknown_forms=count_forms(list_unknown_tools((*run.calls, *run.withdrawn)), run.unknown_items),
+        unknown_forms=count_forms(list_unknown_tools(_list_possible_calls(run)), run.unknown_items),
     )
+
+
+def _list_possible_calls(run: RecordedRun) -> Iterator[RecordedCall]:
+    """Yield the calls but those that the agent refused because it has no such tool: they had no effect."""
+    for call in (*run.calls, *run.withdrawn):
+        result = call.result
+        if result is None or not result.refused or not _NO_SUCH_TOOL.search(result.text[:_NOTICE_CHARS]):
+            yield call
 
 
 def _list_base_directories(run: RecordedRun, files: InferredFiles) -> tuple[str, ...]:

@@ -33,6 +33,11 @@ def describe_media(part: Mapping[str, Any]) -> str | None:
     return "\n".join(described) or f"[{kind}]"
 
 
+def count_named_images(text: str) -> int:
+    """The number of images that a text names as `describe_media` does."""
+    return sum(line.startswith("[image: ") and line.endswith("]") for line in text.splitlines())
+
+
 def _list_contents(part: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield media type, Base64 data and address of each content; what is unknown is empty."""
     holders = [part, *(part[name] for name in _HOLDERS if isinstance(part.get(name), Mapping))]

@@ -49,6 +49,11 @@ def call(*commands: str, text: str = "") -> AIMessage:
     return AIMessage(text, tool_calls=calls, response_metadata={"finish_reason": "tool_calls"})
 
 
+def call_invented() -> AIMessage:
+    tool_call = {"name": "frobnicate", "args": {"command": "true"}, "id": "call_invented"}
+    return AIMessage("", tool_calls=[tool_call], response_metadata={"finish_reason": "tool_calls"})
+
+
 def finish(text: str = "Done.") -> AIMessage:
     return AIMessage(text, response_metadata={"finish_reason": "stop"})
 
@@ -59,6 +64,17 @@ def load_record(bench: RunHarness, state: Any, number: int = -1) -> HandoffRecor
 
 def get_commands(state: Any) -> list[str]:
     return [each.arguments.get("command", "") for each in parse_events(state) if each.kind == "action"]
+
+
+def test_calls_of_unknown_tools_are_counted(bench: RunHarness, agent: ExternalAgent) -> None:
+    model = scripted_model(call_invented(), call_invented(), call(EDIT), finish())
+    outcome = bench.run_to_outcome(model, agent=agent, points=ALL_POINTS)
+    record = load_record(bench, outcome.state, 0)
+    assert record.external is not None
+    assert record.external.unknown_forms == {"frobnicate": 2}
+    (message,) = find_view("structured")(record)
+    assert "2 calls in a form that this version does not know: frobnicate (2)" in message.text
+    assert "NONE OBSERVED" not in message.text
 
 
 def test_run_has_events_changes_points_and_session(bench: RunHarness, agent: ExternalAgent) -> None:

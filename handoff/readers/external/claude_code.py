@@ -88,7 +88,11 @@ def _note_unknown(session: SessionBuilder, rows: Sequence[Mapping[str, Any]]) ->
     for row in rows:
         kind = str(row.get("type"))
         if kind in _MESSAGE_TYPES:
-            content = to_mappings(to_mapping(row.get("message")).get("content"))
+            message = to_mapping(row.get("message"))
+            if "0" in message:
+                # A failed stream left the characters of the message as its fields.
+                session.add_unknown("damaged message")
+            content = to_mappings(message.get("content"))
             parts = [
                 (str(part.get("type")), part) for part in content if str(part.get("type")) not in _BLOCKS
             ]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from langgraph_takeover.handoff.readers import parse_trace
 from langgraph_takeover.handoff.readers.external.contexts import separate_contexts
-from langgraph_takeover.handoff.text.media import describe_media
+from langgraph_takeover.handoff.text.media import count_named_images, describe_media
 
 from ...random_examples import examples
 
@@ -135,6 +135,7 @@ def test_media_are_named(part: dict[str, Any], described: str | None) -> None:
 def test_images_of_a_request_are_named_in_the_task(read: Any) -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
     assert read(image, "Fix it.") == "[image: PNG, 640x480, 41 kB]\nFix it."
+    assert count_named_images(read(image, "Fix it.", image)) == 2
     assert codex('<image name=[Image #1] path="/tmp/a.png">', image, "</image>", "Fix it.") == read(
         image, "Fix it."
     )
