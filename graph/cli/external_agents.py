@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -133,8 +134,16 @@ def _print_capture(done: Capture, home: Path) -> None:
          for each in _with_chosen(done)],
     )  # fmt: skip
     print_safely("* the record is at this point\n")
+    if record.external.pending:
+        print_safely("The session is in the middle of the agent's work. Open:")
+        for each in record.external.pending[:_MAX_SHOWN_FILES]:
+            print_safely(f"  {each[:160]}")
     for command in record.external.running[:_MAX_SHOWN_FILES]:
         print_safely(f"Left running in the background: {' '.join(command.split())[:160]}")
+    for session in done.others[:_MAX_SHOWN_FILES]:
+        minutes = int(max(time.time() - session.modified, 0) // 60)
+        age = f"{minutes} minutes" if minutes < 120 else f"{minutes // 60} hours"
+        print_safely(f"Another recent session here: {session.id}, {session.agent}, last written {age} ago.")
     if done.later_files:
         print_safely(f"Changed outside the session: {_list_files(done.later_files)}.")
     if done.secret_files:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ from langgraph_takeover.handoff.interop.sessions import (
     find_repository_session,
     is_inside,
     join_task,
+    list_other_sessions,
     match_changes,
     move_session,
     read_session,
@@ -36,6 +38,7 @@ from langgraph_takeover.handoff.readers.external.session_files import (
     AGENTS,
     LATEST,
     SessionFile,
+    find_prompt,
     open_session_file,
 )
 from langgraph_takeover.handoff.records.record import (
@@ -96,6 +99,8 @@ class Capture(Frozen):
     """Says how many lines of the session's file are damaged, and so not in the record."""
     version_warning: str = ""
     """Names the agent's version if it is not a tested one."""
+    others: tuple[SessionFile, ...] = ()
+    """Other sessions of the last day in the repository, of any agent, the newest first."""
     left_out: str = ""
     """Says what is not in the record because the user went back in the session, and which files that changed."""
 
@@ -132,6 +137,8 @@ def capture_session(
         trace = read_session(path, agent, _select_directory(directory, found.root))
         if session == LATEST or not is_windows_path(directory):
             _require_inside(trace, directory, found.root, source.id)
+        if trace.pending and (prompt := find_prompt(source, user_home or Path.home())):
+            trace = trace.model_copy(update={"pending": (*trace.pending, f"the agent waits at a {prompt}")})
         earlier = find_manifest_of(home, found.root)
         if earlier is not None:
             task = join_task(earlier.task, trace.task, earlier.own_texts)
@@ -150,7 +157,8 @@ def capture_session(
 
         record = store.create(builder.record_id, build)
         save_known(home, record, KnownRecord(repository=str(found.root), agent=agent))
-    return builder.describe(record, store.directory(record.id))
+    others = list_other_sessions(source, found.root, user_home or Path.home(), time.time())
+    return builder.describe(record, store.directory(record.id)).model_copy(update={"others": tuple(others)})
 
 
 def _select_directory(directory: str, root: Path) -> str:
@@ -240,7 +248,7 @@ class _CaptureBuilder:
                 id=self.record_id,
                 task=task,
                 predecessor=trace.model or self._source.agent,
-                point=select_point(self.points),
+                point=select_point(self.points, is_at_work=bool(trace.pending)),
                 # A session's changes are inferred, and may be in the commit.
                 **compute_patch_fields(sandbox, self._repository.head, ()),
                 snapshot=snapshot,
@@ -287,6 +295,7 @@ class _CaptureBuilder:
             session_id=self._source.id,
             workspace=self._started_in,
             running=trace.running,
+            pending=trace.pending,
             withdrawn_files=trace.withdrawn_files,
             unknown_forms=trace.unknown_forms,
         )
@@ -300,13 +309,14 @@ class _CaptureBuilder:
         return tuple(dict.fromkeys(find_assigned_secrets(texts)))
 
 
-def select_point(points: tuple[HandoffPoint, ...]) -> HandoffPoint:
+def select_point(points: tuple[HandoffPoint, ...], *, is_at_work: bool = False) -> HandoffPoint:
     """Return the detected point at the end of a session; without one, the end itself."""
     last = points[-1]
     at_end = [each for each in points if each.event_index == last.event_index and each.kind != "requested"]
     if at_end:
         return at_end[-1]
-    return last.model_copy(update={"detail": "captured at the end of the session"})
+    place = "in the middle of the agent's work" if is_at_work else "at the end of the session"
+    return last.model_copy(update={"detail": f"captured {place}"})
 
 
 @contextlib.contextmanager

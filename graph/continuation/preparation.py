@@ -313,7 +313,7 @@ def _move_record(record: HandoffRecord, target: Path) -> HandoffRecord:
     external = record.external and record.external.model_copy(
         update={
             name: tuple(map(replace, getattr(record.external, name)))
-            for name in ("running", "withdrawn_files")
+            for name in ("running", "pending", "withdrawn_files")
         }
     )
     return record.model_copy(

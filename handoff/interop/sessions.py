@@ -13,6 +13,7 @@ from pathlib import Path
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.readers import TraceError, read_traces
 from langgraph_takeover.handoff.readers.external.session_files import (
+    AGENTS,
     LATEST,
     SessionError,
     SessionFile,
@@ -36,6 +37,7 @@ from langgraph_takeover.sandbox.interface import FileChange
 _HEAD_BYTES = 1 << 18
 _MAX_LOOKED_AT = 2_000
 _MAX_SHOWN_IDS = 5
+_RECENT_S = 24 * 3600
 _CWD = re.compile(r'"cwd"\s*:\s*("(?:[^"\\]|\\.){1,4096}")')
 """Inside a JSON text, the quotes of this name would be escaped: it is a field of a row."""
 _SLASHES = re.compile(r"[\\/]{1,2}")
@@ -65,6 +67,21 @@ def find_repository_session(
             others[cwd] = None
     seen = f"; it has sessions in {', '.join(list(others)[:_MAX_SHOWN_IDS])}" if others else ""
     raise SessionError(f"{agent}: no session in {repository}{seen} (pass --repository, or --session ID)")
+
+
+def list_other_sessions(
+    session: SessionFile, repository: Path, user_home: Path, now: float
+) -> list[SessionFile]:
+    """List the other sessions of any agent that ran in a repository within a day before `now`, the newest first."""
+    found: list[SessionFile] = []
+    for agent in AGENTS:
+        for other in list_sessions(agent, user_home, repository)[:_MAX_LOOKED_AT]:
+            if now - other.modified > _RECENT_S:
+                break
+            directory = other.directory or (read_session_directory(other.path) if other.path else "")
+            if (other.agent, other.id) != (session.agent, session.id) and is_inside(directory, repository):
+                found.append(other)
+    return sorted(found, key=lambda other: -other.modified)
 
 
 def read_session_directory(path: Path) -> str:
@@ -134,6 +151,7 @@ def move_session(trace: Trace, repository: Path, workspace: str) -> Trace:
             "events": tuple(_move_event(event, replace, move_path, move_cwd) for event in trace.events),
             "task": replace(trace.task),
             "running": tuple(map(replace, trace.running)),
+            "pending": tuple(map(replace, trace.pending)),
             "withdrawn_files": tuple(map(move_path, trace.withdrawn_files)),
             "workspace": workspace,
         }

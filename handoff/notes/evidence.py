@@ -69,6 +69,15 @@ class Evidence:
         return describe_unknown_forms(session.unknown_forms) if session else ""
 
     @property
+    def open_work(self) -> tuple[tuple[str, str], ...]:
+        """What an external agent left open or running, each as its kind and text."""
+        session = self.record.external
+        if session is None:
+            return ()
+        running = (("running in the background", each) for each in session.running)
+        return (*(("open", each) for each in session.pending), *running)
+
+    @property
     def latest_run(self) -> ValidationRun | None:
         return self.runs[-1] if self.runs else None
 

@@ -37,7 +37,7 @@ def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tupl
         return " [" + ", ".join(f"e{index}" for index in indices) + "]" if pointers and indices else ""
 
     latest, change = evidence.latest_run, evidence.latest_change
-    fields = (
+    fields: tuple[NoteField, ...] = (
         NoteField("Repository change state", (_describe_changes(evidence),)),
         NoteField(
             "Changed source files",
@@ -86,6 +86,9 @@ def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tupl
             min_entries=5,
         ),
     )
+    if open_work := evidence.open_work:
+        entries = tuple(f"{kind}: {_format_path(text)}" for kind, text in open_work)
+        fields = (*fields, NoteField("Open at the capture", entries, is_list=True))
     if not evidence.unknown_calls:
         return fields
     unknown = NoteField("Calls not understood", (_format_path(evidence.unknown_calls),))

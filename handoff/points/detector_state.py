@@ -107,3 +107,9 @@ class DetectorState(NamedTuple):
     """Basis of that outcome, if it is `passed`."""
     fired: tuple[PointKind, ...] = ()
     latest_validation: ValidationRun | None = None
+    background_validations: tuple[PendingValidation, ...] = ()
+    """Validations that the agent's tool left running; files of the agent receive their output."""
+
+    @property
+    def has_pending(self) -> bool:
+        return self.pending_validation is not None or bool(self.background_validations)

@@ -39,6 +39,7 @@ from langgraph_takeover.handoff.shell.command_effects import (
 )
 from langgraph_takeover.handoff.shell.command_parser import find_executed_part, parse_command
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
+from langgraph_takeover.handoff.text.tool_wrappers import TASK_OUTPUT_FILE
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
 from langgraph_takeover.handoff.trace.file_kinds import is_script
 
@@ -60,6 +61,7 @@ _ASSERTION = re.compile(
 )
 """What makes a script fail by itself if a result is wrong."""
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
+_MAX_BACKGROUND, _MAX_NOTICE_CHARS = 20, 5_000
 _TERMINAL_INPUTS = {"", "C-c", "C-d", "C-z", "C-\\"}
 
 
@@ -114,7 +116,7 @@ def process_event(state: DetectorState, event: Event) -> DetectorUpdate:
         return DetectorUpdate(state)
     if shown := list_entry_points(event.text):
         state = state._replace(entry_points=tuple(dict.fromkeys((*state.entry_points, *shown))))
-    if pending is not None and not is_input and state.pending_validation is None and not event.changes:
+    if pending is not None and not is_input and not state.has_pending and not event.changes:
         is_known = (
             may_validate(pending, state.written_scripts) or _find_own_programs(state, pending).may_run()
         )
@@ -142,7 +144,7 @@ def _process_action(state: DetectorState, event: Event) -> DetectorState:
             pending_command=None, pending_input=False, pending_text=text, pending_assertion=asserts
         )
     command = event.arguments.get("command", "")
-    if state.pending_validation is None and not _is_pending(state) and find_effect(command) != "anything":
+    if not state.has_pending and not _is_pending(state) and find_effect(command) != "anything":
         return state
     is_input = command in _TERMINAL_INPUTS or event.arguments.get("is_input") == "true"
     return state._replace(
@@ -236,8 +238,7 @@ def _process_observation(
         after_edit = edited_before or (bool(changes.edited_files) and changes.is_edit_first)
         state, run, follows_edit = _apply_validation(state, command, is_input, event, changes, after_edit)
         is_result = run is not None and (
-            run.outcome in ("passed", "failed")
-            or (run.outcome == "unknown" and state.pending_validation is None)
+            run.outcome in ("passed", "failed") or (run.outcome == "unknown" and not state.has_pending)
         )
         if run is not None and follows_edit and is_result:
             candidates.append(("first_validation", f"{run.kind} {run.result}: {run.command}"))
@@ -276,7 +277,12 @@ def _apply_changes(
         + tuple(path for path in edited_files if path not in state.edited_files),
     )
     if summary.source_files:
-        state = state._replace(outcome_since_change=None, verdict_since_change=None, pending_validation=None)
+        state = state._replace(
+            outcome_since_change=None,
+            verdict_since_change=None,
+            pending_validation=None,
+            background_validations=(),
+        )
     return state, _ObservedChanges(edited_files, tuple(summary.source_files), matches, is_edit_first)
 
 
@@ -331,6 +337,7 @@ def _apply_validation(
     matches, exit_code = changes.matches, event.exit_code
     validated_command, pending = command, state.pending_validation
     if not matches:
+        pending = _find_background(state, command, is_input, event.text) or pending
         if pending is None or not (is_input or _shows_log(command, pending)):
             is_stale = pending is not None and not pending.logs
             return (state._replace(pending_validation=None) if is_stale else state), None, False
@@ -348,8 +355,13 @@ def _apply_validation(
     cwd = next((match.command.cwd for match in matches if match.kind == kind), None)
     verdict = find_verdict(matches, text, state.asserting_scripts) if outcome == "passed" else None
     run = ValidationRun(event.index, validated_command, kind, outcome, cwd, verdict)
-    state = state._replace(latest_validation=run, pending_validation=None)
+    others = tuple(each for each in state.background_validations if each.command != validated_command)
+    state = state._replace(latest_validation=run, pending_validation=None, background_validations=others)
     if validated_command == command and outcome not in ("passed", "failed"):
+        task_output = TASK_OUTPUT_FILE.search(event.text, max(len(event.text) - _MAX_NOTICE_CHARS, 0))
+        if task_output:
+            left = PendingValidation(command, after_edit, (task_output["path"],))
+            return state._replace(background_validations=(*others, left)[-_MAX_BACKGROUND:]), run, after_edit
         logs = tuple(r.target for match in matches for r in match.command.redirects if ">" in r.operator)
         logs = tuple(log for log in logs if not log.isdigit() and log != "/dev/null")
         if logs or not has_ended(command, event.text, event.exit_code):
@@ -369,6 +381,20 @@ def find_evidence(run: ValidationRun, events: Sequence[Event]) -> tuple[str, ...
     """The output lines that determined the outcome of a validation."""
     output = next((event.text for event in events if event.index == run.event_index), "")
     return extract_evidence(clean_output(output))
+
+
+def _find_background(
+    state: DetectorState, command: str, is_input: bool, text: str
+) -> PendingValidation | None:
+    """The validation in the background whose output an observation shows; a poll names it in its result, or is of the only one."""
+    waiting = state.background_validations
+    for each in waiting:
+        task = posixpath.basename(each.logs[0]).removesuffix(".output")
+        if _shows_log(command, each) or (
+            is_input and f"<task_id>{task}</task_id>" in text[:_MAX_NOTICE_CHARS]
+        ):
+            return each
+    return waiting[0] if is_input and len(waiting) == 1 and state.pending_validation is None else None
 
 
 def _shows_log(command: str, pending: PendingValidation) -> bool:

@@ -76,6 +76,8 @@ class RecordedRun(NamedTuple):
     """One shell ran all commands, so `cd` affects later commands."""
     running: tuple[str, ...] = ()
     """Commands that still ran in the background at the end."""
+    pending: tuple[str, ...] = ()
+    """What was open at the end: calls without a result, an unanswered question or request."""
     earlier_session: str = ""
     """Id of the session whose file has the work before."""
     withdrawn: Sequence[RecordedCall] = ()
@@ -139,6 +141,7 @@ def build_trace(run: RecordedRun, workspace: str = "") -> Trace:
         agent_version=_escape_text(run.agent_version),
         keeps_shell=run.keeps_directory,
         running=tuple(map(_escape_text, run.running)),
+        pending=tuple(map(_escape_text, run.pending)),
         earlier_session=_escape_text(run.earlier_session),
         withdrawn_actions=len(run.withdrawn),
         withdrawn_files=_list_changed_files(run, builder.files.workspace),

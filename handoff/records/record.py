@@ -34,12 +34,13 @@ from langgraph_takeover.sandbox.storage.removal import (
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
 SCHEMA_VERSION = 9
-"""The version of new records. Before 9, a session does not count calls of unknown form; before 8, a record does not say what
-its patch lacks; before 7, it has no `external`; before 6, no `edited_files`; before 5, notes and reviews may have no digest."""
+"""The version of new records. Before 9, a session neither counts calls of unknown form nor says what was open; before 8, a
+record does not say what its patch lacks; before 7, it has no `external`; before 6, no `edited_files`; before 5, notes and reviews
+may have no digest."""
 _SUPPORTED_VERSIONS = (4, 5, 6, 7, 8, 9)
 _FIELD_VERSIONS = {"edited_files": 6, "external": 7, "left_out": 8, "left_out_count": 8, "patch_error": 8}
 """The version that added a field."""
-_LATER_SESSION_FIELDS = ("withdrawn_files", "unknown_forms")
+_LATER_SESSION_FIELDS = ("withdrawn_files", "unknown_forms", "pending")
 """Fields of `ExternalSession` that older records do not have."""
 RECORD_FILE = "record.json"
 NOTES_FILE = "notes.json"
@@ -81,6 +82,8 @@ class ExternalSession(Frozen):
     workspace: str = ""
     running: FailFastTuple[str] = ()
     """Commands that ran in the background. A snapshot holds files, so a restored sandbox has lost them."""
+    pending: FailFastTuple[str] = ()
+    """What was open when the session was captured: commands, calls, questions or a request. Nothing of it has a result."""
     withdrawn_files: FailFastTuple[str] = ()
     """Files that actions changed before the user withdrew them; their edits may still be there."""
     account: Mapping[str, int] = {}

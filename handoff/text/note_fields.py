@@ -28,6 +28,7 @@ OBSERVED_FIELDS = (
     "Continuation state",
     "Commands already tried",
     "Files already read",
+    "Open at the capture",
     "Calls not understood",
 )
 """Titles of the fields that need no model."""

@@ -18,6 +18,28 @@ CODEX_HEADER = re.compile(
 """What Codex prints first; twice for `apply_patch` inside a shell command. A written session has no wall time."""
 CLAUDE_HEADER = re.compile(r"Exit code (?P<code>\d{1,3})(?:\n|\Z)")
 CLAUDE_NO_OUTPUT = "(Bash completed with no output)"
+CLAUDE_STARTED = re.compile(
+    r"^Command (?:running in background|was manually backgrounded by user|was moved to the background"
+    r"|did not complete within its \d{1,9}s timeout and was moved to the background)"
+    r" (?:with ID: |\(ID: )(?P<id>\w{1,40})|\A\{\"resultType\":\"task\",\"taskId\":\"(?P<task>\w{1,40})\"",
+    re.M,
+)
+"""What Claude Code says after the output of a command that still runs; the last notes of a result follow."""
+TASK_OUTPUT_FILE = re.compile(r"Output is being written to: (?P<path>[^\n]{1,4000}?/tasks/\w{1,40}\.output)")
+_CLAUDE_NOTE = re.compile(
+    r"(?:\A|\n)(?:\[rerun: (?P<alias>b\d{1,6})\]|Shell cwd was reset to [^\n]*"
+    r"|\[This command modified \d{1,6} files? you've previously read: [^\n]*\]"
+    r"|\[While this command ran, the kernel killed [^\n]*\]"
+    r"|<system-reminder>GitHub API rate limit [^<]{0,1000}</system-reminder>)\s*\Z"
+)
+_NOTE_STARTS = (
+    "[rerun: ",
+    "Shell cwd was reset to ",
+    "[This command modified ",
+    "[While this command ran, ",
+    "<system-reminder>",
+)
+_MAX_NOTES = 6
 QWEN_HEADER = re.compile(r"(?:Command: (?s:.{0,200000}?)\nDirectory: [^\n]{0,4096}\n)Output: ?")
 QWEN_FOOTER = re.compile(
     r"\nError: (?P<error>.*)\nExit Code: (?P<code>-?\d{1,9}|\(none\))\nSignal: [^\n]*"
@@ -27,7 +49,7 @@ OPENCODE_FOOTER = re.compile(
     r"(?<!\n)\n*+<(shell|bash)_metadata>\n(?P<notice>[^<]{0,2000})\n?</\1_metadata>\s*\Z"
 )
 STILL_RUNNING_HEADER = re.compile(
-    r"^Process running with session ID \d|^Command running in background with ID: |^Background shell started\.",
+    rf"^Process running with session ID \d|^Background shell started\.|{CLAUDE_STARTED.pattern}",
     re.M,
 )
 """What agents print instead of an exit code for a command that they left running."""
@@ -42,6 +64,7 @@ _FOOTER_CHARS = 4_000
 
 def strip_wrapper(text: str) -> str:
     """Remove what Codex, Claude Code, Qwen Code or opencode add to the output of a command."""
+    text = strip_claude_notes(text)
     end = text[-20:].rstrip()
     if end.endswith("_metadata>"):
         start = max(len(text) - _FOOTER_CHARS, 0)
@@ -55,6 +78,29 @@ def strip_wrapper(text: str) -> str:
     if header:
         return text[header.end() :]
     return strip_qwen_wrapper(text)
+
+
+def strip_claude_notes(text: str) -> str:
+    """Remove the lines that Claude Code adds after the output of a command."""
+    for _ in range(_MAX_NOTES):
+        note = _find_claude_note(text)
+        if note is None:
+            break
+        text = text[: note.start()]
+    return text
+
+
+def find_rerun_alias(text: str) -> str:
+    """The name under which Claude Code can repeat the command of a result; empty if it has none."""
+    note = _find_claude_note(text)
+    return (note["alias"] or "") if note else ""
+
+
+def _find_claude_note(text: str) -> re.Match[str] | None:
+    end = text[-_FOOTER_CHARS:].rstrip()
+    if not end.rpartition("\n")[2].startswith(_NOTE_STARTS):
+        return None
+    return _CLAUDE_NOTE.search(text, max(len(text) - _FOOTER_CHARS, 0))
 
 
 def strip_qwen_wrapper(text: str) -> str:

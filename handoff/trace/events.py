@@ -140,6 +140,8 @@ class Trace(Frozen):
     """One shell ran all commands, so its directory and variables persist between commands."""
     running: tuple[str, ...] = ()
     """Commands that still ran in the background at the end, as far as the recording shows."""
+    pending: tuple[str, ...] = ()
+    """What was open when the session was read: commands, calls, questions or a request, each on one line."""
     continues: Continuation | None = None
     withdrawn_actions: int = Field(default=0, ge=0)
     """Actions that the user withdrew by going back in the conversation; `events` does not contain them."""

@@ -40,6 +40,10 @@ class Recipient(Frozen):
 DEFAULT_RECIPIENT = Recipient()
 _MAX_ITEMS = 20
 _LOST_PROCESSES = "The earlier agent had these commands running in the background. They do not run here."
+_PENDING = (
+    "The earlier agent was at work when its session was captured. This was open, and has no result. Files may show a part of "
+    "its effects."
+)
 _UNKNOWN_FORMS = "The record does not show what some calls of the earlier work did. Look for their effects."
 _WITHDRAWN_FILES = "The user withdrew a part of the earlier work. These files may still contain its edits."
 
@@ -74,13 +78,14 @@ def render_task(record: HandoffRecord) -> str:
 
 
 def _render_session(record: HandoffRecord) -> str:
-    """Render the lost processes, the files of withdrawn work and the unknown calls of an external agent; empty if it has none."""
+    """Render what an external agent left running, open, withdrawn or in an unknown form; empty if it has none of these."""
     session = record.external
     if session is None:
         return ""
     unknown = describe_unknown_forms(session.unknown_forms)
     listed = {
         _LOST_PROCESSES: session.running,
+        _PENDING: session.pending,
         _WITHDRAWN_FILES: session.withdrawn_files,
         _UNKNOWN_FORMS: (unknown,) if unknown else (),
     }

@@ -102,6 +102,11 @@ def _list_facts(record: HandoffRecord) -> tuple[tuple[str, str], ...]:
         ("patch", _describe_patch(record)),
         ("made", record.created_at),
         ("notes", "none: the views say UNKNOWN" if notes is None else f"by {notes.model}"),
+        *(
+            (("open", "; ".join(record.external.pending)),)
+            if record.external and record.external.pending
+            else ()
+        ),
         *((("not understood", unknown),) if (unknown := _describe_unknown(record)) else ()),
         ("review", "none" if review is None else f"{review.decision}, view {review.view}"),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,13 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     to_mappings,
 )
 from langgraph_takeover.handoff.readers.tool_names import may_carry_call
-from langgraph_takeover.handoff.text.tool_wrappers import CLAUDE_HEADER, CLAUDE_NO_OUTPUT
+from langgraph_takeover.handoff.text.tool_wrappers import (
+    CLAUDE_HEADER,
+    CLAUDE_NO_OUTPUT,
+    CLAUDE_STARTED,
+    find_rerun_alias,
+    strip_claude_notes,
+)
 from langgraph_takeover.handoff.trace.conversation import EXIT_CODE_NOT_RECORDED, RESULT_NOT_RECORDED
 from langgraph_takeover.handoff.trace.events import Usage
 
@@ -44,13 +51,16 @@ _REJECTED = re.compile(
     r"|Claude requested permissions|User rejected|InputValidationError|.{0,40}has been denied"
 )
 _TIMEOUT = re.compile(r"Command timed out after |<error>Command was aborted")
-_BACKGROUND = re.compile(r"Command (?:running|was manually backgrounded)[^:]{0,60} with ID: (\w{1,40})")
 _TASK_EXIT_CODE = re.compile(r"<exit_code>(-?\d{1,9})</exit_code>")
 _STILL_RUNS = re.compile(r"<status>running</status>")
 _TASK_OUTPUT = re.compile(r".*/tasks/\w+\.output")
 _ARROW_LINE = re.compile(r"^( *\d+)→", re.M)
+_TASK_READ = re.compile(r"cat .*/tasks/\w+\.output")
+_LINE_NUMBER = re.compile(r"^ *\d{1,9}[→\t]", re.M)
+_INTERRUPTED = "[Request interrupted by user"
 _LINES_CHARS = 2_000_000
 _NOTICE_CHARS = 400
+_STARTED_CHARS = 3_000
 
 
 def is_session(data: Any) -> bool:
@@ -116,6 +126,7 @@ def _split_branches(
     starts: dict[str, str | None] = {}
     """Row before the first one of each session: a session that continues another one may begin anew there."""
     tree: list[TreeRow] = []
+    boundaries = {row.get("parentUuid") for row in rows if _summarizes_later_part(row)}
     for row in rows:
         if row.get("type") == "last-prompt":
             leaf = str(row.get("leafUuid") or "")
@@ -124,6 +135,9 @@ def _split_branches(
         if isinstance(uuid, str) and uuid not in linked:
             linked[uuid] = row
             made = _read_tree_row(uuid, row, starts.setdefault(str(row.get("sessionId")), last))
+            if uuid in boundaries:
+                # It names the row before the part that was summarized, which no one withdrew.
+                made = made._replace(parent=last)
             # Except after a rewind, which the leaf names, the agent may continue at a row of long ago by mistake.
             tree.append(made._replace(is_automatic=_is_continuation(row) and made.parent != leaf))
             last, leaf = uuid, ""
@@ -137,7 +151,9 @@ def _read_tree_row(uuid: str, row: Mapping[str, Any], start: str | None) -> Tree
     parent = row.get("parentUuid")
     continues = row.get("subtype") == "compact_boundary" or row.get("isCompactSummary") is True
     is_root = "parentUuid" in row and parent is None and not continues and row.get("isSidechain") is not True
-    parent = start if is_root else parent if isinstance(parent, str) else row.get("logicalParentUuid")
+    # A compaction continues what it kept word for word, or else the row before what it summarized.
+    kept = to_mapping(to_mapping(row.get("compactMetadata")).get("preservedSegment")).get("tailUuid")
+    parent = start if is_root else parent if isinstance(parent, str) else kept or row.get("logicalParentUuid")
     message = to_mapping(row.get("message"))
     parts = to_mappings(message.get("content"))
     ids = (part.get("tool_use_id" if part.get("type") == "tool_result" else "id") for part in parts)
@@ -151,6 +167,14 @@ def _read_tree_row(uuid: str, row: Mapping[str, Any], start: str | None) -> Tree
     )
 
 
+def _summarizes_later_part(row: Mapping[str, Any]) -> bool:
+    """Whether a summary replaces the part of the conversation after a request that the user picked."""
+    return (
+        row.get("isCompactSummary") is True
+        and to_mapping(row.get("summarizeMetadata")).get("direction") == "from"
+    )
+
+
 def _is_continuation(row: Mapping[str, Any]) -> bool:
     """Whether Claude Code wrote a request itself, to continue after an interruption."""
     text = extract_text(to_mapping(row.get("message")).get("content"))
@@ -160,6 +184,8 @@ def _is_continuation(row: Mapping[str, Any]) -> bool:
 def _find_kind(row: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> RowKind:
     if row.get("type") == "assistant":
         return "reply"
+    if (queued := _find_queued_prompt(row)) and not _NOT_A_REQUEST.match(queued):
+        return "request"
     if row.get("type") in _NOTE_TYPES and row.get("subtype") not in _USER_SUBTYPES:
         return "note"
     if any(part.get("type") == "tool_result" for part in parts):
@@ -203,7 +229,10 @@ def _read_reply(session: SessionBuilder, row: Mapping[str, Any]) -> None:
             path = str(arguments.get("file_path") or "")
             if tool == "Read" and _TASK_OUTPUT.fullmatch(path):
                 # The file receives the output of a command in the background.
-                tool, arguments = "TaskOutput", {"task_id": path}
+                tool, arguments = "Bash", {"command": f"cat {shlex.quote(path)}"}
+            elif tool == "Bash" and "command" not in arguments:
+                command = session.aliases.get(str(arguments.get("rerun")))
+                arguments = arguments if command is None else {**arguments, "command": command}
             session.add_call(str(block.get("id")), tool, arguments, cwd=to_directory(row.get("cwd")))
     session.add_usage(_parse_usage(message.get("usage")))
 
@@ -227,6 +256,8 @@ def _read_user_row(session: SessionBuilder, row: Mapping[str, Any]) -> None:
 
 def _read_prompt(session: SessionBuilder, *texts: str) -> None:
     session.background.add_notification("\n".join(texts))
+    if any(text.lstrip().startswith(_INTERRUPTED) for text in texts):
+        session.end_turn()
     session.add_prompt(*(text for text in texts if not _NOT_A_REQUEST.match(text)))
 
 
@@ -234,12 +265,21 @@ def _read_tool_result(session: SessionBuilder, part: Mapping[str, Any], details:
     call_id, content = str(part.get("tool_use_id")), part.get("content")
     call = session.find_call(call_id)
     if call is None:
+        session.add_early_result(call_id, lambda: _read_tool_result(session, part, details))
         return
     name = _SHELL_TOOL if call.tool == "shell" else call.tool
     result = parse_result(
         name, call.arguments, content, {"is_error": part.get("is_error"), "result": details}
     )
-    session.add_result(call_id, extract_text(content), result)
+    text = extract_text(content)
+    command = call.arguments.get("command", "")
+    if alias := find_rerun_alias(text):
+        session.aliases[alias] = command
+    if _TASK_READ.fullmatch(command) and _LINE_NUMBER.match(text):
+        # The tool that reads files shows the output with line numbers.
+        text = _LINE_NUMBER.sub("", strip_reminders(text[:_LINES_CHARS]))
+        result = result._replace(output=text)
+    session.add_result(call_id, text, result)
 
 
 def parse_result(name: str, arguments: Mapping[str, Any], content: Any, details: Any = None) -> ToolResult:
@@ -247,7 +287,7 @@ def parse_result(name: str, arguments: Mapping[str, Any], content: Any, details:
 
     `details` holds `is_error` of the block and, if known, `result`: the field `toolUseResult` of the session's row.
     """
-    text = extract_text(content)
+    text = strip_claude_notes(extract_text(content))
     is_error = to_mapping(details).get("is_error") is True
     result = to_mapping(to_mapping(details).get("result"))
     if arguments.get("is_input") == "true":
@@ -258,9 +298,11 @@ def parse_result(name: str, arguments: Mapping[str, Any], content: Any, details:
         )
     if name.lower() != _SHELL_TOOL:
         return ToolResult(_number_lines(text), refused=is_error or text.startswith("<tool_use_error>"))
-    background = _BACKGROUND.match(text)
-    if background:
-        return ToolResult("", process_id=background[1])
+    background = CLAUDE_STARTED.search(
+        text, 0 if text.startswith("{") else max(len(text) - _STARTED_CHARS, 0)
+    )
+    if background and result.get("backgroundTaskId", background) is not None:
+        return ToolResult(text[: background.start()], process_id=background["id"] or background["task"])
     if _TIMEOUT.search(text[:_NOTICE_CHARS]) or result.get("interrupted") is True:
         return ToolResult(text, timed_out=True)
     header = CLAUDE_HEADER.match(text)

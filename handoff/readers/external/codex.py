@@ -32,6 +32,7 @@ from langgraph_takeover.handoff.text.tool_wrappers import CODEX_HEADER
 from langgraph_takeover.handoff.trace.events import Usage
 
 _ROW_TYPES = ("session_meta", "response_item", "turn_context")
+_TURN_ENDS = ("task_complete", "turn_complete", "turn_aborted")
 _CALL_TYPES = ("function_call", "custom_tool_call", "local_shell_call")
 _RESULT_TYPES = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
 _OTHER_ROWS = {
@@ -128,6 +129,8 @@ def _read_payloads(session: SessionBuilder, payloads: Sequence[Payload]) -> None
                 _read_kept_requests(session, payload)
         elif kind == "token_usage_record":
             session.add_usage(_parse_usage(payload.get("usage")))
+        elif kind == "event_msg" and payload.get("type") in _TURN_ENDS:
+            session.end_turn()
         elif kind == "event_msg" and payload.get("type") == "token_count" and not has_usage_records:
             session.add_usage(_parse_usage(to_mapping(payload.get("info")).get("last_token_usage")))
         elif kind == "response_item":
@@ -208,9 +211,10 @@ def _read_item(session: SessionBuilder, item: Mapping[str, Any]) -> None:
     elif kind in _RESULT_TYPES:
         call_id, content = str(item.get("call_id") or item.get("id")), item.get("output")
         call = session.find_call(call_id)
-        tool = "" if call is None else call.tool
-        is_shell = tool == "shell"
-        result = parse_result("shell" if is_shell else tool, {}, content)
+        if call is None:
+            session.add_early_result(call_id, lambda: _read_item(session, item))
+            return
+        result = parse_result(call.tool, {}, content)
         session.add_result(call_id, _extract_output(content), result)
 
 

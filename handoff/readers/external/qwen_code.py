@@ -132,6 +132,7 @@ def _read_result(session: SessionBuilder, part: Mapping[str, Any], details: Any)
     call_id, content = str(response.get("id")), response.get("response")
     call = session.find_call(call_id)
     if call is None:
+        session.add_early_result(call_id, lambda: _read_result(session, part, details))
         return
     result = parse_result(str(response.get("name") or ""), call.arguments, content, details)
     session.add_result(call_id, _extract_response(content), result)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from langgraph_takeover.handoff.text.files import read_untrusted_head
 from langgraph_takeover.sandbox.interface import TakeoverError
 from langgraph_takeover.sandbox.storage.removal import list_matches
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 LATEST = "latest"
 _OPENCODE = "opencode"
@@ -26,6 +27,8 @@ _MAX_LISTED_FILES = 100_000
 _OPENCODE_ID = re.compile(r"ses_[A-Za-z0-9]{1,60}")
 _UUID_CHARS = 36
 _STATE_DIRECTORY = re.compile(r'"(?:cwd|workDir)"\s*:\s*("(?:[^"\\\x00-\x1f]|\\["\\/]){1,4096}")')
+_STATES = "sessions/*.json"
+_MAX_STATES, _MAX_STATE_BYTES, _MAX_PROMPT_CHARS = 200, 1 << 16, 80
 
 
 class SessionError(TakeoverError, LookupError):
@@ -56,7 +59,6 @@ class _Storage(NamedTuple):
 
 
 _AIDER, _AIDER_FILE = "aider", ".aider.chat.history.md"
-_MAX_STATE_BYTES = 1 << 16
 _STORAGES = {
     "codex": _Storage(".codex", "CODEX_HOME", "sessions/*/*/*/rollout-*.jsonl"),
     "claude-code": _Storage(".claude", "CLAUDE_CONFIG_DIR", "projects/*/*.jsonl"),
@@ -195,6 +197,27 @@ def select_session(
         raise SessionError(f"session {session_id!r:.80} is ambiguous: {newest} (pass more of the id)")
     places = _describe_places(home, agents)
     raise SessionError(f"session {session_id!r:.80} not found ({places}; newest: {newest})")
+
+
+def find_prompt(session: SessionFile, home: Path) -> str:
+    """Name the prompt at which the running agent of a session waits, such as `permission prompt`; empty if unknown.
+
+    Claude Code says so in a file for each of its processes.
+    """
+    if session.agent != "claude-code":
+        return ""
+    for path in list_matches(_find_root(session.agent, home), _STATES)[:_MAX_STATES]:
+        try:
+            state = parse_json(read_untrusted_head(path, _MAX_STATE_BYTES))
+        except (OSError, ValueError):
+            continue
+        if (
+            isinstance(state, dict)
+            and state.get("sessionId") == session.id
+            and state.get("status") == "waiting"
+        ):
+            return " ".join(str(state.get("waitingFor") or "").split())[:_MAX_PROMPT_CHARS]
+    return ""
 
 
 def _describe_places(home: Path, agents: Sequence[str]) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from langgraph_takeover.handoff.readers import tool_names
 from langgraph_takeover.handoff.readers.external.background import BackgroundCommands, CommandResult
 from langgraph_takeover.handoff.readers.external.contexts import separate_contexts
+from langgraph_takeover.handoff.readers.external.pending import PendingWork
 from langgraph_takeover.handoff.readers.open_calls import OpenCalls
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
@@ -44,6 +45,14 @@ class ToolResult(NamedTuple):
     """The agent's name for the process that still runs."""
 
 
+class _EarlyResult(NamedTuple):
+    """A result for which no call was open."""
+
+    number_of_calls: int
+    """Number of the calls before it."""
+    add: Callable[[], None]
+
+
 class SessionBuilder:
     """Collects the rows of one session; `build` returns the run."""
 
@@ -65,14 +74,20 @@ class SessionBuilder:
         """One of the thoughts is a message to the user."""
         self._calls: list[RecordedCall] = []
         self._open_calls = OpenCalls()
+        self._positions: dict[str, list[int]] = {}
+        """Positions of the calls with each id."""
+        self._early_results: dict[str, list[_EarlyResult]] = {}
         self._reply_start: int | None = None
         """Position of the first call of the current reply."""
         self._reply_id = ""
         self._directories: dict[int, str] = {}
         self._raw_arguments: dict[int, Mapping[str, Any]] = {}
         self.background = BackgroundCommands()
+        self.aliases: dict[str, str] = {}
+        """Commands by the names under which the agent can repeat them."""
         self._withdrawn: list[SessionBuilder] = []
         self._unknown: dict[str, int] = {}
+        self._pending = PendingWork()
 
     @property
     def has_prompts(self) -> bool:
@@ -86,6 +101,7 @@ class SessionBuilder:
         text = "\n".join(filter(None, (each.own for each in separated)))
         if text:
             self._prompts.append(text)
+            self._pending.add_request(text, len(self._calls))
 
     def add_thought(self, text: str) -> None:
         """Add readable reasoning or text; it belongs to the next call."""
@@ -97,6 +113,11 @@ class SessionBuilder:
         if text.strip():
             self.add_thought(text)
             self._has_message = True
+            self.end_turn()
+
+    def end_turn(self) -> None:
+        """The agent has answered, or the user stopped it: no request and no earlier call waits."""
+        self._pending.end(len(self._calls))
 
     def drop_summary(self) -> None:
         """Remove the latest message, with which the agent only compacted its history."""
@@ -127,12 +148,14 @@ class SessionBuilder:
         self._thoughts.clear()
         self._has_message = False
         self._open_calls.add(call_id, len(self._calls))
+        self._positions.setdefault(call_id, []).append(len(self._calls))
         self._raw_arguments[len(self._calls)] = raw_arguments
         if self._reply_start is None:
             self._reply_start = len(self._calls)
         if cwd is not None:
             self._directories[len(self._calls)] = cwd
         self._calls.append(RecordedCall(text, tool, normalized, None))
+        self._pending.add_call()
 
     def add_unknown(self, form: str) -> None:
         """Count an item or a mode that the reader cannot understand. Calls of unknown tools are counted without it."""
@@ -144,7 +167,7 @@ class SessionBuilder:
         return None if position is None else self._calls[position]
 
     def add_result(self, call_id: str, text: str, result: ToolResult) -> None:
-        """Add the result of an open call, with the text that the model saw; other results are ignored."""
+        """Add the result of an open call, with the text that the model saw; others are for `add_early_result`."""
         position = self._open_calls.close(call_id)
         self.separate_calls()
         if position is None:
@@ -166,10 +189,36 @@ class SessionBuilder:
             CommandResult("" if is_input else command, result.process_id, result.refused),
         )
 
+    def add_early_result(self, call_id: str, add: Callable[[], None]) -> None:
+        """Keep a result that answers no open call; `add` adds it once its call is there.
+
+        Agents write a result before its call at times. It counts if later calls with its id wait for as many results.
+        """
+        self.separate_calls()
+        early = self._early_results.setdefault(call_id, [])
+        early.append(_EarlyResult(len(self._calls), add))
+
+    def _add_early_results(self) -> None:
+        for call_id, early in self._early_results.items():
+            waiting = [
+                position
+                for position in self._positions.get(call_id, ())
+                if self._calls[position].result is None
+            ]
+            if len(waiting) != len(early):
+                continue
+            for position, result in zip(waiting, early, strict=True):
+                if result.number_of_calls <= position:
+                    self._open_calls.start_reply()
+                    self._open_calls.add(call_id, position)
+                    result.add()
+        self._early_results.clear()
+
     def start_reply(self, reply_id: str = "") -> None:
         """Begin a reply, unless its id is that of the current one; the next usage belongs to its first call."""
         if not reply_id or reply_id != self._reply_id:
             self._reply_start = None
+            self._pending.start_reply(len(self._calls))
             self.separate_calls()
         self._reply_id = reply_id
 
@@ -192,6 +241,8 @@ class SessionBuilder:
 
     def build(self) -> RecordedRun:
         """The run; a message after the last call finishes it."""
+        for each in (self, *self._withdrawn):
+            each._add_early_results()
         calls = list(self._calls)
         if self._has_message:
             message = "\n\n".join(self._thoughts)
@@ -209,6 +260,7 @@ class SessionBuilder:
             keeps_directory=self.keeps_directory,
             running=tuple(command for each in (self, *self._withdrawn) for command in each.background),
             earlier_session=self.earlier_session,
+            pending=self._pending.describe(self._calls),
             withdrawn=tuple(call for each in self._withdrawn for call in each._calls),
             unknown_items=sum_forms(each._unknown for each in (self, *self._withdrawn)),
         )

@@ -202,7 +202,7 @@ def test_rare_rows_of_claude_code() -> None:
         repeated,
         claude_result(5, 4, started),
         repeated,
-        claude_call(6, "Read", file_path="/tmp/claude-0/x/tasks/b1.output"),
+        claude_call(6, "TaskOutput", task_id="b1"),
         claude_result(7, 6, done),
         claude_row("user", "This session is being continued from an earlier one.", 8, isCompactSummary=True),
         claude_call(9, "MultiEdit", file_path="/repo/src/a.py", edits=[{"old_string": "a", "new_string": "b"}]),

@@ -432,7 +432,7 @@ def test_a_recalled_cut_does_not_end_the_earlier_work(words: int) -> None:
 
 
 def test_the_protected_fields_are_those_of_the_note() -> None:
-    session = ExternalSession(agent="codex", version="1", unknown_forms={"exec": 1})
+    session = ExternalSession(agent="codex", version="1", unknown_forms={"exec": 1}, pending=("make",))
     (message,) = VIEWS["structured"](record({}).model_copy(update={"external": session}))
     assert tuple(re.findall(r"^\*\*(.+?):\*\*", message.text, re.MULTILINE)) == FIELDS
 
