@@ -16,7 +16,7 @@ from langgraph_takeover.graph.cli.external_options import (
     locate_record,
     print_removal,
     report_continuation_errors,
-    show_status,
+    show_progress,
     suggest_command,
 )
 from langgraph_takeover.graph.cli.options import UnisolatedOption, UsageError, print_safely, print_table
@@ -33,9 +33,11 @@ Examples:
 
   handoff capture --agent codex --session 019aa3 --repository ../shop
 
+  handoff capture --agent codex --exclude node_modules/ --exclude '*.img' --allow-changing
+
 Saves the newest session of the agent in this repository, and the repository as it is now with uncommitted, untracked and
-ignored files, as a record. The session and the repository are only read. Secrets in the session are redacted; the
-snapshot holds every file as it is.
+ignored files, as a record. The session and the repository are only read. A linked worktree becomes a repository of its own.
+What cannot be read is left out and named. Secrets in the session are redacted; the snapshot holds every file as it is.
 
 Exit codes: 0 done, 2 usage, 3 session, sandbox or snapshot failed, 4 disk full, 130 interrupted.
 """
@@ -73,6 +75,17 @@ def capture(
         str | None,
         Option("--sandbox", help="Back end of the snapshot: host or process.", show_default="host"),
     ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        Option(
+            help="Pattern as in .gitignore of untracked and ignored files that the snapshot leaves out; repeatable.",
+            metavar="PATTERN",
+        ),
+    ] = None,
+    allow_changing: Annotated[
+        bool,
+        Option("--allow-changing", help="Save files that change meanwhile as they were read, and name them."),
+    ] = False,
     allow_unisolated: UnisolatedOption = False,
 ) -> None:
     """Capture an agent's session and its repository as a record."""
@@ -87,13 +100,16 @@ def capture(
             "--sandbox process would run git on the repository as you, with your files and your network (use host, or "
             "pass --allow-unisolated)"
         )
-    with report_continuation_errors(), show_status("saving the repository and reading the session"):
+    with report_continuation_errors(), show_progress("reading the session") as show:
         done = capture_session(
             home.expanduser(),
             agent,
             repository=repository,
             session=session,
             backend=cast("BackendName | None", sandbox),
+            exclude=exclude or (),
+            allow_changing=allow_changing,
+            on_progress=show,
         )
     _print_capture(done, home)
 
@@ -101,7 +117,7 @@ def capture(
 def _print_capture(done: Capture, home: Path) -> None:
     from rich.filesize import decimal
 
-    from langgraph_takeover.handoff.records.left_out import format_left_out
+    from langgraph_takeover.handoff.records.left_out import format_left_out, is_unsaved
 
     record = done.record
     assert record.external is not None
@@ -134,8 +150,14 @@ def _print_capture(done: Capture, home: Path) -> None:
         print_safely(f"The session's file is damaged: {done.skipped_lines}.")
     if done.left_out:
         print_safely(f"The user went back in the session: {done.left_out}.")
-    for line in format_left_out(record.left_out, record.left_out_count):
+    unsaved = [each for each in record.left_out if is_unsaved(each)]
+    for line in format_left_out(unsaved, len(unsaved), "Left out"):
+        print_safely(f"{line}.")
+    saved = [each for each in record.left_out if not is_unsaved(each)]
+    for line in format_left_out(saved, record.left_out_count - len(unsaved)):
         print_safely(f"{line}. The snapshot has it.")
+    if done.kept_tracked:
+        print_safely(f"Not excluded, because git tracks it: {_list_files(done.kept_tracked)}.")
     if done.patch_error:
         print_safely(f"The record has no patch: {done.patch_error}. The snapshot is complete.")
     other = "claude-code" if record.external.agent == "codex" else "codex"

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.envelope import Envelope
+from langgraph_takeover.handoff.records.left_out import is_unsaved
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.fence import (
     ENVELOPE,
@@ -40,6 +41,7 @@ DEFAULT_RECIPIENT = Recipient()
 _MAX_ITEMS = 20
 _LOST_PROCESSES = "The earlier agent had these commands running in the background. They do not run here."
 _WITHDRAWN_FILES = "The user withdrew a part of the earlier work. These files may still contain its edits."
+_MISSING_FILES = "The earlier agent's directory had these files. They are not here."
 
 
 def build_message(record: HandoffRecord, earlier_work: str = "") -> list[BaseMessage]:
@@ -72,11 +74,15 @@ def render_task(record: HandoffRecord) -> str:
 
 
 def _render_session(record: HandoffRecord) -> str:
-    """Render the lost processes and the files of withdrawn work of an external agent; empty if it has none."""
+    """Render what an external agent had and a successor has not, and the files of withdrawn work; empty without any."""
     session = record.external
     if session is None:
         return ""
-    listed = {_LOST_PROCESSES: session.running, _WITHDRAWN_FILES: session.withdrawn_files}
+    listed = {
+        _LOST_PROCESSES: session.running,
+        _WITHDRAWN_FILES: session.withdrawn_files,
+        _MISSING_FILES: tuple(each.path for each in record.left_out if is_unsaved(each)),
+    }
     return "".join(
         f"{text}\n{wrap_in_fence(_list_items(items))}\n" for text, items in listed.items() if items
     )

@@ -245,14 +245,14 @@ def test_a_session_that_changes_meanwhile(workplace: Workplace, monkeypatch: pyt
     from langgraph_takeover.graph.continuation import capture
 
     (path,) = workplace.user_home.rglob("rollout-*.jsonl")
-    take = capture.snapshot_directory
+    take = capture.snapshot_tree
 
     def take_while_working(*arguments: object, **options: object) -> object:
         with path.open("a") as file:
             file.write("\n")
         return take(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(capture, "snapshot_directory", take_while_working)
+    monkeypatch.setattr(capture, "snapshot_tree", take_while_working)
     with pytest.raises(CaptureError, match="finish its turn"):
         workplace.capture()
     assert RecordStore(workplace.home / "records").list_ids() == ()
@@ -276,7 +276,7 @@ def test_a_kill_leaves_no_record(workplace: Workplace) -> None:
     """The process is killed while it copies the repository; the next capture works."""
     program = (
         "import os, signal; from pathlib import Path; from langgraph_takeover.graph.continuation import capture\n"
-        "capture.read_contents = lambda *a: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "capture.select_workspace = lambda *a: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"capture.capture_session(Path({str(workplace.home)!r}), 'codex', repository=Path({str(workplace.repository)!r}),"
         f" user_home=Path({str(workplace.user_home)!r}))"
     )

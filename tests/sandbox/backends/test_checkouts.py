@@ -12,6 +12,7 @@ from langgraph_takeover.sandbox import SandboxSpec, SnapshotCorruptError, defaul
 from langgraph_takeover.sandbox.backends import checkouts, host
 from langgraph_takeover.sandbox.backends.selection import make_restore_spec
 from langgraph_takeover.sandbox.interface import BackendName, SandboxUnavailableError
+from langgraph_takeover.sandbox.snapshots import archive_writer
 from langgraph_takeover.sandbox.storage import host_directories
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 
@@ -92,14 +93,18 @@ def test_nothing_is_left_behind(shop: Path, tmp_path: Path) -> None:
 def test_a_repository_that_changes_meanwhile(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    digest = checkouts.content_digest
+    write = archive_writer.write_differences_to_store
 
-    def change_first(*arguments: object) -> str:
+    def change_after(*arguments: Any, **options: Any) -> str:
+        digest = write(*arguments, **options)
         (shop / "notes.txt").write_text("changed")
-        return digest(*arguments)  # type: ignore[arg-type]
+        return digest
 
-    monkeypatch.setattr(checkouts, "content_digest", change_first)
-    with pytest.raises(SandboxUnavailableError, match=r"changed while it was copied .*let the agent finish"):
+    monkeypatch.setattr(archive_writer, "write_differences_to_store", change_after)
+    with pytest.raises(
+        SandboxUnavailableError,
+        match=r"changed while it was read: 'notes.txt', 'second' .*let the agent finish",
+    ):
         checkouts.snapshot_directory(shop, tmp_path, backend="host", owner="test")
     assert list(tmp_path.glob("*.zst*")) == []
 
