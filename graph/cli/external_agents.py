@@ -156,6 +156,11 @@ def _print_capture(done: Capture, home: Path) -> None:
     saved = [each for each in record.left_out if not is_unsaved(each)]
     for line in format_left_out(saved, record.left_out_count - len(unsaved)):
         print_safely(f"{line}. The snapshot has it.")
+    if done.unread_tracked:
+        print_safely(
+            f"Warning: git tracks {_list_files(done.unread_tracked)}, which cannot be read: the record, its patch and its "
+            "snapshot lack every change to it. Make it readable and capture again."
+        )
     if done.kept_tracked:
         print_safely(f"Not excluded, because git tracks it: {_list_files(done.kept_tracked)}.")
     if done.patch_error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,7 +51,12 @@ from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Trace, 
 from langgraph_takeover.handoff.trace.file_kinds import is_generated
 from langgraph_takeover.nodes.records import build_record_id, compute_patch_fields, read_edited_files
 from langgraph_takeover.sandbox import remove_stale_resources, restore
-from langgraph_takeover.sandbox.backends.checkouts import CHECKOUT_WORKSPACE, TreeSnapshot, snapshot_tree
+from langgraph_takeover.sandbox.backends.checkouts import (
+    CHECKOUT_WORKSPACE,
+    TreeSnapshot,
+    create_scratch_directory,
+    snapshot_tree,
+)
 from langgraph_takeover.sandbox.backends.selection import make_restore_spec, require_isolated_backend
 from langgraph_takeover.sandbox.changes.working_trees import TreeEntry, measure
 from langgraph_takeover.sandbox.interface import BackendName, Frozen, Sandbox, Snapshot
@@ -108,6 +112,8 @@ class Capture(Frozen):
     """The reason why the record has no patch."""
     kept_tracked: tuple[str, ...] = ()
     """Tracked files that `exclude` names: they are in the snapshot, because a pattern excludes other files only."""
+    unread_tracked: tuple[str, ...] = ()
+    """Tracked files that cannot be read: the record lacks the changes to them, and the snapshot has what git has."""
     skipped_lines: str = ""
     """Says how many lines of the session's file are damaged, and so not in the record."""
     left_out: str = ""
@@ -232,6 +238,7 @@ class _CaptureBuilder:
         self._allow_changing = allow_changing
         self._on_progress = on_progress or (lambda progress: None)
         self._kept_tracked: tuple[str, ...] = ()
+        self._unread_tracked: tuple[str, ...] = ()
         self._trace = move_session(trace, repository.root, CHECKOUT_WORKSPACE)
         self._files: tuple[str, ...] = ()
         now = datetime.now(UTC)
@@ -284,9 +291,9 @@ class _CaptureBuilder:
         return _redact_record(record, self._find_secrets(events))
 
     def _save_files(self, directory: Path) -> tuple[TreeSnapshot, tuple[LeftOut, ...]]:
-        with tempfile.TemporaryDirectory(prefix="takeover-capture-") as scratch:
-            copy = WorkingCopy(self._repository, Path(scratch), self._exclude)
-            self._kept_tracked = copy.kept_tracked
+        with create_scratch_directory("capture") as scratch:
+            copy = WorkingCopy(self._repository, scratch, self._exclude)
+            self._kept_tracked, self._unread_tracked = copy.kept_tracked, copy.unread_tracked
             files = [each for each in copy.listing.entries if each.kind == "file"]
             large = [(each.path, *_sizes(each)) for each in files if each.item.info.st_size >= _LARGE_BYTES]
             progress = CaptureProgress(
@@ -337,6 +344,7 @@ class _CaptureBuilder:
             ),
             patch_error=record.patch_error,
             kept_tracked=self._kept_tracked,
+            unread_tracked=self._unread_tracked,
             skipped_lines=describe_skipped_lines(self._trace),
             left_out=describe_left_out(self._trace),
         )

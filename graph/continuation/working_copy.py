@@ -35,6 +35,8 @@ class WorkingCopy:
         self.listing = self.list_all()
         self._require_history(self.listing.omitted)
         self._stand_ins = self._save_stand_ins()
+        self.unread_tracked = tuple(self._stand_ins)
+        """Tracked files that cannot be read: the patch lacks the changes to them."""
 
     def list_all(self) -> Listing:
         """List the files as they are now."""
@@ -44,7 +46,7 @@ class WorkingCopy:
     def list_left_out(self) -> tuple[LeftOut, ...]:
         """List what the snapshot lacks, with the reason: tracked files first, then others, then excluded ones."""
         found = [
-            (path, f"{NOT_SAVED}: {reason}; it is tracked, so the copy has the staged version")
+            (path, f"{NOT_SAVED}: {reason}; git tracks it, so the copy has the staged version")
             for path, reason in self._stand_ins.items()
         ]
         found += [(path, f"{NOT_SAVED}: {reason}") for path, reason in self.listing.omitted.items()]
@@ -79,7 +81,7 @@ class WorkingCopy:
                 _write_blob(self._scratch / "staged" / path, mode, read_blob(root, name))
                 found[path] = reason
             else:
-                self.listing.omitted[path] = f"{reason}; it is tracked, so the patch deletes it"
+                self.listing.omitted[path] = f"{reason}; git tracks it, so the patch deletes it"
         if found:
             self._roots = (Part(self._scratch / "staged"), *self._roots)
             omitted = {path: reason for path, reason in self.listing.omitted.items() if path not in found}

@@ -41,7 +41,7 @@ DEFAULT_RECIPIENT = Recipient()
 _MAX_ITEMS = 20
 _LOST_PROCESSES = "The earlier agent had these commands running in the background. They do not run here."
 _WITHDRAWN_FILES = "The user withdrew a part of the earlier work. These files may still contain its edits."
-_MISSING_FILES = "The earlier agent's directory had these files. They are not here."
+_MISSING_FILES = "These files of the earlier agent's directory are not here, or only as git has them."
 
 
 def build_message(record: HandoffRecord, earlier_work: str = "") -> list[BaseMessage]:

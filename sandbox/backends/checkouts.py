@@ -94,7 +94,7 @@ def snapshot_tree(
     with host_directories.translate_disk_errors():
         base = prepare_empty_base()
         base_digest = base.digest if is_layered else f"{COPY_PREFIX}{base.digest}"
-        with _create_scratch_directory(owner) as scratch:
+        with create_scratch_directory(owner) as scratch:
             reader = TreeReader(listing, f"{WRITABLE_DIRECTORIES[0]}/")
             differences = itertools.chain(_list_writable_directories(scratch, directory), reader)
             try:
@@ -140,7 +140,7 @@ def write_checkout(snapshot: Snapshot, store: Path, target: Path) -> None:
     The archive is verified first. Set-user-id bits, devices and pipes are left out. Raises SnapshotCorruptError,
     SandboxUnavailableError, OutOfDiskError, and FileExistsError if the directory exists.
     """
-    with host_directories.translate_disk_errors(), _create_scratch_directory("checkout") as scratch:
+    with host_directories.translate_disk_errors(), create_scratch_directory("checkout") as scratch:
         spec = make_restore_spec(snapshot, "host")
         base = prepare_snapshot_base(snapshot.base.removeprefix(COPY_PREFIX), spec)
         top = snapshot.workspace.strip("/") if base.is_system else WRITABLE_DIRECTORIES[0]
@@ -170,7 +170,7 @@ def rebase_snapshot(snapshot: Snapshot, store: Path, image: str, target_store: P
     top = CHECKOUT_WORKSPACE.strip("/")
     with (
         host_directories.translate_disk_errors(),
-        _create_scratch_directory("rebase") as scratch,
+        create_scratch_directory("rebase") as scratch,
         docker_images.open_image(found, found) as below,
     ):
         layer = scratch / "layer"
@@ -193,7 +193,7 @@ def rebase_snapshot(snapshot: Snapshot, store: Path, image: str, target_store: P
 
 
 @contextlib.contextmanager
-def _create_scratch_directory(owner: str) -> Iterator[Path]:
+def create_scratch_directory(owner: str) -> Iterator[Path]:
     """A directory that garbage collection removes if this process is killed."""
     name = f"{owner}-{secrets.token_hex(4)}"
     directory = overlay.create_layer_directory(name)

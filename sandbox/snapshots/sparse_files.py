@@ -71,8 +71,10 @@ def copy_content(descriptor: int, out: IO[bytes]) -> None:
     out.truncate(size)
 
 
-def format_map(spans: tuple[Span, ...]) -> bytes:
-    """Return the map that stands before the data."""
+def format_map(spans: tuple[Span, ...], real_size: int) -> bytes:
+    """Return the map that stands before the data. A hole at the end needs an empty span, or GNU tar drops it."""
+    if (sum(spans[-1]) if spans else 0) < real_size:
+        spans = (*spans, (real_size, 0))
     text = "".join(f"{number}\n" for number in (len(spans), *(each for span in spans for each in span)))
     return text.encode() + bytes(-len(text) % tarfile.BLOCKSIZE)
 
@@ -83,7 +85,7 @@ class SparseFile:
     def __init__(self, descriptor: int, spans: tuple[Span, ...]) -> None:
         self.real_size = os.fstat(descriptor).st_size
         self._descriptor = descriptor
-        self._head = format_map(spans)
+        self._head = format_map(spans, self.real_size)
         self._spans = list(reversed(spans))
         self.size = len(self._head) + sum(length for _, length in spans)
         self._sum = start_digest(self.real_size)
@@ -182,12 +184,9 @@ class MapReader:
         numbers = [int(each) for each in lines[1:] if each.isdigit() and len(each) < 20]
         spans = list(zip(numbers[::2], numbers[1::2], strict=False))
         ends = [0, *(start + length for start, length in spans)]
-        in_order = all(length and end <= start for end, (start, length) in zip(ends, spans, strict=False))
-        if (
-            text.strip(b"\0")
-            or len(numbers) != 2 * int(lines[0])
-            or not in_order
-            or ends[-1] > self._real_size
-        ):
+        in_order = all(end <= start for end, (start, _) in zip(ends, spans, strict=False))
+        is_empty = [not length for _, length in spans]
+        is_whole = ends[-1] == self._real_size and not any(is_empty[:-1])
+        if text.strip(b"\0") or len(numbers) != 2 * int(lines[0]) or not in_order or not is_whole:
             raise ValueError("the map of a sparse file is malformed")
         return spans
