@@ -156,13 +156,17 @@ def test_worktrees_inside_the_repository(workplace: Workplace, copy: Copy) -> No
     require_independent(target, main)
 
 
-@pytest.mark.parametrize("kind", ["separate", "own path", "alternates", "bare", "lock"])
+@pytest.mark.parametrize("kind", ["separate", "own path", "relative", "alternates", "bare", "lock"])
 def test_git_directories(workplace: Workplace, tmp_path: Path, copy: Copy, kind: str) -> None:
     main = tree = workplace.repository
     if kind == "separate":
         run_git(main, "init", "-q", f"--separate-git-dir={tmp_path}/elsewhere.git")
     elif kind == "own path":
         run_git(main, "config", "core.worktree", str(main))
+    elif kind == "relative":
+        tree = tmp_path / "trees/one"
+        run_git(main, "worktree", "add", "-q", str(tree))
+        (tree / ".git").write_text("gitdir: ../../shop/.git/worktrees/one\n")
     elif kind == "alternates":
         tree = tmp_path / "shared"
         run_git(tmp_path, "clone", "-q", "--shared", str(main), str(tree))

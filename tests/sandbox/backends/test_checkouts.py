@@ -129,12 +129,18 @@ def test_a_snapshot_moves_to_an_image(
     stores = tmp_path / "store", tmp_path / "rebased"
     for store in stores:
         store.mkdir()
+    with (shop / "disk.img").open("wb") as disk:
+        disk.truncate(100 << 20)
+        disk.seek(90 << 20)
+        disk.write(b"data")
     first = checkouts.snapshot_directory(shop, stores[0], backend="process", owner="test")
     with testbed_image() as image:
         moved = checkouts.rebase_snapshot(first, stores[0], image, stores[1])
         sandbox = restore(moved, stores[1], make_restore_spec(moved, backend))
         try:
             assert sandbox.workspace == "/testbed"
+            read = "stat -c %s disk.img; tail -c +$(((90 << 20) + 1)) disk.img | head -c 4"
+            assert sandbox.run(read, timeout_s=60).output == f"{100 << 20}\ndata"
             shown = sandbox.run(
                 "git status --short shop; stat -c '%u %a' notes.txt; ls -A", timeout_s=60
             ).output
