@@ -16,7 +16,6 @@ from langgraph_takeover.sandbox.backends.selection import make_restore_spec
 from langgraph_takeover.sandbox.changes.differences import Difference
 from langgraph_takeover.sandbox.changes.layers import LayerEntry, LayerStack
 from langgraph_takeover.sandbox.changes.working_trees import (
-    FileChangedError,
     Listing,
     Part,
     SourceEntry,
@@ -102,13 +101,15 @@ def snapshot_tree(
                     differences, store, base_digest=base_digest, files=digests, on_bytes=on_bytes
                 )
             except (FileNotFoundError, NotADirectoryError) as error:
-                raise FileChangedError(f"{directory}: {error.filename} disappeared (try again)") from error
+                raise SandboxUnavailableError(
+                    f"{directory}: {error.filename} disappeared (try again)"
+                ) from error
             except PermissionError as error:
                 raise SandboxUnavailableError(f"{directory}: {error}") from error
             changed = reader.list_changed(list_all())
             try:
                 require_unchanged(directory, (path for path in changed if not may_change(path)))
-            except FileChangedError:
+            except SandboxUnavailableError:
                 (store / archive_name(digest)).unlink()
                 raise
     workspace = CHECKOUT_WORKSPACE if backend == "host" else f"{CHECKOUT_WORKSPACE}/{WRITABLE_DIRECTORIES[0]}"

@@ -110,10 +110,6 @@ def measure(entry: TreeEntry) -> int:
     return min(entry.item.info.st_size, entry.item.info.st_blocks * 512)
 
 
-class FileChangedError(SandboxUnavailableError):
-    """Files changed while they were read."""
-
-
 def list_tree(roots: tuple[Part, ...], open_git_directory: OpenGitDirectory | None = None) -> Listing:
     """List a tree. Nothing is opened but directories, and files whose mode or owner may forbid to read them."""
     virtual = _list_virtual_mounts()
@@ -242,10 +238,10 @@ def _differs(before: os.stat_result, after: os.stat_result) -> bool:
 
 
 def require_unchanged(directory: Path, changed: Iterable[str]) -> None:
-    """Raise FileChangedError if anything changed."""
+    """Raise SandboxUnavailableError if anything changed."""
     if named := list(changed):
         more = f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
-        raise FileChangedError(
+        raise SandboxUnavailableError(
             f"{directory}: changed while it was read: {', '.join(map(repr, named[:_MAX_NAMED]))}{more} (let the agent finish "
             "its turn and stop what writes there; or --exclude it, or --allow-changing)"
         )

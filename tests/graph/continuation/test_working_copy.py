@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -351,7 +350,6 @@ def test_an_interruption_leaves_nothing(workplace: Workplace) -> None:
     with pytest.raises(KeyboardInterrupt):
         workplace.capture(on_progress=interrupt)
     assert list((workplace.home / "records").iterdir()) == []
-    assert threading.active_count() == 1
 
 
 def test_names_that_are_not_text_and_deep_directories(
