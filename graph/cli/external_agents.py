@@ -156,6 +156,8 @@ def _print_capture(done: Capture, home: Path) -> None:
     saved = [each for each in record.left_out if not is_unsaved(each)]
     for line in format_left_out(saved, record.left_out_count - len(unsaved)):
         print_safely(f"{line}. The snapshot has it.")
+    if done.history_sources:
+        print_safely(f"The snapshot has the history of {_list_files(done.history_sources)}.")
     if done.unread_tracked:
         print_safely(
             f"Warning: git tracks {_list_files(done.unread_tracked)}, which cannot be read: the record, its patch and its "

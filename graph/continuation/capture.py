@@ -114,6 +114,8 @@ class Capture(Frozen):
     """Tracked files that `exclude` names: they are in the snapshot, because a pattern excludes other files only."""
     unread_tracked: tuple[str, ...] = ()
     """Tracked files that cannot be read: the record lacks the changes to them, and the snapshot has what git has."""
+    history_sources: tuple[str, ...] = ()
+    """Git directories and object stores outside the repository that the snapshot has in its own."""
     skipped_lines: str = ""
     """Says how many lines of the session's file are damaged, and so not in the record."""
     left_out: str = ""
@@ -239,6 +241,7 @@ class _CaptureBuilder:
         self._on_progress = on_progress or (lambda progress: None)
         self._kept_tracked: tuple[str, ...] = ()
         self._unread_tracked: tuple[str, ...] = ()
+        self._history_sources: tuple[str, ...] = ()
         self._trace = move_session(trace, repository.root, CHECKOUT_WORKSPACE)
         self._files: tuple[str, ...] = ()
         now = datetime.now(UTC)
@@ -294,6 +297,7 @@ class _CaptureBuilder:
         with create_scratch_directory("capture") as scratch:
             copy = WorkingCopy(self._repository, scratch, self._exclude)
             self._kept_tracked, self._unread_tracked = copy.kept_tracked, copy.unread_tracked
+            self._history_sources = copy.sources
             files = [each for each in copy.listing.entries if each.kind == "file"]
             large = [(each.path, *_sizes(each)) for each in files if each.item.info.st_size >= _LARGE_BYTES]
             progress = CaptureProgress(
@@ -345,6 +349,7 @@ class _CaptureBuilder:
             patch_error=record.patch_error,
             kept_tracked=self._kept_tracked,
             unread_tracked=self._unread_tracked,
+            history_sources=self._history_sources,
             skipped_lines=describe_skipped_lines(self._trace),
             left_out=describe_left_out(self._trace),
         )

@@ -64,10 +64,12 @@ class GitDirectories:
         self._root = Path(os.path.realpath(root))
         self._scratch = scratch
         self._known: dict[str, Mounts] = {}
+        self.sources: tuple[str, ...] = ()
+        """Git directories and object stores outside the tree that are merged into it."""
         self._top = find_git_directory(self._root / ".git")
 
     def open(self, path: str, place: Path) -> Mounts:
-        """Return the parts of a `.git` of the tree; none if it can stay as it is. Raises CaptureError."""
+        """Return the parts of a `.git` of the tree; none if it stays as it is, empty if it is left out. Raises CaptureError."""
         if path not in self._known:
             self._known[path] = self._build(path, place)
         return self._known[path]
@@ -76,11 +78,27 @@ class GitDirectories:
         git_directory = find_git_directory(place)
         if git_directory is None or not (git_directory / "HEAD").exists():
             return {}
+        if path != ".git" and not self._belongs(git_directory, place):
+            return {path: ()}
         if self._top is not None and git_directory.is_relative_to(self._top / "modules"):
             # The submodule's history is in the copy of the superproject's git directory.
             target = os.path.relpath(f".git/{git_directory.relative_to(self._top)}", Path(path).parent)
             return {path: (Part(self._create_file(path, f"gitdir: {target}\n")),)}
         return self._merge(path, git_directory)
+
+    def _belongs(self, git_directory: Path, place: Path) -> bool:
+        """Whether a git directory is in the tree, in its own git directory, or names the working tree in turn.
+
+        Others may be anybody's: a file in the tree alone must not bring another repository into the copy.
+        """
+        tops = (self._root, self._top, self._top and find_common_directory(self._top))
+        if any(top is not None and git_directory.is_relative_to(top) for top in tops):
+            return True
+        back = _read(git_directory / "gitdir", _MAX_POINTER_BYTES).strip()
+        files = _get_config(git_directory / "config", "core.worktree")
+        return (bool(back) and os.path.realpath(git_directory / back) == os.path.realpath(place)) or (
+            bool(files) and os.path.realpath(git_directory / files) == os.path.realpath(place.parent)
+        )
 
     def _merge(self, path: str, git_directory: Path) -> Mounts:
         common = find_common_directory(git_directory)
@@ -103,6 +121,8 @@ class GitDirectories:
         if scratch.exists():
             parts = (Part(scratch), *parts)
         stores = _list_alternates(common / "objects")
+        places = {each for each in (git_directory, common, *stores) if not each.is_relative_to(self._root)}
+        self.sources = tuple(sorted({*self.sources, *map(str, places)}))
         objects = (
             Part(common / "objects", hidden=_HIDDEN_STORE),
             *(Part(each, hidden=_STORE_INFO) for each in stores),

@@ -43,6 +43,11 @@ class WorkingCopy:
         listing = list_tree(self._roots, self._git.open)
         return self._exclude(listing) if self._patterns is not None else listing
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Git directories and object stores outside the tree that the copy has in its own."""
+        return self._git.sources
+
     def list_left_out(self) -> tuple[LeftOut, ...]:
         """List what the snapshot lacks, with the reason: tracked files first, then others, then excluded ones."""
         found = [

@@ -53,7 +53,7 @@ class Part(NamedTuple):
 
 
 Mounts = Mapping[str, tuple[Part, ...]]
-"""Other parts for directories of the tree, by path."""
+"""Other parts for directories of the tree, by path; empty for what is left out."""
 OpenGitDirectory = Callable[[str, Path], Mounts]
 """Returns what stands for a `.git` of the tree, from its path there and its place on this host."""
 
@@ -125,6 +125,9 @@ def list_tree(roots: tuple[Part, ...], open_git_directory: OpenGitDirectory | No
             mounts |= open_git_directory(path, item.place)
         if path in mounts:
             parts = mounts[path]
+            if not parts:
+                found.omitted[path] = "names a git directory elsewhere, which does not name it"
+                continue
             item = parts[0].open()
         kind = stat.S_IFMT(item.info.st_mode)
         if kind in _SPECIAL:

@@ -79,6 +79,7 @@ def test_a_worktree_is_a_repository_of_its_own(workplace: Workplace, tmp_path: P
     assert len(run_git(target, "worktree", "list").splitlines()) == 1
     assert run_git(target, "stash", "list") == run_git(main, "stash", "list")
     assert (target / ".git").is_dir()
+    assert done.history_sources == (str(main / ".git"), str(main / ".git/worktrees/feature"))
     require_independent(target, main, tree)
     run_git(target, "fsck", "--strict")
     run_git(target, "commit", "-qam", "More")
@@ -153,6 +154,17 @@ def test_worktrees_inside_the_repository(workplace: Workplace, copy: Copy) -> No
     assert len(run_git(target, "worktree", "list").splitlines()) == 1
     assert status(target / ".claude/worktrees/one") == status(tree)
     require_independent(target, main)
+
+
+def test_a_file_in_the_tree_brings_no_other_repository(
+    workplace: Workplace, tmp_path: Path, copy: Copy
+) -> None:
+    private = make_repository(tmp_path / "private")
+    (workplace.repository / "inside").mkdir()
+    (workplace.repository / "inside/.git").write_text(f"gitdir: {private}/.git\n")
+    done, target = copy(workplace.repository)
+    assert "names a git directory elsewhere" in list_left_out(done)["inside/.git"]
+    assert list((target / "inside").iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["separate", "own path", "relative", "alternates", "bare", "lock"])
