@@ -17,7 +17,7 @@ from langgraph_takeover.graph.cli.external_options import (
     locate_record,
     print_removal,
     report_continuation_errors,
-    show_status,
+    show_progress,
     suggest_command,
 )
 from langgraph_takeover.graph.cli.options import UnisolatedOption, UsageError, print_safely, print_table
@@ -34,9 +34,11 @@ Examples:
 
   handoff capture --agent codex --session 019aa3 --repository ../shop
 
+  handoff capture --agent codex --exclude node_modules/ --exclude '*.img' --allow-changing
+
 Saves the newest session of the agent in this repository, and the repository as it is now with uncommitted, untracked and
-ignored files, as a record. The session and the repository are only read. Secrets in the session are redacted; the
-snapshot holds every file as it is.
+ignored files, as a record. The session and the repository are only read. A linked worktree becomes a repository of its own.
+What cannot be read is left out and named. Secrets in the session are redacted; the snapshot holds every file as it is.
 
 Exit codes: 0 done, 2 usage, 3 session, sandbox or snapshot failed, 4 disk full, 130 interrupted.
 """
@@ -81,6 +83,17 @@ def capture(
         str | None,
         Option("--sandbox", help="Back end of the snapshot: host or process.", show_default="host"),
     ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        Option(
+            help="Pattern as in .gitignore of untracked and ignored files that the snapshot leaves out; repeatable.",
+            metavar="PATTERN",
+        ),
+    ] = None,
+    allow_changing: Annotated[
+        bool,
+        Option("--allow-changing", help="Save files that change meanwhile as they were read, and name them."),
+    ] = False,
     allow_unisolated: UnisolatedOption = False,
 ) -> None:
     """Capture an agent's session and its repository as a record."""
@@ -95,13 +108,16 @@ def capture(
             "--sandbox process would run git on the repository as you, with your files and your network (use host, or "
             "pass --allow-unisolated)"
         )
-    with report_continuation_errors(), show_status("saving the repository and reading the session"):
+    with report_continuation_errors(), show_progress("reading the session") as show:
         done = capture_session(
             home.expanduser(),
             agent,
             repository=repository,
             session=Path(session) if "/" in session else session,
             backend=cast("BackendName | None", sandbox),
+            exclude=exclude or (),
+            allow_changing=allow_changing,
+            on_progress=show,
         )
     _print_capture(done, home)
 
@@ -109,7 +125,7 @@ def capture(
 def _print_capture(done: Capture, home: Path) -> None:
     from rich.filesize import decimal
 
-    from langgraph_takeover.handoff.records.left_out import format_left_out
+    from langgraph_takeover.handoff.records.left_out import format_left_out, is_unsaved
     from langgraph_takeover.handoff.text.media import count_named_images
     from langgraph_takeover.handoff.trace.unknown_forms import describe_unknown_forms
 
@@ -160,8 +176,21 @@ def _print_capture(done: Capture, home: Path) -> None:
         print_safely(f"Not understood: {unknown}. Their effects and results are unknown.")
     if done.left_out:
         print_safely(f"The user went back in the session: {done.left_out}.")
-    for line in format_left_out(record.left_out, record.left_out_count):
+    unsaved = [each for each in record.left_out if is_unsaved(each)]
+    for line in format_left_out(unsaved, len(unsaved), "Left out"):
+        print_safely(f"{line}.")
+    saved = [each for each in record.left_out if not is_unsaved(each)]
+    for line in format_left_out(saved, record.left_out_count - len(unsaved)):
         print_safely(f"{line}. The snapshot has it.")
+    if done.history_sources:
+        print_safely(f"The snapshot has the history of {_list_files(done.history_sources)}.")
+    if done.unread_tracked:
+        print_safely(
+            f"Warning: git tracks {_list_files(done.unread_tracked)}, which cannot be read: the record, its patch and its "
+            "snapshot lack every change to it. Make it readable and capture again."
+        )
+    if done.kept_tracked:
+        print_safely(f"Not excluded, because git tracks it: {_list_files(done.kept_tracked)}.")
     if done.patch_error:
         print_safely(f"The record has no patch: {done.patch_error}. The snapshot is complete.")
     other = "claude-code" if record.external.agent == "codex" else "codex"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,16 +13,20 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 from typer import Argument, Option
 
-from langgraph_takeover.graph.cli.options import UsageError, print_safely
+from langgraph_takeover.graph.cli.options import UsageError, escape_text, print_safely
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
+    from langgraph_takeover.graph.continuation.capture import CaptureProgress
     from langgraph_takeover.graph.continuation.undo import Removal
 
 ModelBuilder: TypeAlias = "Callable[[str, str], tuple[BaseChatModel, str]]"
 """Builds the model of a name for an external agent; also returns the model name that the agent sends."""
 DEFAULT_HOME = Path("~/.takeover")
+_MAX_LARGE = 20
+_LARGE_BYTES = 100 * 1000**2
+_STATUS_S, _LOG_S = 0.2, 5.0
 AgentHomeOption = Annotated[
     Path,
     Option(
@@ -74,6 +79,43 @@ def show_status(action: str) -> Iterator[None]:
 
     with Console(file=sys.stderr, highlight=False).status(action):
         yield
+
+
+@contextmanager
+def show_progress(action: str) -> Iterator[Callable[[CaptureProgress], None]]:
+    """Show on standard error how far a capture is: a spinner, or in a log a line every few seconds.
+
+    Large files are named before they are read.
+    """
+    from rich.console import Console
+    from rich.filesize import decimal
+
+    console = Console(file=sys.stderr, highlight=False, markup=False, soft_wrap=True)
+    last = time.monotonic()
+    with console.status(action) as status:
+
+        def show(progress: CaptureProgress) -> None:
+            nonlocal last
+            is_first = not progress.done_bytes
+            for path, size, stored in progress.large[:_MAX_LARGE] if is_first else ():
+                holes = f", {decimal(stored)} without its holes" if stored < size else ""
+                console.print(
+                    f"large file: {escape_text(path)} ({decimal(size)}{holes}); to leave it out: --exclude"
+                )
+            now = time.monotonic()
+            if not is_first and now - last < (_STATUS_S if console.is_terminal else _LOG_S):
+                return
+            text = progress.stage
+            if progress.total_bytes:
+                text += f": {decimal(progress.done_bytes)} of {decimal(progress.total_bytes)}, {progress.files:,} files"
+            if console.is_terminal:
+                status.update(text)
+                last = now
+            elif now - last >= _LOG_S or (is_first and progress.total_bytes >= _LARGE_BYTES):
+                console.print(text)
+                last = now
+
+        yield show
 
 
 @contextmanager

@@ -6,9 +6,10 @@ import contextlib
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from langgraph_takeover.graph.continuation.files import (
     KnownRecord,
@@ -18,6 +19,7 @@ from langgraph_takeover.graph.continuation.files import (
     save_known,
 )
 from langgraph_takeover.graph.continuation.repository import Repository, find_repository
+from langgraph_takeover.graph.continuation.working_copy import WorkingCopy, escape_name
 from langgraph_takeover.graph.errors import CaptureError
 from langgraph_takeover.handoff.agent_names import AGENT_NAMES
 from langgraph_takeover.handoff.agents import ADAPTERS
@@ -59,24 +61,46 @@ from langgraph_takeover.nodes.records import (
     read_edited_files,
 )
 from langgraph_takeover.sandbox import remove_stale_resources, restore
-from langgraph_takeover.sandbox.backends.checkouts import CHECKOUT_WORKSPACE, snapshot_directory
+from langgraph_takeover.sandbox.backends.checkouts import (
+    CHECKOUT_WORKSPACE,
+    TreeSnapshot,
+    create_scratch_directory,
+    snapshot_tree,
+)
 from langgraph_takeover.sandbox.backends.selection import make_restore_spec, require_isolated_backend
+from langgraph_takeover.sandbox.changes.working_trees import TreeEntry, measure
 from langgraph_takeover.sandbox.interface import BackendName, Frozen, Sandbox, Snapshot
 from langgraph_takeover.sandbox.repository.patches import (
+    MAX_LEFT_OUT,
+    LeftOut,
     head_commit,
     list_files,
 )
-from langgraph_takeover.sandbox.snapshots.contents import read_contents
+from langgraph_takeover.sandbox.snapshots.contents import select_workspace
 from langgraph_takeover.sandbox.storage.failures import clean_up
 from langgraph_takeover.sandbox.storage.removal import list_matches
 
 _STALE_S = 24 * 3600
+_LARGE_BYTES = 100 * 1000**2
+_CHANGED = "changed while it was read; the snapshot has what was read"
 _MAX_ENV_FILES, _MAX_ENV_BYTES = 20, 1 << 16
 _PATCHED_PATH = re.compile(r"^diff --git a/(.+) b/\1$", re.MULTILINE)
 _SECRET_FILE = re.compile(
     r"(?:^|/)(?:\.env(?:\.[\w-]+)?|[^/]*\.(?:pem|p12|pfx|key)|id_(?:rsa|ed25519|ecdsa)|\.netrc|\.npmrc)$"
 )
 _HARMLESS_FILE = re.compile(r"\.(?:example|sample|template|dist)$")
+
+
+class CaptureProgress(NamedTuple):
+    """How far a capture is."""
+
+    stage: str
+    files: int = 0
+    done_bytes: int = 0
+    total_bytes: int = 0
+    """Bytes that are read, holes excluded."""
+    large: tuple[tuple[str, int, int], ...] = ()
+    """Files of 100 MB or more: path, size, and size without holes."""
 
 
 class Capture(Frozen):
@@ -95,6 +119,12 @@ class Capture(Frozen):
     """Files of the snapshot that usually hold secrets. A snapshot has every file as it is."""
     patch_error: str = ""
     """The reason why the record has no patch."""
+    kept_tracked: tuple[str, ...] = ()
+    """Tracked files that `exclude` names: they are in the snapshot, because a pattern excludes other files only."""
+    unread_tracked: tuple[str, ...] = ()
+    """Tracked files that cannot be read: the record lacks the changes to them, and the snapshot has what git has."""
+    history_sources: tuple[str, ...] = ()
+    """Git directories and object stores outside the repository that the snapshot has in its own."""
     skipped_lines: str = ""
     """Says how many lines of the session's file are damaged, and so not in the record."""
     version_warning: str = ""
@@ -113,15 +143,21 @@ def capture_session(
     session: str | Path = LATEST,
     user_home: Path | None = None,
     backend: BackendName | None = None,
+    exclude: Sequence[str] = (),
+    allow_changing: bool = False,
+    on_progress: Callable[[CaptureProgress], None] | None = None,
 ) -> Capture:
     """Save an agent's session and its repository as a record in `home`; neither is changed.
 
     `session` is an id, its unique beginning, the path of its file, or `latest`: the newest session that ran in
     the repository. A named session of Windows counts as one of this repository. Sessions are in `user_home`, by default the
     user's own. The record has the repository at `/testbed`, and the session's paths with it.
-    Secrets in the session are redacted; the snapshot holds every file as it is, ignored ones included.
-    Default back end: `host`. Raises CaptureError, ContinuationError, SessionError, TraceError, SandboxUnavailableError and
-    OutOfDiskError.
+    Secrets in the session are redacted; the snapshot holds every file as it is, ignored ones included. A linked worktree
+    becomes a repository of its own. What cannot be read, and pipes, sockets and devices, are in the record's `left_out`.
+
+    `exclude` has patterns in the syntax of `.gitignore`, for untracked and ignored files. A file that changes while it is
+    read is an error; with `allow_changing` it is saved as it was read, and named. Default back end: `host`.
+    Raises CaptureError, ContinuationError, SessionError, TraceError, SandboxUnavailableError and OutOfDiskError.
     """
     if agent not in AGENTS:
         reason = "keeps no sessions that can be captured" if agent in AGENT_NAMES else "is not known"
@@ -145,7 +181,7 @@ def capture_session(
             trace = trace.model_copy(update={"task": task})
         store = RecordStore(ensure_private_directory(home) / "records")
         store.remove_partial(datetime.now(UTC).timestamp() - _STALE_S)
-        builder = _CaptureBuilder(found, source, trace, chosen)
+        builder = _CaptureBuilder(found, source, trace, chosen, exclude, allow_changing, on_progress)
 
         def build(directory: Path) -> HandoffRecord:
             record = builder.build(directory)
@@ -205,12 +241,25 @@ class _CaptureBuilder:
     """Builds the record of one capture in the directory that the record store provides."""
 
     def __init__(
-        self, repository: Repository, source: SessionFile, trace: Trace, backend: BackendName
+        self,
+        repository: Repository,
+        source: SessionFile,
+        trace: Trace,
+        backend: BackendName,
+        exclude: Sequence[str],
+        allow_changing: bool,
+        on_progress: Callable[[CaptureProgress], None] | None,
     ) -> None:
         self._repository = repository
         self._source = source
         self._started_in = trace.workspace
         self._backend = backend
+        self._exclude = exclude
+        self._allow_changing = allow_changing
+        self._on_progress = on_progress or (lambda progress: None)
+        self._kept_tracked: tuple[str, ...] = ()
+        self._unread_tracked: tuple[str, ...] = ()
+        self._history_sources: tuple[str, ...] = ()
         self._trace = move_session(trace, repository.root, CHECKOUT_WORKSPACE)
         self._files: tuple[str, ...] = ()
         now = datetime.now(UTC)
@@ -220,11 +269,11 @@ class _CaptureBuilder:
         self.points: tuple[HandoffPoint, ...] = ()
 
     def build(self, directory: Path) -> HandoffRecord:
-        snapshot = snapshot_directory(
-            self._repository.root, directory, backend=self._backend, owner="capture"
-        )
-        contents = read_contents(snapshot, directory).files
+        saved, left_out = self._save_files(directory)
+        snapshot = saved.snapshot
+        contents = select_workspace(snapshot, saved.contents).files
         self._files = tuple(sorted(contents))
+        self._on_progress(CaptureProgress("comparing with the commit"))
         with _open_snapshot(snapshot, directory, self._backend) as sandbox:
             if head_commit(sandbox) != self._repository.head:
                 raise CaptureError(f"{self._repository.root}: a commit was made meanwhile (try again)")
@@ -250,7 +299,7 @@ class _CaptureBuilder:
                 predecessor=trace.model or self._source.agent,
                 point=select_point(self.points, is_at_work=bool(trace.pending)),
                 # A session's changes are inferred, and may be in the commit.
-                **compute_patch_fields(sandbox, self._repository.head, ()),
+                **_add_unsaved(compute_patch_fields(sandbox, self._repository.head, ()), left_out),
                 snapshot=snapshot,
                 files=list_files(sandbox),
                 edited_files=read_edited_files(sandbox, events, task),
@@ -261,6 +310,40 @@ class _CaptureBuilder:
                 external=self._describe_session(trace),
             )
         return _redact_record(record, self._find_secrets(events))
+
+    def _save_files(self, directory: Path) -> tuple[TreeSnapshot, tuple[LeftOut, ...]]:
+        with create_scratch_directory("capture") as scratch:
+            copy = WorkingCopy(self._repository, scratch, self._exclude)
+            self._kept_tracked, self._unread_tracked = copy.kept_tracked, copy.unread_tracked
+            self._history_sources = copy.sources
+            files = [each for each in copy.listing.entries if each.kind == "file"]
+            large = [(each.path, *_sizes(each)) for each in files if each.item.info.st_size >= _LARGE_BYTES]
+            progress = CaptureProgress(
+                "saving files",
+                files=len(files),
+                total_bytes=copy.listing.count_bytes(),
+                large=tuple(sorted(large, key=lambda each: -each[1])),
+            )
+            self._on_progress(progress)
+            done = 0
+
+            def report(size: int) -> None:
+                nonlocal done
+                done += size
+                self._on_progress(progress._replace(done_bytes=min(done, progress.total_bytes)))
+
+            saved = snapshot_tree(
+                self._repository.root,
+                copy.listing,
+                copy.list_all,
+                directory,
+                backend=self._backend,
+                owner="capture",
+                may_change=lambda path: self._allow_changing and ".git" not in path.split("/"),
+                on_bytes=report,
+            )
+            changed = (LeftOut(path=escape_name(path), reason=_CHANGED) for path in saved.changed)
+            return saved, (*copy.list_left_out(), *changed)
 
     def describe(self, record: HandoffRecord, directory: Path) -> Capture:
         assert record.snapshot is not None
@@ -283,6 +366,9 @@ class _CaptureBuilder:
                 and not path.startswith(".git/")
             ),
             patch_error=record.patch_error,
+            kept_tracked=self._kept_tracked,
+            unread_tracked=self._unread_tracked,
+            history_sources=self._history_sources,
             skipped_lines=describe_skipped_lines(self._trace),
             version_warning=adapter.program.describe_untested(adapter.name, version) if adapter else "",
             left_out=describe_left_out(self._trace),
@@ -317,6 +403,18 @@ def select_point(points: tuple[HandoffPoint, ...], *, is_at_work: bool = False) 
         return at_end[-1]
     place = "in the middle of the agent's work" if is_at_work else "at the end of the session"
     return last.model_copy(update={"detail": f"captured {place}"})
+
+
+def _sizes(entry: TreeEntry) -> tuple[int, int]:
+    return entry.item.info.st_size, measure(entry)
+
+
+def _add_unsaved(fields: dict[str, Any], left_out: tuple[LeftOut, ...]) -> dict[str, Any]:
+    """Return a record's fields about its patch with the files that the snapshot lacks, before the others."""
+    known = {each.path for each in left_out}
+    others = tuple(each for each in fields.get("left_out", ()) if each.path not in known)
+    count = fields.get("left_out_count", 0) - len(fields.get("left_out", ())) + len(others) + len(left_out)
+    return {**fields, "left_out": (*left_out, *others)[:MAX_LEFT_OUT], "left_out_count": count}
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from langgraph_takeover.graph.errors import ContinuationError
 from langgraph_takeover.handoff.records.record import HandoffRecord, is_valid_id, to_json, write_durably
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.sandbox.interface import Frozen
+from langgraph_takeover.sandbox.snapshots.content_digests import digest_content
 from langgraph_takeover.sandbox.storage import safe_open
 from langgraph_takeover.sandbox.storage.removal import list_matches, walk
 
@@ -26,7 +27,6 @@ _STATE_VARIABLE = "XDG_STATE_HOME"
 _PARENTS_FILE = "parents.json"
 _ATTEMPTS = 5
 _MAX_FILE_BYTES = 1 << 20
-_BLOCK_BYTES = 1 << 20
 _CHANGED_BY_READING = re.compile(r"\.git/(?:opencode|index|modules/.+/index)")
 """`git status` alone rewrites an index; opencode notes in a file of its own which project it is in."""
 _Kind = TypeVar("_Kind", bound=Frozen)
@@ -282,7 +282,7 @@ def hash_file(path: Path) -> str | None:
     except OSError:
         return None
     try:
-        return _hash(descriptor) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+        return digest_content(descriptor).hex() if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
     finally:
         os.close(descriptor)
 
@@ -297,15 +297,8 @@ def hash_tree(root: Path) -> str:
         content = ""
         if stat.S_ISREG(mode):
             with safe_open.open_safely(root, path) as descriptor:
-                content = _hash(descriptor)
+                content = digest_content(descriptor).hex()
         elif stat.S_ISLNK(mode):
             content, mode = os.fsdecode(safe_open.read_link_target(root, path)), stat.S_IFLNK
         digest.update(os.fsencode(f"{path}\0{mode:o}\0{content}\0"))
-    return digest.hexdigest()
-
-
-def _hash(descriptor: int) -> str:
-    digest = hashlib.sha256()
-    while block := os.read(descriptor, _BLOCK_BYTES):
-        digest.update(block)
     return digest.hexdigest()

@@ -12,6 +12,8 @@ from langgraph_takeover.sandbox.repository.patches import UNRESOLVED, LeftOut, P
 
 NOT_SEEN = "git ignores it, or sees no difference"
 """The reason for an observed change that a patch does not show."""
+NOT_SAVED = "not in the snapshot"
+"""How the reason begins for a file of a captured working tree that neither patch nor snapshot has."""
 MAX_SHOWN = 20
 _MAX_KEPT, _MAX_PATH_CHARS = 500, 300
 
@@ -45,6 +47,11 @@ def add_left_out(patch: Patch, more: Sequence[LeftOut]) -> Patch:
     """Return the patch with more paths that it lacks."""
     left_out = (*patch.left_out, *more)[:_MAX_KEPT]
     return patch.model_copy(update={"left_out": left_out, "left_out_count": patch.left_out_count + len(more)})
+
+
+def is_unsaved(each: LeftOut) -> bool:
+    """Whether the snapshot lacks it, too."""
+    return each.reason.startswith(NOT_SAVED)
 
 
 def format_left_out(

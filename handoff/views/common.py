@@ -7,6 +7,7 @@ from pydantic import Field
 
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.envelope import Envelope
+from langgraph_takeover.handoff.records.left_out import is_unsaved
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.fence import (
     ENVELOPE,
@@ -46,6 +47,7 @@ _PENDING = (
 )
 _UNKNOWN_FORMS = "The record does not show what some calls of the earlier work did. Look for their effects."
 _WITHDRAWN_FILES = "The user withdrew a part of the earlier work. These files may still contain its edits."
+_MISSING_FILES = "These files of the earlier agent's directory are not here, or only as git has them."
 
 
 def build_message(record: HandoffRecord, earlier_work: str = "") -> list[BaseMessage]:
@@ -78,7 +80,7 @@ def render_task(record: HandoffRecord) -> str:
 
 
 def _render_session(record: HandoffRecord) -> str:
-    """Render what an external agent left running, open, withdrawn or in an unknown form; empty if it has none of these."""
+    """Render what an external agent left running, open, withdrawn, in an unknown form, or without a file here; empty if none."""
     session = record.external
     if session is None:
         return ""
@@ -88,6 +90,7 @@ def _render_session(record: HandoffRecord) -> str:
         _PENDING: session.pending,
         _WITHDRAWN_FILES: session.withdrawn_files,
         _UNKNOWN_FORMS: (unknown,) if unknown else (),
+        _MISSING_FILES: tuple(each.path for each in record.left_out if is_unsaved(each)),
     }
     return "".join(
         f"{text}\n{wrap_in_fence(_list_items(items))}\n" for text, items in listed.items() if items

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
-import shutil
 import stat
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from langgraph_takeover.sandbox.backends import overlay
 from langgraph_takeover.sandbox.backends.selection import make_restore_spec
+from langgraph_takeover.sandbox.changes.differences import Difference
 from langgraph_takeover.sandbox.changes.layers import LayerEntry, LayerStack
+from langgraph_takeover.sandbox.changes.working_trees import (
+    Listing,
+    Part,
+    SourceEntry,
+    TreeReader,
+    list_tree,
+    require_unchanged,
+)
 from langgraph_takeover.sandbox.interface import (
     BackendName,
-    OutOfDiskError,
     SandboxUnavailableError,
     Snapshot,
     SnapshotCorruptError,
@@ -24,38 +32,88 @@ from langgraph_takeover.sandbox.interface import (
 from langgraph_takeover.sandbox.shell.state import ShellState
 from langgraph_takeover.sandbox.snapshots import archive_reader, archive_writer, transfer
 from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
+from langgraph_takeover.sandbox.snapshots.archive_members import DigestsByPath
+from langgraph_takeover.sandbox.snapshots.archive_reader import ArchiveContents
 from langgraph_takeover.sandbox.snapshots.bases import (
     COPY_PREFIX,
     WRITABLE_DIRECTORIES,
     prepare_empty_base,
     prepare_snapshot_base,
 )
-from langgraph_takeover.sandbox.snapshots.content_digests import content_digest
+from langgraph_takeover.sandbox.snapshots.sparse_files import copy_content
 from langgraph_takeover.sandbox.storage import host_directories, ownership
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 
 CHECKOUT_WORKSPACE = "/testbed"
 """Where a sandbox has the repository of such a snapshot."""
-_COPY_BYTES = 1024 * 1024
+
+
+class TreeSnapshot(NamedTuple):
+    """The snapshot of a directory, and what was found out on the way."""
+
+    snapshot: Snapshot
+    contents: ArchiveContents
+    changed: tuple[str, ...]
+    """Paths that changed while they were read, and were allowed to."""
 
 
 def snapshot_directory(directory: Path, store: Path, *, backend: BackendName, owner: str) -> Snapshot:
-    """Save a repository as it is now, ignored files included; the directory is only read.
+    """Save a directory as it is now, ignored files included; the directory is only read.
+
+    Raises what `snapshot_tree` raises and SandboxUnavailableError if something in it cannot be saved.
+    """
+
+    def list_all() -> Listing:
+        return list_tree((Part(directory),))
+
+    listing = list_all()
+    for path, reason in listing.omitted.items():
+        raise SandboxUnavailableError(f"{directory / path}: {reason} (remove it, or make it readable)")
+    return snapshot_tree(directory, listing, list_all, store, backend=backend, owner=owner).snapshot
+
+
+def snapshot_tree(
+    directory: Path,
+    listing: Listing,
+    list_all: Callable[[], Listing],
+    store: Path,
+    *,
+    backend: BackendName,
+    owner: str,
+    may_change: Callable[[str], bool] = lambda _: False,
+    on_bytes: Callable[[int], None] | None = None,
+) -> TreeSnapshot:
+    """Save what is listed of a directory; `list_all` lists it again, and `on_bytes` gets the number of bytes of each read.
 
     Any host can restore the snapshot, because it starts from an empty base. Raises OutOfDiskError, and
-    SandboxUnavailableError if a file changes meanwhile or cannot be read.
+    SandboxUnavailableError if a path changes meanwhile without `may_change`.
     """
     is_layered = backend == "host" and overlay.unavailable_reason() is None
+    digests = DigestsByPath()
     with host_directories.translate_disk_errors():
         base = prepare_empty_base()
         base_digest = base.digest if is_layered else f"{COPY_PREFIX}{base.digest}"
-        with _create_scratch_directory(owner) as scratch:
-            files = scratch / "diff"
-            _copy_repository(directory, files)
-            below = LayerStack(base.tree) if is_layered else LayerStack()
-            digest = archive_writer.write_to_store((files,), below, store, base_digest=base_digest)
+        with create_scratch_directory(owner) as scratch:
+            reader = TreeReader(listing, f"{WRITABLE_DIRECTORIES[0]}/")
+            differences = itertools.chain(_list_writable_directories(scratch, directory), reader)
+            try:
+                digest = archive_writer.write_differences_to_store(
+                    differences, store, base_digest=base_digest, files=digests, on_bytes=on_bytes
+                )
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise SandboxUnavailableError(
+                    f"{directory}: {error.filename} disappeared (try again)"
+                ) from error
+            except PermissionError as error:
+                raise SandboxUnavailableError(f"{directory}: {error}") from error
+            changed = reader.list_changed(list_all())
+            try:
+                require_unchanged(directory, (path for path in changed if not may_change(path)))
+            except SandboxUnavailableError:
+                (store / archive_name(digest)).unlink()
+                raise
     workspace = CHECKOUT_WORKSPACE if backend == "host" else f"{CHECKOUT_WORKSPACE}/{WRITABLE_DIRECTORIES[0]}"
-    return Snapshot(
+    snapshot = Snapshot(
         backend=backend,
         base=base_digest,
         location=archive_name(digest),
@@ -63,6 +121,18 @@ def snapshot_directory(directory: Path, store: Path, *, backend: BackendName, ow
         workspace=workspace,
         shell_state=ShellState(directory=workspace).to_json(),
     )
+    return TreeSnapshot(snapshot, ArchiveContents(digests, set(), None), tuple(changed))
+
+
+def _list_writable_directories(scratch: Path, directory: Path) -> Iterator[Difference]:
+    """Yield the top directories of a sandbox; the last one is the workspace."""
+    workspace, *others = WRITABLE_DIRECTORIES
+    for name in others:
+        (scratch / name).mkdir()
+    (scratch / "tmp").chmod(0o1777)
+    for name in sorted(others):
+        yield Difference(name, "directory", SourceEntry(name, scratch, (scratch / name).lstat()))
+    yield Difference(workspace, "directory", SourceEntry("", directory, directory.stat()))
 
 
 def write_checkout(snapshot: Snapshot, store: Path, target: Path) -> None:
@@ -71,7 +141,7 @@ def write_checkout(snapshot: Snapshot, store: Path, target: Path) -> None:
     The archive is verified first. Set-user-id bits, devices and pipes are left out. Raises SnapshotCorruptError,
     SandboxUnavailableError, OutOfDiskError, and FileExistsError if the directory exists.
     """
-    with host_directories.translate_disk_errors(), _create_scratch_directory("checkout") as scratch:
+    with host_directories.translate_disk_errors(), create_scratch_directory("checkout") as scratch:
         spec = make_restore_spec(snapshot, "host")
         base = prepare_snapshot_base(snapshot.base.removeprefix(COPY_PREFIX), spec)
         top = snapshot.workspace.strip("/") if base.is_system else WRITABLE_DIRECTORIES[0]
@@ -101,7 +171,7 @@ def rebase_snapshot(snapshot: Snapshot, store: Path, image: str, target_store: P
     top = CHECKOUT_WORKSPACE.strip("/")
     with (
         host_directories.translate_disk_errors(),
-        _create_scratch_directory("rebase") as scratch,
+        create_scratch_directory("rebase") as scratch,
         docker_images.open_image(found, found) as below,
     ):
         layer = scratch / "layer"
@@ -124,7 +194,7 @@ def rebase_snapshot(snapshot: Snapshot, store: Path, image: str, target_store: P
 
 
 @contextlib.contextmanager
-def _create_scratch_directory(owner: str) -> Iterator[Path]:
+def create_scratch_directory(owner: str) -> Iterator[Path]:
     """A directory that garbage collection removes if this process is killed."""
     name = f"{owner}-{secrets.token_hex(4)}"
     directory = overlay.create_layer_directory(name)
@@ -133,35 +203,6 @@ def _create_scratch_directory(owner: str) -> Iterator[Path]:
     finally:
         remove_tree(directory.parent)
         ownership.release(name)
-
-
-def _copy_repository(directory: Path, files: Path) -> None:
-    for name in WRITABLE_DIRECTORIES[1:]:
-        (files / name).mkdir()
-    (files / "tmp").chmod(0o1777)
-    target = files / WRITABLE_DIRECTORIES[0]
-    done = subprocess.run(
-        ["cp", "-a", "--no-preserve=ownership", "--reflink=auto", "--", str(directory), str(target)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-        env={**os.environ, "LC_ALL": "C"},
-    )
-    message = done.stderr.decode(errors="replace").strip()
-    if "No space left" in message:
-        raise OutOfDiskError(
-            f"{target}: the disk is full; make room, or set {host_directories.ROOT_VARIABLE}"
-        )
-    changed = f"{directory}: changed while it was copied (let the agent finish its turn, then try again)"
-    if done.returncode != 0:
-        first = message.partition("\n")[0][:300]
-        raise SandboxUnavailableError(changed if "No such file" in message else f"{directory}: {first}")
-    try:
-        is_same = content_digest((directory,), LayerStack()) == content_digest((target,), LayerStack())
-    except FileNotFoundError:
-        is_same = False
-    if not is_same:
-        raise SandboxUnavailableError(changed)
 
 
 def _copy_entries(layers: LayerStack, top: str, target: Path) -> None:
@@ -176,19 +217,16 @@ def _copy_entries(layers: LayerStack, top: str, target: Path) -> None:
             path.symlink_to(os.fsdecode(entry.link_target()))
             _set_times(path, entry)
         elif stat.S_ISREG(entry.info.st_mode):
-            with (
-                entry.open_descriptor() as source,
-                open(source, "rb", closefd=False) as content,
-                path.open("xb") as out,
-            ):
-                shutil.copyfileobj(content, out, _COPY_BYTES)
+            with entry.open_descriptor() as source, path.open("xb") as out:
+                copy_content(source, out)
             _set_metadata(path, entry)
     for path, entry in reversed(directories):
         _set_metadata(path, entry)
 
 
 def _set_metadata(path: Path, entry: LayerEntry) -> None:
-    path.chmod(stat.S_IMODE(entry.info.st_mode) & 0o777)
+    needed = stat.S_IRWXU if entry.is_directory else stat.S_IRUSR
+    path.chmod(stat.S_IMODE(entry.info.st_mode) & 0o777 | needed)
     _set_times(path, entry)
 
 

@@ -37,6 +37,11 @@ class LayerEntry(NamedTuple):
         return stat.S_ISDIR(self.info.st_mode)
 
     @property
+    def mode(self) -> int:
+        """The permissions that a snapshot gives it."""
+        return stat.S_IMODE(self.info.st_mode)
+
+    @property
     def is_whiteout(self) -> bool:
         """Whether the name hides what the layers below have there."""
         return is_whiteout(self.info)
@@ -213,10 +218,15 @@ def _list_children(directory: LayerEntry) -> list[LayerEntry]:
 
 def require_shallow(path: str) -> None:
     """Raise SandboxUnavailableError if directories are nested too deeply for a snapshot."""
-    if path.count("/") >= MAX_DEPTH or len(os.fsencode(path)) > MAX_PATH_BYTES:
+    if is_too_deep(path):
         raise SandboxUnavailableError(
             f"{path[:40]}…: nested too deeply for a snapshot (maximum {MAX_DEPTH} directories)"
         )
+
+
+def is_too_deep(path: str) -> bool:
+    """Whether a directory is nested too deeply for a snapshot."""
+    return path.count("/") >= MAX_DEPTH or len(os.fsencode(path)) > MAX_PATH_BYTES
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ from langgraph_takeover.sandbox.snapshots.archive_format import (
     MAX_TOTAL_EXTENDED_HEADER_BYTES,
     MAX_TOTAL_PATH_BYTES,
 )
+from langgraph_takeover.sandbox.snapshots.sparse_files import SPARSE_KEYS
 
 _MAX_WINDOW_BYTES = 8 * 1024**2
 _MAX_PATH_BYTES, _MAX_NAME_BYTES = 4095, 255
@@ -39,7 +40,13 @@ _ENCODING, _ERRORS = "utf-8", "surrogateescape"
 _KINDS = {b"0": "file", b"1": "hard link", b"2": "link", b"5": "directory", b"6": "fifo"}
 _EXTENDED, _GLOBAL = b"x", b"g"
 _ATTRIBUTE = b"SCHILY.xattr."
-_KEYS = {b"path", b"linkpath", b"size", b"uid", b"gid", b"mtime", b"hdrcharset", b"TAKEOVER.literal"}
+_SPARSE_NAME, _SPARSE_SIZE = b"GNU.sparse.name", b"GNU.sparse.realsize"
+_SPARSE_FORM = {key.encode(): value.encode() for key, value in SPARSE_KEYS.items()}
+_KEYS = {b"path", b"linkpath", b"size", b"uid", b"gid", b"mtime", b"hdrcharset", b"TAKEOVER.literal"} | {
+    _SPARSE_NAME,
+    _SPARSE_SIZE,
+    *_SPARSE_FORM,
+}
 # Names, modes, owners, size, time, checksum, kind, target, version, names of owners, device, prefix, filler.
 _FIELDS = struct.Struct("100s24s24s8s1s100s8s64s16s155s12s")
 _NUMBERS = re.compile(rb"([0-7]{7})\0([0-7]{7})\0([0-7]{7})\0([0-7]{11})\0([0-7]{11})\0")
@@ -66,6 +73,8 @@ class ArchiveMember(NamedTuple):
     attributes: tuple[tuple[str, bytes], ...]
     is_literal: bool
     """Whether a name that starts with `.wh.` is a file's own."""
+    sparse_size: int | None = None
+    """The size of a file that is saved without its holes; its content begins with a map."""
 
 
 def open_decompressed(raw: IO[bytes]) -> io.BufferedReader:
@@ -215,7 +224,10 @@ def _parse_member(header: _TarHeader, extended: dict[bytes, bytes]) -> ArchiveMe
     for key in (b"uid", b"gid"):
         _parse_number(extended, key, 0, _MAX_ID)
     _require_valid_path(path)
-    if (size and kind != "file") or (attributes and kind not in ("file", "directory")):
+    sparse_size = _parse_sparse_size(extended, path) if _SPARSE_SIZE in extended else None
+    if ((size or sparse_size is not None) and kind != "file") or (
+        attributes and kind not in ("file", "directory")
+    ):
         raise MalformedArchiveError(f"{path!r:.80} has a content or attributes that a {kind} has not")
     if (b"\0" in target or not 0 < len(target) <= _MAX_PATH_BYTES) if "link" in kind else target:
         raise MalformedArchiveError(f"{path!r:.80} has no target that a {kind} may have")
@@ -228,7 +240,15 @@ def _parse_member(header: _TarHeader, extended: dict[bytes, bytes]) -> ArchiveMe
         _parse_nanoseconds(extended[b"mtime"]) if b"mtime" in extended else header.mtime * 10**9,
         tuple(attributes),
         b"TAKEOVER.literal" in extended,
+        sparse_size,
     )
+
+
+def _parse_sparse_size(extended: dict[bytes, bytes], path: bytes) -> int:
+    """Return the size of a sparse file, which must have the one name and the one form that snapshots have."""
+    if {**extended, **_SPARSE_FORM, _SPARSE_NAME: path} != extended:
+        raise MalformedArchiveError(f"{path!r:.80} is a sparse file in a form that no snapshot has")
+    return _parse_number(extended, _SPARSE_SIZE, 0, 2**63 - 1)
 
 
 def _require_valid_path(path: bytes) -> None:

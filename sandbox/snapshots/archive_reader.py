@@ -29,6 +29,7 @@ from langgraph_takeover.sandbox.snapshots.archive_members import (
     sort_key,
 )
 from langgraph_takeover.sandbox.snapshots.content_digests import ContentDigest
+from langgraph_takeover.sandbox.snapshots.sparse_files import MapReader, WholeReader
 
 _PAGE = 4096
 _MIN_FREE_PAGES = 1024  # more than any attribute needs
@@ -45,11 +46,9 @@ class ArchiveContents(NamedTuple):
     """A path whose name Docker takes for a mark of its layers."""
 
 
-def verify(
-    archive: Path, *, digest: str, base_digest: str, max_bytes: int = MAX_LAYER_BYTES
-) -> ArchiveContents:
+def verify(archive: Path, *, digest: str, base_digest: str, max_bytes: int | None = None) -> ArchiveContents:
     """Read the whole archive. Raises SnapshotCorruptError if it does not match these digests,
-    OutOfDiskError if its files take more than `max_bytes` bytes.
+    OutOfDiskError if its files take more than `max_bytes` bytes, holes included.
     """
     return _read(archive, None, None, digest=digest, base_digest=base_digest, max_bytes=max_bytes)
 
@@ -82,7 +81,13 @@ def _open_file(archive: Path) -> IO[bytes]:
 
 
 def _read(
-    archive: Path, target: Path | None, owner: int | None, *, digest: str, base_digest: str, max_bytes: int
+    archive: Path,
+    target: Path | None,
+    owner: int | None,
+    *,
+    digest: str,
+    base_digest: str,
+    max_bytes: int | None,
 ) -> ArchiveContents:
     try:
         with _open_file(archive) as raw:
@@ -117,7 +122,12 @@ class _ArchiveReader:
     """Reads members in their one order, so that it keeps only the directories on the current path."""
 
     def __init__(
-        self, archive: Path, members: ArchiveMembers, target: Path | None, owner: int | None, max_bytes: int
+        self,
+        archive: Path,
+        members: ArchiveMembers,
+        target: Path | None,
+        owner: int | None,
+        max_bytes: int | None,
     ) -> None:
         self._archive = archive
         self._members = members
@@ -215,7 +225,8 @@ class _ArchiveReader:
         payload = b""
         if kind == "file":
             payload = self._copy_content(member, target)
-            is_told = member.size <= MAX_HASHED_FILE_BYTES and member.mode & 0o400
+            is_small = member.sparse_size is None and member.size <= MAX_HASHED_FILE_BYTES
+            is_told = is_small and member.mode & 0o400
             self.files.add(key, payload, DigestsByPath.FILE if is_told else DigestsByPath.UNREPORTED)
         elif kind == "hard link":
             origin = self.files.find_file(member.target)
@@ -249,22 +260,24 @@ class _ArchiveReader:
         self._size += member.size
         if self._size > MAX_LAYER_BYTES:
             raise SnapshotCorruptError(f"{self._archive}: holds more than {MAX_LAYER_BYTES >> 30} GiB")
-        if target_path is None:
-            self._written += member.size
+        size = member.size if member.sparse_size is None else member.sparse_size
+        if target_path is None and self._max_bytes is not None:
+            self._written += size
             self._require_within_limit()
-        digest = hashlib.sha256()
+        blocks = self._members.read_content() if member.size else iter(())
         with target_path.open("xb") if target_path is not None else contextlib.nullcontext() as out:
-            for block in self._members.read_content() if member.size else ():
-                digest.update(block)
+            content = MapReader(size, blocks) if member.sparse_size is not None else WholeReader(blocks)
+            for start, block in content:
                 if out is not None:
+                    out.seek(start)
                     self._written += _write_sparse(out, block)
                     self._require_within_limit()
             if out is not None:
-                out.truncate(member.size)
-        return digest.digest()
+                out.truncate(size)
+        return content.digest()
 
     def _require_within_limit(self) -> None:
-        if self._written > self._max_bytes:
+        if self._max_bytes is not None and self._written > self._max_bytes:
             raise OutOfDiskError(
                 f"{self._archive}: the snapshot holds more than {self._max_bytes >> 20:,} MB, the sandbox's limit; "
                 "raise disk_mb"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import secrets
-import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import zstandard
 
 from langgraph_takeover.sandbox.changes.differences import Difference, list_differences
+from langgraph_takeover.sandbox.changes.file_states import MAX_HASHED_FILE_BYTES
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 from langgraph_takeover.sandbox.snapshots.archive_format import (
@@ -25,7 +27,9 @@ from langgraph_takeover.sandbox.snapshots.archive_format import (
     WHITEOUT_PREFIX,
     archive_name,
 )
-from langgraph_takeover.sandbox.snapshots.content_digests import ContentDigest, HashedFile
+from langgraph_takeover.sandbox.snapshots.archive_members import DigestsByPath, sort_key
+from langgraph_takeover.sandbox.snapshots.content_digests import ContentDigest, HashedFile, open_content
+from langgraph_takeover.sandbox.snapshots.sparse_files import SPARSE_KEYS, SparseFile
 from langgraph_takeover.sandbox.storage.durability import sync_directory
 from langgraph_takeover.sandbox.storage.failures import clean_up
 
@@ -42,12 +46,30 @@ def write_to_store(
 
     Archives of other snapshots there stay as they are. Arguments and errors: `write`.
     """
+    return write_differences_to_store(
+        list_differences(layers, base), store, base_digest=base_digest, root_uid=root_uid
+    )
+
+
+def write_differences_to_store(
+    differences: Iterator[Difference],
+    store: Path,
+    *,
+    base_digest: str,
+    root_uid: int = 0,
+    files: DigestsByPath | None = None,
+    on_bytes: Callable[[int], None] | None = None,
+) -> str:
+    """Write differences, sorted as `list_differences` gives them, as an archive of `store`; return their digest.
+
+    `files` gets the digests that `archive_reader.verify` would find; `on_bytes` gets the number of bytes of each read.
+    """
     try:
         store.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SandboxUnavailableError(f"{store}: {error.strerror}") from error
     partial = store / f".{secrets.token_hex(8)}"
-    digest = write(layers, base, partial, base_digest=base_digest, root_uid=root_uid)
+    digest = _write(differences, partial, base_digest, root_uid, files, on_bytes)
     partial.replace(store / archive_name(digest))
     sync_directory(store)
     return digest
@@ -60,6 +82,17 @@ def write(
 
     `root_uid` is the user id on this host of the sandbox's root. Raises OutOfDiskError, leaving no partial file.
     """
+    return _write(list_differences(layers, base), archive, base_digest, root_uid)
+
+
+def _write(
+    differences: Iterator[Difference],
+    archive: Path,
+    base_digest: str,
+    root_uid: int,
+    files: DigestsByPath | None = None,
+    on_bytes: Callable[[int], None] | None = None,
+) -> str:
     partial = archive.with_name(f"{archive.name}.partial")
     with clean_up(lambda: partial.unlink(missing_ok=True)):
         try:
@@ -75,7 +108,7 @@ def write(
                         pax_headers={_BASE: base_digest},
                     ) as tar,
                 ):
-                    digest = _ArchiveWriter(tar, root_uid).write(list_differences(layers, base))
+                    digest = _ArchiveWriter(tar, root_uid, files, on_bytes).write(differences)
                 raw.flush()
                 os.fsync(raw.fileno())
             partial.replace(archive)
@@ -90,11 +123,19 @@ def write(
 
 
 class _ArchiveWriter:
-    def __init__(self, tar: tarfile.TarFile, root_uid: int) -> None:
+    def __init__(
+        self,
+        tar: tarfile.TarFile,
+        root_uid: int,
+        files: DigestsByPath | None,
+        on_bytes: Callable[[int], None] | None,
+    ) -> None:
         self._tar = tar
         self._root_uid = root_uid
+        self._files = files
+        self._on_bytes = on_bytes
         self._digest = ContentDigest()
-        self._inodes: dict[tuple[int, int], tuple[str, bytes]] = {}
+        self._inodes: dict[tuple[int, int], tuple[str, bytes, int]] = {}
         self._size = 0
 
     def write(self, differences: Iterator[Difference]) -> str:
@@ -112,8 +153,7 @@ class _ArchiveWriter:
                     f"paths take more than {MAX_TOTAL_PATH_BYTES >> 20} MiB, the maximum of a snapshot; remove files"
                 )
             payload = self._add_difference(difference)
-            mode = stat.S_IMODE(difference.item.info.st_mode)
-            self._digest.add(difference.path, difference.kind, mode, payload)
+            self._digest.add(difference.path, difference.kind, difference.item.mode, payload)
             self._tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps every header otherwise
         return self._digest.hexdigest()
 
@@ -129,6 +169,7 @@ class _ArchiveWriter:
         if difference.kind == "link":
             payload = difference.item.link_target()
             header.type, header.linkname = tarfile.SYMTYPE, os.fsdecode(payload)
+            self._note(difference.path, hashlib.sha256(b"symlink:" + payload).digest(), DigestsByPath.LINK)
         elif difference.kind == "fifo":
             header.type = tarfile.FIFOTYPE
         else:
@@ -143,7 +184,7 @@ class _ArchiveWriter:
     def _make_header(self, difference: Difference) -> tarfile.TarInfo:
         info = difference.item.info
         header = tarfile.TarInfo(difference.path)
-        header.mode = stat.S_IMODE(info.st_mode)
+        header.mode = difference.item.mode
         header.uid, header.gid = (
             n - self._root_uid if n >= self._root_uid else n for n in (info.st_uid, info.st_gid)
         )
@@ -157,10 +198,11 @@ class _ArchiveWriter:
     def _add_file(self, difference: Difference, header: tarfile.TarInfo) -> bytes:
         info = difference.item.info
         inode = (info.st_dev, info.st_ino)
-        if info.st_nlink > 1 and inode in self._inodes:
+        if inode in self._inodes:
             header.type = tarfile.LNKTYPE
-            header.linkname, payload = self._inodes[inode]
+            header.linkname, payload, kind = self._inodes[inode]
             self._tar.addfile(header)
+            self._note(difference.path, payload, kind)
             return payload
         with difference.item.open_descriptor() as descriptor:
             if os.fstat(descriptor).st_uid < self._root_uid:
@@ -168,18 +210,45 @@ class _ArchiveWriter:
                     f"{difference.path}: belongs to a user of this host, not to the sandbox"
                 )
             _add_attributes(header, descriptor)
-            content = HashedFile(descriptor)
+            content = open_content(descriptor)
             header.size = content.size
+            if isinstance(content, SparseFile):
+                size, name = str(content.real_size), difference.path
+                header.pax_headers = {
+                    **header.pax_headers,
+                    **SPARSE_KEYS,
+                    "GNU.sparse.name": name,
+                    "GNU.sparse.realsize": size,
+                }
             self._size += content.size
             if self._size > MAX_LAYER_BYTES:
                 raise SandboxUnavailableError(
                     f"{difference.path}: with this file the sandbox holds more than {MAX_LAYER_BYTES >> 30} GiB, the "
                     "maximum of a snapshot; remove large files, sparse ones too"
                 )
-            self._tar.addfile(header, content)  # type: ignore[arg-type]
+            self._tar.addfile(header, _Reported(content, self._on_bytes))  # type: ignore[arg-type]
         payload = content.digest()
-        self._inodes[inode] = (difference.path, payload)
+        is_small = isinstance(content, HashedFile) and content.size <= MAX_HASHED_FILE_BYTES
+        kind = DigestsByPath.FILE if is_small and header.mode & 0o400 else DigestsByPath.UNREPORTED
+        self._inodes[inode] = (difference.path, payload, kind)
+        self._note(difference.path, payload, kind)
         return payload
+
+    def _note(self, path: str, digest: bytes, kind: int) -> None:
+        if self._files is not None:
+            self._files.add(sort_key(path), digest, kind)
+
+
+class _Reported(NamedTuple):
+    """A content whose reads are reported."""
+
+    content: HashedFile | SparseFile
+    report: Callable[[int], None] | None
+
+    def read(self, size: int) -> bytes:
+        if self.report is not None:
+            self.report(size)
+        return self.content.read(size)
 
 
 def _add_attributes(header: tarfile.TarInfo, descriptor: int) -> None:

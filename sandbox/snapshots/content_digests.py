@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import stat
@@ -11,6 +10,7 @@ from pathlib import Path
 from langgraph_takeover.sandbox.changes.differences import list_differences
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.snapshots.archive_format import BLOCK_BYTES, ZEROS
+from langgraph_takeover.sandbox.snapshots.sparse_files import SparseFile, find_data, list_spans
 
 
 class ContentDigest:
@@ -41,12 +41,26 @@ def content_digest(layers: tuple[Path, ...], base: LayerStack) -> str:
             inode = (info.st_dev, info.st_ino)
             if inode not in sums or info.st_nlink == 1:
                 with found.item.open_descriptor() as descriptor:
-                    sums[inode] = HashedFile(descriptor).read_all()
+                    sums[inode] = digest_content(descriptor)
             payload = sums[inode]
         elif found.kind == "link":
             payload = found.item.link_target()
         digest.add(found.path, found.kind, stat.S_IMODE(info.st_mode), payload)
     return digest.hexdigest()
+
+
+def open_content(descriptor: int) -> HashedFile | SparseFile:
+    """Return the content of an open file as an archive has it."""
+    spans = list_spans(descriptor)
+    return HashedFile(descriptor) if spans is None else SparseFile(descriptor, spans)
+
+
+def digest_content(descriptor: int) -> bytes:
+    """Return the digest of an open file's content as an archive has it."""
+    content = open_content(descriptor)
+    while content.read(BLOCK_BYTES):
+        pass
+    return content.digest()
 
 
 class HashedFile:
@@ -57,7 +71,7 @@ class HashedFile:
         self._descriptor = descriptor
         self._sum = hashlib.sha256()
         self._at = 0
-        self._data_from, self._data_to = self._find_data(0)
+        self._data_from, self._data_to = find_data(descriptor, 0, self.size)
 
     def read(self, size: int) -> bytes:
         parts: list[bytes] = []
@@ -69,32 +83,16 @@ class HashedFile:
     def _read_part(self, size: int) -> bytes:
         size = min(size, self.size - self._at)
         if self._at >= self._data_to:
-            self._data_from, self._data_to = self._find_data(self._at)
+            self._data_from, self._data_to = find_data(self._descriptor, self._at, self.size)
         if self._at < self._data_from:
             data = ZEROS[: min(size, self._data_from - self._at)]
         else:
             data = os.pread(self._descriptor, min(size, self._data_to - self._at), self._at)
+            # A file that was shortened meanwhile reads as zeros: who wants to know compares its times.
+            data = data or ZEROS[:size]
         self._at += len(data)
         self._sum.update(data)
         return data
 
-    def read_all(self) -> bytes:
-        """The digest of the whole content."""
-        while self.read(BLOCK_BYTES):
-            pass
-        return self.digest()
-
     def digest(self) -> bytes:
         return self._sum.digest()
-
-    def _find_data(self, start: int) -> tuple[int, int]:
-        """Return where the next data starts and ends; if no data follows, the rest is a hole."""
-        if start >= self.size:
-            return self.size, self.size
-        try:
-            first = os.lseek(self._descriptor, start, os.SEEK_DATA)
-            return first, os.lseek(self._descriptor, first, os.SEEK_HOLE)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return self.size, self.size
-            return start, self.size  # the file system knows no holes

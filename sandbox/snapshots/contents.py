@@ -31,7 +31,11 @@ class SnapshotContents(NamedTuple):
 
 def read_contents(snapshot: Snapshot, store: Path) -> SnapshotContents:
     """Read and verify everything in a snapshot. Raises SnapshotCorruptError and SandboxUnavailableError."""
-    held = transfer.read_archive_contents(snapshot, store)
+    return select_workspace(snapshot, transfer.read_archive_contents(snapshot, store))
+
+
+def select_workspace(snapshot: Snapshot, held: ArchiveContents) -> SnapshotContents:
+    """Return the workspace files among the contents of a snapshot's archive."""
     top = _workspace_prefix(snapshot, held)
     return SnapshotContents(
         {

@@ -12,6 +12,7 @@ from langgraph_takeover.sandbox import SandboxSpec, SnapshotCorruptError, defaul
 from langgraph_takeover.sandbox.backends import checkouts, host
 from langgraph_takeover.sandbox.backends.selection import make_restore_spec
 from langgraph_takeover.sandbox.interface import BackendName, SandboxUnavailableError
+from langgraph_takeover.sandbox.snapshots import archive_writer
 from langgraph_takeover.sandbox.storage import host_directories
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 
@@ -92,14 +93,18 @@ def test_nothing_is_left_behind(shop: Path, tmp_path: Path) -> None:
 def test_a_repository_that_changes_meanwhile(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    digest = checkouts.content_digest
+    write = archive_writer.write_differences_to_store
 
-    def change_first(*arguments: object) -> str:
+    def change_after(*arguments: Any, **options: Any) -> str:
+        digest = write(*arguments, **options)
         (shop / "notes.txt").write_text("changed")
-        return digest(*arguments)  # type: ignore[arg-type]
+        return digest
 
-    monkeypatch.setattr(checkouts, "content_digest", change_first)
-    with pytest.raises(SandboxUnavailableError, match=r"changed while it was copied .*let the agent finish"):
+    monkeypatch.setattr(archive_writer, "write_differences_to_store", change_after)
+    with pytest.raises(
+        SandboxUnavailableError,
+        match=r"changed while it was read: 'notes.txt', 'second' .*let the agent finish",
+    ):
         checkouts.snapshot_directory(shop, tmp_path, backend="host", owner="test")
     assert list(tmp_path.glob("*.zst*")) == []
 
@@ -124,12 +129,18 @@ def test_a_snapshot_moves_to_an_image(
     stores = tmp_path / "store", tmp_path / "rebased"
     for store in stores:
         store.mkdir()
+    with (shop / "disk.img").open("wb") as disk:
+        disk.truncate(100 << 20)
+        disk.seek(90 << 20)
+        disk.write(b"data")
     first = checkouts.snapshot_directory(shop, stores[0], backend="process", owner="test")
     with testbed_image() as image:
         moved = checkouts.rebase_snapshot(first, stores[0], image, stores[1])
         sandbox = restore(moved, stores[1], make_restore_spec(moved, backend))
         try:
             assert sandbox.workspace == "/testbed"
+            read = "stat -c %s disk.img; tail -c +$(((90 << 20) + 1)) disk.img | head -c 4"
+            assert sandbox.run(read, timeout_s=60).output == f"{100 << 20}\ndata"
             shown = sandbox.run(
                 "git status --short shop; stat -c '%u %a' notes.txt; ls -A", timeout_s=60
             ).output

@@ -456,7 +456,7 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     ),
     "sparse 0.0": (sparse((b"size", b"%d" % (30 << 30)), (b"numblocks", b"0")), "GNU.sparse.size"),
     "sparse 0.1": (sparse((b"map", b"0,0"), (b"size", b"9")), "GNU.sparse.map"),
-    "sparse 1.0": (sparse((b"major", b"1"), (b"minor", b"0"), (b"realsize", NEGATIVE)), "GNU.sparse.major"),
+    "sparse 1.0": (sparse((b"major", b"1"), (b"minor", b"0"), (b"realsize", NEGATIVE)), "form"),
     "sparse of old": (block(kind=tarfile.GNUTYPE_SPARSE, version=b"ustar  \0"), "kind"),
     "GNU version": (block(version=b"ustar  \0"), "does not have the format of a snapshot"),
     "GNU name": (block(kind=tarfile.GNUTYPE_LONGNAME, size=number(512)) + bytes(512) + block(), "kind"),
