@@ -10,16 +10,22 @@ from typer import Option
 
 from langgraph_takeover.graph.cli.continuation import CONTINUE_EPILOG, continue_
 from langgraph_takeover.graph.cli.external_options import (
-    DEFAULT_HOME,
+    MAX_SHOWN,
     AgentHomeOption,
-    RecordArgument,
-    locate_record,
+    list_some,
     print_removal,
     report_continuation_errors,
     show_status,
     suggest_command,
 )
-from langgraph_takeover.graph.cli.options import UnisolatedOption, UsageError, print_safely, print_table
+from langgraph_takeover.graph.cli.options import (
+    USER_HOME,
+    UnisolatedOption,
+    UsageError,
+    print_safely,
+    print_table,
+)
+from langgraph_takeover.graph.cli.records import RecordArgument, find_record
 
 if TYPE_CHECKING:
     from langgraph_takeover.graph.continuation.capture import Capture
@@ -29,13 +35,15 @@ if TYPE_CHECKING:
 _CAPTURE_EPILOG = """
 Examples:
 
+  handoff capture
+
   handoff capture --agent claude-code
 
   handoff capture --agent codex --session 019aa3 --repository ../shop
 
-Saves the newest session of the agent in this repository, and the repository as it is now with uncommitted, untracked and
-ignored files, as a record. The session and the repository are only read. Secrets in the session are redacted; the
-snapshot holds every file as it is.
+Saves the newest session in this repository, of --agent or of any agent, and the repository as it is now with
+uncommitted, untracked and ignored files, as a record. The session and the repository are only read. Secrets in the
+session are redacted; the snapshot holds every file as it is.
 
 Exit codes: 0 done, 2 usage, 3 session, sandbox or snapshot failed, 4 disk full, 130 interrupted.
 """
@@ -44,15 +52,20 @@ Examples:
 
   handoff discard RECORD
 
+  handoff discard RECORD --force    # also if --undo cannot remove what the agent has changed
+
 Exit codes: 0 done, 2 usage, 3 the record is damaged, 130 interrupted.
 """
-_MAX_SHOWN_FILES = 5
 
 
 def capture(
     agent: Annotated[
-        str, Option(help="Agent: codex, claude-code, qwen-code or opencode.", show_default=False)
-    ],
+        str | None,
+        Option(
+            help="Agent: codex, claude-code, qwen-code or opencode.",
+            show_default="the one with the newest session here",
+        ),
+    ] = None,
     session: Annotated[
         str, Option(help="Id of the session, its unique beginning, or `latest` of the repository.")
     ] = "latest",
@@ -68,7 +81,7 @@ def capture(
             help="Home: directory for the records, outside the repository.",
             show_default="~/.takeover",
         ),
-    ] = DEFAULT_HOME,
+    ] = USER_HOME,
     sandbox: Annotated[
         str | None,
         Option("--sandbox", help="Back end of the snapshot: host or process.", show_default="host"),
@@ -87,15 +100,33 @@ def capture(
             "--sandbox process would run git on the repository as you, with your files and your network (use host, or "
             "pass --allow-unisolated)"
         )
-    with report_continuation_errors(), show_status("saving the repository and reading the session"):
-        done = capture_session(
-            home.expanduser(),
-            agent,
-            repository=repository,
-            session=session,
-            backend=cast("BackendName | None", sandbox),
-        )
+    with report_continuation_errors():
+        if agent is None:
+            agent = _choose_agent(repository, session)
+        with show_status("saving the repository and reading the session"):
+            done = capture_session(
+                home.expanduser(),
+                agent,
+                repository=repository,
+                session=session,
+                backend=cast("BackendName | None", sandbox),
+            )
     _print_capture(done, home)
+
+
+def _choose_agent(repository: Path, session: str) -> str:
+    """Return the agent of the newest session in a repository, and name the others."""
+    from langgraph_takeover.graph.continuation.repository import find_repository
+    from langgraph_takeover.handoff.interop.sessions import list_repository_sessions
+
+    chosen, *others = list_repository_sessions(session, find_repository(repository).root, Path.home())
+    print_safely(f"agent     {chosen.agent}, which has the newest session here")
+    for each in others:
+        age = max(chosen.modified - each.modified, 0) / 60
+        print_safely(
+            f"          also here: {each.agent} {each.id}, {age:,.0f} min older (--agent {each.agent})"
+        )
+    return chosen.agent
 
 
 def _print_capture(done: Capture, home: Path) -> None:
@@ -122,13 +153,13 @@ def _print_capture(done: Capture, home: Path) -> None:
          for each in _with_chosen(done)],
     )  # fmt: skip
     print_safely("* the record is at this point\n")
-    for command in record.external.running[:_MAX_SHOWN_FILES]:
+    for command in record.external.running[:MAX_SHOWN]:
         print_safely(f"Left running in the background: {' '.join(command.split())[:160]}")
     if done.later_files:
-        print_safely(f"Changed outside the session: {_list_files(done.later_files)}.")
+        print_safely(f"Changed outside the session: {list_some(done.later_files)}.")
     if done.secret_files:
         print_safely(
-            f"The snapshot holds files that usually contain secrets: {_list_files(done.secret_files)}. Keep it private."
+            f"The snapshot holds files that usually contain secrets: {list_some(done.secret_files)}. Keep it private."
         )
     if done.skipped_lines:
         print_safely(f"The session's file is damaged: {done.skipped_lines}.")
@@ -151,18 +182,22 @@ def _with_chosen(done: Capture) -> list[HandoffPoint]:
     ] + [chosen]
 
 
-def discard(record: RecordArgument, home: AgentHomeOption = DEFAULT_HOME) -> None:
+def discard(
+    record: RecordArgument,
+    home: AgentHomeOption = None,
+    force: Annotated[
+        bool,
+        Option(
+            "--force", help="Even if it was continued: the continuations stay, and can no longer be undone."
+        ),
+    ] = False,
+) -> None:
     """Remove a captured record with its snapshot. The agent's session and the repository stay."""
     from langgraph_takeover.graph.continuation.undo import discard_record
 
-    home, record_id = locate_record(record, home)
     with report_continuation_errors():
-        print_removal(discard_record(home, record_id))
-
-
-def _list_files(paths: tuple[str, ...]) -> str:
-    more = f" and {len(paths) - _MAX_SHOWN_FILES} more" if len(paths) > _MAX_SHOWN_FILES else ""
-    return f"{', '.join(paths[:_MAX_SHOWN_FILES])}{more}"
+        found = find_record(record, home)
+        print_removal(discard_record(found.home, found.id, force=force))
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
