@@ -11,7 +11,7 @@ import typer
 
 from langgraph_takeover.evals.cli.extra import require_experiment
 from langgraph_takeover.evals.cli.runner import DONE, USAGE, SingleUseCommand, make_console
-from langgraph_takeover.sandbox.cli.program import degrade_output, report_full_disk
+from langgraph_takeover.sandbox.cli.program import degrade_output, report_full_disk, run_app
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -197,7 +197,7 @@ def _to_json_value(value: Any) -> Any:
 def main() -> None:
     degrade_output()
     with report_full_disk():
-        app(prog_name="takeover-compare")
+        run_app(app, "takeover-compare")
 
 
 if __name__ == "__main__":

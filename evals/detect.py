@@ -20,7 +20,7 @@ from langgraph_takeover.evals.cli.trace_files import (
     read_traces,
     select_trace_files,
 )
-from langgraph_takeover.sandbox.cli.program import degrade_output, report_full_disk
+from langgraph_takeover.sandbox.cli.program import degrade_output, program_name, report_full_disk, run_app
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -310,7 +310,7 @@ def main() -> None:
     """Run the command line."""
     degrade_output()
     with report_full_disk():
-        app()
+        run_app(app, program_name("takeover-detect", "evals.detect"))
 
 
 if __name__ == "__main__":

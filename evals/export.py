@@ -23,7 +23,7 @@ from langgraph_takeover.evals.cli.trace_files import (
     select_trace_files,
 )
 from langgraph_takeover.handoff.text.files import describe_error
-from langgraph_takeover.sandbox.cli.program import degrade_output, report_full_disk
+from langgraph_takeover.sandbox.cli.program import degrade_output, program_name, report_full_disk, run_app
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.trace.events import Trace
@@ -127,7 +127,7 @@ def main() -> None:
     """Run the command line."""
     degrade_output()
     with report_full_disk("--out"):
-        app()
+        run_app(app, program_name("takeover-export", "evals.export"))
 
 
 if __name__ == "__main__":

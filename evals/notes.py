@@ -13,7 +13,7 @@ from langgraph_takeover.evals.cli.runner import INFRASTRUCTURE_FAILURES, INTERRU
 from langgraph_takeover.evals.cli.trace_files import WorkspaceOption
 from langgraph_takeover.evals.run.settings.options import NOTES_TIMEOUT_S
 from langgraph_takeover.handoff.text.files import describe_error
-from langgraph_takeover.sandbox.cli.program import degrade_output
+from langgraph_takeover.sandbox.cli.program import degrade_output, run_app
 
 if TYPE_CHECKING:
     from langgraph_takeover.evals.models import Models
@@ -204,7 +204,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Run the command line."""
     degrade_output()
-    app(prog_name="takeover-notes")
+    run_app(app, "takeover-notes")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from langgraph_takeover.evals.cli.runner import (
     run_command,
     run_jobs,
 )
-from langgraph_takeover.sandbox.cli.program import degrade_output
+from langgraph_takeover.sandbox.cli.program import degrade_output, run_app
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -258,7 +258,7 @@ def _format_cell(rate: dict[str, Any]) -> str:
 
 def main() -> None:
     degrade_output()
-    app(prog_name="takeover-poison")
+    run_app(app, "takeover-poison")
 
 
 if __name__ == "__main__":

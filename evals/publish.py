@@ -15,7 +15,7 @@ import typer
 from langgraph_takeover.evals.cli.extra import require_experiment
 from langgraph_takeover.evals.cli.runner import USAGE, SingleUseCommand, is_disk_full
 from langgraph_takeover.handoff.text.files import describe_error
-from langgraph_takeover.sandbox.cli.program import degrade_output, report_full_disk
+from langgraph_takeover.sandbox.cli.program import degrade_output, report_full_disk, run_app
 
 if TYPE_CHECKING:
     import pyarrow
@@ -253,7 +253,7 @@ def main() -> None:
     """Run the command line."""
     degrade_output()
     with report_full_disk("--out"):
-        app(prog_name="takeover-publish")
+        run_app(app, "takeover-publish")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from langgraph_takeover.evals.cli.runner import (
     make_console,
 )
 from langgraph_takeover.handoff.text.files import describe_error
-from langgraph_takeover.sandbox.cli.program import degrade_output
+from langgraph_takeover.sandbox.cli.program import degrade_output, run_app
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -158,7 +158,7 @@ def _fail(reason: str, code: int = USAGE) -> None:
 
 def main() -> None:
     degrade_output()
-    app(prog_name="takeover-report")
+    run_app(app, "takeover-report")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from langgraph_takeover.evals.cli.runner import (
     run_command,
     run_jobs,
 )
-from langgraph_takeover.sandbox.cli.program import degrade_output
+from langgraph_takeover.sandbox.cli.program import degrade_output, run_app
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -282,7 +282,7 @@ def _print_run_header(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> 
 
 def main() -> None:
     degrade_output()
-    app(prog_name="takeover")
+    run_app(app, "takeover")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,17 @@ class SingleUseCommand(TyperCommand):
     """Refuses an option that is passed twice, unless it is repeatable: only the last value would count."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        _, unexpected, order = self.make_parser(ctx).parse_args(args=list(args))
+        if unexpected and all(each.param_type_name == "option" for each in self.params):
+            before = args[args.index(unexpected[0]) - 1] if unexpected[0] in args[1:] else ""
+            cure = (
+                "--resume takes no value: pass the run's directory as --out DIR"
+                if before == "--resume"
+                else ""
+            )
+            cure = cure or f"a value follows its option; see: {ctx.command_path} --help"
+            print(f"error: unexpected argument {unexpected[0]!r:.80} ({cure})", file=sys.stderr)
+            raise SystemExit(USAGE)
         for option, number in Counter(order).items():
             if number > 1 and not getattr(option, "is_flag", False) and not option.multiple:
                 print(f"error: {option.opts[0]}: passed {number} times (pass it once)", file=sys.stderr)

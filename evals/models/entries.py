@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import Field, JsonValue, ValidationError, field_validator
 
+from langgraph_takeover.evals.models.names import split_agent
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.text.redaction import is_secret_name, is_secret_setting, redact
 from langgraph_takeover.sandbox.interface import Frozen, TakeoverError
@@ -46,7 +47,7 @@ _EXAMPLES = {
     "notes_timeout_s": "7200",
     "price": "{input: 0.25, output: 2, cached: 0.025}",
 }
-_OTHER_KINDS = ("replay:", "builtin:")
+_OTHER_KINDS = ("replay:", "builtin:", "native:")
 _KEY_CURE = "put the key into an environment variable, and name it as api_key_env"
 
 
@@ -117,7 +118,8 @@ class ModelEntry(Frozen):
             raise ValueError("has invisible characters (write the name as the server lists it)")
         if redact(name) != name:
             raise ValueError(f"reads like a key, which the run would store ({_KEY_CURE})")
-        if name.startswith(_OTHER_KINDS):
+        agent, model = split_agent(name)
+        if model.startswith((*_OTHER_KINDS, "openai:") if agent else _OTHER_KINDS):
             raise ValueError(
                 "names no model of a server (pass that name itself as --predecessor or --successor)"
             )

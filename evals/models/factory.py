@@ -116,14 +116,21 @@ def _build_vendor_model(model: ModelName, endpoint: Endpoint) -> BaseChatModel:
 def build_agent_model(agent: str, name: str) -> tuple[BaseChatModel, str]:
     """The LLM of that name for an external agent, and the model name that the agent sends with its requests.
 
-    `name` is openai:NAME, openai:NAME@URL, or native:NAME at the agent's own vendor. Raises ModelNameError.
+    `name` is openai:NAME, openai:NAME@URL, or native:NAME at the agent's own vendor, with or without `AGENT:` before it.
+    Raises ModelNameError.
     """
-    kind, _, rest = name.partition(":")
-    if kind not in ("openai", NATIVE) or not rest:
-        raise ModelNameError(f"{name!r:.80} (use openai:NAME, openai:NAME@URL or native:NAME)")
-    if kind == NATIVE:
-        return build_vendor_model(agent, rest), rest
-    full_name = f"{agent}:{name}"
+    full_name = name if split_agent(name)[0] else f"{agent}:{name}"
+    forms = "openai:NAME, openai:NAME@URL or native:NAME"
+    try:
+        model = parse_model_name(full_name)
+    except ModelNameError:
+        raise ModelNameError(f"{name!r:.80} (use {forms})") from None
+    if model.agent != agent:
+        raise ModelNameError(f"{name!r:.80}: the agent is {agent} (omit the agent's name: {forms})")
+    if model.kind not in ("openai", NATIVE):
+        raise ModelNameError(f"{name!r:.80} (use {forms})")
+    if model.kind == NATIVE:
+        return build_vendor_model(agent, model.rest), model.rest
     endpoint = find_endpoint(full_name, {}, os.environ.get("OPENAI_BASE_URL"))
     check_key(full_name, endpoint)
     return _build_client(endpoint, None, None), endpoint.entry.model
@@ -158,6 +165,9 @@ def build_notes_llm(
     read_timeout_s: float = READ_TIMEOUT_S,
 ) -> BaseChatModel:
     """An LLM as a writer of notes; see `build_notes_model`."""
+    if (model := parse_model_name(name)).kind == NATIVE:
+        vendor = _build_vendor_model(model, find_endpoint(name, {}, None))
+        return vendor.model_copy(update={"max_output_tokens": max_tokens})
     limit = find_notes_limit(name, models, max_tokens)
     # Constructed with its settings, because the client knows which models reject a temperature.
     settings = {"temperature": 0.0, "max_output_tokens": limit}

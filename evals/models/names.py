@@ -47,6 +47,12 @@ def split_agent(name: str) -> tuple[str, str]:
     return (agent, model) if agent in AGENT_NAMES and model else ("", name)
 
 
+def drop_agent(name: str) -> str:
+    """The model of a name without the external agent; a model at the agent's vendor keeps it, because it tells the vendor."""
+    model = split_agent(name)[1]
+    return name if model.startswith(f"{NATIVE}:") else model
+
+
 def builtin_latency_s(name: str) -> float:
     """Mean latency per reply of the built-in model of that name."""
     match = _BUILTIN_PATTERN.fullmatch(split_agent(name)[1])
@@ -139,6 +145,8 @@ def unknown_model_error(name: str, entries: Collection[str] = ()) -> ModelNameEr
         return ModelNameError(f"{agent}: name the model that works for it, such as {agent}:openai:NAME")
     if agent not in (*AGENT_NAMES, *_KINDS) and model.startswith(tuple(f"{kind}:" for kind in _KINDS)):
         return ModelNameError(f"{name}: unknown agent {agent!r} (use {', '.join(AGENT_NAMES)})")
+    if agent == NATIVE:
+        return ModelNameError(f"{name}: name the agent whose vendor has the model, such as codex:{name}")
     known = (
         f"an entry of --models: {', '.join(entries)}" if entries else "an entry of a models file (--models)"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,16 +14,14 @@ import typer
 from typer import Option
 
 from langgraph_takeover.graph.cli.external_options import (
-    DEFAULT_HOME,
     AgentHomeOption,
-    RecordArgument,
-    locate_record,
     print_removal,
     report_continuation_errors,
     show_status,
     suggest_command,
 )
 from langgraph_takeover.graph.cli.options import UsageError, print_left_out, print_safely
+from langgraph_takeover.graph.cli.records import RecordArgument, find_record
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def continue_(
             show_default="this host's system; docker needs an image",
         ),
     ] = None,
-    home: AgentHomeOption = DEFAULT_HOME,
+    home: AgentHomeOption = None,
     new: Annotated[
         bool,
         Option(
@@ -113,8 +112,11 @@ def continue_(
     ] = False,
 ) -> None:
     """Continue a record with another agent: in a plain checkout in this terminal, or in a sandbox."""
-    home, record_id = locate_record(record, home)
+    from langgraph_takeover.graph.continuation.files import list_continued
+
     with report_continuation_errors():
+        found = find_record(record, home, list_others=list_continued if undo else lambda _: ())
+        home, record_id = found.home, found.id
         if undo:
             from langgraph_takeover.graph.continuation.undo import undo_continuations
 
@@ -165,6 +167,7 @@ def _continue_in_sandbox(request: _SandboxRequest) -> None:
     from langgraph_takeover.graph.continuation.sandboxed import continue_in_sandbox
     from langgraph_takeover.graph.runs.signals import handle_signals
     from langgraph_takeover.handoff import views
+    from langgraph_takeover.handoff.records.record import RecordStore
 
     if request.sandbox == "process":
         raise UsageError(
@@ -177,9 +180,13 @@ def _continue_in_sandbox(request: _SandboxRequest) -> None:
         raise UsageError(
             "--sandbox: name the model that works for the agent (--model openai:NAME@URL or native:NAME)"
         )
-    views.find_view(request.view)
+    build_view = views.find_view(request.view)
     model, name = _build_model(request, request.model)
     record = _choose_record(request)
+    if request.view not in views.HISTORIES:
+        source = RecordStore(request.home / "records").load(record)
+        messages = build_view(source, views.Recipient(protocol="native"))
+        _warn_about_size(request.view, views.measure_view(messages).characters)
     patches = _prepare_patch_directory(request)
     with handle_signals():
         done = continue_in_sandbox(
@@ -246,6 +253,14 @@ def _build_model(request: _SandboxRequest, name: str) -> tuple[BaseChatModel, st
         raise UsageError(f"--model: {error}") from error
 
 
+def _warn_about_size(view: str, chars: int) -> None:
+    from langgraph_takeover.handoff.views import CHARS_PER_TOKEN, Recipient
+    from langgraph_takeover.handoff.views.display import warn_about_size
+
+    if warning := warn_about_size(view, chars // CHARS_PER_TOKEN, Recipient().window_tokens):
+        print(warning, file=sys.stderr)
+
+
 def _print_continuation(done: PreparedContinuation, home: Path, verbose: bool) -> None:
     if done.warning:
         print_safely(f"warning   {done.warning}")
@@ -255,6 +270,7 @@ def _print_continuation(done: PreparedContinuation, home: Path, verbose: bool) -
         print_safely(f"history   {describe_account(done.account, verbose=verbose)}")
     else:
         print_safely(f"prompt    {len(done.prompt):,} characters, view {done.view}")
+        _warn_about_size(done.view, len(done.prompt))
     print_safely(f"undo      {suggest_command(home, 'continue', done.record, '--undo')}")
 
 

@@ -11,16 +11,22 @@ from typer import Option
 
 from langgraph_takeover.graph.cli.continuation import CONTINUE_EPILOG, continue_
 from langgraph_takeover.graph.cli.external_options import (
-    DEFAULT_HOME,
+    MAX_SHOWN,
     AgentHomeOption,
-    RecordArgument,
-    locate_record,
+    list_some,
     print_removal,
     report_continuation_errors,
     show_progress,
     suggest_command,
 )
-from langgraph_takeover.graph.cli.options import UnisolatedOption, UsageError, print_safely, print_table
+from langgraph_takeover.graph.cli.options import (
+    USER_HOME,
+    UnisolatedOption,
+    UsageError,
+    print_safely,
+    print_table,
+)
+from langgraph_takeover.graph.cli.records import RecordArgument, find_record
 
 if TYPE_CHECKING:
     from langgraph_takeover.graph.continuation.capture import Capture
@@ -30,15 +36,18 @@ if TYPE_CHECKING:
 _CAPTURE_EPILOG = """
 Examples:
 
+  handoff capture
+
   handoff capture --agent claude-code
 
   handoff capture --agent codex --session 019aa3 --repository ../shop
 
   handoff capture --agent codex --exclude node_modules/ --exclude '*.img' --allow-changing
 
-Saves the newest session of the agent in this repository, and the repository as it is now with uncommitted, untracked and
-ignored files, as a record. The session and the repository are only read. A linked worktree becomes a repository of its own.
-What cannot be read is left out and named. Secrets in the session are redacted; the snapshot holds every file as it is.
+Saves the newest session in this repository, of --agent or of any agent, and the repository as it is now with
+uncommitted, untracked and ignored files, as a record. The session and the repository are only read. A linked worktree
+becomes a repository of its own. What cannot be read is left out and named. Secrets in the session are redacted; the
+snapshot holds every file as it is.
 
 Exit codes: 0 done, 2 usage, 3 session, sandbox or snapshot failed, 4 disk full, 130 interrupted.
 """
@@ -47,19 +56,20 @@ Examples:
 
   handoff discard RECORD
 
+  handoff discard RECORD --force    # also if --undo cannot remove what the agent has changed
+
 Exit codes: 0 done, 2 usage, 3 the record is damaged, 130 interrupted.
 """
-_MAX_SHOWN_FILES = 5
 
 
 def capture(
     agent: Annotated[
-        str,
+        str | None,
         Option(
             help="Agent: codex, claude-code, qwen-code, opencode, gemini-cli, pi, copilot-cli, kimi-code or aider.",
-            show_default=False,
+            show_default="the one with the newest session here",
         ),
-    ],
+    ] = None,
     session: Annotated[
         str,
         Option(
@@ -78,7 +88,7 @@ def capture(
             help="Home: directory for the records, outside the repository.",
             show_default="~/.takeover",
         ),
-    ] = DEFAULT_HOME,
+    ] = USER_HOME,
     sandbox: Annotated[
         str | None,
         Option("--sandbox", help="Back end of the snapshot: host or process.", show_default="host"),
@@ -108,18 +118,33 @@ def capture(
             "--sandbox process would run git on the repository as you, with your files and your network (use host, or "
             "pass --allow-unisolated)"
         )
-    with report_continuation_errors(), show_progress("reading the session") as show:
-        done = capture_session(
-            home.expanduser(),
-            agent,
-            repository=repository,
-            session=Path(session) if "/" in session else session,
-            backend=cast("BackendName | None", sandbox),
-            exclude=exclude or (),
-            allow_changing=allow_changing,
-            on_progress=show,
-        )
+    with report_continuation_errors():
+        if agent is None:
+            agent = _choose_agent(repository, session)
+        with show_progress("reading the session") as show:
+            done = capture_session(
+                home.expanduser(),
+                agent,
+                repository=repository,
+                session=Path(session) if "/" in session else session,
+                backend=cast("BackendName | None", sandbox),
+                exclude=exclude or (),
+                allow_changing=allow_changing,
+                on_progress=show,
+            )
     _print_capture(done, home)
+
+
+def _choose_agent(repository: Path, session: str) -> str:
+    """Return the agent of the newest session in a repository."""
+    from langgraph_takeover.graph.continuation.repository import find_repository
+    from langgraph_takeover.handoff.interop.sessions import list_repository_sessions
+
+    if "/" in session:
+        raise UsageError("--agent: name the agent of the session's file, such as --agent codex")
+    chosen = list_repository_sessions(session, find_repository(repository).root, Path.home())[0]
+    print_safely(f"agent     {chosen.agent}, which has the newest session here")
+    return chosen.agent
 
 
 def _print_capture(done: Capture, home: Path) -> None:
@@ -152,19 +177,19 @@ def _print_capture(done: Capture, home: Path) -> None:
     print_safely("* the record is at this point\n")
     if record.external.pending:
         print_safely("The session is in the middle of the agent's work. Open:")
-        for each in record.external.pending[:_MAX_SHOWN_FILES]:
+        for each in record.external.pending[:MAX_SHOWN]:
             print_safely(f"  {each[:160]}")
-    for command in record.external.running[:_MAX_SHOWN_FILES]:
+    for command in record.external.running[:MAX_SHOWN]:
         print_safely(f"Left running in the background: {' '.join(command.split())[:160]}")
-    for session in done.others[:_MAX_SHOWN_FILES]:
+    for session in done.others[:MAX_SHOWN]:
         minutes = int(max(time.time() - session.modified, 0) // 60)
         age = f"{minutes} minutes" if minutes < 120 else f"{minutes // 60} hours"
         print_safely(f"Another recent session here: {session.id}, {session.agent}, last written {age} ago.")
     if done.later_files:
-        print_safely(f"Changed outside the session: {_list_files(done.later_files)}.")
+        print_safely(f"Changed outside the session: {list_some(done.later_files)}.")
     if done.secret_files:
         print_safely(
-            f"The snapshot holds files that usually contain secrets: {_list_files(done.secret_files)}. Keep it private."
+            f"The snapshot holds files that usually contain secrets: {list_some(done.secret_files)}. Keep it private."
         )
     if done.skipped_lines:
         print_safely(f"The session's file is damaged: {done.skipped_lines}.")
@@ -183,14 +208,14 @@ def _print_capture(done: Capture, home: Path) -> None:
     for line in format_left_out(saved, record.left_out_count - len(unsaved)):
         print_safely(f"{line}. The snapshot has it.")
     if done.history_sources:
-        print_safely(f"The snapshot has the history of {_list_files(done.history_sources)}.")
+        print_safely(f"The snapshot has the history of {list_some(done.history_sources)}.")
     if done.unread_tracked:
         print_safely(
-            f"Warning: git tracks {_list_files(done.unread_tracked)}, which cannot be read: the record, its patch and its "
+            f"Warning: git tracks {list_some(done.unread_tracked)}, which cannot be read: the record, its patch and its "
             "snapshot lack every change to it. Make it readable and capture again."
         )
     if done.kept_tracked:
-        print_safely(f"Not excluded, because git tracks it: {_list_files(done.kept_tracked)}.")
+        print_safely(f"Not excluded, because git tracks it: {list_some(done.kept_tracked)}.")
     if done.patch_error:
         print_safely(f"The record has no patch: {done.patch_error}. The snapshot is complete.")
     other = "claude-code" if record.external.agent == "codex" else "codex"
@@ -206,18 +231,22 @@ def _with_chosen(done: Capture) -> list[HandoffPoint]:
     ] + [chosen]
 
 
-def discard(record: RecordArgument, home: AgentHomeOption = DEFAULT_HOME) -> None:
+def discard(
+    record: RecordArgument,
+    home: AgentHomeOption = None,
+    force: Annotated[
+        bool,
+        Option(
+            "--force", help="Even if it was continued: the continuations stay, and can no longer be undone."
+        ),
+    ] = False,
+) -> None:
     """Remove a captured record with its snapshot. The agent's session and the repository stay."""
     from langgraph_takeover.graph.continuation.undo import discard_record
 
-    home, record_id = locate_record(record, home)
     with report_continuation_errors():
-        print_removal(discard_record(home, record_id))
-
-
-def _list_files(paths: tuple[str, ...]) -> str:
-    more = f" and {len(paths) - _MAX_SHOWN_FILES} more" if len(paths) > _MAX_SHOWN_FILES else ""
-    return f"{', '.join(paths[:_MAX_SHOWN_FILES])}{more}"
+        found = find_record(record, home)
+        print_removal(discard_record(found.home, found.id, force=force))
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], str]] = {

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
-from langgraph_takeover.graph.cli.options import UsageError, escape_text, print_safely
+from langgraph_takeover.graph.cli.options import USER_HOME, UsageError, escape_text, print_safely
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -23,32 +23,25 @@ if TYPE_CHECKING:
 
 ModelBuilder: TypeAlias = "Callable[[str, str], tuple[BaseChatModel, str]]"
 """Builds the model of a name for an external agent; also returns the model name that the agent sends."""
-DEFAULT_HOME = Path("~/.takeover")
 _MAX_LARGE = 20
 _LARGE_BYTES = 100 * 1000**2
 _STATUS_S, _LOG_S = 0.2, 5.0
+MAX_SHOWN = 5
 AgentHomeOption = Annotated[
-    Path,
+    Path | None,
     Option(
-        "--home", envvar="TAKEOVER_RUNS", help="Home: directory of the records.", show_default="~/.takeover"
+        "--home",
+        envvar="TAKEOVER_RUNS",
+        help="Home: directory of the records.",
+        show_default=".takeover, and ~/.takeover",
     ),
 ]
-RecordArgument = Annotated[
-    str, Argument(help="Id of a record in the home, or its directory.", metavar="RECORD", show_default=False)
-]
 
 
-def locate_record(record: str, home: Path) -> tuple[Path, str]:
-    """Return the home and the id of a record that is named by its id or its directory."""
-    path = Path(record).expanduser()
-    if len(path.parts) == 1 and not (path / "record.json").exists():
-        return home.expanduser(), record
-    directory = (path.parent if path.name == "record.json" else path).absolute()
-    if directory.parent.name != "records":
-        raise UsageError(
-            f"RECORD: {record}: not in a home (use: handoff export, then handoff import into HOME/records)"
-        )
-    return directory.parent.parent, directory.name
+def list_some(names: tuple[str, ...]) -> str:
+    """Return the first names, and the number of the others."""
+    more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
+    return f"{', '.join(names[:MAX_SHOWN])}{more}"
 
 
 def print_removal(done: Removal) -> None:
@@ -57,6 +50,8 @@ def print_removal(done: Removal) -> None:
         print_safely(f"removed   {path}")
     for path in done.left:
         print_safely(f"left      {path}")
+    for path in done.kept:
+        print_safely(f"stays     {path}")
     if not done.removed and not done.left:
         print_safely("nothing to remove: everything is gone already")
     if done.left:
@@ -67,7 +62,7 @@ def suggest_command(home: Path, *words: str) -> str:
     """Return a command of Takeover as a person types it."""
     from langgraph_takeover.sandbox.cli.program import program_name
 
-    is_default = home.expanduser().absolute() == DEFAULT_HOME.expanduser()
+    is_default = home.expanduser().absolute() == USER_HOME.expanduser()
     place = () if is_default else ("--home", str(home))
     return f"{program_name('handoff', 'handoff')} {shlex.join((*words, *place))}"
 

@@ -21,11 +21,13 @@ from langgraph_takeover.graph.cli.options import (
     UsageError,
     choose_sandbox_spec,
     current_user,
+    list_homes,
     open_existing_home,
     print_safely,
     print_table,
     report_user_errors,
 )
+from langgraph_takeover.graph.cli.records import ListedRecord, describe_records, load_handoff, open_ledger
 from langgraph_takeover.graph.cli.statistics import STATISTICS_EPILOG, show_statistics
 
 if TYPE_CHECKING:
@@ -70,10 +72,11 @@ Nothing is lost: `resume` continues from the last step.
 
 Exit codes: 0 done, 2 usage, 3 the database failed.
 """
-HandoffArgument = Annotated[str, Argument(help="Handoff id, as shown by `list`.", metavar="HANDOFF")]
+HandoffArgument = Annotated[
+    str, Argument(help="Handoff id, as shown by `list`, or its unique beginning.", metavar="HANDOFF")
+]
 ReasonOption = Annotated[str, Option("--reason", help="Reason for the history.")]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON.")]
-_DEFAULT_HOME = Path(".takeover")
 
 
 def add_commands(app: typer.Typer, report_errors: Callable[[], Any]) -> None:
@@ -113,12 +116,12 @@ def _with_error_reports(
 
 
 def list_handoffs(
-    home: HomeOption = _DEFAULT_HOME,
+    home: HomeOption = None,
     database: DatabaseOption = None,
     state: Annotated[list[str] | None, Option(help="Only handoffs in this state; repeatable.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the handoffs of a home, oldest first."""
+    """List the handoffs and the records of a home, captured ones included, oldest first."""
     from typing import get_args
 
     from langgraph_takeover.handoff.ledger import handoffs
@@ -128,11 +131,29 @@ def list_handoffs(
         raise UsageError(
             f"--state: unknown state {wrong[0]!r:.40} (use {', '.join(get_args(handoffs.HandoffState))})"
         )
-    with open_existing_home(home, database, empty_without_ledger=as_json) as found:
-        every = handoffs.list_handoffs(found.ledger, state or ())  # type: ignore[arg-type]
+    homes = list_homes(home)
+    if home is not None and not home.expanduser().is_dir():
+        raise UsageError(f"--home: directory not found: {home} (pass the home of the runs)")
+    every: list[Handoff] = []
+    for each in homes:
+        with open_ledger(each, database) as ledger:
+            every += handoffs.list_handoffs(ledger, state or ()) if ledger is not None else ()  # type: ignore[arg-type]
+        if database is not None:
+            break
+    records = [] if state else [each for place in homes for each in describe_records(place)]
     if as_json:
-        print(json.dumps([each.model_dump(mode="json") for each in every], indent=1))
+        rows = [{"kind": "handoff", **each.model_dump(mode="json")} for each in every]
+        print(json.dumps([*rows, *(each.to_json() for each in records)], indent=1))
         return
+    what = "handoffs" if state or records else "handoffs and no records"
+    if every or state or not records:
+        _print_handoffs(every, empty=f"no {what} in {', '.join(map(str, homes))}")
+    if every and records:
+        print()
+    _print_records(records, homes)
+
+
+def _print_handoffs(every: list[Handoff], *, empty: str) -> None:
     print_table(
         ("handoff", "state", "from", "to", "record", "since", "why"),
         [
@@ -147,13 +168,32 @@ def list_handoffs(
             )
             for each in every
         ],
-        empty=f"no handoffs in {home}",
+        empty=empty,
     )
+
+
+def _print_records(records: list[ListedRecord], homes: list[Path]) -> None:
+    if not records:
+        return
+    titles = ("record", "from", "point", "made", "task", "home")
+    rows = [
+        (
+            each.id,
+            each.source,
+            each.point,
+            _format_age(each.made_at) if each.made_at else "",
+            each.task[:60],
+            each.home,
+        )
+        for each in records
+    ]
+    shown = len(titles) if len(homes) > 1 else len(titles) - 1
+    print_table(titles[:shown], [row[:shown] for row in rows])
 
 
 def show_history(
     handoff: HandoffArgument,
-    home: HomeOption = _DEFAULT_HOME,
+    home: HomeOption = None,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -161,7 +201,8 @@ def show_history(
     from langgraph_takeover.handoff.ledger import handoffs
 
     with open_existing_home(home, database) as found:
-        one, steps = handoffs.load(found.ledger, handoff), handoffs.list_transitions(found.ledger, handoff)
+        one = load_handoff(found.ledger, handoff)
+        steps = handoffs.list_transitions(found.ledger, one.id)
     if as_json:
         document = one.model_dump(mode="json") | {"history": [each._asdict() for each in steps]}
         print(json.dumps(document, indent=1))
@@ -176,7 +217,7 @@ def show_history(
 
 def retry(
     handoff: HandoffArgument,
-    home: HomeOption = _DEFAULT_HOME,
+    home: HomeOption = None,
     database: DatabaseOption = None,
     reason: ReasonOption = "retried by a person",
     force: Annotated[bool, Option("--force", help="Even if its successor seems to be working.")] = False,
@@ -185,7 +226,7 @@ def retry(
     from langgraph_takeover.handoff.ledger import handoffs, leases
 
     with open_existing_home(home, database) as found:
-        one = handoffs.load(found.ledger, handoff)
+        one = load_handoff(found.ledger, handoff)
         if one.state == "blocked":
             raise UsageError(f"handoff {one.id} is blocked (use: handoff unblock {one.id})")
         if one.state in ("accepted", "active"):
@@ -199,15 +240,14 @@ def retry(
 
 def unblock(
     handoff: HandoffArgument,
-    home: HomeOption = _DEFAULT_HOME,
+    home: HomeOption = None,
     database: DatabaseOption = None,
     reason: ReasonOption = "unblocked by a person",
 ) -> None:
     """Offer a blocked handoff again."""
-    from langgraph_takeover.handoff.ledger import handoffs
 
     with open_existing_home(home, database) as found:
-        one = handoffs.load(found.ledger, handoff)
+        one = load_handoff(found.ledger, handoff)
         if one.state != "blocked":
             raise UsageError(f"handoff {one.id} is {one.state}, not blocked (see: handoff history {one.id})")
         _offer_again(found, one, reason)
@@ -215,7 +255,7 @@ def unblock(
 
 def roll_back_handoff(
     handoff: HandoffArgument,
-    home: HomeOption = _DEFAULT_HOME,
+    home: HomeOption = None,
     database: DatabaseOption = None,
     reason: ReasonOption = "rolled back by a person",
     directory: DirectoryOption = None,
@@ -224,20 +264,19 @@ def roll_back_handoff(
 ) -> None:
     """Take a handoff back: restore the source's thread and sandbox at the record."""
     from langgraph_takeover.graph.delivery.rollback import roll_back
-    from langgraph_takeover.handoff.ledger import handoffs
 
     with open_existing_home(home, database) as found:
-        one = handoffs.load(found.ledger, handoff)
+        one = load_handoff(found.ledger, handoff)
         spec = choose_sandbox_spec(found, one.record, directory, sandbox, allow_unisolated)
-        done = roll_back(found, handoff, by=current_user(), reason=reason, sandbox=spec)
+        done = roll_back(found, one.id, by=current_user(), reason=reason, sandbox=spec)
     print_safely(
-        f"handoff {handoff} is rolled back: thread {done.thread} is at checkpoint {done.checkpoint}, "
+        f"handoff {one.id} is rolled back: thread {done.thread} is at checkpoint {done.checkpoint}, "
         f"after {done.events} events, with its sandbox restored; resume it to continue"
     )
 
 
 def show_status(
-    home: HomeOption = _DEFAULT_HOME, database: DatabaseOption = None, as_json: JsonOption = False
+    home: HomeOption = None, database: DatabaseOption = None, as_json: JsonOption = False
 ) -> None:
     """List the threads of a home with their status."""
     with open_existing_home(home, database, empty_without_ledger=as_json) as found:
@@ -250,7 +289,7 @@ def show_status(
 
 def stop(
     thread: Annotated[str, Argument(help="Thread, as shown by `status`.", metavar="THREAD")],
-    home: HomeOption = _DEFAULT_HOME,
+    home: HomeOption = None,
     database: DatabaseOption = None,
     now: Annotated[bool, Option("--now", help="Kill the running command or model call.")] = False,
 ) -> None:
@@ -265,7 +304,7 @@ def stop(
 
 
 def repair_home(
-    home: HomeOption = _DEFAULT_HOME, database: DatabaseOption = None, as_json: JsonOption = False
+    home: HomeOption = None, database: DatabaseOption = None, as_json: JsonOption = False
 ) -> None:
     """Repair what crashes left where that is safe, and report the rest."""
     from langgraph_takeover.graph.delivery.recovery import repair as repaired

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from typer import Option
 
 from langgraph_takeover.graph.cli.options import (
     DatabaseOption,
     DirectoryOption,
+    HomeOption,
     SandboxOption,
     UnisolatedOption,
     UsageError,
@@ -22,6 +23,7 @@ from langgraph_takeover.graph.cli.options import (
     print_left_out,
     print_safely,
 )
+from langgraph_takeover.graph.cli.records import RecordArgument, find_record
 
 if TYPE_CHECKING:
     from langgraph_takeover.graph.delivery.human_handoff import HumanHandoff
@@ -50,15 +52,13 @@ Exit codes: 0 done, 2 usage, 3 record or sandbox failed, 4 disk full, 130 interr
 """
 
 
-RecordArgument = Annotated[
-    Path, Argument(help="Directory of a record, in the records of a home.", metavar="RECORD")
-]
 NameOption = Annotated[str | None, Option("--as", help="Your name.", show_default="the current user")]
 
 
 def take(
     record: RecordArgument,
     name: NameOption = None,
+    home: HomeOption = None,
     database: DatabaseOption = None,
     directory: DirectoryOption = None,
     sandbox: SandboxOption = None,
@@ -82,7 +82,7 @@ def take(
         print(escape_control_chars(f"{prompt}{line.rstrip()}"), flush=True)
         return line.rstrip("\n")
 
-    with _open_home_of_record(record, database) as (found, record_id):
+    with _open_home_of_record(record, home, database) as (found, record_id):
         person = name or current_user()
         known = load_record_to_take(found, record_id, person)
         show(f"{render_structured_note(known)}\n\n{HELP_TEXT}")
@@ -101,6 +101,7 @@ def give(
         Option(help="Receiver that exists; repeatable. Then --to must be one of them.", show_default="any"),
     ] = None,
     name: NameOption = None,
+    home: HomeOption = None,
     database: DatabaseOption = None,
     directory: DirectoryOption = None,
     sandbox: SandboxOption = None,
@@ -111,7 +112,7 @@ def give(
 
     if not to.strip() or " " in to.strip():
         raise UsageError(f"--to: not an agent's name: {to!r:.40} (use letters, digits, '_' and '-')")
-    with _open_home_of_record(record, database) as (found, record_id):
+    with _open_home_of_record(record, home, database) as (found, record_id):
         known = found.records.load(record_id)
         spec = choose_sandbox_spec(found, record_id, directory, sandbox, allow_unisolated)
         done = give_record(
@@ -137,18 +138,12 @@ def _restore_terminal() -> Iterator[None]:
 
 
 @contextmanager
-def _open_home_of_record(record: Path, database: str | None) -> Iterator[tuple[Home, str]]:
-    directory = (record.parent if record.name == "record.json" else record).absolute()
-    if not (directory / "record.json").is_file():
-        raise UsageError(f"RECORD: record not found: {record} (pass its directory)")
-    if directory.parent.name != "records":
-        raise UsageError(
-            f"RECORD: {record}: not in a home (use: handoff export, then handoff import into HOME/records)"
-        )
+def _open_home_of_record(record: str, home: Path | None, database: str | None) -> Iterator[tuple[Home, str]]:
     from langgraph_takeover.graph.home import open_home
 
-    with open_home(directory.parent.parent, database) as found:
-        yield found, directory.name
+    found = find_record(record, home, database=database)
+    with open_home(found.home, database) as opened:
+        yield opened, found.id
 
 
 def _print_result(home: Home, record_id: str, result: HumanHandoff) -> None:

@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from typer import Argument, Option
 
+from langgraph_takeover.graph.cli.external_options import AgentHomeOption, list_some
 from langgraph_takeover.graph.cli.handoffs import add_commands
+from langgraph_takeover.graph.cli.options import USER_HOME, report_user_errors
+from langgraph_takeover.graph.cli.records import RecordArgument, find_record
 from langgraph_takeover.handoff.text.files import describe_error
-from langgraph_takeover.sandbox.cli.program import degrade_output, program_name, report_full_disk
+from langgraph_takeover.sandbox.cli.program import degrade_output, program_name, report_full_disk, run_app
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
     from langgraph_takeover.graph.cli.external_options import ModelBuilder
-    from langgraph_takeover.handoff.ledger.handoffs import Handoff
     from langgraph_takeover.handoff.records.record import HandoffRecord
     from langgraph_takeover.handoff.records.verification import Verification
 
@@ -90,18 +92,12 @@ class ProtocolName(StrEnum):
     native = "native"
 
 
-_DEFAULT_HOME = Path(".takeover")
-RecordArgument = Annotated[
-    Path, Argument(help="Directory of a record, or its record.json.", show_default=False)
-]
-
-
 @app.command(epilog=_SHOW_EPILOG)
 def show(
     record: Annotated[
         Path,
         Argument(
-            help="Directory of a record, its record.json, a recorded run of any agent, or a handoff id.",
+            help="Id of a record or a handoff, the id's unique beginning, the record's directory, or a recorded run of any agent.",
             show_default=False,
         ),
     ],
@@ -125,7 +121,7 @@ def show(
             show_default=False,
         ),
     ] = "",
-    home: Annotated[Path, Option(envvar="TAKEOVER_RUNS", help="Home of a handoff.")] = _DEFAULT_HOME,
+    home: AgentHomeOption = None,
     database: Annotated[
         str | None,
         Option(help="URL of a handoff's ledger, if it is not the file in the home.", show_default=False),
@@ -139,7 +135,13 @@ def show(
             if _is_recording(record)
             else _load_record(record, home, database)
         )
-        from langgraph_takeover.handoff.views import Recipient, UnknownViewError, display, find_view
+        from langgraph_takeover.handoff.views import (
+            Recipient,
+            UnknownViewError,
+            display,
+            find_view,
+            measure_view,
+        )
 
         recipient = Recipient(protocol=protocol.value, window_tokens=window_tokens)
         if view is None:
@@ -159,14 +161,17 @@ def show(
         )
         _write_output(sent)
         print(display.describe_size(messages), file=sys.stderr)
+        if warning := display.warn_about_size(view, measure_view(messages).tokens, window_tokens):
+            print(warning, file=sys.stderr)
 
 
 @app.command(epilog=_VERIFY_EPILOG)
 def verify(
     records: Annotated[
         list[Path],
-        Argument(help="Directories of records, or their record.json files.", metavar="RECORD…"),
+        Argument(help="Records: ids, their unique beginnings, or directories.", metavar="RECORD…"),
     ],
+    home: AgentHomeOption = None,
 ) -> None:
     """Check records: digests, snapshots, and that trace and snapshot agree. One line per record.
 
@@ -176,9 +181,11 @@ def verify(
 
     # One invalid path must not hide the results of the others.
     several = len(records) > 1
-    directories = [
-        each.resolve() if several and each.is_dir() else _find_record_directory(each) for each in records
-    ]
+    with report_user_errors():
+        directories = [
+            each.resolve() if several and each.is_dir() else find_record(str(each), home).directory
+            for each in records
+        ]
     whole = True
     with _report_errors():
         for directory in directories:
@@ -209,26 +216,51 @@ def _describe_verification(verification: Verification) -> str:
 def export(
     record: RecordArgument,
     url: Annotated[str, Argument(help="File to write: a path, or a URL that fsspec supports.")],
+    home: AgentHomeOption = None,
 ) -> None:
-    """Write a verified record with notes, review and snapshot to one file."""
+    """Write a verified record with notes, review and snapshot to one file; print its size, and the secrets in it."""
+    from rich.filesize import decimal
+
+    from langgraph_takeover.graph.continuation.secret_files import list_secret_files
     from langgraph_takeover.handoff.records import archive
 
-    directory = _find_record_directory(record)
-    with _report_errors(), _show_status(f"writing {url}"):
-        archive.export_record(directory, url)
+    with _report_errors(), report_user_errors():
+        directory = find_record(record, home).directory
+        with _show_status(f"writing {url}"):
+            size = archive.export_record(directory, url)
+            secret_files = list_secret_files(directory)
+        print(_escape_line(f"{url}: {decimal(size)}"))
+        if secret_files:
+            print(
+                _escape_line(
+                    f"It holds files that usually contain secrets: {list_some(secret_files)}. Keep it private."
+                )
+            )
 
 
 @app.command("import", epilog=_IMPORT_EPILOG)
 def import_(
     url: Annotated[str, Argument(help="File to read: a path, or a URL that fsspec supports.")],
     directory: Annotated[
-        Path, Argument(help="Directory for the record: the `records` of a run or a home; created if missing.")
-    ],
+        Path | None,
+        Argument(
+            help="Directory for the record: the `records` of a run or a home; created if missing.",
+            show_default="~/.takeover/records",
+        ),
+    ] = None,
+    home: Annotated[
+        Path | None,
+        Option("--home", envvar="TAKEOVER_RUNS", help="Home for the record.", show_default="~/.takeover"),
+    ] = None,
     replace: Annotated[bool, Option("--replace", help="Replace a record with the same id.")] = False,
 ) -> None:
-    """Verify an exported record and add it to a directory of records; print its directory."""
+    """Verify an exported record and add it to a home; print its directory."""
+    from langgraph_takeover.graph.continuation.files import ensure_private_directory
     from langgraph_takeover.handoff.records import archive
 
+    if directory is None:
+        directory = (home or USER_HOME).expanduser() / "records"
+        ensure_private_directory(directory.parent)
     if (directory / "records").is_dir():
         _exit_with_usage_error(f"DIRECTORY: {directory}: the records are in {directory / 'records'}")
     try:
@@ -244,49 +276,13 @@ def import_(
         print(imported)
 
 
-def _find_record_directory(record: Path) -> Path:
-    from langgraph_takeover.handoff.records.record import RECORD_FILE
-
-    file = record if record.name == RECORD_FILE and not record.is_dir() else record / RECORD_FILE
-    try:
-        if not file.is_file():
-            _exit_with_usage_error(
-                f"RECORD: record not found: {record} (pass its directory, or the {RECORD_FILE} in it)"
-            )
-    except OSError as error:
-        _exit_with_usage_error(f"RECORD: {record}: {describe_error(error)}")
-    return file.resolve().parent
-
-
-def _load_record(record: Path, home: Path, database: str | None) -> HandoffRecord:
+def _load_record(record: Path, home: Path | None, database: str | None) -> HandoffRecord:
     from langgraph_takeover.handoff.records.record import RecordStore
 
-    if len(record.parts) == 1 and not record.exists() and home.is_dir():
-        with _find_handoff(record.name, home, database) as sent:
-            if sent is not None:
-                known = RecordStore(home / "records").load(sent.record)
-                return known.model_copy(update={"envelope": sent.envelope})
-    directory = _find_record_directory(record)
-    return RecordStore(directory.parent).load(directory.name)
-
-
-@contextmanager
-def _find_handoff(name: str, home: Path, database: str | None) -> Iterator[Handoff | None]:
-    """Return the handoff with that id in a home's ledger, if any."""
-    from langgraph_takeover.handoff.ledger import Ledger, LedgerUnavailableError, handoffs
-
-    file = home / "takeover.sqlite"
-    if database is None and not file.is_file():
-        yield None
-        return
-    try:
-        ledger = Ledger(database or f"sqlite:///{file.absolute()}")
-        try:
-            yield handoffs.find(ledger, name)
-        finally:
-            ledger.close()
-    except LedgerUnavailableError as error:
-        _exit(str(error), INFRASTRUCTURE_FAILURE)
+    with report_user_errors():
+        found = find_record(str(record), home, database=database)
+    known = RecordStore(found.directory.parent).load(found.id)
+    return known.model_copy(update={"envelope": found.handoff.envelope}) if found.handoff else known
 
 
 def _is_recording(path: Path) -> bool:
@@ -386,4 +382,4 @@ def main(build_model: ModelBuilder) -> None:
     """Run the command line. `build_model` builds the model that works for an external agent in a sandbox."""
     degrade_output()
     with report_full_disk():
-        app(prog_name=program_name("handoff", "handoff"), obj=build_model)
+        run_app(app, program_name("handoff", "handoff"), obj=build_model)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE = "TAKEOVER_MCP_TOKEN"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_DEFAULT_HOME = Path(".takeover")
 _EPILOG = """
 Examples:
 
@@ -54,7 +53,7 @@ def serve_mcp(
     name: Annotated[
         str, Option("--as", help="Name under which the client gives and takes handoffs.", show_default=False)
     ],
-    home: HomeOption = _DEFAULT_HOME,
+    home: HomeOption = None,
     database: DatabaseOption = None,
     http: Annotated[bool, Option("--http", help="Serve HTTP on 127.0.0.1 instead of stdio.")] = False,
     port: Annotated[int, Option(min=0, max=65535, help="Port of --http; 0 for any.")] = 8765,

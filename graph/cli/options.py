@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     from langgraph_takeover import Outcome
     from langgraph_takeover.graph.home import Home
 
-_DATABASE_FILE = "takeover.sqlite"
+DATABASE_FILE = "takeover.sqlite"
+PROJECT_HOME, USER_HOME = Path(".takeover"), Path("~/.takeover")
 HOME_OPTION = Option(
-    "--home", envvar="TAKEOVER_RUNS", help="Directory of the home.", show_default=".takeover"
+    "--home",
+    envvar="TAKEOVER_RUNS",
+    help="Directory of the home.",
+    show_default=".takeover, else ~/.takeover",
 )
-HomeOption = Annotated[Path, HOME_OPTION]
+HomeOption = Annotated[Path | None, HOME_OPTION]
 DatabaseOption = Annotated[
     str | None,
     Option("--database", help="URL of the ledger, if it is not the file in the home.", show_default=False),
@@ -83,16 +87,25 @@ def report_user_errors() -> Iterator[None]:
         raise typer.Exit(3) from None
 
 
+def list_homes(home: Path | None) -> list[Path]:
+    """List the homes that a command looks in: the named one, else `.takeover` here and in the user's home, as far as they exist."""
+    if home is not None:
+        return [home.expanduser()]
+    user_home = USER_HOME.expanduser()
+    return [each for each in (PROJECT_HOME, user_home) if each.is_dir()] or [user_home]
+
+
 @contextmanager
 def open_existing_home(
-    home: Path, database: str | None, *, empty_without_ledger: bool = False
+    home: Path | None, database: str | None, *, empty_without_ledger: bool = False
 ) -> Iterator[Home]:
     """Open a home; one that has no ledger yet counts as empty, and stays as it is, if the caller only lists what it has."""
     from langgraph_takeover.graph.home import open_home
 
+    home = list_homes(home)[0]
     if not home.is_dir():
         raise UsageError(f"--home: directory not found: {home} (pass the home of the runs)")
-    if database is None and not (home / _DATABASE_FILE).is_file():
+    if database is None and not (home / DATABASE_FILE).is_file():
         if empty_without_ledger:
             with (
                 tempfile.TemporaryDirectory(prefix="takeover-empty-") as empty,
@@ -100,7 +113,7 @@ def open_existing_home(
             ):
                 yield found
             return
-        raise UsageError(f"--home: {home}: no {_DATABASE_FILE} in it (pass the home, or its --database)")
+        raise UsageError(f"--home: {home}: no {DATABASE_FILE} in it (pass the home, or its --database)")
     with open_home(home, database) as found:
         yield found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
@@ -47,7 +46,7 @@ _TITLES = (
 
 
 def show_statistics(
-    home: HomeOption = Path(".takeover"),
+    home: HomeOption = None,
     database: DatabaseOption = None,
     as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -19,6 +19,7 @@ from langgraph_takeover.graph.continuation.files import (
     save_known,
 )
 from langgraph_takeover.graph.continuation.repository import Repository, find_repository
+from langgraph_takeover.graph.continuation.secret_files import select_secret_files
 from langgraph_takeover.graph.continuation.working_copy import WorkingCopy, escape_name
 from langgraph_takeover.graph.errors import CaptureError
 from langgraph_takeover.handoff.agent_names import AGENT_NAMES
@@ -85,10 +86,6 @@ _LARGE_BYTES = 100 * 1000**2
 _CHANGED = "changed while it was read; the snapshot has what was read"
 _MAX_ENV_FILES, _MAX_ENV_BYTES = 20, 1 << 16
 _PATCHED_PATH = re.compile(r"^diff --git a/(.+) b/\1$", re.MULTILINE)
-_SECRET_FILE = re.compile(
-    r"(?:^|/)(?:\.env(?:\.[\w-]+)?|[^/]*\.(?:pem|p12|pfx|key)|id_(?:rsa|ed25519|ecdsa)|\.netrc|\.npmrc)$"
-)
-_HARMLESS_FILE = re.compile(r"\.(?:example|sample|template|dist)$")
 
 
 class CaptureProgress(NamedTuple):
@@ -358,13 +355,7 @@ class _CaptureBuilder:
             points=self.points,
             snapshot_bytes=(directory / record.snapshot.location).stat().st_size,
             later_files=tuple(path for path in patched if path not in known and not is_generated(path)),
-            secret_files=tuple(
-                path
-                for path in self._files
-                if _SECRET_FILE.search(path)
-                and not _HARMLESS_FILE.search(path)
-                and not path.startswith(".git/")
-            ),
+            secret_files=select_secret_files(self._files),
             patch_error=record.patch_error,
             kept_tracked=self._kept_tracked,
             unread_tracked=self._unread_tracked,

@@ -214,6 +214,11 @@ def list_manifests(home: Path, record_id: str) -> list[Path]:
     return list_matches(_manifest_directory(home) / record_id, "[0-9]*.json")
 
 
+def list_continued(home: Path) -> list[str]:
+    """List the records that this user continued from a home. Raises ContinuationError."""
+    return sorted({path.parent.name for path in list_matches(_manifest_directory(home), "*/[0-9]*.json")})
+
+
 def find_manifest_of(home: Path, checkout: Path) -> Manifest | None:
     """Return the newest manifest of a continuation in that checkout, if any. Raises ContinuationError."""
     paths: list[tuple[float, Path]] = []

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from langgraph_takeover.graph.continuation.existing import describe_existing
 from langgraph_takeover.graph.continuation.files import (
     CreatedDirectory,
     CreatedFile,
@@ -102,9 +103,9 @@ def prepare_continuation(
     adapter = find_adapter(agent)
     _check_view(agent, view)
     record = RecordStore(home / "records").load(record_id)
-    target = _choose_directory(home, record, directory, allow_unisolated)
-    executable = _find_executable(adapter, program)
     user_home = user_home or Path.home()
+    target = _choose_directory(home, record, directory, user_home, allow_unisolated)
+    executable = _find_executable(adapter, program)
     manifest_path = reserve_manifest(home, record_id)
     plan = _Plan(
         record=record,
@@ -250,7 +251,7 @@ def start_continuation(continuation: PreparedContinuation) -> NoReturn:
 
 
 def _choose_directory(
-    home: Path, record: HandoffRecord, directory: Path | None, allow_unisolated: bool
+    home: Path, record: HandoffRecord, directory: Path | None, user_home: Path, allow_unisolated: bool
 ) -> Path:
     known = load_known(home, record)
     origin = known if known is not None and known.repository else None
@@ -268,7 +269,7 @@ def _choose_directory(
     if not parent.is_dir() or not chosen.name:
         raise ContinuationError(f"--in: directory not found: {parent} (create it, or pass another --in)")
     if os.path.lexists(target) and (target.is_symlink() or not target.is_dir() or any(target.iterdir())):
-        raise ContinuationError(f"--in: {target} exists already (pass a new directory: --in DIR)")
+        raise ContinuationError(describe_existing(home, target, user_home))
     if origin is not None and target.is_relative_to(os.path.realpath(repository)):
         raise ContinuationError(
             f"--in: {target} is inside the captured repository (pass a directory outside)"

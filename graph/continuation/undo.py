@@ -33,6 +33,8 @@ class Removal(Frozen):
 
     removed: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    """What stays as asked."""
 
 
 def undo_continuations(home: Path, record_id: str) -> Removal:
@@ -128,18 +130,22 @@ def _undo_directory(directory: CreatedDirectory, left: list[str]) -> bool:
     return True
 
 
-def discard_record(home: Path, record_id: str) -> Removal:
+def discard_record(home: Path, record_id: str, *, force: bool = False) -> Removal:
     """Remove a captured record with its snapshot, and what this user's `--image` made of it.
 
-    Raises RecordError, and ContinuationError if it was continued.
+    `force`: also a record that was continued. Its continuations stay, and their manifests are removed. Raises RecordError,
+    and ContinuationError if it was continued.
     """
     left: list[str] = []
-    if list_manifests(home, record_id):
+    manifests = list_manifests(home, record_id)
+    if manifests and not force:
         raise ContinuationError(
-            f"record {record_id}: it was continued (first: handoff continue {record_id} --undo --home {home})"
+            f"record {record_id}: it was continued (first: handoff continue {record_id} --undo --home {home}; to keep "
+            f"what that leaves: handoff discard {record_id} --force --home {home})"
         )
     store = RecordStore(home / "records")
     record = store.load(record_id)
+    kept = [path for manifest in manifests for path in _list_created(load_manifest(manifest))]
     discarded = [record]
     for name in list_rebased(home, record_id):
         try:
@@ -156,8 +162,25 @@ def discard_record(home: Path, record_id: str) -> Removal:
         remove_tree(set_aside(directory))
         if each.snapshot is not None:
             forget_known(home, each)
+    for manifest in manifests:
+        manifest.unlink(missing_ok=True)
     remove_empty_state()
     for empty in (home / "records", home):
         with contextlib.suppress(OSError):
             empty.rmdir()
-    return Removal(removed=tuple(map(str, removed)), left=tuple(left))
+    return Removal(removed=tuple(map(str, removed)), left=tuple(left), kept=tuple(dict.fromkeys(kept)))
+
+
+def _list_created(manifest: Manifest | None) -> list[str]:
+    """List what a continuation created and still exists, each with what it is."""
+    if manifest is None:
+        return []
+    places = [
+        (
+            manifest.checkout if manifest.checkout_digest else "",
+            f"checkout of {manifest.agent}, with its files such as .env",
+        ),
+        (manifest.staging, "unfinished checkout"),
+        *((each.path, f"session of {manifest.agent}") for each in manifest.files),
+    ]
+    return [f"{path} ({what})" for path, what in places if path and os.path.lexists(path)]

@@ -84,6 +84,30 @@ def list_other_sessions(
     return sorted(found, key=lambda other: -other.modified)
 
 
+def list_repository_sessions(session_id: str, repository: Path, user_home: Path) -> list[SessionFile]:
+    """List the session that `find_repository_session` finds of each agent, the newest first. Raises SessionError if none does."""
+    found: list[SessionFile] = []
+    errors: list[str] = []
+    for agent in AGENTS:
+        try:
+            found.append(find_repository_session(agent, session_id, repository, user_home))
+        except SessionError as error:
+            errors.append(str(error))
+    if len(found) > 1 and session_id != LATEST:
+        names = ", ".join(f"{each.id} ({each.agent})" for each in found)
+        raise SessionError(
+            f"session {session_id!r:.80} is ambiguous: {names} (pass --agent, or more of the id)"
+        )
+    if not found:
+        named = [each for each in errors if "it has sessions in" in each or "ambiguous" in each]
+        raise SessionError(
+            named[0]
+            if named
+            else f"no session of {', '.join(AGENTS)} in {repository} (pass --repository, or --session ID)"
+        )
+    return sorted(found, key=lambda each: -each.modified)
+
+
 def read_session_directory(path: Path) -> str:
     """Return the directory in which a session ran, from the start of its file; empty if it names none."""
     try:

@@ -40,8 +40,8 @@ class RecordExistsError(TakeoverError, ValueError):
     """The store already has a record with that id."""
 
 
-def export_record(directory: Path, url: str) -> None:
-    """Write a verified record to one file, completely or not at all.
+def export_record(directory: Path, url: str) -> int:
+    """Write a verified record to one file, completely or not at all; return its size in bytes.
 
     Raises RecordError, SnapshotCorruptError, OutOfDiskError and SandboxUnavailableError.
     """
@@ -59,6 +59,7 @@ def export_record(directory: Path, url: str) -> None:
         out.write(head + hashlib.sha256(head).digest())
         if archive_path is not None and record.snapshot is not None:
             transfer.write_snapshot(record.snapshot, archive_path, out)
+        return out.tell()
 
 
 def import_record(url: str, root: Path, *, replace: bool = False) -> Path:

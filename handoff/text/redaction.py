@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from langgraph_takeover.handoff.text.secret_matching import SecretForms, build_secret_forms
 
 REDACTED = "[redacted]"
-_MIN_LENGTH = 8
+MIN_SECRET_LENGTH = 8
 _Value = TypeVar("_Value")
 
 _SECRET_NAME = re.compile(
@@ -114,7 +114,7 @@ def find_secrets(settings: Mapping[str, Any]) -> Iterator[str]:
 
 def _map_texts(value: Any, clean: Callable[[str], str]) -> Any:
     if isinstance(value, str):
-        return clean(value) if len(value) >= _MIN_LENGTH else value
+        return clean(value) if len(value) >= MIN_SECRET_LENGTH else value
     if not isinstance(value, Mapping | list | tuple):
         return value
     # One search over all texts is cheaper than one per text, and most values contain no secret.
@@ -136,7 +136,7 @@ def _map_parts(value: Any, transform: Callable[[Any], Any]) -> Any:
 
 def _iterate_texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
-        if len(value) >= _MIN_LENGTH:
+        if len(value) >= MIN_SECRET_LENGTH:
             yield value
     elif isinstance(value, Mapping):
         for key, item in value.items():
@@ -192,4 +192,4 @@ def _find_setting_secrets(name: str, value: str) -> Iterator[str]:
 
 
 def _is_secret(value: str) -> bool:
-    return len(value) >= _MIN_LENGTH and value not in REDACTED and not _NOT_A_SECRET.fullmatch(value)
+    return len(value) >= MIN_SECRET_LENGTH and value not in REDACTED and not _NOT_A_SECRET.fullmatch(value)

@@ -27,6 +27,16 @@ def describe_size(messages: list[BaseMessage]) -> str:
     return f"{counted}, {found.characters:,} characters, about {found.tokens:,} tokens ({ESTIMATE_NOTE})"
 
 
+def warn_about_size(view: str, tokens: int, window_tokens: int) -> str:
+    """Return a warning if a view exceeds a context window; empty otherwise."""
+    if tokens <= window_tokens:
+        return ""
+    return (
+        f"warning: --view {view} has about {tokens:,} tokens, more than a context window of {window_tokens:,} (bounded are: "
+        "--view structured, payload and transcript)"
+    )
+
+
 def to_openai_messages(messages: list[BaseMessage]) -> list[Message]:
     """Convert messages to the form that servers accept."""
     found: list[Message] = convert_to_openai_messages(messages, text_format="string")

@@ -13,8 +13,10 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field, SecretStr
 
+from langgraph_takeover.handoff.text.redaction import MIN_SECRET_LENGTH
 from langgraph_takeover.nodes.external.apis import MODEL_PATHS, WIRE_REPLY, Api, WireRequest, parse_reply
 from langgraph_takeover.nodes.external.apis.replies import pack_wire_reply
+from langgraph_takeover.nodes.external.apis.text_request import build_text_request
 from langgraph_takeover.nodes.model.connections.http_client import EndpointClient
 from langgraph_takeover.nodes.model.errors import (
     ModelError,
@@ -66,6 +68,8 @@ class VendorModel(BaseChatModel):
     api_key: SecretStr = Field(repr=False)
     model_name: str = ""
     """Name to show; the request itself names the model."""
+    max_output_tokens: int | None = None
+    """Set: also answer messages of text, without an agent's request, with at most that many tokens."""
     client: Any = Field(default=None, exclude=True, repr=False)
     """The HTTP client of the call; by default one of its own."""
 
@@ -95,6 +99,8 @@ class VendorModel(BaseChatModel):
         wire: WireRequest | None = None,
         **kwargs: Any,
     ) -> ChatResult:
+        if wire is None and self.max_output_tokens is not None:
+            wire = build_text_request(self.api, self.model_name, messages, self.max_output_tokens)
         if wire is None:
             raise PermanentModelError(
                 "this model needs the request of an external agent (pass it with .bind(wire=…))"
@@ -133,7 +139,8 @@ class VendorModel(BaseChatModel):
         finally:
             if self.client is None:
                 client.close()
-        body = body.replace(key.encode(), b"[key]") if key else body
+        if len(key) >= MIN_SECRET_LENGTH:  # a placeholder such as "x" is also part of other words
+            body = body.replace(key.encode(), b"[key]")
         if not response.is_success:
             raise _classify_answer(response, body, key)
         return response.headers.get("content-type", ""), body

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from typer import Argument, Option
 
-from langgraph_takeover.sandbox.cli.program import degrade_output, program_name, report_full_disk
+from langgraph_takeover.sandbox.cli.program import degrade_output, program_name, report_full_disk, run_app
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -305,7 +305,7 @@ def _program() -> str:
 def main() -> None:
     degrade_output()
     with report_full_disk():
-        app(prog_name=_program())
+        run_app(app, _program())
 
 
 if __name__ == "__main__":

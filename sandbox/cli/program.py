@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from langgraph_takeover.sandbox.storage.observers import ObserverErrors
+
+if TYPE_CHECKING:
+    import typer
 
 _PACKAGE = "langgraph_takeover"
 _DEGRADE = "takeover.degrade"
@@ -46,6 +49,29 @@ def degrade_output() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         codecs.register_error(_DEGRADE, partial(_degrade, keeps_bytes=sys.stdout.errors == "surrogateescape"))
         sys.stdout.reconfigure(errors=_DEGRADE)
+
+
+def run_app(app: typer.Typer, name: str, **context: Any) -> NoReturn:
+    """Run a command line and exit; a usage error is one line with its cure, and exit code 2."""
+    import typer
+
+    usage_error: type[Exception] = typer.BadParameter.__mro__[1]
+    click_error: Any = typer.BadParameter.__mro__[2]
+    try:
+        code = app(prog_name=name, standalone_mode=False, **context)
+    except click_error as error:
+        where = getattr(error, "ctx", None)
+        command = where.command_path if where is not None else name
+        text = " ".join(error.format_message().split()).rstrip(".")
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message())
+            raise SystemExit(error.exit_code) from None
+        cure = f" (see: {command} --help)" if isinstance(error, usage_error) else ""
+        print(f"error: {text[:1].lower()}{text[1:]}{cure}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    except typer.Abort:
+        code = 130
+    raise SystemExit(code or 0)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from rich.filesize import decimal
 from typer.testing import CliRunner, Result
 
 from langgraph_takeover.graph.cli.handoffs import add_commands
@@ -207,7 +208,8 @@ def test_verify_reports_each_record(copy_harness: RunHarness, record: Path, tmp_
 
 def test_a_record_is_exported_and_imported(record: Path, tmp_path: Path) -> None:
     done = invoke("export", record, tmp_path / "file")
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
+    size = decimal((tmp_path / "file").stat().st_size)
+    assert (done.exit_code, done.stdout, done.stderr) == (0, f"{tmp_path / 'file'}: {size}\n", "")
     done = invoke("import", tmp_path / "file", tmp_path / "new" / "records")
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout == f"{tmp_path / 'new' / 'records' / NAME}\n"

@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 from langgraph_takeover.evals.models import (
     ModelEntry,
     ModelPrice,
+    drop_agent,
     find_entry_difference,
     is_llm,
     parse_model_name,
@@ -109,7 +110,7 @@ class RunConfig(Frozen, RunOptions):
     def choose_writer(self, predecessor: str) -> str:
         """The model that writes the notes about that predecessor's work."""
         writer = self.notes_model or (predecessor if is_llm(predecessor) else self.successors[0])
-        return split_agent(writer)[1]
+        return drop_agent(writer)
 
     def find_window(self, model: str) -> int | None:
         """The context window of a model in tokens, as far as the settings state it."""
@@ -162,15 +163,13 @@ _NameT = TypeVar("_NameT", bound=str)
 def shorten_model_name(model: str) -> str:
     """A model's name for use in file names, different for different models."""
     agent, own = split_agent(model)
-    if agent:
-        return f"{agent}-{shorten_model_name(own)}"
     parsed = parse_model_name(model) if is_llm(model) else None
-    plain = model.partition(":")[2]
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", plain):
-        return plain
-    plain = parsed.server_name if parsed else plain
-    last = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(plain).name)[:40].strip("-")
-    return f"{last}-{hashlib.sha256(model.encode()).hexdigest()[:6]}"
+    short = own.partition(":")[2]
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", short):
+        plain = parsed.server_name if parsed else short
+        last = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(plain).name)[:40].strip("-")
+        short = f"{last}-{hashlib.sha256(own.encode()).hexdigest()[:6]}"
+    return f"{agent}-{short}" if agent else short
 
 
 def make_run_id() -> str:

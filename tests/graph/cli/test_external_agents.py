@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -9,11 +10,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.filesize import decimal
 
 from langgraph_takeover.graph.cli.continuation import describe_account
+from langgraph_takeover.handoff.views.display import warn_about_size
 from langgraph_takeover.sandbox.backends import host
 
-from ...agent_sessions import describe_tree, list_default_steps, make_repository, write_codex_session
+from ...agent_sessions import (
+    describe_tree,
+    list_default_steps,
+    make_repository,
+    write_claude_session,
+    write_codex_session,
+)
 from ...conftest import skip_missing
 
 ROOT = Path(__file__).parents[3]
@@ -117,7 +126,9 @@ def test_print_prepares_and_prints_a_command_for_the_shell(terminal: Terminal) -
         (["capture", "--agent", "codex", "--out", "here"], 2, "inside the repository"),
         (["capture", "--agent", "codex", "--repository", "/"], 2, "not a git repository"),
         (["continue", "x"], 2, "--agent: name the agent"),
-        (["continue", "x", "--agent", "codex"], 3, "record not found"),
+        (["continue", "y", "--agent", "codex"], 2, "record not found: 'y' in "),
+        (["continue", "", "--agent", "codex"], 2, "record not found: ''"),
+        (["continue", "x", "--agent", "codex"], 3, "records/x/record.json"),
         (["continue", "x", "--agent", "nobody"], 2, "unknown external agent 'nobody'"),
         (["continue", "x", "--agent", "codex", "--view", "y"], 2, "--view: unknown view"),
         (["continue", "x", "--agent", "codex", "--model", "openai:m"], 2, "only with --sandbox"),
@@ -130,10 +141,22 @@ def test_print_prepares_and_prints_a_command_for_the_shell(terminal: Terminal) -
         (["continue", "x", "--agent", "codex", "--sandbox", "process", "--model", "m"], 2, "your files and your network"),
         (["continue", "x", "--agent", "codex", "--image", "i"], 2, "--image: only with --sandbox"),
         (["continue", "x", "--agent", "nobody", "--sandbox", "host", "--model", "openai:m"], 2, "'nobody'"),
-        (["continue", "a/b", "--agent", "codex"], 2, "not in a home"),
-        (["continue", "../../x", "--undo"], 2, "not in a home"),
+        (["continue", "a/b", "--agent", "codex"], 2, "record not found: a/b"),
+        (["continue", "../../x", "--undo"], 2, "record not found: ../../x"),
+        (["continue", "y", "--undo"], 2, "record not found: 'y'"),
+        (["continue", "twin", "--agent", "codex"], 2, "'twin' is ambiguous: twin-1, twin-2 (pass more of the id)"),
+        (["discard", "twin"], 2, "'twin' is ambiguous: twin-1, twin-2"),
+        (["export", "twin", "file"], 2, "'twin' is ambiguous: twin-1, twin-2"),
+        (["show", "twin"], 2, "'twin' is ambiguous: twin-1, twin-2"),
+        (["verify", "twin"], 2, "'twin' is ambiguous: twin-1, twin-2"),
+        (["take", "twin"], 2, "'twin' is ambiguous: twin-1, twin-2"),
+        (["give", "twin", "--to", "ann"], 2, "'twin' is ambiguous: twin-1, twin-2"),
+        (["export", "y", "file"], 2, "record not found: 'y'"),
+        (["continue", "x", "--agent", "codex", "--sandbox", "host", "--model", "claude-code:native:m"], 2, "the agent is codex"),
+        (["continue", "x", "--agent", "codex", "--sandbox", "host", "--model", "codex:native:m"], 2, "OPENAI_API_KEY is not set"),
+        (["capture", "--session", "zz"], 2, "no session"),
         (["continue", "x", "--undo"], 2, "nothing to undo"),
-        (["discard", "x"], 3, "record not found"),
+        (["discard", "y"], 2, "record not found"),
     ],
 )  # fmt: skip
 def test_wrong_requests_are_one_line(
@@ -149,6 +172,10 @@ def test_wrong_requests_are_one_line(
     monkeypatch.chdir(terminal.repository)
     for name, value in terminal.environment.items():
         monkeypatch.setenv(name, value)
+    for name in ("x", "twin-1", "twin-2"):
+        record = terminal.home / ".takeover" / "records" / name / "record.json"
+        record.parent.mkdir(parents=True)
+        record.write_text("{}")
     before = describe_tree(terminal.root)
     if not any(each.name == "capture" for each in app.registered_commands):
         add_commands(app, _report_errors)
@@ -157,6 +184,65 @@ def test_wrong_requests_are_one_line(
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert describe_tree(terminal.root) == before
+
+
+@pytest.mark.slow
+def test_one_vocabulary(terminal: Terminal) -> None:
+    """No agent named, unique prefixes, list, export and import, a second continuation, and an end after a partial undo."""
+    write_claude_session(terminal.home, str(terminal.repository), list_default_steps(terminal.repository))
+    captured = terminal.run("capture").stdout
+    assert captured.startswith(
+        "agent     claude-code, which has the newest session here\n          also here: codex "
+    )
+    record = captured.partition("record    ")[2].split()[0]
+    table = terminal.run("list").stdout
+    assert all(
+        word in table for word in (record, "claude-code", "first_validation", "total([1, 2]) must be 3")
+    )
+    assert [each["id"] for each in json.loads(terminal.run("list", "--json").stdout)] == [record]
+    assert f"record       {record}" in terminal.run("show", "claude").stdout
+    exported = terminal.run("export", record[:14], str(terminal.root / "x.record")).stdout
+    size = (terminal.root / "x.record").stat().st_size
+    assert (
+        f"x.record: {decimal(size)}\nIt holds files that usually contain secrets: .env. Keep it private."
+        in exported
+    )
+    assert (
+        terminal.run("continue", "claude", "--agent", "codex", "--view", "transcript", "--print").returncode
+        == 0
+    )
+    checkout = terminal.root / "shop-continued"
+    again = terminal.run("continue", "claude", "--agent", "codex")
+    assert (again.returncode, len(again.stderr.splitlines())) == (2, 1)
+    (session,) = (
+        path
+        for path in terminal.home.glob(".codex/sessions/*/*/*/*.jsonl")
+        if str(checkout) in path.read_text()
+    )
+    assert f"(to resume it: cd {checkout} && codex resume {session.stem[-36:]}; " in again.stderr
+    with session.open("a") as file:
+        file.write("{}\n")
+    (checkout / "shop" / "price.py").write_text("changed")
+    assert terminal.run("continue", "claude", "--undo").returncode == 3
+    refused = terminal.run("discard", "claude")
+    assert (refused.returncode, f"handoff discard {record} --force" in refused.stderr) == (2, True)
+    discarded = terminal.run("discard", "claude", "--force")
+    assert discarded.returncode == 0, discarded.stderr
+    assert discarded.stdout.splitlines() == [
+        f"removed   {terminal.home}/.takeover/records/{record}",
+        f"stays     {checkout} (checkout of codex, with its files such as .env)",
+        f"stays     {session} (session of codex)",
+    ]
+    imported = terminal.run("import", str(terminal.root / "x.record"))
+    assert imported.stdout == f"{terminal.home}/.takeover/records/{record}\n"
+    assert terminal.run("discard", record).returncode == 0
+
+
+def test_a_huge_view_is_named_with_a_bounded_one() -> None:
+    line = warn_about_size("trace", 1_300_000, 128_000)
+    assert "about 1,300,000 tokens, more than a context window of 128,000" in line
+    assert "--view structured" in line
+    assert warn_about_size("trace", 128_000, 128_000) == ""
 
 
 def test_a_patch_stays_in_the_home(terminal: Terminal) -> None:

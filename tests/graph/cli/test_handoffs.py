@@ -155,7 +155,11 @@ def test_retry_replaces_a_working_successor_only_with_force(bench: RunHarness) -
 USAGE_ERRORS: list[tuple[list[str], str]] = [
     (["list", "--home", "{home}", "--state", "lost"], "--state: unknown state 'lost'"),
     (["list", "--home", "nowhere"], "--home: directory not found: nowhere"),
-    (["list", "--home", "{root}"], "no takeover.sqlite in it"),
+    (["status", "--home", "{root}"], "no takeover.sqlite in it"),
+    (["list", "extra"], "unexpected extra argument"),
+    (["list", "--hom", "x"], "no such option: --hom"),
+    (["lst"], "no such command 'lst'"),
+    (["show"], "missing argument 'record' (see: python -m handoff show --help)"),
     (["history", "another", "--home", "{home}"], "handoff not found: 'another'"),
     (["history", "\x1b[2J", "--home", "{home}"], "handoff not found: '\\x1b[2J'"),
     (["unblock", "{id}", "--home", "{home}"], "is offered, not blocked"),
@@ -191,6 +195,10 @@ def test_a_home_without_a_ledger_is_empty(tmp_path: Path, command: str, empty: A
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert found == empty or empty.items() <= found.items()
+    if command == "list":
+        assert (
+            handoff(command, "--home", str(tmp_path)).stdout == f"no handoffs and no records in {tmp_path}\n"
+        )
     assert [path.name for path in tmp_path.iterdir()] == ["records"]
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_args
 
 import psutil
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from pydantic import SecretStr
 
 from langgraph_takeover.nodes.external.apis import (
@@ -312,3 +312,31 @@ def test_a_reply_that_drips_ends_with_the_time_of_the_call(vendor: Vendor) -> No
     with pytest.raises(ReplyTimeoutError):
         ask("chat", vendor, WireRequest(MODEL_PATHS["chat"], {}, b"{}"), timeout_s=1)
     assert time.monotonic() - started < 15
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_text_alone_needs_no_request_of_an_agent(vendor: Vendor, api: Api) -> None:
+    """Notes are written by the vendor's own model, too."""
+    request, _ = build_request(api, stream=True)
+    reply = write_reply(request, AIMessage("Goal: fix it."))
+    vendor.answers = [(200, {"Content-Type": reply.content_type}, reply.body)]
+    model = build_model(api, vendor, model_name="m", max_output_tokens=700)
+    answered = ask_model(model, [SystemMessage("Be brief."), HumanMessage("hello")], timeout_s=20)
+    assert answered.text == "Goal: fix it."
+    seen = vendor.seen[0]
+    parsed = parse_request(api, seen.body)
+    assert [each.text for each in parsed.messages] == ["Be brief.", "hello"]
+    assert (parsed.model, parsed.stream, parsed.tools) == ("m", True, ())
+    assert b"700" in seen.body
+    assert seen.path == MODEL_PATHS[api]
+    with pytest.raises(PermanentModelError, match="needs the request of an external agent"):
+        ask_model(build_model(api, vendor), MESSAGES, timeout_s=20)
+
+
+def test_a_short_placeholder_of_a_key_changes_no_reply(vendor: Vendor) -> None:
+    request, body = build_request("chat", stream=False)
+    reply = write_reply(request, AIMessage("run exec_command in x"))
+    vendor.answers = [(200, {"Content-Type": reply.content_type}, reply.body)]
+    model = VendorModel(api="chat", base_url=vendor.url, api_key=SecretStr("x"))
+    wire = WireRequest(MODEL_PATHS["chat"], {}, body)
+    assert ask_model(model.bind(wire=wire), MESSAGES, timeout_s=20).text == "run exec_command in x"
