@@ -12,7 +12,7 @@ STUDIO ?=
 # Programs of external agents for the slow tests. Claude Code is proprietary: its tests run where you have installed it.
 AGENTS := .agents
 AGENTS_READY := $(AGENTS)/.ready
-AGENT_PACKAGES := @openai/codex@0.169.0 @qwen-code/qwen-code@0.15.10 opencode-ai@1.18.33
+AGENT_PACKAGES := @openai/codex@0.171.0 @qwen-code/qwen-code@0.15.10 opencode-ai@1.18.33
 AGENT_PATH := $(CURDIR)/$(AGENTS)/node_modules/.bin:$(CURDIR)/$(AGENTS)/mini/bin
 # deepagents needs newer packages than the pinned ones, so it has an environment of its own, which sees the other packages too.
 DEEPAGENTS := $(AGENTS)/deepagents
