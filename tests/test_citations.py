@@ -24,6 +24,9 @@ ELSEWHERE = {
     "state.json", "summary.json", "traces/*.json",
     # of an example's run
     "DIRECTORY/trace.json",
+    # a session of an external agent
+    ".aider.chat.history.md", "agents/main/wire.jsonl", "context.jsonl", "events.jsonl", "wire.jsonl",
+    "chats/session-*.json",
     # a recorded run, or its suffix
     ".traj.json", "*.traj.json", "RUN.traj.json", "event-*.json", "output.jsonl",
     "pydicom__pydicom-1458.swe-agent-0.x.json", "run.traj.json",

@@ -23,7 +23,7 @@ from langgraph_takeover.sandbox import default_backend
 from .test_packaging import PACKAGE, PROJECT
 from .wheels import build_wheel
 
-MAX_PACKAGES, MAX_BYTES = 60, 150_000_000
+MAX_PACKAGES, MAX_BYTES = 60, 152_000_000
 NEEDS_EXPERIMENT = ("takeover", "takeover-compare", "takeover-poison", "takeover-publish", "takeover-report")
 LACKING = "error: the experiment is not installed (pip install 'langgraph-takeover[evals]')\n"
 

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from langgraph.runtime import RunControl
-
-from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
 from langgraph_takeover.sandbox.storage.observers import ObserverErrors
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
+
+    from langgraph.runtime import RunControl
+
+    from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
 
 TERMINATED = 128 + signal.SIGTERM
 WAITING = "waiting for the call in flight; again to end now"
