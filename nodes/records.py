@@ -12,6 +12,7 @@ from typing import Any
 
 from langgraph.runtime import Runtime
 
+from langgraph_takeover.handoff.records.chain import build_parent
 from langgraph_takeover.handoff.records.left_out import add_left_out, add_observed_changes
 from langgraph_takeover.handoff.records.payload import Payload
 from langgraph_takeover.handoff.records.record import (
@@ -59,8 +60,12 @@ def _join_trace(state: AgentState, own: tuple[Event, ...], records: RecordStore)
     """Return the events of the record that the run took over, then its own, with their positions in both."""
     if "record" not in state:
         return own
-    before = records.load(state["record"]).trace
-    return (*before, *(each.model_copy(update={"index": each.index + len(before)}) for each in own))
+    return append_events(records.load(state["record"]).trace, own)
+
+
+def append_events(before: tuple[Event, ...], own: tuple[Event, ...]) -> tuple[Event, ...]:
+    """Return events, then later ones, with their positions in both."""
+    return (*before, *(each.model_copy(update={"index": number}) for number, each in enumerate(own, len(before))))
 
 
 def enter_checked_state(session: Session, state: AgentState) -> Sandbox:
@@ -149,8 +154,9 @@ def save_record(
     record that the run took over cannot be read.
     """
     own_task = get_task(state)
+    parent = session.records.load(state["record"]) if "record" in state else None
     if trace is None:
-        trace = _join_trace(state, load_events(state), session.records)
+        trace = append_events(parent.trace if parent else (), load_events(state))
     point, external = _shift_point(point, state, trace), state.get("external")
 
     def build(directory: Path) -> HandoffRecord:
@@ -166,6 +172,7 @@ def save_record(
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             payload=payload,
             external=ExternalSession.model_validate(external) if external else None,
+            parent=build_parent(parent, state.get("view", "")) if parent else None,
         )
         if attach is not None:
             attach(record, directory)

@@ -96,6 +96,10 @@ def continue_(
             show_default="this host's system; docker needs an image",
         ),
     ] = None,
+    is_new: Annotated[
+        bool,
+        Option("--new", help="With --sandbox: start again, instead of continuing what the same command began."),
+    ] = False,
     home: AgentHomeOption = DEFAULT_HOME,
     allow_unisolated: Annotated[
         bool,
@@ -117,11 +121,11 @@ def continue_(
             raise UsageError("--agent: name the agent that continues, such as --agent codex (or pass --undo)")
         if sandbox is not None:
             request = _SandboxRequest(
-                context.obj, home, record_id, agent, view, program, sandbox, model, image
+                context.obj, home, record_id, agent, view, program, sandbox, model, image, is_new
             )
             _continue_in_sandbox(request)
             return
-        for option, value in (("--model", model), ("--image", image)):
+        for option, value in (("--model", model), ("--image", image), ("--new", is_new or None)):
             if value is not None:
                 raise UsageError(
                     f"{option}: only with --sandbox; in a plain checkout the agent uses your own settings and system"
@@ -151,11 +155,13 @@ class _SandboxRequest(NamedTuple):
     sandbox: str
     model: str | None
     image: str | None
+    is_new: bool
 
 
 def _continue_in_sandbox(request: _SandboxRequest) -> None:
     from langgraph_takeover.graph.continuation.sandboxed import continue_in_sandbox
     from langgraph_takeover.handoff import views
+    from langgraph_takeover.handoff.records.record import write_durably
 
     if request.sandbox == "process":
         raise UsageError(
@@ -172,7 +178,7 @@ def _continue_in_sandbox(request: _SandboxRequest) -> None:
     model, name = _build_model(request, request.model)
     record = _choose_record(request)
     patches = _prepare_patch_directory(request)
-    outcome = continue_in_sandbox(
+    outcome, end = continue_in_sandbox(
         request.home,
         record,
         agent=request.agent,
@@ -181,16 +187,18 @@ def _continue_in_sandbox(request: _SandboxRequest) -> None:
         view=request.view,
         program=request.program,
         backend=cast("BackendName", request.sandbox),
+        is_new=request.is_new,
         show=print_safely,
     )
     patch = patches / f"{outcome.thread}.patch"
-    with patch.open("x", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(outcome.diff_from_base)
+    write_durably(patch, outcome.diff_from_base, errors="surrogateescape")
     print_safely(
         f"{outcome.status.value}: {outcome.stop_reason}, {outcome.steps} replies, {len(outcome.events)} events"
     )
     print_safely(f"patch against the record's commit: {patch} ({len(outcome.diff_from_base):,} characters)")
     print_left_out(outcome)
+    print_safely(f"record    {end}")
+    print_safely(f"apply     {suggest_command(request.home, 'apply', end)}")
 
 
 def _prepare_patch_directory(request: _SandboxRequest) -> Path:

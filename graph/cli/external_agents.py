@@ -101,6 +101,7 @@ def capture(
 def _print_capture(done: Capture, home: Path) -> None:
     from rich.filesize import decimal
 
+    from langgraph_takeover.handoff.records.chain import list_chain_lines
     from langgraph_takeover.handoff.records.left_out import format_left_out
 
     record = done.record
@@ -110,6 +111,8 @@ def _print_capture(done: Capture, home: Path) -> None:
     print_safely(
         f"session   {record.external.session_id}, {record.external.agent}{version}, {len(record.trace)} events"
     )
+    for number, line in enumerate(list_chain_lines(record)):
+        print_safely(f"{'' if number else 'chain':<10}{line}")
     task = " ".join(record.task.prompt.split())
     print_safely(f"task      {task[:100]}{'…' if len(task) > 100 else ''}")
     print_safely(

@@ -16,6 +16,7 @@ from langgraph_takeover.graph.continuation.files import (
     require_state_directory,
     save_known,
 )
+from langgraph_takeover.graph.continuation.parents import Parent, drop_own_events, find_parent
 from langgraph_takeover.graph.continuation.repository import Repository, find_repository
 from langgraph_takeover.graph.errors import CaptureError
 from langgraph_takeover.handoff.agent_names import AGENT_NAMES
@@ -122,13 +123,15 @@ def capture_session(
         directory = source.directory or read_session_directory(path)
         trace = read_session(path, agent, _select_directory(directory, found.root))
         _require_inside(trace, directory, found.root, source.id)
-        earlier = find_manifest_of(home, found.root)
+        earlier = find_manifest_of(found.root)
         if earlier is not None:
             task = join_task(earlier.task, trace.task, earlier.own_texts)
-            trace = trace.model_copy(update={"task": task})
+            trace = trace.model_copy(
+                update={"task": task, "events": drop_own_events(trace.events, earlier.own_events)}
+            )
         store = RecordStore(ensure_private_directory(home) / "records")
         store.remove_partial(datetime.now(UTC).timestamp() - _STALE_S)
-        builder = _CaptureBuilder(found, source, trace, chosen)
+        builder = _CaptureBuilder(found, source, trace, chosen, find_parent(home, earlier) if earlier else None)
 
         def build(directory: Path) -> HandoffRecord:
             record = builder.build(directory)
@@ -187,13 +190,21 @@ class _CaptureBuilder:
     """Builds the record of one capture in the directory that the record store provides."""
 
     def __init__(
-        self, repository: Repository, source: SessionFile, trace: Trace, backend: BackendName
+        self,
+        repository: Repository,
+        source: SessionFile,
+        trace: Trace,
+        backend: BackendName,
+        parent: Parent | None,
     ) -> None:
         self._repository = repository
         self._source = source
         self._started_in = trace.workspace
         self._backend = backend
+        self._parent = parent
         self._trace = move_session(trace, repository.root, CHECKOUT_WORKSPACE)
+        if parent is not None:
+            self._trace = parent.extend(self._trace)
         self._files: tuple[str, ...] = ()
         now = datetime.now(UTC)
         name = f"{source.agent}-{source.id[:8]}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
@@ -241,6 +252,7 @@ class _CaptureBuilder:
                 trace=events,
                 created_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 external=self._describe_session(trace),
+                parent=self._parent.reference if self._parent else None,
             )
         return _redact_record(record, self._find_secrets(events))
 

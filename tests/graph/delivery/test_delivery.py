@@ -126,7 +126,7 @@ def test_the_source_is_fenced_off_from_acceptance_on(bench: RunHarness) -> None:
         ("target", "it is for tester; this is another: offer it to that name, or deliver it as tester"),
         ("torn", "does not match its digest"),
         ("exchanged", "is not the record that was offered"),
-        ("schema", "schema version 9"),
+        ("schema", "schema version 99"),
         ("gone", "record not found"),
         ("snapshot", "snapshot"),
         ("budget", "needs 5,000 tokens, and tester has 100"),
@@ -147,7 +147,7 @@ def test_an_incomplete_record_is_refused_with_what_is_missing(
         other = bench.home.records.load(RECORD).model_copy(update={"predecessor": "another"}).seal()
         text["predecessor"], text["digest"] = other.predecessor, other.digest
     elif spoil == "schema":
-        text["schema_version"] = 9
+        text["schema_version"] = 99
     (directory / RECORD_FILE).write_text(json.dumps(text))
     if spoil == "gone":
         (directory / RECORD_FILE).unlink()

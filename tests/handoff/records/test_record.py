@@ -222,7 +222,8 @@ def test_events_cannot_be_dropped_added_or_swapped(store: RecordStore) -> None:
         ('{"schema_version": 6}', "id: Field required"),
         ('{"schema_version": 7}', "id: Field required"),
         ('{"schema_version": 8}', "id: Field required"),
-        ('{"schema_version": 9}', "schema version 9; this version reads 4, 5, 6, 7 and 8"),
+        ('{"schema_version": 9}', "id: Field required"),
+        ('{"schema_version": 10}', "schema version 10; this version reads 4, 5, 6, 7, 8 and 9"),
     ],
 )
 def test_other_files_are_refused_in_one_line(store: RecordStore, content: str, says: str) -> None:
