@@ -16,7 +16,7 @@ from langgraph_takeover.graph.continuation.files import (
     require_state_directory,
     save_known,
 )
-from langgraph_takeover.graph.continuation.parents import Parent, drop_own_events, find_parent
+from langgraph_takeover.graph.continuation.parents import Parent, find_parent
 from langgraph_takeover.graph.continuation.repository import Repository, find_repository
 from langgraph_takeover.graph.errors import CaptureError
 from langgraph_takeover.handoff.agent_names import AGENT_NAMES
@@ -126,12 +126,11 @@ def capture_session(
         earlier = find_manifest_of(found.root)
         if earlier is not None:
             task = join_task(earlier.task, trace.task, earlier.own_texts)
-            trace = trace.model_copy(
-                update={"task": task, "events": drop_own_events(trace.events, earlier.own_events)}
-            )
+            trace = trace.model_copy(update={"task": task})
         store = RecordStore(ensure_private_directory(home) / "records")
         store.remove_partial(datetime.now(UTC).timestamp() - _STALE_S)
-        builder = _CaptureBuilder(found, source, trace, chosen, find_parent(home, earlier) if earlier else None)
+        parent = find_parent(home, earlier, trace.events) if earlier else None
+        builder = _CaptureBuilder(found, source, trace, chosen, parent)
 
         def build(directory: Path) -> HandoffRecord:
             record = builder.build(directory)
