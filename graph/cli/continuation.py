@@ -178,7 +178,7 @@ def _continue_in_sandbox(request: _SandboxRequest) -> None:
     model, name = _build_model(request, request.model)
     record = _choose_record(request)
     patches = _prepare_patch_directory(request)
-    outcome, end = continue_in_sandbox(
+    outcome, end, is_interrupted = continue_in_sandbox(
         request.home,
         record,
         agent=request.agent,
@@ -198,6 +198,8 @@ def _continue_in_sandbox(request: _SandboxRequest) -> None:
     print_safely(f"patch against the record's commit: {patch} ({len(outcome.diff_from_base):,} characters)")
     print_left_out(outcome)
     print_safely(f"record    {end}")
+    if is_interrupted:
+        raise KeyboardInterrupt
     print_safely(f"apply     {suggest_command(request.home, 'apply', end)}")
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple, cast
 
 from langchain_core.language_models import BaseChatModel
@@ -32,6 +36,7 @@ class SandboxedContinuation(NamedTuple):
     outcome: Outcome
     record: str
     """Id of the record of the thread's end; the continued record itself before the first step."""
+    is_interrupted: bool
 
 
 def continue_in_sandbox(
@@ -50,7 +55,8 @@ def continue_in_sandbox(
     """Let an external agent continue a record in a sandbox of this host; `show` gets one line for each step.
 
     The same arguments continue the thread that an earlier call started, from its last step; `is_new` starts another one.
-    However the call ends, the thread's work up to its last step becomes a record. `model_name` is the name of the model in
+    However the call ends, the thread's work up to its last step becomes a record. Ctrl-C stops the agent and saves this
+    record too; a second one ends the process at once, as a kill does, and the same arguments continue. `model_name` is the name of the model in
     the agent's requests. Raises what `take_over` raises, UnknownAgentProgramError and AgentProgramError.
     """
     chosen = external_agent(agent, program=program, model_name=model_name)
@@ -62,7 +68,9 @@ def continue_in_sandbox(
         name = f"{record_id[:200]}.{agent}-{hashlib.sha256(parts.encode()).hexdigest()[:6]}"
         thread, exists = _choose_thread(opened, name, is_new=is_new)
         show(f"thread    {thread}{', continued from its last step (--new starts again)' if exists else ''}")
+        interruption = _Interruption(opened, thread, show)
         with (
+            interruption.handle(),
             open_run(
                 opened,
                 thread,
@@ -75,8 +83,57 @@ def continue_in_sandbox(
             _save_end_on_failure(run, show),
         ):
             begun = run.state() is not None
-            outcome = run.resume(go_back=True) if begun else run.take_over(record_id, cast(ViewName, view))
-            return SandboxedContinuation(outcome, _save_end(run, outcome.stop_reason or "stopped"))
+            with interruption.stop_run():
+                outcome = (
+                    run.resume(go_back=True) if begun else run.take_over(record_id, cast(ViewName, view))
+                )
+            end = _save_end(run, outcome.stop_reason or "stopped")
+        return SandboxedContinuation(outcome, end, interruption.count > 0)
+
+
+class _Interruption:
+    """Ctrl-C while a thread runs: the first stops the run, because an exception inside the graph would break its executor."""
+
+    def __init__(self, home: Home, thread: str, show: Callable[[str], None]) -> None:
+        self._home, self._thread, self._show = home, thread, show
+        self._is_running = self._has_run = False
+        self.count = 0
+
+    @contextmanager
+    def handle(self) -> Iterator[None]:
+        """Handle Ctrl-C inside the block, if this is the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGINT, self._receive)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before or signal.default_int_handler)
+
+    @contextmanager
+    def stop_run(self) -> Iterator[None]:
+        """Stop the run inside the block at Ctrl-C."""
+        self._is_running = self._has_run = True
+        try:
+            yield
+        finally:
+            self._is_running = False
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if not self._has_run:
+            raise KeyboardInterrupt
+        self.count += 1
+        if self.count > 1:
+            os._exit(128 + number)  # like a kill: nothing but the call in flight is lost
+        if self._is_running:
+            self._show("stopping, and saving the record of the last step (Ctrl-C again: stop without)")
+            # A handler must not wait for the database.
+            threading.Thread(target=self._stop, daemon=True).start()
+
+    def _stop(self) -> None:
+        with suppress(TakeoverError):
+            self._home.stop(self._thread, now=True)
 
 
 def _choose_thread(home: Home, name: str, *, is_new: bool) -> tuple[str, bool]:
@@ -93,12 +150,12 @@ def _choose_thread(home: Home, name: str, *, is_new: bool) -> tuple[str, bool]:
 
 @contextmanager
 def _save_end_on_failure(run: Run, show: Callable[[str], None]) -> Iterator[None]:
-    """Save the record of the thread's end also if the block fails or is interrupted, and show its id."""
+    """Save the record of the thread's end also if the block fails, and show its id."""
     try:
         yield
-    except (TakeoverError, KeyboardInterrupt) as error:
+    except TakeoverError:
         try:
-            show(f"record    {_save_end(run, 'interrupted' if isinstance(error, KeyboardInterrupt) else 'failed')}")
+            show(f"record    {_save_end(run, 'failed')}")
         except TakeoverError as problem:
             show(f"no record of the thread's end: {problem}")
         raise
