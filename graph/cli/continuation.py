@@ -193,7 +193,7 @@ def _continue_in_sandbox(request: _SandboxRequest) -> None:
     patch = patches / f"{outcome.thread}.patch"
     write_durably(patch, outcome.diff_from_base, errors="surrogateescape")
     print_safely(
-        f"{outcome.status.value}: {outcome.stop_reason}, {outcome.steps} replies, {len(outcome.events)} events"
+        f"{outcome.status.value}: {outcome.stop_reason or 'interrupted'}, {outcome.steps} replies, {len(outcome.events)} events"
     )
     print_safely(f"patch against the record's commit: {patch} ({len(outcome.diff_from_base):,} characters)")
     print_left_out(outcome)

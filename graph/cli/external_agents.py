@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
+import typer
 from typer import Option
 
 from langgraph_takeover.graph.cli.continuation import CONTINUE_EPILOG, continue_
@@ -45,6 +46,18 @@ Examples:
   handoff discard RECORD
 
 Exit codes: 0 done, 2 usage, 3 the record is damaged, 130 interrupted.
+"""
+_APPLY_EPILOG = """
+Examples:
+
+  handoff apply RECORD
+
+  handoff apply RECORD --repository ../shop --partial
+
+Applies what the agents changed since the record that was captured in this repository. Files that you have changed since are
+merged by lines. With a conflict, nothing is written. The index and the commits stay as they are.
+
+Exit codes: 0 done, 2 usage, 3 conflicts, or a record is damaged, 4 disk full, 130 interrupted.
 """
 _MAX_SHOWN_FILES = 5
 
@@ -163,6 +176,39 @@ def discard(record: RecordArgument, home: AgentHomeOption = DEFAULT_HOME) -> Non
         print_removal(discard_record(home, record_id))
 
 
+def apply(
+    record: RecordArgument,
+    repository: Annotated[
+        Path, Option(help="Repository, or a directory in it.", show_default="current directory")
+    ] = Path(),
+    base: Annotated[
+        str | None,
+        Option(help="Record to count the changes from.", show_default="the one captured in the repository"),
+    ] = None,
+    partial: Annotated[bool, Option("--partial", help="With conflicts, apply the other files.")] = False,
+    home: AgentHomeOption = DEFAULT_HOME,
+) -> None:
+    """Apply the agents' changes of a record to your checkout, and nothing else."""
+    from langgraph_takeover.graph.continuation.apply import apply_record
+
+    home, record_id = locate_record(record, home)
+    with report_continuation_errors(), show_status("comparing the records"):
+        done = apply_record(home, record_id, repository=repository, base=base, is_partial=partial)
+    for path in done.changed:
+        merged = " (merged with your changes)" if path in done.merged else ""
+        print_safely(f"{'applied' if done.is_written else 'could be'}   {path}{merged}")
+    for path, reason in done.conflicts:
+        print_safely(f"conflict  {path}: {reason}")
+    if done.ignored:
+        print_safely(f"left out  {done.ignored} changed files that git ignores")
+    if not done.changed and not done.conflicts:
+        print_safely("nothing to apply: your checkout has all changes")
+    if done.conflicts:
+        rest = "the other files are applied" if done.is_written else "nothing was written; --partial applies the others"
+        print_safely(f"{len(done.conflicts)} conflicts with {done.repository}: {rest}")
+        raise typer.Exit(3)
+
+
 def _list_files(paths: tuple[str, ...]) -> str:
     more = f" and {len(paths) - _MAX_SHOWN_FILES} more" if len(paths) > _MAX_SHOWN_FILES else ""
     return f"{', '.join(paths[:_MAX_SHOWN_FILES])}{more}"
@@ -172,4 +218,5 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "capture": (capture, _CAPTURE_EPILOG),
     "continue": (continue_, CONTINUE_EPILOG),
     "discard": (discard, _DISCARD_EPILOG),
+    "apply": (apply, _APPLY_EPILOG),
 }

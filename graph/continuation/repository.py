@@ -28,7 +28,7 @@ def find_repository(directory: Path) -> Repository:
     directory = directory.absolute()
     if not directory.is_dir():
         raise CaptureError(f"{directory}: not a directory (pass --repository DIR)")
-    root = Path(_run_git(directory, "rev-parse", "--show-toplevel"))
+    root = Path(run_git(directory, "rev-parse", "--show-toplevel"))
     if not root.is_absolute():
         raise CaptureError(f"{directory}: the repository has no files (pass --repository DIR)")
     if not directory.resolve().is_relative_to(root.resolve()):
@@ -48,13 +48,14 @@ def find_repository(directory: Path) -> Repository:
             f"{git_directory}/objects/info/alternates)"
         )
     try:
-        head = _run_git(root, "rev-parse", "--verify", "HEAD^{commit}")
+        head = run_git(root, "rev-parse", "--verify", "HEAD^{commit}")
     except CaptureError as error:
         raise CaptureError(f"{root}: no commit yet (first: git commit --allow-empty -m start)") from error
     return Repository(root=root, head=head)
 
 
-def _run_git(directory: Path, *arguments: str) -> str:
+def run_git(directory: Path, *arguments: str) -> str:
+    """Return the output of a git command that reads. Raises CaptureError."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_OWN_VARIABLES)}
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(directory), *arguments]
     try:
