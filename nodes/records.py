@@ -65,7 +65,10 @@ def _join_trace(state: AgentState, own: tuple[Event, ...], records: RecordStore)
 
 def append_events(before: tuple[Event, ...], own: tuple[Event, ...]) -> tuple[Event, ...]:
     """Return events, then later ones, with their positions in both."""
-    return (*before, *(each.model_copy(update={"index": number}) for number, each in enumerate(own, len(before))))
+    return (
+        *before,
+        *(each.model_copy(update={"index": number}) for number, each in enumerate(own, len(before))),
+    )
 
 
 def enter_checked_state(session: Session, state: AgentState) -> Sandbox:

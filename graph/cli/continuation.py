@@ -98,7 +98,9 @@ def continue_(
     ] = None,
     is_new: Annotated[
         bool,
-        Option("--new", help="With --sandbox: start again, instead of continuing what the same command began."),
+        Option(
+            "--new", help="With --sandbox: start again, instead of continuing what the same command began."
+        ),
     ] = False,
     home: AgentHomeOption = DEFAULT_HOME,
     allow_unisolated: Annotated[

@@ -204,7 +204,11 @@ def apply(
     if not done.changed and not done.conflicts:
         print_safely("nothing to apply: your checkout has all changes")
     if done.conflicts:
-        rest = "the other files are applied" if done.is_written else "nothing was written; --partial applies the others"
+        rest = (
+            "the other files are applied"
+            if done.is_written
+            else "nothing was written; --partial applies the others"
+        )
         print_safely(f"{len(done.conflicts)} conflicts with {done.repository}: {rest}")
         raise typer.Exit(3)
 

@@ -216,7 +216,9 @@ def _create_everything(
     plan.staging.rmdir()
     manifest = _create_session_files(files, manifest, save)
     if files:
-        save(manifest.model_copy(update={"own_events": digest_session(files, plan.adapter.name, plan.target)}))
+        save(
+            manifest.model_copy(update={"own_events": digest_session(files, plan.adapter.name, plan.target)})
+        )
     return opening, message, tuple(files)
 
 

@@ -56,8 +56,9 @@ def continue_in_sandbox(
 
     The same arguments continue the thread that an earlier call started, from its last step; `is_new` starts another one.
     However the call ends, the thread's work up to its last step becomes a record. Ctrl-C stops the agent and saves this
-    record too; a second one ends the process at once, as a kill does, and the same arguments continue. `model_name` is the name of the model in
-    the agent's requests. Raises what `take_over` raises, UnknownAgentProgramError and AgentProgramError.
+    record too; a second one ends the process at once, as a kill does, and the same arguments continue. `model_name` is the
+    name of the model in the agent's requests. Raises what `take_over` raises, UnknownAgentProgramError and
+    AgentProgramError.
     """
     chosen = external_agent(agent, program=program, model_name=model_name)
     with open_home(home) as opened:

@@ -32,7 +32,7 @@ _MAX_CHANGED = 5
 
 
 def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tuple[NoteField, ...]:
-    """Build the deterministic fields, in order; each entry names its agent, if there are several, and with `pointers` its events."""
+    """Build the deterministic fields, in order; each entry names its agent if there are several, and with `pointers` its events."""
 
     def format_pointer(*indices: int) -> str:
         numbers = {find_agent_number(evidence.record, index) for index in indices} - {0}

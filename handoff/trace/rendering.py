@@ -63,5 +63,7 @@ def _count_lines(text: str) -> int:
 
 def render_heading(event: Event, agent_number: int = 0) -> str:
     """Render the heading of an event, without its line end; `agent_number` is 0 if all of the work is by one agent."""
-    source = "sandbox" if event.kind == "observation" else f"agent {agent_number}" if agent_number else "agent"
+    source = (
+        "sandbox" if event.kind == "observation" else f"agent {agent_number}" if agent_number else "agent"
+    )
     return f"## e{event.index} · {source} · {event.kind} · {quote_text(' '.join(event.tool.split()))}"

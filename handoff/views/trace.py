@@ -15,4 +15,7 @@ from langgraph_takeover.handoff.views.common import DEFAULT_RECIPIENT, Recipient
 
 def trace_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPIENT) -> list[BaseMessage]:
     """Every event up to the point, without a limit; a long text that repeats is shown once."""
-    return build_message(record, f"{TRACE}\n\n{render_trace(record.trace, find_agent_number=partial(find_agent_number, record))}")
+    return build_message(
+        record,
+        f"{TRACE}\n\n{render_trace(record.trace, find_agent_number=partial(find_agent_number, record))}",
+    )

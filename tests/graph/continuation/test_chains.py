@@ -34,7 +34,9 @@ def continue_record(workplace: Workplace, program: Path, record: str, name: str,
         for number, row in enumerate(rows):
             row["sessionId"] = prepared.session_id
             for part in row["message"]["content"] if isinstance(row["message"]["content"], list) else []:
-                part.update({key: f"{value}_new" for key, value in part.items() if key in ("id", "tool_use_id")})
+                part.update(
+                    {key: f"{value}_new" for key, value in part.items() if key in ("id", "tool_use_id")}
+                )
             row["message"].update({"id": f"msg_new_{number}"} if row["type"] == "assistant" else {})
         with path.open("a") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
@@ -49,9 +51,7 @@ def list_commands(done: Capture) -> list[str]:
 
 
 @pytest.mark.parametrize("view", ["structured", "trace", "transcript"])
-def test_the_work_of_both_whatever_view_stood_between(
-    workplace: Workplace, program: Path, view: str
-) -> None:
+def test_the_work_of_both_whatever_view_stood_between(workplace: Workplace, program: Path, view: str) -> None:
     first = workplace.capture()
     checkout = continue_record(workplace, program, first.record.id, "second", view)
     second = workplace.capture("claude-code", repository=checkout)
@@ -61,7 +61,8 @@ def test_the_work_of_both_whatever_view_stood_between(
     assert list_commands(second) == [*list_commands(first), FIX, "python3 -m unittest -q"]
     assert second.record.parent is not None
     assert (second.record.parent.id, second.record.parent.digest) == (first.record.id, first.record.digest)
-    model = "" if view == "transcript" else " (claude-x)"  # the native session begins with the earlier agent's model
+    # A native session begins with the earlier agent's model.
+    model = "" if view == "transcript" else " (claude-x)"
     assert list_chain_lines(second.record) == [
         f"agent 1: codex, e0 to e{number - 1}", f"agent 2: claude-code{model}, e{number} to e{number + 3}",
     ]  # fmt: skip
