@@ -154,7 +154,7 @@ def _save_end_on_failure(run: Run, show: Callable[[str], None]) -> Iterator[None
     """Save the record of the thread's end also if the block fails, and show its id."""
     try:
         yield
-    except TakeoverError:
+    except Exception:
         try:
             show(f"record    {_save_end(run, 'failed')}")
         except TakeoverError as problem:
