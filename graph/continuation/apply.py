@@ -45,7 +45,7 @@ class Application(Frozen):
     is_written: bool
 
 
-class _Entry(NamedTuple):
+class _TreeEntry(NamedTuple):
     """A file or a symbolic link."""
 
     kind: int
@@ -54,7 +54,7 @@ class _Entry(NamedTuple):
     content: bytes
 
 
-_Change = tuple[str, _Entry | None, _Entry | None]
+_Change = tuple[str, _TreeEntry | None, _TreeEntry | None]
 """Path, and the entry before and after; None: there is none."""
 
 
@@ -78,7 +78,7 @@ def apply_record(
         changes = list(_list_changes(*trees))
         ignored = _list_ignored(Path(scratch), trees[1], [path for path, _, _ in changes])
         ignored -= set(run_git(found.root, "ls-files", "-z", "--full-name").split("\0"))
-        plan = _Plan(found.root, Path(scratch), [each for each in changes if each[0] not in ignored])
+        plan = _MergePlan(found.root, Path(scratch), [each for each in changes if each[0] not in ignored])
         is_written = is_partial or not plan.conflicts
         if is_written:
             plan.write()
@@ -132,7 +132,7 @@ def _list_files(tree: Path) -> Iterable[tuple[str, os.stat_result]]:
             yield path, info
 
 
-def _read_entry(root: Path, path: str) -> _Entry | None:
+def _read_entry(root: Path, path: str) -> _TreeEntry | None:
     """Return the entry at a path; None if there is none. Raises ContinuationError for anything but a file or a link."""
     place = root / path
     try:
@@ -140,10 +140,10 @@ def _read_entry(root: Path, path: str) -> _Entry | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     if stat.S_ISLNK(mode):
-        return _Entry(stat.S_IFLNK, False, os.fsencode(place.readlink()))
+        return _TreeEntry(stat.S_IFLNK, False, os.fsencode(place.readlink()))
     if not stat.S_ISREG(mode):
         raise ContinuationError(f"{place}: neither a file nor a link (move it, then try again)")
-    return _Entry(stat.S_IFREG, bool(mode & stat.S_IXUSR), place.read_bytes())
+    return _TreeEntry(stat.S_IFREG, bool(mode & stat.S_IXUSR), place.read_bytes())
 
 
 def _list_ignored(scratch: Path, tree: Path, paths: list[str]) -> set[str]:
@@ -175,14 +175,14 @@ def _run_plain_git(
     return done.stdout
 
 
-class _Plan:
+class _MergePlan:
     """The changes to a checkout, decided before anything is written."""
 
     def __init__(self, root: Path, scratch: Path, changes: list[_Change]) -> None:
         self._root, self._scratch = root, scratch
         self._deleted = {path for path, _, new in changes if new is None}
-        self._before: dict[str, _Entry | None] = {}
-        self.results: dict[str, _Entry | None] = {}
+        self._before: dict[str, _TreeEntry | None] = {}
+        self.results: dict[str, _TreeEntry | None] = {}
         self.merged: list[str] = []
         self.conflicts: list[Conflict] = []
         for path, old, new in changes:
@@ -191,7 +191,7 @@ class _Plan:
             except (ContinuationError, OSError) as error:
                 self.conflicts.append(Conflict(path, str(error)))
 
-    def _decide(self, path: str, old: _Entry | None, new: _Entry | None) -> None:
+    def _decide(self, path: str, old: _TreeEntry | None, new: _TreeEntry | None) -> None:
         if reason := self._find_obstacle(path, new):
             self.conflicts.append(Conflict(path, reason))
             return
@@ -216,7 +216,7 @@ class _Plan:
             )  # fmt: skip
             self.conflicts.append(Conflict(path, reason))
 
-    def _find_obstacle(self, path: str, new: _Entry | None) -> str:
+    def _find_obstacle(self, path: str, new: _TreeEntry | None) -> str:
         """Return the reason why a path cannot be written, whatever it holds; empty if it can."""
         for parent in list(Path(path).parents)[-2::-1]:
             place = self._root / parent
@@ -237,7 +237,9 @@ class _Plan:
                 return "a directory in your checkout"
         return ""
 
-    def _merge(self, mine: _Entry | None, old: _Entry | None, new: _Entry | None) -> _Entry | None:
+    def _merge(
+        self, mine: _TreeEntry | None, old: _TreeEntry | None, new: _TreeEntry | None
+    ) -> _TreeEntry | None:
         """Merge two versions of a text file by lines; None if that is impossible."""
         versions = [each for each in (mine, old, new) if each is not None and each.kind == stat.S_IFREG]
         if len(versions) < 3 or sum(len(each.content) for each in versions) > _MAX_MERGED_BYTES:
@@ -253,7 +255,7 @@ class _Plan:
             except ContinuationError:  # a conflict, or a binary file
                 return None
         mode = theirs if ours.is_executable == base.is_executable else ours
-        return _Entry(stat.S_IFREG, mode.is_executable, content)
+        return _TreeEntry(stat.S_IFREG, mode.is_executable, content)
 
     def write(self) -> None:
         """Write all changes; after an error, restore what was written."""
@@ -275,12 +277,12 @@ class _Plan:
             raise
 
 
-def _read_entry_or_directory(root: Path, path: str) -> _Entry | None:
+def _read_entry_or_directory(root: Path, path: str) -> _TreeEntry | None:
     place = root / path
     return None if place.is_dir() and not place.is_symlink() else _read_entry(root, path)
 
 
-def _write_entry(root: Path, path: str, entry: _Entry | None) -> None:
+def _write_entry(root: Path, path: str, entry: _TreeEntry | None) -> None:
     place = root / path
     if entry is None:
         place.unlink(missing_ok=True)
