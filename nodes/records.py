@@ -12,6 +12,7 @@ from typing import Any
 
 from langgraph.runtime import Runtime
 
+from langgraph_takeover.handoff.records.chain import build_parent
 from langgraph_takeover.handoff.records.left_out import add_left_out, add_observed_changes
 from langgraph_takeover.handoff.records.payload import Payload
 from langgraph_takeover.handoff.records.record import (
@@ -25,6 +26,7 @@ from langgraph_takeover.handoff.records.record import (
 from langgraph_takeover.handoff.records.verification import require_changes
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, compute_differences
 from langgraph_takeover.handoff.trace.file_kinds import is_source, mark_new_project
+from langgraph_takeover.handoff.trace.unknown_forms import sum_forms
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import load_changes, load_events, report_progress
 from langgraph_takeover.nodes.session.session import Session
@@ -68,8 +70,15 @@ def _join_trace(state: AgentState, own: tuple[Event, ...], records: RecordStore)
     """Return the events of the record that the run took over, then its own, with their positions in both."""
     if "record" not in state:
         return own
-    before = records.load(state["record"]).trace
-    return (*before, *(each.model_copy(update={"index": each.index + len(before)}) for each in own))
+    return append_events(records.load(state["record"]).trace, own)
+
+
+def append_events(before: tuple[Event, ...], own: tuple[Event, ...]) -> tuple[Event, ...]:
+    """Return events, then later ones, with their positions in both."""
+    return (
+        *before,
+        *(each.model_copy(update={"index": number}) for number, each in enumerate(own, len(before))),
+    )
 
 
 def enter_checked_state(session: Session, state: AgentState) -> Sandbox:
@@ -158,8 +167,9 @@ def save_record(
     record that the run took over cannot be read.
     """
     own_task = get_task(state)
+    parent = session.records.load(state["record"]) if "record" in state else None
     if trace is None:
-        trace = _join_trace(state, load_events(state), session.records)
+        trace = append_events(parent.trace if parent else (), load_events(state))
     point, external = _shift_point(point, state, trace), state.get("external")
 
     def build(directory: Path) -> HandoffRecord:
@@ -174,7 +184,8 @@ def save_record(
             trace=trace,
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             payload=payload,
-            external=ExternalSession.model_validate(external) if external else None,
+            external=_extend_session(ExternalSession.model_validate(external), parent) if external else None,
+            parent=build_parent(parent, state.get("view", "")) if parent else None,
         )
         if attach is not None:
             attach(record, directory)
@@ -193,6 +204,16 @@ def save_record(
             span.set({"takeover.backend": record.required_snapshot.backend})
             span.set({"takeover.snapshot.digest": record.required_snapshot.digest})
     return record
+
+
+def _extend_session(session: ExternalSession, parent: HandoffRecord | None) -> ExternalSession:
+    """Return a session with what its parent's session says of the earlier work: unknown forms, and files of withdrawn work."""
+    before = parent.external if parent is not None else None
+    if before is None:
+        return session
+    withdrawn = dict.fromkeys((*before.withdrawn_files, *session.withdrawn_files))
+    forms = sum_forms([before.unknown_forms, session.unknown_forms])
+    return session.model_copy(update={"withdrawn_files": tuple(withdrawn), "unknown_forms": forms})
 
 
 def save_files(

@@ -96,13 +96,13 @@ def continue_(
             show_default="this host's system; docker needs an image",
         ),
     ] = None,
-    home: AgentHomeOption = None,
-    new: Annotated[
+    is_new: Annotated[
         bool,
         Option(
-            "--new", help="With --sandbox: begin anew instead of resuming the last continuation of this kind."
+            "--new", help="With --sandbox: start again, instead of continuing what the same command began."
         ),
     ] = False,
+    home: AgentHomeOption = None,
     allow_unisolated: Annotated[
         bool,
         Option(
@@ -126,11 +126,11 @@ def continue_(
             raise UsageError("--agent: name the agent that continues, such as --agent codex (or pass --undo)")
         if sandbox is not None:
             request = _SandboxRequest(
-                context.obj, home, record_id, agent, view, program, sandbox, model, image, new
+                context.obj, home, record_id, agent, view, program, sandbox, model, image, is_new
             )
             _continue_in_sandbox(request)
             return
-        for option, value in (("--model", model), ("--image", image)):
+        for option, value in (("--model", model), ("--image", image), ("--new", is_new or None)):
             if value is not None:
                 raise UsageError(
                     f"{option}: only with --sandbox; in a plain checkout the agent uses your own settings and system"
@@ -167,7 +167,7 @@ def _continue_in_sandbox(request: _SandboxRequest) -> None:
     from langgraph_takeover.graph.continuation.sandboxed import continue_in_sandbox
     from langgraph_takeover.graph.runs.signals import handle_signals
     from langgraph_takeover.handoff import views
-    from langgraph_takeover.handoff.records.record import RecordStore
+    from langgraph_takeover.handoff.records.record import RecordStore, write_durably
 
     if request.sandbox == "process":
         raise UsageError(
@@ -203,16 +203,13 @@ def _continue_in_sandbox(request: _SandboxRequest) -> None:
         )
         outcome = done.outcome
         patch = patches / f"{outcome.thread}.patch"
-        partial = patch.with_name(f".{patch.name}")
-        partial.unlink(missing_ok=True)
-        with partial.open("x", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(outcome.diff_from_base)
-        partial.replace(patch)
+        write_durably(patch, outcome.diff_from_base, errors="surrogateescape")
     print_safely(
-        f"{outcome.status.value}: {outcome.stop_reason}, {outcome.steps} replies, {len(outcome.events)} events"
+        f"{outcome.status.value}: {outcome.stop_reason or 'interrupted'}, {outcome.steps} replies, {len(outcome.events)} events"
     )
     print_safely(f"patch against the record's commit: {patch} ({len(outcome.diff_from_base):,} characters)")
     print_left_out(outcome)
+    print_safely(f"apply     {suggest_command(request.home, 'apply', done.record)}")
 
 
 def _prepare_patch_directory(request: _SandboxRequest) -> Path:

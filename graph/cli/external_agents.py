@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
+import typer
 from typer import Option
 
 from langgraph_takeover.graph.cli.continuation import CONTINUE_EPILOG, continue_
@@ -17,6 +18,7 @@ from langgraph_takeover.graph.cli.external_options import (
     print_removal,
     report_continuation_errors,
     show_progress,
+    show_status,
     suggest_command,
 )
 from langgraph_takeover.graph.cli.options import (
@@ -59,6 +61,18 @@ Examples:
   handoff discard RECORD --force    # also if --undo cannot remove what the agent has changed
 
 Exit codes: 0 done, 2 usage, 3 the record is damaged, 130 interrupted.
+"""
+_APPLY_EPILOG = """
+Examples:
+
+  handoff apply RECORD
+
+  handoff apply RECORD --repository ../shop --partial
+
+Applies what the agents changed since the record that was captured in this repository. Files that you have changed since are
+merged by lines. With a conflict, nothing is written. The index and the commits stay as they are.
+
+Exit codes: 0 done, 2 usage, 3 conflicts, or a record is damaged, 4 disk full, 130 interrupted.
 """
 
 
@@ -150,6 +164,7 @@ def _choose_agent(repository: Path, session: str) -> str:
 def _print_capture(done: Capture, home: Path) -> None:
     from rich.filesize import decimal
 
+    from langgraph_takeover.handoff.records.chain import list_chain_lines
     from langgraph_takeover.handoff.records.left_out import format_left_out, is_unsaved
     from langgraph_takeover.handoff.text.media import count_named_images
     from langgraph_takeover.handoff.trace.unknown_forms import describe_unknown_forms
@@ -163,6 +178,8 @@ def _print_capture(done: Capture, home: Path) -> None:
     )
     if warning := done.version_warning:
         print_safely(f"warning   {warning}")
+    for number, line in enumerate(list_chain_lines(record)):
+        print_safely(f"{'' if number else 'chain':<10}{line}")
     task = " ".join(record.task.prompt.split())
     print_safely(f"task      {task[:100]}{'…' if len(task) > 100 else ''}")
     print_safely(
@@ -249,8 +266,46 @@ def discard(
         print_removal(discard_record(found.home, found.id, force=force))
 
 
+def apply(
+    record: RecordArgument,
+    repository: Annotated[
+        Path, Option(help="Repository, or a directory in it.", show_default="current directory")
+    ] = Path(),
+    base: Annotated[
+        str | None,
+        Option(help="Record to count the changes from.", show_default="the one captured in the repository"),
+    ] = None,
+    partial: Annotated[bool, Option("--partial", help="With conflicts, apply the other files.")] = False,
+    home: AgentHomeOption = None,
+) -> None:
+    """Apply the agents' changes of a record to your checkout, and nothing else."""
+    from langgraph_takeover.graph.continuation.apply import apply_record
+
+    with report_continuation_errors(), show_status("comparing the records"):
+        chosen = find_record(record, home)
+        done = apply_record(chosen.home, chosen.id, repository=repository, base=base, is_partial=partial)
+    for path in done.changed:
+        merged = " (merged with your changes)" if path in done.merged else ""
+        print_safely(f"{'applied' if done.is_written else 'could be'}   {path}{merged}")
+    for path, reason in done.conflicts:
+        print_safely(f"conflict  {path}: {reason}")
+    if done.ignored:
+        print_safely(f"left out  {done.ignored} changed files that git ignores")
+    if not done.changed and not done.conflicts:
+        print_safely("nothing to apply: your checkout has all changes")
+    if done.conflicts:
+        rest = (
+            "the other files are applied"
+            if done.is_written
+            else "nothing was written; --partial applies the others"
+        )
+        print_safely(f"{len(done.conflicts)} conflicts with {done.repository}: {rest}")
+        raise typer.Exit(3)
+
+
 COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "capture": (capture, _CAPTURE_EPILOG),
     "continue": (continue_, CONTINUE_EPILOG),
     "discard": (discard, _DISCARD_EPILOG),
+    "apply": (apply, _APPLY_EPILOG),
 }

@@ -18,6 +18,7 @@ from langgraph_takeover.graph.continuation.files import (
     require_state_directory,
     save_known,
 )
+from langgraph_takeover.graph.continuation.parents import Parent, find_parent
 from langgraph_takeover.graph.continuation.repository import Repository, find_repository
 from langgraph_takeover.graph.continuation.secret_files import select_secret_files
 from langgraph_takeover.graph.continuation.working_copy import WorkingCopy, escape_name
@@ -172,13 +173,23 @@ def capture_session(
             _require_inside(trace, directory, found.root, source.id)
         if trace.pending and (prompt := find_prompt(source, user_home or Path.home())):
             trace = trace.model_copy(update={"pending": (*trace.pending, f"the agent waits at a {prompt}")})
-        earlier = find_manifest_of(home, found.root)
+        earlier = find_manifest_of(found.root)
         if earlier is not None:
             task = join_task(earlier.task, trace.task, earlier.own_texts)
             trace = trace.model_copy(update={"task": task})
         store = RecordStore(ensure_private_directory(home) / "records")
         store.remove_partial(datetime.now(UTC).timestamp() - _STALE_S)
-        builder = _CaptureBuilder(found, source, trace, chosen, exclude, allow_changing, on_progress)
+        parent = find_parent(home, earlier, trace.events) if earlier else None
+        builder = _CaptureBuilder(
+            found,
+            source,
+            trace,
+            chosen,
+            parent,
+            exclude=exclude,
+            allow_changing=allow_changing,
+            on_progress=on_progress,
+        )
 
         def build(directory: Path) -> HandoffRecord:
             record = builder.build(directory)
@@ -243,6 +254,8 @@ class _CaptureBuilder:
         source: SessionFile,
         trace: Trace,
         backend: BackendName,
+        parent: Parent | None,
+        *,
         exclude: Sequence[str],
         allow_changing: bool,
         on_progress: Callable[[CaptureProgress], None] | None,
@@ -257,7 +270,10 @@ class _CaptureBuilder:
         self._kept_tracked: tuple[str, ...] = ()
         self._unread_tracked: tuple[str, ...] = ()
         self._history_sources: tuple[str, ...] = ()
+        self._parent = parent
         self._trace = move_session(trace, repository.root, CHECKOUT_WORKSPACE)
+        if parent is not None:
+            self._trace = parent.extend(self._trace)
         self._files: tuple[str, ...] = ()
         now = datetime.now(UTC)
         name = f"{source.agent}-{source.id[:8]}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
@@ -305,6 +321,7 @@ class _CaptureBuilder:
                 trace=events,
                 created_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 external=self._describe_session(trace),
+                parent=self._parent.reference if self._parent else None,
             )
         return _redact_record(record, self._find_secrets(events))
 

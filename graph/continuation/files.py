@@ -70,6 +70,9 @@ class Manifest(Frozen):
     """Everything that a continuation creates, written before it is created."""
 
     record: str
+    record_digest: str = ""
+    home: str = ""
+    """Home of the record."""
     agent: str
     view: str
     checkout: str
@@ -83,6 +86,8 @@ class Manifest(Frozen):
     """The task of the record."""
     own_texts: tuple[str, ...] = ()
     """How the texts begin that the continuation itself puts into the session as a user's."""
+    own_events: tuple[str, ...] = ()
+    """Digests of the events in the native session that the continuation wrote, in order: at most 50,000."""
     checkout_existed: bool = False
     """Whether there was an empty directory in its place."""
     files: tuple[CreatedFile, ...] = ()
@@ -219,15 +224,18 @@ def list_continued(home: Path) -> list[str]:
     return sorted({path.parent.name for path in list_matches(_manifest_directory(home), "*/[0-9]*.json")})
 
 
-def find_manifest_of(home: Path, checkout: Path) -> Manifest | None:
-    """Return the newest manifest of a continuation in that checkout, if any. Raises ContinuationError."""
+def find_manifest_of(checkout: Path) -> Manifest | None:
+    """Return the newest manifest of a continuation in that checkout, from any home. Raises ContinuationError."""
     paths: list[tuple[float, Path]] = []
-    for path in list_matches(_manifest_directory(home), "*/[0-9]*.json"):
+    inode = identify(checkout)
+    for path in list_matches(require_state_directory() / "continuations", "*/*/[0-9]*.json"):
         with contextlib.suppress(FileNotFoundError):  # its continuation was undone meanwhile
             paths.append((path.stat().st_mtime, path))
     for _, path in sorted(paths, reverse=True):
         manifest = load_manifest(path)
-        if manifest is not None and os.path.realpath(manifest.checkout) == os.path.realpath(checkout):
+        if manifest is None or manifest.checkout_inode != inode:
+            continue  # another directory, which may have had its name
+        if os.path.realpath(manifest.checkout) == os.path.realpath(checkout):
             return manifest
     return None
 

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from langgraph_takeover.graph.continuation.existing import describe_existing
 from langgraph_takeover.graph.continuation.files import (
     CreatedDirectory,
     CreatedFile,
@@ -27,6 +26,7 @@ from langgraph_takeover.graph.continuation.files import (
 from langgraph_takeover.graph.continuation.interactive import (
     INTERACTIVE_COMMANDS,
     build_interactive_arguments,
+    describe_existing,
     read_model_provider,
 )
 from langgraph_takeover.graph.continuation.new_files import (
@@ -35,6 +35,7 @@ from langgraph_takeover.graph.continuation.new_files import (
     list_missing_directories,
     list_session_files,
 )
+from langgraph_takeover.graph.continuation.parents import digest_session
 from langgraph_takeover.graph.continuation.undo import STAGING_SUFFIX, undo_manifest
 from langgraph_takeover.graph.errors import ContinuationError
 from langgraph_takeover.handoff import views
@@ -167,6 +168,8 @@ def _create_everything(
     """Create the checkout and the session's files; return the opening, the first message and the files."""
     manifest = Manifest(
         record=plan.record.id,
+        record_digest=plan.record.digest,
+        home=str(plan.store.parent.parent.resolve()),
         agent=plan.adapter.name,
         view=plan.view,
         checkout=str(plan.target),
@@ -218,13 +221,17 @@ def _create_everything(
     save(manifest)
     _move_into_place(plan.tree, plan.target)
     plan.staging.rmdir()
-    _create_session_files(files, manifest, save)
+    manifest = _create_session_files(files, manifest, save)
+    if files:
+        save(
+            manifest.model_copy(update={"own_events": digest_session(files, plan.adapter.name, plan.target)})
+        )
     return opening, message, tuple(files)
 
 
 def _create_session_files(
     files: Mapping[Path, str], manifest: Manifest, save: Callable[[Manifest], None]
-) -> None:
+) -> Manifest:
     """Create the files of the native session and their directories; save the identity of each as soon as it exists."""
     directories: list[CreatedDirectory] = list(manifest.directories)
     for each in manifest.directories:
@@ -240,7 +247,9 @@ def _create_session_files(
     for path, text in files.items():
         create_file(path, text)
     created = (each.model_copy(update={"inode": identify(Path(each.path))}) for each in manifest.files)
-    save(manifest.model_copy(update={"files": tuple(created)}))
+    manifest = manifest.model_copy(update={"files": tuple(created)})
+    save(manifest)
+    return manifest
 
 
 def start_continuation(continuation: PreparedContinuation) -> NoReturn:

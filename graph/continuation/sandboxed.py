@@ -16,13 +16,12 @@ from langgraph_takeover.graph.home import Home, open_home
 from langgraph_takeover.graph.outcome import Outcome, RunStatus
 from langgraph_takeover.graph.runs.api import open_run
 from langgraph_takeover.graph.runs.run import Run
-from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
 from langgraph_takeover.handoff.trace.events import HandoffPoint
 from langgraph_takeover.handoff.views.names import ViewName
 from langgraph_takeover.nodes.context.external_agent import external_agent
 from langgraph_takeover.nodes.context.progress import Progress
-from langgraph_takeover.nodes.records import build_record_id, save_record
-from langgraph_takeover.sandbox.interface import BackendName, TakeoverError
+from langgraph_takeover.nodes.records import save_record
+from langgraph_takeover.sandbox.interface import BackendName
 
 
 class SandboxedContinuation(NamedTuple):
@@ -30,7 +29,7 @@ class SandboxedContinuation(NamedTuple):
 
     outcome: Outcome
     record: str
-    """Id of the record of its end; empty if it did nothing."""
+    """Id of the record of its end; that of the continued record before the first step."""
 
 
 def continue_in_sandbox(
@@ -58,9 +57,11 @@ def continue_in_sandbox(
     if chosen.program.warning:
         show(chosen.program.warning)
     with open_home(home) as opened:
-        spec = sandbox_spec_for(opened.records.load(record_id), backend)
-        key = hashlib.sha256(repr((view, model_name, backend)).encode()).hexdigest()[:6]
-        thread = _choose_thread(opened, f"{record_id}.{agent}-{key}", is_new=is_new)
+        record = opened.records.load(record_id)
+        spec = sandbox_spec_for(record, backend)
+        # The digest: another record of the same id is other work.
+        key = hashlib.sha256(repr((record.digest, view, model_name, backend)).encode()).hexdigest()[:6]
+        thread = _choose_thread(opened, f"{record_id[:200]}.{agent}-{key}", is_new=is_new)
         options: Mapping[str, Any] = {"model": model, "sandbox": spec, "agent": chosen, "protocol": "native"}
         has_begun = opened.saver.get_tuple(thread_config(thread)) is not None
         show(f"thread    {thread}{', which resumes' if has_begun else ''}")
@@ -68,20 +69,17 @@ def continue_in_sandbox(
             opened, thread, **options, on_progress=lambda progress: show(describe_progress(progress))
         ) as run:
             try:
-                outcome = run.resume() if has_begun else run.take_over(record_id, cast(ViewName, view))
-            except (TakeoverError, KeyboardInterrupt, SystemExit) as error:
-                is_stopped = not isinstance(error, TakeoverError)
-                show_end(show, _save_end(run, "stopped by a signal" if is_stopped else f"failed: {error}"))
+                outcome = (
+                    run.resume(go_back=True) if has_begun else run.take_over(record_id, cast(ViewName, view))
+                )
+            except BaseException as error:
+                is_stopped = not isinstance(error, Exception)
+                end = _save_end(run, "stopped by a signal" if is_stopped else f"failed: {error}")
+                show(f"record    {end}" if end else "no record: the agent had not begun")
                 raise
             end = _save_end(run, _describe_outcome(outcome))
-            show_end(show, end)
-            return SandboxedContinuation(outcome, end.id if end is not None else "")
-
-
-def show_end(show: Callable[[str], None], record: HandoffRecord | None) -> None:
-    """Show the record of an end, if there is one."""
-    if record is not None:
-        show(f"record    {record.id}")
+            show(f"record    {end}")
+            return SandboxedContinuation(outcome, end)
 
 
 def _choose_thread(home: Home, name: str, *, is_new: bool) -> str:
@@ -98,31 +96,27 @@ def _describe_outcome(outcome: Outcome) -> str:
     return f"{outcome.status.value}: {outcome.stop_reason or 'it can resume'}"
 
 
-def _save_end(run: Run, detail: str) -> HandoffRecord | None:
-    """Save the record of a run's end, once for each state; None if it has no event yet."""
-    stored = run.home.saver.get_tuple(run.config)
-    state = run.state()
-    if stored is None or state is None or not state.get("events"):
-        return None
+def _save_end(run: Run, detail: str) -> str:
+    """Save the record of a run's end, once for each state, and return its id; before the first step, the continued record's."""
+    stored, state = run.home.saver.get_tuple(run.config), run.state() or {}
+    if stored is None or not state.get("events"):
+        return str(state.get("record", ""))
     checkpoint = str(stored.config["configurable"]["checkpoint_id"])
-    line = " ".join(detail.split())[:200]
-    point = HandoffPoint(kind="requested", event_index=len(state["events"]) - 1, detail=line)
-    record_id = f"{build_record_id(run.thread, point).removesuffix(point.kind)}end"
-    for each in (record_id, f"{record_id}.{checkpoint[-12:]}"):
-        try:
-            existing = run.home.records.load(each)
-        except RecordError:
-            return save_record(
-                run.session,
-                state,
-                point,
-                record_id=each,
-                checkpoint=checkpoint,
-                predecessor=run.context.display_model,
-            )
-        if existing.checkpoint_id == checkpoint:
-            return existing
-    return None
+    record_id = f"{run.thread}.end-{checkpoint[-12:]}"
+    if record_id in run.home.records.list_ids():
+        return record_id
+    point = HandoffPoint(
+        kind="requested", event_index=len(state["events"]) - 1, detail=" ".join(detail.split())[:200]
+    )
+    save_record(
+        run.session,
+        state,
+        point,
+        record_id=record_id,
+        checkpoint=checkpoint,
+        predecessor=run.context.display_model,
+    )
+    return record_id
 
 
 def describe_progress(progress: Progress) -> str:

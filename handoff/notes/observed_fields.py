@@ -13,6 +13,7 @@ from langgraph_takeover.handoff.notes.validation_scope import (
 )
 from langgraph_takeover.handoff.points.detector_state import ValidationRun, describe_outcome
 from langgraph_takeover.handoff.points.detectors import classify_continuation, find_evidence
+from langgraph_takeover.handoff.records.chain import find_agent_number
 from langgraph_takeover.handoff.text.fence import (
     cut_middle,
     format_code_block,
@@ -31,10 +32,14 @@ _MAX_CHANGED = 5
 
 
 def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tuple[NoteField, ...]:
-    """Build the deterministic fields, in order; with `pointers`, each entry names its events."""
+    """Build the deterministic fields, in order; each entry names its agent if there are several, and with `pointers` its events."""
 
     def format_pointer(*indices: int) -> str:
-        return " [" + ", ".join(f"e{index}" for index in indices) + "]" if pointers and indices else ""
+        numbers = {find_agent_number(evidence.record, index) for index in indices} - {0}
+        agents = f" (agent {', '.join(map(str, sorted(numbers)))})" if numbers else ""
+        return agents + (
+            " [" + ", ".join(f"e{index}" for index in indices) + "]" if pointers and indices else ""
+        )
 
     latest, change = evidence.latest_run, evidence.latest_change
     fields: tuple[NoteField, ...] = (

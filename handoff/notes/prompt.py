@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from langgraph_takeover.handoff import prompts
 from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.observed_fields import describe_file
 from langgraph_takeover.handoff.notes.structured_note import render_observed_half
+from langgraph_takeover.handoff.records.chain import find_agent_number, render_chain
 from langgraph_takeover.handoff.records.left_out import format_left_out
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.fence import (
@@ -39,7 +42,7 @@ def build_prompt(kind: str, evidence: Evidence, limit: int) -> list[BaseMessage]
     record = evidence.record
     data = "\n\n".join(
         (
-            f"{TRACE}\n\n{_render_trace(record, limit)}",
+            f"{TRACE}\n\n{render_chain(record)}{_render_trace(record, limit)}",
             f"{PATCH}\n{_render_patch(record, min(_MAX_PATCH_CHARS, limit // 4))}",
             f"{CHANGED_FILES}\n\n{_render_files(evidence, min(_MAX_FILES_CHARS, limit // 8))}",
             _render_observed(evidence, min(_MAX_OBSERVED_CHARS, limit // 8)),
@@ -52,7 +55,8 @@ def build_prompt(kind: str, evidence: Evidence, limit: int) -> list[BaseMessage]
 def _render_trace(record: HandoffRecord, limit: int) -> str:
     """Shorten a trace: the middle of long events and, if that is not enough, its own middle."""
     per_event = max(min(_EVENT_CHARS, limit // 8), 400)
-    return cut_middle(render_trace(record.trace, max_event_chars=per_event), limit)
+    number = partial(find_agent_number, record)
+    return cut_middle(render_trace(record.trace, max_event_chars=per_event, find_agent_number=number), limit)
 
 
 def _render_patch(record: HandoffRecord, limit: int) -> str:

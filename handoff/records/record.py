@@ -34,11 +34,13 @@ from langgraph_takeover.sandbox.storage.removal import (
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
 SCHEMA_VERSION = 9
-"""The version of new records. Before 9, a session neither counts calls of unknown form nor says what was open; before 8, a
-record does not say what its patch lacks; before 7, it has no `external`; before 6, no `edited_files`; before 5, notes and reviews
-may have no digest."""
+"""The version of new records. Before 9, a record has no `parent`, and a session neither counts calls of unknown form nor says what
+was open; before 8, a record does not say what its patch lacks; before 7, it has no `external`; before 6, no `edited_files`;
+before 5, notes and reviews may have no digest."""
 _SUPPORTED_VERSIONS = (4, 5, 6, 7, 8, 9)
-_FIELD_VERSIONS = {"edited_files": 6, "external": 7, "left_out": 8, "left_out_count": 8, "patch_error": 8}
+_FIELD_VERSIONS = {
+    "edited_files": 6, "external": 7, "left_out": 8, "left_out_count": 8, "patch_error": 8, "parent": 9,
+}  # fmt: skip
 """The version that added a field."""
 _LATER_SESSION_FIELDS = ("withdrawn_files", "unknown_forms", "pending")
 """Fields of `ExternalSession` that older records do not have."""
@@ -173,6 +175,27 @@ class EditedFile(Frozen):
     content: str
 
 
+class AgentWork(Frozen):
+    """One agent's part of a record's events."""
+
+    agent: str
+    """Its name, with its model if it is an external agent."""
+    events: int = Field(ge=0)
+
+
+class ParentRecord(Frozen):
+    """The record that a record's agent continued. Its events are the first ones of the record itself."""
+
+    id: str
+    digest: str
+    view: str = ""
+    """What the agent saw of the earlier work; empty if unknown."""
+    agents: FailFastTuple[AgentWork] = ()
+    """The agents of the events before the record's own, oldest first."""
+    lost: str = ""
+    """The earlier work that this record lacks, with the reason; empty if it has everything."""
+
+
 class HandoffRecord(Frozen):
     """The durable whole of one handoff: point, snapshot, checkpoint, trace prefix, notes, review, digest.
 
@@ -213,6 +236,8 @@ class HandoffRecord(Frozen):
     review: Review | None = None
     external: ExternalSession | None = None
     """The predecessor's session, if it is an external agent."""
+    parent: ParentRecord | None = None
+    """The record that the predecessor continued, if it continued one."""
     envelope: Envelope | None = None
     """The source's message in the current handoff, which belongs to the ledger and is never saved with the record. Without
     a handoff: the text with which the agent requested a successor."""
@@ -230,7 +255,7 @@ class HandoffRecord(Frozen):
         """Write an older record as its own version does, which its digest covers."""
         content: dict[str, Any] = serialize(self)
         for name, version in _FIELD_VERSIONS.items():
-            if self.schema_version < version:
+            if self.schema_version < version or (name == "parent" and self.parent is None):
                 content.pop(name, None)
         return content
 
@@ -243,6 +268,8 @@ class HandoffRecord(Frozen):
             raise RecordError(f"record {self.id}: its content does not match its digest")
         if len(self.trace) != self.point.event_index + 1:
             raise RecordError(f"record {self.id}: its trace does not end at its handoff point")
+        if self.parent and sum(each.events for each in self.parent.agents) > len(self.trace):
+            raise RecordError(f"record {self.id}: its earlier agents have more events than its trace")
 
     def verify_attachments(self) -> None:
         """Raise RecordError if the notes or the review do not match their digests.
@@ -498,12 +525,12 @@ def parse_model(text: bytes, path: Path | str, kind: type[_Kind]) -> _Kind:
         raise RecordError(f"{path}: {field}: {first['msg']}") from error
 
 
-def write_durably(path: Path, text: str | Iterable[str]) -> None:
+def write_durably(path: Path, text: str | Iterable[str], *, errors: str = "surrogatepass") -> None:
     """Replace the file by a text or its pieces, so that a crash leaves either the old content or the new."""
     # Two processes may write the same file at once: the last complete one remains.
     partial = path.with_name(f".{path.name[:200]}.{os.getpid()}.partial")
     try:
-        with partial.open("w", encoding="utf-8", errors="surrogatepass") as file:
+        with partial.open("w", encoding="utf-8", errors=errors) as file:
             file.writelines((text,) if isinstance(text, str) else text)
             file.flush()
             os.fsync(file.fileno())

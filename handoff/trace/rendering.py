@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from langgraph_takeover.handoff.text.fence import cut_middle, quote_text
 from langgraph_takeover.handoff.trace.events import Event
@@ -17,17 +17,23 @@ def render_events(events: Iterable[Event]) -> str:
     return "\n".join(f"{render_heading(event)}\n{quote_text(event.text)}\n" for event in events)
 
 
-def render_trace(trace: Sequence[Event], *, max_event_chars: int | None = None) -> str:
+def render_trace(
+    trace: Sequence[Event],
+    *,
+    max_event_chars: int | None = None,
+    find_agent_number: Callable[[int], int] = lambda index: 0,
+) -> str:
     """Render all events of a trace; a long observation that an earlier one shows too refers to it instead.
 
     Nothing is lost: the heading names the event with the same text, or the same whole file. `max_event_chars` cuts the
-    middle of longer events.
+    middle of longer events. `find_agent_number` numbers the agents by an event's index; 0 is the only one.
     """
     shown: dict[object, int] = {}
     parts = []
     for number, event in enumerate(trace):
         text = event.text if max_event_chars is None else cut_middle(event.text, max_event_chars)
-        heading, body = render_heading(event), f"{quote_text(text)}\n"
+        heading = render_heading(event, find_agent_number(event.index))
+        body = f"{quote_text(text)}\n"
         if event.kind == "observation" and len(event.text) >= _MIN_REPEATED_CHARS:
             keys = _list_contents(trace[number - 1] if number else event, event)
             earlier = next(((what, shown[key]) for what, key in keys if key in shown), None)
@@ -55,7 +61,9 @@ def _count_lines(text: str) -> int:
     return text.rstrip("\n").count("\n")
 
 
-def render_heading(event: Event) -> str:
-    """Render the heading of an event, without its line end."""
-    source = {"action": "agent", "observation": "sandbox"}[event.kind]
+def render_heading(event: Event, agent_number: int = 0) -> str:
+    """Render the heading of an event, without its line end; `agent_number` is 0 if all of the work is by one agent."""
+    source = (
+        "sandbox" if event.kind == "observation" else f"agent {agent_number}" if agent_number else "agent"
+    )
     return f"## e{event.index} · {source} · {event.kind} · {quote_text(' '.join(event.tool.split()))}"

@@ -6,6 +6,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from pydantic import Field
 
 from langgraph_takeover.handoff.prompts import load_prompt
+from langgraph_takeover.handoff.records.chain import render_chain
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.left_out import is_unsaved
 from langgraph_takeover.handoff.records.record import HandoffRecord
@@ -53,7 +54,7 @@ _MISSING_FILES = "These files of the earlier agent's directory are not here, or 
 def build_message(record: HandoffRecord, earlier_work: str = "") -> list[BaseMessage]:
     """Build one message with the earlier work between the instructions and the task."""
     has_data = bool(earlier_work) or has_data_beside_task(record)
-    data = wrap_in_fence(earlier_work) if earlier_work else ""
+    data = wrap_in_fence(f"{render_chain(record)}{earlier_work}") if earlier_work else ""
     parts = (load_instructions(), load_fence_rule() if has_data else "", data, render_task(record))
     return [HumanMessage("\n".join(part for part in parts if part))]
 

@@ -10,6 +10,7 @@ from langgraph_takeover.handoff.delegation.dead_ends import ProvenDeadEnd, list_
 from langgraph_takeover.handoff.delegation.excerpts import Excerpt, cut_whole, list_excerpts
 from langgraph_takeover.handoff.delegation.selection import compute_budget_chars, select_record_payload
 from langgraph_takeover.handoff.prompts import load_prompt
+from langgraph_takeover.handoff.records.chain import render_chain
 from langgraph_takeover.handoff.records.payload import DeadEnd, Payload, RanCommand, ReadFile
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.fence import (
@@ -71,7 +72,7 @@ def payload_history(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPI
     return History(
         opening="\n".join(rules),
         steps=tuple(taken),
-        closing=f"{wrap_in_fence(_render_payload(payload, proven))}\n{render_task(record)}",
+        closing=f"{wrap_in_fence(render_chain(record) + _render_payload(payload, proven))}\n{render_task(record)}",
         dropped=tuple(event.index for event in record.trace if event.index not in kept),
         has_thoughts=False,
     )

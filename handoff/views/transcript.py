@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from langchain_core.messages import BaseMessage
 
+from langgraph_takeover.handoff.records.chain import render_chain
 from langgraph_takeover.handoff.records.record import HandoffRecord
-from langgraph_takeover.handoff.text.fence import END_OF_WORK, compute_fence_id
+from langgraph_takeover.handoff.text.fence import END_OF_WORK, compute_fence_id, wrap_in_fence
 from langgraph_takeover.handoff.trace.conversation import (
     History,
     build_messages,
@@ -48,10 +49,11 @@ def transcript_history(record: HandoffRecord, recipient: Recipient = DEFAULT_REC
     cut = f"\n\n[… {first} earlier steps left out, because they do not fit …]" if first else ""
     kept = [message for each in replayed[first:] for message in each]
     name = compute_fence_id("\n".join(f"{each.text}{getattr(each, 'tool_calls', '')}" for each in kept))
-    rules = [load_instructions(), *([load_fence_rule()] if has_data_beside_task(record) else [])]
+    chain = render_chain(record)
+    rules = [load_instructions(), *([load_fence_rule()] if chain or has_data_beside_task(record) else [])]
     return History(
         opening="\n".join([*rules, f"{_OPENING.format(name=name)}{cut}"]),
         steps=tuple(taken[first:]),
-        closing=f"{END_OF_WORK} (id {name})\n\n{render_task(record)}",
+        closing=f"{END_OF_WORK} (id {name})\n\n{f'{wrap_in_fence(chain)}{chr(10)}' if chain else ''}{render_task(record)}",
         dropped=tuple(event for step in taken[:first] for event in list_event_indices(step)),
     )

@@ -94,7 +94,6 @@ def resume_session(agent: ExternalAgent | None, record: HandoffRecord) -> AgentS
         version=agent.program.version,
         session_id=record.external.session_id,
         workspace=record.external.workspace,
-        unknown_forms=record.external.unknown_forms,
     )
     return AgentState(external=session.model_dump(mode="json"))
 

@@ -11,15 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage
 
 from langgraph_takeover import open_home
-from langgraph_takeover.graph.continuation.sandboxed import _choose_thread
+from langgraph_takeover.graph.continuation import sandboxed
+from langgraph_takeover.graph.continuation.sandboxed import SandboxedContinuation, _choose_thread
 from langgraph_takeover.handoff.agents import ADAPTERS
+from langgraph_takeover.handoff.records.chain import list_chain_lines
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.handoff.records.verification import Verification, verify_record
 
 from ...agent_programs import find_test_command
 from ...chat_server import ChatServer
+from ..conftest import Scripted, scripted_model
+from ..small_agent_adapter import build_small_agent
 from .conftest import Workplace
 
 ROOT = Path(__file__).parents[3]
@@ -143,3 +148,50 @@ def test_the_thread_of_a_continuation(tmp_path: Path) -> None:
     with open_home(tmp_path / "home") as home:
         assert _choose_thread(home, "r.codex-1", is_new=False) == "r.codex-1"
         assert _choose_thread(home, "r.codex-1", is_new=True) == "r.codex-1"
+
+
+class Failing(Scripted):
+    """An endpoint that refuses every request after some replies."""
+
+    def _generate(self, messages: object, *args: object, **kwargs: object) -> object:
+        if len(self.seen) == len(self.replies):
+            raise ValueError("the endpoint is gone")
+        return super()._generate(messages, *args, **kwargs)  # type: ignore[arg-type]
+
+
+def call(number: int) -> AIMessage:
+    arguments = {"command": f"echo {number} >> steps.txt"}
+    return AIMessage("", tool_calls=[{"name": "bash", "args": arguments, "id": f"call_{number}"}])
+
+
+def test_the_same_command_continues_and_every_end_is_a_record(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandboxed, "external_agent", lambda *args, **named: build_small_agent())
+    first = workplace.capture().record
+    shown: list[str] = []
+
+    def run(model: Scripted, *, is_new: bool = False) -> SandboxedContinuation:
+        return sandboxed.continue_in_sandbox(
+            Path(workplace.home), first.id, agent="small", model=model, model_name="m", is_new=is_new,
+            show=shown.append,
+        )  # fmt: skip
+
+    with pytest.raises(ValueError, match="gone"):
+        run(Failing(replies=[call(0), call(1)], seen=[], tools=[]))
+    store = RecordStore(workplace.home / "records")
+    (failed,) = set(store.list_ids()) - {first.id}
+    assert any(line == f"record    {failed}" for line in shown)
+    assert len(store.load(failed).trace) == len(first.trace) + 4
+    model = scripted_model(call(0), call(1), call(2), AIMessage("Done."))
+    done = run(model)
+    assert len(model.seen) == 2  # nothing twice
+    assert "+0\n+1\n+2\n" in done.outcome.diff_from_base
+    record = store.load(done.record)
+    assert list_chain_lines(record)[0] == f"agent 1: codex, e0 to e{len(first.trace) - 1}"
+    assert record.parent is not None
+    assert record.parent.digest == first.digest
+    again = run(scripted_model())
+    assert (again.record, again.outcome.thread) == (done.record, done.outcome.thread)
+    other = run(scripted_model(AIMessage("Done.")), is_new=True)
+    assert other.outcome.thread == f"{done.outcome.thread}-2"

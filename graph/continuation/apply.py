@@ -1,0 +1,307 @@
+"""Bring an agent's changes from a record back into the user's checkout: three-way, and nothing of the user's is lost."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from langgraph_takeover.graph.continuation.files import load_known
+from langgraph_takeover.graph.continuation.repository import find_repository, run_git
+from langgraph_takeover.graph.errors import ContinuationError
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
+from langgraph_takeover.sandbox.backends.checkouts import write_checkout
+from langgraph_takeover.sandbox.interface import Frozen
+from langgraph_takeover.sandbox.storage.removal import walk
+
+_GIT_NAMES = (".git", "git~1")
+_MAX_MERGED_BYTES = 32 << 20
+
+
+class Conflict(NamedTuple):
+    """A change that cannot be applied without losing something."""
+
+    path: str
+    reason: str
+
+
+class Application(Frozen):
+    """What an application changed, or would have changed if it had no conflicts."""
+
+    repository: Path
+    base: str
+    """Id of the record from which the changes are counted."""
+    changed: tuple[str, ...] = ()
+    merged: tuple[str, ...] = ()
+    """Files that the user had changed too, merged by lines; among `changed`."""
+    conflicts: tuple[Conflict, ...] = ()
+    ignored: int = 0
+    """Number of changed files that git ignores; they stay out."""
+    is_written: bool
+
+
+class _TreeEntry(NamedTuple):
+    """A file or a symbolic link."""
+
+    kind: int
+    """S_IFREG or S_IFLNK."""
+    is_executable: bool
+    content: bytes
+
+
+_Change = tuple[str, _TreeEntry | None, _TreeEntry | None]
+"""Path, and the entry before and after; None: there is none."""
+
+
+def apply_record(
+    home: Path, record_id: str, *, repository: Path, base: str | None = None, is_partial: bool = False
+) -> Application:
+    """Apply what changed between a record's ancestor, captured in the repository, and the record; the index is not touched.
+
+    `base` names another record to count from. A file that the user has changed since is merged by lines. With a conflict
+    nothing is written, unless `is_partial`; a file with a conflict never is. No setting, hook or filter of a repository runs.
+    Raises ContinuationError, CaptureError, RecordError, SnapshotCorruptError, SandboxUnavailableError and OutOfDiskError.
+    """
+    found = find_repository(repository)
+    store = RecordStore(home / "records")
+    record = store.load(record_id)
+    origin = store.load(base) if base else _find_origin(home, store, record, found.root)
+    with tempfile.TemporaryDirectory(prefix="takeover-apply-") as scratch:
+        trees = [Path(scratch, name) for name in ("before", "after")]
+        for each, tree in zip((origin, record), trees, strict=True):
+            write_checkout(each.required_snapshot, store.directory(each.id), tree)
+        changes = list(_list_changes(*trees))
+        ignored = _list_ignored(Path(scratch), trees[1], [path for path, _, _ in changes])
+        ignored -= set(run_git(found.root, "ls-files", "-z", "--full-name").split("\0"))
+        plan = _MergePlan(found.root, Path(scratch), [each for each in changes if each[0] not in ignored])
+        is_written = is_partial or not plan.conflicts
+        if is_written:
+            plan.write()
+    return Application(
+        repository=found.root,
+        base=origin.id,
+        changed=tuple(sorted(plan.results)),
+        merged=tuple(sorted(plan.merged)),
+        conflicts=tuple(sorted(plan.conflicts)),
+        ignored=len(ignored),
+        is_written=is_written,
+    )
+
+
+def _find_origin(home: Path, store: RecordStore, record: HandoffRecord, root: Path) -> HandoffRecord:
+    """Return the nearest ancestor of a record that was captured in the repository."""
+    current, seen = record, {record.id}
+    while (parent := current.parent) is not None and parent.id not in seen:
+        seen.add(parent.id)
+        try:
+            current = store.load(parent.id)
+        except RecordError as error:
+            raise ContinuationError(
+                f"record {record.id}: its ancestor cannot be read: {error} (pass --base RECORD)"
+            ) from error
+        if current.digest != parent.digest:
+            raise ContinuationError(
+                f"record {parent.id}: replaced since by another one of that id (pass --base RECORD)"
+            )
+        known = load_known(home, current)
+        if known is not None and os.path.realpath(known.repository or "/") == os.path.realpath(root):
+            return current
+    raise ContinuationError(
+        f"record {record.id}: it continues no record that was captured in {root} (pass --repository DIR, or --base RECORD)"
+    )
+
+
+def _list_changes(before: Path, after: Path) -> Iterable[_Change]:
+    """Yield the files and links that differ between two trees, without repositories' own files."""
+    infos = [dict(_list_files(tree)) for tree in (before, after)]
+    for path in sorted(infos[0].keys() | infos[1].keys()):
+        old, new = (_read_entry(tree, path) if path in info else None
+                    for tree, info in zip((before, after), infos, strict=True))  # fmt: skip
+        if old != new:
+            yield path, old, new
+
+
+def _list_files(tree: Path) -> Iterable[tuple[str, os.stat_result]]:
+    for path, info in walk(tree):
+        if not any(part.lower() in _GIT_NAMES for part in path.split("/")) and not stat.S_ISDIR(info.st_mode):
+            yield path, info
+
+
+def _read_entry(root: Path, path: str) -> _TreeEntry | None:
+    """Return the entry at a path; None if there is none. Raises ContinuationError for anything but a file or a link."""
+    place = root / path
+    try:
+        mode = place.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if stat.S_ISLNK(mode):
+        return _TreeEntry(stat.S_IFLNK, False, os.fsencode(place.readlink()))
+    if not stat.S_ISREG(mode):
+        raise ContinuationError(f"{place}: neither a file nor a link (move it, then try again)")
+    return _TreeEntry(stat.S_IFREG, bool(mode & stat.S_IXUSR), place.read_bytes())
+
+
+def _list_ignored(scratch: Path, tree: Path, paths: list[str]) -> set[str]:
+    """Return those paths that the tree's own .gitignore files name."""
+    # A repository without settings: the agent could have changed those of its own.
+    _run_plain_git(scratch, ["init", "-q", "--bare", "ignoring"])
+    command = [f"--git-dir={scratch / 'ignoring'}", f"--work-tree={tree}", "-c", "core.bare=false"]
+    listed = _run_plain_git(
+        tree,
+        [*command, "check-ignore", "--no-index", "-z", "--stdin"],
+        b"".join(os.fsencode(path) + b"\0" for path in paths),
+        codes=(0, 1),
+    )
+    return {os.fsdecode(each) for each in listed.split(b"\0") if each}
+
+
+def _run_plain_git(
+    directory: Path, arguments: list[str], text: bytes = b"", codes: tuple[int, ...] = (0,)
+) -> bytes:
+    """Run git without any settings but its own defaults."""
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1",
+                   "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CEILING_DIRECTORIES": str(directory.parent), "LC_ALL": "C"}  # fmt: skip
+    done = subprocess.run(
+        ["git", *arguments], cwd=directory, input=text, capture_output=True, env=environment, check=False
+    )
+    if done.returncode not in codes:
+        reason = done.stderr.decode(errors="replace").strip().partition("\n")[0][:300]
+        raise ContinuationError(f"git {arguments[-1]}: {reason or 'failed'} (try again)")
+    return done.stdout
+
+
+class _MergePlan:
+    """The changes to a checkout, decided before anything is written."""
+
+    def __init__(self, root: Path, scratch: Path, changes: list[_Change]) -> None:
+        self._root, self._scratch = root, scratch
+        self._deleted = {path for path, _, new in changes if new is None}
+        self._before: dict[str, _TreeEntry | None] = {}
+        self.results: dict[str, _TreeEntry | None] = {}
+        self.merged: list[str] = []
+        self.conflicts: list[Conflict] = []
+        for path, old, new in changes:
+            try:
+                self._decide(path, old, new)
+            except (ContinuationError, OSError) as error:
+                self.conflicts.append(Conflict(path, str(error)))
+
+    def _decide(self, path: str, old: _TreeEntry | None, new: _TreeEntry | None) -> None:
+        if reason := self._find_obstacle(path, new):
+            self.conflicts.append(Conflict(path, reason))
+            return
+        place = self._root / path
+        is_directory = place.is_dir() and not place.is_symlink()
+        mine = None if is_directory else _read_entry(self._root, path)
+        self._before[path] = mine
+        if mine == new:
+            return
+        if mine == old:
+            self.results[path] = new
+        elif (merged := self._merge(mine, old, new)) is not None:
+            if merged != mine:
+                self.results[path] = merged
+                self.merged.append(path)
+        else:
+            reason = (
+                "you have deleted or never had it" if mine is None
+                else "the agent has deleted it, and you have changed it" if new is None
+                else "you have another file of this name" if old is None
+                else "both have changed it"
+            )  # fmt: skip
+            self.conflicts.append(Conflict(path, reason))
+
+    def _find_obstacle(self, path: str, new: _TreeEntry | None) -> str:
+        """Return the reason why a path cannot be written, whatever it holds; empty if it can."""
+        for parent in list(Path(path).parents)[-2::-1]:
+            place = self._root / parent
+            if place.is_symlink():
+                return f"{parent} is a link in your checkout"
+            if (place / ".git").exists():
+                return f"{parent} is a repository of its own (apply it there by hand)"
+            if place.exists() and not place.is_dir() and str(parent) not in self._deleted:
+                return f"{parent} is no directory in your checkout"
+        if new is not None and new.kind == stat.S_IFLNK:
+            target = os.path.normpath(os.path.join(os.path.dirname(path), os.fsdecode(new.content)))  # noqa: PTH118, PTH120
+            if target.startswith("/") or target.split("/")[0] == "..":
+                return "the agent's link leads out of the checkout"
+        place = self._root / path
+        if new is not None and place.is_dir() and not place.is_symlink():
+            kept = [f"{path}/{each}" for each, info in walk(place) if not stat.S_ISDIR(info.st_mode)]
+            if set(kept) - self._deleted:
+                return "a directory in your checkout"
+        return ""
+
+    def _merge(
+        self, mine: _TreeEntry | None, old: _TreeEntry | None, new: _TreeEntry | None
+    ) -> _TreeEntry | None:
+        """Merge two versions of a text file by lines; None if that is impossible."""
+        versions = [each for each in (mine, old, new) if each is not None and each.kind == stat.S_IFREG]
+        if len(versions) < 3 or sum(len(each.content) for each in versions) > _MAX_MERGED_BYTES:
+            return None
+        ours, base, theirs = versions
+        names = ("mine", "base", "theirs")
+        for name, each in zip(names, versions, strict=True):
+            (self._scratch / name).write_bytes(each.content)
+        content = ours.content
+        if theirs.content != base.content and theirs.content != ours.content:
+            try:
+                content = _run_plain_git(self._scratch, ["merge-file", "-p", "-q", *names])
+            except ContinuationError:  # a conflict, or a binary file
+                return None
+        mode = theirs if ours.is_executable == base.is_executable else ours
+        return _TreeEntry(stat.S_IFREG, mode.is_executable, content)
+
+    def write(self) -> None:
+        """Write all changes; after an error, restore what was written."""
+        # First what goes, so that a directory can become a file.
+        ordered = sorted(self.results.items(), key=lambda item: item[1] is not None)
+        written: list[str] = []
+        try:
+            for path, entry in ordered:
+                if _read_entry_or_directory(self._root, path) != self._before[path]:
+                    raise ContinuationError(
+                        f"{self._root / path}: changed meanwhile (nothing was applied; try again)"
+                    )
+                written.append(path)
+                _write_entry(self._root, path, entry)
+        except BaseException:
+            for path in reversed(written):
+                with suppress(OSError):
+                    _write_entry(self._root, path, self._before[path])
+            raise
+
+
+def _read_entry_or_directory(root: Path, path: str) -> _TreeEntry | None:
+    place = root / path
+    return None if place.is_dir() and not place.is_symlink() else _read_entry(root, path)
+
+
+def _write_entry(root: Path, path: str, entry: _TreeEntry | None) -> None:
+    place = root / path
+    if entry is None:
+        place.unlink(missing_ok=True)
+        for parent in list(place.parents)[: path.count("/")]:
+            with suppress(OSError):  # not empty
+                parent.rmdir()
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    partial = place.with_name(f".{place.name[:200]}.{os.getpid()}.partial")
+    try:
+        if entry.kind == stat.S_IFLNK:
+            partial.symlink_to(os.fsdecode(entry.content))
+        else:
+            partial.write_bytes(entry.content)
+            mode = stat.S_IMODE(place.stat().st_mode) if place.is_file() and not place.is_symlink() else None
+            mode = stat.S_IMODE(partial.stat().st_mode) if mode is None else mode
+            executable = (mode & 0o444) >> 2
+            partial.chmod(mode | executable if entry.is_executable else mode & ~0o111)
+        partial.replace(place)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise

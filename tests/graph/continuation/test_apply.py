@@ -1,0 +1,149 @@
+"""An agent's changes come back into a checkout that has others."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from langgraph_takeover.agents import prepare_continuation
+from langgraph_takeover.graph.continuation.apply import Application, apply_record
+from langgraph_takeover.graph.errors import ContinuationError
+
+from ...agent_sessions import describe_tree, run_git, write_claude_session
+from .conftest import Workplace
+
+LINES = "".join(f"line {number}\n" for number in range(20))
+
+
+class Bench:
+    """A captured repository, and a continuation whose files a test changes."""
+
+    def __init__(self, workplace: Workplace, program: Path) -> None:
+        self.workplace, self.mine = workplace, workplace.repository
+        (self.mine / "long.txt").write_text(LINES)
+        (self.mine / "data.bin").write_bytes(b"\0\1\2")
+        (self.mine / "dos.txt").write_bytes(b"a\r\nb\r\nc\r\nd\r\ne\r\nf\r\n")
+        (self.mine / ".gitignore").write_text("*.log\n")
+        (self.mine / "old").mkdir()
+        (self.mine / "old/name.txt").write_text("content\n")
+        self.first = workplace.capture().record.id
+        self.theirs = workplace.root / "continued"
+        prepare_continuation(
+            workplace.home, self.first, agent="claude-code", directory=self.theirs, program=program,
+            user_home=workplace.user_home,
+        )  # fmt: skip
+        write_claude_session(workplace.user_home, str(self.theirs), [("true", "", 0)])
+
+    def apply(self, **options: bool) -> Application:
+        record = self.workplace.capture("claude-code", repository=self.theirs).record.id
+        return apply_record(self.workplace.home, record, repository=self.mine, **options)
+
+
+@pytest.fixture
+def bench(workplace: Workplace, program: Path) -> Bench:
+    return Bench(workplace, program)
+
+
+def test_only_the_agents_changes_come_back(bench: Bench) -> None:
+    mine, theirs = bench.mine, bench.theirs
+    (theirs / "long.txt").write_text(LINES.replace("line 2\n", "line two\n"))
+    (theirs / "data.bin").write_bytes(b"\0\3")
+    (theirs / "dos.txt").write_bytes(b"A\r\nb\r\nc\r\nd\r\ne\r\nf\r\n")
+    (theirs / "old/name.txt").rename(theirs / "name.txt")
+    (theirs / "old").rmdir()
+    (theirs / "run.sh").write_text("#!/bin/sh\n")
+    (theirs / "run.sh").chmod(0o755)
+    (theirs / "link").symlink_to("run.sh")
+    (theirs / "debug.log").write_text("ignored\n")
+    (theirs / ".git/hooks/post-checkout").write_text("#!/bin/sh\ntouch /tmp/never\n")
+    (mine / "long.txt").write_text(LINES.replace("line 18\n", "line eighteen\n"))
+    (mine / "dos.txt").write_bytes(b"a\r\nb\r\nc\r\nd\r\ne\r\nF\r\n")
+    (mine / "own.txt").write_text("mine\n")
+    run_git(mine, "add", "own.txt")
+    run_git(mine, "commit", "-q", "-m", "Move the head", "own.txt")
+    status = run_git(mine, "status", "--short", "own.txt")
+    index = (mine / ".git/index").read_bytes()
+    done = bench.apply()
+    assert done.is_written
+    assert done.conflicts == ()
+    assert done.merged == ("dos.txt", "long.txt")
+    assert done.ignored == 1
+    assert done.changed == (
+        "data.bin", "dos.txt", "link", "long.txt", "name.txt", "old/name.txt", "run.sh",
+    )  # fmt: skip
+    expected = LINES.replace("line 2\n", "line two\n").replace("line 18\n", "line eighteen\n")
+    assert (mine / "long.txt").read_text() == expected
+    assert (mine / "dos.txt").read_bytes() == b"A\r\nb\r\nc\r\nd\r\ne\r\nF\r\n"
+    assert (mine / "data.bin").read_bytes() == b"\0\3"
+    assert not (mine / "old").exists()
+    assert (mine / "run.sh").stat().st_mode & 0o111 == 0o111
+    assert (mine / "link").readlink() == Path("run.sh")
+    assert (mine / "own.txt").read_text() == "mine\n"
+    assert run_git(mine, "status", "--short", "own.txt") == status
+    assert (mine / ".git/index").read_bytes() == index
+    before = describe_tree(mine)
+    assert bench.apply().changed == ()
+    assert describe_tree(mine) == before
+
+
+def test_conflicts_are_named_and_nothing_is_written(bench: Bench) -> None:
+    mine, theirs, outside = bench.mine, bench.theirs, bench.workplace.root / "outside"
+    outside.mkdir()
+    for root, word in ((theirs, "theirs"), (mine, "mine")):
+        (root / "long.txt").write_text(LINES.replace("line 2\n", f"{word}\n"))
+        (root / "new.txt").write_text(word)
+        (root / "data.bin").write_bytes(b"\0" + word.encode())
+    (theirs / "old/name.txt").write_text("changed\n")
+    (theirs / "old/more.txt").write_text("more\n")
+    (theirs / "dos.txt").unlink()
+    (theirs / "good.txt").write_text("good\n")
+    (theirs / "evil").symlink_to("../../etc/passwd")
+    (theirs / "sub").mkdir()
+    (theirs / "sub/file.txt").write_text("in a link\n")
+    (mine / "old/name.txt").unlink()
+    (mine / "dos.txt").write_bytes(b"mine\r\n")
+    (mine / "sub").symlink_to(outside)
+    before = describe_tree(mine)
+    done = bench.apply()
+    assert not done.is_written
+    assert dict(done.conflicts) == {
+        "long.txt": "both have changed it",
+        "new.txt": "you have another file of this name",
+        "data.bin": "both have changed it",
+        "old/name.txt": "you have deleted or never had it",
+        "dos.txt": "the agent has deleted it, and you have changed it",
+        "evil": "the agent's link leads out of the checkout",
+        "sub/file.txt": "sub is a link in your checkout",
+    }
+    assert describe_tree(mine) == before
+    done = bench.apply(is_partial=True)
+    assert done.changed == ("good.txt", "old/more.txt")
+    assert (mine / "new.txt").read_text() == "mine"
+    assert list(outside.iterdir()) == []
+
+
+def test_a_directory_becomes_a_file(bench: Bench) -> None:
+    (bench.theirs / "old/name.txt").unlink()
+    (bench.theirs / "old").rmdir()
+    (bench.theirs / "old").write_text("a file\n")
+    assert bench.apply().conflicts == ()
+    assert (bench.mine / "old").read_text() == "a file\n"
+
+
+def test_settings_of_the_checkout_do_not_run(bench: Bench) -> None:
+    mark = bench.workplace.root / "mark"
+    for root in (bench.mine, bench.theirs):
+        for name in ("core.fsmonitor", "filter.x.clean", "filter.x.smudge", "merge.x.driver"):
+            subprocess.run(["git", "config", name, f"touch {mark}"], cwd=root, check=True)
+        (root / ".gitattributes").write_text("* filter=x merge=x\n")
+    (bench.theirs / "long.txt").write_text(LINES.replace("line 2\n", "two\n"))
+    (bench.mine / "long.txt").write_text(LINES.replace("line 18\n", "eighteen\n"))
+    assert bench.apply().merged == ("long.txt",)
+    assert not mark.exists()
+
+
+def test_a_record_without_an_ancestor_here(bench: Bench) -> None:
+    with pytest.raises(ContinuationError, match="continues no record that was captured in"):
+        apply_record(bench.workplace.home, bench.first, repository=bench.mine)
