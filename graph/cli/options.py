@@ -179,12 +179,16 @@ def print_table(titles: tuple[str, ...], rows: Any, *, empty: str = "") -> None:
     if not rows and empty:
         print_safely(empty)
         return
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
+    cells = [[terminal.escape_text(str(cell)) for cell in row] for row in rows]
+    # An id that is folded cannot be copied.
+    fits = max((len(row[0]) for row in cells), default=0) <= console.width
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in titles:
-        table.add_column(title, overflow="fold")
-    for row in rows:
-        table.add_row(*(terminal.escape_text(str(cell)) for cell in row))
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
+    for index, title in enumerate(titles):
+        table.add_column(title, overflow="fold", no_wrap=index == 0 and fits)
+    for row in cells:
+        table.add_row(*row)
+    console.print(table)
 
 
 def escape_text(text: str) -> str:
