@@ -61,10 +61,8 @@ def test_the_work_of_both_whatever_view_stood_between(workplace: Workplace, prog
     assert list_commands(second) == [*list_commands(first), FIX, "python3 -m unittest -q"]
     assert second.record.parent is not None
     assert (second.record.parent.id, second.record.parent.digest) == (first.record.id, first.record.digest)
-    # A native session begins with the earlier agent's model.
-    model = "" if view == "transcript" else " (claude-x)"
     assert list_chain_lines(second.record) == [
-        f"agent 1: codex, e0 to e{number - 1}", f"agent 2: claude-code{model}, e{number} to e{number + 3}",
+        f"agent 1: codex, e0 to e{number - 1}", f"agent 2: claude-code (claude-x), e{number} to e{number + 3}",
     ]  # fmt: skip
     for name, render in VIEWS.items():
         text = "\n".join(message.text for message in render(second.record))
