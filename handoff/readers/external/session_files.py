@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from langgraph_takeover.handoff.readers.external import codex_threads
 from langgraph_takeover.sandbox.interface import TakeoverError
 from langgraph_takeover.sandbox.storage.removal import list_matches
 
@@ -89,20 +90,18 @@ def list_sessions(agent: str, home: Path, directory: Path | None = None) -> list
         return _list_opencode_sessions(home, directory)
     if agent not in _STORAGES:
         raise SessionError(f"unknown agent {agent!r:.80} (use {', '.join(AGENTS)})")
-    found = []
-    paths = list_matches(_find_root(agent, home), _STORAGES[agent].pattern)
-    for path in paths[:_MAX_LISTED_FILES]:
+    modified: dict[Path, float] = {}
+    for path in list_matches(_find_root(agent, home), _STORAGES[agent].pattern)[:_MAX_LISTED_FILES]:
         try:
             info = path.lstat()
         except OSError:
             continue
         # Files of Claude Code's subagents are no sessions of their own.
         if stat.S_ISREG(info.st_mode) and not path.name.startswith("agent-"):
-            found.append(SessionFile(agent, _read_id(agent, path), path, info.st_mtime))
-    newest: dict[str, SessionFile] = {}
-    for session in sorted(found, key=lambda session: -session.modified):
-        newest.setdefault(session.id if agent == "codex" else str(session.path), session)
-    return list(newest.values())
+            modified[path] = info.st_mtime
+    paths = codex_threads.drop_continued(modified) if agent == "codex" else modified
+    found = [SessionFile(agent, _read_id(agent, path), path, modified[path]) for path in paths]
+    return sorted(found, key=lambda session: -session.modified)
 
 
 def find_session_file(agent: str, path: Path) -> SessionFile:
@@ -121,8 +120,11 @@ def find_session_file(agent: str, path: Path) -> SessionFile:
 
 
 def _read_id(agent: str, path: Path) -> str:
-    """The id in the name of a file. After a rewind, Codex continues a session in `rollout-TIME-ID_SEGMENT.jsonl`."""
-    return path.stem.partition("_")[0][-_UUID_CHARS:] if agent == "codex" else path.stem
+    """The id in the name of a file."""
+    if agent != "codex":
+        return path.stem
+    name = codex_threads.parse_name(path)
+    return name.thread if name else path.stem[-_UUID_CHARS:]
 
 
 def _find_root(agent: str, home: Path) -> Path:
