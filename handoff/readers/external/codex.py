@@ -240,6 +240,7 @@ def _read_metadata(session: SessionBuilder, payload: Mapping[str, Any]) -> None:
     base = payload.get("history_base")
     if base and isinstance(base, Mapping):
         session.earlier_session = str(base.get("thread_id") or session.name)[:_MAX_ID_CHARS]
+        session.add_unknown("history_base without its file")
 
 
 def _read_item(session: SessionBuilder, item: Mapping[str, Any]) -> None:

@@ -88,8 +88,9 @@ def join_segments(path: Path, rows: Sequence[Row]) -> tuple[list[Row], int]:
     for each in files.list_unread(threads):
         other = files.read(each, 0, 0)
         withdrawn += _list_before(head, other.rest) if other else ()
-    joined = [row for part in reversed(parts) for row in part if row.get("type") != "session_meta"]
-    return [head, *({**row, WITHDRAWN: True} for row in withdrawn), *joined], files.skipped
+    joined: list[Row] = [{**row, WITHDRAWN: True} for row in withdrawn]
+    joined += [row for part in reversed(parts) for row in part]
+    return [head, *(row for row in joined if row.get("type") != "session_meta")], files.skipped
 
 
 class _ThreadFiles:

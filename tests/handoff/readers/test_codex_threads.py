@@ -79,7 +79,7 @@ def test_each_file_has_the_history_that_it_continues(
     assert list_commands(trace) == commands
     assert trace.id == THREAD
     assert (set(trace.withdrawn_files), trace.withdrawn_actions) == (set(withdrawn), [0, 1, 2, 4][number])
-    assert not trace.earlier_session
+    assert (trace.earlier_session, trace.unknown_forms) == ("", {})
 
 
 def test_archived_and_copied_files(home: Path, tmp_path: Path) -> None:
@@ -104,6 +104,7 @@ def test_a_missing_file_is_named(home: Path, number: int) -> None:
     trace = read(files[3])
     assert name is not None
     assert trace.earlier_session == name.segment
+    assert trace.unknown_forms == {"history_base without its file": 1}, "no note may say NONE OBSERVED"
     assert f"of session {name.segment}, which is not found or incomplete (put it beside" in describe_left_out(
         trace
     )
