@@ -146,6 +146,8 @@ def _print_error(message: str) -> None:
 
 
 def _list_traces_in(directory: Path) -> list[Path]:
+    from langgraph_takeover.handoff.readers.external import codex_threads
+
     found: list[Path] = []
     waiting = [directory]
     while waiting:
@@ -167,4 +169,6 @@ def _list_traces_in(directory: Path) -> list[Path]:
         if "record.json" in {each.name for each in inside}:
             inside = [each for each in inside if each.name not in _RECORD_SIDECARS]
         waiting += reversed(inside)
-    return found
+    # The last file of a thread of Codex is read with those that it continues.
+    kept = set(codex_threads.drop_continued(found))
+    return [each for each in found if each in kept]

@@ -19,7 +19,7 @@ from langgraph_takeover.handoff.readers import (
     swe_agent,
     takeover,
 )
-from langgraph_takeover.handoff.readers.external import claude_code, codex, opencode, qwen_code
+from langgraph_takeover.handoff.readers.external import claude_code, codex, codex_threads, opencode, qwen_code
 from langgraph_takeover.handoff.readers.external.import_only import (
     aider,
     copilot_cli,
@@ -34,7 +34,7 @@ from langgraph_takeover.handoff.readers.external.import_only.known_agents import
 )
 from langgraph_takeover.handoff.readers.openhands import v0 as openhands_v0
 from langgraph_takeover.handoff.readers.openhands import v1 as openhands_v1
-from langgraph_takeover.handoff.readers.recorded_run import RecordedRun, TraceError, build_trace
+from langgraph_takeover.handoff.readers.recorded_run import RecordedRun, TraceError, build_trace, to_mappings
 from langgraph_takeover.handoff.readers.workspace import is_scratch
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.trace.events import Trace
@@ -113,6 +113,9 @@ def read_traces(path: Path, format_name: str = "auto", workspace: str = "") -> I
     all, only lines of an unknown format, or more broken lines than others.
     """
     documents, skipped = _read_documents(path)
+    if len(documents) == 1 and codex.is_rollout(documents[0]):
+        joined, more = codex_threads.join_segments(path, to_mappings(documents[0]))
+        documents, skipped = [joined], skipped + more
     rows = [part for row in documents for part in atif.split_document(row)]
     if len(rows) == 1:
         trace = _parse_document(rows[0], path, _trace_name(path), format_name, workspace)
@@ -174,7 +177,8 @@ def describe_left_out(trace: Trace) -> str:
         parts.append(f"{actions}, whose changes may still be in the files{f': {names}' if names else ''}")
     if trace.earlier_session:
         parts.append(
-            f"the work before is in another file, of session {trace.earlier_session} (read that file, too)"
+            f"the work before is in another file, of session {trace.earlier_session}, which is not found or incomplete "
+            "(put it beside this file)"
         )
     return "; ".join(parts)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from langgraph_takeover.handoff.readers import tool_names
+from langgraph_takeover.handoff.readers.external import codex_threads
 from langgraph_takeover.handoff.readers.external.codex_scripts.records import (
     Payload,
     ScriptHistory,
@@ -80,16 +81,20 @@ def is_rollout(data: Any) -> bool:
 
 
 def read(rows: Sequence[Any], name: str) -> RecordedRun:
-    """Read the rows in order, without the turns that the user rolled back.
+    """Read the rows in order, without those that the user withdrew: turns rolled back, and rows marked by `codex_threads`.
 
     Compaction only adds a row, so the calls before it are read as well.
     """
     session = SessionBuilder(name, "codex", keeps_directory=False)
-    payloads = [(str(row.get("type")), to_mapping(row.get("payload"))) for row in to_mappings(list(rows))]
+    payloads: list[Payload] = []
+    rewound: list[Payload] = []
+    for row in to_mappings(list(rows)):
+        target = rewound if row.get(codex_threads.WITHDRAWN) else payloads
+        target.append((str(row.get("type")), to_mapping(row.get("payload"))))
     live, withdrawn = _split_rolled_back(payloads)
     _read_payloads(session, live)
-    if withdrawn:
-        _read_payloads(session.start_withdrawn(), withdrawn)
+    for each in filter(None, (rewound, withdrawn)):
+        _read_payloads(session.start_withdrawn(), each)
     return session.build()
 
 
@@ -195,8 +200,9 @@ def _read_metadata(session: SessionBuilder, payload: Mapping[str, Any]) -> None:
     if payload.get("history_mode") not in _HISTORY_MODES:
         session.add_unknown(f"history_mode {payload['history_mode']}")
     base = payload.get("history_base")
-    if isinstance(base, Mapping):
+    if base and isinstance(base, Mapping):
         session.earlier_session = str(base.get("thread_id") or session.name)[:_MAX_ID_CHARS]
+        session.add_unknown("history_base without its file")
 
 
 def _read_item(session: SessionBuilder, item: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from langgraph_takeover.handoff.readers.external import codex_threads
 from langgraph_takeover.handoff.text.files import read_untrusted_head
 from langgraph_takeover.sandbox.interface import TakeoverError
 from langgraph_takeover.sandbox.storage.removal import list_matches
@@ -101,21 +102,19 @@ def list_sessions(agent: str, home: Path, directory: Path | None = None) -> list
         return _list_aider_chats(directory or Path.cwd())
     if agent not in _STORAGES:
         raise SessionError(f"unknown agent {agent!r:.80} (use {', '.join(AGENTS)})")
-    found = []
-    paths = list_matches(_find_root(agent, home), _STORAGES[agent].pattern)
-    for path in paths[:_MAX_LISTED_FILES]:
+    modified: dict[Path, float] = {}
+    for path in list_matches(_find_root(agent, home), _STORAGES[agent].pattern)[:_MAX_LISTED_FILES]:
         try:
             info = path.lstat()
         except OSError:
             continue
         # Files of Claude Code's subagents are no sessions of their own.
         if stat.S_ISREG(info.st_mode) and not path.name.startswith("agent-"):
-            session_id, ran_in = _read_place(agent, path)
-            found.append(SessionFile(agent, session_id, path, info.st_mtime, ran_in))
-    newest: dict[str, SessionFile] = {}
-    for session in sorted(found, key=lambda session: -session.modified):
-        newest.setdefault(session.id if agent == "codex" else str(session.path), session)
-    return list(newest.values())
+            modified[path] = info.st_mtime
+    paths = codex_threads.drop_continued(modified) if agent == "codex" else modified
+    places = {path: _read_place(agent, path) for path in paths}
+    found = [SessionFile(agent, places[path][0], path, modified[path], places[path][1]) for path in paths]
+    return sorted(found, key=lambda session: -session.modified)
 
 
 def find_session_file(agent: str, path: Path) -> SessionFile:
@@ -137,8 +136,8 @@ def find_session_file(agent: str, path: Path) -> SessionFile:
 def _read_place(agent: str, path: Path) -> tuple[str, str]:
     """The id of a session, from the name of its file, and its directory if that is in another file."""
     if agent == "codex":
-        # After a rewind, Codex continues a session in a file with a further id: `rollout-TIME-ID_SEGMENT.jsonl`.
-        return path.stem.partition("_")[0][-_UUID_CHARS:], ""
+        name = codex_threads.parse_name(path)
+        return name.thread if name else path.stem[-_UUID_CHARS:], ""
     if agent == "pi":
         return path.stem.rpartition("_")[2], ""
     if agent == "copilot-cli":

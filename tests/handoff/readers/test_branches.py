@@ -259,9 +259,8 @@ def test_codex_continues_in_another_file() -> None:
     rows[0]["payload"]["history_base"] = {"thread_id": "01a2", "end_ordinal_exclusive": 40}
     trace = parse_trace(rows)
     assert trace.earlier_session == "01a2"
-    assert (
-        describe_left_out(trace)
-        == "the work before is in another file, of session 01a2 (read that file, too)"
+    assert describe_left_out(trace) == (
+        "the work before is in another file, of session 01a2, which is not found or incomplete (put it beside this file)"
     )
 
 
