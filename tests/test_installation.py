@@ -23,7 +23,7 @@ from langgraph_takeover.sandbox import default_backend
 from .test_packaging import PACKAGE, PROJECT
 from .wheels import build_wheel
 
-MAX_PACKAGES, MAX_BYTES = 60, 152_000_000
+MAX_PACKAGES, MAX_BYTES = 60, 150_000_000
 NEEDS_EXPERIMENT = ("takeover", "takeover-compare", "takeover-poison", "takeover-publish", "takeover-report")
 LACKING = "error: the experiment is not installed (pip install 'langgraph-takeover[evals]')\n"
 
@@ -98,6 +98,7 @@ def test_the_base_is_small() -> None:
         path
         for layer in ("sandbox", "handoff", "nodes", "graph", "evals")
         for path in (ours / layer).rglob("*")
+        if "-pytest-" not in path.name  # what pytest compiles for itself
     ]
     files = {path for one in base.values() for _, path in list_files(one)} | {*own}
     assert sum(path.stat().st_blocks * 512 for path in files if path.is_file()) < MAX_BYTES
