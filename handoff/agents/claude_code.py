@@ -33,7 +33,7 @@ from langgraph_takeover.handoff.agents.session_files import (
 )
 from langgraph_takeover.handoff.agents.session_steps import SessionStep, list_session_steps
 from langgraph_takeover.handoff.agents.shell_calls import write_shell_command, write_view_arguments
-from langgraph_takeover.handoff.readers.external.claude_code import parse_result
+from langgraph_takeover.handoff.readers.external.claude_code import SYNTHETIC_MODEL, parse_result
 from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import EXIT_CODE_NOT_RECORDED, History
@@ -115,11 +115,11 @@ class ClaudeCode:
         session_id = derive_uuid(launch, history.opening)
         steps, account = list_session_steps(history)
         messages: list[dict[str, Any]] = [_user(history.opening)] if history.opening else []
-        # It reports that it cannot restore a model of another vendor.
-        model = {"model": launch.model} if launch.model.startswith("claude-") else {}
+        # Without a model 2.1.197 never asks; a foreign one "could not be restored".
+        model = launch.model if launch.model.startswith("claude-") else SYNTHETIC_MODEL
         for number, step in enumerate(steps):
             # A message id of its own keeps neighbouring replies apart.
-            head = {"id": f"msg_{number}", "type": "message", "role": "assistant", **model}
+            head = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": model}
             text = [{"type": "text", "text": step.thought}] if step.thought else []
             call = self.write_call(step.action, launch.workspace) if step.action else None
             if call is None:

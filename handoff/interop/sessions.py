@@ -69,12 +69,18 @@ def find_repository_session(
     raise SessionError(f"{agent}: no session in {repository}{seen} (pass --repository, or --session ID)")
 
 
+def _list_agents(repository: Path) -> list[str]:
+    """List the agents to ask for sessions: opencode, whose program would write its id, only if it has worked here."""
+    has_worked = (repository / ".git" / "opencode").exists()
+    return [agent for agent in AGENTS if agent != "opencode" or has_worked]
+
+
 def list_other_sessions(
     session: SessionFile, repository: Path, user_home: Path, now: float
 ) -> list[SessionFile]:
     """List the other sessions of any agent that ran in a repository within a day before `now`, the newest first."""
     found: list[SessionFile] = []
-    for agent in AGENTS:
+    for agent in _list_agents(repository):
         for other in list_sessions(agent, user_home, repository)[:_MAX_LOOKED_AT]:
             if now - other.modified > _RECENT_S:
                 break
@@ -88,7 +94,7 @@ def list_repository_sessions(session_id: str, repository: Path, user_home: Path)
     """List the session that `find_repository_session` finds of each agent, the newest first. Raises SessionError if none does."""
     found: list[SessionFile] = []
     errors: list[str] = []
-    for agent in AGENTS:
+    for agent in _list_agents(repository):
         try:
             found.append(find_repository_session(agent, session_id, repository, user_home))
         except SessionError as error:

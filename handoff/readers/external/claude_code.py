@@ -43,7 +43,10 @@ _BLOCKS = {
 _USER_SUBTYPES = ("local_command", "compact_boundary")
 """Rows of `system` that the user causes, also after going back; others may come late."""
 _CONTINUATION = "Continue from where you left off."
-_SYNTHETIC_MODEL = "<synthetic>"
+SYNTHETIC_MODEL = "<synthetic>"
+"""The model of what Claude Code itself says, and of replies of other agents that we write into its sessions."""
+_IMPORTED_ID = re.compile(r"msg_\d{1,9}")
+"""The id of a reply that we write."""
 _NOT_A_REQUEST = re.compile(r"\s*(?:\[Request interrupted by user|Caveat: The messages below)")
 """The first words of texts without a tag that Claude Code itself stores in the role of the user."""
 _REJECTED = re.compile(
@@ -212,9 +215,11 @@ def _read_rows(session: SessionBuilder, rows: Sequence[Mapping[str, Any]]) -> No
 def _read_reply(session: SessionBuilder, row: Mapping[str, Any]) -> None:
     message = to_mapping(row.get("message"))
     model = str(message.get("model") or "")
-    if model == _SYNTHETIC_MODEL or row.get("isApiErrorMessage") is True:
+    is_synthetic = model == SYNTHETIC_MODEL
+    is_imported = _IMPORTED_ID.fullmatch(str(message.get("id"))) is not None
+    if (is_synthetic and not is_imported) or row.get("isApiErrorMessage") is True:
         return
-    session.model = session.model or model
+    session.model = session.model or ("" if is_synthetic else model)
     session.start_reply(str(message.get("id") or ""))
     content = message.get("content")
     blocks = to_mappings(content) if isinstance(content, list) else [{"type": "text", "text": content}]
