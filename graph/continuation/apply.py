@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import tempfile
@@ -76,12 +77,22 @@ def apply_record(
         for each, tree in zip((origin, record), trees, strict=True):
             write_checkout(each.required_snapshot, store.directory(each.id), tree)
         changes = list(_list_changes(*trees))
-        ignored = _list_ignored(Path(scratch), trees[1], [path for path, _, _ in changes])
+        ignored: set[str] = set()
+        # Each path in a tree that has it: git refuses one below a directory that has become a link.
+        for tree, is_deleted in zip(trees, (True, False), strict=True):
+            paths = [path for path, _, new in changes if (new is None) == is_deleted]
+            ignored |= _list_ignored(Path(scratch), tree, paths)
         ignored -= set(run_git(found.root, "ls-files", "-z", "--full-name").split("\0"))
         plan = _MergePlan(found.root, Path(scratch), [each for each in changes if each[0] not in ignored])
         is_written = is_partial or not plan.conflicts
         if is_written:
-            plan.write()
+            try:
+                plan.write()
+            except OSError as error:
+                reason = error.strerror or error
+                raise ContinuationError(
+                    f"{found.root}: {reason} (nothing was applied; make it writable or free space, then try again)"
+                ) from error
     return Application(
         repository=found.root,
         base=origin.id,
@@ -258,23 +269,36 @@ class _MergePlan:
         return _TreeEntry(stat.S_IFREG, mode.is_executable, content)
 
     def write(self) -> None:
-        """Write all changes; after an error, restore what was written."""
+        """Write all changes; after an error, restore what was there.
+
+        New contents and the user's versions are first prepared in one directory of the checkout, so that a full disk
+        is met before the first change, and an undo needs no space.
+        """
         # First what goes, so that a directory can become a file.
         ordered = sorted(self.results.items(), key=lambda item: item[1] is not None)
-        written: list[str] = []
-        try:
-            for path, entry in ordered:
+        if not ordered:
+            return
+        with tempfile.TemporaryDirectory(prefix=".takeover-apply-", dir=self._root) as directory:
+            Path(directory, ".gitignore").write_text("*\n")
+            moves = [
+                _Move(self._root / path, Path(directory, str(number)))
+                for number, (path, _) in enumerate(ordered)
+            ]
+            for move, (path, entry) in zip(moves, ordered, strict=True):
                 if _read_entry_or_directory(self._root, path) != self._before[path]:
                     raise ContinuationError(
                         f"{self._root / path}: changed meanwhile (nothing was applied; try again)"
                     )
-                written.append(path)
-                _write_entry(self._root, path, entry)
-        except BaseException:
-            for path in reversed(written):
-                with suppress(OSError):
-                    _write_entry(self._root, path, self._before[path])
-            raise
+                move.prepare(entry, has_before=self._before[path] is not None)
+            started: list[_Move] = []
+            try:
+                for move in moves:
+                    started.append(move)
+                    move.make(self._root)
+            except BaseException:
+                for move in reversed(started):
+                    move.undo(self._root)
+                raise
 
 
 def _read_entry_or_directory(root: Path, path: str) -> _TreeEntry | None:
@@ -282,26 +306,49 @@ def _read_entry_or_directory(root: Path, path: str) -> _TreeEntry | None:
     return None if place.is_dir() and not place.is_symlink() else _read_entry(root, path)
 
 
-def _write_entry(root: Path, path: str, entry: _TreeEntry | None) -> None:
-    place = root / path
-    if entry is None:
-        place.unlink(missing_ok=True)
-        for parent in list(place.parents)[: path.count("/")]:
-            with suppress(OSError):  # not empty
-                parent.rmdir()
-        return
-    place.parent.mkdir(parents=True, exist_ok=True)
-    partial = place.with_name(f".{place.name[:200]}.{os.getpid()}.partial")
-    try:
+class _Move:
+    """The change of one path: its new entry and the user's own, prepared beside each other."""
+
+    def __init__(self, place: Path, prepared: Path) -> None:
+        self._place, self._new, self._before = place, prepared, prepared.with_name(f"{prepared.name}.before")
+
+    def prepare(self, entry: _TreeEntry | None, *, has_before: bool) -> None:
+        if has_before:
+            try:
+                os.link(self._place, self._before, follow_symlinks=False)
+            except OSError:  # a file of someone else, or a file system without hard links
+                shutil.copy2(self._place, self._before, follow_symlinks=False)
+        if entry is None:
+            return
         if entry.kind == stat.S_IFLNK:
-            partial.symlink_to(os.fsdecode(entry.content))
+            self._new.symlink_to(os.fsdecode(entry.content))
+            return
+        self._new.write_bytes(entry.content)
+        source = self._place if self._place.is_file() and not self._place.is_symlink() else self._new
+        mode = stat.S_IMODE(source.stat().st_mode)
+        self._new.chmod(mode | (mode & 0o444) >> 2 if entry.is_executable else mode & ~0o111)
+
+    def make(self, root: Path) -> None:
+        if os.path.lexists(self._new):
+            self._place.parent.mkdir(parents=True, exist_ok=True)
+            self._new.replace(self._place)
         else:
-            partial.write_bytes(entry.content)
-            mode = stat.S_IMODE(place.stat().st_mode) if place.is_file() and not place.is_symlink() else None
-            mode = stat.S_IMODE(partial.stat().st_mode) if mode is None else mode
-            executable = (mode & 0o444) >> 2
-            partial.chmod(mode | executable if entry.is_executable else mode & ~0o111)
-        partial.replace(place)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+            self._place.unlink(missing_ok=True)
+            _prune(root, self._place)
+
+    def undo(self, root: Path) -> None:
+        with suppress(OSError):
+            if os.path.lexists(self._before):
+                self._place.parent.mkdir(parents=True, exist_ok=True)
+                self._before.replace(self._place)
+                return
+            if not os.path.lexists(self._new):
+                self._place.unlink(missing_ok=True)
+            _prune(root, self._place)
+
+
+def _prune(root: Path, place: Path) -> None:
+    """Remove the directories above a path that are empty."""
+    for parent in list(place.relative_to(root).parents)[:-1]:
+        with suppress(OSError):  # not empty
+            (root / parent).rmdir()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from langgraph_takeover.agents import prepare_continuation
-from langgraph_takeover.graph.continuation.apply import Application, apply_record
+from langgraph_takeover.graph.continuation.apply import Application, _MergePlan, apply_record
 from langgraph_takeover.graph.errors import ContinuationError
 
 from ...agent_sessions import describe_tree, run_git, write_claude_session
@@ -147,3 +148,56 @@ def test_settings_of_the_checkout_do_not_run(bench: Bench) -> None:
 def test_a_record_without_an_ancestor_here(bench: Bench) -> None:
     with pytest.raises(ContinuationError, match="continues no record that was captured in"):
         apply_record(bench.workplace.home, bench.first, repository=bench.mine)
+
+
+def test_a_directory_becomes_a_link(bench: Bench) -> None:
+    (bench.theirs / "old/name.txt").unlink()
+    (bench.theirs / "old").rmdir()
+    (bench.theirs / "new").mkdir()
+    (bench.theirs / "new/name.txt").write_text("content\n")
+    (bench.theirs / "old").symlink_to("new")
+    assert bench.apply().conflicts == ()
+    assert (bench.mine / "old").readlink() == Path("new")
+
+
+def test_a_full_disk_leaves_the_checkout_as_it_was(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    (bench.theirs / "long.txt").unlink()
+    (bench.theirs / "a.txt").write_text("small\n")
+    (bench.theirs / "new").mkdir()
+    (bench.theirs / "new/large.txt").write_text("x" * 300)
+    write = _MergePlan.write
+
+    def write_on_full_disk(plan: _MergePlan) -> None:
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+        try:
+            write(plan)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    monkeypatch.setattr(_MergePlan, "write", write_on_full_disk)
+    before = describe_tree(bench.mine)
+    with pytest.raises(ContinuationError, match=r"too large \(nothing was applied"):
+        bench.apply()
+    assert describe_tree(bench.mine) == before
+    assert (bench.mine / "long.txt").read_text() == LINES
+
+
+def test_a_failed_replacement_is_undone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    (bench.theirs / "long.txt").unlink()
+    (bench.theirs / "data.bin").write_bytes(b"new")
+    (bench.theirs / "new").mkdir()
+    (bench.theirs / "new/z.txt").write_text("new\n")
+    replace = Path.replace
+
+    def fail(source: Path, target: Path) -> Path:
+        if target.name == "z.txt":
+            raise OSError("z.txt")
+        return replace(source, target)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    before = describe_tree(bench.mine)
+    with pytest.raises(ContinuationError, match=r"z\.txt \(nothing was applied"):
+        bench.apply()
+    assert describe_tree(bench.mine) == before
+    assert not (bench.mine / "new").exists()
