@@ -63,6 +63,9 @@ class LiveUser:
         self.root, self.home, self.repository = root, root / "user", make_repository(root / "shop")
         self.home.mkdir()
         run_git(self.repository, "checkout", "-q", "shop/price.py")
+        # A session names the provider of Codex's settings, which cannot change afterwards.
+        (self.home / ".codex").mkdir()
+        (self.home / ".codex" / "config.toml").write_text('model_provider = "bridge"\n')
         self.environment = {
             "HOME": str(self.home), "PATH": programs, "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8",
             **{name: value for name, value in os.environ.items() if name.startswith("TAKEOVER_")},
