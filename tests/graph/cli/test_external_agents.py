@@ -154,7 +154,7 @@ def test_print_prepares_and_prints_a_command_for_the_shell(terminal: Terminal) -
         (["export", "y", "file"], 2, "record not found: 'y'"),
         (["continue", "x", "--agent", "codex", "--sandbox", "host", "--model", "claude-code:native:m"], 2, "the agent is codex"),
         (["continue", "x", "--agent", "codex", "--sandbox", "host", "--model", "codex:native:m"], 2, "OPENAI_API_KEY is not set"),
-        (["capture", "--session", "zz"], 2, "no session"),
+        (["capture", "--session", "zz"], 2, "session 'zz' of codex, "),
         (["continue", "x", "--undo"], 2, "nothing to undo"),
         (["discard", "y"], 2, "record not found"),
     ],
@@ -212,6 +212,10 @@ def test_one_vocabulary(terminal: Terminal) -> None:
         == 0
     )
     checkout = terminal.root / "shop-continued"
+    unknown = terminal.run("capture", "--session", "nope")
+    assert (unknown.returncode, "session 'nope' of codex, claude-code, " in unknown.stderr) == (2, True)
+    nothing = terminal.run("apply", record)
+    assert (nothing.returncode, "itself, without later work" in nothing.stderr) == (2, True)
     again = terminal.run("continue", "claude", "--agent", "codex")
     assert (again.returncode, len(again.stderr.splitlines())) == (2, 1)
     (session,) = (
