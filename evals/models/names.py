@@ -145,6 +145,8 @@ def unknown_model_error(name: str, entries: Collection[str] = ()) -> ModelNameEr
         return ModelNameError(f"{agent}: name the model that works for it, such as {agent}:openai:NAME")
     if agent not in (*AGENT_NAMES, *_KINDS) and model.startswith(tuple(f"{kind}:" for kind in _KINDS)):
         return ModelNameError(f"{name}: unknown agent {agent!r} (use {', '.join(AGENT_NAMES)})")
+    if agent in AGENT_NAMES and model.partition(":")[0] == NATIVE:
+        return ModelNameError(f"unknown model {name!r} (name the vendor's model: {agent}:{NATIVE}:NAME)")
     if agent == NATIVE:
         return ModelNameError(f"{name}: name the agent whose vendor has the model, such as codex:{name}")
     known = (

@@ -47,10 +47,10 @@ Examples:
   handoff continue RECORD --undo
 
 By default the agent starts in this terminal, in a new directory beside the repository, with your own settings and model.
-In a sandbox, the same command again resumes what Ctrl-C or a crash stopped; --new begins anew. Each end has a record.
 Under the views transcript and payload it resumes a session of its own kind; under the others it reads a prompt.
+With --sandbox, the same command resumes what Ctrl-C or a crash stopped. Each end has a record.
 
-Exit codes: 0 done, 2 usage, 3 record, sandbox or snapshot failed, 4 disk full, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 record, sandbox or snapshot failed, or --undo left something, 4 disk full, 130 interrupted.
 """
 ProgramOption = Annotated[
     Path | None, Option("--program", help="Program of the agent.", show_default="the one on PATH")
@@ -85,7 +85,7 @@ def continue_(
     model: Annotated[
         str | None,
         Option(
-            help="With --sandbox: model, as openai:NAME, openai:NAME@URL, or native:NAME at the agent's own vendor.",
+            help="With --sandbox: openai:NAME, openai:NAME@URL, or native:NAME for the agent's own vendor.",
             show_default=False,
         ),
     ] = None,
@@ -98,16 +98,14 @@ def continue_(
     ] = None,
     is_new: Annotated[
         bool,
-        Option(
-            "--new", help="With --sandbox: start again, instead of continuing what the same command began."
-        ),
+        Option("--new", help="With --sandbox: begin anew instead of resuming."),
     ] = False,
     home: AgentHomeOption = None,
     allow_unisolated: Annotated[
         bool,
         Option(
             "--allow-unisolated",
-            help="Write a checkout of a record that was not captured here, although its content then runs as you.",
+            help="Write a checkout of a record that was not captured here; its content runs as you.",
         ),
     ] = False,
 ) -> None:
@@ -204,9 +202,8 @@ def _continue_in_sandbox(request: _SandboxRequest) -> None:
         outcome = done.outcome
         patch = patches / f"{outcome.thread}.patch"
         write_durably(patch, outcome.diff_from_base, errors="surrogateescape")
-    print_safely(
-        f"{outcome.status.value}: {outcome.stop_reason or 'interrupted'}, {outcome.steps} replies, {len(outcome.events)} events"
-    )
+    end = ": ".join(dict.fromkeys((outcome.status.value, outcome.stop_reason or "interrupted")))
+    print_safely(f"{end}, {outcome.steps} replies, {len(outcome.events)} events")
     print_safely(f"patch against the record's commit: {patch} ({len(outcome.diff_from_base):,} characters)")
     print_left_out(outcome)
     print_safely(f"apply     {suggest_command(request.home, 'apply', done.record)}")

@@ -46,10 +46,8 @@ Examples:
 
   handoff capture --agent codex --exclude node_modules/ --exclude '*.img' --allow-changing
 
-Saves the newest session in this repository, of --agent or of any agent, and the repository as it is now with
-uncommitted, untracked and ignored files, as a record. The session and the repository are only read. A linked worktree
-becomes a repository of its own. What cannot be read is left out and named. Secrets in the session are redacted; the
-snapshot holds every file as it is.
+Saves a session and the repository, with uncommitted, untracked and ignored files, as a record. Both are only read.
+What cannot be read is left out and named. Secrets in the session are redacted; the snapshot holds files unchanged.
 
 Exit codes: 0 done, 2 usage, 3 session, sandbox or snapshot failed, 4 disk full, 130 interrupted.
 """
@@ -58,9 +56,9 @@ Examples:
 
   handoff discard RECORD
 
-  handoff discard RECORD --force    # also if --undo cannot remove what the agent has changed
+  handoff discard RECORD --force    # the agent has changed its copy
 
-Exit codes: 0 done, 2 usage, 3 the record is damaged, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 the record is damaged, or something was left, 130 interrupted.
 """
 _APPLY_EPILOG = """
 Examples:
@@ -69,8 +67,8 @@ Examples:
 
   handoff apply RECORD --repository ../shop --partial
 
-Applies what the agents changed since the record that was captured in this repository. Files that you have changed since are
-merged by lines. With a conflict, nothing is written. The index and the commits stay as they are.
+Applies the agents' changes since the record that was captured here. Files that you have changed, too, are merged by lines.
+With a conflict, nothing is written. Index and commits stay as they are.
 
 Exit codes: 0 done, 2 usage, 3 conflicts, or a record is damaged, 4 disk full, 130 interrupted.
 """
@@ -87,7 +85,7 @@ def capture(
     session: Annotated[
         str,
         Option(
-            help="Id of the session, its unique beginning, its file (with a slash), or `latest` of the repository."
+            help="Id of the session, the id's unique beginning, its file (./FILE, with --agent), or `latest` in the repository."
         ),
     ] = "latest",
     repository: Annotated[
@@ -110,13 +108,13 @@ def capture(
     exclude: Annotated[
         list[str] | None,
         Option(
-            help="Pattern as in .gitignore of untracked and ignored files that the snapshot leaves out; repeatable.",
+            help="Leave out untracked and ignored files that match a pattern as in .gitignore; repeatable.",
             metavar="PATTERN",
         ),
     ] = None,
     allow_changing: Annotated[
         bool,
-        Option("--allow-changing", help="Save files that change meanwhile as they were read, and name them."),
+        Option("--allow-changing", help="Save files that change while they are read, and name them."),
     ] = False,
     allow_unisolated: UnisolatedOption = False,
 ) -> None:
@@ -254,11 +252,11 @@ def discard(
     force: Annotated[
         bool,
         Option(
-            "--force", help="Even if it was continued: the continuations stay, and can no longer be undone."
+            "--force", help="Discard a continued record, too. Its continuations stay, and cannot be undone."
         ),
     ] = False,
 ) -> None:
-    """Remove a captured record with its snapshot. The agent's session and the repository stay."""
+    """Remove a record with its snapshot. The agent's session and the repository stay."""
     from langgraph_takeover.graph.continuation.undo import discard_record
 
     with report_continuation_errors():
@@ -275,10 +273,10 @@ def apply(
         str | None,
         Option(help="Record to count the changes from.", show_default="the one captured in the repository"),
     ] = None,
-    partial: Annotated[bool, Option("--partial", help="With conflicts, apply the other files.")] = False,
+    partial: Annotated[bool, Option("--partial", help="Apply the other files despite conflicts.")] = False,
     home: AgentHomeOption = None,
 ) -> None:
-    """Apply the agents' changes of a record to your checkout, and nothing else."""
+    """Apply only the agents' changes of a record to your checkout."""
     from langgraph_takeover.graph.continuation.apply import apply_record
 
     with report_continuation_errors(), show_status("comparing the records"):

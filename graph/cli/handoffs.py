@@ -12,6 +12,7 @@ import typer
 from typer import Argument, Option
 
 from langgraph_takeover.graph.cli import external_agents, human_handoff, mcp
+from langgraph_takeover.graph.cli.external_options import AgentHomeOption
 from langgraph_takeover.graph.cli.options import (
     DatabaseOption,
     DirectoryOption,
@@ -21,13 +22,20 @@ from langgraph_takeover.graph.cli.options import (
     UsageError,
     choose_sandbox_spec,
     current_user,
+    has_records,
     list_homes,
     open_existing_home,
     print_safely,
     print_table,
     report_user_errors,
 )
-from langgraph_takeover.graph.cli.records import ListedRecord, describe_records, load_handoff, open_ledger
+from langgraph_takeover.graph.cli.records import (
+    ListedRecord,
+    describe_records,
+    load_handoff,
+    open_ledger,
+    select_id,
+)
 from langgraph_takeover.graph.cli.statistics import STATISTICS_EPILOG, show_statistics
 
 if TYPE_CHECKING:
@@ -116,12 +124,12 @@ def _with_error_reports(
 
 
 def list_handoffs(
-    home: HomeOption = None,
+    home: AgentHomeOption = None,
     database: DatabaseOption = None,
     state: Annotated[list[str] | None, Option(help="Only handoffs in this state; repeatable.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the handoffs and the records of a home, captured ones included, oldest first."""
+    """List handoffs and records, oldest first."""
     from typing import get_args
 
     from langgraph_takeover.handoff.ledger import handoffs
@@ -279,22 +287,25 @@ def show_status(
     home: HomeOption = None, database: DatabaseOption = None, as_json: JsonOption = False
 ) -> None:
     """List the threads of a home with their status."""
-    with open_existing_home(home, database, empty_without_ledger=as_json) as found:
+    with open_existing_home(home, database, empty_without_ledger=as_json or has_records(home)) as found:
         statuses = {thread: found.status(thread) for thread in found.threads()}
     if as_json:
         print(json.dumps(statuses, indent=1))
         return
-    print_table(("thread", "status"), statuses.items(), empty="no threads")
+    print_table(("thread", "status"), statuses.items(), empty=f"no threads in {list_homes(home)[0]}")
 
 
 def stop(
-    thread: Annotated[str, Argument(help="Thread, as shown by `status`.", metavar="THREAD")],
+    thread: Annotated[
+        str, Argument(help="Thread, as shown by `status`, or its unique beginning.", metavar="THREAD")
+    ],
     home: HomeOption = None,
     database: DatabaseOption = None,
     now: Annotated[bool, Option("--now", help="Kill the running command or model call.")] = False,
 ) -> None:
     """Stop the run on a thread, in whatever process it is."""
     with open_existing_home(home, database) as found:
+        thread = select_id("THREAD:", thread, found.threads()) or thread
         is_running = found.stop(thread, now=now)
         print_safely(
             f"thread {thread!r} stops {'now' if now else 'after its current step'}"
@@ -309,7 +320,7 @@ def repair_home(
     """Repair what crashes left where that is safe, and report the rest."""
     from langgraph_takeover.graph.delivery.recovery import repair as repaired
 
-    with open_existing_home(home, database, empty_without_ledger=as_json) as found:
+    with open_existing_home(home, database, empty_without_ledger=as_json or has_records(home)) as found:
         findings = repaired(found)
     if as_json:
         print(json.dumps([each._asdict() for each in findings], indent=1))

@@ -97,6 +97,7 @@ def show(
     record: Annotated[
         Path,
         Argument(
+            metavar="RECORD",
             help="Id of a record or a handoff, the id's unique beginning, the record's directory, or a recorded run of any agent.",
             show_default=False,
         ),
@@ -215,10 +216,12 @@ def _describe_verification(verification: Verification) -> str:
 @app.command(epilog=_EXPORT_EPILOG)
 def export(
     record: RecordArgument,
-    url: Annotated[str, Argument(help="File to write: a path, or a URL that fsspec supports.")],
+    url: Annotated[
+        str, Argument(metavar="FILE", help="File to write: a path, or a URL that fsspec supports.")
+    ],
     home: AgentHomeOption = None,
 ) -> None:
-    """Write a verified record with notes, review and snapshot to one file; print its size, and the secrets in it."""
+    """Write a verified record with notes, review and snapshot to one file; print its size and name its secrets."""
     from rich.filesize import decimal
 
     from langgraph_takeover.graph.continuation.secret_files import list_secret_files
@@ -240,10 +243,13 @@ def export(
 
 @app.command("import", epilog=_IMPORT_EPILOG)
 def import_(
-    url: Annotated[str, Argument(help="File to read: a path, or a URL that fsspec supports.")],
+    url: Annotated[
+        str, Argument(metavar="FILE", help="File to read: a path, or a URL that fsspec supports.")
+    ],
     directory: Annotated[
         Path | None,
         Argument(
+            metavar="DIRECTORY",
             help="Directory for the record: the `records` of a run or a home; created if missing.",
             show_default="~/.takeover/records",
         ),

@@ -92,7 +92,13 @@ def list_homes(home: Path | None) -> list[Path]:
     if home is not None:
         return [home.expanduser()]
     user_home = USER_HOME.expanduser()
-    return [each for each in (PROJECT_HOME, user_home) if each.is_dir()] or [user_home]
+    is_same = PROJECT_HOME.resolve() == user_home.resolve()  # in the user's home directory
+    return [each for each in (PROJECT_HOME, user_home) if each.is_dir()][is_same:] or [user_home]
+
+
+def has_records(home: Path | None) -> bool:
+    """Whether a command's home has records, with or without a ledger."""
+    return (list_homes(home)[0] / "records").is_dir()
 
 
 @contextmanager

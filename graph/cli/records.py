@@ -156,6 +156,8 @@ class ListedRecord(NamedTuple):
     made_at: float
     """Seconds since 1970."""
     task: str
+    events: int = 0
+    """The number of events before the point."""
 
     def to_json(self) -> dict[str, Any]:
         """The record beside handoffs in one list."""
@@ -180,5 +182,9 @@ def describe_records(home: Path) -> list[ListedRecord]:
         except ValueError:
             made_at = 0.0
         task = " ".join(record.task.prompt.split())
-        found.append(ListedRecord(record_id, str(home), source, record.point.kind, made_at, task))
-    return sorted(found, key=lambda each: each.made_at)
+        found.append(
+            ListedRecord(
+                record_id, str(home), source, record.point.kind, made_at, task, record.point.event_index + 1
+            )
+        )
+    return sorted(found, key=lambda each: (each.made_at, each.events))  # times have whole seconds

@@ -107,6 +107,15 @@ def apply_record(
 def _find_origin(home: Path, store: RecordStore, record: HandoffRecord, root: Path) -> HandoffRecord:
     """Return the nearest ancestor of a record that was captured in the repository."""
     current, seen = record, {record.id}
+
+    def is_captured_here() -> bool:
+        known = load_known(home, current)
+        return known is not None and os.path.realpath(known.repository or "/") == os.path.realpath(root)
+
+    if record.parent is None and is_captured_here():
+        raise ContinuationError(
+            f"record {record.id}: the capture of {root} itself, without later work (pass the record of a continuation)"
+        )
     while (parent := current.parent) is not None and parent.id not in seen:
         seen.add(parent.id)
         try:
@@ -119,8 +128,7 @@ def _find_origin(home: Path, store: RecordStore, record: HandoffRecord, root: Pa
             raise ContinuationError(
                 f"record {parent.id}: replaced since by another one of that id (pass --base RECORD)"
             )
-        known = load_known(home, current)
-        if known is not None and os.path.realpath(known.repository or "/") == os.path.realpath(root):
+        if is_captured_here():
             return current
     raise ContinuationError(
         f"record {record.id}: it continues no record that was captured in {root} (pass --repository DIR, or --base RECORD)"

@@ -64,7 +64,9 @@ def continue_in_sandbox(
         thread = _choose_thread(opened, f"{record_id[:200]}.{agent}-{key}", is_new=is_new)
         options: Mapping[str, Any] = {"model": model, "sandbox": spec, "agent": chosen, "protocol": "native"}
         has_begun = opened.saver.get_tuple(thread_config(thread)) is not None
-        show(f"thread    {thread}{', which resumes' if has_begun else ''}")
+        is_finished = has_begun and opened.status(thread) == "finished"
+        state = ", which has finished (--new begins anew)" if is_finished else ", which resumes"
+        show(f"thread    {thread}{state if has_begun else ''}")
         with open_run(
             opened, thread, **options, on_progress=lambda progress: show(describe_progress(progress))
         ) as run:

@@ -21,7 +21,7 @@ from langgraph_takeover.graph.continuation.files import (
 )
 from langgraph_takeover.graph.continuation.images import is_made_of, list_rebased
 from langgraph_takeover.graph.errors import ContinuationError
-from langgraph_takeover.handoff.records.record import RecordError, RecordStore
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
 from langgraph_takeover.sandbox.interface import Frozen
 from langgraph_takeover.sandbox.storage.removal import is_directory, remove_tree, set_aside
 
@@ -146,6 +146,7 @@ def discard_record(home: Path, record_id: str, *, force: bool = False) -> Remova
     store = RecordStore(home / "records")
     record = store.load(record_id)
     kept = [path for manifest in manifests for path in _list_created(load_manifest(manifest))]
+    kept += _list_children(store, record)
     discarded = [record]
     for name in list_rebased(home, record_id):
         try:
@@ -169,6 +170,17 @@ def discard_record(home: Path, record_id: str, *, force: bool = False) -> Remova
         with contextlib.suppress(OSError):
             empty.rmdir()
     return Removal(removed=tuple(map(str, removed)), left=tuple(left), kept=tuple(dict.fromkeys(kept)))
+
+
+def _list_children(store: RecordStore, record: HandoffRecord) -> list[str]:
+    """List the records that continue a record, each with what it is."""
+    children = []
+    for name in store.list_ids():
+        with contextlib.suppress(RecordError):
+            parent = store.load(name).parent
+            if parent is not None and (parent.id, parent.digest) == (record.id, record.digest):
+                children.append(f"{store.directory(name)} (continues it, with a snapshot of its own)")
+    return children
 
 
 def _list_created(manifest: Manifest | None) -> list[str]:

@@ -106,11 +106,13 @@ def list_repository_sessions(session_id: str, repository: Path, user_home: Path)
         )
     if not found:
         named = [each for each in errors if "it has sessions in" in each or "ambiguous" in each]
-        raise SessionError(
-            named[0]
-            if named
-            else f"no session of {', '.join(AGENTS)} in {repository} (pass --repository, or --session ID)"
+        known = ", ".join(AGENTS)
+        missing = (
+            f"no session of {known} in {repository} (pass --repository, or --session ID)"
+            if session_id == LATEST
+            else f"session {session_id!r:.80} of {known} not found (pass --agent, or the session's file)"
         )
+        raise SessionError(named[0] if named else missing)
     return sorted(found, key=lambda each: -each.modified)
 
 

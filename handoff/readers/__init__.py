@@ -314,7 +314,7 @@ def _parse_document(data: Any, path: Path, name: str, format_name: str, workspac
     except RecursionError as error:
         raise TraceError(f"{path}: JSON nested too deeply") from error
     if format_name not in ("auto", trace.format, matching.names[0]):
-        raise TraceError(f"{path}: format is {trace.format}, not {format_name} (use --format {trace.format})")
+        raise TraceError(f"{path}: format is {trace.format}, not {format_name} (pass {trace.format} instead)")
     return trace
 
 

@@ -130,6 +130,8 @@ def test_a_program_without_an_address_takes_that_of_the_environment(
     [
         ("gpt-5", {}, None, "unknown model 'gpt-5' (use openai:NAME, replay:FILE or builtin:oracle, or an entry of a"),
         ("codxe:openai:m", {}, None, "codxe:openai:m: unknown agent 'codxe' (use codex, claude-code, mini,"),
+        ("codex:native", {}, None, "unknown model 'codex:native' (name the vendor's model: codex:native:NAME)"),
+        ("codex:native:", {}, None, "unknown model 'codex:native:' (name the vendor's model: codex:native:NAME)"),
         ("codex:gemini:m", {}, None, "unknown model 'codex:gemini:m' (use openai:NAME, replay:FILE or builtin"),
         ("b", {"a": ModelEntry(model="m")}, None, "or an entry of --models: a)"),
         ("a", {"a": ModelEntry(model="m", api_key_env="LAB_API_KEY")}, None, "a: LAB_API_KEY is not set (its api_key_env in"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -154,7 +155,7 @@ def test_print_prepares_and_prints_a_command_for_the_shell(terminal: Terminal) -
         (["export", "y", "file"], 2, "record not found: 'y'"),
         (["continue", "x", "--agent", "codex", "--sandbox", "host", "--model", "claude-code:native:m"], 2, "the agent is codex"),
         (["continue", "x", "--agent", "codex", "--sandbox", "host", "--model", "codex:native:m"], 2, "OPENAI_API_KEY is not set"),
-        (["capture", "--session", "zz"], 2, "no session"),
+        (["capture", "--session", "zz"], 2, "session 'zz' of codex, "),
         (["continue", "x", "--undo"], 2, "nothing to undo"),
         (["discard", "y"], 2, "record not found"),
     ],
@@ -191,9 +192,8 @@ def test_one_vocabulary(terminal: Terminal) -> None:
     """No agent named, unique prefixes, list, export and import, a second continuation, and an end after a partial undo."""
     write_claude_session(terminal.home, str(terminal.repository), list_default_steps(terminal.repository))
     captured = terminal.run("capture").stdout
-    assert captured.startswith(
-        "agent     claude-code, which has the newest session here\n          also here: codex "
-    )
+    assert captured.startswith("agent     claude-code, which has the newest session here\n")
+    assert re.search(r"^Another recent session here: \S+, codex, last written", captured, re.MULTILINE)
     record = captured.partition("record    ")[2].split()[0]
     table = terminal.run("list").stdout
     assert all(
@@ -212,6 +212,13 @@ def test_one_vocabulary(terminal: Terminal) -> None:
         == 0
     )
     checkout = terminal.root / "shop-continued"
+    session_file = next(iter(terminal.home.glob(".codex/sessions/*/*/*/*.jsonl")))
+    other = terminal.run("capture", "--agent", "claude-code", "--session", str(session_file))
+    assert "format is codex, not claude-code (pass codex instead)" in other.stderr
+    unknown = terminal.run("capture", "--session", "nope")
+    assert (unknown.returncode, "session 'nope' of codex, claude-code, " in unknown.stderr) == (2, True)
+    nothing = terminal.run("apply", record)
+    assert (nothing.returncode, "itself, without later work" in nothing.stderr) == (2, True)
     again = terminal.run("continue", "claude", "--agent", "codex")
     assert (again.returncode, len(again.stderr.splitlines())) == (2, 1)
     (session,) = (

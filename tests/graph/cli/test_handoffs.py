@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from langgraph_takeover.graph.cli.options import list_homes
 from langgraph_takeover.graph.delivery.offer import hand_over
 from langgraph_takeover.graph.delivery.recovery import repair
 from langgraph_takeover.handoff.ledger import acquire, handoffs
@@ -159,7 +160,7 @@ USAGE_ERRORS: list[tuple[list[str], str]] = [
     (["list", "extra"], "unexpected extra argument"),
     (["list", "--hom", "x"], "no such option: --hom"),
     (["lst"], "no such command 'lst'"),
-    (["show"], "missing argument 'record' (see: python -m handoff show --help)"),
+    (["show"], "missing argument 'RECORD' (see: python -m handoff show --help)"),
     (["history", "another", "--home", "{home}"], "handoff not found: 'another'"),
     (["history", "\x1b[2J", "--home", "{home}"], "handoff not found: '\\x1b[2J'"),
     (["unblock", "{id}", "--home", "{home}"], "is offered, not blocked"),
@@ -170,6 +171,7 @@ USAGE_ERRORS: list[tuple[list[str], str]] = [
         "unknown agent 'zoe' (known agents: ann, bob)",
     ),
     (["take", "{root}"], "RECORD: record not found"),
+    (["export", "{record}"], "missing argument 'FILE'"),
 ]
 
 
@@ -195,11 +197,35 @@ def test_a_home_without_a_ledger_is_empty(tmp_path: Path, command: str, empty: A
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert found == empty or empty.items() <= found.items()
-    if command == "list":
-        assert (
-            handoff(command, "--home", str(tmp_path)).stdout == f"no handoffs and no records in {tmp_path}\n"
-        )
+    lines = {
+        "list": f"no handoffs and no records in {tmp_path}\n",
+        "status": f"no threads in {tmp_path}\n",
+        "repair": "nothing to repair\n",
+    }
+    if command in lines:
+        assert handoff(command, "--home", str(tmp_path)).stdout == lines[command]
     assert [path.name for path in tmp_path.iterdir()] == ["records"]
+
+
+def test_a_thread_is_stopped_by_its_unique_beginning(bench: RunHarness) -> None:
+    home = str(bench.home.directory)
+    for thread in ("fix-1", "fix-12", "write"):
+        acquire(bench.home.ledger, thread).release()
+    assert handoff("stop", "wri", "--home", home).stdout.startswith("thread 'write' is not running")
+    assert handoff("stop", "fix-1", "--home", home).stdout.startswith("thread 'fix-1' is not running")
+    refused = handoff("stop", "fix", "--home", home)
+    assert (refused.returncode, "THREAD: 'fix' is ambiguous: fix-1, fix-12" in refused.stderr) == (2, True)
+
+
+def test_the_home_of_the_current_directory_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".takeover").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert list_homes(None) == [tmp_path / ".takeover"]
+    monkeypatch.chdir("/")
+    assert list_homes(None) == [tmp_path / ".takeover"]
 
 
 def test_startup_repairs_dead_handoffs_and_reports_the_rest(bench: RunHarness) -> None:

@@ -146,7 +146,7 @@ def test_settings_of_the_checkout_do_not_run(bench: Bench) -> None:
 
 
 def test_a_record_without_an_ancestor_here(bench: Bench) -> None:
-    with pytest.raises(ContinuationError, match="continues no record that was captured in"):
+    with pytest.raises(ContinuationError, match="itself, without later work"):
         apply_record(bench.workplace.home, bench.first, repository=bench.mine)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from langgraph_takeover.agents import Capture, prepare_continuation
+from langgraph_takeover.graph.continuation.undo import discard_record
 from langgraph_takeover.handoff.records.chain import list_chain_lines
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.handoff.views import VIEWS
@@ -107,3 +108,11 @@ def test_a_new_directory_of_that_name_has_no_parent(workplace: Workplace, progra
     workplace.repository.rename(checkout)
     write_codex_session(workplace.user_home, str(checkout), [("true", "", 0)], session_id="0" * 36)
     assert workplace.capture(repository=checkout, session="0" * 36).record.parent is None
+
+
+def test_a_discarded_record_names_those_that_continue_it(workplace: Workplace, program: Path) -> None:
+    first = workplace.capture()
+    checkout = continue_record(workplace, program, first.record.id, "second", "structured")
+    second = workplace.capture("claude-code", repository=checkout)
+    kept = discard_record(workplace.home, first.record.id, force=True).kept
+    assert f"{second.directory} (continues it, with a snapshot of its own)" in kept

@@ -212,7 +212,7 @@ def test_in_a_sandbox(user: LiveUser) -> None:
         )  # fmt: skip
         first = read_messages("chat", model.main_requests[0].body)
     assert sum(len(each.tool_calls) for each in first if isinstance(each, AIMessage)) == 3
-    assert "finished: finished, 2 replies" in shown
+    assert "finished, 2 replies" in shown
     (patch,) = (user.home / ".takeover/continuations" / record).glob("*.patch")
     assert "+    return sum(prices)\n" in patch.read_text()
     assert describe_tree(user.repository) == before
@@ -271,7 +271,7 @@ def test_in_an_image(user: LiveUser, base_image: str, sandbox: str) -> None:
     assert "mine\n" in result
     assert f"{SECRET}\nStart\n" in result
     assert "root root" in result
-    assert "finished: finished, 2 replies" in shown
+    assert "finished, 2 replies" in shown
     (patch,) = (user.home / ".takeover/continuations" / record).glob("*.patch")
     assert "+    return sum(prices)\n" in patch.read_text()
     removed = user.handoff("discard", record)
@@ -291,7 +291,7 @@ def test_the_vendors_own_model_in_a_sandbox(user: LiveUser) -> None:
             "continue", record, "--agent", "codex", "--sandbox", "host", "--model", "native:gpt-5.5",
             OPENAI_API_KEY="sk-own-key", OPENAI_BASE_URL=f"http://127.0.0.1:{vendor.port}/v1",
         )  # fmt: skip
-    assert "finished: finished, 2 replies" in shown
+    assert "finished, 2 replies" in shown
     assert {each.headers["authorization"] for each in vendor.main_requests} == {"Bearer sk-own-key"}
     assert {each.body["model"] for each in vendor.main_requests} == {"gpt-5.5"}
     assert "reasoning" in vendor.main_requests[0].body

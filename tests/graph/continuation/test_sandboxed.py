@@ -119,6 +119,7 @@ def test_the_same_command_resumes(workplace: Workplace, server: ChatServer, numb
     paid = len(server.requests)
     again = continuation.finish()
     assert len(server.requests) == paid
+    assert ", which has finished (--new begins anew)" in again
     assert again.splitlines()[-2:] == shown.splitlines()[-2:]
     store = RecordStore(continuation.home / "records")
     ends = [store.load(each) for each in store.list_ids() if ".end" in each]
