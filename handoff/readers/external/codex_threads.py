@@ -47,10 +47,20 @@ def parse_name(path: Path) -> RolloutName | None:
     return found and RolloutName(found["thread"], found["segment"] or found["thread"])
 
 
+def _sort_by_age(paths: Iterable[Path]) -> list[Path]:
+    """The first file of a thread before its segments, whose ids begin with their time; names have local or other time."""
+
+    def get_age(path: Path) -> tuple[bool, str]:
+        name = parse_name(path)
+        return (name.segment != name.thread, name.segment) if name else (False, path.name)
+
+    return sorted(paths, key=get_age)
+
+
 def drop_continued(paths: Iterable[Path]) -> list[Path]:
     """Return the paths without rollout files of a thread that has a later one."""
     latest: dict[str, Path] = {}
-    for path in sorted(paths, key=lambda path: path.name):
+    for path in _sort_by_age(paths):
         name = parse_name(path)
         latest[name.thread if name else str(path)] = path
     return list(latest.values())
@@ -107,7 +117,7 @@ class _ThreadFiles:
                     found.update(list_matches(directory.parent / stored, pattern))
                 break
         self._files: dict[str, tuple[str, Path]] = {}
-        for each in sorted(found, key=lambda each: each.name):
+        for each in _sort_by_age(found):
             names = parse_name(each)
             if names and each != path and not each.is_symlink():
                 self._files[names.segment] = (names.thread, each)

@@ -217,3 +217,10 @@ def test_a_thread_is_listed_once(home: Path) -> None:
     assert select_session(THREAD[:8], home, ("codex",)).path == files[3]
     assert find_trace_files([str(home / ".codex" / "sessions")]) == [files[3]]
     assert find_trace_files([str(files[1])]) == [files[1]]
+
+
+def test_the_last_file_is_not_the_one_with_the_latest_local_time(home: Path) -> None:
+    """The first file may have the time of another zone in its name."""
+    first, *_, last = list_files(home)
+    first.rename(first.with_name(first.name.replace("2026-11-28T04", "2026-11-28T14")))
+    assert [each.path for each in list_sessions("codex", home)] == [last]
