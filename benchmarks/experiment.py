@@ -29,8 +29,8 @@ import typer
 from benchmarks.figures import Figure, Goal, format_count, print_figures, print_progress, run_command
 from benchmarks.host import Meter, ProcessorTime
 from langgraph_takeover.evals.run.execution.executors import Job, open_local_executor
+from langgraph_takeover.evals.run.fields import RunPaths
 from langgraph_takeover.evals.run.journal import Journal, Row, open_journal
-from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.results import load_results
 from langgraph_takeover.evals.run.settings.config import RunConfig, load_config
 from langgraph_takeover.evals.tasks import Task, load_tasks

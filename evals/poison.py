@@ -116,10 +116,10 @@ def run(console: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pat
     """Run what is missing and report. Return the exit code. `tasks` has the task of each record."""
     from langgraph_takeover.evals.injections import stages
     from langgraph_takeover.evals.run.execution import threads
-    from langgraph_takeover.evals.run.execution.directory import open_run_directory
     from langgraph_takeover.evals.run.execution.executors import Job, open_local_executor
+    from langgraph_takeover.evals.run.execution.jobs import open_run_directory
+    from langgraph_takeover.evals.run.fields import RunPaths
     from langgraph_takeover.evals.run.journal import Journal
-    from langgraph_takeover.evals.run.paths import RunPaths
 
     print(
         f"{len(config.records)} records, {len(config.injections)} injections, {len(config.views)} views; results: {out}"

@@ -118,7 +118,7 @@ def run(
     report: bool = True,
 ) -> int:
     """Run the missing jobs and report. Return the exit code."""
-    from langgraph_takeover.evals.run.execution.directory import open_run_directory
+    from langgraph_takeover.evals.run.execution.jobs import open_run_directory
     from langgraph_takeover.evals.run.journal import get_journals
 
     by_id = {task.id: task for task in tasks}
@@ -209,8 +209,8 @@ def print_plan(
 
 def _print_stale_resources(config: RunConfig, out: Path) -> None:
     """Print what a killed run left behind, which `--resume` removes."""
-    from langgraph_takeover.evals.run.execution.directory import list_stale_resources
-    from langgraph_takeover.evals.run.paths import RunPaths
+    from langgraph_takeover.evals.run.execution.jobs import list_stale_resources
+    from langgraph_takeover.evals.run.fields import RunPaths
     from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
     with RunPaths(out).home() as home, contextlib.suppress(SandboxUnavailableError):

@@ -13,8 +13,7 @@ from langgraph_takeover.handoff.trace.events import UNREADABLE
 from langgraph_takeover.nodes.agent.external import agent
 from langgraph_takeover.nodes.agent.interruption import handoff, interruption
 from langgraph_takeover.nodes.agent.lifecycle import begin, finish
-from langgraph_takeover.nodes.agent.next_call import next_call
-from langgraph_takeover.nodes.agent.steps import Node, NodeRunnable
+from langgraph_takeover.nodes.agent.steps import Node, NodeRunnable, next_call
 from langgraph_takeover.nodes.agent.takeover import confirm, receive
 from langgraph_takeover.nodes.agent.think import think
 from langgraph_takeover.nodes.context.settings import AgentContext

@@ -23,8 +23,7 @@ from langgraph_takeover.graph.agent import (
 )
 from langgraph_takeover.graph.checkpoints.inspection import GraphKind
 from langgraph_takeover.nodes.agent.lifecycle import begin
-from langgraph_takeover.nodes.agent.next_call import next_call
-from langgraph_takeover.nodes.agent.steps import Node, NodeSteps
+from langgraph_takeover.nodes.agent.steps import Node, NodeSteps, next_call
 from langgraph_takeover.nodes.context.agents import Agent, Team, TeamSettings
 from langgraph_takeover.nodes.context.settings import (
     AgentContext,
@@ -36,8 +35,14 @@ from langgraph_takeover.nodes.context.settings import (
 )
 from langgraph_takeover.nodes.delegation.delegate import delegate
 from langgraph_takeover.nodes.state import AgentState, TeamThoughtEdgeState, TurnEdgeState
-from langgraph_takeover.nodes.team.handover import hand_over, team_interruption
-from langgraph_takeover.nodes.team.turns import conclude, pass_on, rotate, take_turn
+from langgraph_takeover.nodes.team.handover import (
+    conclude,
+    hand_over,
+    pass_on,
+    rotate,
+    take_turn,
+    team_interruption,
+)
 from langgraph_takeover.nodes.tools.custom import tool
 from langgraph_takeover.nodes.tools.editor import editor
 from langgraph_takeover.nodes.tools.shell import shell

@@ -16,8 +16,7 @@ from langgraph_takeover.nodes.model.actions import format_reply
 from langgraph_takeover.nodes.model.errors import ModelError
 from langgraph_takeover.nodes.model.refusals.retry_after import format_wait
 from langgraph_takeover.nodes.open_calls import NOT_RUN, answer_action, answer_open_calls, list_open_calls
-from langgraph_takeover.nodes.session.observation import Observation
-from langgraph_takeover.nodes.session.trace_state import TraceState
+from langgraph_takeover.nodes.session.observation import Observation, TraceState
 from langgraph_takeover.nodes.state import (
     AgentState,
     InputError,

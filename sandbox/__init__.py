@@ -99,9 +99,8 @@ def restore(snapshot: Snapshot, store: Path, spec: SandboxSpec) -> Sandbox:
         ...     sandbox.run("git diff --name-only", timeout_s=10).output
         'galley/wrap.py\\n'
     """
-    from langgraph_takeover.sandbox.backends.base import BackendSandbox
+    from langgraph_takeover.sandbox.backends.base import BackendSandbox, describe_snapshot
     from langgraph_takeover.sandbox.shell.state import parse_state
-    from langgraph_takeover.sandbox.snapshots.spans import describe_snapshot
     from langgraph_takeover.sandbox.storage import host_directories
 
     with (

@@ -17,8 +17,8 @@ from langgraph_takeover.evals.cluster.connection import NODE_LABEL, RESOURCE, co
 from langgraph_takeover.evals.cluster.jobs import NODE_ERRORS, ClusterJob, ClusterRun, JobResult, run_job
 from langgraph_takeover.evals.run.execution import stages, threads
 from langgraph_takeover.evals.run.execution.executors import Executor, Job
+from langgraph_takeover.evals.run.fields import RunPaths
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
-from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import CONFIG_FILE, STAGES, RunConfig, RunUsageError
 from langgraph_takeover.evals.tasks import SUITE, Task
 from langgraph_takeover.graph.runs.signals import announce_wait

@@ -10,8 +10,8 @@ from pydantic import Field
 from langgraph_takeover.evals import injections
 from langgraph_takeover.evals.injections import Injection, Substitutions
 from langgraph_takeover.evals.run.execution import stages
+from langgraph_takeover.evals.run.fields import RunPaths
 from langgraph_takeover.evals.run.journal import Row
-from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.handoff import views

@@ -7,17 +7,93 @@ spent recovering information that the view omitted.
 
 from __future__ import annotations
 
+import json
+import re
+
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 
-from langgraph_takeover.evals.models.facts import CodeRegion, TaskFacts, Variant
-from langgraph_takeover.evals.models.knowledge import OracleKnowledge, reproduction_command
-from langgraph_takeover.evals.models.oracle_notes import write_notes, write_understanding
+from langgraph_takeover.evals.models.knowledge import (
+    CodeRegion,
+    OracleKnowledge,
+    TaskFacts,
+    Variant,
+    reproduction_command,
+)
 from langgraph_takeover.evals.models.scripted import ScriptedModel, Turn
-from langgraph_takeover.evals.models.teamwork import adapt_to_team
 from langgraph_takeover.handoff.ledger.acceptance import is_confirmation_request
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.nodes.model.errors import ModelError
+
+
+def write_notes(kind: str, knowledge: OracleKnowledge) -> str:
+    """Notes that consist only of facts in the record, with citations and without code."""
+    facts = knowledge.facts
+    paths = [region.path for region in facts.regions if knowledge.knows(region.path)]
+    edited = [region.path for region in facts.regions if knowledge.state(region) in ("wrong", "right")]
+    commands = [
+        command for command in (reproduction_command(facts), facts.guide.command) if knowledge.knows(command)
+    ]
+    failures = [text for text in (facts.reproduction.symptom,) if knowledge.knows(text)]
+    failures += [facts.wrong.refuted_by] if facts.wrong is not None and knowledge.is_refuted else []
+    quoted = [f"`{command}`" for command in commands]
+    fields = {
+        "problem_understanding": f"The code in question is in {_join_items(paths)}{knowledge.format_citations(paths)}",
+        "work_completed": f"Edited {_join_items(edited)}{knowledge.format_citations(edited)}",
+        "evidence_observed": f"Commands that were run or read: {_join_items(quoted)}{knowledge.format_citations(commands)}",
+        "observed_failures": _join_items(failures) + knowledge.format_citations(failures),
+        "remaining_uncertainty": f"Whether the state of the files passes every check{knowledge.format_citations(edited)}",
+        "rollback_notes": f"Restore {_join_items(edited)} to undo the edits{knowledge.format_citations(edited)}",
+        "recommended_next_action": f"Run {_join_items(quoted)} and continue from the result{knowledge.format_citations(commands)}",
+    }
+    if kind == "structured":
+        return json.dumps({name: [text] for name, text in fields.items()}, indent=1)
+    return "\n\n".join(f"{name.replace('_', ' ').capitalize()}: {text}" for name, text in fields.items())
+
+
+def write_understanding(facts: TaskFacts) -> str:
+    """The confirmation with which the model accepts a handoff."""
+    confirmation = {
+        "goal": facts.statement.lstrip("# ").splitlines()[0],
+        "next_step": "I look at the repository as it is now.",
+        "verify_first": "The earlier agent's results: I run the reproduction.",
+    }
+    return json.dumps(confirmation, indent=1)
+
+
+def _join_items(items: list[str]) -> str:
+    return ", ".join(items) if items else "NONE OBSERVED"
+
+
+_MEMBER = re.compile(r"^You are `([\w-]+)`, one of several agents", re.MULTILINE)
+_SUPERVISOR = re.compile(r"^You choose who continues", re.MULTILINE)
+_TARGETS = re.compile(r"^When you hand over, .*: one of ([\w, -]+)\.$", re.MULTILINE)
+_FINISHERS = re.compile(r"^Only (.+) may finish the task; you may not\.$", re.MULTILINE)
+
+
+def adapt_to_team(system: str, turn: Turn, *, is_fixed: bool) -> Turn:
+    """The turn of a team member in place of the turn it would take alone."""
+    if not _MEMBER.search(system):
+        return turn
+    targets_line, finishers_line = _TARGETS.search(system), _FINISHERS.search(system)
+    targets = targets_line[1].split(", ") if targets_line else []
+    if _SUPERVISOR.search(system) and targets:
+        if is_fixed:
+            return _hand_over(targets[-1], "The fix is in place; verify it and finish.")
+        return _hand_over(targets[0], "Find the bug and fix it.")
+    finishers = re.findall(r"`([\w-]+)`", finishers_line[1]) if finishers_line else []
+    if is_fixed and (able := [name for name in finishers if name in targets]):
+        return _hand_over(able[-1], "The fix is in place; verify it and finish.")
+    if finishers and turn.action is not None and turn.action.tool == "finish":
+        return Turn(
+            "I am done, and check the changed files.", Action("shell", {"command": "git status --short"})
+        )
+    return turn
+
+
+def _hand_over(to: str, message: str) -> Turn:
+    return Turn("", Action("handoff", {"to": to, "message": message}))
+
 
 _MAX_TURNS = 60
 

@@ -1,9 +1,9 @@
-"""Data that tables and plots share: graded takeovers and the order of their names."""
+"""Data that tables and plots share: graded takeovers with derived measures, and the order of their names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langgraph_takeover.evals.reports.common_points import (
     UNMATCHED,
@@ -13,13 +13,90 @@ from langgraph_takeover.evals.reports.common_points import (
     split_by_common_points,
     split_by_pooled_successors,
 )
-from langgraph_takeover.evals.reports.derived import ALREADY_SOLVED, add_derived_measures
-from langgraph_takeover.evals.reports.estimates import Pair, pair_with_baseline, select_graded
+from langgraph_takeover.evals.reports.estimates import (
+    POINT_KEY,
+    Pair,
+    pair_with_baseline,
+    read_measure,
+    select_graded,
+)
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.results import UNLABELLED, Results
 from langgraph_takeover.evals.run.settings.config import BASELINE, POINTS, shorten_model_name
-from langgraph_takeover.handoff.views import VIEWS, VIEWS_WITH_NOTES
+from langgraph_takeover.handoff.views import CHARS_PER_TOKEN, VIEWS, VIEWS_WITH_NOTES
 from langgraph_takeover.handoff.views.names import CONTINUATION
+
+ALREADY_SOLVED = "already_solved"
+
+
+def add_derived_measures(takeovers: Iterable[Row], predecessors: Iterable[Row]) -> tuple[Row, ...]:
+    """Graded takeovers with more fields; each is None where it does not apply.
+
+    `takeovers` have their `handoff_state`. `harm` and `rescue`: solved only under the baseline, or only under the row's
+    view, at the same point, successor and repeat. `preserved`: still solved, of snapshots that were solved. The
+    `uninterrupted_*` fields are what the predecessor needed after the point, and `debt_vs_uninterrupted` (events) and
+    `token_debt_vs_uninterrupted` (prompt tokens) what the takeover needed beyond that. `reshown_share` is from 0 to 1,
+    `reshown_tokens` estimated at four characters each.
+    """
+    rows = select_graded(takeovers)
+    baselines = {_get_key(row): row for row in rows if row["view"] == BASELINE}
+    remainders = _collect_remainders(predecessors)
+    return tuple(
+        row
+        | _compare_outcomes(row, baselines)
+        | _compare_with_remainder(row, remainders.get(row["record_id"]))
+        | _measure_text(row)
+        for row in rows
+    )
+
+
+def _get_key(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in POINT_KEY)
+
+
+def _compare_outcomes(row: Row, baselines: Mapping[tuple[Any, ...], Row]) -> Row:
+    baseline = baselines.get(_get_key(row)) if row["view"] != BASELINE else None
+    is_solved = bool(row["resolved"])
+    return {
+        "harm": None if baseline is None else bool(baseline["resolved"]) and not is_solved,
+        "rescue": None if baseline is None else is_solved and not baseline["resolved"],
+        "preserved": is_solved if row.get("handoff_state") == ALREADY_SOLVED else None,
+    }
+
+
+def _collect_remainders(predecessors: Iterable[Row]) -> dict[str, Row]:
+    """By record: what its predecessor still needed, and whether it solved the task at the end."""
+    return {
+        record_id: remainder | {"resolved": row.get("resolved")}
+        for row in predecessors
+        for record_id, remainder in (row.get("remainders") or {}).items()
+        if remainder is not None
+    }
+
+
+def _compare_with_remainder(row: Row, remainder: Row | None) -> Row:
+    rest = remainder or {}
+    return {
+        "uninterrupted_events": rest.get("events"),
+        "uninterrupted_prompt_tokens": rest.get("prompt_tokens"),
+        "uninterrupted_resolved": rest.get("resolved"),
+        "debt_vs_uninterrupted": _subtract(row, rest, "events"),
+        "token_debt_vs_uninterrupted": _subtract(row, rest, "prompt_tokens"),
+    }
+
+
+def _subtract(row: Row, rest: Row, measure: str) -> float | None:
+    own, other = read_measure(row, measure), read_measure(rest, measure)
+    return None if own is None or other is None else own - other
+
+
+def _measure_text(row: Row) -> Row:
+    shown, reshown = read_measure(row, "shown_chars"), read_measure(row, "reshown_chars")
+    return {
+        "reshown_share": reshown / shown if reshown is not None and shown else None,
+        "reshown_tokens": None if reshown is None else -(-reshown // CHARS_PER_TOKEN),
+    }
+
 
 STATES = ("needs_completion", "already_solved", "behavior_broken")
 STATE_BY_REGRESSION = "state_by_regression"

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from langgraph_takeover.evals.models import ModelPrice, is_llm
 from langgraph_takeover.evals.run.execution.jobs import RunJobs, list_point_takeovers
 from langgraph_takeover.evals.run.journal import Journals, Row
-from langgraph_takeover.evals.run.measures.costs import TokenTotals, compute_cost_usd
-from langgraph_takeover.evals.run.measures.replies import list_needed_notes
+from langgraph_takeover.evals.run.measures.replies import TokenTotals, compute_cost_usd, list_needed_notes
 from langgraph_takeover.evals.run.settings.config import BASELINE, STAGES, RunConfig
 from langgraph_takeover.evals.run.settings.point_selection import list_quotas
 from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS

@@ -9,7 +9,6 @@ from typing import Any, cast, get_args, get_type_hints
 from langgraph_takeover import sandbox
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.checks import check_run
-from langgraph_takeover.evals.run.settings.agents_study import add_continuation, list_installed, mix_agents
 from langgraph_takeover.evals.run.settings.config import (
     CONFIG_FILE,
     AgentLimits,
@@ -27,12 +26,18 @@ from langgraph_takeover.evals.run.settings.entries import (
     keep_used_models,
     load_models_option,
     load_source_models,
+    read_shard,
 )
 from langgraph_takeover.evals.run.settings.inputs import compute_inputs, find_input_difference
 from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS, RunOptions
 from langgraph_takeover.evals.run.settings.point_selection import read_quotas
-from langgraph_takeover.evals.run.settings.shards import read_shard
-from langgraph_takeover.evals.run.settings.study import check_tiers, get_study
+from langgraph_takeover.evals.run.settings.study import (
+    add_continuation,
+    check_tiers,
+    get_study,
+    list_installed,
+    mix_agents,
+)
 from langgraph_takeover.evals.tasks import Task, TaskSourceError, load_tasks, locate_source
 from langgraph_takeover.handoff.agent_names import AGENT_NAMES
 from langgraph_takeover.handoff.text.files import describe_error
@@ -229,7 +234,7 @@ def check_unused(out: Path) -> None:
 
 def check_ledger(out: Path) -> None:
     """Raises LedgerVersionError if this version cannot resume the threads of a run."""
-    from langgraph_takeover.evals.run.paths import RunPaths
+    from langgraph_takeover.evals.run.fields import RunPaths
     from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError, LedgerVersionError
 
     try:
@@ -243,8 +248,8 @@ def check_ledger(out: Path) -> None:
 
 def create_run(config: RunConfig, out: Path, journal: str | None = None) -> None:
     """Create a run's directory with its journal, and its settings last. Raises RunUsageError or LedgerUnavailableError."""
+    from langgraph_takeover.evals.run.fields import RunPaths
     from langgraph_takeover.evals.run.journal import create_journal
-    from langgraph_takeover.evals.run.paths import RunPaths
 
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from langgraph_takeover.evals.run.fields import RESULT_FIELDS, describe_type, is_typed
+from langgraph_takeover.evals.run.fields import RESULT_FIELDS, RunPaths, describe_type, is_typed
 from langgraph_takeover.evals.run.journal import (
     INFRASTRUCTURE_FAILURE,
     JOURNAL_FILE,
@@ -21,7 +21,6 @@ from langgraph_takeover.evals.run.journal import (
     read_export,
 )
 from langgraph_takeover.evals.run.measures.replies import list_note_digests
-from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import (
     CONFIG_FILE,
     STAGES,

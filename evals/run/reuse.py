@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from langgraph_takeover.evals.run.fields import RunPaths
 from langgraph_takeover.evals.run.journal import (
     INFRASTRUCTURE_FAILURE,
     JOURNAL_FILE,
@@ -22,7 +23,6 @@ from langgraph_takeover.evals.run.measures.replies import (
     has_note,
     list_note_digests,
 )
-from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import CONFIG_FILE, RunConfig, RunUsageError, load_config
 from langgraph_takeover.evals.run.settings.entries import find_model_difference
 from langgraph_takeover.evals.run.settings.inputs import RunInputs, find_changed_input

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from langgraph_takeover.evals.tasks.fields import read_fields
-from langgraph_takeover.evals.tasks.task import SUITE, Task, TaskSourceError
+from langgraph_takeover.evals.tasks.task import SUITE, Task, TaskSourceError, read_fields
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
     CheckpointTuple,
     copy_checkpoint,
     get_checkpoint_id,
@@ -21,7 +22,7 @@ from sqlalchemy import Connection, make_url
 
 from langgraph_takeover.graph.checkpoints import checksums
 from langgraph_takeover.graph.checkpoints.checksums import WriteRecorder
-from langgraph_takeover.graph.checkpoints.saver_rules import (
+from langgraph_takeover.graph.checkpoints.inspection import (
     KEY_MATCHES,
     Writes,
     chain_key,
@@ -30,7 +31,6 @@ from langgraph_takeover.graph.checkpoints.saver_rules import (
     list_needless,
     require_lease,
 )
-from langgraph_takeover.graph.checkpoints.threaded_saver import ThreadedSaver
 from langgraph_takeover.handoff.ledger import FencedError, Lease, Ledger, LedgerUnavailableError
 from langgraph_takeover.handoff.ledger.database import BUSY_S, CLOSED, ERASE_DELETED, repeat_after_loss
 from langgraph_takeover.handoff.ledger.leases import SELECT_LEASE
@@ -38,6 +38,34 @@ from langgraph_takeover.handoff.ledger.signals import defer_signals
 from langgraph_takeover.handoff.ledger.store import DELETE_THREAD
 from langgraph_takeover.nodes.session.workers import Workers, default_workers
 from langgraph_takeover.sandbox.storage.failures import clean_up, run_all
+
+
+class ThreadedSaver(BaseCheckpointSaver[str]):
+    """Makes each asynchronous call in a thread of the home."""
+
+    workers: Workers
+    deletion: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Surrounds the deletion of the thread: nothing else happens on it meanwhile, and its files are removed afterwards."""
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return await self.workers.run("quick", lambda: self.get_tuple(config))
+
+    async def alist(self, config: RunnableConfig | None, **kwargs: Any) -> AsyncIterator[CheckpointTuple]:
+        for found in await self.workers.run("quick", lambda: list(self.list(config, **kwargs))):
+            yield found
+
+    async def aput(self, *args: Any) -> RunnableConfig:
+        return await self.workers.run("quick", lambda: self.put(*args))
+
+    async def aput_writes(self, *args: Any, **kwargs: Any) -> None:
+        await self.workers.run("quick", lambda: self.put_writes(*args, **kwargs))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        await self.workers.run("quick", lambda: self.delete_thread(thread_id))
+
+    async def aget_delta_channel_history(self, **kwargs: Any) -> Any:
+        return await self.workers.run("quick", lambda: self.get_delta_channel_history(**kwargs))
+
 
 _RETRY_PAUSE_S = 0.02
 _DELETE_NEEDLESS_BLOBS = """

@@ -35,8 +35,8 @@ from langgraph_takeover.nodes.delivery.policy import (
     NextStep,
     SupervisorDecision,
 )
-from langgraph_takeover.nodes.delivery.requests import SupervisorRequest
 from langgraph_takeover.nodes.delivery.steps import (
+    SupervisorRequest,
     alert,
     attempt,
     block,

@@ -6,8 +6,7 @@ import bisect
 import json
 from typing import NamedTuple
 
-from langgraph_takeover.graph.mcp.tools import Participant, render_view
-from langgraph_takeover.graph.mcp.uris import parse_uri
+from langgraph_takeover.graph.mcp.tools import Participant, parse_uri, render_view
 from langgraph_takeover.handoff.text.fence import format_entry
 from langgraph_takeover.handoff.views import Recipient, display
 from langgraph_takeover.sandbox.interface import TakeoverError

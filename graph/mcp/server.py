@@ -12,11 +12,13 @@ from mcp.server import Server, ServerRequestContext
 
 from langgraph_takeover.graph.mcp import resources
 from langgraph_takeover.graph.mcp.arguments import build_input_schema, parse_arguments
-from langgraph_takeover.graph.mcp.tools import TOOLS, Participant, ToolSpec
-from langgraph_takeover.graph.mcp.uris import (
+from langgraph_takeover.graph.mcp.tools import (
     PATCH_TEMPLATE,
     RECORD_TEMPLATE,
+    TOOLS,
     VIEW_TEMPLATE,
+    Participant,
+    ToolSpec,
     build_record_uri,
 )
 from langgraph_takeover.handoff.text.fence import format_entry

@@ -1,17 +1,17 @@
-"""What the tools do: each returns text for the client, or raises an error of one line."""
+"""What the tools do, and the addresses of resources: each tool returns text, or raises an error of one line."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
 
 from langgraph_takeover.graph.delivery.offer import hand_over
 from langgraph_takeover.graph.delivery.outside_agent import accept_offer, complete_work
 from langgraph_takeover.graph.errors import HandoffError
 from langgraph_takeover.graph.home import Home
 from langgraph_takeover.graph.mcp import arguments as args
-from langgraph_takeover.graph.mcp.uris import build_patch_uri
 from langgraph_takeover.handoff.ledger import handoffs, leases
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState
 from langgraph_takeover.handoff.records.envelope import Envelope
@@ -22,6 +22,40 @@ from langgraph_takeover.handoff.views import HISTORIES, display, find_view
 from langgraph_takeover.handoff.views.recall import recall_events
 from langgraph_takeover.nodes.context.progress import ProgressCallback
 from langgraph_takeover.sandbox.interface import Frozen, SandboxSpec
+
+_PREFIX = "takeover://records/"
+RECORD_TEMPLATE = f"{_PREFIX}{{record}}"
+PATCH_TEMPLATE = f"{_PREFIX}{{record}}/patch"
+VIEW_TEMPLATE = f"{_PREFIX}{{record}}/views/{{view}}"
+
+
+class ResourceName(NamedTuple):
+    """A resource of a record: `facts`, `patch`, or `views` with the view's name."""
+
+    record: str
+    part: str
+    view: str = ""
+
+
+def build_record_uri(record_id: str) -> str:
+    return f"{_PREFIX}{quote(record_id, safe='')}"
+
+
+def build_patch_uri(record_id: str) -> str:
+    return f"{build_record_uri(record_id)}/patch"
+
+
+def parse_uri(uri: str) -> ResourceName | None:
+    """Parse a URI; None for one of another form. The record's id is not checked."""
+    if not uri.startswith(_PREFIX):
+        return None
+    record, *rest = (unquote(part) for part in uri.removeprefix(_PREFIX).split("/"))
+    if not rest:
+        return ResourceName(record, "facts")
+    if rest == ["patch"]:
+        return ResourceName(record, "patch")
+    return ResourceName(record, "views", rest[1]) if rest[0] == "views" and len(rest) == 2 else None
+
 
 OFFER_TIMEOUT_S = 24 * 3600.0
 """Time to accept what a client offered: the target may be an agent that a person starts."""

@@ -17,7 +17,7 @@ from pydantic import JsonValue, ValidationError
 from langgraph_takeover.graph.errors import ActResultError
 from langgraph_takeover.graph.own_graphs.call_order import CallOrder, PlacedCall, refuse
 from langgraph_takeover.graph.own_graphs.deep_backend import SandboxBackend
-from langgraph_takeover.graph.own_graphs.model_messages import ModelMessages
+from langgraph_takeover.graph.own_graphs.middleware import ModelMessages
 from langgraph_takeover.graph.own_graphs.thread_sandbox import SandboxState
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect, find_effect
 from langgraph_takeover.handoff.text.redaction import redact

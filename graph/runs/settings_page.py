@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from langgraph_takeover.graph.runs.api import open_run
 from langgraph_takeover.graph.runs.delegation import Delegation
 from langgraph_takeover.graph.runs.options import OpenOptions
-from langgraph_takeover.handoff.text.field_docs import read_field_docs
+from langgraph_takeover.handoff.text.note_fields import read_field_docs
 from langgraph_takeover.nodes.context.agents import Agent, Team
 from langgraph_takeover.nodes.context.settings import AgentConfig, Prices
 from langgraph_takeover.nodes.delivery.policy import DeliveryPolicy

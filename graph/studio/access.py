@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from langgraph_takeover.graph.mcp.connection_guard import ConnectionGuard
+from langgraph_takeover.graph.mcp.transports import ConnectionGuard
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 TOKEN_VARIABLE = "TAKEOVER_STUDIO_TOKEN"

@@ -23,7 +23,7 @@ from langgraph_takeover.handoff.records.payload import DeadEnd, Payload, RanComm
 from langgraph_takeover.handoff.records.record import TaskBrief
 from langgraph_takeover.handoff.trace.conversation import Step
 from langgraph_takeover.handoff.trace.events import Event
-from langgraph_takeover.handoff.trace.whole_files import compute_text_digest, extract_whole_content
+from langgraph_takeover.handoff.trace.rendering import compute_text_digest, extract_whole_content
 from langgraph_takeover.sandbox.interface import FileAccessError
 
 MAX_SHARE = 0.3

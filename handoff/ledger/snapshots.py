@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from sqlalchemy import delete, insert, select
 
-from langgraph_takeover.handoff.ledger.checksums import add_checksum, parse_stored
 from langgraph_takeover.handoff.ledger.database import repeat_after_loss
+from langgraph_takeover.handoff.ledger.effects import add_checksum, parse_stored
 from langgraph_takeover.handoff.ledger.leases import Lease
 from langgraph_takeover.handoff.ledger.store import Ledger, snapshots
 from langgraph_takeover.handoff.text.redaction import redact_known_secrets

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from itertools import islice
 
 from langgraph_takeover.handoff.records.record import Claim
-from langgraph_takeover.handoff.text import thoughts
+from langgraph_takeover.handoff.text import chat_markup
 from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_prefix
 
@@ -54,7 +54,7 @@ def find_first_object(text: str, names: Collection[str]) -> dict[str, object] | 
 
 def remove_thoughts(reply: str) -> str:
     """Remove what a model thought aloud before its reply, and halves of surrogate pairs."""
-    return re.sub("[\ud800-\udfff]", "\ufffd", thoughts.remove_thoughts(reply))
+    return re.sub("[\ud800-\udfff]", "\ufffd", chat_markup.remove_thoughts(reply))
 
 
 def remove_repeats(text: str) -> str:

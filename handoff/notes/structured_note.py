@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from langgraph_takeover.handoff.notes.claims import find_repetition
+from langgraph_takeover.handoff.notes.claims import find_repetition, list_unshown_results
 from langgraph_takeover.handoff.notes.contradictions import find_contradiction
 from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.observed_fields import build_observed_fields
-from langgraph_takeover.handoff.notes.support import list_unshown_results
 from langgraph_takeover.handoff.records.record import Claim, HandoffRecord
 from langgraph_takeover.handoff.text.fence import OBSERVED, REPORTED, format_entry, format_inline_code
 from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, UNKNOWN, NoteField, format_title

@@ -2,21 +2,75 @@
 
 from __future__ import annotations
 
+import ast
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from langgraph_takeover.handoff.points.python_launches import LAUNCHERS, list_launched_commands
 from langgraph_takeover.handoff.shell import heredocs
 from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
-from langgraph_takeover.handoff.shell.programs import PROGRAMS
+from langgraph_takeover.handoff.shell.missing_programs import PROGRAMS
 from langgraph_takeover.handoff.shell.runner_table import Runner, ValidationKind
 from langgraph_takeover.handoff.shell.runners import find_python_target, find_runner, may_be_runner
 from langgraph_takeover.handoff.shell.wrappers import find_remote_script
 from langgraph_takeover.handoff.trace.file_kinds import is_outside_repository, is_script
+
+LAUNCHERS = re.compile(r"\b(?:subprocess|os\.(?:system|popen))\b")
+_LAUNCH_FUNCTIONS = {
+    "run",
+    "call",
+    "check_call",
+    "check_output",
+    "Popen",
+    "getoutput",
+    "getstatusoutput",
+    "system",
+    "popen",
+}
+_MAX_CHARS = 100_000
+
+
+@lru_cache(maxsize=64)
+def list_launched_commands(text: str) -> tuple[SimpleCommand, ...]:
+    """Commands launched with `subprocess` or `os.system`; the exit code of the program says nothing about them."""
+    if LAUNCHERS.search(text) is None or len(text) > _MAX_CHARS:
+        return ()
+    try:
+        tree = ast.parse(text)
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+    return tuple(
+        command._replace(exit_code_is_own=False, success_is_own=False)
+        for call in calls
+        if _function_name(call.func) in _LAUNCH_FUNCTIONS and call.args
+        for command in _parse_argument(call.args[0])
+    )
+
+
+def _parse_argument(argument: ast.expr) -> Iterator[SimpleCommand]:
+    if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+        yield from parse_command(argument.value)
+    elif isinstance(argument, ast.List | ast.Tuple):
+        words = [_parse_word(item) for item in argument.elts]
+        if words and None not in words:
+            yield SimpleCommand(argv=tuple(word for word in words if word is not None))
+
+
+def _parse_word(item: ast.expr) -> str | None:
+    if isinstance(item, ast.Constant) and isinstance(item.value, str):
+        return item.value
+    return "python" if isinstance(item, ast.Attribute) and item.attr == "executable" else None
+
+
+def _function_name(function: ast.expr) -> str:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
 
 _KINDS_BY_STRENGTH: tuple[ValidationKind, ...] = ("test", "reproduction", "lint", "build")
 _INTERPRETERS = re.compile(

@@ -15,9 +15,9 @@ from langgraph_takeover.handoff.readers import (
     atif,
     langchain,
     mini_swe_agent,
+    recorded_run,
     swarm,
     swe_agent,
-    takeover,
 )
 from langgraph_takeover.handoff.readers.external import claude_code, codex, codex_threads, opencode, qwen_code
 from langgraph_takeover.handoff.readers.external.import_only import (
@@ -79,7 +79,7 @@ def _describe_refusal(name: str) -> str:
 
 _FORMAT_TABLE = (
     _Format(("atif",), atif.is_atif, _read_atif),
-    _Format(("takeover",), takeover.is_own, takeover.read),
+    _Format(("takeover",), recorded_run.is_own, recorded_run.read),
     _Format(("codex",), codex.is_rollout, codex.read),
     _Format(("qwen-code",), qwen_code.is_chat, qwen_code.read),
     _Format(("claude-code",), claude_code.is_session, claude_code.read),
@@ -273,7 +273,7 @@ def _is_one_run(lines: list[Any]) -> bool:
         claude_code.is_session,
         qwen_code.is_chat,
         openhands_v1.is_events,
-        takeover.is_own,
+        recorded_run.is_own,
         gemini_cli.is_session,
         pi.is_session,
         copilot_cli.is_session,

@@ -24,8 +24,13 @@ from langgraph_takeover.handoff.readers.recorded_run import (
     to_mappings,
 )
 from langgraph_takeover.handoff.readers.text_calls import parse_text_calls
-from langgraph_takeover.handoff.text.surrogates import unescape_surrogates
-from langgraph_takeover.handoff.trace.atif import COUNTS, ESCAPED_KEY, EVENTS_KEY, TRACE_KEY
+from langgraph_takeover.handoff.trace.atif import (
+    COUNTS,
+    ESCAPED_KEY,
+    EVENTS_KEY,
+    TRACE_KEY,
+    unescape_surrogates,
+)
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Trace, Usage
 from langgraph_takeover.handoff.trace.unknown_forms import count_forms
 

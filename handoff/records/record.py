@@ -24,7 +24,7 @@ from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage
 from langgraph_takeover.handoff.trace.sequences import FailFastTuple
 from langgraph_takeover.sandbox.interface import Frozen, Snapshot, TakeoverError
 from langgraph_takeover.sandbox.repository.patches import LeftOut
-from langgraph_takeover.sandbox.storage.durability import sync_directory
+from langgraph_takeover.sandbox.storage.failures import sync_directory
 from langgraph_takeover.sandbox.storage.removal import (
     REMOVED_PREFIX,
     list_matches,

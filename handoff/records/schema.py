@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from langgraph_takeover.handoff.records.record import HandoffRecord
-from langgraph_takeover.handoff.text.field_docs import read_field_docs
+from langgraph_takeover.handoff.text.note_fields import read_field_docs
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -15,7 +15,12 @@ from typing import Literal
 
 from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
-from langgraph_takeover.handoff.shell.programs import ALWAYS_HARMLESS, GIT_RESTORES, PROGRAMS, find_program
+from langgraph_takeover.handoff.shell.missing_programs import (
+    ALWAYS_HARMLESS,
+    GIT_RESTORES,
+    PROGRAMS,
+    find_program,
+)
 from langgraph_takeover.handoff.shell.runners import find_python_target, find_runner
 
 CommandEffect = Literal["nothing", "shell", "anything"]

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from langgraph_takeover.handoff.text.chat_markup import CASED_CHAT_MARKUP, CHAT_MARKUP, lookalike_pattern
-from langgraph_takeover.handoff.text.invisible import escape_char, escape_invisible
 from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, OBSERVED_FIELDS, format_title
-from langgraph_takeover.handoff.text.skeleton import Skeleton
+from langgraph_takeover.handoff.text.skeleton import Skeleton, escape_char, escape_invisible
 
 OPENING, CLOSING = "<earlier-work", "</earlier-work"
 """The start of the fence's tags; their id follows."""

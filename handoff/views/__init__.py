@@ -18,14 +18,17 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.trace.conversation import History
-from langgraph_takeover.handoff.views.cited import cited_view
 from langgraph_takeover.handoff.views.common import Recipient
 from langgraph_takeover.handoff.views.payload import payload_history, payload_view
-from langgraph_takeover.handoff.views.repository import repository_view
-from langgraph_takeover.handoff.views.structured import structured_view
-from langgraph_takeover.handoff.views.summary import summary_view
-from langgraph_takeover.handoff.views.trace import trace_view
-from langgraph_takeover.handoff.views.transcript import transcript_history, transcript_view
+from langgraph_takeover.handoff.views.single import (
+    cited_view,
+    repository_view,
+    structured_view,
+    summary_view,
+    trace_view,
+    transcript_history,
+    transcript_view,
+)
 from langgraph_takeover.sandbox.interface import TakeoverError
 
 __all__ = [

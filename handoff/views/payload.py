@@ -7,8 +7,13 @@ from collections.abc import Iterable, Sequence
 from langchain_core.messages import BaseMessage
 
 from langgraph_takeover.handoff.delegation.dead_ends import ProvenDeadEnd, list_proven_dead_ends
-from langgraph_takeover.handoff.delegation.excerpts import Excerpt, cut_whole, list_excerpts
-from langgraph_takeover.handoff.delegation.selection import compute_budget_chars, select_record_payload
+from langgraph_takeover.handoff.delegation.selection import (
+    Excerpt,
+    compute_budget_chars,
+    cut_whole,
+    list_excerpts,
+    select_record_payload,
+)
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.chain import render_chain
 from langgraph_takeover.handoff.records.payload import DeadEnd, Payload, RanCommand, ReadFile

@@ -17,6 +17,7 @@ from langgraph_takeover.handoff.ledger import handoffs
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.events import HandoffPoint
+from langgraph_takeover.nodes.agent.instructions import build_delegate_tool, can_delegate
 from langgraph_takeover.nodes.agent.steps import NodeSteps
 from langgraph_takeover.nodes.context.settings import (
     AgentContext,
@@ -24,7 +25,6 @@ from langgraph_takeover.nodes.context.settings import (
     describe_missing_tool_calls,
     get_agent_context,
 )
-from langgraph_takeover.nodes.delegation.tool import build_delegate_tool, can_delegate
 from langgraph_takeover.nodes.events import (
     add_usage,
     build_action_event,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.runtime import Runtime
@@ -12,7 +12,7 @@ from langgraph.types import interrupt
 from pydantic import ValidationError
 
 from langgraph_takeover.handoff.ledger import handoffs
-from langgraph_takeover.handoff.ledger.handoffs import Handoff, IllegalTransitionError
+from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState, IllegalTransitionError
 from langgraph_takeover.handoff.notes.parsing import find_first_object, remove_thoughts
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.envelope import RESENDABLE_KINDS, parse_refusal_kind
@@ -24,10 +24,33 @@ from langgraph_takeover.nodes.delivery.policy import (
     NextStep,
     SupervisorDecision,
 )
-from langgraph_takeover.nodes.delivery.requests import SupervisorRequest
 from langgraph_takeover.nodes.model.calls import ask_with_schema
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
-from langgraph_takeover.sandbox.interface import SandboxUnavailableError, TakeoverError
+from langgraph_takeover.sandbox.interface import Frozen, SandboxUnavailableError, TakeoverError
+
+
+class SupervisorRequest(Frozen):
+    """The facts that a supervisor, a person or an agent, sees before the decision.
+
+    Example:
+        >>> from langgraph_takeover.protocol import SupervisorRequest
+        >>> SupervisorRequest.model_fields["choices"].default
+        ('retry', 'roll_back', 'block')
+    """
+
+    handoff: str
+    record: str
+    task: str
+    source: str
+    target: str
+    state: HandoffState
+    version: int
+    attempts: int
+    """Failed attempts in this round."""
+    problem: str
+    """Why the last attempt failed."""
+    choices: tuple[Literal["retry", "roll_back", "block"], ...] = ("retry", "roll_back", "block")
+
 
 _SUPERVISOR_TIMEOUT_S = 600.0
 _DECISION_SCHEMA = {

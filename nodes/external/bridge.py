@@ -33,8 +33,8 @@ from langgraph_takeover.nodes.external.apis import (
     select_vendor_fields,
     write_error,
 )
-from langgraph_takeover.nodes.external.held_request import HeldRequest
 from langgraph_takeover.nodes.external.http_connection import (
+    HeldRequest,
     HttpConnection,
     HttpRefusalError,
     PeerLostError,

@@ -15,9 +15,9 @@ from pydantic import Field, SecretStr
 
 from langgraph_takeover.handoff.text.redaction import MIN_SECRET_LENGTH
 from langgraph_takeover.nodes.external.apis import MODEL_PATHS, WIRE_REPLY, Api, WireRequest, parse_reply
+from langgraph_takeover.nodes.external.apis.model_request import build_text_request
 from langgraph_takeover.nodes.external.apis.replies import pack_wire_reply
-from langgraph_takeover.nodes.external.apis.text_request import build_text_request
-from langgraph_takeover.nodes.model.connections.http_client import EndpointClient
+from langgraph_takeover.nodes.model.connections.exchange import EndpointClient
 from langgraph_takeover.nodes.model.errors import (
     ModelError,
     PermanentModelError,

@@ -35,11 +35,10 @@ from langgraph_takeover.nodes.external.agent_files import (
 )
 from langgraph_takeover.nodes.external.agent_peers import find_agent_peers
 from langgraph_takeover.nodes.external.apis import write_reply
-from langgraph_takeover.nodes.external.apis.checks import count_results, limit_usage
+from langgraph_takeover.nodes.external.apis.vendor_checks import count_results, limit_usage
 from langgraph_takeover.nodes.external.bridge import Bridge
 from langgraph_takeover.nodes.external.call_results import CallReader, runs_script
-from langgraph_takeover.nodes.external.error_output import find_error_line
-from langgraph_takeover.nodes.external.held_request import HeldRequest
+from langgraph_takeover.nodes.external.http_connection import HeldRequest
 from langgraph_takeover.nodes.session.external_turn import ExternalTurn, SideWork
 from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox
 
@@ -47,6 +46,20 @@ if TYPE_CHECKING:
     from langgraph_takeover.handoff.trace.events import Usage
     from langgraph_takeover.nodes.external.apis import ModelRequest
     from langgraph_takeover.nodes.model.attempts import CallCount
+
+_ERROR = re.compile(r"\s*(?:Uncaught )?[\w.]*(?:Error|Exception|error)\b[^:]{0,100}:.*\S")
+_MAX_CHARS = 300
+
+
+def find_error_line(text: str) -> str:
+    """Return the last line that names an error, or else the last line that is not blank.
+
+    Node.js prints its version, and Python the line of code, after or before the error. Control characters become `?`.
+    """
+    lines = [line.strip()[:_MAX_CHARS] for line in text.splitlines() if line.strip()]
+    lines = ["".join(each if each.isprintable() else "?" for each in line) for line in lines]
+    return next((line for line in reversed(lines) if _ERROR.match(line)), lines[-1] if lines else "")
+
 
 AnswerSide = Callable[["ModelRequest", "CallCount"], AIMessage]
 _PORT = 8377

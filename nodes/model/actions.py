@@ -11,7 +11,6 @@ from langchain_core.messages import AIMessage
 
 from langgraph_takeover.handoff.trace.action import Action, ActionProtocol, write_action
 from langgraph_takeover.handoff.trace.events import UNREADABLE
-from langgraph_takeover.nodes.model.encoding import replace_surrogates
 from langgraph_takeover.nodes.model.markup import (
     SHELL_LANGUAGES,
     CodeBlock,
@@ -20,7 +19,7 @@ from langgraph_takeover.nodes.model.markup import (
     Tag,
     find_pieces,
 )
-from langgraph_takeover.nodes.model.messages.thoughts import (
+from langgraph_takeover.nodes.model.messages.content import (
     CUT_OFF,
     EMPTY_REPLY,
     THOUGHT_ONLY,
@@ -28,6 +27,7 @@ from langgraph_takeover.nodes.model.messages.thoughts import (
     is_empty,
     is_truncated,
 )
+from langgraph_takeover.nodes.model.usage import replace_surrogates
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 EDITOR_COMMANDS = {

@@ -16,7 +16,6 @@ from langgraph_takeover.nodes.model.connections.deadlines import (
     DeadlineExceededError,
 )
 from langgraph_takeover.nodes.model.connections.exchange import Exchange
-from langgraph_takeover.nodes.model.encoding import make_storable
 from langgraph_takeover.nodes.model.errors import (
     ContextWindowError,
     ModelError,
@@ -24,11 +23,10 @@ from langgraph_takeover.nodes.model.errors import (
     ReplyTooLargeError,
     classify_error,
 )
-from langgraph_takeover.nodes.model.messages.content import withhold_damaged
+from langgraph_takeover.nodes.model.messages.content import is_empty, withhold_damaged
 from langgraph_takeover.nodes.model.messages.provider_fields import complete_fields
-from langgraph_takeover.nodes.model.messages.thoughts import is_empty
 from langgraph_takeover.nodes.model.refusals.overflow import OVERFLOW_CODES
-from langgraph_takeover.nodes.model.usage import UNCOUNTED_CALLS, parse_usage
+from langgraph_takeover.nodes.model.usage import UNCOUNTED_CALLS, make_storable, parse_usage
 
 _REPLY_FIELDS = (
     "content",

@@ -16,7 +16,7 @@ from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.model.calls import OnWait, ask_with_schema
 from langgraph_takeover.nodes.model.connections.deadlines import Cancellation
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
-from langgraph_takeover.nodes.model.messages.thoughts import describe_empty_reply, is_truncated
+from langgraph_takeover.nodes.model.messages.content import describe_empty_reply, is_truncated
 from langgraph_takeover.nodes.model.usage import count_uncounted_calls, estimate_tokens, measure_usage
 
 

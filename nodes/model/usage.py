@@ -1,7 +1,8 @@
-"""Token usage of model calls: as reported, or estimated where the report is missing or implausible."""
+"""Token usage of model calls, as reported or estimated; and values that can be stored."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,38 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
 from langgraph_takeover.nodes.model.messages.provider_fields import count_field_chars
+
+_MAX_DEPTH = 64
+_INTEGER_LIMIT = 2**63
+"""The first integer that is too large for a checkpoint."""
+
+
+def replace_surrogates(value: Any) -> Any:
+    """Return a JSON-like value with lone surrogates replaced: UTF-8 cannot encode them."""
+    if isinstance(value, str):
+        return re.sub("[\ud800-\udfff]", "\ufffd", value)
+    if isinstance(value, list):
+        return [replace_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {replace_surrogates(key): replace_surrogates(item) for key, item in value.items()}
+    return value
+
+
+def make_storable(value: Any, depth: int = 0) -> Any:
+    """Return a value of a client library that a checkpoint can store: no lone surrogates, large integers as text.
+
+    Raises ValueError if it is nested too deep.
+    """
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"it is nested deeper than {_MAX_DEPTH}")
+    if isinstance(value, list | tuple):
+        return [make_storable(item, depth + 1) for item in value]
+    if isinstance(value, dict):
+        return {make_storable(key, depth + 1): make_storable(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, int) and not -_INTEGER_LIMIT <= value < _INTEGER_LIMIT:
+        return str(value)
+    return replace_surrogates(value)
+
 
 UNCOUNTED_CALLS = "uncounted_calls"
 """Metadata of a reply: earlier requests of its call that may have been billed, with unknown tokens."""

@@ -7,8 +7,8 @@ import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from langgraph_takeover.handoff.text.invisible import escape_invisible
 from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.handoff.text.skeleton import escape_invisible
 from langgraph_takeover.handoff.trace.events import Differences
 from langgraph_takeover.sandbox.changes.layer_files import FileVersion
 from langgraph_takeover.sandbox.interface import FileChange, Sandbox

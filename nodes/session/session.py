@@ -28,7 +28,7 @@ from langgraph_takeover.nodes.session.graph_tasks import (
     find_next_state,
     is_parallel,
 )
-from langgraph_takeover.nodes.session.observation import Observation
+from langgraph_takeover.nodes.session.observation import Observation, TraceState
 from langgraph_takeover.nodes.session.snapshots import (
     BASE_STATE,
     SnapshotEvery,
@@ -36,7 +36,6 @@ from langgraph_takeover.nodes.session.snapshots import (
     StateStore,
 )
 from langgraph_takeover.nodes.session.stop_signal import StopSignal
-from langgraph_takeover.nodes.session.trace_state import TraceState
 from langgraph_takeover.nodes.session.workers import Workers, default_workers
 from langgraph_takeover.sandbox import SandboxManager, remove_stale_resources, start
 from langgraph_takeover.sandbox.interface import (

@@ -16,7 +16,7 @@ from langgraph_takeover.handoff.text.redaction import redact_known_secrets
 from langgraph_takeover.nodes.session.graph_tasks import GraphTask, create_state_id
 from langgraph_takeover.sandbox.interface import BackendName, Sandbox, Snapshot, TakeoverError
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
-from langgraph_takeover.sandbox.storage.durability import sync_directory
+from langgraph_takeover.sandbox.storage.failures import sync_directory
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 
 BASE_STATE = "base"

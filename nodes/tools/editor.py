@@ -1,14 +1,16 @@
-"""The node that views a file, or changes it exactly as requested."""
+"""The node that views a file, or changes it exactly as requested; paths and repeated reads."""
 
 from __future__ import annotations
 
 import hashlib
 import posixpath
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from langgraph.runtime import Runtime
 
+from langgraph_takeover.handoff.delegation.selection import build_read_cache
 from langgraph_takeover.handoff.trace.events import FileRead
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import clip_text, last_action
@@ -24,10 +26,101 @@ from langgraph_takeover.nodes.tools.edited_text import (
     replace_text,
     split_lines,
 )
-from langgraph_takeover.nodes.tools.editor_paths import require_literal_path
 from langgraph_takeover.nodes.tools.execution import relative_path, run_action
-from langgraph_takeover.nodes.tools.read_cache import CachedFile, find_first_read
 from langgraph_takeover.sandbox.interface import FileAccessError, Sandbox
+from langgraph_takeover.sandbox.shell.state import parse_state
+
+_CAT_COMMAND = re.compile(r"cat\s+([\w./+-]+)")
+
+
+class CachedFile(NamedTuple):
+    """A file in the cache: a notice for the model, and the content if it is known and unchanged."""
+
+    notice: str
+    content: str | None
+
+
+def find_first_read(
+    state: AgentState, context: AgentContext, sandbox: Sandbox, path: str
+) -> CachedFile | None:
+    """Return the cached file at its first read; None without a payload, without an entry, or at later reads.
+
+    `path` is named as in reads. The entry is stale if the file's digest has changed since the predecessor read it.
+    """
+    if state.get("view") != "payload" or "record" not in state:
+        return None
+    if any(read["path"] == path for event in state.get("events", []) for read in event.get("reads", ())):
+        return None
+    entry = build_read_cache(context.session.records.load(state["record"])).get(path)
+    if entry is None:
+        return None
+    access = "handed it over" if entry.event is None else f"read it at e{entry.event}"
+    if sandbox.sha256(posixpath.join(sandbox.workspace, path)) != entry.sha256:
+        return CachedFile(f"[stale: {path} has changed since the earlier agent {access}]\n", None)
+    return CachedFile(f"[unchanged since the earlier agent {access}: {path}]\n", entry.content)
+
+
+def is_whole_file_read(command: str) -> bool:
+    """Whether a command only prints one file unchanged."""
+    return _CAT_COMMAND.fullmatch(command.strip()) is not None
+
+
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+_COMMAND = re.compile(r"\$[({]|`")
+
+
+def require_literal_path(sandbox: Sandbox, path: str, *, is_new: bool) -> None:
+    """Require a path that a shell would not expand, or that exists as it is written. Raises EditError with the cure.
+
+    A new file's name may contain `$id` unless the agent's shell has a variable `id`; its directory must exist then. `./~/a` is
+    a path in a directory `~`.
+    """
+    if "\0" in path or not (path.startswith("~") or "$" in path or "`" in path):
+        return
+    if _exists(sandbox, path):
+        return
+    directory, name = posixpath.split(path)
+    is_literal_directory = not directory or sandbox.directory_listing(directory) is not None
+    state = parse_state(sandbox.shell_state())
+    values = {found: variable.value for found, variable in state.variables.items()}
+    values |= {"PWD": state.directory, "OLDPWD": state.previous_directory}
+    variables = {found: value for found, value in values.items() if value is not None}
+    checked = name if is_new and directory and not path.startswith("~/") else path
+    if is_literal_directory and not _is_expandable(checked, variables):
+        return
+    expanded = _expand(path, variables)
+    cure = (
+        f"send {expanded}" if expanded else "send the whole path, or make its directory with the shell first"
+    )
+    raise EditError(f"{path}: the editor does not expand ~ and variables; {cure}")
+
+
+def _exists(sandbox: Sandbox, path: str) -> bool:
+    if sandbox.directory_listing(path) is not None:
+        return True
+    try:
+        sandbox.read_file(path)
+    except FileAccessError as error:
+        return "no such file" not in str(error)
+    return True
+
+
+def _is_expandable(path: str, variables: dict[str, str]) -> bool:
+    """Whether a shell would expand a path to another one; `~user` and unknown variables do not count."""
+    names = (match[1] or match[2] for match in _VARIABLE.finditer(path))
+    is_home = path == "~" or path.startswith("~/")
+    return is_home or any(each in variables for each in names) or bool(_COMMAND.search(path))
+
+
+def _expand(path: str, variables: dict[str, str]) -> str | None:
+    """Return the path as a shell would expand it; None if it needs more than known variables and the own home."""
+    if path == "~" or path.startswith("~/"):
+        path = f"$HOME{path[1:]}"
+    if path.startswith("~") or _COMMAND.search(_VARIABLE.sub("", path)):
+        return None
+    if any((match[1] or match[2]) not in variables for match in _VARIABLE.finditer(path)):
+        return None
+    return _VARIABLE.sub(lambda match: variables[match[1] or match[2]], path)
 
 
 def editor(state: AgentState, runtime: Runtime[AgentContext]) -> AgentState:

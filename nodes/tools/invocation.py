@@ -19,8 +19,8 @@ from langgraph.types import Command
 from pydantic import ValidationError
 
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
-from langgraph_takeover.nodes.model.encoding import make_storable
 from langgraph_takeover.nodes.model.tool_schemas import InjectedParameter, list_injected_parameters
+from langgraph_takeover.nodes.model.usage import make_storable
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState, InputError
 from langgraph_takeover.sandbox.interface import Sandbox

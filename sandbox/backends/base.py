@@ -23,7 +23,7 @@ from langgraph_takeover.sandbox.interface import (
     SandboxUnavailableError,
     Snapshot,
 )
-from langgraph_takeover.sandbox.isolation.earlier_processes import (
+from langgraph_takeover.sandbox.isolation.cgroup_freezer import (
     NO_PROCESSES,
     EarlierProcesses,
     describe_processes,
@@ -33,10 +33,32 @@ from langgraph_takeover.sandbox.isolation.limits import DiskWatch
 from langgraph_takeover.sandbox.shell.printed_state import parse_directory
 from langgraph_takeover.sandbox.shell.session import GRACE_S, Channel, RuntimeShell, Shell, escape_non_utf8
 from langgraph_takeover.sandbox.shell.state import ShellState
-from langgraph_takeover.sandbox.snapshots.spans import describe_snapshot
 from langgraph_takeover.sandbox.storage import host_directories
 from langgraph_takeover.sandbox.storage.failures import clean_up, end_block, run_all
-from langgraph_takeover.sandbox.telemetry import start_span
+from langgraph_takeover.sandbox.storage.observers import ObserverErrors
+from langgraph_takeover.sandbox.telemetry import ActiveSpan, start_span
+
+
+@ObserverErrors("telemetry")
+def describe_snapshot(span: ActiveSpan, snapshot: Snapshot, store: Path) -> None:
+    """Set the snapshot's back end, digest and size, which is unknown for an image."""
+    if not span.is_recording:
+        return
+    span.set(
+        {
+            "takeover.backend": snapshot.backend,
+            "takeover.snapshot.digest": snapshot.digest,
+            "takeover.snapshot.bytes": _measure_bytes(store / snapshot.location),
+        }
+    )
+
+
+def _measure_bytes(archive: Path) -> int | None:
+    try:
+        return archive.lstat().st_size
+    except OSError:
+        return None
+
 
 _STATE_TIMEOUT_S = 30.0
 _SNAPSHOT_DELAY_S = 0.02

@@ -3,22 +3,82 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import os
+import secrets
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from langgraph_takeover.sandbox.backends import overlay, programs, shell_binary
+from langgraph_takeover.sandbox.backends import overlay, programs
 from langgraph_takeover.sandbox.backends.file_trees import FileTree
 from langgraph_takeover.sandbox.backends.overlay import INTERPRETER
 from langgraph_takeover.sandbox.backends.processes import build_environment
 from langgraph_takeover.sandbox.changes.report import Mount
-from langgraph_takeover.sandbox.interface import SandboxSpec
-from langgraph_takeover.sandbox.storage import host_directories
+from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxSpec, SandboxUnavailableError
+from langgraph_takeover.sandbox.snapshots.bases import Base
+from langgraph_takeover.sandbox.storage import host_directories, host_programs
 from langgraph_takeover.sandbox.storage.removal import remove_tree
+
+SHELL_PATH_INSIDE = "/dev/bash"
+_BASH_PATHS = ("usr/bin/bash", "bin/bash")
+
+
+def prepare_shell_program(base: Base) -> Path | None:
+    """Return the copy for sandboxes on a base, made at the first call; None if the base's own bash is behind a link.
+
+    A repository uses this host's bash, a complete system its own.
+    """
+    if base.is_system:
+        found = next((path for name in _BASH_PATHS if (path := _find_regular_file(base.tree, name))), None)
+        return found and _copy_program(found, base.tree.parent / "bash")
+    host = shutil.which("bash", path=host_programs.search_path())
+    if host is None:
+        return None
+    program = Path(host).resolve()
+    info = program.stat()
+    stamp = repr((str(program), info.st_mtime_ns, info.st_ino, info.st_size))
+    return _copy_program(
+        program, host_directories.ensure_root() / f"bash-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
+    )
+
+
+def _copy_program(program: Path, target: Path) -> Path:
+    if target.exists():
+        return target
+    partial = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
+    try:
+        with program.open("rb") as source, partial.open("xb") as copy:
+            shutil.copyfileobj(source, copy)
+            os.fchmod(copy.fileno(), 0o111)
+            copy.flush()
+            os.fsync(copy.fileno())
+        partial.replace(target)
+    except OSError as error:
+        kind = OutOfDiskError if error.errno in (errno.ENOSPC, errno.EDQUOT) else SandboxUnavailableError
+        raise kind(
+            f"{program}: cannot be copied to {target}: {error.strerror} (make {target.parent} writable, "
+            f"or set {host_directories.ROOT_VARIABLE} to another directory)"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+    return target
+
+
+def _find_regular_file(tree: Path, name: str) -> Path | None:
+    """Open a file of a tree without following a link out of it."""
+    path = tree
+    for part in name.split("/"):
+        path /= part
+        if path.is_symlink():
+            return None
+    return path if path.is_file() else None
+
 
 HOME = "/home/agent"
 """The home directory inside, around a repository."""
@@ -56,14 +116,14 @@ def build_command(spec: SandboxSpec, tree: FileTree, root: Path, mounts: Sequenc
     argv = [*NAMESPACES, "--new-session", "--hostname", "sandbox"]
     argv += _list_system_mounts(root) if tree.base.is_system else _list_host_mounts(spec, tree, mounts)
     argv += ["--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]
-    program = shell_binary.prepare_shell_program(tree.base)
+    program = prepare_shell_program(tree.base)
     if program is not None:
-        argv += ["--ro-bind", str(program), shell_binary.SHELL_PATH_INSIDE]
+        argv += ["--ro-bind", str(program), SHELL_PATH_INSIDE]
     argv += ["--remount-ro", "/dev"]
     argv += ["--chdir", spec.workspace, "--clearenv"]
     for name, value in _build_environment(tree).items():
         argv += ["--setenv", name, value]
-    shell = "bash" if program is None else shell_binary.SHELL_PATH_INSIDE
+    shell = "bash" if program is None else SHELL_PATH_INSIDE
     # In an image, the agent could have replaced `sh`.
     first = shell if tree.base.is_system else "sh"
     return [*argv, first, "-c", f'exec "$@" {_ATTACH_STREAMS}', first, shell, "--norc", "--noprofile"]

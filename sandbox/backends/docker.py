@@ -19,7 +19,7 @@ from langgraph_takeover.sandbox.backends.programs import require_programs
 from langgraph_takeover.sandbox.changes.files import list_unsaved_files
 from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import Mount
-from langgraph_takeover.sandbox.docker import container_network
+from langgraph_takeover.sandbox.docker import container_config
 from langgraph_takeover.sandbox.docker.client import (
     WAIT_COMMAND,
     OwnedClient,
@@ -30,20 +30,19 @@ from langgraph_takeover.sandbox.docker.client import (
     require_image,
     translate_errors,
 )
-from langgraph_takeover.sandbox.docker.container_config import make_host_config
+from langgraph_takeover.sandbox.docker.container_config import make_host_config, pause_container
 from langgraph_takeover.sandbox.docker.exec_channel import ExecChannel
-from langgraph_takeover.sandbox.docker.pausing import pause_container
 from langgraph_takeover.sandbox.interface import (
     SandboxSpec,
     SandboxUnavailableError,
     Snapshot,
     SnapshotCorruptError,
 )
-from langgraph_takeover.sandbox.isolation.cgroup_freezer import list_container_processes
-from langgraph_takeover.sandbox.isolation.earlier_processes import (
+from langgraph_takeover.sandbox.isolation.cgroup_freezer import (
     NO_PROCESSES,
     EarlierProcesses,
     innermost_pid,
+    list_container_processes,
 )
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch, bytes_unlinked, bytes_used
 from langgraph_takeover.sandbox.shell.session import EXIT_SIGNAL, RuntimeShell, Shell, ShellNotStartedError
@@ -145,7 +144,7 @@ class DockerBackend:
 
     def listen(self, agent_shell: Shell, port: int) -> socket.socket:
         """All shells of a container have one network."""
-        return container_network.listen(self._id, self._pid, port)
+        return container_config.listen(self._id, self._pid, port)
 
     def list_processes(self, agent_shell: Shell, runtime_shell: RuntimeShell) -> Collection[int] | None:
         ours = (1, agent_shell.pid, runtime_shell.pid)

@@ -26,7 +26,7 @@ from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import Mount
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError, Snapshot
 from langgraph_takeover.sandbox.isolation import cgroups, loopback, namespaces, seccomp
-from langgraph_takeover.sandbox.isolation.earlier_processes import EarlierProcesses
+from langgraph_takeover.sandbox.isolation.cgroup_freezer import EarlierProcesses
 from langgraph_takeover.sandbox.isolation.limits import DiskWatch, MemoryWatch, bytes_unlinked, bytes_used
 from langgraph_takeover.sandbox.shell.session import (
     EXIT_SIGNAL,

@@ -24,7 +24,7 @@ from langgraph_takeover.sandbox.changes.layers import LayerStack
 from langgraph_takeover.sandbox.changes.report import Mount
 from langgraph_takeover.sandbox.interface import SandboxSpec, SandboxUnavailableError, Snapshot
 from langgraph_takeover.sandbox.isolation import loopback
-from langgraph_takeover.sandbox.isolation.earlier_processes import EarlierProcesses
+from langgraph_takeover.sandbox.isolation.cgroup_freezer import EarlierProcesses
 from langgraph_takeover.sandbox.shell.session import EXIT_SIGNAL, RuntimeShell, Shell
 from langgraph_takeover.sandbox.snapshots.bases import WRITABLE_DIRECTORIES
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
-from langgraph_takeover.sandbox.isolation.earlier_processes import NO_PROCESSES, EarlierProcesses
+from langgraph_takeover.sandbox.isolation.cgroup_freezer import NO_PROCESSES, EarlierProcesses
 from langgraph_takeover.sandbox.storage import host_directories, ownership
 from langgraph_takeover.sandbox.storage.removal import remove_tree
 

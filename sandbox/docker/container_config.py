@@ -1,12 +1,61 @@
-"""Limits and capabilities of a container."""
+"""Limits, capabilities, ports and pauses of a container."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import psutil
+
 from langgraph_takeover.sandbox.docker.client import client, system_call_filter, translate_errors
-from langgraph_takeover.sandbox.interface import ProgramMount, SandboxSpec
+from langgraph_takeover.sandbox.interface import ProgramMount, SandboxSpec, SandboxUnavailableError
+from langgraph_takeover.sandbox.isolation import loopback
+from langgraph_takeover.sandbox.isolation.cgroup_freezer import find_container_group, pause_group
+from langgraph_takeover.sandbox.storage.failures import clean_up
+
+
+def listen(container: str, pid: int, port: int) -> socket.socket:
+    """Listen on the loopback of a container, whose first process is `pid`. Raises as `loopback.listen_inside` does."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        if os.geteuid() == 0 and _belongs_to_container(pid, container):
+            return loopback.listen_inside(process, port)
+    raise SandboxUnavailableError(
+        f"the network of container {container[:12]} cannot be entered: this needs a runtime that is root on the daemon's own "
+        "host, and a container that runs (run as root on that host, or use --sandbox host)"
+    )
+
+
+def _belongs_to_container(pid: int, container: str) -> bool:
+    """Whether a process of this host is a container's: the process ids of a remote daemon are of another host."""
+    with contextlib.suppress(OSError):
+        return container in Path(f"/proc/{pid}/cgroup").read_text()
+    return False
+
+
+@contextlib.contextmanager
+def pause_container(container: str, pid: int) -> Iterator[None]:
+    """Stop everything in a container, whose first process is `pid`."""
+    group = find_container_group(container, pid)
+    if group is not None:
+        with pause_group(group):
+            yield
+        return
+    with translate_errors("docker pause"):
+        client().api.pause(container)
+
+    def unpause() -> None:
+        with translate_errors("docker unpause"):
+            client().api.unpause(container)
+
+    with clean_up(unpause):
+        yield
+
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
 """Capabilities that root needs to install packages and run tests: change owners, read, become another user, send signals."""

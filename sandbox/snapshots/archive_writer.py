@@ -30,8 +30,7 @@ from langgraph_takeover.sandbox.snapshots.archive_format import (
 from langgraph_takeover.sandbox.snapshots.archive_members import DigestsByPath, sort_key
 from langgraph_takeover.sandbox.snapshots.content_digests import ContentDigest, HashedFile, open_content
 from langgraph_takeover.sandbox.snapshots.sparse_files import SPARSE_KEYS, SparseFile
-from langgraph_takeover.sandbox.storage.durability import sync_directory
-from langgraph_takeover.sandbox.storage.failures import clean_up
+from langgraph_takeover.sandbox.storage.failures import clean_up, sync_directory
 
 _XATTR = "SCHILY.xattr."
 _BASE = "TAKEOVER.base"

@@ -29,8 +29,7 @@ from langgraph_takeover.sandbox.interface import (
 )
 from langgraph_takeover.sandbox.snapshots import archive_format, archive_reader
 from langgraph_takeover.sandbox.snapshots.archive_format import archive_name
-from langgraph_takeover.sandbox.storage.durability import sync_directory
-from langgraph_takeover.sandbox.storage.failures import clean_up
+from langgraph_takeover.sandbox.storage.failures import clean_up, sync_directory
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
 _MAGIC = b"takeover snapshot 1\n"

@@ -1,12 +1,24 @@
-"""Failures that must not hide the caller's error, and reasons that must not be remembered."""
+"""Durable writes, failures that must not hide the caller's error, and reasons that must not be remembered."""
 
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+
+
+def sync_directory(directory: Path) -> None:
+    """Write the names in a directory to the disk, as after a file was created or replaced."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 ParametersT = ParamSpec("ParametersT")
 ResultT = TypeVar("ResultT")

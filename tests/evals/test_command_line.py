@@ -14,9 +14,9 @@ import pytest
 from langgraph_takeover.evals.cli import runner
 from langgraph_takeover.evals.run.execution import stages
 from langgraph_takeover.evals.run.execution.executors import Job
+from langgraph_takeover.evals.run.fields import RunPaths
 from langgraph_takeover.evals.run.journal import Row, get_journals, open_journal
 from langgraph_takeover.evals.run.measures.replies import has_note
-from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
 

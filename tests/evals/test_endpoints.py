@@ -17,8 +17,8 @@ import zstandard
 
 from langgraph_takeover.evals.models import ORACLE, ModelEntry, ModelPrice
 from langgraph_takeover.evals.run.execution import stages
+from langgraph_takeover.evals.run.fields import RunPaths
 from langgraph_takeover.evals.run.journal import Row
-from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.evals.tasks import BUNDLED, Task, load_tasks
 

@@ -17,8 +17,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from langgraph_takeover.graph.mcp.connection_guard import ConnectionGuard
-from langgraph_takeover.graph.mcp.transports import BearerCheck
+from langgraph_takeover.graph.mcp.transports import BearerCheck, ConnectionGuard
 
 TOKEN = {"Authorization": "Bearer right"}
 HEAD = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\n"

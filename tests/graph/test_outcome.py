@@ -143,7 +143,7 @@ def test_a_large_file_is_named_in_outcome_and_record(bench: RunHarness) -> None:
 
 def test_a_record_without_a_patch_says_why(bench: RunHarness) -> None:
     from langgraph_takeover.handoff.notes.evidence import Evidence
-    from langgraph_takeover.handoff.notes.prompt import build_prompt
+    from langgraph_takeover.handoff.notes.writer import build_prompt
 
     bench.run(
         scripted_model(shell('rm -rf "$TMPDIR"; touch "$TMPDIR"'), EDIT, DONE),

@@ -19,8 +19,8 @@ from langgraph_takeover.evals.reports.estimates import (
     read_values,
 )
 from langgraph_takeover.evals.reports.plots import agent_figures, debt_figures, style
+from langgraph_takeover.evals.reports.plots.agent_figures import TokenCurves, compute_curves
 from langgraph_takeover.evals.reports.plots.style import EmptyPlotError, Picture, row_titles, view_style
-from langgraph_takeover.evals.reports.plots.token_curves import TokenCurves, compute_curves
 from langgraph_takeover.evals.reports.tables.switch_costs import is_agent_study
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results

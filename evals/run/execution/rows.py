@@ -1,32 +1,65 @@
-"""Parts of the rows of predecessors and takeovers."""
+"""Parts of the rows of predecessors and takeovers, and their trace files."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 from langchain_core.messages import AIMessage, BaseMessage
 
 from langgraph_takeover import Outcome
+from langgraph_takeover.evals.run.fields import RunPaths
 from langgraph_takeover.evals.run.journal import Row
-from langgraph_takeover.evals.run.measures.costs import (
-    compute_cost_usd,
-    count_tokens,
-    is_counted,
-)
 from langgraph_takeover.evals.run.measures.rediscovery import REDISCOVERY_KINDS, classify_events
 from langgraph_takeover.evals.run.measures.replies import (
+    compute_cost_usd,
     count_empty_replies,
+    count_tokens,
     describe_empty_replies,
+    is_counted,
 )
 from langgraph_takeover.evals.run.measures.reshown import PredecessorText, sum_text
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.handoff.records.left_out import MAX_SHOWN
-from langgraph_takeover.handoff.records.record import ExternalSession, HandoffRecord
+from langgraph_takeover.handoff.records.record import ExternalSession, HandoffRecord, write_durably
 from langgraph_takeover.handoff.text.redaction import redact
-from langgraph_takeover.handoff.trace.events import Event
+from langgraph_takeover.handoff.trace.events import Continuation, Event, Trace
 from langgraph_takeover.handoff.views import Recipient, find_view, measure_view
 from langgraph_takeover.handoff.views.names import CONTINUATION
+from langgraph_takeover.nodes.events import load_events
+from langgraph_takeover.nodes.state import AgentState, get_task
 from langgraph_takeover.sandbox.repository.patches import Patch
+
+
+def redact_events(state: AgentState) -> list[Event]:
+    """Redact a trace as its record is redacted, because arguments of an action may contain a key."""
+    return [Event.model_validate(redact(event.model_dump(mode="json"))) for event in load_events(state)]
+
+
+def save_trace(
+    paths: RunPaths,
+    name: str,
+    state: AgentState,
+    model: str,
+    events: list[Event],
+    continues: Continuation | None = None,
+) -> None:
+    """Write a run's whole trace where takeover-detect and takeover-export find it."""
+    task, external = get_task(state), state.get("external") or {}
+    trace = Trace(
+        id=name,
+        format="takeover",
+        events=tuple(events),
+        workspace=task.workspace,
+        base_directories=task.base_directories,
+        task=task.prompt,
+        model=model,
+        agent=external.get("agent", ""),
+        agent_version=external.get("version", ""),
+        continues=continues,
+    )
+    paths.traces.mkdir(exist_ok=True)
+    write_durably(paths.traces / f"{name}.json", json.dumps(trace.model_dump(mode="json")))
 
 
 def measure_rediscovery(record: HandoffRecord, events: list[Event]) -> Row:

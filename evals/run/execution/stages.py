@@ -1,4 +1,4 @@
-"""The four stages of the experiment. Each is a function of plain values that any process can run."""
+"""The four stages of the experiment, and grading. Each is a function of plain values that any process can run."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
+from langgraph_takeover import Outcome
 from langgraph_takeover.agents import ExternalAgentError
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.execution import threads
-from langgraph_takeover.evals.run.execution.grading import (
-    grade_cleaned,
-    grade_patch,
-    grade_predecessor,
-    require_patch,
-)
 from langgraph_takeover.evals.run.execution.rows import (
     describe_agent,
     describe_empty_calls,
@@ -23,38 +18,41 @@ from langgraph_takeover.evals.run.execution.rows import (
     measure_costs,
     measure_first_prompt,
     measure_rediscovery,
+    redact_events,
+    save_trace,
 )
-from langgraph_takeover.evals.run.execution.traces import redact_events, save_trace
+from langgraph_takeover.evals.run.fields import RunPaths
 from langgraph_takeover.evals.run.journal import Row
-from langgraph_takeover.evals.run.measures.costs import (
-    compute_cost_usd,
-    count_recall_tokens,
-    sum_usage,
-)
 from langgraph_takeover.evals.run.measures.divergence import list_missed_points, measure_divergence
-from langgraph_takeover.evals.run.measures.final_patch import measure_patch
-from langgraph_takeover.evals.run.measures.remainder import measure_remainder
+from langgraph_takeover.evals.run.measures.final_patch import (
+    clean_patch,
+    measure_patch,
+    measure_remainder,
+    measure_trust,
+)
 from langgraph_takeover.evals.run.measures.replies import (
     NOTE_BY_VIEW,
+    compute_cost_usd,
+    count_recall_tokens,
     describe_empty_notes,
     digest_notes,
     find_empty_note,
     has_note,
     list_needed_notes,
     list_truncated_notes,
+    sum_usage,
 )
-from langgraph_takeover.evals.run.measures.trust import measure_trust
-from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.evals.tasks import Task
-from langgraph_takeover.evals.tasks.grading import GradingError
+from langgraph_takeover.evals.tasks.grading import GradingError, Verdict
+from langgraph_takeover.evals.tasks.verdicts import get_verdict
 from langgraph_takeover.handoff import prompts, views
 from langgraph_takeover.handoff.ledger import FencedError, ThreadHeldError
 from langgraph_takeover.handoff.notes.claims import measure_soundness
 from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
 from langgraph_takeover.handoff.records.left_out import add_observed_changes
-from langgraph_takeover.handoff.records.record import RecordError
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
 from langgraph_takeover.handoff.records.verification import require_record
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Continuation, Usage
@@ -68,6 +66,47 @@ from langgraph_takeover.nodes.state import get_task
 from langgraph_takeover.sandbox import SandboxManager, start
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 from langgraph_takeover.sandbox.repository.patches import RepositoryError, patch_since
+
+
+def require_patch(outcome: Outcome) -> None:
+    """Raise RepositoryError if a run has no patch although it started: nothing can be graded."""
+    if outcome.patch_error and not outcome.diff_from_base and "sandbox_state" in outcome.state:
+        raise RepositoryError(outcome.patch_error)
+
+
+def grade_patch(config: RunConfig, task: Task, paths: RunPaths, patch: str, name: str) -> Verdict:
+    spec = paths.spec(config, task)
+    return get_verdict(task, patch, spec, paths.logs, name, network=config.grading_network)
+
+
+def grade_predecessor(
+    config: RunConfig, task: Task, paths: RunPaths, outcome: Outcome, name: str
+) -> tuple[bool | None, str]:
+    """Whether a run that ended by itself solved the task, and a description of a failed grading."""
+    if outcome.stop_reason != "finished" or not outcome.records:
+        return None, ""
+    return _try_grading(config, task, paths, outcome.diff_from_base, f"predecessor.{name}", "final patch")
+
+
+def grade_cleaned(
+    config: RunConfig, task: Task, paths: RunPaths, patch: str, record: HandoffRecord, name: str
+) -> tuple[bool | None, str]:
+    """Whether the patch without scratch and build files solves the task; None and a description if grading failed."""
+    cleaned = clean_patch(patch, record.task.base_directories)
+    return _try_grading(config, task, paths, cleaned, f"{name}.cleaned", "patch without scratch files")
+
+
+def _try_grading(
+    config: RunConfig, task: Task, paths: RunPaths, patch: str, name: str, label: str
+) -> tuple[bool | None, str]:
+    """Whether a patch solves the task; a row is valid without this verdict, so a failure is only described."""
+    try:
+        return grade_patch(config, task, paths, patch, name).resolved, ""
+    except OutOfDiskError:
+        raise  # every other job would fail too
+    except (GradingError, SandboxUnavailableError) as error:
+        return None, f"{label} not graded: {redact(str(error))[:300]}"
+
 
 INFRASTRUCTURE_ERRORS: tuple[type[Exception], ...] = (
     ModelError,

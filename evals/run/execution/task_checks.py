@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from langgraph_takeover.evals.run.paths import RunPaths
+from langgraph_takeover.evals.run.fields import RunPaths
 from langgraph_takeover.evals.run.settings.config import RunConfig, make_run_id
 from langgraph_takeover.evals.tasks import Task, TaskSourceError
 from langgraph_takeover.evals.tasks.grading import GradingError, NoResultError

@@ -12,8 +12,8 @@ from langgraph_takeover import Home, Outcome, Run, open_run
 from langgraph_takeover.agents import ExternalAgent, external_agent
 from langgraph_takeover.errors import CheckpointCorruptError, ThreadExistsError
 from langgraph_takeover.evals import models
+from langgraph_takeover.evals.run.fields import RunPaths
 from langgraph_takeover.evals.run.journal import Row
-from langgraph_takeover.evals.run.paths import RunPaths
 from langgraph_takeover.evals.run.settings.config import RunConfig, shorten_model_name
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.handoff.ledger import ThreadHeldError, acquire, snapshots

@@ -9,7 +9,7 @@ from itertools import cycle, islice
 from typing import NamedTuple, cast, get_args
 
 from langgraph_takeover.evals.run.settings.config import POINTS, RunConfig, RunUsageError, read_names
-from langgraph_takeover.evals.run.settings.shards import Shard
+from langgraph_takeover.evals.run.settings.entries import Shard
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.evals.tasks.grading import HandoffState
 from langgraph_takeover.handoff.trace.events import PointKind

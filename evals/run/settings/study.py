@@ -1,18 +1,88 @@
-"""The studies of the protocol as data: tasks, views, points and repeats."""
+"""The studies of the protocol as data: tasks and their order, agents, views, points and repeats."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
 import yaml
 
+from langgraph_takeover.evals.models import parse_model_name, split_agent
 from langgraph_takeover.evals.run.settings.config import RunUsageError
 from langgraph_takeover.evals.tasks import Task
-from langgraph_takeover.evals.tasks.study_order import TIERS
+from langgraph_takeover.handoff.agent_names import AGENT_NAMES
+from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.sandbox.interface import Frozen
+
+TIERS = ("15 min - 1 hour", "1-4 hours")
+SEED = 20260430
+EXCLUDED = "sphinx-doc__sphinx-9229"
+_TIER_PATTERN = (0, 0, 1)
+"""Two tasks of the first tier, then one of the second."""
+
+
+def order_tasks(instances: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The ids of the tasks of both tiers in the study's order, with the excluded task.
+
+    Tasks are grouped by tier and repository, and each group is shuffled. Each position takes a task of its tier from
+    the repository that was taken least often, the first in the alphabet of those. [ours, see above]
+    """
+    groups: dict[tuple[int, str], list[str]] = {}
+    for instance in sorted(instances, key=lambda each: str(each["instance_id"])):
+        if instance.get("difficulty") in TIERS:
+            group = (TIERS.index(instance["difficulty"]), str(instance["repo"]))
+            groups.setdefault(group, []).append(str(instance["instance_id"]))
+    generator = random.Random(SEED)
+    for group in sorted(groups):
+        generator.shuffle(groups[group])
+    order: list[str] = []
+    taken: Counter[str] = Counter()
+    while remaining := [group for group in groups if groups[group]]:
+        tier = _TIER_PATTERN[len(order) % len(_TIER_PATTERN)]
+        of_tier = [group for group in remaining if group[0] == tier] or remaining
+        group = min(of_tier, key=lambda each: (taken[each[1]], each[1]))
+        order.append(groups[group].pop(0))
+        taken[group[1]] += 1
+    return order
+
+
+def mix_agents(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with every named agent both as predecessor and as successor."""
+    names = list(dict.fromkeys([*(options["predecessor"] or ()), *(options["successor"] or ())]))
+    return options | {"predecessor": names, "successor": names}
+
+
+def add_continuation(views: str) -> str:
+    """The names of views with `continuation`, the baseline of the study."""
+    return views if CONTINUATION in re.split(r"[\s,]+", views) else f"{views},{CONTINUATION}"
+
+
+def list_installed(model: str, programs: Mapping[str, str]) -> list[str]:
+    """The names of this model in each installed external agent, and in the built-in one. Raises RunUsageError."""
+    from langgraph_takeover.agents import AgentProgramError, external_agent
+
+    bare = split_agent(model)[1]
+    names = []
+    for agent in AGENT_NAMES:
+        try:
+            external_agent(agent, program=programs.get(agent))
+        except AgentProgramError:
+            continue
+        names.append(f"{agent}:{bare}")
+    if not names:
+        raise RunUsageError(
+            f"--study agents: no external agent is installed: {', '.join(AGENT_NAMES)} (put one on PATH, pass "
+            "--agent-program, or name the agents by --predecessor)"
+        )
+    # The vendor's endpoint answers only its own agent.
+    is_native = parse_model_name(names[0]).kind == "native"
+    return names if is_native else [*names, bare]
+
 
 DATASET = "SWE-bench/SWE-bench_Verified"
 _STUDIES = files("langgraph_takeover.evals.run.settings") / "studies"

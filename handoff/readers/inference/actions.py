@@ -1,10 +1,12 @@
-"""File changes of single actions, including the calls of agents' editors."""
+"""File changes of single actions, and the lines of files that actions show."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from langgraph_takeover.handoff.readers.inference import shell, shown_lines
+from langgraph_takeover.handoff.readers.inference import shell
 from langgraph_takeover.handoff.readers.inference.content import Content, add_opaque_change, known_content
 from langgraph_takeover.handoff.readers.inference.content_edits import (
     insert_lines,
@@ -13,10 +15,143 @@ from langgraph_takeover.handoff.readers.inference.content_edits import (
 )
 from langgraph_takeover.handoff.readers.inference.files import InferredFiles
 from langgraph_takeover.handoff.readers.tool_names import parse_replacement
-from langgraph_takeover.handoff.shell.command_effects import find_effect
+from langgraph_takeover.handoff.shell.command_effects import find_effect, may_edit
 from langgraph_takeover.handoff.shell.command_parser import parse_command
+from langgraph_takeover.handoff.shell.commands import SimpleCommand
 from langgraph_takeover.sandbox.interface import FileChange
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
+
+if TYPE_CHECKING:
+    from langgraph_takeover.handoff.readers.inference.files import InferredFiles
+
+_SHOWING_PROGRAM = re.compile(r"\b(?:cat|sed|head|nl|grep|tail)\b")
+_SILENT_PROGRAMS = {"cd", "rm", "mv", "cp", "mkdir", "export", "true", "touch"}
+_NUMBERED_LINE = re.compile(r"^[ ]{0,6}(\d{1,6})(?:\t|[:-])(.*)$")
+_TABBED_LINE = re.compile(r"^[ ]{0,6}(\d{1,6})\t(.*)$")
+_PRINT_COMMAND = re.compile(r"^(\d+)(?:,(\d+|\$))?p$")
+_ELISION = re.compile(r"elided_chars|characters left out|\[\.\.\. |<response clipped>|truncated")
+_MAX_LINES = 3000
+
+
+def learn_from_editor(files: InferredFiles, arguments: Mapping[str, str], text: str) -> None:
+    """Learn the numbered lines that an editor showed of its file."""
+    path = arguments.get("path", "")
+    if path:
+        _learn_numbered_lines(
+            files,
+            files.resolve_path(path),
+            [m for line in text.split("\n") if (m := _TABBED_LINE.match(line))],
+        )
+
+
+def learn_from_shell(files: InferredFiles, command: str, text: str) -> None:
+    """Learn the lines that a command line showed, if exactly one of its pipelines prints."""
+    if len(command) > 4000 or not _SHOWING_PROGRAM.search(command) or _ELISION.search(text):
+        return
+    pipeline, lines = _find_printing_pipeline(parse_command(command)), _split_shown_lines(text)
+    names = [word for word in pipeline[0].argv[1:] if not word.startswith("-")] if pipeline else []
+    if not names or not lines:
+        return
+    first = pipeline[0]
+    path = files.resolve_path(names[-1], _find_directory(files, first))
+    if first.name == "grep" and _has_flag(first, "n"):
+        if len(names) == 2:
+            _learn_numbered_lines(files, path, _match_numbered_lines(lines))
+    elif first.name == "nl" or (first.name == "cat" and _has_flag(first, "n")):
+        _learn_numbered_lines(files, path, _match_numbered_lines(lines))
+    else:
+        _learn_lines(files, path, _find_first_line(pipeline), lines)
+
+
+def _find_printing_pipeline(commands: Sequence[SimpleCommand]) -> Sequence[SimpleCommand]:
+    """The only pipeline that prints to the terminal; empty without exactly one."""
+    printing = [command for command in commands if command.stage == 0 and not _is_silent(command)]
+    if (
+        len(printing) != 1
+        or printing[0].is_repeated
+        or any(">" in redirect.operator for redirect in printing[0].redirects)
+    ):
+        return ()
+    first = printing[0]
+    later = commands[commands.index(first) + 1 :]
+    return (first, *(command for command in later if command.stage > 0))[: first.stages]
+
+
+def _split_shown_lines(text: str) -> list[str]:
+    """Split an output into lines; empty if it is too long or reports a missing file."""
+    lines = text.removesuffix("\n").split("\n")
+    is_unusable = (
+        not text or len(lines) > _MAX_LINES or re.search(r": No such file|: command not found", lines[0])
+    )
+    return [] if is_unusable else lines
+
+
+def _find_directory(files: InferredFiles, command: SimpleCommand) -> str:
+    cwd = files.cwd or ""
+    if command.cwd is None:
+        return cwd
+    return f"{cwd}/{command.cwd}" if cwd else command.cwd
+
+
+def _match_numbered_lines(lines: Sequence[str]) -> list[re.Match[str]]:
+    return [match for line in lines if (match := _NUMBERED_LINE.match(line))]
+
+
+def _learn_lines(files: InferredFiles, path: str, begin: int | None, lines: Sequence[str]) -> None:
+    """Learn lines of a file from number `begin`; 0 means the complete file."""
+    content = files.content(path)
+    if begin is None or content is None:
+        return
+    files.mark_base_file(path)
+    if begin == 0:
+        files.known_lines.learn_file(content, lines)
+    else:
+        files.known_lines.learn(content, begin, lines)
+
+
+def _learn_numbered_lines(files: InferredFiles, path: str, matches: Sequence[re.Match[str]]) -> None:
+    content = files.content(path)
+    if content is not None and matches:
+        files.mark_base_file(path)
+        for match in matches[:_MAX_LINES]:
+            files.known_lines.learn(content, int(match[1]), [match[2]])
+
+
+def _find_first_line(pipeline: Sequence[SimpleCommand]) -> int | None:
+    """The number of the first line that is shown; 0 for a complete file, None if unknown."""
+    first = pipeline[0]
+    options = [w for w in first.argv[1:] if w.startswith("-")]
+    if first.name == "cat" and not options:
+        if len(pipeline) == 1:
+            return 0 if len(first.argv) == 2 else None
+        second = pipeline[1]
+        if len(pipeline) == 2 and second.name == "sed":
+            return _find_first_printed_line(second)
+        return 1 if len(pipeline) == 2 and second.name == "head" else None
+    if len(pipeline) > 1:
+        return None
+    if first.name == "sed":
+        return _find_first_printed_line(first)
+    return 1 if first.name == "head" and not _has_flag(first, "c") else None
+
+
+def _find_first_printed_line(command: SimpleCommand) -> int | None:
+    if not _has_flag(command, "n"):
+        return None
+    programs = [w for w in command.argv[1:] if not w.startswith("-")]
+    match = _PRINT_COMMAND.match(programs[0]) if programs else None
+    return int(match[1]) if match else None
+
+
+def _has_flag(command: SimpleCommand, letter: str) -> bool:
+    return any(re.fullmatch(rf"-\w*{letter}\w*", w) for w in command.argv[1:])
+
+
+def _is_silent(command: SimpleCommand) -> bool:
+    if command.name == "sed":
+        return may_edit(command)
+    return command.name in _SILENT_PROGRAMS or (command.name == "cat" and command.stdin is not None)
+
 
 _MAX_EDITS = 100
 _EDIT_COMMANDS = {"str_replace", "insert", "lines", "edit"}
@@ -102,12 +237,12 @@ def infer_changes(
     touched: set[str] = set()
     if tool == "editor":
         touched = apply_editor_call(files, arguments)
-        shown_lines.learn_from_editor(files, arguments, output)
+        learn_from_editor(files, arguments, output)
     elif tool == "shell":
         command = arguments.get("command", "")
         if find_effect(command) == "anything":
             touched = shell.apply_command_line(files, command, output, exit_code, timed_out)
-        shown_lines.learn_from_shell(files, command, output)
+        learn_from_shell(files, command, output)
         is_moving = "cd" in command or "pushd" in command or "popd" in command
         if is_moving and not shell.has_failed_cd(parse_command(command), output):
             files.set_directory(shell.find_directory_after(command, files.cwd))

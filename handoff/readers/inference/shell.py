@@ -1,20 +1,116 @@
-"""File changes of a command line, inferred from its words and its output."""
+"""File changes of a command line, inferred from its words, its programs and its output."""
 
 from __future__ import annotations
 
+import posixpath
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from langgraph_takeover.handoff.readers.inference import file_commands, git, in_place, patches, programs
-from langgraph_takeover.handoff.readers.inference.command_line import CommandLine, ExpandedCommand
+from langgraph_takeover.handoff.readers.inference import file_commands, git, in_place, patches, python_scripts
+from langgraph_takeover.handoff.readers.inference.command_line import (
+    CommandLine,
+    ExpandedCommand,
+    list_operands,
+)
+from langgraph_takeover.handoff.readers.inference.content import (
+    add_opaque_change,
+    fingerprint,
+    known_content,
+    unknown_content,
+)
+from langgraph_takeover.handoff.readers.inference.content_edits import replace_text
+from langgraph_takeover.handoff.readers.inference.file_commands import find_input_text
 from langgraph_takeover.handoff.shell.command_parser import (
     find_executed_part,
     find_place_after,
 )
 from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
+from langgraph_takeover.handoff.shell.runners import find_python_target
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.readers.inference.files import InferredFiles
+
+SHELLS = {"bash", "sh", "zsh", "source", "."}
+_READS_FILES = re.compile(
+    r"\.read\(|\.read_text\(|readlines|fileinput|for \w+ in (?:f|file|fin|src|infile)\b"
+    r"|open\((?:(?!open\()[^)])*['\"](?:r[+bt]*|a[+bt]*)['\"]"
+)
+
+
+def run_python(line: CommandLine, part: ExpandedCommand) -> None:
+    """Apply a Python program given as text, on standard input, as a module or as a file."""
+    target = find_python_target(part.command.argv[1:])
+    if target is None:
+        argv = list(part.command.argv[2:]) if part.command.argv[1:2] == ("-",) else []
+        code, name = find_input_text(line, part), "<stdin>"
+    elif target[0] == "-c":
+        argv = list(target[2:])
+        code, name = target[1], "<string>"
+    else:
+        is_module = target[0] == "-m"
+        script = target[1].replace(".", "/") + ".py" if is_module else target[0]
+        path = line.files.resolve_path(script, part.cwd)
+        code, name = _find_written_text(line, path), posixpath.basename(path)
+        argv = list(target[2 if is_module else 1 :])
+    if code is None:
+        return
+    if line.timed_out and (part.position == len(line.commands) - 1 or not line.text.strip()):
+        return  # a killed program is assumed to have written nothing
+    _apply_program(line, part, code, argv, name)
+
+
+def run_script(line: CommandLine, part: ExpandedCommand) -> None:
+    """Apply a script that is run by a shell or directly."""
+    names = list_operands(part.words) if part.command.name in SHELLS else [part.command.argv[0]]
+    path = line.files.resolve_path(names[0], part.cwd) if names else ""
+    text = _find_written_text(line, path)
+    if text is None:
+        return
+    if path.endswith(".py") or re.match(r"#!.*python", text):
+        _apply_program(line, part, text, part.words, posixpath.basename(path))
+    else:
+        line.run_nested(text)
+
+
+def _find_written_text(line: CommandLine, path: str) -> str | None:
+    """The text of a file that the agent wrote, if known."""
+    return line.files.text(path) if path in line.files.touched_contents else None
+
+
+def _apply_program(
+    line: CommandLine, part: ExpandedCommand, code: str, argv: Sequence[str], name: str
+) -> None:
+    exit_code = line.exit_code if part.command.exit_code_is_own else None
+    effects = python_scripts.analyze_program(code, argv, line.text, exit_code, name)
+    program = fingerprint(code, *argv)
+    for write in effects.writes:
+        path = line.files.resolve_path(write.path, part.cwd)
+        is_new = not line.files.exists(path)
+        is_made = any(write.path.startswith(f"{directory}/") for directory in effects.directories)
+        reads_files = bool(effects.replacements) or (not is_made and _READS_FILES.search(code) is not None)
+        is_created = is_new and (path in line.files.touched_contents or not reads_files)
+        if (
+            is_new
+            and (is_created or write.text is not None)
+            and path not in line.files.touched_contents
+            and "/" in path
+        ):
+            line.files.make_directory(path)
+        if write.text is not None:
+            line.write_file(path, known_content(write.text))
+            continue
+        if is_created:
+            line.write_file(path, unknown_content(f"created:{program}:{path}"))
+            continue
+        content = line.content_or_empty(path)
+        for old, new in effects.replacements:
+            content = replace_text(content, line.files.known_lines, old, new)
+        line.edit_file(path, content if effects.replacements else add_opaque_change(content, program))
+    for source, target, keep_source in effects.moves:
+        file_commands.move_paths(line, [source, target], part.cwd, keep_source=keep_source)
+    file_commands.remove_paths(line, effects.removes, part.cwd)
+
 
 _MAX_DEPTH = 3
 _HANDLERS: dict[str, Callable[[CommandLine, ExpandedCommand], None]] = {
@@ -23,7 +119,7 @@ _HANDLERS: dict[str, Callable[[CommandLine, ExpandedCommand], None]] = {
     **dict.fromkeys(("patch", "apply_patch"), patches.apply_patch),
     **dict.fromkeys(("mv", "cp", "install"), file_commands.run_move),
     **dict.fromkeys(("rm", "unlink"), file_commands.run_remove),
-    **dict.fromkeys(programs.SHELLS, programs.run_script),
+    **dict.fromkeys(SHELLS, run_script),
     "git": git.run_git,
     "mkdir": file_commands.run_mkdir,
     "touch": file_commands.run_touch,
@@ -76,9 +172,9 @@ def _apply_command(line: CommandLine, part: ExpandedCommand) -> None:
         file_commands.run_printer(line, part)
         return
     if name.startswith(("python", "pypy")):
-        programs.run_python(line, part)
+        run_python(line, part)
     elif name in _HANDLERS:
         _HANDLERS[name](line, part)
     elif "/" in part.command.argv[0] or name.endswith(".sh"):
-        programs.run_script(line, part)
+        run_script(line, part)
     file_commands.write_redirects(line, part)

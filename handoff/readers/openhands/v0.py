@@ -9,10 +9,6 @@ from typing import Any
 
 from langgraph_takeover.handoff.readers import tool_names
 from langgraph_takeover.handoff.readers.open_calls import CallStep, match_results
-from langgraph_takeover.handoff.readers.openhands.notices import (
-    NOT_RUN_NOTICE,
-    strip_runtime_suffix,
-)
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
@@ -27,6 +23,22 @@ from langgraph_takeover.handoff.readers.recorded_run import (
 )
 from langgraph_takeover.handoff.text.tool_wrappers import STILL_RUNNING_NOTICE
 from langgraph_takeover.handoff.trace.unknown_forms import count_forms
+
+NOT_RUN_NOTICE = re.compile(
+    r"Cannot execute multiple commands at once|is NOT executed\. The previous command is still running"
+    r"|No previous running command to interact with|ERROR: (?:Cannot|No )|previous command is still running"
+)
+_RUNTIME_SUFFIX = re.compile(
+    r"\n?\[(?:The command completed|Current working directory|Python interpreter|Command finished)"
+    r"(?:[^\n\[\]]|\[[^\n\[\]]*\])*\]",
+    re.I,
+)
+
+
+def strip_runtime_suffix(text: str) -> str:
+    """Remove the notices that the runtime adds to the output of a program."""
+    return _RUNTIME_SUFFIX.sub("", text).replace("\r\n", "\n")
+
 
 _NON_CALL_KINDS = {
     "message",

@@ -9,7 +9,7 @@ from typing import Any
 
 from langgraph_takeover.handoff.readers import tool_names
 from langgraph_takeover.handoff.readers.open_calls import CallStep, match_results
-from langgraph_takeover.handoff.readers.openhands.notices import (
+from langgraph_takeover.handoff.readers.openhands.v0 import (
     NOT_RUN_NOTICE,
     strip_runtime_suffix,
 )

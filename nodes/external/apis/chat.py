@@ -22,7 +22,7 @@ from langgraph_takeover.nodes.external.apis.model_request import (
     list_objects,
 )
 from langgraph_takeover.nodes.external.apis.replies import FinishReason, ReplyParts, VendorReply, WireCall
-from langgraph_takeover.nodes.model.messages.thoughts import THOUGHT_FIELDS
+from langgraph_takeover.nodes.model.messages.content import THOUGHT_FIELDS
 
 JsonObject = dict[str, Any]
 _FINISH_REASONS: dict[str, FinishReason] = {

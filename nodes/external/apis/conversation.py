@@ -9,8 +9,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from langgraph_takeover.nodes.external.apis.model_request import CUSTOM_ARGUMENT, RequestError, check_numbers
 from langgraph_takeover.nodes.external.apis.vendor_checks import check_inline
-from langgraph_takeover.nodes.model.encoding import make_storable
 from langgraph_takeover.nodes.model.messages.endpoint_rules import pair_results
+from langgraph_takeover.nodes.model.usage import make_storable
 
 _TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "refusal")
 _IMAGE_PARTS = ("image", "input_image", "image_url")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -150,3 +151,29 @@ def list_objects(value: Any, name: str) -> list[dict[str, Any]]:
     if len(value) > _MAX_ITEMS:
         raise RequestError(f"`{name}` has more than {_MAX_ITEMS:,} items", status=413)
     return value
+
+
+_ANTHROPIC_VERSION = "2023-06-01"
+_ROLES = {"ai": "assistant", "system": "system"}
+
+
+def build_text_request(
+    api: Api, model: str, messages: Sequence[BaseMessage], max_output_tokens: int
+) -> WireRequest:
+    """Return the streamed request that asks a model for text; of each message only its role and its text."""
+    turns = [{"role": _ROLES.get(each.type, "user"), "content": each.text} for each in messages]
+    system = "\n\n".join(each["content"] for each in turns if each["role"] == "system")
+    others = [each for each in turns if each["role"] != "system"]
+    body: dict[str, Any] = {"model": model, "stream": True}
+    headers: dict[str, str] = {}
+    if api == "responses":
+        body |= {"input": others, "store": False, "max_output_tokens": max_output_tokens}
+        body |= {"instructions": system} if system else {}
+    elif api == "messages":
+        body |= {"messages": others, "max_tokens": max_output_tokens}
+        body |= {"system": system} if system else {}
+        headers = {"anthropic-version": _ANTHROPIC_VERSION}
+    else:
+        body |= {"messages": turns, "max_completion_tokens": max_output_tokens}
+        body |= {"stream_options": {"include_usage": True}}
+    return WireRequest(MODEL_PATHS[api], headers, json.dumps(body).encode())

@@ -20,8 +20,7 @@ from langgraph_takeover.nodes.external.apis.model_request import (
     RequestError,
 )
 from langgraph_takeover.nodes.model.errors import ModelError, classify_code, format_error_line
-from langgraph_takeover.nodes.model.messages.content import WIRE_REPLY
-from langgraph_takeover.nodes.model.messages.thoughts import HAS_THOUGHT
+from langgraph_takeover.nodes.model.messages.content import HAS_THOUGHT, WIRE_REPLY
 from langgraph_takeover.nodes.model.refusals.overflow import list_texts
 from langgraph_takeover.nodes.model.usage import measure_usage
 

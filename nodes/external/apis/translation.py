@@ -23,9 +23,8 @@ from langgraph_takeover.nodes.external.apis.replies import (
     read_reply,
     unpack_wire_reply,
 )
-from langgraph_takeover.nodes.model.encoding import make_storable
 from langgraph_takeover.nodes.model.errors import ContextWindowError, ModelError
-from langgraph_takeover.nodes.model.usage import count_chars
+from langgraph_takeover.nodes.model.usage import count_chars, make_storable
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 JSON_TYPE = "application/json"

@@ -1,4 +1,4 @@
-"""Checks of requests that pass on to a vendor: they may ask the model, and nothing else.
+"""Checks of requests and replies. What passes on to a vendor may ask the model, and nothing else.
 
 A vendor can also search the web, fetch addresses, run code, and read what its account has stored. To a sandbox without a
 network, each of these would be one. The run decides its model and which fields pass on, whoever asks first.
@@ -8,9 +8,38 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from typing import Any
 
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages.ai import UsageMetadata
+
 from langgraph_takeover.nodes.external.apis.model_request import Api, ModelRequest, RequestError, list_objects
+from langgraph_takeover.nodes.model.messages.endpoint_rules import NO_RESULT
+
+_MAX_REPORTED_TOKENS = 200_000
+
+
+def count_results(request: ModelRequest) -> Counter[str]:
+    """Count the results in a request by the ids of their calls, which endpoints use again."""
+    return Counter(
+        each.tool_call_id
+        for each in request.messages
+        if isinstance(each, ToolMessage) and each.text != NO_RESULT
+    )
+
+
+def limit_usage(reply: AIMessage) -> AIMessage:
+    """Return a reply whose reported prompt keeps agents from compacting: Codex does above 258,000 tokens."""
+    usage = reply.usage_metadata
+    if usage is None or usage["input_tokens"] <= _MAX_REPORTED_TOKENS:
+        return reply
+    total = _MAX_REPORTED_TOKENS + usage["output_tokens"]
+    limited = UsageMetadata(
+        input_tokens=_MAX_REPORTED_TOKENS, output_tokens=usage["output_tokens"], total_tokens=total
+    )
+    return reply.model_copy(update={"usage_metadata": limited})
+
 
 _CLIENT_TOOLS: dict[Api, re.Pattern[str]] = {
     "responses": re.compile(r"function|custom|local_shell"),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
+import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import httpx2
 from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableLambda
 
@@ -23,9 +26,152 @@ from langgraph_takeover.nodes.model.connections.deadlines import (
     call_with_timeout,
 )
 from langgraph_takeover.nodes.model.connections.openai_client import complete_client, is_openai
+from langgraph_takeover.nodes.model.connections.reply_limits import (
+    ENCODINGS,
+    CallState,
+    ReplyMeter,
+    begin_request,
+    bound_reply,
+    create_ssl_context,
+    uncount_request,
+)
 
-if TYPE_CHECKING:
-    from langgraph_takeover.nodes.model.connections.http_client import EndpointClient
+
+class EndpointClient(httpx2.Client):
+    """The HTTP client of one thread. It has one connection, which another thread can end."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            verify=create_ssl_context(),
+            limits=httpx2.Limits(max_connections=1),
+            headers={"Accept-Encoding": ", ".join(ENCODINGS[1:])},
+        )
+        self.exchange: CallState | None = None
+        self._connection: Any = None
+
+    def send(self, request: httpx2.Request, *, stream: bool = False, **settings: Any) -> httpx2.Response:
+        """Send a request. Raises httpx2.DecodingError for a reply beyond the limits."""
+        exchange = self.exchange
+        begin_request(request, exchange)
+        if exchange is not None:
+            request.extensions = {**request.extensions, "trace": self._remember_connection}
+        try:
+            # A redirect could lead to services that only this host can reach.
+            response = super().send(request, **{**settings, "stream": True, "follow_redirects": False})
+        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+            uncount_request(exchange)
+            raise
+        # An endpoint could fill the cookie jar call by call.
+        self.cookies.clear()
+        reply = bound_reply(response, exchange, _BoundedStream, stream=stream)
+        if not stream:
+            with contextlib.closing(reply):
+                reply.read()
+        return reply
+
+    def disconnect(self) -> None:
+        """End the connection while another thread reads from it or writes to it."""
+        connection = self._connection and self._connection.get_extra_info("socket")
+        if connection:
+            with contextlib.suppress(OSError):
+                # As a plain socket: SSLSocket.shutdown drops its state while the other thread uses it.
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+    def _remember_connection(self, event: str, info: Mapping[str, Any]) -> None:
+        if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
+            self._connection = info["return_value"]
+
+
+class _BoundedStream(httpx2.SyncByteStream):
+    """The decompressed content of a response, up to its limits."""
+
+    def __init__(self, response: httpx2.Response, meter: ReplyMeter) -> None:
+        self._response, self._meter = response, meter
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._meter.require_known_encoding()
+        for decoded in self._response.iter_bytes():
+            yield from self._meter.pass_on(decoded)
+
+    def close(self) -> None:
+        self._response.close()
+
+
+_exchange: ContextVar[CallState | None] = ContextVar("exchange", default=None)
+"""The model call that the current task makes."""
+_keepers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Keeper] = weakref.WeakKeyDictionary()
+
+
+class AsyncEndpointClient(httpx2.AsyncClient):
+    """The HTTP client of one event loop, whose tasks share its connections."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            verify=create_ssl_context(),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
+            headers={"Accept-Encoding": ", ".join(ENCODINGS[1:])},
+        )
+
+    async def send(
+        self, request: httpx2.Request, *, stream: bool = False, **settings: Any
+    ) -> httpx2.Response:
+        """Send a request. Raises httpx2.DecodingError for a reply beyond the limits."""
+        exchange = _exchange.get()
+        begin_request(request, exchange)
+        try:
+            # A redirect could lead to services that only this host can reach.
+            response = await super().send(request, **{**settings, "stream": True, "follow_redirects": False})
+        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+            uncount_request(exchange)
+            raise
+        # An endpoint could fill the cookie jar call by call.
+        self.cookies.clear()
+        reply = bound_reply(response, exchange, _BoundedAsyncStream, stream=stream)
+        if not stream:
+            async with contextlib.aclosing(reply):
+                await reply.aread()
+        return reply
+
+
+class _BoundedAsyncStream(httpx2.AsyncByteStream):
+    """The decompressed content of a response, up to its limits."""
+
+    def __init__(self, response: httpx2.Response, meter: ReplyMeter) -> None:
+        self._response, self._meter = response, meter
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self._meter.require_known_encoding()
+        async for decoded in self._response.aiter_bytes():
+            for chunk in self._meter.pass_on(decoded):
+                yield chunk
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+class _Keeper:
+    """Keeps the client of an event loop until the loop shuts its asynchronous generators down, as `asyncio.run` does."""
+
+    def __init__(self, client: AsyncEndpointClient, closing: AsyncGenerator[None, None]) -> None:
+        self.client, self.closing = client, closing
+
+
+async def _close_at_the_end(client: AsyncEndpointClient) -> AsyncGenerator[None, None]:
+    async with client:
+        yield
+
+
+async def attach_async_client(exchange: CallState) -> AsyncEndpointClient:
+    """Return the HTTP client of the running event loop; the current task's requests count for the exchange."""
+    _exchange.set(exchange)
+    loop = asyncio.get_running_loop()
+    keeper = _keepers.get(loop)
+    if keeper is None:
+        client = AsyncEndpointClient()
+        keeper = _keepers[loop] = _Keeper(client, _close_at_the_end(client))
+        await anext(keeper.closing)
+    return keeper.client
+
 
 _ReturnT = TypeVar("_ReturnT")
 _thread_state = threading.local()
@@ -123,7 +269,7 @@ class Exchange:
             return model
         options: dict[str, Any] = {}
         if not client.http_async_client:
-            from langgraph_takeover.nodes.model.connections.async_client import attach_async_client
+            from langgraph_takeover.nodes.model.connections.exchange import attach_async_client
 
             self._counts_requests = True
             options["http_client"] = await attach_async_client(self)
@@ -163,7 +309,7 @@ class _ThreadClient:
     """The HTTP client of one thread, closed when the thread ends."""
 
     def __init__(self) -> None:
-        from langgraph_takeover.nodes.model.connections.http_client import EndpointClient
+        from langgraph_takeover.nodes.model.connections.exchange import EndpointClient
 
         self.client = EndpointClient()
         self.close = weakref.finalize(self, self.client.close)

@@ -18,8 +18,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from langgraph_takeover.handoff.text.fence import neutralize
 from langgraph_takeover.handoff.trace.conversation import merge_human_messages
-from langgraph_takeover.nodes.model.messages.content import NO_TEXT, WIRE_REPLY, drop_calls
-from langgraph_takeover.nodes.model.messages.thoughts import REASONING_TYPES
+from langgraph_takeover.nodes.model.messages.content import NO_TEXT, REASONING_TYPES, WIRE_REPLY, drop_calls
 
 NO_RESULT = "No result of this call was recorded."
 """Text that stands for a missing result."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.evals.reports.derived import add_derived_measures
+from langgraph_takeover.evals.reports.collection import add_derived_measures
 
 Row = dict[str, Any]
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from langgraph_takeover.evals.tasks import TaskSourceError
-from langgraph_takeover.evals.tasks.fields import normalize_patch, normalize_script, read_fields
+from langgraph_takeover.evals.tasks.task import normalize_patch, normalize_script, read_fields
 
 from .test_tasks import ROW
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.evals.run.settings.study import check_tiers
+from langgraph_takeover.evals.run.settings.study import EXCLUDED, check_tiers, order_tasks
 from langgraph_takeover.evals.tasks import Task, load_tasks
-from langgraph_takeover.evals.tasks.study_order import EXCLUDED, order_tasks
 from langgraph_takeover.handoff import prompts
 
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from langgraph_takeover.handoff.ledger import Ledger, acquire
-from langgraph_takeover.handoff.ledger.renewal import renew
+from langgraph_takeover.handoff.ledger.leases import renew
 
 
 def test_a_renewal_after_the_release_blocks_no_one(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from langgraph_takeover.handoff.ledger import (
     snapshots,
 )
 from langgraph_takeover.handoff.ledger.effects import Effect, EffectKey
-from langgraph_takeover.handoff.ledger.renewal import renew
+from langgraph_takeover.handoff.ledger.leases import renew
 from langgraph_takeover.handoff.ledger.store import leases as rows
 from langgraph_takeover.sandbox.interface import Snapshot
 

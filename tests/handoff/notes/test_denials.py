@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from langgraph_takeover.handoff.notes.denials import find_denial
+from langgraph_takeover.handoff.notes.contradictions import find_denial
 
 CHANGED = ("pkg/core.py",)
 

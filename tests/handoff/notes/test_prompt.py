@@ -7,7 +7,7 @@ import re
 import pytest
 
 from langgraph_takeover.handoff.notes.evidence import Evidence
-from langgraph_takeover.handoff.notes.prompt import build_prompt
+from langgraph_takeover.handoff.notes.writer import build_prompt
 from langgraph_takeover.handoff.prompts import load_prompt
 
 from .test_structured_note import CORE, FAILED, Run, change

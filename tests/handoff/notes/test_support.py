@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from langgraph_takeover.handoff.notes.claims import list_unshown_results
 from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.structured_note import render_structured_note
-from langgraph_takeover.handoff.notes.support import list_unshown_results
 from langgraph_takeover.handoff.records.record import Claim
 from langgraph_takeover.handoff.trace.events import Event
 

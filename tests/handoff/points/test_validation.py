@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from langgraph_takeover.handoff.points.decisive_lines import extract_evidence
+from langgraph_takeover.handoff.points.detectors import extract_evidence
 from langgraph_takeover.handoff.points.outcomes import clean_output, find_verdict, judge_output
 from langgraph_takeover.handoff.points.validation import classify, find_validations
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome

@@ -20,7 +20,7 @@ from langgraph_takeover.handoff.agents.contract.kit import AgentKit, AgentRun
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.nodes.external.apis import HttpReply, ModelRequest, write_error, write_reply
 from langgraph_takeover.nodes.external.bridge import Bridge, RequestKind
-from langgraph_takeover.nodes.external.held_request import HeldRequest
+from langgraph_takeover.nodes.external.http_connection import HeldRequest
 from langgraph_takeover.nodes.external.pass_through import VendorModel
 from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.model.calls import ModelCall

@@ -20,7 +20,7 @@ from langchain_core.messages import AIMessage
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.nodes.external.apis import HttpReply, ModelRequest, write_error, write_reply
 from langgraph_takeover.nodes.external.bridge import Bridge, RequestKind
-from langgraph_takeover.nodes.external.held_request import HeldRequest
+from langgraph_takeover.nodes.external.http_connection import HeldRequest
 from langgraph_takeover.nodes.external.limits import BridgeLimits, ByteBudget, TokenBucket
 from langgraph_takeover.nodes.model.attempts import CallCount
 from langgraph_takeover.nodes.model.errors import ContextWindowError, PermanentModelError, classify_status

@@ -30,8 +30,7 @@ from langchain_openai import ChatOpenAI
 from langgraph_takeover.evals.models import describe_ambiguous_models
 from langgraph_takeover.nodes.model.calls import ask_model
 from langgraph_takeover.nodes.model.connections.deadlines import DeadlineExceededError
-from langgraph_takeover.nodes.model.connections.exchange import Exchange
-from langgraph_takeover.nodes.model.connections.http_client import EndpointClient
+from langgraph_takeover.nodes.model.connections.exchange import EndpointClient, Exchange
 from langgraph_takeover.nodes.model.connections.reply_limits import MIB, STREAM_LIMITS, WHOLE_REPLY_LIMITS
 from langgraph_takeover.nodes.model.errors import ModelError, ReplyTimeoutError, ReplyTooLargeError
 from langgraph_takeover.nodes.model.tool_schemas import build_tool_schemas

@@ -18,12 +18,12 @@ from langgraph_takeover.nodes.model.errors import PermanentModelError
 from langgraph_takeover.nodes.model.messages.content import (
     adapt_messages,
     describe_damage,
+    has_thought,
     mark_client,
     redact_reply,
 )
 from langgraph_takeover.nodes.model.messages.endpoint_rules import repair_reply
 from langgraph_takeover.nodes.model.messages.provider_fields import take_fields
-from langgraph_takeover.nodes.model.messages.thoughts import has_thought
 from langgraph_takeover.nodes.model.usage import count_chars
 
 from ...chat_server import ChatServer

@@ -26,7 +26,7 @@ from langgraph_takeover.sandbox.backends.processes import find_descendants
 from langgraph_takeover.sandbox.contract import Kit, check_output, run
 from langgraph_takeover.sandbox.interface import OutOfDiskError, Snapshot, SnapshotCorruptError
 from langgraph_takeover.sandbox.isolation import cgroups
-from langgraph_takeover.sandbox.isolation.earlier_processes import NO_PROCESSES
+from langgraph_takeover.sandbox.isolation.cgroup_freezer import NO_PROCESSES
 from langgraph_takeover.sandbox.repository.contents import list_unsaved_files
 from langgraph_takeover.sandbox.storage import host_directories, removal
 from langgraph_takeover.sandbox.storage.removal import remove_tree

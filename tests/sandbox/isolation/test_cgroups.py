@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.sandbox.docker.pausing import pause_container
+from langgraph_takeover.sandbox.docker.container_config import pause_container
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 from langgraph_takeover.sandbox.isolation import cgroup_freezer, cgroup_hierarchies, cgroups
 from langgraph_takeover.sandbox.isolation.cgroups import ControlGroup

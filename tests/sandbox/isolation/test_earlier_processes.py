@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from langgraph_takeover.sandbox.contract import check_output, run
-from langgraph_takeover.sandbox.isolation.earlier_processes import (
+from langgraph_takeover.sandbox.isolation.cgroup_freezer import (
     EarlierProcesses,
     describe_processes,
     record_processes,

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from langgraph_takeover.sandbox.contract import find_free_port
-from langgraph_takeover.sandbox.docker import container_network
+from langgraph_takeover.sandbox.docker import container_config
 from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 from langgraph_takeover.sandbox.isolation import loopback
 
@@ -116,10 +116,10 @@ def test_a_process_of_another_hosts_container() -> None:
         start_in_namespace("echo ready; exec sleep 60") as process,
         pytest.raises(SandboxUnavailableError, match="on the daemon's own host"),
     ):
-        container_network.listen("0123456789ab" * 5, process.pid, 8377)
+        container_config.listen("0123456789ab" * 5, process.pid, 8377)
 
 
 def test_a_container_and_a_runtime_that_is_not_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(SandboxUnavailableError, match="a runtime that is root"):
-        container_network.listen("0123456789ab" * 5, os.getpid(), 8377)
+        container_config.listen("0123456789ab" * 5, os.getpid(), 8377)

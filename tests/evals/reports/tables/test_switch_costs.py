@@ -12,10 +12,10 @@ import pytest
 from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data
 from langgraph_takeover.evals.reports.plots import agent_figures, style
 from langgraph_takeover.evals.reports.plots.style import EmptyPlotError
-from langgraph_takeover.evals.reports.tables.agents_table import build_agent_tables
 from langgraph_takeover.evals.reports.tables.study_tables import build_tables
 from langgraph_takeover.evals.reports.tables.switch_costs import (
     SwitchCost,
+    build_agent_tables,
     find_best_successors,
     label_agents,
     measure_switches,

@@ -5,7 +5,12 @@ from typing import Any
 import pytest
 
 from langgraph_takeover.evals.models import ModelPrice
-from langgraph_takeover.evals.run.measures.costs import TokenTotals, compute_cost_usd, count_tokens, sum_usage
+from langgraph_takeover.evals.run.measures.replies import (
+    TokenTotals,
+    compute_cost_usd,
+    count_tokens,
+    sum_usage,
+)
 from langgraph_takeover.handoff.trace.events import Event, Usage
 
 PRICE = ModelPrice(input=2.0, output=10.0, cached=0.5)

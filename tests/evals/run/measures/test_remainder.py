@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from langgraph_takeover.evals.run.measures.remainder import measure_remainder
+from langgraph_takeover.evals.run.measures.final_patch import measure_remainder
 from langgraph_takeover.handoff.trace.events import Usage
 
 from .test_costs import calls, usage

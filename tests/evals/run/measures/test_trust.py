@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.evals.run.measures.trust import Trust, measure_trust
+from langgraph_takeover.evals.run.measures.final_patch import Trust, measure_trust
 from langgraph_takeover.handoff.records.record import HandoffRecord, TaskBrief
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint
 from langgraph_takeover.sandbox.interface import Snapshot

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from langgraph_takeover.evals.run.settings.agents_study import add_continuation, mix_agents
 from langgraph_takeover.evals.run.settings.config import RunUsageError, load_config, read_views
+from langgraph_takeover.evals.run.settings.study import add_continuation, mix_agents
 from langgraph_takeover.handoff.views import VIEWS
 
 from ...conftest import RunCommand, assert_refused

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from langgraph_takeover.evals.run.settings.config import POINTS, RunUsageError
+from langgraph_takeover.evals.run.settings.entries import read_shard
 from langgraph_takeover.evals.run.settings.point_selection import (
     Quota,
     ReachedPoint,
@@ -14,7 +15,6 @@ from langgraph_takeover.evals.run.settings.point_selection import (
     describe_shortages,
     read_quotas,
 )
-from langgraph_takeover.evals.run.settings.shards import read_shard
 from langgraph_takeover.evals.run.settings.study import get_study
 from langgraph_takeover.evals.tasks import Task
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from langgraph_takeover.evals.run.settings.config import RunUsageError
-from langgraph_takeover.evals.run.settings.shards import read_shard
+from langgraph_takeover.evals.run.settings.entries import read_shard
 
 
 @pytest.mark.parametrize(
