@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from langgraph_takeover.handoff.readers import tool_names
+from langgraph_takeover.handoff.readers.external.pending import describe_open_calls
 from langgraph_takeover.handoff.readers.external.sessions import ToolResult, parse_arguments
 from langgraph_takeover.handoff.readers.open_calls import CallStep, match_results
 from langgraph_takeover.handoff.readers.recorded_run import (
@@ -314,6 +316,7 @@ def _build_run(
     cwd = environment.get("cwd") if isinstance(environment, Mapping) else None
     model = config.get("model") if isinstance(config, Mapping) else None
     task = next((extract_text(m.get("content")) for m in messages if m.get("role") == "user"), "")
+    open_calls = itertools.takewhile(lambda call: call.result is None, reversed(calls))
     return RecordedRun(
         id=str(data.get("instance_id") or name),
         format=format_name,
@@ -322,6 +325,7 @@ def _build_run(
         model=str(model.get("model_name") or "") if isinstance(model, Mapping) else "",
         workspace=to_directory(cwd),
         keeps_directory=_KEEPS_DIRECTORY,
+        pending=() if to_mapping(info).get("exit_status") else describe_open_calls([*open_calls][::-1]),
         unknown_items=count_forms(_list_unknown(messages)),
     )
 

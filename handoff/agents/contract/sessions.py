@@ -6,6 +6,7 @@ To add a rule for all agents, add a row to `CHANGED_SESSIONS`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -89,9 +90,71 @@ def _check_unchanged(before: Trace, after: Trace) -> None:
     assert after.unknown_forms == {}, "known tools and rows are reported as unknown"
 
 
+def _reuse_id(session: WrittenSession) -> str:
+    """Endpoints that count the calls of each reply use the same ids again."""
+    return re.sub(r'"call_e\d+"', '"call_1"', session.text)
+
+
+def _check_reused_id(before: Trace, after: Trace) -> None:
+    assert after.events == before.events, "a result went to another call with the same id"
+
+
+def _open_call(session: WrittenSession) -> str:
+    """The session while its last command runs."""
+    if session.has_rows:
+        return "\n".join(session.lines[:-1])
+    document = json.loads(session.text)
+    if parts := document["messages"][-1].get("parts"):
+        (part,) = (each for each in parts if each["type"] == "tool")
+        part["state"] = {"status": "running", "input": part["state"]["input"]}
+    else:
+        document["messages"].pop()
+    return json.dumps(document)
+
+
+def _check_open_call(before: Trace, after: Trace) -> None:
+    assert after.events == before.events[:-1], "an open call changes the others"
+    (pending,) = after.pending
+    assert before.events[-2].arguments["command"] in pending, "the open call is not named"
+
+
+def _withdraw_turn(session: WrittenSession) -> str | None:
+    """The session with a second turn of the same calls, from which the user went back."""
+    if not session.has_rows:
+        document = json.loads(session.text)
+        if "info" not in document:
+            return None
+        turn = json.loads(json.dumps(document["messages"]))
+        for message in turn:
+            message["info"]["id"] += "again"
+        document["messages"] += turn
+        document["info"]["revert"] = {"messageID": turn[0]["info"]["id"]}
+        return json.dumps(document)
+    rows = [json.loads(line) for line in session.lines]
+    if "uuid" in rows[0]:
+        turn = [
+            row | {"uuid": f"{row['uuid']} again", "parentUuid": f"{row['parentUuid']} again"} for row in rows
+        ]
+        turn[0]["parentUuid"] = rows[-1]["uuid"]
+        turn.append(rows[0] | {"uuid": "another way", "parentUuid": rows[-1]["uuid"]})
+    else:
+        back = {"type": "thread_rolled_back", "num_turns": 1}
+        turn = [*rows[1:], {**rows[1], "type": "event_msg", "payload": back}]
+    return "\n".join(map(json.dumps, [*rows, *turn]))
+
+
+def _check_withdrawn_turn(before: Trace, after: Trace) -> None:
+    assert after.events == before.events, "withdrawn calls are among the others"
+    calls = [event for event in before.events if event.kind == "action"]
+    assert after.withdrawn_actions == len(calls), "withdrawn calls are not counted"
+
+
 CHANGED_SESSIONS: Mapping[str, ChangedSession] = {
     "unchanged": ChangedSession(_keep, _check_unchanged),
     "unknown tool": ChangedSession(_rename_tool, _check_renamed_tool),
     "unknown item": ChangedSession(_add_item, _check_added_item),
     "broken line": ChangedSession(_break_line, _check_broken_line),
+    "reused ids": ChangedSession(_reuse_id, _check_reused_id),
+    "pending call": ChangedSession(_open_call, _check_open_call),
+    "branch": ChangedSession(_withdraw_turn, _check_withdrawn_turn),
 }

@@ -43,11 +43,16 @@ class PendingWork:
             return ()
         if self._request:
             return (f"request without a reply: {_shorten(self._request)}",)
-        waiting = [call for call in calls[self._start :] if call.result is None and call.tool != "finish"]
+        waiting = describe_open_calls(calls[self._start :])
         if not waiting and calls[-1:] and calls[-1].tool == "finish":
             return ()
-        no_reply = ("turn without an end: the agent had not replied to the last result",)
-        return tuple(map(_describe_call, waiting[:_MAX_CALLS])) or no_reply
+        return waiting or ("turn without an end: the agent had not replied to the last result",)
+
+
+def describe_open_calls(calls: Sequence[RecordedCall]) -> tuple[str, ...]:
+    """Describe the calls without a result, each on one line."""
+    waiting = [call for call in calls if call.result is None and call.tool != "finish"]
+    return tuple(map(_describe_call, waiting[:_MAX_CALLS]))
 
 
 def _describe_call(call: RecordedCall) -> str:
