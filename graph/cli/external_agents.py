@@ -164,7 +164,7 @@ def _print_capture(done: Capture, home: Path) -> None:
 
     from langgraph_takeover.handoff.records.chain import list_chain_lines
     from langgraph_takeover.handoff.records.left_out import format_left_out, is_unsaved
-    from langgraph_takeover.handoff.text.media import count_named_images
+    from langgraph_takeover.handoff.text.media import count_missing_images
     from langgraph_takeover.handoff.trace.unknown_forms import describe_unknown_forms
 
     record = done.record
@@ -208,7 +208,7 @@ def _print_capture(done: Capture, home: Path) -> None:
         )
     if done.skipped_lines:
         print_safely(f"The session's file is damaged: {done.skipped_lines}.")
-    if images := count_named_images(record.task.prompt):
+    if images := count_missing_images(record.task.prompt):
         print_safely(
             f"The task names {images} image{'' if images == 1 else 's'}, whose content is not in the record."
         )

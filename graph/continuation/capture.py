@@ -6,12 +6,14 @@ import contextlib
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from langgraph_takeover.graph.continuation.files import (
+    IMAGES_DIRECTORY,
+    NOTES_DIRECTORY,
     KnownRecord,
     ensure_private_directory,
     find_manifest_of,
@@ -53,6 +55,7 @@ from langgraph_takeover.handoff.records.record import (
 )
 from langgraph_takeover.handoff.shell.commands import is_windows_path
 from langgraph_takeover.handoff.text.files import read_untrusted_head
+from langgraph_takeover.handoff.text.media import read_images
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Trace, compute_differences
 from langgraph_takeover.handoff.trace.file_kinds import is_generated
@@ -173,6 +176,7 @@ def capture_session(
             _require_inside(trace, directory, found.root, source.id)
         if trace.pending and (prompt := find_prompt(source, user_home or Path.home())):
             trace = trace.model_copy(update={"pending": (*trace.pending, f"the agent waits at a {prompt}")})
+        images, trace = _read_images(path, trace)
         earlier = find_manifest_of(found.root)
         if earlier is not None:
             task = join_task(earlier.task, trace.task, earlier.own_texts)
@@ -186,6 +190,7 @@ def capture_session(
             trace,
             chosen,
             parent,
+            images=images,
             exclude=exclude,
             allow_changing=allow_changing,
             on_progress=on_progress,
@@ -203,6 +208,21 @@ def capture_session(
         save_known(home, record, KnownRecord(repository=str(found.root), agent=agent))
     others = list_other_sessions(source, found.root, user_home or Path.home(), time.time())
     return builder.describe(record, store.directory(record.id)).model_copy(update={"others": tuple(others)})
+
+
+def _read_images(path: Path, trace: Trace) -> tuple[Mapping[str, bytes], Trace]:
+    """Return the images that a session shows, by name, and its trace, whose texts name their files."""
+    texts = [trace.task, *(event.text for event in trace.events)]
+    images, names = read_images(path, texts, f"{NOTES_DIRECTORY}/{IMAGES_DIRECTORY}")
+    if not images:
+        return images, trace
+    pattern = re.compile("|".join(map(re.escape, names)))
+
+    def replace(text: str) -> str:
+        return pattern.sub(lambda found: names[found[0]], text)
+
+    events = (event.model_copy(update={"text": replace(event.text)}) for event in trace.events)
+    return images, trace.model_copy(update={"task": replace(trace.task), "events": tuple(events)})
 
 
 def _select_directory(directory: str, root: Path) -> str:
@@ -256,6 +276,7 @@ class _CaptureBuilder:
         backend: BackendName,
         parent: Parent | None,
         *,
+        images: Mapping[str, bytes],
         exclude: Sequence[str],
         allow_changing: bool,
         on_progress: Callable[[CaptureProgress], None] | None,
@@ -264,6 +285,7 @@ class _CaptureBuilder:
         self._source = source
         self._started_in = trace.workspace
         self._backend = backend
+        self._images = images
         self._exclude = exclude
         self._allow_changing = allow_changing
         self._on_progress = on_progress or (lambda progress: None)
@@ -327,7 +349,9 @@ class _CaptureBuilder:
 
     def _save_files(self, directory: Path) -> tuple[TreeSnapshot, tuple[LeftOut, ...]]:
         with create_scratch_directory("capture") as scratch:
-            copy = WorkingCopy(self._repository, scratch, self._exclude)
+            inside = PurePosixPath(NOTES_DIRECTORY, IMAGES_DIRECTORY).relative_to(".git")
+            images = {f"{inside}/{name}": content for name, content in self._images.items()}
+            copy = WorkingCopy(self._repository, scratch, self._exclude, images)
             self._kept_tracked, self._unread_tracked = copy.kept_tracked, copy.unread_tracked
             self._history_sources = copy.sources
             files = [each for each in copy.listing.entries if each.kind == "file"]

@@ -23,6 +23,10 @@ from langgraph_takeover.sandbox.snapshots.content_digests import digest_content
 from langgraph_takeover.sandbox.storage import safe_open
 from langgraph_takeover.sandbox.storage.removal import list_matches, walk
 
+NOTES_DIRECTORY = ".git/takeover"
+"""Where git does not see what a successor reads."""
+IMAGES_DIRECTORY = "images"
+"""There, the images of the captured session."""
 _STATE_VARIABLE = "XDG_STATE_HOME"
 _PARENTS_FILE = "parents.json"
 _ATTEMPTS = 5

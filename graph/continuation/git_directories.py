@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from langgraph_takeover.graph.continuation.repository import GIT_TIMEOUT_S, git_environment
@@ -58,9 +59,13 @@ def find_common_directory(git_directory: Path) -> Path:
 
 
 class GitDirectories:
-    """Finds what stands for each `.git` of a working tree. New files go to a scratch directory."""
+    """Finds what stands for each `.git` of a working tree. New files go to a scratch directory.
 
-    def __init__(self, root: Path, scratch: Path) -> None:
+    `files` are added to the `.git` at the top, by their paths in it.
+    """
+
+    def __init__(self, root: Path, scratch: Path, files: Mapping[str, bytes]) -> None:
+        self._files = files
         self._root = Path(os.path.realpath(root))
         self._scratch = scratch
         self._known: dict[str, Mounts] = {}
@@ -118,6 +123,9 @@ class GitDirectories:
             self._copy_config(directory / name, scratch / name, is_linked=common != git_directory)
         if git_directory == self._top:
             self._copy_module_configs(git_directory, scratch)
+        for name, content in self._files.items() if path == ".git" else ():
+            (scratch / name).parent.mkdir(parents=True, exist_ok=True)
+            (scratch / name).write_bytes(content)
         if scratch.exists():
             parts = (Part(scratch), *parts)
         stores = _list_alternates(common / "objects")

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from langgraph_takeover.graph.continuation.files import (
+    IMAGES_DIRECTORY,
+    NOTES_DIRECTORY,
     CreatedDirectory,
     CreatedFile,
     Manifest,
@@ -55,8 +57,6 @@ from langgraph_takeover.sandbox.storage.removal import is_directory, remove_tree
 
 _MAX_INLINE_CHARS = 200
 _MAX_OWN_CHARS = 80
-NOTES_DIRECTORY = ".git/takeover"
-"""Where git does not see what the agent reads."""
 _PROMPT_FILE = "prompt.md"
 _READ_PROMPT = "Read the file {path} completely. It describes unfinished work in this repository and ends with your task."
 
@@ -185,7 +185,7 @@ def _create_everything(
     find_digest = partial(find_file_digest, LayerLookup(LayerStack(plan.tree)))
     require_changes(find_digest, plan.record.trace, f"record {plan.record.id}")
     notes = NOTES_DIRECTORY if is_directory(plan.tree / ".git") else ".takeover"
-    remove_tree(plan.tree / notes)  # of an earlier continuation
+    _remove_notes(plan.tree / notes)
     launch = Launch(
         program=(plan.executable,),
         home=str(plan.user_home),
@@ -227,6 +227,16 @@ def _create_everything(
             manifest.model_copy(update={"own_events": digest_session(files, plan.adapter.name, plan.target)})
         )
     return opening, message, tuple(files)
+
+
+def _remove_notes(directory: Path) -> None:
+    """Remove what an earlier continuation left; the images of the captured session stay."""
+    if not is_directory(directory):
+        remove_tree(directory)
+        return
+    for each in directory.iterdir():
+        if each.name != IMAGES_DIRECTORY or not is_directory(each):
+            remove_tree(each)
 
 
 def _create_session_files(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from langgraph_takeover.graph.continuation.git_directories import GitDirectories
@@ -21,11 +21,17 @@ _LINK_MODE, _PROGRAM_MODE = "120000", "100755"
 class WorkingCopy:
     """The files of a repository that a capture saves. `scratch` gets what stands for files that cannot be copied."""
 
-    def __init__(self, repository: Repository, scratch: Path, exclude: Sequence[str] = ()) -> None:
-        """`exclude` has patterns in the syntax of `.gitignore`. Raises CaptureError."""
+    def __init__(
+        self,
+        repository: Repository,
+        scratch: Path,
+        exclude: Sequence[str] = (),
+        git_files: Mapping[str, bytes] = {},
+    ) -> None:
+        """`exclude` has patterns in the syntax of `.gitignore`; `git_files` are added to `.git`. Raises CaptureError."""
         self._repository = repository
         self._scratch = scratch
-        self._git = GitDirectories(repository.root, scratch)
+        self._git = GitDirectories(repository.root, scratch, git_files)
         self._roots: tuple[Part, ...] = (Part(repository.root),)
         self._patterns = self._write_patterns(exclude)
         self._tracked = frozenset(list_tracked(repository.root)) if exclude else frozenset[str]()

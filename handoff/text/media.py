@@ -1,11 +1,15 @@
-"""Images and files in messages, named instead of shown: `[image: PNG, 640x480, 41 kB]`."""
+"""Images and files in messages, named instead of shown: `[image: PNG, 640x480, 41 kB, 3f2a91c4b1d0]`."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
+import hashlib
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 _KINDS = {
@@ -20,6 +24,11 @@ _DATA_URL = re.compile(r"data:([\w.+/-]{0,100})(?:;[\w=.-]{1,100}){0,5},")
 _HEAD_CHARS = 4 * 16_384
 """Characters of Base64 that are searched for the size of an image."""
 _MAX_ADDRESS_CHARS = 200
+_ENDINGS = {"PNG": "png", "JPEG": "jpg", "GIF": "gif", "WebP": "webp"}
+_NAME = re.compile(r"\[image: [^\[\]]{0,100}?, ([0-9a-f]{12})\]")
+_MAX_IMAGES, _MAX_IMAGE_CHARS, _MAX_IMAGES_CHARS = 200, 30_000_000, 300_000_000
+_FILE = re.compile(r": [^\]:]{1,200}/[0-9a-f]{12}\.[a-z]{3,4}\]$")
+_MAX_DEPTH = 40
 
 
 def describe_media(part: Mapping[str, Any]) -> str | None:
@@ -33,9 +42,60 @@ def describe_media(part: Mapping[str, Any]) -> str | None:
     return "\n".join(described) or f"[{kind}]"
 
 
-def count_named_images(text: str) -> int:
-    """The number of images that a text names as `describe_media` does."""
-    return sum(line.startswith("[image: ") and line.endswith("]") for line in text.splitlines())
+def count_missing_images(text: str) -> int:
+    """The number of images that a text names as `describe_media` does, without a file."""
+    lines = [line for line in text.splitlines() if line.startswith("[image: ") and line.endswith("]")]
+    return sum(_FILE.search(line) is None for line in lines)
+
+
+def read_images(path: Path, texts: Iterable[str], directory: str) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Read the images that `texts` name from the session's file, of JSON or of a JSON value per line.
+
+    Returns their contents by file name, and what to replace in the texts so that they name a file in `directory`. Images are
+    PNG, JPEG, GIF and WebP, at most 200 of together 300 MB in Base64; the others stay without a file.
+    """
+    wanted = {found for text in texts for found in _NAME.findall(text)}
+    files: dict[str, bytes] = {}
+    replaced: dict[str, str] = {}
+    left = _MAX_IMAGES_CHARS
+    for data in _list_data(path) if wanted else ():
+        digest = _digest(data)
+        if digest not in wanted or len(files) == _MAX_IMAGES or len(data) > min(left, _MAX_IMAGE_CHARS):
+            continue
+        wanted.remove(digest)
+        ending = _ENDINGS.get(_measure_image(_decode_head(data))[0])
+        with contextlib.suppress(binascii.Error, ValueError):
+            content = base64.b64decode(data)
+            if ending:
+                files[f"{digest}.{ending}"] = content
+                replaced[f", {digest}]"] = f": {directory}/{digest}.{ending}]"
+                left -= len(data)
+    return files, replaced
+
+
+def _list_data(path: Path) -> Iterator[str]:
+    """Yield the Base64 data of the images of a session's file."""
+    with path.open("rb") as source:
+        head = source.read(1)
+        source.seek(0)
+        lines = [source.read()] if head == b"[" or path.suffix == ".json" else source
+        for line in lines:
+            with contextlib.suppress(ValueError, RecursionError):
+                yield from _find_data(json.loads(line))
+
+
+def _find_data(value: Any, depth: int = 0) -> Iterator[str]:
+    if depth > _MAX_DEPTH:
+        return
+    if isinstance(value, Mapping):
+        yield from (data for _, data, _ in _list_contents(value) if data)
+    if isinstance(value, Mapping | list):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _find_data(each, depth + 1)
+
+
+def _digest(data: str) -> str:
+    return hashlib.sha256(data.encode(errors="surrogatepass")).hexdigest()[:12]
 
 
 def _list_contents(part: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -65,6 +125,7 @@ def _describe(kind: str, media_type: str, data: str, address: str) -> str:
         found or name.partition("+")[0].upper()[:20],
         size,
         _format_bytes(len(data) * 3 // 4 - data[-2:].count("=")),
+        _digest(data) if found else "",
     )
     return f"[{kind}: {', '.join(filter(None, parts))}]"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -336,6 +337,43 @@ def test_a_continued_session_keeps_the_first_task(workplace: Workplace, prepare:
     assert again.record.task.prompt == TASK
     third = prepare("codex", record_id=again.record.id, directory=workplace.root / "third")
     assert third.prompt.rstrip().endswith(TASK)
+
+
+def test_images_of_the_session_are_files_of_every_successor(workplace: Workplace, prepare: Prepare) -> None:
+    content = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\2\x80\0\0\1\xe0" + bytes(40_976)
+    data = base64.b64encode(content).decode()
+    prompt: Any = [
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "bm8gaW1hZ2U="}},
+        {"type": "text", "text": TASK},
+    ]
+    directory, home = workplace.repository, workplace.user_home
+    for number in range(2):
+        write_claude_session(
+            home, str(directory), [("true", "", 0)], prompt=prompt, session_id=f"{number}" * 8
+        )
+        captured = workplace.capture("claude-code", repository=directory, session=f"{number}" * 8)
+        (named, other, *rest) = captured.record.task.prompt.split("\n")
+        assert (other, rest) == ("[image: PNG, 8 bytes]", [TASK])
+        name = named.removeprefix("[image: PNG, 640x480, 41 kB: ").removesuffix("]")
+        done = prepare(
+            "codex", record_id=captured.record.id, directory=workplace.root / f"continued-{number}"
+        )
+        assert (done.directory / name).read_bytes() == content
+        assert name in done.prompt
+        assert "images" not in run_git(done.directory, "status", "--short")
+        directory, prompt = done.directory, done.command[-1]
+    assert not (workplace.repository / ".git/takeover").exists()
+
+
+def test_notes_never_leave_the_checkout(workplace: Workplace, prepare: Prepare, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "images").mkdir(parents=True)
+    (outside / "prompt.md").write_text("mine\n")
+    (workplace.repository / ".git/takeover").symlink_to(outside)
+    done = prepare(record_id=workplace.capture().record.id)
+    assert (outside / "prompt.md").read_text() == "mine\n"
+    assert (done.directory / ".git/takeover/prompt.md").read_text() == done.prompt
 
 
 def test_discard_removes_a_record(workplace: Workplace, prepare: Prepare, record: str) -> None:

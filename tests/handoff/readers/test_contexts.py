@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from langgraph_takeover.handoff.readers import parse_trace
 from langgraph_takeover.handoff.readers.external.contexts import separate_contexts
-from langgraph_takeover.handoff.text.media import count_named_images, describe_media
+from langgraph_takeover.handoff.text.media import count_missing_images, describe_media
 
 from ...random_examples import examples
 
@@ -104,18 +104,21 @@ GIF = base64.b64encode(b"GIF89a\x80\x02\xe0\x01" + b"\0" * 90).decode()
 WEBP = base64.b64encode(b"RIFF\0\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0\x7f\x02\0\xdf\x01\0").decode()
 
 
+PNG_NAME, JPEG_NAME = "PNG, 640x480, 41 kB, 13363c70d965", "JPEG, 640x480, 518 bytes, e21b3e21e801"
+
+
 @pytest.mark.parametrize(
     ("part", "described"),
     [
-        ({"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"}, "[image: PNG, 640x480, 41 kB]"),
-        ({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}, "[image: PNG, 640x480, 41 kB]"),
-        ({"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{JPEG}"}}, "[image: JPEG, 640x480, 518 bytes]"),
-        ({"type": "image", "data": GIF, "mimeType": "image/gif"}, "[image: GIF, 640x480, 100 bytes]"),
-        ({"type": "image", "base64": WEBP, "mime_type": "image/webp"}, "[image: WebP, 640x480, 30 bytes]"),
-        ({"type": "file", "mime": "image/png", "url": f"data:image/png;base64,{PNG}"}, "[image: PNG, 640x480, 41 kB]"),
-        ({"inlineData": {"mimeType": "image/png", "data": PNG}}, "[image: PNG, 640x480, 41 kB]"),
+        ({"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"}, f"[image: {PNG_NAME}]"),
+        ({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}, f"[image: {PNG_NAME}]"),
+        ({"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{JPEG}"}}, f"[image: {JPEG_NAME}]"),
+        ({"type": "image", "data": GIF, "mimeType": "image/gif"}, "[image: GIF, 640x480, 100 bytes, f2865fada70a]"),
+        ({"type": "image", "base64": WEBP, "mime_type": "image/webp"}, "[image: WebP, 640x480, 30 bytes, a3f5e5988d56]"),
+        ({"type": "file", "mime": "image/png", "url": f"data:image/png;base64,{PNG}"}, f"[image: {PNG_NAME}]"),
+        ({"inlineData": {"mimeType": "image/png", "data": PNG}}, f"[image: {PNG_NAME}]"),
         ({"type": "image", "image_urls": ["https://x/a.png", f"data:image/png;base64,{PNG}"]},
-         "[image: https://x/a.png]\n[image: PNG, 640x480, 41 kB]"),
+         f"[image: https://x/a.png]\n[image: {PNG_NAME}]"),
         ({"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="}},
          "[document: PDF, 4 bytes]"),
         ({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "Notes."}}, "Notes."),
@@ -134,8 +137,8 @@ def test_media_are_named(part: dict[str, Any], described: str | None) -> None:
 @pytest.mark.parametrize("read", [codex, claude])
 def test_images_of_a_request_are_named_in_the_task(read: Any) -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
-    assert read(image, "Fix it.") == "[image: PNG, 640x480, 41 kB]\nFix it."
-    assert count_named_images(read(image, "Fix it.", image)) == 2
+    assert read(image, "Fix it.") == f"[image: {PNG_NAME}]\nFix it."
+    assert count_missing_images(read(image, "Fix it.", image)) == 2
     assert codex('<image name=[Image #1] path="/tmp/a.png">', image, "</image>", "Fix it.") == read(
         image, "Fix it."
     )
@@ -151,5 +154,5 @@ def test_an_image_in_a_result_is_named() -> None:
     trace = parse_trace(
         [{"timestamp": "t", "type": "session_meta", "payload": {"id": "s", "cwd": "/w"}}, *rows]
     )
-    assert [event.text for event in trace.events][1:] == ["[image: PNG, 640x480, 41 kB]"]
+    assert [event.text for event in trace.events][1:] == [f"[image: {PNG_NAME}]"]
     assert trace.unknown_forms == {}
