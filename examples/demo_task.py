@@ -16,7 +16,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
 from langchain_core.outputs import ChatGeneration, ChatResult
 
-from langgraph_takeover.evals.models.knowledge import read_facts
+from langgraph_takeover.evals.models.facts import read_facts
 from langgraph_takeover.evals.models.oracle import OracleModel
 from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
 from langgraph_takeover.nodes.model.actions import BUILT_IN_TOOLS, DELEGATE_TOOL

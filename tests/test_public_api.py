@@ -16,7 +16,7 @@ import pytest
 
 import langgraph_takeover
 from langgraph_takeover import hand_over, open_home, run
-from langgraph_takeover.evals.models.knowledge import read_facts
+from langgraph_takeover.evals.models.facts import read_facts
 from langgraph_takeover.evals.models.oracle import OracleModel
 from langgraph_takeover.evals.tasks import BUNDLED, Task, load_tasks
 from langgraph_takeover.sandbox import SandboxSpec, default_backend

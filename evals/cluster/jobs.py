@@ -20,8 +20,9 @@ from langgraph_takeover.evals.cluster.compatibility import Versions, collect_ver
 from langgraph_takeover.evals.models import ModelNameError
 from langgraph_takeover.evals.run.checks import check_run
 from langgraph_takeover.evals.run.execution import threads
-from langgraph_takeover.evals.run.execution.executors import Job, handle_sigterm
+from langgraph_takeover.evals.run.execution.executors import Job
 from langgraph_takeover.evals.run.execution.jobs import remove_stale_resources
+from langgraph_takeover.evals.run.execution.signals import handle_sigterm
 from langgraph_takeover.evals.run.fields import RunPaths
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.preparation import usage_errors

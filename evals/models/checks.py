@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from langgraph_takeover.evals.models.endpoints import Endpoint, check_client, check_key, find_endpoint
 from langgraph_takeover.evals.models.entries import Models
-from langgraph_takeover.evals.models.knowledge import ORACLE_FILE
+from langgraph_takeover.evals.models.facts import ORACLE_FILE
 from langgraph_takeover.evals.models.names import NATIVE, ModelNameError, parse_model_name
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from langgraph_takeover.evals.models.endpoints import (
     find_entry_endpoint,
 )
 from langgraph_takeover.evals.models.entries import ModelEntry, Models
-from langgraph_takeover.evals.models.knowledge import read_facts
+from langgraph_takeover.evals.models.facts import read_facts
 from langgraph_takeover.evals.models.names import (
     NATIVE,
     ModelName,

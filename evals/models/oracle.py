@@ -12,13 +12,8 @@ import re
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 
-from langgraph_takeover.evals.models.knowledge import (
-    CodeRegion,
-    OracleKnowledge,
-    TaskFacts,
-    Variant,
-    reproduction_command,
-)
+from langgraph_takeover.evals.models.facts import CodeRegion, TaskFacts, Variant
+from langgraph_takeover.evals.models.knowledge import OracleKnowledge, reproduction_command
 from langgraph_takeover.evals.models.scripted import ScriptedModel, Turn
 from langgraph_takeover.handoff.ledger.acceptance import is_confirmation_request
 from langgraph_takeover.handoff.prompts import load_prompt

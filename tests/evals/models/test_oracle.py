@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
-from langgraph_takeover.evals.models.knowledge import OracleKnowledge, TaskFacts, read_facts
+from langgraph_takeover.evals.models.facts import TaskFacts, read_facts
+from langgraph_takeover.evals.models.knowledge import OracleKnowledge
 from langgraph_takeover.evals.models.oracle import OracleModel, choose_turn
 from langgraph_takeover.evals.tasks import BUNDLED, Task, load_tasks
 from langgraph_takeover.handoff.prompts import load_prompt
