@@ -94,10 +94,46 @@ def command(text: str, *, prints: str = "text(r.output)") -> str:
         ("tools.exec_command({cmd: build('a')})", [None]),
         ("tools[name]({cmd: 'a'})", [{"cmd": "a"}]),
         ("text(\"tools.exec_command({cmd:'no'})\")", []),
+        ("const {exec_command: sh} = tools; await sh({cmd: 'a'})", [None]),
+        ("const sh = tools.exec_command; await sh({cmd: 'a'}); await tools.exec_command({cmd: 'b'})", [None, {"cmd": "b"}]),
+        ("await tools.exec_command?.({cmd: 'a'})", [None]),
+        ("const cmd = 'a'; const run = async (cmd) => tools.exec_command({cmd}); await run('b')", [None]),
+        ("const cmd = 'a'; function run(cmd) { return tools.exec_command({cmd}) } await run('b')", [None]),
+        ("for (let i = 0; i < 3; i++) await tools.exec_command({cmd: `a ${i}`})", [None]),
+        ("let i = 0; while (x) { await tools.exec_command({cmd: `a ${i}`}); i += 1 }", [None]),
+        ("const all = ['a']; all.push(x); for (const cmd of all) await tools.exec_command({cmd})", [None]),
+        ("const o = {cmd: 'a'}; o.cmd = x; await tools.exec_command(o)", [None]),
+        ("const a0 = 'x';" + "".join(f"const a{n + 1} = a{n} + a{n};" for n in range(60)) + "tools.x({cmd: a60})", [None]),
+        ("= /[" * 20_000, []),
+        ("{" * 90_000, []),
     ],
 )  # fmt: skip
 def test_calls_of_a_script(text: str, calls: list[Any]) -> None:
     assert [call.arguments for call in find_calls(text)] == calls
+
+
+@pytest.mark.parametrize(
+    ("text", "uncertain"),
+    [
+        ("const r = await tools.a(); r.exit_code === 0 && await tools.b(); await tools.c()", "b"),
+        ("const r = x ? await tools.a({n: 1}) : await tools.b({n: 1}); await tools.c()", "ab"),
+        ("const r = await tools.a(); if (r.exit_code) return; await tools.b()", "b"),
+        (
+            "for (const x of [1, 2]) { const r = await tools.a({x}); if (r.exit_code) break } await tools.b()",
+            "a",
+        ),
+        ("const f = x => { if (x) return 1; return 2 }; await tools.a()", ""),
+        (
+            "try { await tools.apply_patch('x'); await tools.a() } catch (e) { await tools.b() } await tools.c()",
+            "pab",
+        ),
+        ("const s = x ? 1 : 2\nconst r = await tools.a()", ""),
+    ],
+)
+def test_calls_that_may_not_have_run(text: str, uncertain: str) -> None:
+    assert (
+        "".join(each.tool.split("_")[-1][0] for each in find_calls(text) if each.is_conditional) == uncertain
+    )
 
 
 def test_a_recorded_session() -> None:
