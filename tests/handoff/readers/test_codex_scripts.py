@@ -201,6 +201,26 @@ def test_several_calls_share_what_was_printed() -> None:
     assert list_calls(together) == [("a", None, ""), ("b", None, "AB")]
 
 
+def test_what_is_printed_in_another_order_has_no_known_owner() -> None:
+    text = "const a = await tools.exec_command({cmd:'a'}); const b = await tools.exec_command({cmd:'b'});"
+    printed = read(script("c", f"{text} text(b.output); text(a.output)"), output("c", "B", "A"))
+    codes = read(
+        script(
+            "c", f"{text} text(`b {{b.exit_code}}`)".replace("{b.", "${b.") + "; text(`a ${a.exit_code}`)"
+        ),
+        output("c", "b 1", "a 0"),
+    )
+    as_json = read(
+        script("c", f"{text} text(b); text(a)"),
+        output("c", '{"output":"B","exit_code":1}', '{"output":"A","exit_code":0}'),
+    )
+    assert [each[:2] for trace in (printed, codes, as_json) for each in list_calls(trace)] == [
+        ("a", None),
+        ("b", None),
+    ] * 3
+    assert list_calls(printed)[1] == ("b", None, "B\nA")
+
+
 def test_recorded_commands_replace_computed_ones() -> None:
     loop = "for (const f of files) { await tools.exec_command({cmd: `cat ${f}`}) }"
     recorded = read(script("c", loop), ran("cat x", 0, "X"), ran("cat y", 1, "Y"), output("c", "X", "Y"))
@@ -217,6 +237,18 @@ def test_a_branch_that_was_not_recorded_did_not_run() -> None:
     ]
     unrecorded = read(script("c", text), output("c", "ok"))
     assert unrecorded.unknown_forms == {"exec:exec_command": 1}
+
+
+@pytest.mark.parametrize(
+    ("chars", "unknown"), [("''", {}), ("'y'", {"exec:write_stdin": 1}), ("x", {"exec:write_stdin": 1})]
+)
+def test_a_branch_that_is_not_recorded_is_unknown_unless_it_only_waits(
+    chars: str, unknown: dict[str, int]
+) -> None:
+    branch = f"while (r.session_id) await tools.write_stdin({{session_id: r.session_id, chars: {chars}}})"
+    trace = read(script("c", f"{command('a')} {branch}"), ran("a", 0, "A"), output("c", "A"))
+    assert list_calls(trace)[0] == ("a", 0, "A")
+    assert trace.unknown_forms == unknown
 
 
 def test_calls_after_an_error_did_not_run() -> None:

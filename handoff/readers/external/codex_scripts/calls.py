@@ -79,6 +79,11 @@ def find_exit_codes(script: str, printed: str) -> list[int]:
     return codes
 
 
+def prints_in_order(script: str) -> bool:
+    """Whether a script prints its variables in the order of their declarations, so that results go by their order."""
+    return _Reader(script[:_MAX_CHARS]).prints_in_order()
+
+
 class _Reader:
     """Goes through the tokens of a script once, and keeps the constants and the open blocks."""
 
@@ -146,6 +151,23 @@ class _Reader:
             is_code = inner[:1] and inner[1:4] in ([".", "exit_code", "}"], ["?.", "exit_code", "}"])
             if token.kind == "template" and is_code and (mark := unescape(token.text)[-20:]).strip():
                 yield mark
+
+    def prints_in_order(self) -> bool:
+        declared: dict[str, int] = {}
+        printed: list[int] = []
+        end = 0
+        """The end of what is printed."""
+        for at, token in enumerate(self.tokens):
+            if token.text in _DECLARATIONS:
+                for each in range(at + 1, max(at + 2, min(self.closers.get(at + 1, 0), at + 50))):
+                    declared.setdefault(self._text(each), each)
+            elif token.text == "text" and self._text(at + 1) == "(":
+                end = self.closers.get(at + 1, at)
+            elif (
+                at < end and self._kind(at) == "name" and self._text(at - 1) != "." and token.text in declared
+            ):
+                printed.append(declared[token.text])
+        return printed == sorted(printed)
 
     def _text(self, at: int) -> str:
         return self.tokens[at].text if 0 <= at < len(self.tokens) else ""
@@ -390,7 +412,9 @@ class _Reader:
 def _is_computed(value: Any) -> bool:
     """Whether the fields that say what a call does are computed."""
     if isinstance(value, Mapping):
-        return any(value.get(name) is _COMPUTED for name in ("cmd", "command", "input", "patch", "path"))
+        return any(
+            value.get(name) is _COMPUTED for name in ("cmd", "command", "input", "patch", "path", "chars")
+        )
     return value is _COMPUTED
 
 
