@@ -94,10 +94,46 @@ def command(text: str, *, prints: str = "text(r.output)") -> str:
         ("tools.exec_command({cmd: build('a')})", [None]),
         ("tools[name]({cmd: 'a'})", [{"cmd": "a"}]),
         ("text(\"tools.exec_command({cmd:'no'})\")", []),
+        ("const {exec_command: sh} = tools; await sh({cmd: 'a'})", [None]),
+        ("const sh = tools.exec_command; await sh({cmd: 'a'}); await tools.exec_command({cmd: 'b'})", [None, {"cmd": "b"}]),
+        ("await tools.exec_command?.({cmd: 'a'})", [None]),
+        ("const cmd = 'a'; const run = async (cmd) => tools.exec_command({cmd}); await run('b')", [None]),
+        ("const cmd = 'a'; function run(cmd) { return tools.exec_command({cmd}) } await run('b')", [None]),
+        ("for (let i = 0; i < 3; i++) await tools.exec_command({cmd: `a ${i}`})", [None]),
+        ("let i = 0; while (x) { await tools.exec_command({cmd: `a ${i}`}); i += 1 }", [None]),
+        ("const all = ['a']; all.push(x); for (const cmd of all) await tools.exec_command({cmd})", [None]),
+        ("const o = {cmd: 'a'}; o.cmd = x; await tools.exec_command(o)", [None]),
+        ("const a0 = 'x';" + "".join(f"const a{n + 1} = a{n} + a{n};" for n in range(60)) + "tools.x({cmd: a60})", [None]),
+        ("= /[" * 20_000, []),
+        ("{" * 90_000, []),
     ],
 )  # fmt: skip
 def test_calls_of_a_script(text: str, calls: list[Any]) -> None:
     assert [call.arguments for call in find_calls(text)] == calls
+
+
+@pytest.mark.parametrize(
+    ("text", "uncertain"),
+    [
+        ("const r = await tools.a(); r.exit_code === 0 && await tools.b(); await tools.c()", "b"),
+        ("const r = x ? await tools.a({n: 1}) : await tools.b({n: 1}); await tools.c()", "ab"),
+        ("const r = await tools.a(); if (r.exit_code) return; await tools.b()", "b"),
+        (
+            "for (const x of [1, 2]) { const r = await tools.a({x}); if (r.exit_code) break } await tools.b()",
+            "a",
+        ),
+        ("const f = x => { if (x) return 1; return 2 }; await tools.a()", ""),
+        (
+            "try { await tools.apply_patch('x'); await tools.a() } catch (e) { await tools.b() } await tools.c()",
+            "pab",
+        ),
+        ("const s = x ? 1 : 2\nconst r = await tools.a()", ""),
+    ],
+)
+def test_calls_that_may_not_have_run(text: str, uncertain: str) -> None:
+    assert (
+        "".join(each.tool.split("_")[-1][0] for each in find_calls(text) if each.is_conditional) == uncertain
+    )
 
 
 def test_a_recorded_session() -> None:
@@ -165,6 +201,26 @@ def test_several_calls_share_what_was_printed() -> None:
     assert list_calls(together) == [("a", None, ""), ("b", None, "AB")]
 
 
+def test_what_is_printed_in_another_order_has_no_known_owner() -> None:
+    text = "const a = await tools.exec_command({cmd:'a'}); const b = await tools.exec_command({cmd:'b'});"
+    printed = read(script("c", f"{text} text(b.output); text(a.output)"), output("c", "B", "A"))
+    codes = read(
+        script(
+            "c", f"{text} text(`b {{b.exit_code}}`)".replace("{b.", "${b.") + "; text(`a ${a.exit_code}`)"
+        ),
+        output("c", "b 1", "a 0"),
+    )
+    as_json = read(
+        script("c", f"{text} text(b); text(a)"),
+        output("c", '{"output":"B","exit_code":1}', '{"output":"A","exit_code":0}'),
+    )
+    assert [each[:2] for trace in (printed, codes, as_json) for each in list_calls(trace)] == [
+        ("a", None),
+        ("b", None),
+    ] * 3
+    assert list_calls(printed)[1] == ("b", None, "B\nA")
+
+
 def test_recorded_commands_replace_computed_ones() -> None:
     loop = "for (const f of files) { await tools.exec_command({cmd: `cat ${f}`}) }"
     recorded = read(script("c", loop), ran("cat x", 0, "X"), ran("cat y", 1, "Y"), output("c", "X", "Y"))
@@ -181,6 +237,18 @@ def test_a_branch_that_was_not_recorded_did_not_run() -> None:
     ]
     unrecorded = read(script("c", text), output("c", "ok"))
     assert unrecorded.unknown_forms == {"exec:exec_command": 1}
+
+
+@pytest.mark.parametrize(
+    ("chars", "unknown"), [("''", {}), ("'y'", {"exec:write_stdin": 1}), ("x", {"exec:write_stdin": 1})]
+)
+def test_a_branch_that_is_not_recorded_is_unknown_unless_it_only_waits(
+    chars: str, unknown: dict[str, int]
+) -> None:
+    branch = f"while (r.session_id) await tools.write_stdin({{session_id: r.session_id, chars: {chars}}})"
+    trace = read(script("c", f"{command('a')} {branch}"), ran("a", 0, "A"), output("c", "A"))
+    assert list_calls(trace)[0] == ("a", 0, "A")
+    assert trace.unknown_forms == unknown
 
 
 def test_calls_after_an_error_did_not_run() -> None:

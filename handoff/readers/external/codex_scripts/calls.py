@@ -18,7 +18,15 @@ _MAX_CHARS = 200_000
 _MAX_DEPTH = 8
 _CONSTANTS: Mapping[str, Any] = {"true": True, "false": False, "null": None, "undefined": None}
 _LOOPS = frozenset(("map", "forEach", "flatMap"))
-_CONDITIONS = frozenset(("if", "else", "catch", "switch", "while"))
+_CONDITIONS = frozenset(("if", "else", "catch", "switch", "while", "?", "&&", "||", "??"))
+_DECLARATIONS = frozenset(("const", "let", "var"))
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
+_BEFORE_LITERAL = frozenset(("(", ",", "=", ":", "[", "?", "return", "..."))
+_ASSIGNMENTS = frozenset(("=", "+=", "-=", "*=", "/=", "%=", "|=", "&=", "^="))
+_CHANGES = frozenset(("push", "pop", "shift", "unshift", "splice", "sort", "reverse", "fill"))
+_TRY, _LOOP, _FUNCTION, _SCRIPT = 1, 2, 3, 4
+_ENDS = {"break": _LOOP, "continue": _LOOP, "return": _FUNCTION, "exit": _SCRIPT}
+"""What a word ends."""
 
 
 class ScriptCall(NamedTuple):
@@ -38,6 +46,16 @@ class _Computed:
 
 
 _COMPUTED = _Computed()
+
+
+class _Block(NamedTuple):
+    is_conditional: bool = False
+    is_in_try: bool = False
+    is_branch: bool = False
+    """Whether the statement around it is a branch."""
+    ends: int = 0
+    """What may have ended before it."""
+    kind: int = 0
 
 
 class _Each(NamedTuple):
@@ -61,6 +79,11 @@ def find_exit_codes(script: str, printed: str) -> list[int]:
     return codes
 
 
+def prints_in_order(script: str) -> bool:
+    """Whether a script prints its variables in the order of their declarations, so that results go by their order."""
+    return _Reader(script[:_MAX_CHARS]).prints_in_order()
+
+
 class _Reader:
     """Goes through the tokens of a script once, and keeps the constants and the open blocks."""
 
@@ -69,26 +92,57 @@ class _Reader:
         self.constants: dict[str, Any] = {}
         self.used: set[str] = set()
         self.closers = dict(self._match_brackets())
-        self.budget = 20 * len(self.tokens) + 1_000
-        """Steps of evaluation that remain: a literal may stand inside others."""
+        self.openers = {end: at for at, end in self.closers.items()}
+        self.loop_parameters: set[int] = set()
+        self.changed = {self._text(at) for at in range(len(self.tokens)) if self._is_changed(at)}
+        self.may_stop = any(each.kind == "name" and each.text in ("break", "exit") for each in self.tokens)
+        self.budget = 20 * len(self.tokens) + 10 * len(script) + 1_000
+        """Steps of evaluation, and characters of constants, that remain: a literal may stand inside others."""
 
     def read(self) -> Iterator[ScriptCall]:
-        blocks: list[bool] = []
-        statement = 0
+        blocks = [_Block()]
+        is_branch, ends = False, 0
         for at, token in enumerate(self.tokens):
-            if token.kind == "mark" and token.text in ("{", "}", ";"):
-                if token.text == "{":
-                    blocks.append(self._is_condition(statement, at))
-                elif token.text == "}" and blocks:
-                    blocks.pop()
-                statement = at + 1
-            elif token.kind == "name":
-                self._bind(at)
-                if token.text == "tools":
-                    is_conditional = any(blocks) or self._is_condition(statement, at)
-                    yield from self._read_call(at, is_conditional)
-            elif token.text == "[":
-                self._bind_loop(at)
+            if token.kind not in ("name", "mark"):
+                continue
+            is_branch = is_branch or token.text in _CONDITIONS
+            if token.text == "{":
+                kind = self._find_block_kind(at)
+                is_literal = self._text(at - 1) in _BEFORE_LITERAL
+                outer = blocks[-1]
+                blocks.append(
+                    _Block(
+                        is_branch or outer.is_conditional,
+                        kind == _TRY or outer.is_in_try,
+                        is_branch and is_literal,
+                        ends,
+                        kind,
+                    )
+                )
+                is_branch = False
+            elif token.text == "}" and len(blocks) > 1:
+                block = blocks.pop()
+                is_branch, ends = block.is_branch, block.ends if ends <= block.kind else ends
+            elif token.text == ";" or (token.text in _DECLARATIONS and self._text(at - 1) != "("):
+                is_branch = False
+            self._bind(at)
+            is_conditional = is_branch or blocks[-1].is_conditional
+            if token.text in _ENDS and is_conditional:
+                ends = max(ends, _ENDS[token.text])
+            elif token.text == "tools" and token.kind == "name":
+                for call in self._read_call(at, is_conditional or ends > 0):
+                    if call.tool == "apply_patch" and blocks[-1].is_in_try:
+                        ends, call = max(ends, _TRY), call._replace(is_conditional=True)
+                    yield call
+
+    def _find_block_kind(self, at: int) -> int:
+        before = self._text(at - 1)
+        opener = self.openers.get(at - 1, -1)
+        if before == "try":
+            return _TRY
+        if before == "=>" or "function" in (self._text(opener - 1), self._text(opener - 2)):
+            return _FUNCTION
+        return _LOOP if before == "do" or self._text(opener - 1) in ("for", "while") else 0
 
     def list_exit_code_marks(self) -> Iterator[str]:
         """The literal texts of templates before an exit code."""
@@ -98,44 +152,85 @@ class _Reader:
             if token.kind == "template" and is_code and (mark := unescape(token.text)[-20:]).strip():
                 yield mark
 
+    def prints_in_order(self) -> bool:
+        declared: dict[str, int] = {}
+        printed: list[int] = []
+        end = 0
+        """The end of what is printed."""
+        for at, token in enumerate(self.tokens):
+            if token.text in _DECLARATIONS:
+                for each in range(at + 1, max(at + 2, min(self.closers.get(at + 1, 0), at + 50))):
+                    declared.setdefault(self._text(each), each)
+            elif token.text == "text" and self._text(at + 1) == "(":
+                end = self.closers.get(at + 1, at)
+            elif (
+                at < end and self._kind(at) == "name" and self._text(at - 1) != "." and token.text in declared
+            ):
+                printed.append(declared[token.text])
+        return printed == sorted(printed)
+
     def _text(self, at: int) -> str:
         return self.tokens[at].text if 0 <= at < len(self.tokens) else ""
 
-    def _is_condition(self, start: int, end: int) -> bool:
-        """Whether the statement between two tokens begins a branch."""
-        words = self.tokens[start : min(end, start + 50)]
-        return any(each.kind == "name" and each.text in _CONDITIONS for each in words) or any(
-            each.text == "?" for each in words
+    def _is_changed(self, at: int) -> bool:
+        """Whether a name gets another value than that of its declaration."""
+        before, after = self._text(at - 1), self._text(at + 1)
+        if self._kind(at) != "name" or before in (".", "?."):
+            return False
+        if after in _ASSIGNMENTS:
+            return before not in _DECLARATIONS
+        if after == "[":
+            return self._text(self.closers.get(at + 1, -1) + 1) in _ASSIGNMENTS
+        follows = self._text(at + 2)
+        if after == ".":
+            return follows in _CHANGES or self._text(at + 3) in _ASSIGNMENTS
+        is_step = after in ("+", "-") and follows == after
+        return (
+            is_step or (after in ("??", "||", "&&") and follows == "=") or before == self._text(at - 2) == "+"
         )
 
     def _bind(self, at: int) -> None:
-        """Remember a constant, or the variable of a loop; forget one that changes."""
+        """Remember a constant, or the variable of a loop; forget one that a function or a pattern declares anew."""
         name = self._text(at)
         before, after = self._text(at - 1), self._text(at + 1)
-        if (
+        if name in _BRACKETS:
+            end = self.closers.get(at, at)
+            is_parameters = "function" in (before, self._text(at - 2)) or self._text(end + 1) == "=>"
+            if before in _DECLARATIONS or before == "catch" or is_parameters:
+                self._forget(at, end)
+            elif name == "[":
+                self._bind_loop(at)
+        elif self._kind(at) != "name":
+            return
+        elif (
             name == "for"
             and after == "("
-            and self._text(at + 2) in ("const", "let", "var")
+            and self._text(at + 2) in _DECLARATIONS
             and self._text(at + 4) == "of"
         ):
             values, _ = self._evaluate(at + 5)
             self._bind_each(self._text(at + 3), values)
-        elif before in ("const", "let", "var") and after == "=":
+        elif before in _DECLARATIONS and after == "=":
             value, _ = self._evaluate(at + 2)
-            self.constants[name] = _COMPUTED if name in self.constants else value
-        elif after in ("=", "+=") and before not in (".", "?.") and name in self.constants:
-            self.constants[name] = _COMPUTED
+            self.constants[name] = _COMPUTED if name in self.constants or name in self.changed else value
+        elif after == "=>":
+            self._forget(at, at + 1)
         elif isinstance(self.constants.get(name), list | tuple) and after == ".":
             self._bind_parameter(at + 1, self.constants[name])
 
+    def _forget(self, start: int, end: int) -> None:
+        for at in range(start, min(end, start + 50)):
+            if self._kind(at) == "name" and at not in self.loop_parameters:
+                self.constants[self._text(at)] = _COMPUTED
+
     def _match_brackets(self) -> Iterator[tuple[int, int]]:
         """The tokens that close the brackets, by those that open them."""
-        open_brackets: list[int] = []
+        opened: list[int] = []
         for at, token in enumerate(self.tokens):
-            if token.text == "[" and token.kind == "mark":
-                open_brackets.append(at)
-            elif token.text == "]" and token.kind == "mark" and open_brackets:
-                yield open_brackets.pop(), at
+            if token.kind == "mark" and token.text in _BRACKETS:
+                opened.append(at)
+            elif token.kind == "mark" and opened and token.text == _BRACKETS[self._text(opened[-1])]:
+                yield opened.pop(), at
 
     def _bind_loop(self, at: int) -> None:
         """Remember the parameter of a function that goes through a literal list."""
@@ -150,6 +245,7 @@ class _Reader:
         at += 3
         at += self._text(at) == "async"
         at += self._text(at) == "("
+        self.loop_parameters.add(at)
         self._bind_each(self._text(at), values)
 
     def _bind_each(self, name: str, values: Any) -> None:
@@ -160,18 +256,21 @@ class _Reader:
         position = self.tokens[at].position
         name, at = self._read_tool_name(at + 1)
         if self._text(at) != "(":
+            yield ScriptCall(name or "tools[…]", None, position, is_conditional)
             return
         self.used.clear()
         first, _ = self._evaluate(at + 1)
         variables = [self.constants[each] for each in self.used]
         values = variables[0].values if len(variables) == 1 else (None,)
-        for value in values if len(variables) < 2 else ():
+        for number, value in enumerate(values if len(variables) < 2 else ()):
             argument = first
             if variables:
                 self.constants[variables[0].name] = value
                 argument, _ = self._evaluate(at + 1)
             known = None if _is_computed(argument) else _drop_computed(argument)
-            yield ScriptCall(name or "tools[…]", known, position, is_conditional)
+            yield ScriptCall(
+                name or "tools[…]", known, position, is_conditional or (number > 0 and self.may_stop)
+            )
         if variables and len(variables) == 1:
             self.constants[variables[0].name] = variables[0]
         if len(variables) > 1:
@@ -238,8 +337,9 @@ class _Reader:
         value = self.constants.get(name, _COMPUTED)
         if isinstance(value, _Each):
             self.used.add(name)
-            return value.values[0]
-        return value
+            value = value.values[0]
+        self.budget -= len(str(value)) if self.budget > 0 else 0
+        return value if self.budget > 0 else _COMPUTED
 
     def _read_members(self, value: Any, at: int, depth: int) -> tuple[Any, int]:
         """The value after `.name`, `.join(text)` and `.trim()`."""
@@ -251,7 +351,8 @@ class _Reader:
             argument, at = ("", at + 2) if self._text(at + 1) == ")" else self._evaluate(at + 1, depth + 1)
             at += self._text(at) == ")"
             if name == "join" and isinstance(value, list) and all(isinstance(each, str) for each in value):
-                value = str(argument).join(value) if isinstance(argument, str) else _COMPUTED
+                self.budget -= len(str(argument)) * len(value)
+                value = argument.join(value) if isinstance(argument, str) and self.budget > 0 else _COMPUTED
             else:
                 value = value.strip() if name == "trim" and isinstance(value, str) else _COMPUTED
         return value, at
@@ -311,7 +412,9 @@ class _Reader:
 def _is_computed(value: Any) -> bool:
     """Whether the fields that say what a call does are computed."""
     if isinstance(value, Mapping):
-        return any(value.get(name) is _COMPUTED for name in ("cmd", "command", "input", "patch", "path"))
+        return any(
+            value.get(name) is _COMPUTED for name in ("cmd", "command", "input", "patch", "path", "chars")
+        )
     return value is _COMPUTED
 
 

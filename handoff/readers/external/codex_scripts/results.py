@@ -11,6 +11,7 @@ from langgraph_takeover.handoff.readers.external.codex_scripts.calls import (
     ScriptCall,
     find_calls,
     find_exit_codes,
+    prints_in_order,
 )
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
@@ -112,12 +113,14 @@ def read_nested(
             continue
         is_late = (limit is not None and call.position > limit) or (failed is not None and number > failed)
         is_absent = later_commands is not None and not may_run and not _is_expected(call, later_commands)
-        if number == failed or not (is_late or is_absent):
-            named = _name_call(call, script, is_certain=later_commands is not None or not call.is_conditional)
+        if number == failed or not (is_late or is_absent or _is_idle(call)):
+            named = _name_call(call, script, is_certain=not call.is_conditional)
             kept.append((named._replace(refused=number == failed), None))
     if not kept:
         kept = [(list_nested(script)[0]._replace(refused=bool(found)), None)]
-    results = _add_results(kept, printed, find_exit_codes(script, "\n".join(printed)), cell)
+    is_ordered = len(kept) < 2 or prints_in_order(script)
+    codes = find_exit_codes(script, "\n".join(printed)) if is_ordered else ()
+    results = _add_results(kept, printed, codes, cell, is_ordered=is_ordered)
     if error:
         at = next((number for number, each in enumerate(results) if each.refused), -1)
         results[at] = results[at]._replace(text="\n".join(filter(None, [results[at].text, error])))
@@ -190,6 +193,12 @@ def _is_same(call: ScriptCall, seen: ObservedCall) -> bool:
     return seen.tool != COMMAND_TOOL or get_command(fields) == get_command(seen.arguments)
 
 
+def _is_idle(call: ScriptCall) -> bool:
+    """Whether a call only waits for output, and may not have run."""
+    is_wait = isinstance(call.arguments, Mapping) and not call.arguments.get("chars")
+    return call.is_conditional and call.tool == INPUT_TOOL and is_wait
+
+
 def _find_recorded_name(tool: str) -> str | None:
     """The name of a tool in Codex's records; None if it records no calls of it."""
     return tool if tool.startswith(SERVER_PREFIX) else _RECORDED.get(tool)
@@ -224,6 +233,8 @@ def _add_results(
     printed: Sequence[str],
     codes: Sequence[int],
     cell: str | None,
+    *,
+    is_ordered: bool = True,
 ) -> list[NestedCall]:
     """Add to each call what the script printed of it, as far as that can be told; the rest belongs to the last call."""
     texts: list[list[str]] = [[] for _ in calls]
@@ -238,7 +249,7 @@ def _add_results(
         plain += [] if found else [part]
     for number, result in enumerate(results):
         owner = _find_owner(calls, result.output, texts)
-        if owner is None and len(results) == len(commands):
+        if owner is None and is_ordered and len(results) == len(commands):
             owner = commands[number]
         if owner is not None or len(commands) == 1:
             printed_codes[commands[0] if owner is None else owner] = result
@@ -247,7 +258,7 @@ def _add_results(
     for number, part in enumerate(plain):
         owner = _find_owner(calls, part, texts)
         if owner is None:
-            owner = free[number] if len(free) == len(plain) else last
+            owner = free[number] if is_ordered and len(free) == len(plain) else last
         texts[owner].append(part)
     added = []
     for number, (call, seen) in enumerate(calls):
