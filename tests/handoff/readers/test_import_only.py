@@ -449,6 +449,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "kiro": ({"conversation_id": "c", "history": [], "valid_history_range": [0, 1]}, "Amazon Q or Kiro CLI"),
     "codex exec": ([{"type": "thread.started", "thread_id": "t"}, {"type": "turn.started"}], "~/.codex/sessions"),
     "claude stream": ([{"type": "system", "subtype": "init", "session_id": "s", "tools": []}], "~/.claude/projects"),
+    "iflow": ([{"sessionId": "session-1", "uuid": "u", "parentUuid": None, "type": "user", "message": {"content": "Go."}}],
+              "an iFlow CLI session"),
+    "antigravity": ([{"step_index": 0, "source": "USER_EXPLICIT", "type": "USER_INPUT", "status": "DONE", "content": "Go."}],
+                    "an Antigravity session"),
     "gemini logs": ([{"sessionId": "s", "messageId": 0, "type": "user", "message": "Go."}], "pass the file in chats/"),
 }  # fmt: skip
 
