@@ -435,6 +435,46 @@ def test_long_and_hostile_chats(tmp_path: Path) -> None:
         assert trace.task == "Go."
 
 
+KIMI_CALL = {"toolCallId": "c", "name": "Bash", "args": {"command": "make"}}
+CALLS_WITH_RESULTS: dict[str, list[dict[str, Any]]] = {
+    "pi": [
+        PI, pi(1, None, "user", "Go."), pi(2, 1, "assistant", pi_call("c", "bash", command="make")),
+        pi(3, 2, "toolResult", "no\n\nCommand exited with code 2", toolCallId="c", toolName="bash", isError=True),
+    ],
+    "gemini stream": [
+        {"type": "init", "session_id": "s", "model": "m"},
+        {"type": "tool_use", "tool_id": "c", "tool_name": "run_shell_command", "parameters": {"command": "make"}},
+        {"type": "tool_result", "tool_id": "c", "status": "success", "output": "no"},
+    ],
+    "copilot": [
+        {"type": "session.start", "data": {}},
+        {"type": "tool.execution_start", "data": {"toolCallId": "c", "toolName": "bash", "arguments": {"command": "make"}}},
+        {"type": "tool.execution_complete", "data": {"toolCallId": "c", "success": True, "result": {"content": "no"}}},
+    ],
+    "kimi": [
+        {"type": "metadata", "protocol_version": "1"},
+        {"type": "context.append_loop_event", "event": {"type": "tool.call", **KIMI_CALL}},
+        {"type": "context.append_loop_event", "event": {"type": "tool.result", "toolCallId": "c", "result": {"output": "no"}}},
+    ],
+    "atif": [
+        {"source": "agent", "message": "",
+         "tool_calls": [{"tool_call_id": "c", "function_name": "bash", "arguments": {"command": "make"}}]},
+        {"source": "agent", "message": "", "observation": {"results": [{"source_call_id": "c", "content": "no"}]}},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS_WITH_RESULTS)
+def test_a_result_before_its_call_is_that_of_the_call(name: str) -> None:
+    *rows, call, result = CALLS_WITH_RESULTS[name]
+    for both in ([call, result], [result, call]):
+        document: Any = [*rows, *both]
+        if name == "atif":
+            document = {"schema_version": "ATIF-v1.6", "agent": {"name": "a"}, "steps": document}
+        trace = parse_trace(document)
+        assert [each.text for each in list_results(trace, "shell")] == ["no"], both
+
+
 CURSOR = {"role": "user", "message": {"content": [{"type": "text", "text": "Go."}]}}
 REFUSED: dict[str, tuple[Any, str]] = {
     "cursor": ([CURSOR, CURSOR], "a Cursor session"),
