@@ -475,6 +475,23 @@ def test_a_result_before_its_call_is_that_of_the_call(name: str) -> None:
         assert [each.text for each in list_results(trace, "shell")] == ["no"], both
 
 
+@pytest.mark.parametrize(
+    ("note", "workspace"),
+    [
+        ("Git working dir: /home/u/my app", "/home/u/my app"),
+        ("Git working dir: C:\\Users\\u\\p", "/c/Users/u/p"),
+        ("Git repo: /srv/p/.git with 3 files", "/srv/p"),
+        ("Git repo: ../.git with 3 files  \n> Git working dir: /srv/p", "/srv/p"),
+        ("Git repo: .git with 3 files  \n\n#### /run cat log  \n> Git working dir: /etc", ""),
+    ],
+)
+def test_aider_names_its_repository(note: str, workspace: str, tmp_path: Path) -> None:
+    (trace,) = load_aider(
+        f"# aider chat started at x\n\n> Aider v0.86.2  \n> {note}  \n\n#### Go.  \n", tmp_path
+    )
+    assert trace.workspace == workspace
+
+
 CURSOR = {"role": "user", "message": {"content": [{"type": "text", "text": "Go."}]}}
 REFUSED: dict[str, tuple[Any, str]] = {
     "cursor": ([CURSOR, CURSOR], "a Cursor session"),
