@@ -53,8 +53,10 @@ _NOT_A_REQUEST = re.compile(rf"\s*\[Request interrupted by user|{_CAVEAT.pattern
 """The first words of texts without a tag that Claude Code itself stores in the role of the user."""
 _COMMAND = re.compile(
     r"\s*(?:<command-message>[^<]*</command-message>\s*)?<command-name>([^<]{1,200})</command-name>"
-    r"(?:\s*<command-message>[^<]*</command-message>)?(?:\s*<command-args>(.*?)</command-args>)?", re.S
+    r"(?:\s*<command-message>[^<]*</command-message>)?"
+    r"(?:\s*<command-args>(.*)</command-args>)?(?:\s*<skill-format>true</skill-format>)?\s*", re.S
 )  # fmt: skip
+_USER_COMMAND = re.compile(r"\s*<bash-(input|stdout)>(.*)</bash-(?:input|stderr)>\s*", re.S)
 _REJECTED = re.compile(
     r"<tool_use_error>|The user doesn't want to |The tool use was rejected|Permission to use |\[Request interrupted"
     r"|Claude requested permissions|User rejected|InputValidationError|.{0,40}has been denied"
@@ -269,7 +271,22 @@ def _read_user_row(session: SessionBuilder, row: Mapping[str, Any]) -> None:
         _read_tool_result(session, part, row.get("toolUseResult") if len(results) == 1 else None)
     if results or row.get("isMeta") is True or row.get("isCompactSummary") is True:
         return
-    _read_prompt(session, *(map(extract_text, parts) if parts else [extract_text(content)]))
+    if user_command := _USER_COMMAND.fullmatch(extract_text(content)):
+        _read_user_command(session, *user_command.groups())
+    else:
+        _read_prompt(session, *(map(extract_text, parts) if parts else [extract_text(content)]))
+
+
+def _read_user_command(session: SessionBuilder, part: str, text: str) -> None:
+    """Read a command that the user ran in the session, or its output: both are part of the conversation."""
+    if part == "input":
+        session.separate_calls()
+        session.add_thought("The user ran this command.")
+        session.add_call("user", "Bash", {"command": text})
+    else:
+        stdout, _, stderr = text.partition("</bash-stdout><bash-stderr>")
+        session.add_result("user", stdout + stderr, ToolResult(stdout + stderr))
+        session.end_turn()
 
 
 def _read_command(session: SessionBuilder, row: Mapping[str, Any], after: Mapping[str, Any]) -> None:
@@ -277,7 +294,7 @@ def _read_command(session: SessionBuilder, row: Mapping[str, Any], after: Mappin
     message = to_mapping(after.get("message"))
     is_reply = after.get("type") == "assistant" and message.get("model") != SYNTHETIC_MODEL
     is_expansion = after.get("isMeta") is True and not _CAVEAT.match(extract_text(message.get("content")))
-    command = _COMMAND.match(extract_text(to_mapping(row.get("message")).get("content")))
+    command = _COMMAND.fullmatch(extract_text(to_mapping(row.get("message")).get("content")))
     if command and row.get("isMeta") is not True and (is_reply or is_expansion):
         session.add_prompt(" ".join(filter(None, command.groups())))
 

@@ -262,6 +262,21 @@ def test_a_command_that_claude_code_expands_is_a_request() -> None:
     assert (trace.running, trace.unknown_forms) == (("tail -f log",), {})
 
 
+def test_commands_of_the_user_in_claude_code() -> None:
+    rows = [
+        claude_row("user", "<command-name>/x</command-name> is not parsed. Fix it.", 0),
+        claude_row("assistant", [{"type": "text", "text": "Done."}], 1),
+        claude_row("user", "<bash-input>rm src/a.py</bash-input>", 2),
+        claude_row("user", "<bash-stdout>a</bash-stdout><bash-stderr>b</bash-stderr>", 3),
+    ]
+    trace = parse_trace(rows)
+    assert (trace.task, trace.pending) == ("is not parsed. Fix it.", ())
+    action, result = trace.events
+    assert (action.arguments["command"], result.text, result.exit_code) == ("rm src/a.py", "ab", None)
+    assert action.text.startswith("Done.\n\nThe user ran this command.")
+    assert changes(trace) == [["src/a.py"]]
+
+
 def test_a_file_of_a_subagent_alone_is_read() -> None:
     rows = [claude_row("user", "Look.", 1, isSidechain=True)]
     call = {"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": "ls"}}
