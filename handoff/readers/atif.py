@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from langgraph_takeover.handoff.readers import mini_swe_agent, tool_names
-from langgraph_takeover.handoff.readers.open_calls import OpenCalls
+from langgraph_takeover.handoff.readers.open_calls import CallStep, OpenCalls, match_results
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,
     RecordedResult,
@@ -163,29 +163,28 @@ def _read_replies(steps: Sequence[Mapping[str, Any]], agent_name: str) -> list[R
 
 
 def _move_results(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The steps with each result in the step of its call, also if the document has it in a later step."""
-    open_calls, results = OpenCalls(), [_list_results(step) for step in steps]
-    has_moved = [False] * len(steps)
+    """The steps with each result in the step of its call, also if the document has it in another step."""
+    parts: list[CallStep] = []
     owners: list[int] = []
     """The step of each call."""
+    results: list[tuple[int, Mapping[str, Any]]] = []
+    """The step that has each result."""
     for number, step in enumerate(steps):
-        open_calls.start_reply()
+        parts.append(CallStep(None))
         for call in to_mappings(step.get("tool_calls")):
-            open_calls.add(to_id(call.get("tool_call_id")) or "", len(owners))
+            parts.append(CallStep(to_id(call.get("tool_call_id")) or "", call=len(owners)))
             owners.append(number)
-        kept = []
-        for result in results[number]:
-            found = open_calls.close(to_id(result.get("source_call_id")))
-            target = number if found is None else owners[found]
-            if target == number:
-                kept.append(result)
-            else:
-                results[target].append(result)
-                has_moved[target] = has_moved[number] = True
-        results[number] = kept
+        for result in _list_results(step):
+            parts.append(CallStep(to_id(result.get("source_call_id")), result=len(results)))
+            results.append((number, result))
+    targets = {result: owners[call] for call, result in match_results(parts).items()}
+    moved: dict[int, list[Mapping[str, Any]]] = {}
+    for position, (number, result) in enumerate(results):
+        moved.setdefault(targets.get(position, number), []).append(result)
+    changed = {each for n, own in targets.items() if own != results[n][0] for each in (own, results[n][0])}
     return [
-        {**step, "observation": {"results": own}} if moved else step
-        for step, own, moved in zip(steps, results, has_moved, strict=True)
+        {**step, "observation": {"results": moved.get(number, [])}} if number in changed else step
+        for number, step in enumerate(steps)
     ]
 
 

@@ -14,7 +14,7 @@ from langgraph_takeover.handoff.trace.events import UNREADABLE
 _SHELL_TOOLS = {
     "bash", "shell", "bash_command", "execute_bash", "terminal", "run_shell_command", "execute_command",
     "run_command", "run_terminal_cmd", "run_terminal_command", "exec_command", "local_shell", "cmd_run",
-    "execute", "run", "run_bash", "sandbox_exec", "bash_tool", "container.exec", "shell_command",
+    "execute", "run", "run_bash", "sandbox_exec", "bash_tool", "container.exec", "shell_command", "monitor",
 }  # fmt: skip
 _EDITOR_TOOLS = {
     "str_replace_editor", "file_editor", "str_replace_based_edit_tool", "edit_anthropic", "editor",
@@ -75,7 +75,7 @@ _HARMLESS_TOOLS = {
     "task", "agent", "delegate", "send_message", "sendmessage", "spawn_agent", "send_input", "wait_agent", "resume_agent",
     "close_agent", "list_agents", "interrupt_agent", "followup_task", "assign_task", "sessions_spawn", "teamcreate",
     "teamdelete", "team_create", "team_delete", "team_plan_approval", "request_shutdown", "listagents", "invoke_agent",
-    "create_sub_session", "read_agent",
+    "create_sub_session", "read_agent", "workflow",
     "agentswarm", "codebase_investigator", "cli_help", "generalist", "write_agent", "sessions_list", "sessions_history",
     "sessions_send",
 }  # fmt: skip

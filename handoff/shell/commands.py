@@ -13,6 +13,7 @@ from langgraph_takeover.handoff.shell.windows import find_program_name
 _MAX_PATH_CHARS = 4_096
 _MAX_STACK = 20
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
+_DEVICE = re.compile(r"\A[\\/]{2}[?.][\\/](?:UNC(?=[\\/])|(?=[A-Za-z]:[\\/]))")
 _DRIVE_DIRECTORY = re.compile("/[a-z]/")
 _PRIVATE = re.compile(r"/private/(?:tmp|var)(?:/|$)")
 
@@ -89,12 +90,12 @@ class Place(NamedTuple):
 
 def is_absolute(path: str) -> bool:
     """Whether a path of any system is absolute."""
-    return path.startswith(("/", "\\\\")) or is_windows_path(path)
+    return path.startswith("/") or is_windows_path(path)
 
 
 def is_windows_path(path: str) -> bool:
-    """Whether a path is absolute on Windows, as `C:\\x` or `c:/x`."""
-    return _DRIVE.match(path) is not None
+    """Whether a path is absolute on Windows, as `C:\\x`, `c:/x` or `\\\\server\\share`."""
+    return path.startswith("\\\\") or _DRIVE.match(path) is not None
 
 
 def is_drive(path: str) -> bool:
@@ -106,17 +107,17 @@ def resolve_path(path: str, cwd: str | None) -> str:
     """Path of a command joined with `cwd`; absolute paths and paths with `~` are only normalized."""
     if not path:
         return path
-    if path.startswith(("/", "~")) or cwd is None or _DRIVE.match(path):
+    if cwd is None or path.startswith("~") or is_absolute(path):
         return normalize_path(path)
     return normalize_path(posixpath.join(cwd, path))
 
 
 def normalize_path(path: str) -> str:
     """The shortest form of a path. `C:\\x` becomes `/c/x`, as shells on Windows name it, and `/private/tmp` of macOS `/tmp`."""
-    path = path.removeprefix("\\\\?\\")
+    path = _DEVICE.sub("", path)
     if _DRIVE.match(path):
         path = f"/{path[0].lower()}/{path[3:]}".replace("\\", "/")
-    elif path.startswith("\\\\"):
+    elif path.startswith("\\"):
         path = path.replace("\\", "/")
     path = posixpath.normpath(path)
     path = path[1:] if path.startswith("//") else path

@@ -19,9 +19,9 @@ CODEX_HEADER = re.compile(
 CLAUDE_HEADER = re.compile(r"Exit code (?P<code>\d{1,3})(?:\n|\Z)")
 CLAUDE_NO_OUTPUT = "(Bash completed with no output)"
 CLAUDE_STARTED = re.compile(
-    r"^Command (?:running in background|was manually backgrounded by user|was moved to the background"
+    r"^(?:Command (?:running in background|was manually backgrounded by user|was moved to the background"
     r"|did not complete within its \d{1,9}s timeout and was moved to the background)"
-    r" (?:with ID: |\(ID: )(?P<id>\w{1,40})|\A\{\"resultType\":\"task\",\"taskId\":\"(?P<task>\w{1,40})\"",
+    r" (?:with ID: |\(ID: )|Monitor started \(task )(?P<id>\w{1,40})|\A\{\"resultType\":\"task\",\"taskId\":\"(?P<task>\w{1,40})\"",
     re.M,
 )
 """What Claude Code says after the output of a command that still runs; the last notes of a result follow."""

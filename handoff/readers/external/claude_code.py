@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langgraph_takeover.handoff.readers.external.branches import RowKind, TreeRow, find_live_rows
+from langgraph_takeover.handoff.readers.external.import_only.known_agents import is_iflow_row
 from langgraph_takeover.handoff.readers.external.sessions import SessionBuilder, ToolResult, strip_reminders
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedRun,
@@ -27,7 +28,7 @@ from langgraph_takeover.handoff.text.tool_wrappers import (
 from langgraph_takeover.handoff.trace.conversation import EXIT_CODE_NOT_RECORDED, RESULT_NOT_RECORDED
 from langgraph_takeover.handoff.trace.events import Usage
 
-_SHELL_TOOL = "bash"
+_SHELL_TOOLS = ("shell", "bash", "powershell", "monitor")
 _MESSAGE_TYPES = ("user", "assistant")
 _NOTE_TYPES = ("progress", "attachment", "system")
 _OTHER_ROWS = {
@@ -47,8 +48,15 @@ SYNTHETIC_MODEL = "<synthetic>"
 """The model of what Claude Code itself says, and of replies of other agents that we write into its sessions."""
 _IMPORTED_ID = re.compile(r"msg_\d{1,9}")
 """The id of a reply that we write."""
-_NOT_A_REQUEST = re.compile(r"\s*(?:\[Request interrupted by user|Caveat: The messages below)")
+_CAVEAT = re.compile(r"\s*(?:<local-command-caveat>|Caveat: The messages below)")
+_NOT_A_REQUEST = re.compile(rf"\s*\[Request interrupted by user|{_CAVEAT.pattern}")
 """The first words of texts without a tag that Claude Code itself stores in the role of the user."""
+_COMMAND = re.compile(
+    r"\s*(?:<command-message>[^<]*</command-message>\s*)?<command-name>([^<]{1,200})</command-name>"
+    r"(?:\s*<command-message>[^<]*</command-message>)?"
+    r"(?:\s*<command-args>(.*)</command-args>)?(?:\s*<skill-format>true</skill-format>)?\s*", re.S
+)  # fmt: skip
+_USER_COMMAND = re.compile(r"\s*<bash-(input|stdout)>(.*)</bash-(?:input|stderr)>\s*", re.S)
 _REJECTED = re.compile(
     r"<tool_use_error>|The user doesn't want to |The tool use was rejected|Permission to use |\[Request interrupted"
     r"|Claude requested permissions|User rejected|InputValidationError|.{0,40}has been denied"
@@ -77,7 +85,9 @@ def _is_message(row: Any) -> bool:
         and row.get("type") in _MESSAGE_TYPES
         and "sessionId" in row
         and "uuid" in row
-        and "content" in to_mapping(row.get("message"))
+        and not is_iflow_row(row)
+        and "content" in (message := to_mapping(row.get("message")))
+        and message.get("role", row["type"]) == row["type"]
     )
 
 
@@ -97,11 +107,11 @@ def read(rows: Sequence[Any], name: str) -> RecordedRun:
 
 
 def _note_unknown(session: SessionBuilder, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Count the rows and the parts of messages that are not known and may carry a call or its result."""
+    """Count the rows and the parts of messages that are not known and have content."""
     for row in rows:
         kind = str(row.get("type"))
+        message = to_mapping(row.get("message"))
         if kind in _MESSAGE_TYPES:
-            message = to_mapping(row.get("message"))
             if "0" in message:
                 # A failed stream left the characters of the message as its fields.
                 session.add_unknown("damaged message")
@@ -109,10 +119,14 @@ def _note_unknown(session: SessionBuilder, rows: Sequence[Mapping[str, Any]]) ->
             parts = [
                 (str(part.get("type")), part) for part in content if str(part.get("type")) not in _BLOCKS
             ]
+            if "content" in message and not _is_message(row):
+                session.add_unknown(f"{message.get('role', kind)}")
+        elif kind in _NOTE_TYPES or kind in _OTHER_ROWS:
+            continue
         else:
-            parts = [] if kind in _NOTE_TYPES or kind in _OTHER_ROWS else [(kind, row)]
+            parts = [(kind, row)]
         for form, part in parts:
-            if may_carry_call(part):
+            if may_carry_call(part) or "message" in part or "content" in part:
                 session.add_unknown(form)
 
 
@@ -198,7 +212,7 @@ def _find_kind(row: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Ro
 
 
 def _read_rows(session: SessionBuilder, rows: Sequence[Mapping[str, Any]]) -> None:
-    for row in rows:
+    for row, after in zip(rows, [*rows[1:], {}], strict=False):
         session.workspace = session.workspace or str(row.get("cwd") or "")
         if not session.agent:
             session.agent, session.agent_version = "claude-code", str(row.get("version") or "")
@@ -210,6 +224,7 @@ def _read_rows(session: SessionBuilder, rows: Sequence[Mapping[str, Any]]) -> No
             _read_reply(session, row)
         else:
             _read_user_row(session, row)
+            _read_command(session, row, after)
 
 
 def _read_reply(session: SessionBuilder, row: Mapping[str, Any]) -> None:
@@ -256,7 +271,32 @@ def _read_user_row(session: SessionBuilder, row: Mapping[str, Any]) -> None:
         _read_tool_result(session, part, row.get("toolUseResult") if len(results) == 1 else None)
     if results or row.get("isMeta") is True or row.get("isCompactSummary") is True:
         return
-    _read_prompt(session, *(map(extract_text, parts) if parts else [extract_text(content)]))
+    if user_command := _USER_COMMAND.fullmatch(extract_text(content)):
+        _read_user_command(session, *user_command.groups())
+    else:
+        _read_prompt(session, *(map(extract_text, parts) if parts else [extract_text(content)]))
+
+
+def _read_user_command(session: SessionBuilder, part: str, text: str) -> None:
+    """Read a command that the user ran in the session, or its output: both are part of the conversation."""
+    if part == "input":
+        session.separate_calls()
+        session.add_thought("The user ran this command.")
+        session.add_call("user", "Bash", {"command": text})
+    else:
+        stdout, _, stderr = text.partition("</bash-stdout><bash-stderr>")
+        session.add_result("user", stdout + stderr, ToolResult(stdout + stderr))
+        session.end_turn()
+
+
+def _read_command(session: SessionBuilder, row: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Read a command of the user that the agent expands to a request; it answers other commands itself."""
+    message = to_mapping(after.get("message"))
+    is_reply = after.get("type") == "assistant" and message.get("model") != SYNTHETIC_MODEL
+    is_expansion = after.get("isMeta") is True and not _CAVEAT.match(extract_text(message.get("content")))
+    command = _COMMAND.fullmatch(extract_text(to_mapping(row.get("message")).get("content")))
+    if command and row.get("isMeta") is not True and (is_reply or is_expansion):
+        session.add_prompt(" ".join(filter(None, command.groups())))
 
 
 def _read_prompt(session: SessionBuilder, *texts: str) -> None:
@@ -272,9 +312,8 @@ def _read_tool_result(session: SessionBuilder, part: Mapping[str, Any], details:
     if call is None:
         session.add_early_result(call_id, lambda: _read_tool_result(session, part, details))
         return
-    name = _SHELL_TOOL if call.tool == "shell" else call.tool
     result = parse_result(
-        name, call.arguments, content, {"is_error": part.get("is_error"), "result": details}
+        call.tool, call.arguments, content, {"is_error": part.get("is_error"), "result": details}
     )
     text = extract_text(content)
     command = call.arguments.get("command", "")
@@ -301,7 +340,7 @@ def parse_result(name: str, arguments: Mapping[str, Any], content: Any, details:
         return ToolResult(
             text, None if code is None else int(code[1]), refused=is_error, process_id=process_id
         )
-    if name.lower() != _SHELL_TOOL:
+    if name.lower() not in _SHELL_TOOLS:
         return ToolResult(_number_lines(text), refused=is_error or text.startswith("<tool_use_error>"))
     background = CLAUDE_STARTED.search(
         text, 0 if text.startswith("{") else max(len(text) - _STARTED_CHARS, 0)

@@ -167,10 +167,11 @@ class SessionBuilder:
         return None if position is None else self._calls[position]
 
     def add_result(self, call_id: str, text: str, result: ToolResult) -> None:
-        """Add the result of an open call, with the text that the model saw; others are for `add_early_result`."""
+        """Add the result of a call, with the text that the model saw."""
         position = self._open_calls.close(call_id)
         self.separate_calls()
         if position is None:
+            self.add_early_result(call_id, lambda: self.add_result(call_id, text, result))
             return
         recorded = RecordedResult(
             text,

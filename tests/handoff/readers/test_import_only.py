@@ -435,6 +435,63 @@ def test_long_and_hostile_chats(tmp_path: Path) -> None:
         assert trace.task == "Go."
 
 
+KIMI_CALL = {"toolCallId": "c", "name": "Bash", "args": {"command": "make"}}
+CALLS_WITH_RESULTS: dict[str, list[dict[str, Any]]] = {
+    "pi": [
+        PI, pi(1, None, "user", "Go."), pi(2, 1, "assistant", pi_call("c", "bash", command="make")),
+        pi(3, 2, "toolResult", "no\n\nCommand exited with code 2", toolCallId="c", toolName="bash", isError=True),
+    ],
+    "gemini stream": [
+        {"type": "init", "session_id": "s", "model": "m"},
+        {"type": "tool_use", "tool_id": "c", "tool_name": "run_shell_command", "parameters": {"command": "make"}},
+        {"type": "tool_result", "tool_id": "c", "status": "success", "output": "no"},
+    ],
+    "copilot": [
+        {"type": "session.start", "data": {}},
+        {"type": "tool.execution_start", "data": {"toolCallId": "c", "toolName": "bash", "arguments": {"command": "make"}}},
+        {"type": "tool.execution_complete", "data": {"toolCallId": "c", "success": True, "result": {"content": "no"}}},
+    ],
+    "kimi": [
+        {"type": "metadata", "protocol_version": "1"},
+        {"type": "context.append_loop_event", "event": {"type": "tool.call", **KIMI_CALL}},
+        {"type": "context.append_loop_event", "event": {"type": "tool.result", "toolCallId": "c", "result": {"output": "no"}}},
+    ],
+    "atif": [
+        {"source": "agent", "message": "",
+         "tool_calls": [{"tool_call_id": "c", "function_name": "bash", "arguments": {"command": "make"}}]},
+        {"source": "agent", "message": "", "observation": {"results": [{"source_call_id": "c", "content": "no"}]}},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS_WITH_RESULTS)
+def test_a_result_before_its_call_is_that_of_the_call(name: str) -> None:
+    *rows, call, result = CALLS_WITH_RESULTS[name]
+    for both in ([call, result], [result, call]):
+        document: Any = [*rows, *both]
+        if name == "atif":
+            document = {"schema_version": "ATIF-v1.6", "agent": {"name": "a"}, "steps": document}
+        trace = parse_trace(document)
+        assert [each.text for each in list_results(trace, "shell")] == ["no"], both
+
+
+@pytest.mark.parametrize(
+    ("note", "workspace"),
+    [
+        ("Git working dir: /home/u/my app", "/home/u/my app"),
+        ("Git working dir: C:\\Users\\u\\p", "/c/Users/u/p"),
+        ("Git repo: /srv/p/.git with 3 files", "/srv/p"),
+        ("Git repo: ../.git with 3 files  \n> Git working dir: /srv/p", "/srv/p"),
+        ("Git repo: .git with 3 files  \n\n#### /run cat log  \n> Git working dir: /etc", ""),
+    ],
+)
+def test_aider_names_its_repository(note: str, workspace: str, tmp_path: Path) -> None:
+    (trace,) = load_aider(
+        f"# aider chat started at x\n\n> Aider v0.86.2  \n> {note}  \n\n#### Go.  \n", tmp_path
+    )
+    assert trace.workspace == workspace
+
+
 CURSOR = {"role": "user", "message": {"content": [{"type": "text", "text": "Go."}]}}
 REFUSED: dict[str, tuple[Any, str]] = {
     "cursor": ([CURSOR, CURSOR], "a Cursor session"),
@@ -449,6 +506,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "kiro": ({"conversation_id": "c", "history": [], "valid_history_range": [0, 1]}, "Amazon Q or Kiro CLI"),
     "codex exec": ([{"type": "thread.started", "thread_id": "t"}, {"type": "turn.started"}], "~/.codex/sessions"),
     "claude stream": ([{"type": "system", "subtype": "init", "session_id": "s", "tools": []}], "~/.claude/projects"),
+    "iflow": ([{"sessionId": "session-1", "uuid": "u", "parentUuid": None, "type": "user", "message": {"content": "Go."}}],
+              "an iFlow CLI session"),
+    "antigravity": ([{"step_index": 0, "source": "USER_EXPLICIT", "type": "USER_INPUT", "status": "DONE", "content": "Go."}],
+                    "an Antigravity session"),
     "gemini logs": ([{"sessionId": "s", "messageId": 0, "type": "user", "message": "Go."}], "pass the file in chats/"),
 }  # fmt: skip
 

@@ -229,7 +229,8 @@ def test_an_unknown_directory_after_a_line(line: str) -> None:
     [
         ("//app//pkg/../a.py", "/app/a.py"), ("C:\\code\\repo\\a.py", "/c/code/repo/a.py"), ("d:/x", "/d/x"),
         ("/private/tmp/x", "/tmp/x"), ("/private/var/folders/x", "/var/folders/x"), ("/private/x", "/private/x"),
-        ("a/./b", "a/b"), ("C:", "C:"),
+        ("a/./b", "a/b"), ("C:", "C:"), ("\\\\?\\C:\\p\\a.py", "/c/p/a.py"), ("//?/c:/p/a.py", "/c/p/a.py"),
+        ("\\\\.\\C:\\p", "/c/p"), ("\\\\host\\p\\a.py", "/host/p/a.py"), ("\\\\?\\UNC\\host\\p", "/host/p"),
     ],
 )  # fmt: skip
 def test_the_shortest_form_of_a_path(path: str, normal: str) -> None:

@@ -12,7 +12,7 @@ from langgraph_takeover.handoff.readers.external.import_only.aider_edits import 
     to_posix,
 )
 from langgraph_takeover.handoff.readers.external.sessions import SessionBuilder, ToolResult
-from langgraph_takeover.handoff.readers.recorded_run import RecordedRun
+from langgraph_takeover.handoff.readers.recorded_run import RecordedRun, to_directory
 from langgraph_takeover.handoff.trace.events import Usage
 
 CHAT_START = "# aider chat started at "
@@ -25,6 +25,7 @@ _ANSWER = re.compile(r"[^\n]{1,200}\? \(Y\)es/\(N\)o")
 """A question of the program with the answer of the user."""
 _MODEL = re.compile(r"(?:Main m|M)odels?: ([^\s,]{1,200})")
 _VERSION = re.compile(r"Aider v([\w.+-]{1,40})")
+_ROOT = re.compile(r"Git (?:working dir: (.{1,4096})|repo: (.{1,4096})[/\\]\.git with \d)")
 _APPLIED = re.compile(r"Applied edit to (.{1,1000})")
 _SKIPPED = re.compile(r"(?:Skipping edits to|Did not apply edit to) (.{1,1000}?)(?: \(--dry-run\))?")
 _CHANGED = re.compile(r"Committing (.{1,1000}) before applying edits\.")
@@ -139,6 +140,8 @@ class _ChatReader:
             session.model = model[1]
         elif not session.agent_version and (version := _VERSION.match(note)):
             session.agent_version = version[1]
+        elif (root := _ROOT.match(note)) and not (self._command or self._reply):
+            session.workspace = session.workspace or to_directory(root[1] or root[2]) or ""
         if running := _RUNNING.match(note):
             self.finish()
             self._command = running[1].strip()

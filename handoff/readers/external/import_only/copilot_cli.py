@@ -128,6 +128,7 @@ def _read_result(session: SessionBuilder, data: Mapping[str, Any]) -> None:
     call_id = str(data.get("toolCallId"))
     call = session.find_call(call_id)
     if call is None:
+        session.add_early_result(call_id, lambda: _read_result(session, data))
         return
     content = to_mapping(data.get("result")).get("content", to_mapping(data.get("error")).get("message"))
     text = extract_text(content)

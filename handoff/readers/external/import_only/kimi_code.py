@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -130,6 +131,8 @@ class _WireReader:
     def _add_result(self, call_id: str, output: str, note: str, *, is_error: bool) -> None:
         call = self.session.find_call(call_id)
         if call is None:
+            add = functools.partial(self._add_result, call_id, output, note, is_error=is_error)
+            self.session.add_early_result(call_id, add)
             return
         result = parse_result(call.tool, output, note, is_error=is_error)
         text = result.output if result.exit_code is not None else "\n".join(filter(None, (output, note)))

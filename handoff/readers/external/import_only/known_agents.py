@@ -10,6 +10,13 @@ from langgraph_takeover.handoff.readers.recorded_run import extract_text, to_map
 _ROWS = 20
 _HEAD_BYTES = 1 << 16
 _CLINE = "a session of Cline, Roo Code or Kilo Code"
+
+
+def is_iflow_row(row: Mapping[str, Any]) -> bool:
+    """Whether a row, which looks like one of Claude Code, is of iFlow CLI: its results have another form."""
+    return str(row.get("sessionId")).startswith("session-") and {"parentUuid", "message"} <= row.keys()
+
+
 _MARKS: tuple[tuple[str, Callable[[Mapping[str, Any]], bool]], ...] = (
     ("a Cursor session", lambda row: "role" in row and "content" in to_mapping(row.get("message")) and "type" not in row),
     ("a Cursor session", lambda row: row.get("type") == "tool_call" and {"call_id", "tool_call"} <= row.keys()),
@@ -20,6 +27,8 @@ _MARKS: tuple[tuple[str, Callable[[Mapping[str, Any]], bool]], ...] = (
     ("a Goose session", lambda row: "working_dir" in row and not row.keys().isdisjoint(("message_count", "conversation"))),
     ("an Amp thread", lambda row: str(row.get("id")).startswith("T-") and {"v", "messages"} <= row.keys()),
     ("a Factory Droid session", lambda row: row.get("type") == "session_start" and "id" in row),
+    ("an iFlow CLI session", is_iflow_row),
+    ("an Antigravity session", lambda row: {"step_index", "source", "type"} <= row.keys() and "status" in row),
     ("a Windsurf session", lambda row: "cascadeId" in row),
     ("a Copilot Chat session of VS Code", lambda row: {"requests", "responderUsername"} <= row.keys()),
     ("a session of Amazon Q or Kiro CLI", lambda row: {"conversation_id", "history", "valid_history_range"} <= row.keys()),

@@ -144,6 +144,7 @@ def _read_part(session: SessionBuilder, part: Mapping[str, Any]) -> None:
 def _read_result(session: SessionBuilder, message: Mapping[str, Any]) -> None:
     call_id, text = str(message.get("toolCallId")), extract_text(message.get("content"))
     if (call := session.find_call(call_id)) is None:
+        session.add_early_result(call_id, lambda: _read_result(session, message))
         return
     details = {"isError": message.get("isError"), **to_mapping(message.get("details"))}
     result = parse_result(str(message.get("toolName") or ""), call.arguments, text, details)
