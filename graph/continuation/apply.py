@@ -14,10 +14,13 @@ from typing import NamedTuple
 
 from langgraph_takeover.graph.continuation.files import load_known
 from langgraph_takeover.graph.continuation.repository import find_repository, run_git
+from langgraph_takeover.graph.continuation.working_copy import escape_name
 from langgraph_takeover.graph.errors import ContinuationError
+from langgraph_takeover.handoff.records.left_out import is_unsaved
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
 from langgraph_takeover.sandbox.backends.checkouts import write_checkout
 from langgraph_takeover.sandbox.interface import Frozen
+from langgraph_takeover.sandbox.repository.patches import MAX_LEFT_OUT
 from langgraph_takeover.sandbox.storage.removal import walk
 
 _GIT_NAMES = (".git", "git~1")
@@ -43,6 +46,8 @@ class Application(Frozen):
     conflicts: tuple[Conflict, ...] = ()
     ignored: int = 0
     """Number of changed files that git ignores; they stay out."""
+    unsaved: tuple[str, ...] = ()
+    """Files that a capture left out, so that the agents' changes to them are unknown; they stay as they are."""
     is_written: bool
 
 
@@ -77,6 +82,11 @@ def apply_record(
         for each, tree in zip((origin, record), trees, strict=True):
             write_checkout(each.required_snapshot, store.directory(each.id), tree)
         changes = list(_list_changes(*trees))
+        lacking = _list_unsaved(store, record, origin)
+        unsaved = {
+            path for path, old, _ in changes if old is not None and not lacking.isdisjoint(_list_places(path))
+        }
+        changes = [each for each in changes if each[0] not in unsaved]
         ignored: set[str] = set()
         # A known file under the rules before the agent's own. Git refuses a path below a directory that has become a link.
         for tree, is_new in zip(trees, (False, True), strict=True):
@@ -100,6 +110,7 @@ def apply_record(
         merged=tuple(sorted(plan.merged)),
         conflicts=tuple(sorted(plan.conflicts)),
         ignored=len(ignored),
+        unsaved=tuple(sorted(unsaved)),
         is_written=is_written,
     )
 
@@ -133,6 +144,23 @@ def _find_origin(home: Path, store: RecordStore, record: HandoffRecord, root: Pa
     raise ContinuationError(
         f"record {record.id}: it continues no record that was captured in {root} (pass --repository DIR, or --base RECORD)"
     )
+
+
+def _list_unsaved(store: RecordStore, record: HandoffRecord, origin: HandoffRecord) -> set[str]:
+    """List the paths that a record after the origin has not saved; "." stands for all, if too many to be named."""
+    unsaved, seen = set[str](), {origin.id}
+    while record.id not in seen:
+        seen.add(record.id)
+        named = [each.path.rstrip("/") for each in record.left_out if is_unsaved(each)]
+        unsaved.update(named if len(named) < MAX_LEFT_OUT else ["."])
+        with suppress(RecordError):
+            record = store.load(record.parent.id) if record.parent else record
+    return unsaved
+
+
+def _list_places(path: str) -> list[str]:
+    """List a path and the directories above it, as a record names them."""
+    return [escape_name(str(each)) for each in (Path(path), *Path(path).parents)]
 
 
 def _list_changes(before: Path, after: Path) -> Iterable[_Change]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import subprocess
@@ -234,3 +235,16 @@ def test_a_failed_replacement_is_undone(bench: Bench, monkeypatch: pytest.Monkey
         bench.apply()
     assert describe_tree(bench.mine) == before
     assert not (bench.mine / "new").exists()
+
+
+def test_a_file_that_a_capture_left_out_stays(bench: Bench) -> None:
+    (bench.theirs / "dos.txt").unlink()
+    (bench.theirs / "data.bin").unlink()
+    os.mkfifo(bench.theirs / "data.bin")
+    (bench.theirs / "old/new.txt").write_text("new\n")
+    capture = bench.workplace.capture
+    record = capture("claude-code", repository=bench.theirs, exclude=("long.txt", "name.txt")).record
+    done = apply_record(bench.workplace.home, record.id, repository=bench.mine)
+    assert done.unsaved == ("data.bin", "long.txt", "old/name.txt")
+    assert done.changed == ("dos.txt", "old/new.txt")
+    assert (bench.mine / "long.txt").read_text() == LINES
