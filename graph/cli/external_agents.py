@@ -289,7 +289,11 @@ def apply(
         print_safely(f"conflict  {path}: {reason}")
     if done.ignored:
         print_safely(f"left out  {done.ignored} changed files that git ignores")
-    if not done.changed and not done.conflicts:
+    if done.unsaved:
+        print_safely(
+            f"left out  {list_some(done.unsaved)}: a capture left it out, so its changes are unknown"
+        )
+    if not done.changed and not done.conflicts and not done.unsaved:
         print_safely("nothing to apply: your checkout has all changes")
     if done.conflicts:
         rest = (

@@ -14,10 +14,13 @@ from typing import NamedTuple
 
 from langgraph_takeover.graph.continuation.files import load_known
 from langgraph_takeover.graph.continuation.repository import find_repository, run_git
+from langgraph_takeover.graph.continuation.working_copy import escape_name
 from langgraph_takeover.graph.errors import ContinuationError
+from langgraph_takeover.handoff.records.left_out import is_unsaved
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
 from langgraph_takeover.sandbox.backends.checkouts import write_checkout
 from langgraph_takeover.sandbox.interface import Frozen
+from langgraph_takeover.sandbox.repository.patches import MAX_LEFT_OUT
 from langgraph_takeover.sandbox.storage.removal import walk
 
 _GIT_NAMES = (".git", "git~1")
@@ -43,6 +46,8 @@ class Application(Frozen):
     conflicts: tuple[Conflict, ...] = ()
     ignored: int = 0
     """Number of changed files that git ignores; they stay out."""
+    unsaved: tuple[str, ...] = ()
+    """Files that a capture left out, so that the agents' changes to them are unknown; they stay as they are."""
     is_written: bool
 
 
@@ -77,10 +82,15 @@ def apply_record(
         for each, tree in zip((origin, record), trees, strict=True):
             write_checkout(each.required_snapshot, store.directory(each.id), tree)
         changes = list(_list_changes(*trees))
+        lacking = _list_unsaved(store, record, origin)
+        unsaved = {
+            path for path, old, _ in changes if old is not None and not lacking.isdisjoint(_list_places(path))
+        }
+        changes = [each for each in changes if each[0] not in unsaved]
         ignored: set[str] = set()
-        # Each path in a tree that has it: git refuses one below a directory that has become a link.
-        for tree, is_deleted in zip(trees, (True, False), strict=True):
-            paths = [path for path, _, new in changes if (new is None) == is_deleted]
+        # A known file under the rules before the agent's own. Git refuses a path below a directory that has become a link.
+        for tree, is_new in zip(trees, (False, True), strict=True):
+            paths = [path for path, old, _ in changes if (old is None) == is_new]
             ignored |= _list_ignored(Path(scratch), tree, paths)
         ignored -= set(run_git(found.root, "ls-files", "-z", "--full-name").split("\0"))
         plan = _MergePlan(found.root, Path(scratch), [each for each in changes if each[0] not in ignored])
@@ -100,6 +110,7 @@ def apply_record(
         merged=tuple(sorted(plan.merged)),
         conflicts=tuple(sorted(plan.conflicts)),
         ignored=len(ignored),
+        unsaved=tuple(sorted(unsaved)),
         is_written=is_written,
     )
 
@@ -135,6 +146,23 @@ def _find_origin(home: Path, store: RecordStore, record: HandoffRecord, root: Pa
     )
 
 
+def _list_unsaved(store: RecordStore, record: HandoffRecord, origin: HandoffRecord) -> set[str]:
+    """List the paths that a record after the origin has not saved; "." stands for all, if too many to be named."""
+    unsaved, seen = set[str](), {origin.id}
+    while record.id not in seen:
+        seen.add(record.id)
+        named = [each.path.rstrip("/") for each in record.left_out if is_unsaved(each)]
+        unsaved.update(named if len(named) < MAX_LEFT_OUT else ["."])
+        with suppress(RecordError):
+            record = store.load(record.parent.id) if record.parent else record
+    return unsaved
+
+
+def _list_places(path: str) -> list[str]:
+    """List a path and the directories above it, as a record names them."""
+    return [escape_name(str(each)) for each in (Path(path), *Path(path).parents)]
+
+
 def _list_changes(before: Path, after: Path) -> Iterable[_Change]:
     """Yield the files and links that differ between two trees, without repositories' own files."""
     infos = [dict(_list_files(tree)) for tree in (before, after)]
@@ -154,6 +182,8 @@ def _list_files(tree: Path) -> Iterable[tuple[str, os.stat_result]]:
 def _read_entry(root: Path, path: str) -> _TreeEntry | None:
     """Return the entry at a path; None if there is none. Raises ContinuationError for anything but a file or a link."""
     place = root / path
+    if _is_below_link(root, path):
+        return None
     try:
         mode = place.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -165,6 +195,15 @@ def _read_entry(root: Path, path: str) -> _TreeEntry | None:
     return _TreeEntry(stat.S_IFREG, bool(mode & stat.S_IXUSR), place.read_bytes())
 
 
+def _is_below_link(root: Path, path: str) -> bool:
+    return any((root / parent).is_symlink() for parent in list(Path(path).parents)[:-1])
+
+
+def _is_directory(root: Path, path: str) -> bool:
+    place = root / path
+    return place.is_dir() and not place.is_symlink() and not _is_below_link(root, path)
+
+
 def _list_ignored(scratch: Path, tree: Path, paths: list[str]) -> set[str]:
     """Return those paths that the tree's own .gitignore files name."""
     # A repository without settings: the agent could have changed those of its own.
@@ -173,10 +212,10 @@ def _list_ignored(scratch: Path, tree: Path, paths: list[str]) -> set[str]:
     listed = _run_plain_git(
         tree,
         [*command, "check-ignore", "--no-index", "-z", "--stdin"],
-        b"".join(os.fsencode(path) + b"\0" for path in paths),
+        b"".join(os.fsencode(f"./{path}") + b"\0" for path in paths),
         codes=(0, 1),
     )
-    return {os.fsdecode(each) for each in listed.split(b"\0") if each}
+    return {os.fsdecode(each).removeprefix("./") for each in listed.split(b"\0") if each}
 
 
 def _run_plain_git(
@@ -199,12 +238,13 @@ class _MergePlan:
 
     def __init__(self, root: Path, scratch: Path, changes: list[_Change]) -> None:
         self._root, self._scratch = root, scratch
-        self._deleted = {path for path, _, new in changes if new is None}
+        self._deleted: set[str] = set()
         self._before: dict[str, _TreeEntry | None] = {}
         self.results: dict[str, _TreeEntry | None] = {}
         self.merged: list[str] = []
         self.conflicts: list[Conflict] = []
-        for path, old, new in changes:
+        # First what goes: only what really does makes room for another kind of entry.
+        for path, old, new in sorted(changes, key=lambda change: change[2] is not None):
             try:
                 self._decide(path, old, new)
             except (ContinuationError, OSError) as error:
@@ -214,14 +254,14 @@ class _MergePlan:
         if reason := self._find_obstacle(path, new):
             self.conflicts.append(Conflict(path, reason))
             return
-        place = self._root / path
-        is_directory = place.is_dir() and not place.is_symlink()
-        mine = None if is_directory else _read_entry(self._root, path)
+        mine = _read_entry_or_directory(self._root, path)
         self._before[path] = mine
         if mine == new:
             return
         if mine == old:
             self.results[path] = new
+            if new is None:
+                self._deleted.add(path)
         elif (merged := self._merge(mine, old, new)) is not None:
             if merged != mine:
                 self.results[path] = merged
@@ -239,20 +279,23 @@ class _MergePlan:
         """Return the reason why a path cannot be written, whatever it holds; empty if it can."""
         for parent in list(Path(path).parents)[-2::-1]:
             place = self._root / parent
-            if place.is_symlink():
-                return f"{parent} is a link in your checkout"
+            if os.path.lexists(place) and not _is_directory(self._root, str(parent)):
+                if new is None or str(parent) in self._deleted:
+                    break
+                return f"{parent} is {'a link' if place.is_symlink() else 'no directory'} in your checkout"
             if (place / ".git").exists():
                 return f"{parent} is a repository of its own (apply it there by hand)"
-            if place.exists() and not place.is_dir() and str(parent) not in self._deleted:
-                return f"{parent} is no directory in your checkout"
         if new is not None and new.kind == stat.S_IFLNK:
-            target = os.path.normpath(os.path.join(os.path.dirname(path), os.fsdecode(new.content)))  # noqa: PTH118, PTH120
+            content = os.fsdecode(new.content)
+            target = os.path.normpath(os.path.join(os.path.dirname(path), content))  # noqa: PTH118, PTH120
             if target.startswith("/") or target.split("/")[0] == "..":
                 return "the agent's link leads out of the checkout"
-        place = self._root / path
-        if new is not None and place.is_dir() and not place.is_symlink():
-            kept = [f"{path}/{each}" for each, info in walk(place) if not stat.S_ISDIR(info.st_mode)]
-            if set(kept) - self._deleted:
+            # The name may be a link itself.
+            if content.split("/").count("..") != os.path.normpath(content).split("/").count(".."):
+                return "the agent's link has .. after a name, and may lead out of the checkout"
+        if new is not None and _is_directory(self._root, path):
+            found = walk(self._root / path)
+            if {f"{path}/{each}" for each, info in found if not stat.S_ISDIR(info.st_mode)} - self._deleted:
                 return "a directory in your checkout"
         return ""
 
@@ -310,8 +353,7 @@ class _MergePlan:
 
 
 def _read_entry_or_directory(root: Path, path: str) -> _TreeEntry | None:
-    place = root / path
-    return None if place.is_dir() and not place.is_symlink() else _read_entry(root, path)
+    return None if _is_directory(root, path) else _read_entry(root, path)
 
 
 class _Move:
@@ -332,7 +374,7 @@ class _Move:
             self._new.symlink_to(os.fsdecode(entry.content))
             return
         self._new.write_bytes(entry.content)
-        source = self._place if self._place.is_file() and not self._place.is_symlink() else self._new
+        source = self._place if has_before and not self._place.is_symlink() else self._new
         mode = stat.S_IMODE(source.stat().st_mode)
         self._new.chmod(mode | (mode & 0o444) >> 2 if entry.is_executable else mode & ~0o111)
 

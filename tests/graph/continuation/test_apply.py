@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -27,6 +29,7 @@ class Bench:
         (self.mine / "data.bin").write_bytes(b"\0\1\2")
         (self.mine / "dos.txt").write_bytes(b"a\r\nb\r\nc\r\nd\r\ne\r\nf\r\n")
         (self.mine / ".gitignore").write_text("*.log\n")
+        (self.mine / "links").symlink_to("old")
         (self.mine / "old").mkdir()
         (self.mine / "old/name.txt").write_text("content\n")
         self.first = workplace.capture().record.id
@@ -58,6 +61,8 @@ def test_only_the_agents_changes_come_back(bench: Bench) -> None:
     (theirs / "run.sh").chmod(0o755)
     (theirs / "link").symlink_to("run.sh")
     (theirs / "debug.log").write_text("ignored\n")
+    (theirs / ":!name\n").write_text("looks like a pathspec\n")
+    (theirs / ".gitignore").write_text("*.log\n/long.txt\n")
     (theirs / ".git/hooks/post-checkout").write_text("#!/bin/sh\ntouch /tmp/never\n")
     (mine / "long.txt").write_text(LINES.replace("line 18\n", "line eighteen\n"))
     (mine / "dos.txt").write_bytes(b"a\r\nb\r\nc\r\nd\r\ne\r\nF\r\n")
@@ -72,7 +77,7 @@ def test_only_the_agents_changes_come_back(bench: Bench) -> None:
     assert done.merged == ("dos.txt", "long.txt")
     assert done.ignored == 1
     assert done.changed == (
-        "data.bin", "dos.txt", "link", "long.txt", "name.txt", "old/name.txt", "run.sh",
+        ".gitignore", ":!name\n", "data.bin", "dos.txt", "link", "long.txt", "name.txt", "old/name.txt", "run.sh",
     )  # fmt: skip
     expected = LINES.replace("line 2\n", "line two\n").replace("line 18\n", "line eighteen\n")
     assert (mine / "long.txt").read_text() == expected
@@ -101,6 +106,8 @@ def test_conflicts_are_named_and_nothing_is_written(bench: Bench) -> None:
     (theirs / "dos.txt").unlink()
     (theirs / "good.txt").write_text("good\n")
     (theirs / "evil").symlink_to("../../etc/passwd")
+    (theirs / "dot").symlink_to(".")
+    (theirs / "above").symlink_to("dot/../name")
     (theirs / "sub").mkdir()
     (theirs / "sub/file.txt").write_text("in a link\n")
     (mine / "old/name.txt").unlink()
@@ -116,21 +123,14 @@ def test_conflicts_are_named_and_nothing_is_written(bench: Bench) -> None:
         "old/name.txt": "you have deleted or never had it",
         "dos.txt": "the agent has deleted it, and you have changed it",
         "evil": "the agent's link leads out of the checkout",
+        "above": "the agent's link has .. after a name, and may lead out of the checkout",
         "sub/file.txt": "sub is a link in your checkout",
     }
     assert describe_tree(mine) == before
     done = bench.apply(is_partial=True)
-    assert done.changed == ("good.txt", "old/more.txt")
+    assert done.changed == ("dot", "good.txt", "old/more.txt")
     assert (mine / "new.txt").read_text() == "mine"
     assert list(outside.iterdir()) == []
-
-
-def test_a_directory_becomes_a_file(bench: Bench) -> None:
-    (bench.theirs / "old/name.txt").unlink()
-    (bench.theirs / "old").rmdir()
-    (bench.theirs / "old").write_text("a file\n")
-    assert bench.apply().conflicts == ()
-    assert (bench.mine / "old").read_text() == "a file\n"
 
 
 def test_settings_of_the_checkout_do_not_run(bench: Bench) -> None:
@@ -150,14 +150,48 @@ def test_a_record_without_an_ancestor_here(bench: Bench) -> None:
         apply_record(bench.workplace.home, bench.first, repository=bench.mine)
 
 
-def test_a_directory_becomes_a_link(bench: Bench) -> None:
-    (bench.theirs / "old/name.txt").unlink()
-    (bench.theirs / "old").rmdir()
-    (bench.theirs / "new").mkdir()
-    (bench.theirs / "new/name.txt").write_text("content\n")
-    (bench.theirs / "old").symlink_to("new")
+def _replace(path: Path, kind: str) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    if kind == "link":
+        path.symlink_to("src")
+    elif kind == "file":
+        path.write_text("a file\n")
+    else:
+        path.mkdir()
+        (path / "name.txt").write_text("new\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("old", "file"), ("old", "link"), ("long.txt", "directory"), ("links", "directory"), ("links", "file")],
+)
+def test_an_entry_becomes_another_kind(bench: Bench, name: str, kind: str) -> None:
+    _replace(bench.theirs / name, kind)
     assert bench.apply().conflicts == ()
-    assert (bench.mine / "old").readlink() == Path("new")
+    mine, theirs = (
+        {path: entry for path, entry in describe_tree(root).items() if not path.startswith(".git/")}
+        for root in (bench.mine, bench.theirs)
+    )
+    assert mine == theirs
+    again = bench.apply()
+    assert (again.changed, again.conflicts) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "changed"),
+    [("old", "file", "old/name.txt"), ("long.txt", "directory", "long.txt")],
+)
+def test_no_room_for_another_kind(bench: Bench, name: str, kind: str, changed: str) -> None:
+    _replace(bench.theirs / name, kind)
+    (bench.theirs / "good.txt").write_text("good\n")
+    (bench.mine / changed).write_text("mine\n")
+    done = bench.apply(is_partial=True)
+    assert done.changed == ("good.txt",)
+    assert len(done.conflicts) == 2
+    assert (bench.mine / changed).read_text() == "mine\n"
 
 
 def test_a_full_disk_leaves_the_checkout_as_it_was(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,3 +235,16 @@ def test_a_failed_replacement_is_undone(bench: Bench, monkeypatch: pytest.Monkey
         bench.apply()
     assert describe_tree(bench.mine) == before
     assert not (bench.mine / "new").exists()
+
+
+def test_a_file_that_a_capture_left_out_stays(bench: Bench) -> None:
+    (bench.theirs / "dos.txt").unlink()
+    (bench.theirs / "data.bin").unlink()
+    os.mkfifo(bench.theirs / "data.bin")
+    (bench.theirs / "old/new.txt").write_text("new\n")
+    capture = bench.workplace.capture
+    record = capture("claude-code", repository=bench.theirs, exclude=("long.txt", "name.txt")).record
+    done = apply_record(bench.workplace.home, record.id, repository=bench.mine)
+    assert done.unsaved == ("data.bin", "long.txt", "old/name.txt")
+    assert done.changed == ("dos.txt", "old/new.txt")
+    assert (bench.mine / "long.txt").read_text() == LINES
