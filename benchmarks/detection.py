@@ -25,7 +25,7 @@ from benchmarks.figures import Figure, Goal, format_count, print_figures, print_
 from benchmarks.recorded_runs import HELP, open_recorded_runs
 from langgraph_takeover.evals.cli.trace_files import read_traces
 from langgraph_takeover.handoff.points import detectors, validation
-from langgraph_takeover.handoff.shell import command_effects, command_parser, syntax
+from langgraph_takeover.handoff.shell import command_effects, syntax, syntax_reader
 from langgraph_takeover.handoff.trace.events import Trace
 
 _GOAL = 50_000
@@ -44,7 +44,7 @@ _FAILURE_PATTERN = re.compile(r"\b(?:FAILED|FAIL|ERROR|Error|Traceback|failed)\b
 
 
 def _clear_caches() -> None:
-    for cached in (command_effects.find_effect, command_parser.read_line, validation._list_runs):
+    for cached in (command_effects.find_effect, syntax_reader.read_line, validation._list_runs):
         cached.cache_clear()
 
 
@@ -73,7 +73,7 @@ def _measure(traces: Sequence[Trace], files: Sequence[Path], rounds: int) -> dic
         "detect": lambda: _detect(traces),
         "read": lambda: list(read_traces(files, "auto")),
         "grammar": lambda: [syntax.parse_syntax_tree(text) for text in texts],
-        "parse": lambda: [command_parser.parse_command(text) for text in texts],
+        "parse": lambda: [syntax_reader.parse_command(text) for text in texts],
         "patterns": search_patterns,
         "json": lambda: [_parse_json(line) for document in documents for line in document],
     }

@@ -11,8 +11,7 @@ from pydantic import ConfigDict, Field
 from langgraph_takeover.handoff.records.left_out import add_left_out, add_observed_changes
 from langgraph_takeover.handoff.records.record import RecordError, TaskBrief
 from langgraph_takeover.handoff.trace.events import Event
-from langgraph_takeover.nodes.events import load_event, load_events
-from langgraph_takeover.nodes.open_calls import find_call_id
+from langgraph_takeover.nodes.events import find_call_id, load_event, load_events
 from langgraph_takeover.nodes.records import enter_checked_state
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import SnapshotNotFoundError

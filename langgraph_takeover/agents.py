@@ -26,8 +26,14 @@ from langgraph_takeover.handoff.agents.adapter import (
 from langgraph_takeover.handoff.readers.external.sessions import ToolResult
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.conversation import History
-from langgraph_takeover.nodes.context.agent_program import AgentProgram, AgentProgramError, find_program
-from langgraph_takeover.nodes.context.external_agent import ExternalAgent, ExternalAgentError, external_agent
+from langgraph_takeover.nodes.context.agent_program import (
+    AgentProgram,
+    AgentProgramError,
+    ExternalAgent,
+    ExternalAgentError,
+    external_agent,
+    find_program,
+)
 from langgraph_takeover.nodes.external.pass_through import VendorModel
 
 __all__ = [

@@ -39,9 +39,8 @@ from langgraph_takeover.handoff.readers.recorded_run import TraceError
 from langgraph_takeover.handoff.records.archive import RecordExistsError
 from langgraph_takeover.handoff.records.record import RecordError
 from langgraph_takeover.handoff.views import UnknownViewError
-from langgraph_takeover.nodes.context.agent_program import AgentProgramError
+from langgraph_takeover.nodes.context.agent_program import AgentProgramError, ExternalAgentError
 from langgraph_takeover.nodes.context.agents import UnknownAgentError
-from langgraph_takeover.nodes.context.external_agent import ExternalAgentError
 from langgraph_takeover.nodes.context.settings import MissingContextError, SettingsError
 from langgraph_takeover.nodes.model.errors import (
     ContextWindowError,

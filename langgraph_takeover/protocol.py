@@ -2,7 +2,7 @@
 
 from langgraph_takeover.graph.delivery.delivery import Delivery, build_delivery, deliver
 from langgraph_takeover.graph.delivery.offer import hand_over
-from langgraph_takeover.graph.delivery.recovery import RepairFinding, repair
+from langgraph_takeover.graph.delivery.resending import RepairFinding, repair
 from langgraph_takeover.graph.delivery.rollback import Rollback, roll_back
 from langgraph_takeover.handoff.ledger.acceptance import is_confirmation_request, parse_understanding
 from langgraph_takeover.handoff.ledger.handoffs import Handoff, HandoffState

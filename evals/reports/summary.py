@@ -10,9 +10,8 @@ from statistics import median
 from typing import Any
 
 from langgraph_takeover.evals.reports.caveats import list_result_caveats, list_waiting_points
-from langgraph_takeover.evals.reports.collection import ReportData, collect_report_data
+from langgraph_takeover.evals.reports.collection import OVERFLOW, ReportData, collect_report_data, sum_costs
 from langgraph_takeover.evals.reports.common_points import count_by_view
-from langgraph_takeover.evals.reports.costs import OVERFLOW, sum_costs
 from langgraph_takeover.evals.reports.estimates import (
     compute_median_change,
     pair_with_baseline,

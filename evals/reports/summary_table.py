@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as ConsoleTable
 
+from langgraph_takeover.evals.reports.collection import format_usd
 from langgraph_takeover.evals.reports.common_points import describe_left_out
-from langgraph_takeover.evals.reports.costs import format_usd
 from langgraph_takeover.evals.reports.summary import SUMMARY_FILE
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 

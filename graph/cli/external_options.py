@@ -121,8 +121,7 @@ def report_continuation_errors() -> Iterator[None]:
     from langgraph_takeover.handoff.readers import TraceError
     from langgraph_takeover.handoff.readers.external.session_files import SessionError
     from langgraph_takeover.handoff.views import UnknownViewError
-    from langgraph_takeover.nodes.context.agent_program import AgentProgramError
-    from langgraph_takeover.nodes.context.external_agent import ExternalAgentError
+    from langgraph_takeover.nodes.context.agent_program import AgentProgramError, ExternalAgentError
     from langgraph_takeover.nodes.model.errors import ModelError
 
     try:

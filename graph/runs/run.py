@@ -36,8 +36,8 @@ from langgraph_takeover.nodes.agent.edits import count_open_calls, restore_texts
 from langgraph_takeover.nodes.agent.think import find_spent_budget
 from langgraph_takeover.nodes.context.progress import ProgressCallback
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
+from langgraph_takeover.nodes.events import answer_open_calls
 from langgraph_takeover.nodes.model.attempts import find_api_keys
-from langgraph_takeover.nodes.open_calls import answer_open_calls
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.snapshots import BASE_STATE, SnapshotNotFoundError
 from langgraph_takeover.nodes.state import AgentState, InputError, validate_state_update

@@ -26,7 +26,7 @@ from langgraph_takeover.graph.runs.validation import (
 from langgraph_takeover.graph.team import build_team_graph
 from langgraph_takeover.nodes.context.progress import ProgressCallback
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
-from langgraph_takeover.nodes.open_calls import MAX_CALLS
+from langgraph_takeover.nodes.events import MAX_CALLS
 from langgraph_takeover.nodes.session.session import Session
 
 # A step has at most three nodes, a team's step six, and each further call of a reply three. The run's own limits stop

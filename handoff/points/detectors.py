@@ -37,8 +37,8 @@ from langgraph_takeover.handoff.shell.command_effects import (
     list_shown_files,
     may_restore_or_build,
 )
-from langgraph_takeover.handoff.shell.command_parser import find_executed_part, parse_command
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
+from langgraph_takeover.handoff.shell.syntax_reader import find_executed_part, parse_command
 from langgraph_takeover.handoff.text.tool_wrappers import TASK_OUTPUT_FILE
 from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, PointKind
 from langgraph_takeover.handoff.trace.file_kinds import is_script

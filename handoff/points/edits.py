@@ -18,8 +18,8 @@ from langgraph_takeover.handoff.shell.command_effects import (
     may_edit,
     may_mention,
 )
-from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand
+from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 from langgraph_takeover.handoff.trace import file_kinds
 from langgraph_takeover.sandbox.interface import FileChange
 

@@ -9,8 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from langgraph_takeover.handoff.readers import tool_names
-from langgraph_takeover.handoff.readers.external.pending import describe_open_calls
-from langgraph_takeover.handoff.readers.external.sessions import ToolResult, parse_arguments
+from langgraph_takeover.handoff.readers.external.sessions import (
+    ToolResult,
+    describe_open_calls,
+    parse_arguments,
+)
 from langgraph_takeover.handoff.readers.open_calls import CallStep, match_results
 from langgraph_takeover.handoff.readers.recorded_run import (
     RecordedCall,

@@ -22,8 +22,8 @@ from typing import Literal, NamedTuple
 
 from langgraph_takeover.handoff.readers.inference.files import HOME
 from langgraph_takeover.handoff.readers.inference.shell import find_directory_after, has_failed_cd
-from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand, is_absolute, normalize_path, resolve_path
+from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 
 Evidence = Literal["recorded", "named", "printed", "entered", "paths"]
 _STRENGTHS: tuple[Evidence, ...] = ("recorded", "named", "printed", "entered", "paths")

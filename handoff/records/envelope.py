@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from langgraph_takeover.handoff.trace.sequences import FailFastTuple
+from langgraph_takeover.handoff.trace.events import FailFastTuple
 from langgraph_takeover.sandbox.interface import Frozen
 
 _MIN_LENGTH, _MAX_LENGTH = 8, 2_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from langgraph_takeover.handoff.trace.sequences import FailFastTuple
+from langgraph_takeover.handoff.trace.events import FailFastTuple
 from langgraph_takeover.sandbox.interface import Frozen
 
 Mode = Literal["work", "look"]

@@ -20,8 +20,7 @@ from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.payload import Payload
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.text.redaction import redact, redact_known_secrets
-from langgraph_takeover.handoff.trace.events import Event, HandoffPoint, Usage
-from langgraph_takeover.handoff.trace.sequences import FailFastTuple
+from langgraph_takeover.handoff.trace.events import Event, FailFastTuple, HandoffPoint, Usage
 from langgraph_takeover.sandbox.interface import Frozen, Snapshot, TakeoverError
 from langgraph_takeover.sandbox.repository.patches import LeftOut
 from langgraph_takeover.sandbox.storage.failures import sync_directory

@@ -13,7 +13,6 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
-from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
 from langgraph_takeover.handoff.shell.missing_programs import (
     ALWAYS_HARMLESS,
@@ -22,6 +21,7 @@ from langgraph_takeover.handoff.shell.missing_programs import (
     find_program,
 )
 from langgraph_takeover.handoff.shell.runners import find_python_target, find_runner
+from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 
 CommandEffect = Literal["nothing", "shell", "anything"]
 """The possible effect of a command line: none, only the shell's directory, or any."""

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand
 from langgraph_takeover.handoff.shell.runners import find_python_target
+from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 from langgraph_takeover.handoff.shell.windows import find_program_name
 
 

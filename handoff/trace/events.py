@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import FailFast, Field
 
-from langgraph_takeover.handoff.trace.sequences import FailFastTuple
 from langgraph_takeover.sandbox.interface import FileChange, Frozen
+
+_Value = TypeVar("_Value")
+
+
+class _FailFast(FailFast):
+    """A hashable `FailFast`, as required inside unions."""
+
+    __hash__ = object.__hash__
+
+
+FailFastTuple = Annotated[tuple[_Value, ...], _FailFast()]
+"""A tuple whose validation stops at the first invalid element, which limits the memory for errors."""
+
 
 EventKind = Literal["action", "observation"]
 PointKind = Literal["first_source_edit", "first_validation", "first_post_failure_edit", "requested"]

@@ -13,7 +13,14 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.action import Action, ActionProtocol, write_action
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event
 from langgraph_takeover.nodes.context.settings import shorten_value
-from langgraph_takeover.nodes.events import restore_event_data, store_event, store_texts_once
+from langgraph_takeover.nodes.events import (
+    count_further_calls,
+    list_calls,
+    list_open_calls,
+    restore_event_data,
+    store_event,
+    store_texts_once,
+)
 from langgraph_takeover.nodes.model.actions import (
     BUILT_IN_TOOLS,
     UnreadableReply,
@@ -22,7 +29,6 @@ from langgraph_takeover.nodes.model.actions import (
     parse_call,
 )
 from langgraph_takeover.nodes.model.messages.content import drop_calls
-from langgraph_takeover.nodes.open_calls import count_further_calls, list_calls, list_open_calls
 from langgraph_takeover.nodes.state import AgentState, InputError
 
 _MESSAGE_ADAPTER: TypeAdapter[BaseMessage] = TypeAdapter(AnyMessage)

@@ -15,7 +15,7 @@ from langgraph_takeover.handoff.records.record import ExternalSession
 from langgraph_takeover.handoff.shell.command_effects import find_effect
 from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, HandoffPoint
 from langgraph_takeover.handoff.trace.unknown_forms import count_forms
-from langgraph_takeover.nodes.context.external_agent import ExternalAgentError
+from langgraph_takeover.nodes.context.agent_program import ExternalAgentError
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import (
     build_action_event,

@@ -13,10 +13,16 @@ from langgraph.runtime import Runtime, get_runtime
 from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
-from langgraph_takeover.nodes.events import build_action_event, list_due_points, store_event
+from langgraph_takeover.nodes.events import (
+    BUDGET_SPENT,
+    answer_open_calls,
+    build_action_event,
+    list_due_points,
+    list_open_calls,
+    store_event,
+)
 from langgraph_takeover.nodes.model.actions import UnreadableReply, parse_call
 from langgraph_takeover.nodes.model.calls import ModelCall
-from langgraph_takeover.nodes.open_calls import BUDGET_SPENT, answer_open_calls, list_open_calls
 from langgraph_takeover.nodes.session.session import Session
 from langgraph_takeover.nodes.session.stop_signal import AbortableWork, StopSignal
 from langgraph_takeover.nodes.session.workers import Workers, WorkKind, default_workers

@@ -28,6 +28,7 @@ from langgraph_takeover.nodes.context.settings import (
 from langgraph_takeover.nodes.events import (
     add_usage,
     build_action_event,
+    count_further_calls,
     find_spent_limit,
     report_progress,
     report_wait,
@@ -75,7 +76,6 @@ from langgraph_takeover.nodes.model.window import (
     judge_refusal,
     measure_conversation,
 )
-from langgraph_takeover.nodes.open_calls import count_further_calls
 from langgraph_takeover.nodes.records import enter_checked_state
 from langgraph_takeover.nodes.state import AgentState, Spending, StopReason
 from langgraph_takeover.nodes.tools.custom import list_extra_tools, list_tool_names

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from langgraph_takeover.handoff.ledger.stops import StopMode
 from langgraph_takeover.handoff.records.payload import Mode
 from langgraph_takeover.handoff.trace.events import PointKind, Usage
+from langgraph_takeover.nodes.context.agent_program import ExternalAgent
 from langgraph_takeover.nodes.context.agents import TeamMember, name_model
-from langgraph_takeover.nodes.context.external_agent import ExternalAgent
 from langgraph_takeover.nodes.context.options import AgentOptions
 from langgraph_takeover.nodes.model.actions import RESERVED_TOOL_NAMES
 from langgraph_takeover.nodes.model.tool_schemas import find_tool_problem

@@ -8,7 +8,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter
-from langgraph_takeover.handoff.readers.external.background import BackgroundCommands, CommandResult
+from langgraph_takeover.handoff.readers.external.branches import BackgroundCommands, CommandResult
 from langgraph_takeover.handoff.readers.external.codex_scripts.records import (
     Payload,
     ScriptHistory,

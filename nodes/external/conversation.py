@@ -24,7 +24,7 @@ from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.handoff.trace.events import Usage
 from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.handoff.views.recall import EVENT_FILES, build_event_files
-from langgraph_takeover.nodes.context.external_agent import ExternalAgent
+from langgraph_takeover.nodes.context.agent_program import ExternalAgent
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError
 from langgraph_takeover.nodes.events import add_usage, find_spent_limit
 from langgraph_takeover.nodes.external.apis import ModelRequest

@@ -23,7 +23,7 @@ from langgraph_takeover.handoff.agents.adapter import (
 from langgraph_takeover.handoff.agents.session_files import read_json_lines
 from langgraph_takeover.handoff.readers.external.codex_scripts.records import Payload
 from langgraph_takeover.handoff.readers.recorded_run import to_mapping
-from langgraph_takeover.nodes.context.external_agent import ExternalAgent, ExternalAgentError
+from langgraph_takeover.nodes.context.agent_program import ExternalAgent, ExternalAgentError
 from langgraph_takeover.nodes.external.agent_files import (
     build_start_files,
     measure_session,

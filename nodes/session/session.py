@@ -18,7 +18,6 @@ from langgraph_takeover.handoff.records.verification import require_record
 from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.trace.events import Event, compute_differences
 from langgraph_takeover.nodes.model.window import MeasuredConversation
-from langgraph_takeover.nodes.session.call_log import CallLog
 from langgraph_takeover.nodes.session.file_diffs import FileDiffs
 from langgraph_takeover.nodes.session.graph_tasks import (
     ActConflictError,
@@ -28,7 +27,7 @@ from langgraph_takeover.nodes.session.graph_tasks import (
     find_next_state,
     is_parallel,
 )
-from langgraph_takeover.nodes.session.observation import Observation, TraceState
+from langgraph_takeover.nodes.session.observation import CallLog, Observation, TraceState
 from langgraph_takeover.nodes.session.snapshots import (
     BASE_STATE,
     SnapshotEvery,

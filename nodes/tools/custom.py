@@ -15,10 +15,9 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.handoff.views import VIEWS_WITH_RECALL
 from langgraph_takeover.handoff.views.recall import recall_events
 from langgraph_takeover.nodes.context.settings import AgentContext, SettingsError, get_agent_context
-from langgraph_takeover.nodes.events import clip_text, escape_surrogates, last_action
+from langgraph_takeover.nodes.events import clip_text, escape_surrogates, find_call_id, last_action
 from langgraph_takeover.nodes.model.actions import DELEGATE_TOOL, RECALL_TOOL
 from langgraph_takeover.nodes.model.attempts import find_api_keys
-from langgraph_takeover.nodes.open_calls import find_call_id
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState
 from langgraph_takeover.nodes.tools.execution import run_action

@@ -11,6 +11,7 @@ from langgraph_takeover.handoff.shell.command_effects import CommandEffect
 from langgraph_takeover.handoff.trace.events import Event
 from langgraph_takeover.nodes.context.settings import AgentContext, get_agent_context
 from langgraph_takeover.nodes.events import (
+    find_native_id,
     last_action,
     record_observation,
     report_progress,
@@ -18,7 +19,6 @@ from langgraph_takeover.nodes.events import (
     update_trace_state,
 )
 from langgraph_takeover.nodes.model.attempts import find_api_keys
-from langgraph_takeover.nodes.open_calls import find_native_id
 from langgraph_takeover.nodes.session.observation import Observation
 from langgraph_takeover.nodes.state import AgentState, get_task
 from langgraph_takeover.nodes.telemetry import describe_result, start_tool_span

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from langgraph_takeover.evals.reports.collection import collect_report_data, count_takeovers
-from langgraph_takeover.evals.reports.costs import format_usd
+from langgraph_takeover.evals.reports.collection import collect_report_data, count_takeovers, format_usd
 from langgraph_takeover.evals.reports.html.timelines import run_name, takeover_key
 from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results

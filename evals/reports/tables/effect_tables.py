@@ -7,12 +7,13 @@ from collections.abc import Callable
 import numpy as np
 
 from langgraph_takeover.evals.reports.collection import (
+    OVERFLOW,
     STATE_BY_REGRESSION,
     STATES,
     ReportData,
     display_names,
+    sum_costs,
 )
-from langgraph_takeover.evals.reports.costs import OVERFLOW, sum_costs
 from langgraph_takeover.evals.reports.estimates import (
     RESAMPLES,
     SEED,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from langgraph_takeover.evals.reports.collection import display_names
-from langgraph_takeover.evals.reports.costs import sum_costs
+from langgraph_takeover.evals.reports.collection import display_names, sum_costs
 from langgraph_takeover.evals.reports.estimates import read_values
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row

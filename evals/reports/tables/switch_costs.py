@@ -7,8 +7,7 @@ from statistics import median
 from typing import NamedTuple
 
 from langgraph_takeover.evals.models import is_llm, split_agent
-from langgraph_takeover.evals.reports.collection import ReportData, display_names
-from langgraph_takeover.evals.reports.costs import list_cost_groups
+from langgraph_takeover.evals.reports.collection import ReportData, display_names, list_cost_groups
 from langgraph_takeover.evals.reports.estimates import match_pairs, read_measure, read_values
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 from langgraph_takeover.evals.run.journal import Row

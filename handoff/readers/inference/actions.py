@@ -16,8 +16,8 @@ from langgraph_takeover.handoff.readers.inference.content_edits import (
 from langgraph_takeover.handoff.readers.inference.files import InferredFiles
 from langgraph_takeover.handoff.readers.tool_names import parse_replacement
 from langgraph_takeover.handoff.shell.command_effects import find_effect, may_edit
-from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand
+from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 from langgraph_takeover.sandbox.interface import FileChange
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 

@@ -17,8 +17,8 @@ from langgraph_takeover.handoff.readers.inference.content import (
     unknown_content,
 )
 from langgraph_takeover.handoff.readers.inference.content_edits import append_lines
-from langgraph_takeover.handoff.shell.command_parser import parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
+from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.readers.inference.files import InferredFiles

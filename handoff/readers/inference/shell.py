@@ -21,12 +21,12 @@ from langgraph_takeover.handoff.readers.inference.content import (
 )
 from langgraph_takeover.handoff.readers.inference.content_edits import replace_text
 from langgraph_takeover.handoff.readers.inference.file_commands import find_input_text
-from langgraph_takeover.handoff.shell.command_parser import (
+from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
+from langgraph_takeover.handoff.shell.runners import find_python_target
+from langgraph_takeover.handoff.shell.syntax_reader import (
     find_executed_part,
     find_place_after,
 )
-from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
-from langgraph_takeover.handoff.shell.runners import find_python_target
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.readers.inference.files import InferredFiles

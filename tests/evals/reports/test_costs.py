@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from langgraph_takeover.evals.reports.caveats import list_result_caveats
-from langgraph_takeover.evals.reports.costs import format_usd, list_cost_groups, sum_costs
+from langgraph_takeover.evals.reports.collection import format_usd, list_cost_groups, sum_costs
 from langgraph_takeover.evals.reports.html.overview import (
     build_key_figures,
     build_view_table,

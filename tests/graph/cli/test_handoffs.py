@@ -17,7 +17,7 @@ from sqlalchemy import update
 
 from langgraph_takeover.graph.cli.options import list_homes
 from langgraph_takeover.graph.delivery.offer import hand_over
-from langgraph_takeover.graph.delivery.recovery import repair
+from langgraph_takeover.graph.delivery.resending import repair
 from langgraph_takeover.handoff.ledger import acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff
 from langgraph_takeover.handoff.ledger.store import handoffs as rows

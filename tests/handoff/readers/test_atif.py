@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from langgraph_takeover.handoff.readers import read_traces
-from langgraph_takeover.handoff.readers.text_calls import parse_text_calls
+from langgraph_takeover.handoff.readers.atif import parse_text_calls
 from langgraph_takeover.handoff.trace.atif import build_document
 from langgraph_takeover.handoff.trace.events import Trace
 

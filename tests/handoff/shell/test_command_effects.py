@@ -19,7 +19,7 @@ from langgraph_takeover.handoff.shell.command_effects import (
     may_act,
     may_edit,
 )
-from langgraph_takeover.handoff.shell.command_parser import parse_command
+from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 
 from ...random_examples import SHARED_FIXTURES, examples
 

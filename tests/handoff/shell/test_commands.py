@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from langgraph_takeover.handoff.readers.inference.shell import find_directory_after
-from langgraph_takeover.handoff.shell.command_parser import find_place_after, parse_command
 from langgraph_takeover.handoff.shell.commands import SimpleCommand, normalize_path, resolve_path
 from langgraph_takeover.handoff.shell.runners import find_runner
+from langgraph_takeover.handoff.shell.syntax_reader import find_place_after, parse_command
 
 
 def one(command: str, name: str) -> SimpleCommand:
@@ -158,7 +158,7 @@ NESTED = {
 def test_no_character_ends_the_process() -> None:
     """The grammar looks for a digit after `{`, in a table that has only the first characters."""
     code = (
-        "from langgraph_takeover.handoff.shell.command_parser import parse_command\n"
+        "from langgraph_takeover.handoff.shell.syntax_reader import parse_command\n"
         "for code in range(0x80, 0x110000, 397):\n"
         "    assert parse_command('echo {' + chr(code))[0].argv == ('echo', '{' + chr(code))"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from langgraph_takeover.handoff.shell.command_effects import is_build_or_install, is_restore_only
-from langgraph_takeover.handoff.shell.command_parser import parse_command
+from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,12 @@ from langgraph_takeover import sandbox
 from langgraph_takeover.handoff.agents import ADAPTERS
 from langgraph_takeover.handoff.agents.adapter import AgentAdapter, PackagedProgram
 from langgraph_takeover.handoff.agents.codex import Codex
-from langgraph_takeover.nodes.context.agent_program import AgentProgram, AgentProgramError, find_program
-from langgraph_takeover.nodes.context.external_agent import ExternalAgent
+from langgraph_takeover.nodes.context.agent_program import (
+    AgentProgram,
+    AgentProgramError,
+    ExternalAgent,
+    find_program,
+)
 from langgraph_takeover.sandbox.backends import host
 from langgraph_takeover.sandbox.interface import ProgramMount, SandboxSpec
 

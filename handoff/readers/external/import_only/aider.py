@@ -52,7 +52,7 @@ def split_chats(text: str) -> list[str]:
     return [chat for chat in chats if "\n#### " in chat] or chats[-1:]
 
 
-class _Block(NamedTuple):
+class _ChatBlock(NamedTuple):
     """Lines of one author."""
 
     kind: Literal["user", "reply", "note"]
@@ -68,7 +68,7 @@ def read(text: str, name: str) -> RecordedRun:
     return reader.session.build()
 
 
-def _split_blocks(lines: list[str]) -> Iterator[_Block]:
+def _split_blocks(lines: list[str]) -> Iterator[_ChatBlock]:
     """The blocks in order. Requests and notes end with two spaces, unlike headings and quotations in a reply.
 
     In a file without any, an editor has removed them.
@@ -94,11 +94,11 @@ def _split_blocks(lines: list[str]) -> Iterator[_Block]:
             found, part = "reply", line
             is_command = is_command and not line.strip()
         if (found != kind or found == "note") and kept:
-            yield _Block(kind, "\n".join(kept))
+            yield _ChatBlock(kind, "\n".join(kept))
             kept = []
         kind = found  # type: ignore[assignment]
         kept.append(part)
-    yield _Block(kind, "\n".join(kept))
+    yield _ChatBlock(kind, "\n".join(kept))
 
 
 class _ChatReader:
@@ -113,7 +113,7 @@ class _ChatReader:
         """Path of each edit of the latest reply."""
         self._count = 0
 
-    def add(self, block: _Block) -> None:
+    def add(self, block: _ChatBlock) -> None:
         if block.kind == "note":
             self._add_note(block.text)
         elif block.text.strip():
