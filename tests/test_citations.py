@@ -31,7 +31,8 @@ ELSEWHERE = {
     ".traj.json", "*.traj.json", "RUN.traj.json", "event-*.json", "output.jsonl",
     "pydicom__pydicom-1458.swe-agent-0.x.json", "run.traj.json",
     # of the reader's repository, of a task's, or of an external agent
-    ".claude/settings.json", ".codex/config.toml", ".git/takeover/prompt.md", ".mcp.json", ".opencode/plugin/*.js",
+    ".claude/settings.json", ".codex/config.toml", ".git/takeover/images/3f2a91c4b1d0.png",
+    ".git/takeover/prompt.md", ".mcp.json", ".opencode/plugin/*.js",
     ".qwen/settings.json", "AGENTS.md", "CLAUDE.md", "Node.js", "errors.txt", "galley/wrap.py", "mini.yaml", "new.txt",
     "reproduce_issue.py", "runtests.py", "setup.py", "src/core.py", "sympy/core/symbol.py", "test_my_agent.py", "x.py",
 }  # fmt: skip
