@@ -99,11 +99,16 @@ def enter_checked_state(session: Session, state: AgentState) -> Sandbox:
     return session.enter_checked_state(state["sandbox_state"], check)
 
 
-def _shift_point(point: HandoffPoint, state: AgentState, trace: tuple[Event, ...]) -> HandoffPoint:
-    """Return a point of the run's own events as a point of its full trace."""
-    return point.model_copy(
-        update={"event_index": point.event_index + len(trace) - len(state.get("events", ()))}
+def _shift_point(point: HandoffPoint, parent: HandoffRecord | None) -> HandoffPoint:
+    """Return a point of the run's own events as a point of its full trace, which begins with that of its parent."""
+    return (
+        point.model_copy(update={"event_index": point.event_index + len(parent.trace)}) if parent else point
     )
+
+
+def _load_parent(session: Session, state: AgentState) -> HandoffRecord | None:
+    """Load the record that the run took over, if it took over one."""
+    return session.records.load(state["record"]) if "record" in state else None
 
 
 def create_record(
@@ -119,9 +124,9 @@ def create_record(
     context = get_agent_context(runtime)
     execution = runtime.execution_info
     checkpoint = execution.checkpoint_id if execution else ""
-    # Loading the trace of the predecessor is slow, and only the id of a periodic record needs it.
-    trace = build_full_trace(state, context) if point.kind == "periodic" else None
-    record_id = build_record_id(run_id, point if trace is None else _shift_point(point, state, trace))
+    # Loading the record of the predecessor is slow, and only the id of a periodic record needs it.
+    parent = _load_parent(context.session, state) if point.kind == "periodic" else None
+    record_id = build_record_id(run_id, _shift_point(point, parent))
     if (existing := _find_record(context, record_id)) is not None:
         if existing.checkpoint_id == checkpoint and existing.thread_id == context.session.thread:
             return existing
@@ -140,7 +145,7 @@ def create_record(
         predecessor=context.display_model,
         task=task,
         payload=payload,
-        trace=trace,
+        parent=parent,
     )
     report_progress(runtime, "record", state, kind=point.kind, record=record.id)
     return record
@@ -157,20 +162,19 @@ def save_record(
     task: TaskBrief | None = None,
     payload: Payload | None = None,
     attach: Callable[[HandoffRecord, Path], None] | None = None,
-    trace: tuple[Event, ...] | None = None,
+    parent: HandoffRecord | None = None,
 ) -> HandoffRecord:
     """Save the record of a point at the end of the state's events, with the snapshot of the state's sandbox.
 
-    `trace` is the full trace, if the caller has it. `attach` may add files to the record's directory.
+    `parent` is the record that the run took over, if the caller has loaded it. `attach` may add files to the record's directory.
 
     Raises SnapshotNotFoundError, SnapshotCorruptError, SandboxUnavailableError, FencedError, and RecordError if the
     record that the run took over cannot be read.
     """
     own_task = get_task(state)
-    parent = session.records.load(state["record"]) if "record" in state else None
-    if trace is None:
-        trace = append_events(parent.trace if parent else (), load_events(state))
-    point, external = _shift_point(point, state, trace), state.get("external")
+    parent = parent or _load_parent(session, state)
+    trace = append_events(parent.trace if parent else (), load_events(state))
+    point, external = _shift_point(point, parent), state.get("external")
 
     def build(directory: Path) -> HandoffRecord:
         record = HandoffRecord(
