@@ -13,6 +13,7 @@ from langgraph_takeover.evals.export import main as export
 from langgraph_takeover.evals.publish import main as publish
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.readers import read_traces
+from langgraph_takeover.handoff.readers.external.session_files import AGENTS
 from langgraph_takeover.handoff.trace.events import Continuation, Event, Trace, TraceFormat, Usage
 from langgraph_takeover.sandbox.interface import FileChange
 
@@ -66,12 +67,13 @@ def test_recordings_of_every_format(harbor: Harbor, tmp_path: Path) -> None:
     newer = {**RECORDINGS["swe-agent 1"], "replay_config": "{}"}
     recorded = {**RECORDINGS, "mini v1": recording(*STEPS), "swe-agent 1": newer}
     directory = write(tmp_path / "in", recorded)
-    for name in ("codex.jsonl", "claude-code.jsonl", "qwen-code.jsonl", "opencode.json"):
-        shutil.copy(SESSIONS / name, directory)
+    for agent in {*AGENTS} - {"aider"}:  # whose histories are Markdown
+        (path,) = SESSIONS.glob(f"{agent}.*")
+        shutil.copy(path, directory)
     documents = export_files(directory, tmp_path / "out")
     assert harbor.validate(documents) == {}
     formats = {trace.format for path in documents for trace in read_traces(path) if isinstance(trace, Trace)}
-    assert formats == {*get_args(TraceFormat)} - {"takeover"}
+    assert formats == {*get_args(TraceFormat)} - {"takeover", "aider"}
 
 
 def test_real_recordings(harbor: Harbor, real_data: Path, tmp_path: Path) -> None:

@@ -169,6 +169,7 @@ def test_a_recorded_session() -> None:
         ("text(r)", '{"chunk_id":"a","session_id":7,"output":""}', None, ""),
         ("text(`exit=${r.exit_code}\\n${r.output}`)", "exit=3\nhello", 3, "exit=3\nhello"),
         ("text(`${r.output} (code ${r.exit_code})`)", "hello (code 4)", 4, "hello (code 4)"),
+        ("text(r.output)", '{"output":"a log","exit_code":1}', None, '{"output":"a log","exit_code":1}'),
         ("", "", None, ""),
     ],
 )

@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage, messag
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.points.annotations import annotate_steps
 from langgraph_takeover.handoff.readers import FORMATS, TraceError, parse_trace, read_traces
+from langgraph_takeover.handoff.readers.external.session_files import AGENTS
 from langgraph_takeover.handoff.readers.tool_names import normalize_call
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Trace, action_indices
 
@@ -563,8 +564,7 @@ def test_every_shared_recording_is_read(recordings: list[Any]) -> None:
                 assert isinstance(trace, Trace), path
                 assert [event.index for event in trace.events] == list(range(len(trace.events)))
                 formats.add(trace.format)
-    external = {"codex", "claude-code", "qwen-code", "opencode"}
-    assert formats == set(FORMATS) - {"takeover", "langchain", "mini-swe-agent-v2"} - external
+    assert formats == set(FORMATS) - {"takeover", "langchain", "mini-swe-agent-v2", *AGENTS}
 
 
 @settings(max_examples=examples(60))

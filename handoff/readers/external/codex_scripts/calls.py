@@ -84,6 +84,11 @@ def prints_in_order(script: str) -> bool:
     return _Reader(script[:_MAX_CHARS]).prints_in_order()
 
 
+def prints_whole_results(script: str) -> bool:
+    """Whether a script may print results as objects, which have an exit code: the output alone can look like one."""
+    return _Reader(script[:_MAX_CHARS]).prints_whole_results()
+
+
 class _Reader:
     """Goes through the tokens of a script once, and keeps the constants and the open blocks."""
 
@@ -168,6 +173,16 @@ class _Reader:
             ):
                 printed.append(declared[token.text])
         return printed == sorted(printed)
+
+    def prints_whole_results(self) -> bool:
+        for at, token in enumerate(self.tokens):
+            if token.kind != "name" or token.text not in ("text", "stringify"):
+                continue
+            inner = self.tokens[at + 2 : min(self.closers.get(at + 1, 0), at + 50)]
+            names = {each.text for each in inner if each.kind == "name"}
+            if token.text == "stringify" or self._text(at + 1) != "(" or (names and "output" not in names):
+                return True
+        return False
 
     def _text(self, at: int) -> str:
         return self.tokens[at].text if 0 <= at < len(self.tokens) else ""

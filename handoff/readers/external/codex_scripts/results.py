@@ -12,6 +12,7 @@ from langgraph_takeover.handoff.readers.external.codex_scripts.calls import (
     find_calls,
     find_exit_codes,
     prints_in_order,
+    prints_whole_results,
 )
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
@@ -104,7 +105,9 @@ def read_nested(
     error = next((each.error for each in outputs if each.error), "")
     pairs = _pair_observed(found, observed[:MAX_CALLS])
     limit, failed = find_error_position(script, error), _find_failed(pairs, error)
-    may_run = cell is not None or any(result.process_id for part in printed for result in parse_results(part))
+    has_objects = prints_whole_results(script)
+    objects = [result for part in printed for result in parse_results(part)] if has_objects else []
+    may_run = cell is not None or any(result.process_id for result in objects)
     kept: list[tuple[NestedCall, ObservedCall | None]] = []
     for number, (call, seen) in enumerate(pairs):
         if seen is not None:
@@ -120,7 +123,7 @@ def read_nested(
         kept = [(list_nested(script)[0]._replace(refused=bool(found)), None)]
     is_ordered = len(kept) < 2 or prints_in_order(script)
     codes = find_exit_codes(script, "\n".join(printed)) if is_ordered else ()
-    results = _add_results(kept, printed, codes, cell, is_ordered=is_ordered)
+    results = _add_results(kept, printed, codes, cell, is_ordered=is_ordered, has_objects=has_objects)
     if error:
         at = next((number for number, each in enumerate(results) if each.refused), -1)
         results[at] = results[at]._replace(text="\n".join(filter(None, [results[at].text, error])))
@@ -235,6 +238,7 @@ def _add_results(
     cell: str | None,
     *,
     is_ordered: bool = True,
+    has_objects: bool = True,
 ) -> list[NestedCall]:
     """Add to each call what the script printed of it, as far as that can be told; the rest belongs to the last call."""
     texts: list[list[str]] = [[] for _ in calls]
@@ -243,7 +247,7 @@ def _add_results(
     last = (commands or [-1])[-1]
     results, plain, chunks = [], [], set[str]()
     for part in printed:
-        found = parse_results(part)
+        found = parse_results(part) if has_objects else ()
         results += [each for each in found if not each.chunk or each.chunk not in chunks]
         chunks.update(each.chunk for each in found)
         plain += [] if found else [part]
