@@ -176,7 +176,7 @@ def test_a_successors_own_record_contains_all_the_work(bench: RunHarness) -> Non
     assert record.point.event_index == len(record.trace) - 1
     assert Evidence(record).source_files == ("pkg/core.py",)
     assert (Evidence(record).only_in_trace, Evidence(record).only_in_snapshot) == ((), ())
-    assert "**Files already read:**\n- pkg/core.py\n" in find_view("structured")(record)[0].text
+    assert "**Files already read:**\n- pkg/core.py (agent 1)\n" in find_view("structured")(record)[0].text
     third = bench.take_over(scripted_model(FIX, TEST, DONE), "structured", second)
     assert third["stop_reason"] == "finished"
 
