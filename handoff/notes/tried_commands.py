@@ -9,7 +9,8 @@ from typing import NamedTuple
 from langgraph_takeover.handoff.shell.command_effects import may_edit
 from langgraph_takeover.handoff.shell.commands import SimpleCommand
 from langgraph_takeover.handoff.shell.heredocs import PLACEHOLDER, extract_heredocs
-from langgraph_takeover.handoff.shell.missing_programs import find_program, list_missing_programs
+from langgraph_takeover.handoff.shell.missing_programs import list_missing_programs
+from langgraph_takeover.handoff.shell.programs import find_program
 from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 from langgraph_takeover.handoff.text.fence import format_inline_code, neutralize
 from langgraph_takeover.handoff.text.note_fields import UNKNOWN

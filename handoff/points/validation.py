@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from langgraph_takeover.handoff.shell import heredocs
 from langgraph_takeover.handoff.shell.commands import SimpleCommand, resolve_path
-from langgraph_takeover.handoff.shell.missing_programs import PROGRAMS
+from langgraph_takeover.handoff.shell.programs import PROGRAMS
 from langgraph_takeover.handoff.shell.runner_table import Runner, ValidationKind
 from langgraph_takeover.handoff.shell.runners import find_python_target, find_runner, may_be_runner
 from langgraph_takeover.handoff.shell.syntax_reader import parse_command

@@ -227,7 +227,7 @@ def _find_whole_object(line: bytes) -> Any:
         with contextlib.suppress(ValueError):
             # At the end of the text, an inner object of the cut one would be taken for it.
             return parse_json(text[start:]) if start > 0 and error.pos < len(text.rstrip()) else None
-    except RecursionError:
+    except (ValueError, RecursionError):  # such as a number of 5,000 digits
         pass
     return None
 
