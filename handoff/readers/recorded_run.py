@@ -16,9 +16,15 @@ from langgraph_takeover.handoff.readers.inference.files import InferredFiles
 from langgraph_takeover.handoff.readers.tool_names import find_unknown_form
 from langgraph_takeover.handoff.readers.workspace import Workspace, WorkspaceEvidence
 from langgraph_takeover.handoff.shell.commands import normalize_path
+from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 from langgraph_takeover.handoff.text.media import describe_media
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Trace, TraceFormat, Usage
-from langgraph_takeover.handoff.trace.file_kinds import mark_new_project
+from langgraph_takeover.handoff.trace.file_kinds import (
+    is_code,
+    is_generated,
+    is_outside_repository,
+    mark_new_project,
+)
 from langgraph_takeover.handoff.trace.unknown_forms import count_forms
 from langgraph_takeover.sandbox.interface import FileChange, TakeoverError
 
@@ -27,6 +33,8 @@ _NO_SUCH_TOOL = re.compile(
     re.I,
 )
 _NOTICE_CHARS = 300
+_COMPILED = re.compile(r"^(\S{1,200}): +(?:ELF|Mach-O|PE32)", re.M)
+_PROGRAM_READERS = {"decompile", "disassemble", "gdb", "lldb", "ltrace", "objdump", "otool", "r2", "readelf"}
 LATER_REQUEST_PREFIX = "The user said later:"
 
 
@@ -136,7 +144,7 @@ def build_trace(run: RecordedRun, workspace: str = "") -> Trace:
         events=events,
         workspace=builder.files.workspace,
         workspace_why=selected.why,
-        base_directories=_list_base_directories(run, builder.files),
+        base_directories=_list_base_directories(run, builder.files, events),
         task=_escape_text(run.task),
         model=run.model,
         agent=_escape_text(run.agent),
@@ -159,10 +167,12 @@ def _list_possible_calls(run: RecordedRun) -> Iterator[RecordedCall]:
             yield call
 
 
-def _list_base_directories(run: RecordedRun, files: InferredFiles) -> tuple[str, ...]:
-    """The top-level directories of the base; with a mark if nothing in the run shows or names an older source file."""
+def _list_base_directories(
+    run: RecordedRun, files: InferredFiles, events: Iterable[Event]
+) -> tuple[str, ...]:
+    """The top-level directories of the base; with a mark if nothing in the run shows or names an older program."""
     directories = files.list_base_directories()
-    if not files.touched_contents:
+    if not files.touched_contents or any(map(_may_be_program, _list_examined_programs(events, files))):
         return directories
     commands = (
         call.arguments.get("command", "")
@@ -170,6 +180,23 @@ def _list_base_directories(run: RecordedRun, files: InferredFiles) -> tuple[str,
         if call.tool == "shell" and call.result is not None and call.result.exit_code in (0, None)
     )
     return mark_new_project(directories, files.list_old_paths((run.task, *commands)))
+
+
+def _list_examined_programs(events: Iterable[Event], files: InferredFiles) -> Iterator[str]:
+    """Yield the compiled programs that the agent examined before it created code."""
+    for event in events:
+        if any(change.before is None and is_code(change.path) for change in event.changes):
+            return
+        if event.kind == "observation":
+            yield from (files.resolve_path(found[1], "") for found in _COMPILED.finditer(event.text))
+        elif event.tool == "shell":
+            for command in parse_command(event.arguments.get("command", "")):
+                if command.name in _PROGRAM_READERS and not command.argv[-1].startswith("-"):
+                    yield files.resolve_path(command.argv[-1], "")
+
+
+def _may_be_program(path: str) -> bool:
+    return bool(path) and not is_generated(path) and not is_outside_repository(path)
 
 
 class _Call(Protocol):

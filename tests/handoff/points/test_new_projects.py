@@ -74,6 +74,24 @@ def test_a_script_beside_older_source_is_none(evidence: Any) -> None:
     assert points(script, "Why does lib.py print 1?") == set()
 
 
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [("file release", "release: ELF 64-bit LSB executable, x86-64"), ("objdump -d rock | head", "rock: file format"),
+     ("cd bin && gdb -batch ./rock", ""), ("file *", "a.txt: ASCII text\nrock.exe: PE32+ executable")],
+)  # fmt: skip
+def test_a_script_beside_a_compiled_program_is_none(command: str, output: str) -> None:
+    script = [
+        ("Write", {"file_path": "/w/solve.py", "content": "print(1)\n"}, "ok"),
+        ("Bash", {"command": "python solve.py"}, "1"),
+    ]
+    examine = ("Bash", {"command": command}, output)
+    assert points([examine, *script]) == set()
+    # A program built from the new code, or of the system, says nothing of the base.
+    assert points([*WORK, examine]) == ALL
+    system = ("Bash", {"command": "file /bin/ls; objdump -d /bin/ls"}, "/bin/ls: ELF 64-bit LSB")
+    assert points([system, *WORK]) == ALL
+
+
 def test_the_mark_is_no_directory() -> None:
     new = mark_new_project(
         ("docs",), ("README.md", "docs/a.md", "tests/test_a.py", "node_modules/x/index.js")
