@@ -39,8 +39,15 @@ MODULES = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py") if 
 NAMES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in MODULES}
 
 
+@cache
+def _list_nodes(path: Path) -> tuple[ast.AST, ...]:
+    """The imports and classes of a module."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef))
+
+
 def _read_imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _list_nodes(path):
         if isinstance(node, ast.Import):
             found = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -123,7 +130,7 @@ def test_every_layer_has_modules() -> None:
 def test_a_class_name_means_one_thing() -> None:
     homes: dict[str, list[str]] = {}
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in _list_nodes(path):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(_name(path))
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import fcntl
-import io
 import json
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing, redirect_stderr, redirect_stdout
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ import pytest
 from langgraph_takeover.evals.run.journal import JOURNAL_FILE
 from langgraph_takeover.graph.runs.signals import WAITING
 
+from ..command_line import call_main
 from ..conftest import skip_missing
 
 RunCommand = Callable[..., subprocess.CompletedProcess[str]]
@@ -116,27 +115,6 @@ def rewrite_rows(
     path = out / f"{name}.jsonl"
     changed = [change(json.loads(line)) for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps(row) + "\n" for row in changed if row is not None))
-
-
-def call_main(main: Callable[[], None], *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    argv = ["evals", *map(str, arguments)]
-    on_sigterm = signal.getsignal(signal.SIGTERM)
-    try:
-        with (
-            pytest.MonkeyPatch.context() as patch,
-            redirect_stdout(io.StringIO()) as out,
-            redirect_stderr(io.StringIO()) as err,
-        ):
-            patch.chdir(ROOT)
-            patch.setattr(sys, "argv", argv)
-            for name in [name for name in os.environ if name.startswith("OPENAI_")]:
-                patch.delenv(name)
-            with pytest.raises(SystemExit) as ended:
-                main()
-    finally:
-        signal.signal(signal.SIGTERM, on_sigterm)
-    assert isinstance(ended.value.code, int)
-    return subprocess.CompletedProcess(argv, ended.value.code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.readers import FORMATS, read_traces
 from langgraph_takeover.handoff.trace.events import Trace
 
-from .conftest import call_main
+from ..command_line import call_main
 
 ROOT = Path(__file__).parents[2]
 LABELS = ROOT / "tests" / "handoff" / "labels.jsonl"

@@ -17,9 +17,9 @@ from langgraph_takeover.handoff.readers.external.session_files import AGENTS
 from langgraph_takeover.handoff.trace.events import Continuation, Event, Trace, TraceFormat, Usage
 from langgraph_takeover.sandbox.interface import FileChange
 
+from ..command_line import call_main
 from ..handoff.readers.atif_examples import EXAMPLES
 from ..harbor import Harbor, create_environment
-from .conftest import call_main
 from .models.test_replay import RECORDINGS
 from .test_detect import recording
 

@@ -10,7 +10,8 @@ import pytest
 from langgraph_takeover.evals.notes import main
 
 from ..chat_server import ChatServer
-from .conftest import assert_refused, call_main
+from ..command_line import call_main
+from .conftest import assert_refused
 
 COMMANDS = ("cat till.py", "sed -i 's/max/sum/' till.py", "python3 -m unittest test_till")
 OUTPUTS = ("return max(prices)", "", "Ran 1 test in 0.000s\n\nOK")

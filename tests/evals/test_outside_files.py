@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import call_main, rewrite_rows
+from ..command_line import call_main
+from .conftest import rewrite_rows
 
 _PUBLISHED = Path(__file__).parent / "published"
 

@@ -15,7 +15,8 @@ from langgraph_takeover.evals.run.fields import RESULT_FIELDS, STAGE_FIELDS, fin
 from langgraph_takeover.evals.run.results import load_results
 from langgraph_takeover.evals.run.settings.config import STAGES
 
-from .conftest import RunCommand, assert_refused, call_main, read_rows, rewrite_rows
+from ..command_line import call_main
+from .conftest import RunCommand, assert_refused, read_rows, rewrite_rows
 
 SCHEMAS = ("takeovers", "predecessors", "labels", "notes")
 

@@ -31,6 +31,7 @@ def until_waiting(bench: RunHarness) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("now", [False, True])
 @pytest.mark.parametrize("with_progress", [False, True])
 def test_a_stop_ends_the_wait(
@@ -52,6 +53,7 @@ def test_a_stop_ends_the_wait(
     assert bench.resume(model).status is RunStatus.FINISHED
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("with_progress", [False, True])
 def test_a_signal_ends_the_wait(

@@ -99,6 +99,7 @@ def shell(*ids: Any, commands: tuple[str, ...] = COMMANDS) -> Calls:
 FINISH: Calls = [("call_end", "finish", {"message": "Done."})]
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize(
     ("ids", "form"),
     [

@@ -129,7 +129,8 @@ def open_kit(name: str, repository: Path, testbed_image: Any) -> Iterator[Kit]:
         yield kit
 
 
-@pytest.fixture(scope="session", params=["process", "host", "docker"])
+# `host` runs the code of `process` too.
+@pytest.fixture(scope="session", params=[pytest.param("process", marks=pytest.mark.slow), "host", "docker"])
 def kit(request: pytest.FixtureRequest, repository: Path, testbed_image: Any) -> Iterator[Kit]:
     with open_kit(request.param, repository, testbed_image) as found:
         yield found

@@ -240,6 +240,7 @@ RECORDINGS = {
 }  # fmt: skip
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("kind", RECORDINGS)
 def test_recordings_of_every_format_run_in_a_real_sandbox(kind: str, tmp_path: Path) -> None:
     base = tmp_path / "base"

@@ -16,7 +16,8 @@ from langgraph_takeover.evals.run.results import load_results
 from langgraph_takeover.evals.run.settings.config import RunUsageError
 
 from ...chat_server import ChatServer
-from ..conftest import RunCommand, assert_refused, call_main, rewrite_rows
+from ...command_line import call_main
+from ..conftest import RunCommand, assert_refused, rewrite_rows
 from ..models.test_recordings import edit, write_recording
 
 

@@ -105,6 +105,7 @@ def test_without_a_gold_patch_no_result_is_no_verdict(tmp_path: Path) -> None:
     assert get_shop_verdict(shop, "not a patch", bare).detail == "the patch does not apply"
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize(
     ("text", "resolved"),
     [
@@ -126,6 +127,7 @@ def test_a_missing_result_of_a_fail_only_task_is_no_pass(
     assert (verdict.fail_to_pass_failures == 0) is resolved
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize(
     ("output", "exit_code", "failures"),
     [

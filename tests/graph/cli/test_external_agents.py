@@ -14,6 +14,7 @@ import pytest
 from rich.filesize import decimal
 
 from langgraph_takeover.graph.cli.continuation import describe_account
+from langgraph_takeover.handoff.__main__ import main
 from langgraph_takeover.handoff.views.display import warn_about_size
 from langgraph_takeover.sandbox.backends import host
 
@@ -24,6 +25,7 @@ from ...agent_sessions import (
     write_claude_session,
     write_codex_session,
 )
+from ...command_line import call_main
 from ...conftest import skip_missing
 
 ROOT = Path(__file__).parents[3]
@@ -50,6 +52,8 @@ class Terminal:
         }
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        if words[0] != "continue":  # which becomes the agent's process
+            return call_main(main, *words, directory=self.repository, environment=self.environment)
         command = [sys.executable, "-m", "handoff", *words]
         return subprocess.run(
             command,

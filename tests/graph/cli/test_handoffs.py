@@ -18,6 +18,7 @@ from sqlalchemy import update
 from langgraph_takeover.graph.cli.options import list_homes
 from langgraph_takeover.graph.delivery.offer import hand_over
 from langgraph_takeover.graph.delivery.resending import repair
+from langgraph_takeover.handoff.__main__ import main
 from langgraph_takeover.handoff.ledger import acquire, handoffs
 from langgraph_takeover.handoff.ledger.handoffs import Handoff
 from langgraph_takeover.handoff.ledger.store import handoffs as rows
@@ -25,11 +26,13 @@ from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.record import RecordStore
 from langgraph_takeover.sandbox.backends import host
 
+from ...command_line import call_main
 from ...conftest import skip_missing
 from ..conftest import DONE, EDIT, FIX, RunHarness, scripted_model
 from ..delivery.test_delivery import QUICK, RECORD, UNDERSTOOD, deliver_record
 
 ROOT = Path(__file__).parents[3]
+READS_STDIN = ("take", "give")
 
 
 @pytest.fixture
@@ -40,6 +43,8 @@ def backend() -> Any:
 
 
 def handoff(*argv: str, typed: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    if argv[0] not in READS_STDIN:
+        return call_main(main, *argv, environment={**os.environ, **environment})
     return subprocess.run(
         [sys.executable, "-m", "handoff", *argv],
         input=typed,
@@ -160,7 +165,7 @@ USAGE_ERRORS: list[tuple[list[str], str]] = [
     (["list", "extra"], "unexpected extra argument"),
     (["list", "--hom", "x"], "no such option: --hom"),
     (["lst"], "no such command 'lst'"),
-    (["show"], "missing argument 'RECORD' (see: python -m handoff show --help)"),
+    (["show"], "missing argument 'RECORD' (see: handoff show --help)"),
     (["history", "another", "--home", "{home}"], "handoff not found: 'another'"),
     (["history", "\x1b[2J", "--home", "{home}"], "handoff not found: '\\x1b[2J'"),
     (["unblock", "{id}", "--home", "{home}"], "is offered, not blocked"),

@@ -384,6 +384,7 @@ GUARDS = {
 }
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("is_async", [False, SLOW_ASYNC])
 @pytest.mark.parametrize("place", ["before", "after"])
 @pytest.mark.parametrize("guard", GUARDS)
@@ -436,6 +437,7 @@ def test_handoffs_under_review(bench: RunHarness, name: str, place: str, is_asyn
     assert end.get("active_agent", "alice") == last
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("decision", [APPROVE, REJECT, RESPOND, EDIT], ids=lambda each: each["type"])
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_a_person_answers_in_another_process(bench: RunHarness, place: str, decision: Any) -> None:
@@ -499,6 +501,7 @@ class Crash:
         return result
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("place", ["before", "after"])
 @pytest.mark.parametrize("only", ["one", "two", "fallback"])
 def test_a_crash_after_a_call_does_not_repeat_it(

@@ -218,6 +218,7 @@ def test_impossible_usage_is_replaced_by_an_estimate(name: str) -> None:
     assert measure_usage(reply, messages) == Usage(prompt_tokens=3, completion_tokens=4, estimated=True)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "usage", ["lots", [1], counts(prompt_tokens_details=[1]), counts(prompt_tokens_details="x")]
 )
@@ -350,6 +351,7 @@ def test_a_rate_limit_in_tokens_is_not_an_overflow() -> None:
         assert isinstance(failure(endpoint), ModelError)
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize(
     ("body", "says"),
     [

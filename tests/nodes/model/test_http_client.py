@@ -313,6 +313,7 @@ SLOW = {
 }
 
 
+@pytest.mark.cases(4)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", SLOW)
 def test_a_connection_ends_at_the_deadline_of_its_call(kind: str) -> None:

@@ -177,6 +177,7 @@ def test_create(bench: Bench) -> None:
     assert bench.content("a.py") == b"old\n"
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize(
     ("before", "old", "new", "after"),
     [

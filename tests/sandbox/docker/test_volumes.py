@@ -46,6 +46,7 @@ def make_spec(image: str, **more: Any) -> SandboxSpec:
     return SandboxSpec(backend="docker", image=image, owner=OWNER, **more)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("snapshots", ["layer", "commit"])
 def test_files_in_volumes_are_restored(image: str, tmp_path: Path, snapshots: Any) -> None:
     spec = make_spec(image, snapshots=snapshots)

@@ -146,6 +146,7 @@ CLASHES = {
 }
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("clash", CLASHES)
 def test_the_first_wins_and_the_other_is_reported(
     live_sandbox: Sandbox, make_patch: Callable[..., str], clash: str

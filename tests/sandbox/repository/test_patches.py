@@ -116,6 +116,7 @@ WORK = {
 }
 
 
+@pytest.mark.cases(12)
 @pytest.mark.parametrize("work", WORK)
 def test_the_patch_makes_the_same_tree(
     live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path, work: str
@@ -177,6 +178,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.cases(11)
 @pytest.mark.parametrize("trick", HOSTILE)
 def test_hostile_git_settings(
     live_sandbox: Sandbox, base: str, repository: Path, tmp_path: Path, trick: str
