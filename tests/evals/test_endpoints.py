@@ -192,6 +192,7 @@ def test_a_token_cap_stops(snapshot_case: Frozen, chat_server: ChatServer) -> No
     assert (row["outcome"], row["stop_reason"], row["steps"]) == ("graded", "max_tokens", 3)
 
 
+@pytest.mark.slow
 def test_the_time_limits_of_calls_are_settings(snapshot_case: Frozen, chat_server: ChatServer) -> None:
     """An entry's own limit comes before the option's: a slow server needs more time than others."""
 

@@ -107,6 +107,7 @@ def test_the_run_keeps_the_entries_that_it_uses_without_a_key(study: Path) -> No
     assert [path for path in files if KEY.encode() in path.read_bytes()] == []
 
 
+@pytest.mark.cases(1)
 def test_a_changed_models_file_is_refused_with_the_difference(
     study: Path, run_main: RunCommand, tmp_path: Path, server: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

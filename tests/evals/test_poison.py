@@ -299,6 +299,7 @@ def test_an_injection_leaves_evidence_unchanged(record: HandoffRecord, name: str
     assert after[-1].event_index == whole.point.event_index
 
 
+@pytest.mark.slow
 def test_claims_name_the_same_events_as_before(record: HandoffRecord) -> None:
     from langgraph_takeover.handoff.records.record import Claim
 

@@ -150,6 +150,7 @@ def test_runs_share_the_threads_of_their_home(bench: RunHarness, tmp_path: Path)
     assert asyncio.run(work()) < 16
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("command", ["sleep 60", "echo begun >> notes.txt; sleep 60"])
 def test_a_cancelled_task_leaves_a_resumable_run(bench: RunHarness, command: str) -> None:
     replies = (NOTES[0], f"```bash\n{command}\n```", SHOW, DONE)

@@ -117,7 +117,7 @@ def test_a_connection_without_the_token_ends(serve: Serve, sent: bytes, trickle:
     wait_until_closed(open_peers(url, 3, sent), trickle)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.slow
 def test_the_holder_of_the_token_has_its_time(serve: Serve) -> None:
     url = serve(head_s=0.2, max_admitted=2)
     (slow,) = open_peers(url, 1, HEAD + b"Authorization: Bearer right\r\nContent-Length: 4\r\n\r\n")

@@ -31,7 +31,7 @@ def until_waiting(bench: RunHarness) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("now", [False, True])
 @pytest.mark.parametrize("with_progress", [False, True])
 def test_a_stop_ends_the_wait(
@@ -53,7 +53,7 @@ def test_a_stop_ends_the_wait(
     assert bench.resume(model).status is RunStatus.FINISHED
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("with_progress", [False, True])
 def test_a_signal_ends_the_wait(

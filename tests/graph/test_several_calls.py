@@ -122,7 +122,7 @@ def test_effects_happen_once_when_a_call_in_the_middle_fails(bench: RunHarness, 
     assert len(server.requests) == 2
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("bad", "answer"),
     [

@@ -157,6 +157,7 @@ def make_turn(names: tuple[str, str], results: tuple[str, ...], tool: str = "she
     ]
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("form", [ANTHROPIC, pytest.param(MISTRAL, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "turn",
@@ -261,6 +262,7 @@ def test_thoughts_alone_at_every_second_step(bench: RunHarness, server: ChatServ
     assert [each.get("reasoning_content") for each in sent] == ["I ponder.", None] * 2 + ["I ponder."]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("protocol", ["native", "text"])
 def test_every_view_is_accepted(bench: RunHarness, server: ChatServer, protocol: str) -> None:
     edit = {"command": "sed -i 's/n + 1/n * 3/' pkg/core.py"}

@@ -67,6 +67,7 @@ def test_transient_failures_are_retried(chat_server: ChatServer, status: int) ->
     assert chat_server.requests[0] == chat_server.requests[1]
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("tries", [1, 2, 3])
 def test_the_number_of_attempts_is_limited(chat_server: ChatServer, tries: int) -> None:
     chat_server.answer = lambda request: error_answer(503, "loading")

@@ -34,21 +34,40 @@ _SLOW_ON_DOCKER = (
     "langgraph_takeover.sandbox.contract.files",
 )
 """Parts of the contract for which containers behave like `host`: the same shell, the same files."""
-_LONG_ON_DOCKER = (
-    "test_directories_nested_beyond_the_path_limit",
-    "test_no_file_of_this_host_enters_a_snapshot",
-    "test_sixteen_successors_at_once",
-    "test_snapshots_do_not_raise_the_limit_on_the_disk",
-)
+_LONG = {
+    "docker": (
+        "test_a_long_chain_of_snapshots",
+        "test_a_path_that_changes_its_type_while_it_is_read",
+        "test_a_restored_sandbox_can_be_snapshotted",
+        "test_a_timeout_names_what_it_cannot_spare",
+        "test_a_timeout_spares_a_new_worker_of_an_earlier_server",
+        "test_directories_nested_beyond_the_path_limit",
+        "test_no_file_of_this_host_enters_a_snapshot",
+        "test_sixteen_successors_at_once",
+        "test_snapshots_do_not_raise_the_limit_on_the_disk",
+        "test_snapshots_in_one_directory_stay_apart",
+        "test_two_restores_do_not_see_each_other",
+    ),
+    "host": (
+        "test_a_disk_that_is_filled_between_commands",
+        "test_a_disk_that_the_runtimes_git_fills",
+        "test_a_fork_bomb",
+        "test_a_timeout_beside_a_server_kills_everything_that_the_command_started",
+        "test_a_timeout_spares_what_earlier_commands_started",
+        "test_an_agent_that_deletes_everything",
+        "test_no_file_of_this_host_enters_a_report",
+    ),
+}
+"""Long tests that the first tier runs on the other back end only."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if (
-            isinstance(item, pytest.Function)
-            and item.name.partition("[")[2].startswith("docker")
-            and (item.function.__module__ in _SLOW_ON_DOCKER or item.originalname in _LONG_ON_DOCKER)
-        ):
+        if not isinstance(item, pytest.Function):
+            continue
+        backend = item.name.partition("[")[2].partition("-")[0].removesuffix("]")
+        is_alike = backend == "docker" and item.function.__module__ in _SLOW_ON_DOCKER
+        if is_alike or item.originalname in _LONG.get(backend, ()):
             item.add_marker(pytest.mark.slow)
 
 

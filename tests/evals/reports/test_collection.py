@@ -9,6 +9,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from langgraph_takeover.evals.reports.caveats import list_result_caveats
 from langgraph_takeover.evals.reports.collection import collect_report_data
 from langgraph_takeover.evals.reports.comparison import compare
@@ -140,6 +142,7 @@ def test_levels_of_successors_with_other_views_are_not_pooled(published_rows: Pa
     assert len(summary["left_out"]) == len(left_out.rows)
 
 
+@pytest.mark.slow
 def test_the_order_of_rows_changes_nothing(published_rows: Path, tmp_path: Path) -> None:
     rewrite_rows(published_rows, add_troubles)
     rewrite_rows(published_rows, lambda row: row | {"left_out_count": 1}, "labels")

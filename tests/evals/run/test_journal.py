@@ -108,6 +108,7 @@ def test_a_row_without_events_is_no_result(database: Database, tmp_path: Path) -
     assert len(takeovers) == 1
 
 
+@pytest.mark.slow
 def test_many_rows_come_page_by_page_in_their_order(database: Database) -> None:
     journal = Journal(database, "run", "rows", "a")
     for number in range(450):

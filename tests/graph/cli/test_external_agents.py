@@ -256,6 +256,7 @@ def test_a_huge_view_is_named_with_a_bounded_one() -> None:
     assert warn_about_size("trace", 128_000, 128_000) == ""
 
 
+@pytest.mark.slow
 def test_a_patch_stays_in_the_home(terminal: Terminal) -> None:
     """A foreign home may hold a link in the place of the directory for patches."""
     record = terminal.run("capture", "--agent", "codex").stdout.split()[1]

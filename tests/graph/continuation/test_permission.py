@@ -104,7 +104,7 @@ def move_over_the_home(workplace: Workplace, record: HandoffRecord, archive: Pat
     return workplace.home
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "attack", [replace_by_import, remove_and_import, bring_own_captures, move_over_the_home]
 )

@@ -397,6 +397,7 @@ print(json.dumps([[[each.path, each.reason] for each in done.record.left_out], d
 """
 
 
+@pytest.mark.slow
 def test_what_an_ordinary_user_cannot_read() -> None:
     """A database volume of another user, and files without permissions, tracked ones too."""
     with make_user_directory() as directory:

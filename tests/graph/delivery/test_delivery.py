@@ -190,6 +190,7 @@ def test_an_unconfirmed_handoff_is_retried_and_then_escalated(bench: RunHarness)
         deliver_record(bench, found, mute, {"decision": "retry"})
 
 
+@pytest.mark.slow
 def test_repeated_failure_blocks_with_an_alarm_until_a_person_unblocks(bench: RunHarness) -> None:
     found, alarms = offer_first_record(bench), []
     down = scripted_model(ModelError("the endpoint is away"))
@@ -202,6 +203,7 @@ def test_repeated_failure_blocks_with_an_alarm_until_a_person_unblocks(bench: Ru
     assert resumed.stop_reason == "finished", "the source still has its work"
 
 
+@pytest.mark.slow
 def test_an_alert_that_raises_ends_no_delivery(bench: RunHarness, caplog: pytest.LogCaptureFixture) -> None:
     def fail(_: Handoff) -> None:
         raise ConnectionError("the pager is away")

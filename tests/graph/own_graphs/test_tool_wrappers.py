@@ -303,6 +303,7 @@ def commands(end: dict[str, Any]) -> list[str]:
     return [event["arguments"]["command"] for event in end["events"] if event["kind"] == "action"]
 
 
+@pytest.mark.cases(14)
 @pytest.mark.parametrize("is_async", [False, SLOW_ASYNC])
 @pytest.mark.parametrize(
     ("name", "place"),
@@ -554,6 +555,7 @@ def test_another_call_after_a_crash_replaces_the_one_before_it(bench: RunHarness
         assert commands(end) == ["echo edited >> log", TWO]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_async", [False, True])
 def test_every_wait_has_an_end(bench: RunHarness, monkeypatch: pytest.MonkeyPatch, is_async: bool) -> None:
     monkeypatch.setattr(call_order, "_LONGEST_WAIT_S", 0.5)

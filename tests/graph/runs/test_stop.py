@@ -58,6 +58,7 @@ def stop_during(
         return running.result(timeout=20)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("backend", ["process", "host", pytest.param("docker", marks=pytest.mark.slow)])
 def test_a_command_is_killed_and_repeated(bench: RunHarness) -> None:
     model = scripted_model(NOTE.format("one"), LONG, SHOW, DONE)

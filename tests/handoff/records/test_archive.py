@@ -322,6 +322,7 @@ def kill_at(moment: int) -> None:
     os.fsync = counting
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replace", [False, True])
 def test_several_imports_at_once(record_archive: Path, tmp_path: Path, replace: bool) -> None:
     argv = [sys.executable, "-m", "handoff", "import", str(record_archive), str(tmp_path)]

@@ -533,6 +533,7 @@ def test_a_slow_reader_does_not_block_the_runtime(serve: ServeBridge) -> None:
     peer.close()
 
 
+@pytest.mark.slow
 def test_a_flood_leaves_the_held_request_and_the_process_alone(serve: ServeBridge) -> None:
     client = serve(BridgeLimits(body_bytes=4_000_000, large_body_bytes=8_000_000, request_s=1.0))
     process = psutil.Process()

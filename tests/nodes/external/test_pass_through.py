@@ -170,7 +170,7 @@ ERRORS: list[tuple[int, dict[str, Any], type[Exception], bool]] = [
 ]
 
 
-@pytest.mark.cases(6)
+@pytest.mark.cases(4)
 @pytest.mark.parametrize(("status", "document", "error", "is_transient"), ERRORS)
 def test_refusals_of_the_vendor(
     vendor: Vendor, status: int, document: dict[str, Any], error: type[Exception], is_transient: bool
@@ -282,7 +282,7 @@ HOSTILE_REPLIES: dict[str, tuple[dict[str, str], bytes, type[Exception]]] = {
 }
 
 
-@pytest.mark.cases(5)
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("name", HOSTILE_REPLIES)
 def test_hostile_replies_of_a_vendor(vendor: Vendor, name: str) -> None:
     fields, content, error = HOSTILE_REPLIES[name]

@@ -126,7 +126,7 @@ def aask(model: ChatOpenAI, messages: list[BaseMessage]) -> AIMessage:
     return mark_client(asyncio.run(call.aask(run)), model)
 
 
-@pytest.mark.cases(10)
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize(("fields", "call_fields"), FIELDS, ids=NAMES)
 def test_fields_go_back(

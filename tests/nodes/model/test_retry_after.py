@@ -144,6 +144,7 @@ def ask(call: ModelCall, *, is_async: bool) -> AIMessage:
     return asyncio.run(call.aask(check_reply)) if is_async else call.ask()
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("is_async", [False, True])
 def test_the_wait_is_obeyed_and_shown(chat_server: ChatServer, is_async: bool) -> None:
     chat_server.refusal_headers = {"Retry-After-Ms": "1700"}
@@ -303,6 +304,7 @@ class BotoError(Exception):
         self.response = {"ResponseMetadata": metadata}
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("wrap", [lambda error: error, lambda error: KeyError("wrapped"), BotoError])
 def test_another_client_waits_too(chat_server: ChatServer, wrap: Any) -> None:
     chat_server.refusal_headers = {"Retry-After-Ms": "600"}

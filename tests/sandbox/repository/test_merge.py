@@ -75,7 +75,7 @@ WORK = {
 }
 
 
-@pytest.mark.cases(7)
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("work", WORK)
 def test_changes_of_one_copy_are_merged_unchanged(
     live_sandbox: Sandbox, make_patch: Callable[..., str], spec: SandboxSpec, work: str

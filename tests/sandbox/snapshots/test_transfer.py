@@ -274,6 +274,7 @@ python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("socket")'
 SHOWN = r"""find . "$HOME" -name .git -prune -o ! -type s -printf '%p %y %m %s %l %n\n' | sort; sha256sum sparse; cat papers/*"""
 
 
+@pytest.mark.cases(1)
 @both
 def test_a_sandbox_survives_a_round_trip(kit: Kit, tmp_path: Path) -> None:
     """Round trip through a file into an empty store."""
@@ -292,6 +293,7 @@ def test_a_sandbox_survives_a_round_trip(kit: Kit, tmp_path: Path) -> None:
     sandbox.remove_stale_resources(kit.backend, f"{kit.owner}-other")
 
 
+@pytest.mark.slow
 @docker
 def test_layers_and_commits_have_the_same_digest(kit: Kit, tmp_path: Path) -> None:
     found = {}

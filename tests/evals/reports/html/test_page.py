@@ -454,6 +454,7 @@ def test_a_page_of_a_single_takeover(browser: Browser, tmp_path: Path) -> None:
         expect(page.locator(".timeline[data-timeline]")).to_have_count(2)
 
 
+@pytest.mark.slow
 def test_failed_takeovers_and_unknown_points_are_explained(
     browser: Browser, results: Results, tmp_path: Path
 ) -> None:

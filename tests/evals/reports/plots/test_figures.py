@@ -133,6 +133,7 @@ def test_the_whisker_is_the_quantile_itself(published_rows: Path) -> None:
 LONG = "Excluded handoff points: " + ", ".join(f"package__package-{n}.first_source_edit" for n in range(40))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1.5, 8.0])
 def test_titles_and_footnotes_are_wrapped(tmp_path: Path, width: float) -> None:
     words = [LONG, "x" * 300, "WWW " * 80, "short"]
@@ -154,6 +155,7 @@ def test_titles_and_footnotes_are_wrapped(tmp_path: Path, width: float) -> None:
     assert figure.get_figheight() > before
 
 
+@pytest.mark.slow
 def test_embedded_plots_have_no_title(published_rows: Path, tmp_path: Path) -> None:
     for picture in draw_plots(load_results([published_rows]), tmp_path).pictures:
         assert picture.embedded_type == "svg+xml"

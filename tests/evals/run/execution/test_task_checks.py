@@ -136,6 +136,7 @@ def test_published_tasks_are_checked_only_on_request(
         check(shop, tasks="owner/dataset", requested=True)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_during_its_check_is_started_again(tmp_path: Path) -> None:
     shop = Shop(tmp_path, run="sleep 60")
     replay = f"replay:{write_recording(tmp_path / 'run.traj.json', ('true', 0, ''))}"
