@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from langgraph_takeover.sandbox.interface import Frozen
 from langgraph_takeover.sandbox.repository.patches import MAX_LEFT_OUT
 from langgraph_takeover.sandbox.storage.removal import walk
 
+_PREPARED = ".takeover-apply-"
 _GIT_NAMES = (".git", "git~1")
 _MAX_MERGED_BYTES = 32 << 20
 
@@ -329,7 +331,8 @@ class _MergePlan:
         ordered = sorted(self.results.items(), key=lambda item: item[1] is not None)
         if not ordered:
             return
-        with tempfile.TemporaryDirectory(prefix=".takeover-apply-", dir=self._root) as directory:
+        with tempfile.TemporaryDirectory(prefix=_PREPARED, dir=self._root) as directory, _hold(directory):
+            self._remove_leftovers()
             Path(directory, ".gitignore").write_text("*\n")
             moves = [
                 _Move(self._root / path, Path(directory, str(number)))
@@ -350,6 +353,23 @@ class _MergePlan:
                 for move in reversed(started):
                     move.undo(self._root)
                 raise
+
+    def _remove_leftovers(self) -> None:
+        """Remove what processes that were killed had prepared."""
+        for leftover in self._root.glob(f"{_PREPARED}*/"):
+            with suppress(OSError), _hold(leftover):
+                shutil.rmtree(leftover)
+
+
+@contextmanager
+def _hold(directory: str | Path) -> Iterator[None]:
+    """Hold a directory of prepared files. Raises OSError if another process does, or it is a link."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _read_entry_or_directory(root: Path, path: str) -> _TreeEntry | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from langgraph_takeover.agents import prepare_continuation
+from langgraph_takeover.graph.continuation import apply
 from langgraph_takeover.graph.continuation.apply import Application, _MergePlan, apply_record
 from langgraph_takeover.graph.errors import ContinuationError
 
@@ -236,6 +238,34 @@ def test_a_failed_replacement_is_undone(bench: Bench, monkeypatch: pytest.Monkey
         bench.apply()
     assert describe_tree(bench.mine) == before
     assert not (bench.mine / "new").exists()
+
+
+def test_after_a_kill_the_same_command_completes(bench: Bench) -> None:
+    for number in range(4):
+        (bench.theirs / f"new-{number}").write_text("theirs")
+    (bench.mine / "old/mine.txt").write_text("mine")
+    (bench.theirs / "long.txt").write_text("theirs")
+    process = os.fork()
+    if not process:
+        make = apply._Move.make
+
+        def die(move: apply._Move, root: Path) -> None:
+            if move._place.name == "new-2":
+                os.kill(os.getpid(), signal.SIGKILL)
+            make(move, root)
+
+        apply._Move.make = die  # type: ignore[method-assign]
+        bench.apply()
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
+    assert list(bench.mine.glob(".takeover-apply-*"))
+    assert not (bench.mine / "new-3").exists()
+    assert bench.apply().conflicts == ()
+    assert list(bench.mine.glob(".takeover-apply-*")) == []
+    assert [(bench.mine / f"new-{number}").read_text() for number in range(4)] == ["theirs"] * 4
+    assert ((bench.mine / "long.txt").read_text(), (bench.mine / "old/mine.txt").read_text()) == (
+        "theirs",
+        "mine",
+    )
 
 
 def test_a_file_that_a_capture_left_out_stays(bench: Bench) -> None:

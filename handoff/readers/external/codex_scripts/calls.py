@@ -101,6 +101,8 @@ class _Reader:
         self.loop_parameters: set[int] = set()
         self.changed = {self._text(at) for at in range(len(self.tokens)) if self._is_changed(at)}
         self.may_stop = any(each.kind == "name" and each.text in ("break", "exit") for each in self.tokens)
+        self.conditional_texts: set[int] = set()
+        """Templates in a branch that may not have run, as far as `read` has come."""
         self.budget = 20 * len(self.tokens) + 10 * len(script) + 1_000
         """Steps of evaluation, and characters of constants, that remain: a literal may stand inside others."""
 
@@ -108,6 +110,8 @@ class _Reader:
         blocks = [_Block()]
         is_branch, ends = False, 0
         for at, token in enumerate(self.tokens):
+            if token.kind == "template" and (is_branch or blocks[-1].is_conditional or ends):
+                self.conditional_texts.add(at)
             if token.kind not in ("name", "mark"):
                 continue
             is_branch = is_branch or token.text in _CONDITIONS
@@ -150,11 +154,15 @@ class _Reader:
         return _LOOP if before == "do" or self._text(opener - 1) in ("for", "while") else 0
 
     def list_exit_code_marks(self) -> Iterator[str]:
-        """The literal texts of templates before an exit code."""
+        """The literal texts before an exit code in templates that no branch decides; the output itself may look like them."""
+        for _ in self.read():
+            pass
         for at, token in enumerate(self.tokens):
             inner = [each.text for each in self.tokens[at + 2 : at + 6]]
             is_code = inner[:1] and inner[1:4] in ([".", "exit_code", "}"], ["?.", "exit_code", "}"])
-            if token.kind == "template" and is_code and (mark := unescape(token.text)[-20:]).strip():
+            if at in self.conditional_texts or token.kind != "template":
+                continue
+            if is_code and (mark := unescape(token.text)[-20:]).strip():
                 yield mark
 
     def prints_in_order(self) -> bool:
