@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import gc
 import importlib.util
+import itertools
 import os
 import subprocess
 import tempfile
@@ -19,13 +20,26 @@ from hypothesis import settings
 from . import postgres
 from .chat_server import ChatServer
 from .environment import standardize_environment
-from .random_examples import CHECKS_OFF, SEED, examples
+from .random_examples import CHECKS_OFF, SEED, draw, examples
 
 BASE_IMAGE = "takeover/base:latest"
 SHARED_DIRECTORY = Path(__file__).parents[2] / "shared"
 _BUILDER = Path(__file__).parents[1] / "examples" / "offline_images.py"
 _SLOW_TIMEOUT_S = 600
 _MIXED_PARTS = 20
+_LONG_MODULES = (
+    "tests/evals/cluster/test_cluster.py",
+    "tests/handoff/agents/test_contract.py",
+    "tests/sandbox/repository/test_random_repositories.py",
+    "tests/evals/test_docker.py",
+    "tests/test_examples.py",
+    "tests/evals/test_interruptions.py",
+    "tests/evals/studio/test_graphs.py",
+    "tests/graph/continuation/test_live.py",
+    "tests/test_docs.py",
+    "tests/graph/own_graphs/test_deepagents.py",
+)
+"""The slow tests of each take minutes."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,12 +51,16 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("random" if SEED else "fixed")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     items[:] = _mix_packages(items)
     _mark_further_cases(items)
+    items[:] = _draw_cases(items)
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_SLOW_TIMEOUT_S))
+    yield  # which leaves the chosen tests
+    items[:] = _begin_with_long_modules(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -66,6 +84,19 @@ def _mark_further_cases(items: list[pytest.Item]) -> None:
                 item.add_marker("slow")
 
 
+def _draw_cases(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Leave, of the slow cases of each test with the mark `sampled(N)`, the N that the seed draws; without a seed, all."""
+    groups = defaultdict(list)
+    for item in items:
+        if SEED is not None and item.get_closest_marker("sampled") and item.get_closest_marker("slow"):
+            groups[item.nodeid.partition("[")[0]].append(item)
+    left_out = set()
+    for name, group in groups.items():
+        marker = group[0].get_closest_marker("sampled")
+        left_out |= {*group} - {*draw(group, min(marker.args[0], len(group)), name)} if marker else set()
+    return [item for item in items if item not in left_out]
+
+
 def _mix_packages(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests in an order in which each part has its share of every package's modules, in their own order.
 
@@ -83,6 +114,22 @@ def _mix_packages(items: list[pytest.Item]) -> list[pytest.Item]:
             place = places.setdefault(module, position * _MIXED_PARTS // len(tests))
             parts[place].append(item)
     return [item for number in range(_MIXED_PARTS) for item in parts[number]]
+
+
+def _begin_with_long_modules(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Return the tests in an order in which each worker's share begins with its share of the longest modules.
+
+    Begun late, they would still run when the other workers have nothing left to do.
+    """
+    long: dict[str, list[pytest.Item]] = {path: [] for path in _LONG_MODULES}
+    others = []
+    for item in items:
+        long.get(item.nodeid.partition("::")[0], others).append(item)
+    remaining, size, ordered = iter(others), -(-len(items) // workers), []
+    for number in range(workers):
+        share = [item for path in _LONG_MODULES[number::workers] for item in long[path]]
+        ordered += [*share, *itertools.islice(remaining, max(size - len(share), 0))]
+    return [*ordered, *remaining]
 
 
 def skip_missing(reason: str) -> None:

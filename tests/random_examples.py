@@ -16,12 +16,13 @@ CHECKS_OFF = (HealthCheck.too_slow,)
 SHARED_FIXTURES = (*CHECKS_OFF, HealthCheck.function_scoped_fixture)
 """The same for a test whose examples share the fixtures of its function."""
 _REPRODUCIBLE_PART = 4
+_RANDOM_PART = 2
 _RowT = TypeVar("_RowT")
 
 
 def examples(count: int) -> int:
-    """Return the number of random examples: all of them with a seed, else a quarter, which are the same in every run."""
-    return count if SEED else max(count // _REPRODUCIBLE_PART, 10)
+    """Return the number of random examples: half of them with a seed, else a quarter, which are the same in every run."""
+    return max(count // (_RANDOM_PART if SEED else _REPRODUCIBLE_PART), 10)
 
 
 def draw(rows: Sequence[_RowT], count: int, key: str = "") -> list[_RowT]:

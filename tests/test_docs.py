@@ -6,7 +6,9 @@ of their program or subcommand must name each of their options.
 
 from __future__ import annotations
 
+import contextlib
 import graphlib
+import importlib
 import importlib.util
 import itertools
 import json
@@ -16,12 +18,14 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
 
+from .command_line import call_main
 from .conftest import skip_missing
 from .test_layers import LAYERS, MODULES, ROOT, imports
 
@@ -84,13 +88,28 @@ def find_unknown(command: tuple[str, ...]) -> list[str]:
     return [option for option in options if option not in shown] if shown else [" ".join(program)]
 
 
+def _find_main(module: str) -> Callable[[], None] | None:
+    """The main function of a module of ours, by its name in a checkout or in an installation; None for other programs."""
+    name = f"langgraph_takeover.{module.removeprefix('langgraph_takeover.')}"
+    for each in (f"{name}.__main__", name):
+        with contextlib.suppress(ModuleNotFoundError):
+            if importlib.util.find_spec(each) is not None:
+                return getattr(importlib.import_module(each), "main", None)
+    return None
+
+
 @cache
 def _help(program: tuple[str, ...]) -> set[str]:
     """The options that a program's help names; none if the program does not exist."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "250", "NO_COLOR": "1"}
+    main = _find_main(program[1]) if program[0] == "-m" else None
+    if main is not None:
+        done = call_main(main, *program[2:], "--help", environment=environment)
+        return set(_OPTION.findall(done.stdout)) if done.returncode == 0 else set()
     done = subprocess.run(
         [sys.executable, *program, "--help"],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "250", "NO_COLOR": "1"},
+        env=environment,
         capture_output=True,
         text=True,
         timeout=120,

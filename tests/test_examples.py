@@ -78,6 +78,7 @@ def test_crash_and_resume(tmp_path: Path) -> None:
     assert "+++ b/reproduce_issue.py" in rest  # written before the kill
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_take_over(tmp_path: Path, view: str) -> None:

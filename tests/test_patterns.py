@@ -441,7 +441,7 @@ def test_every_pattern_takes_a_million_characters() -> None:
     """The three slowest texts of each pattern in full length."""
     slow = []
     uses = [*{(use.pattern, use.methods): use for use in find_uses()}.values()]
-    for use in draw(uses, len(uses) // 2):
+    for use in draw(uses, len(uses) // 4):
         if find_longest_text(use) < _FULL_CHARS:
             continue
         for method in use.methods:

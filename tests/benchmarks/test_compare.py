@@ -233,6 +233,7 @@ def test_an_unknown_project_or_task_is_a_usage_error() -> None:
     assert line.startswith("error: --only autogpt: unknown (use takeover, ")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("project", PROJECTS)

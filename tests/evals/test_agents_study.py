@@ -56,6 +56,7 @@ def test_each_agent_takes_over_from_each(takeover: RunCommand, tmp_path: Path) -
     assert "Extra events of a takeover" in page
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["qwen-code", "opencode"])

@@ -76,6 +76,7 @@ def test_a_bundled_task_in_docker(images: Any, takeover: RunCommand, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("sandbox", "view", "takeovers"),
     [("docker", "repository", 1), pytest.param("host", "trace", 2, marks=pytest.mark.slow)],

@@ -149,6 +149,7 @@ BACKGROUND = (signal.SIGINT, signal.SIGHUP)
 """The signals that `nohup COMMAND &` ignores."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", draw(["1", "2"], 1))
 @pytest.mark.parametrize(
@@ -175,6 +176,7 @@ def test_a_signal_waits_for_the_call_in_flight_and_a_second_one_does_not(
         assert "--resume" in err.splitlines()[-1]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_the_reply_in_flight_is_kept(

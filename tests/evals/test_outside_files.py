@@ -145,6 +145,7 @@ def _call_command(
     assert is_usage or len(done.stderr.splitlines()) <= 2, (case, done.stderr)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("reader", READERS)

@@ -97,6 +97,7 @@ def _list_named(output: str, before: str) -> set[str]:
     return {line.removeprefix(before) for line in output.splitlines() if line.startswith(before)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_a_killed_takeover_resumes_at_its_step(
@@ -151,6 +152,7 @@ def test_a_killed_takeover_resumes_at_its_step(
     assert not sandboxes_of_run.exists()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_a_terminated_takeover_keeps_the_pending_reply(

@@ -123,6 +123,7 @@ def _values(path: Path) -> Iterator[tuple[str, bytes]]:
                     yield f"{path}, {table}", content
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("sandbox", "protocol", "views"),
     [

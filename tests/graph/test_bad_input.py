@@ -288,6 +288,7 @@ def test_invalid_tasks(bench: RunHarness, task: Any, prompt: Any) -> None:
     assert bench.run(scripted_model(DONE))["stop_reason"] == "finished"
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @BOTH_DATABASES
 @pytest.mark.parametrize("task", ["", "../..", "a/b", "nul\0", "x" * 100_000, "ü🎉"])

@@ -58,6 +58,7 @@ def growth(bench: RunHarness, steps: int) -> float:
     return (size(bench) - before) / trace
 
 
+@pytest.mark.sampled(1)
 @BOTH_DATABASES
 @pytest.mark.slow
 def test_the_database_grows_with_the_trace(bench: RunHarness) -> None:
@@ -139,6 +140,7 @@ GROWING_RUNS: dict[str, tuple[list[Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", draw([*GROWING_RUNS], 3))
 def test_a_late_step_does_no_more_than_an_early_one(bench: RunHarness, kind: str) -> None:

@@ -162,6 +162,7 @@ def test_one_of_three_concurrent_resumes_works_and_two_learn_the_holder(writer_b
         assert "+1\n+2\n+3\n" in done["patch"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "where",
@@ -207,6 +208,7 @@ def test_a_holder_that_lost_its_lease_writes_nothing_any_more(writer_bench: Writ
     assert find_run_processes(host_directories.runs_directory() / writer_bench.directory.parent.name) == {}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("where", draw(["command", "model-2", "directory"], 2, "returning"))
 def test_a_returning_holder_does_not_disturb_the_new_one(writer_bench: WriterBench, where: str) -> None:

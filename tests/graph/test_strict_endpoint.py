@@ -157,6 +157,7 @@ def make_turn(names: tuple[str, str], results: tuple[str, ...], tool: str = "she
     ]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.cases(8)
 @pytest.mark.parametrize("form", [ANTHROPIC, pytest.param(MISTRAL, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(

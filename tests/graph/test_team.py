@@ -407,6 +407,7 @@ class Killed(BaseException):
     """Stands for the end of the process."""
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("node", ["hand_over", "consent", "pass_on", "turn"])
 @pytest.mark.parametrize("moment", ["before", pytest.param("after", marks=pytest.mark.slow)])

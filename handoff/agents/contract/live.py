@@ -195,6 +195,7 @@ def test_run_from_start_to_end(kit: AgentKit) -> None:
     kit.wait_for_session(output.session_id, ["call_a", "call_b", "call_c"])
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("held", [1, 2])
 def test_killed_session_resumes_at_its_pending_request(kit: AgentKit, held: int) -> None:
@@ -224,6 +225,7 @@ def test_killed_session_resumes_at_its_pending_request(kit: AgentKit, held: int)
     )
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HISTORIES)
 def test_written_session_is_the_first_request(kit: AgentKit, name: str) -> None:

@@ -82,7 +82,7 @@ def test_capture_continue_undo_discard(terminal: Terminal) -> None:
     for line in ("first_validation *  e5", "Changed outside the session: notes.txt", ".env. Keep it private"):
         assert line in captured.stdout
     follow_up = next(line for line in captured.stdout.splitlines() if line.startswith("Next: "))
-    words = shlex.split(follow_up.removeprefix("Next: python -m handoff "))
+    words = shlex.split(follow_up.removeprefix("Next: handoff "))
     continued = terminal.run(*words)
     assert continued.returncode == 0, continued.stderr
     checkout = terminal.root / "shop-continued"

@@ -254,6 +254,7 @@ def test_capture_and_continue_elsewhere(user: LiveUser, agent: str) -> None:
     assert describe_tree(user.repository) == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sandbox", ["host", "docker"])
 def test_in_an_image(user: LiveUser, base_image: str, sandbox: str) -> None:
     """A captured repository comes up in an image of the user."""

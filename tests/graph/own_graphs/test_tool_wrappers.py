@@ -303,6 +303,7 @@ def commands(end: dict[str, Any]) -> list[str]:
     return [event["arguments"]["command"] for event in end["events"] if event["kind"] == "action"]
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.cases(14)
 @pytest.mark.parametrize("is_async", [False, SLOW_ASYNC])
 @pytest.mark.parametrize(
@@ -385,6 +386,7 @@ GUARDS = {
 }
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.cases(8)
 @pytest.mark.parametrize("is_async", [False, SLOW_ASYNC])
 @pytest.mark.parametrize("place", ["before", "after"])

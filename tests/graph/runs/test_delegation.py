@@ -344,6 +344,7 @@ BAD = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BAD)
 def test_invalid_delegations_are_reported_to_the_model(bench: RunHarness, name: str) -> None:

@@ -87,6 +87,7 @@ def test_fsspec_urls(record: Path, tmp_path: Path, url: str) -> None:
     assert verify_record(archive.import_record(url, tmp_path / "records")) == Verification(())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 def test_an_image_is_exported_as_an_archive(layer_harness: RunHarness, tmp_path: Path) -> None:
     """On another daemon; the record names the archive, and is as complete as before."""

@@ -120,6 +120,7 @@ def finish(agent: AgentAdapter) -> AIMessage:
     return reply("All done.", *calls)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("agent", ADAPTERS.values(), ids=ADAPTERS)
 def test_text_and_calls_one_by_one_and_in_parallel(agent: AgentAdapter, tmp_path: Path) -> None:
     run = run_agent(

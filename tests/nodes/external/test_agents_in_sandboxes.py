@@ -20,6 +20,7 @@ from langgraph_takeover.sandbox.interface import SandboxSpec
 from ...agent_programs import find_test_program
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ADAPTERS)

@@ -351,6 +351,7 @@ def test_a_rate_limit_in_tokens_is_not_an_overflow() -> None:
         assert isinstance(failure(endpoint), ModelError)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.cases(4)
 @pytest.mark.parametrize(
     ("body", "says"),

@@ -83,6 +83,7 @@ def test_two_programs_with_one_path(tmp_path: Path) -> None:
         SandboxSpec(backend="host", directory=tmp_path, programs=programs)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("is_busy", draw([False, True], 1))
 @pytest.mark.parametrize("is_copied", [False, True])
