@@ -22,7 +22,7 @@ from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
 from langgraph_takeover.sandbox.backends.checkouts import write_checkout
 from langgraph_takeover.sandbox.interface import Frozen
 from langgraph_takeover.sandbox.repository.patches import MAX_LEFT_OUT
-from langgraph_takeover.sandbox.storage.removal import walk
+from langgraph_takeover.sandbox.storage.removal import list_matches, remove_tree, walk
 
 _PREPARED = ".takeover-apply-"
 _GIT_NAMES = (".git", "git~1")
@@ -356,9 +356,9 @@ class _MergePlan:
 
     def _remove_leftovers(self) -> None:
         """Remove what processes that were killed had prepared."""
-        for leftover in self._root.glob(f"{_PREPARED}*/"):
+        for leftover in list_matches(self._root, f"{_PREPARED}*"):
             with suppress(OSError), _hold(leftover):
-                shutil.rmtree(leftover)
+                remove_tree(leftover)
 
 
 @contextmanager

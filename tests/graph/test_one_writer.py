@@ -22,7 +22,6 @@ from langgraph_takeover import Home, open_home, take_over
 from langgraph_takeover.graph.home import DATABASE_FILE
 from langgraph_takeover.sandbox.backends.processes import find_run_processes
 
-from ..random_examples import draw
 from .conftest import DONE, RunHarness, parse_events, scripted_model
 
 HELD, FENCED = 3, 4
@@ -166,7 +165,7 @@ def test_one_of_three_concurrent_resumes_works_and_two_learn_the_holder(writer_b
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "where",
-    draw(["record", "model-2", "command", "directory", "snapshot"], 3, "lost"),
+    ["record", "model-2", "command", "directory", "snapshot"],
 )
 def test_a_holder_that_lost_its_lease_writes_nothing_any_more(writer_bench: WriterBench, where: str) -> None:
     writer_bench.hold(where)
@@ -210,7 +209,7 @@ def test_a_holder_that_lost_its_lease_writes_nothing_any_more(writer_bench: Writ
 
 @pytest.mark.sampled(2)
 @pytest.mark.slow
-@pytest.mark.parametrize("where", draw(["command", "model-2", "directory"], 2, "returning"))
+@pytest.mark.parametrize("where", ["command", "model-2", "directory"])
 def test_a_returning_holder_does_not_disturb_the_new_one(writer_bench: WriterBench, where: str) -> None:
     writer_bench.hold(where)
     away = writer_bench.start(lease_s=1.0)

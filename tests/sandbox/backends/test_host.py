@@ -471,7 +471,6 @@ def test_as_an_ordinary_user(repository: Path) -> None:
     assert found["unsaved"] == ["/dev/shm/x"]
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.slow
 def test_the_contract_holds_for_an_ordinary_user() -> None:
     """Without root there is no control group: processes are stopped by signals."""

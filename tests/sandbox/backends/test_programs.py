@@ -18,7 +18,6 @@ from langgraph_takeover.sandbox.contract import PROGRAM, Kit, check_output, gree
 from langgraph_takeover.sandbox.interface import ProgramMount, SandboxSpec, SandboxUnavailableError
 
 from ...conftest import skip_missing
-from ...random_examples import draw
 from ..conftest import disable_overlays, open_kit
 from ..ordinary_user import make_user_directory, run_python_as_user
 
@@ -85,7 +84,7 @@ def test_two_programs_with_one_path(tmp_path: Path) -> None:
 
 @pytest.mark.sampled(1)
 @pytest.mark.slow
-@pytest.mark.parametrize("is_busy", draw([False, True], 1))
+@pytest.mark.parametrize("is_busy", [False, True])
 @pytest.mark.parametrize("is_copied", [False, True])
 def test_a_complete_systems_snapshot_contains_no_program(
     kit: Kit, copied_kit: Kit, program: ProgramMount, tmp_path: Path, is_copied: bool, is_busy: bool
