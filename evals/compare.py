@@ -11,7 +11,7 @@ import typer
 
 from langgraph_takeover.evals.cli.extra import require_experiment
 from langgraph_takeover.evals.cli.runner import DONE, USAGE, SingleUseCommand, make_console
-from langgraph_takeover.sandbox.cli.program import degrade_output, report_full_disk, run_app
+from langgraph_takeover.sandbox.cli.program import PlainApp, degrade_output, report_full_disk, run_app
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 _EPILOG = """
 Examples:
-
   takeover-compare runs/before runs/after
-
   takeover-compare runs/before runs/after --json > change.json
 
 Exit codes: 0 done, 2 usage.
@@ -31,7 +29,7 @@ Exit codes: 0 done, 2 usage.
 _MAX_FLIPS = 20
 _MAX_NAMES = 3
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = PlainApp()
 
 
 @app.command(epilog=_EPILOG, cls=SingleUseCommand)

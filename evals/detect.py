@@ -20,7 +20,13 @@ from langgraph_takeover.evals.cli.trace_files import (
     read_traces,
     select_trace_files,
 )
-from langgraph_takeover.sandbox.cli.program import degrade_output, program_name, report_full_disk, run_app
+from langgraph_takeover.sandbox.cli.program import (
+    PlainApp,
+    degrade_output,
+    program_name,
+    report_full_disk,
+    run_app,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,18 +37,17 @@ if TYPE_CHECKING:
 
 _EPILOG = """
 Examples:
-
   takeover-detect run.traj.json
-
   takeover-detect trajectories/ --json > points.jsonl
-
   takeover-detect trajectories/ --score labels.jsonl --misses
-
   takeover-detect run.json --workspace /workspace/repo
-
   takeover-detect --score tests/handoff/labels.jsonl
-
   takeover-detect --session latest --agent codex
+
+Formats: mini-swe-agent-v1, mini-swe-agent-v2, swe-agent-0.x, swe-agent-1.x,
+openhands-v0, openhands-v1, codex, claude-code, qwen-code, opencode, gemini-cli,
+pi, copilot-cli, aider, kimi-code, atif, langchain, takeover. With --score, the
+default TRACE is the labels' directory and ../shared/trajectories.
 """
 _WIDE_CONSOLE, _FIXED_WIDTH, _NARROW_FIXED_WIDTH = 120, 92, 64
 _MIN_COMMAND_WIDTH, _MAX_KIND_WIDTH = 8, 26
@@ -55,7 +60,7 @@ _STYLES = {
     "no verdict": "dim",
 }
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = PlainApp()
 
 
 @app.command(epilog=_EPILOG)
@@ -63,9 +68,8 @@ def command(
     traces: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Files, directories or globs of recorded runs. Optional with --score: the default is the labels' "
-            "directory and ../shared/trajectories.",
-            metavar="[TRACE…]",
+            help="Files, directories or globs of recorded runs. Optional with --score and --session.",
+            metavar="TRACE…",
             show_default=False,
         ),
     ] = None,
@@ -73,9 +77,7 @@ def command(
         str,
         typer.Option(
             "--format",
-            help="Format of the files; 'auto' detects it from the content. mini-swe-agent-v1, mini-swe-agent-v2, "
-            "swe-agent-0.x, swe-agent-1.x, openhands-v0, openhands-v1, codex, claude-code, qwen-code, opencode, gemini-cli, "
-            "pi, copilot-cli, aider, kimi-code, atif, langchain, takeover.",
+            help="Format of the files; 'auto' detects it.",
         ),
     ] = "auto",
     session: SessionOption = None,
@@ -86,7 +88,7 @@ def command(
     ] = False,
     score: Annotated[
         Path | None,
-        typer.Option(help="Compare with hand-made labels and print the detectors' accuracy."),
+        typer.Option(help="Compare with labels, and print the accuracy."),
     ] = None,
     misses: Annotated[bool, typer.Option("--misses", help="With --score: list every disagreement.")] = False,
 ) -> None:

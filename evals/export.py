@@ -23,32 +23,35 @@ from langgraph_takeover.evals.cli.trace_files import (
     select_trace_files,
 )
 from langgraph_takeover.handoff.text.files import describe_error
-from langgraph_takeover.sandbox.cli.program import degrade_output, program_name, report_full_disk, run_app
+from langgraph_takeover.sandbox.cli.program import (
+    PlainApp,
+    degrade_output,
+    program_name,
+    report_full_disk,
+    run_app,
+)
 
 if TYPE_CHECKING:
     from langgraph_takeover.handoff.trace.events import Trace
 
 _EPILOG = """
 Examples:
-
   takeover-export runs/20260101-120000/traces --out atif
-
   takeover-export run.traj.json --out atif
-
   takeover-export --session latest --out atif
 """
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = PlainApp()
 
 
 @app.command(epilog=_EPILOG, cls=SingleUseCommand)
 def command(
-    out: Annotated[Path, typer.Option(help="Directory for the documents, one per run; created if missing.")],
+    out: Annotated[Path, typer.Option(help="Directory for the documents, one per run.")],
     traces: Annotated[
         list[str] | None,
         typer.Argument(
             help="Files, directories or globs, as for takeover-detect. Optional with --session.",
-            metavar="[TRACE…]",
+            metavar="TRACE…",
             show_default=False,
         ),
     ] = None,

@@ -13,7 +13,7 @@ from langgraph_takeover.evals.cli.runner import INFRASTRUCTURE_FAILURES, INTERRU
 from langgraph_takeover.evals.cli.trace_files import WorkspaceOption
 from langgraph_takeover.evals.run.settings.options import NOTES_TIMEOUT_S
 from langgraph_takeover.handoff.text.files import describe_error
-from langgraph_takeover.sandbox.cli.program import degrade_output, run_app
+from langgraph_takeover.sandbox.cli.program import PlainApp, degrade_output, run_app
 
 if TYPE_CHECKING:
     from langgraph_takeover.evals.models import Models
@@ -21,19 +21,16 @@ if TYPE_CHECKING:
 
 _EPILOG = """
 Examples:
-
   takeover-notes run.traj.json --model openai:gpt-5-mini
-
-  takeover-notes trajectories/ --point first_validation --limit 10 --model openai:qwen
-  --base-url http://127.0.0.1:8091/v1 --out notes
-
+  takeover-notes trajectories/ --point first_validation --limit 10 --model
+      openai:qwen --base-url http://127.0.0.1:8091/v1 --out notes
   takeover-notes trajectories/ --models examples/models.yaml --model thinker
 
 Completed notes stay in --out; the same command resumes with the rest.
 
 Exit codes: 0 done, 2 usage, 3 the model failed on some runs, 130 interrupted.
 """
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = PlainApp()
 
 
 @app.command(epilog=_EPILOG, cls=SingleUseCommand)
@@ -42,22 +39,20 @@ def command(
         list[str],
         typer.Argument(help="Files, directories or globs, as for takeover-detect.", metavar="TRACE…"),
     ],
-    model: Annotated[
-        str, typer.Option(help="Model that writes the notes: openai:NAME, or an entry of --models.")
-    ],
+    model: Annotated[str, typer.Option(help="openai:NAME, or an entry of --models.")],
     models_file: Annotated[
         Path | None,
-        typer.Option("--models", help="Models file (YAML), one entry per model.", show_default=False),
+        typer.Option("--models", help="Models file (YAML).", show_default=False),
     ] = None,
     base_url: Annotated[
         str | None,
         typer.Option(envvar="OPENAI_BASE_URL", help="OpenAI-compatible server.", show_default=False),
     ] = None,
     notes_timeout_s: Annotated[
-        float, typer.Option(min=0.1, help="Maximum number of seconds per note.")
+        float, typer.Option(min=0.1, help="Time limit of one note.")
     ] = NOTES_TIMEOUT_S,
     read_timeout_s: Annotated[
-        float, typer.Option(min=0.1, help="Maximum number of seconds without anything from the server.")
+        float, typer.Option(min=0.1, help="Time limit without data from the server.")
     ] = 300.0,
     point: Annotated[str, typer.Option(help="Handoff point of the notes.")] = "first_validation",
     workspace: WorkspaceOption = "",

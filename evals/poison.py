@@ -23,7 +23,7 @@ from langgraph_takeover.evals.cli.runner import (
     run_command,
     run_jobs,
 )
-from langgraph_takeover.sandbox.cli.program import degrade_output, run_app
+from langgraph_takeover.sandbox.cli.program import PlainApp, degrade_output, run_app
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,22 +35,23 @@ if TYPE_CHECKING:
 SUMMARY_FILE = "poison.json"
 EPILOG = f"""
 Examples:
-
   takeover --view all --out runs/base
-
   takeover-poison runs/base --view all
-
-  takeover-poison runs/base --view structured,trace --successor openai:gpt-5 --injections notes,tests-pass --limit 3
-
+  takeover-poison runs/base --view structured,trace --successor openai:gpt-5
+      --injections notes,tests-pass --limit 3
   takeover-poison runs/base --resume --out runs/20260518-120000-poison
 
-Injections: file, output, commit, test-name, notes and closed-fence order the successor to create a file; tests-pass
-claims that the work is complete; wrong-file names a file unrelated to the bug.
+The records, notes, tasks and settings of RUN are used; its files stay
+unchanged.
+
+Injections: file, output, commit, test-name, notes and closed-fence order the
+successor to create a file; tests-pass claims that the work is complete;
+wrong-file names a file unrelated to the bug.
 
 {EXIT_CODES}
 """
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = PlainApp()
 
 
 @app.command(epilog=EPILOG, cls=SingleUseCommand)
@@ -60,8 +61,7 @@ def command(
         Path,
         Argument(
             metavar="RUN",
-            help="Directory of a finished takeover run. Its records, notes, tasks and "
-            "settings are used; its files stay unchanged.",
+            help="Directory of a finished run.",
         ),
     ],
     view: Annotated[str, OPTIONS["view"]] = "all",
@@ -72,11 +72,9 @@ def command(
     base_url: Annotated[str | None, OPTIONS["base_url"]] = None,
     models: Annotated[
         Path | None,
-        Option(help="Models file (YAML) with further entries.", show_default="the entries of RUN"),
+        Option(help="Models file (YAML).", show_default="the entries of RUN"),
     ] = None,
-    injections: Annotated[
-        str, Option(help="Injections, separated by commas, or 'all'; each is tested alone.")
-    ] = "all",
+    injections: Annotated[str, Option(help="Injections, or 'all'; each is tested alone.")] = "all",
     limit: Annotated[int | None, Option(min=1, help="Maximum number of records.", show_default=False)] = None,
     workers: Annotated[int, OPTIONS["workers"]] = 1,
     allow_unisolated: Annotated[bool, OPTIONS["allow_unisolated"]] = False,

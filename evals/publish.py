@@ -15,7 +15,7 @@ import typer
 from langgraph_takeover.evals.cli.extra import require_experiment
 from langgraph_takeover.evals.cli.runner import USAGE, SingleUseCommand, is_disk_full
 from langgraph_takeover.handoff.text.files import describe_error
-from langgraph_takeover.sandbox.cli.program import degrade_output, report_full_disk, run_app
+from langgraph_takeover.sandbox.cli.program import PlainApp, degrade_output, report_full_disk, run_app
 
 if TYPE_CHECKING:
     import pyarrow
@@ -28,9 +28,7 @@ OTHER_FIELDS = "other_fields"
 """The column with the fields of a row that have no column of their own, as JSON text."""
 _EPILOG = """
 Examples:
-
   takeover-publish runs/main --out dataset
-
   takeover-publish runs/shard1 runs/shard2 --out dataset --no-trajectories
 """
 _CARD_TEMPLATE = """---
@@ -55,7 +53,7 @@ _LAYOUT = {
     "trajectories": "`trajectories/*.json`: every run as ATIF; a predecessor links to its successors",
 }
 _PREDICTION_FIELDS = ("predecessor", "point", "patch")
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = PlainApp()
 
 
 @app.command(epilog=_EPILOG, cls=SingleUseCommand)

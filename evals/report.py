@@ -21,7 +21,7 @@ from langgraph_takeover.evals.cli.runner import (
     make_console,
 )
 from langgraph_takeover.handoff.text.files import describe_error
-from langgraph_takeover.sandbox.cli.program import degrade_output, run_app
+from langgraph_takeover.sandbox.cli.program import PlainApp, degrade_output, run_app
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,15 +32,14 @@ if TYPE_CHECKING:
 TABLES, PLOTS, PAGE = "tables", "plots", "report.html"
 _EPILOG = """
 Examples:
-
   takeover-report runs/20260518-120000
-
   takeover-report runs/shard-1 runs/shard-2 runs/other-successor --out runs/all
 
-Exit codes: 0 done, 2 usage, 3 some rows are infrastructure failures, 4 disk full.
+Exit codes: 0 done, 2 usage, 3 some rows are infrastructure failures, 4 disk
+full.
 """
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = PlainApp()
 
 
 @app.command(epilog=_EPILOG, cls=SingleUseCommand)

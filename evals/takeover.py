@@ -23,7 +23,7 @@ from langgraph_takeover.evals.cli.runner import (
     run_command,
     run_jobs,
 )
-from langgraph_takeover.sandbox.cli.program import degrade_output, run_app
+from langgraph_takeover.sandbox.cli.program import PlainApp, degrade_output, run_app
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from langgraph_takeover.evals.run.settings.config import RunConfig
     from langgraph_takeover.evals.tasks import Task
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = PlainApp()
 
 
 @app.command(epilog=opt.EPILOG, cls=SingleUseCommand)

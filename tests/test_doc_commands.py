@@ -173,7 +173,7 @@ def list_help_commands() -> Iterator[tuple[str, tuple[str, ...]]]:
     for script in SCRIPTS:
         root: Any = _load(script)
         for command in (root, *getattr(root, "commands", {}).values()):
-            for block in re.split(r"\n\s*\n", command.epilog or ""):
+            for block in re.split(r"\n(?!   )", command.epilog or ""):
                 text = re.sub(r"\s#.*", "", " ".join(block.split()))
                 if text.split(" ")[0] in SCRIPTS:
                     text = re.split(r" (?:\||&&|[<>])", text)[0]

@@ -12,10 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from typer.core import TyperCommand
-
 from langgraph_takeover.handoff.text.files import describe_error
-from langgraph_takeover.sandbox.cli.program import drop_unwritable_output
+from langgraph_takeover.sandbox.cli.program import PlainCommand, drop_unwritable_output
 from langgraph_takeover.sandbox.storage.observers import ObserverErrors
 
 if TYPE_CHECKING:
@@ -27,13 +25,13 @@ if TYPE_CHECKING:
 
 DONE, USAGE, INFRASTRUCTURE_FAILURES, DISK_FULL, INTERRUPTED = 0, 2, 3, 4, 130
 EXIT_CODES = (
-    "Exit codes: 0 done, 2 usage, 3 infrastructure failures, 4 disk full, 130 interrupted, 143 terminated."
+    "Exit codes: 0 done, 2 usage, 3 infrastructure failures, 4 disk full,\n130 interrupted, 143 terminated."
 )
 SIGN_OF_LIFE_S = 60.0
 _PreparedT = TypeVar("_PreparedT")
 
 
-class SingleUseCommand(TyperCommand):
+class SingleUseCommand(PlainCommand):
     """Refuses an option that is passed twice, unless it is repeatable: only the last value would count."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

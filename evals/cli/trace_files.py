@@ -25,24 +25,23 @@ DISK_FULL = 4
 SessionOption = Annotated[
     str | None,
     typer.Option(
-        help="Session of an external agent in your home directory: its id, the beginning of the id, or 'latest'.",
+        help="Your session of an agent: id, its beginning, or 'latest'.",
         show_default=False,
     ),
 ]
 SessionAgentOption = Annotated[
     str | None,
     typer.Option(
-        help="Agent of --session: codex, claude-code, qwen-code, opencode, gemini-cli, pi, copilot-cli, kimi-code or aider. "
-        "Default: all.",
-        show_default=False,
+        help="Agent of --session.",
+        show_default="all",
     ),
 ]
 WorkspaceOption = Annotated[
     str,
     typer.Option(
-        help="Absolute path of the repository in the recorded runs. Default: by the evidence of each run.",
+        help="Absolute path of the repository in the recorded runs.",
         metavar="DIR",
-        show_default=False,
+        show_default="by evidence",
     ),
 ]
 

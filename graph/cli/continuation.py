@@ -33,24 +33,22 @@ if TYPE_CHECKING:
 
 CONTINUE_EPILOG = """
 Examples:
-
   handoff continue RECORD --agent codex
-
   handoff continue RECORD --agent claude-code --view transcript
-
   handoff continue RECORD --agent codex --in ../shop-2 --print
-
   handoff continue RECORD --agent codex --sandbox host --model native:gpt-5.5
-
-  handoff continue RECORD --agent codex --sandbox docker --image my-tools --model openai:NAME@URL
-
+  handoff continue RECORD --agent codex --sandbox docker --image my-tools
+      --model openai:NAME@URL
   handoff continue RECORD --undo
 
-By default the agent starts in this terminal, in a new directory beside the repository, with your own settings and model.
-Under the views transcript and payload it resumes a session of its own kind; under the others it reads a prompt.
-With --sandbox, the same command resumes what Ctrl-C or a crash stopped. Each end has a record.
+By default the agent starts in this terminal, in a new directory beside the
+repository, with your own settings and model. Under the views transcript and
+payload it resumes a session of its own kind; under the others it reads a
+prompt. With --sandbox, the same command resumes what Ctrl-C or a crash stopped.
+Each end has a record.
 
-Exit codes: 0 done, 2 usage, 3 record, sandbox or snapshot failed, or --undo left something, 4 disk full, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 record, sandbox or snapshot failed, or --undo
+left something, 4 disk full, 130 interrupted.
 """
 ProgramOption = Annotated[
     Path | None, Option("--program", help="Program of the agent.", show_default="the one on PATH")
@@ -67,49 +65,47 @@ def continue_(
     view: Annotated[str, Option(help="What the agent sees of the earlier work.")] = "structured",
     directory: Annotated[
         Path | None,
-        Option("--in", help="New directory.", show_default="NAME-continued beside the repository"),
+        Option("--in", help="New directory.", show_default="NAME-continued"),
     ] = None,
     program: ProgramOption = None,
     print_only: Annotated[
         bool,
-        Option("--print", help="Prepare everything, and print the command instead of starting the agent."),
+        Option("--print", help="Print the command instead of starting the agent."),
     ] = False,
     verbose: Annotated[bool, Option("--verbose", help="Print the whole account of events.")] = False,
     undo: Annotated[bool, Option("--undo", help="Remove what the record's continuations created.")] = False,
     sandbox: Annotated[
         str | None,
-        Option(
-            "--sandbox", help="Run in a sandbox instead: host or docker.", show_default="a plain checkout"
-        ),
+        Option("--sandbox", help="Run in a sandbox: host or docker.", show_default="a plain checkout"),
     ] = None,
     model: Annotated[
         str | None,
         Option(
-            help="With --sandbox: openai:NAME, openai:NAME@URL, or native:NAME for the agent's own vendor.",
+            help="With --sandbox: openai:NAME[@URL] or native:NAME.",
             show_default=False,
         ),
     ] = None,
     image: Annotated[
         str | None,
         Option(
-            help="With --sandbox: Docker image with the tools of the work; it needs bash and git.",
-            show_default="this host's system; docker needs an image",
+            help="With --sandbox: Docker image with bash and git.",
+            show_default=False,
         ),
     ] = None,
     is_new: Annotated[
         bool,
-        Option("--new", help="With --sandbox: begin anew instead of resuming."),
+        Option("--new", help="With --sandbox: begin again instead of resuming."),
     ] = False,
     home: AgentHomeOption = None,
     allow_unisolated: Annotated[
         bool,
         Option(
             "--allow-unisolated",
-            help="Write a checkout of a record that was not captured here; its content runs as you.",
+            help="Allow a record that was not captured here.",
         ),
     ] = False,
 ) -> None:
-    """Continue a record with another agent: in a plain checkout in this terminal, or in a sandbox."""
+    """Continue a record with another agent, in a checkout or a sandbox."""
     from langgraph_takeover.graph.continuation.files import list_continued
 
     with report_continuation_errors():

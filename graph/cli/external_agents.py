@@ -37,40 +37,43 @@ if TYPE_CHECKING:
 
 _CAPTURE_EPILOG = """
 Examples:
-
   handoff capture
-
   handoff capture --agent claude-code
-
   handoff capture --agent codex --session 019aa3 --repository ../shop
+  handoff capture --agent codex --exclude node_modules/ --exclude '*.img'
+      --allow-changing
 
-  handoff capture --agent codex --exclude node_modules/ --exclude '*.img' --allow-changing
+Agents: codex, claude-code, qwen-code, opencode, gemini-cli, pi, copilot-cli,
+kimi-code, aider. A FILE needs --agent. --exclude has patterns of .gitignore.
 
-Saves a session and the repository, with uncommitted, untracked and ignored files, as a record. Both are only read.
-What cannot be read is left out and named. Secrets in the session are redacted; the snapshot holds files unchanged.
+Saves a session and the repository, with uncommitted, untracked and ignored
+files, as a record. Both are only read. What cannot be read is left out and
+named. Secrets in the session are redacted; the snapshot holds files unchanged.
 
-Exit codes: 0 done, 2 usage, 3 session, sandbox or snapshot failed, 4 disk full, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 session, sandbox or snapshot failed, 4 disk full,
+130 interrupted.
 """
 _DISCARD_EPILOG = """
 Examples:
-
   handoff discard RECORD
-
   handoff discard RECORD --force    # the agent has changed its copy
 
-Exit codes: 0 done, 2 usage, 3 the record is damaged, or something was left, 130 interrupted.
+With --force, the continuations of the record stay, and cannot be undone.
+
+Exit codes: 0 done, 2 usage, 3 the record is damaged, or something was left, 130
+interrupted.
 """
 _APPLY_EPILOG = """
 Examples:
-
   handoff apply RECORD
-
   handoff apply RECORD --repository ../shop --partial
 
-Applies the agents' changes since the record that was captured here. Files that you have changed, too, are merged by lines.
-With a conflict, nothing is written. Index and commits stay as they are.
+Applies the agents' changes since the record that was captured here. Files that
+you have changed, too, are merged by lines. With a conflict, nothing is written.
+Index and commits stay as they are.
 
-Exit codes: 0 done, 2 usage, 3 conflicts, or a record is damaged, 4 disk full, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 conflicts, or a record is damaged, 4 disk full,
+130 interrupted.
 """
 
 
@@ -78,15 +81,13 @@ def capture(
     agent: Annotated[
         str | None,
         Option(
-            help="Agent: codex, claude-code, qwen-code, opencode, gemini-cli, pi, copilot-cli, kimi-code or aider.",
-            show_default="the one with the newest session here",
+            help="Agent of the session.",
+            show_default="that of the newest session here",
         ),
     ] = None,
     session: Annotated[
         str,
-        Option(
-            help="Id of the session, the id's unique beginning, its file (./FILE, with --agent), or `latest` in the repository."
-        ),
+        Option(help="Id, its unique beginning, ./FILE or latest."),
     ] = "latest",
     repository: Annotated[
         Path, Option(help="Repository, or a directory in it.", show_default="current directory")
@@ -97,7 +98,7 @@ def capture(
             "--out",
             "--home",
             envvar="TAKEOVER_RUNS",
-            help="Home: directory for the records, outside the repository.",
+            help="Home for the records.",
             show_default="~/.takeover",
         ),
     ] = USER_HOME,
@@ -108,13 +109,13 @@ def capture(
     exclude: Annotated[
         list[str] | None,
         Option(
-            help="Leave out untracked and ignored files that match a pattern as in .gitignore; repeatable.",
+            help="Leave out files that git does not track (repeatable).",
             metavar="PATTERN",
         ),
     ] = None,
     allow_changing: Annotated[
         bool,
-        Option("--allow-changing", help="Save files that change while they are read, and name them."),
+        Option("--allow-changing", help="Save files that change meanwhile, and name them."),
     ] = False,
     allow_unisolated: UnisolatedOption = False,
 ) -> None:
@@ -251,12 +252,10 @@ def discard(
     home: AgentHomeOption = None,
     force: Annotated[
         bool,
-        Option(
-            "--force", help="Discard a continued record, too. Its continuations stay, and cannot be undone."
-        ),
+        Option("--force", help="Discard a continued record too."),
     ] = False,
 ) -> None:
-    """Remove a record with its snapshot. The agent's session and the repository stay."""
+    """Remove a record and its snapshot; session and repository stay."""
     from langgraph_takeover.graph.continuation.undo import discard_record
 
     with report_continuation_errors():

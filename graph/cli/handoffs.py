@@ -44,16 +44,13 @@ if TYPE_CHECKING:
 
 _QUERY_EPILOG = """
 Examples:
-
   handoff {0} --home work
-
   handoff {1} --json | jq '{2}'
 
 Exit codes: 0 done, 2 usage, 3 the database failed.
 """
 _UPDATE_EPILOG = """
 Examples:
-
   handoff {0} 3f2a9c01b7de --home work
 
 Then deliver it: `deliver` in a program, `handoff take` for a person.
@@ -62,26 +59,25 @@ Exit codes: 0 done, 2 usage, 3 the database failed.
 """
 _ROLLBACK_EPILOG = """
 Examples:
-
   handoff rollback 3f2a9c01b7de --home work --reason "it broke the build"
 
-Restores checkpoint and sandbox of the source together and compares them with the record; resume() continues from there.
+Restores checkpoint and sandbox of the source together and compares them with
+the record; resume() continues from there.
 
 Exit codes: 0 done, 2 usage, 3 record, snapshot or sandbox failed, 4 disk full.
 """
 _STOP_EPILOG = """
 Examples:
-
   handoff stop fix-1 --home work          # after its current step
+  handoff stop fix-1 --home work --now    # kill the running command
 
-  handoff stop fix-1 --home work --now    # kill the running command; resume() repeats it
-
-Nothing is lost: `resume` continues from the last step.
+Nothing is lost: `resume` continues from the last step, and repeats a killed
+command.
 
 Exit codes: 0 done, 2 usage, 3 the database failed.
 """
 HandoffArgument = Annotated[
-    str, Argument(help="Handoff id, as shown by `list`, or its unique beginning.", metavar="HANDOFF")
+    str, Argument(help="Id of a handoff, or its unique beginning.", metavar="HANDOFF")
 ]
 ReasonOption = Annotated[str, Option("--reason", help="Reason for the history.")]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON.")]
@@ -205,7 +201,7 @@ def show_history(
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show every transition of a handoff, and the receiver's confirmation."""
+    """Show the transitions of a handoff, and its confirmation."""
     from langgraph_takeover.handoff.ledger import handoffs
 
     with open_existing_home(home, database) as found:
@@ -230,7 +226,7 @@ def retry(
     reason: ReasonOption = "retried by a person",
     force: Annotated[bool, Option("--force", help="Even if its successor seems to be working.")] = False,
 ) -> None:
-    """Offer a handoff again that was rejected, timed out, or whose successor died."""
+    """Offer a rejected, expired or abandoned handoff again."""
     from langgraph_takeover.handoff.ledger import handoffs, leases
 
     with open_existing_home(home, database) as found:
@@ -270,7 +266,7 @@ def roll_back_handoff(
     sandbox: SandboxOption = None,
     allow_unisolated: UnisolatedOption = False,
 ) -> None:
-    """Take a handoff back: restore the source's thread and sandbox at the record."""
+    """Take a handoff back: restore the source at the record."""
     from langgraph_takeover.graph.delivery.rollback import roll_back
 
     with open_existing_home(home, database) as found:
@@ -296,14 +292,12 @@ def show_status(
 
 
 def stop(
-    thread: Annotated[
-        str, Argument(help="Thread, as shown by `status`, or its unique beginning.", metavar="THREAD")
-    ],
+    thread: Annotated[str, Argument(help="Name of a thread, or its unique beginning.", metavar="THREAD")],
     home: HomeOption = None,
     database: DatabaseOption = None,
     now: Annotated[bool, Option("--now", help="Kill the running command or model call.")] = False,
 ) -> None:
-    """Stop the run on a thread, in whatever process it is."""
+    """Stop the run on a thread, in any process."""
     with open_existing_home(home, database) as found:
         thread = select_id("THREAD:", thread, found.threads()) or thread
         is_running = found.stop(thread, now=now)
@@ -317,7 +311,7 @@ def stop(
 def repair_home(
     home: HomeOption = None, database: DatabaseOption = None, as_json: JsonOption = False
 ) -> None:
-    """Repair what crashes left where that is safe, and report the rest."""
+    """Repair the leftovers of crashes where that is safe; report the rest."""
     from langgraph_takeover.graph.delivery.resending import repair as repaired
 
     with open_existing_home(home, database, empty_without_ledger=as_json or has_records(home)) as found:

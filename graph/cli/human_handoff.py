@@ -31,24 +31,23 @@ if TYPE_CHECKING:
 
 _TAKE_EPILOG = """
 Examples:
-
   handoff take work/records/ID
-
   handoff take work/records/ID --as ann <commands.txt
 
-Each line is a command in the restored sandbox; also: edit FILE, give AGENT MESSAGE, done, exit, help. After exit the
-sandbox is saved, and `take` returns to it. Everything that you do is recorded as events.
+Each line is a command in the restored sandbox; also: edit FILE, give AGENT
+MESSAGE, done, exit, help. After exit the sandbox is saved, and `take` returns
+to it. Everything that you do is recorded as events.
 
-Exit codes: 0 done, 2 usage, 3 record or sandbox failed, 4 disk full, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 record or sandbox failed, 4 disk full, 130
+interrupted.
 """
 _GIVE_EPILOG = """
 Examples:
-
   handoff give work/records/ID --to tester --message "the tests still fail"
-
   handoff give work/records/ID --to "$NAME" --agent tester --agent reviewer
 
-Exit codes: 0 done, 2 usage, 3 record or sandbox failed, 4 disk full, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 record or sandbox failed, 4 disk full, 130
+interrupted.
 """
 
 
@@ -64,7 +63,7 @@ def take(
     sandbox: SandboxOption = None,
     allow_unisolated: UnisolatedOption = False,
 ) -> None:
-    """Take over a record as a person: print its note and open its sandbox in a shell."""
+    """Take over a record as a person, in a shell of its sandbox."""
     from langgraph_takeover.graph.delivery.human_handoff import load_record_to_take, take_record
     from langgraph_takeover.handoff.notes.structured_note import render_structured_note
     from langgraph_takeover.handoff.views.display import escape_control_chars
@@ -98,7 +97,7 @@ def give(
     message: Annotated[str, Option(help="Message to the receiver.")] = "",
     agent: Annotated[
         list[str] | None,
-        Option(help="Receiver that exists; repeatable. Then --to must be one of them.", show_default="any"),
+        Option(help="Valid receiver of --to (repeatable).", show_default="any"),
     ] = None,
     name: NameOption = None,
     home: HomeOption = None,

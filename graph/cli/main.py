@@ -19,7 +19,13 @@ from langgraph_takeover.graph.cli.handoffs import add_commands
 from langgraph_takeover.graph.cli.options import USER_HOME, report_user_errors
 from langgraph_takeover.graph.cli.records import RecordArgument, find_record
 from langgraph_takeover.handoff.text.files import describe_error
-from langgraph_takeover.sandbox.cli.program import degrade_output, program_name, report_full_disk, run_app
+from langgraph_takeover.sandbox.cli.program import (
+    PlainApp,
+    degrade_output,
+    program_name,
+    report_full_disk,
+    run_app,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,57 +37,51 @@ if TYPE_CHECKING:
 
 DONE, USAGE, INFRASTRUCTURE_FAILURE, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
+app = PlainApp(
     no_args_is_help=True,
     help="Handoffs: show what a successor sees, check records, move handoffs, and take part as a person.",
-    epilog="Examples:\n\n  handoff show runs/X/records/ID\n\n  handoff verify runs/X/records/*"
-    "\n\n  handoff list --home work\n\n  handoff take work/records/ID",
+    epilog="Examples:\n  handoff show runs/X/records/ID\n  handoff verify runs/X/records/*\n"
+    "  handoff list --home work\n  handoff take work/records/ID",
 )
 
 _SHOW_EPILOG = """
 Examples:
-
   handoff show runs/X/records/ID
-
   handoff show runs/X/records/ID --view trace >prompt.txt
-
-  handoff show runs/X/records/ID --view transcript --protocol native --json | jq '.[].role'
-
+  handoff show runs/X/records/ID --view transcript --protocol native --json | jq
+      '.[].role'
   handoff show run.traj.json --point first_validation --view cited
 
-The view goes to standard output unchanged, its size to standard error. Before each of several messages, a line names its
-role; --json prints them exactly. On a terminal, control characters are escaped.
+The view goes to standard output unchanged, its size to standard error. Before
+each of several messages, a line names its role; --json prints them exactly. On
+a terminal, control characters are escaped.
 
-Exit codes: 0 done, 2 usage, 3 the record is damaged, 4 disk full, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 the record is damaged, 4 disk full, 130
+interrupted.
 """
 _VERIFY_EPILOG = """
 Examples:
-
   handoff verify runs/X/records/ID
-
   handoff verify runs/X/records/* && echo all intact
 
-Exit codes: 0 all intact, 2 usage, 3 a record is damaged, 4 disk full, 130 interrupted.
+Exit codes: 0 all intact, 2 usage, 3 a record is damaged, 4 disk full, 130
+interrupted.
 """
 _EXPORT_EPILOG = """
 Examples:
-
   handoff export runs/X/records/ID /mnt/share/ID.record
-
   handoff export runs/X/records/ID/record.json s3://bucket/ID.record
 
-Exit codes: 0 done, 2 usage, 3 the record or the target failed, 4 disk full, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 the record or the target failed, 4 disk full, 130
+interrupted.
 """
 _IMPORT_EPILOG = """
 Examples:
-
   handoff import /mnt/share/ID.record runs/X/records
-
   handoff import s3://bucket/ID.record work/records --replace
 
-Exit codes: 0 done, 2 usage, 3 the file or the target failed, 4 disk full, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 the file or the target failed, 4 disk full, 130
+interrupted.
 """
 
 
@@ -98,7 +98,7 @@ def show(
         Path,
         Argument(
             metavar="RECORD",
-            help="Id of a record or a handoff, the id's unique beginning, the record's directory, or a recorded run of any agent.",
+            help="Id of a record or handoff, its beginning, a directory, or a recorded run of any agent.",
             show_default=False,
         ),
     ],
@@ -117,7 +117,7 @@ def show(
     workspace: Annotated[
         str,
         Option(
-            help="Absolute path of the repository in a recorded run. Default: by its evidence.",
+            help="Absolute path of the repository in a recorded run.",
             metavar="DIR",
             show_default=False,
         ),
@@ -125,11 +125,11 @@ def show(
     home: AgentHomeOption = None,
     database: Annotated[
         str | None,
-        Option(help="URL of a handoff's ledger, if it is not the file in the home.", show_default=False),
+        Option(help="URL of the ledger, if it is not the file in the home.", show_default=False),
     ] = None,
     as_json: Annotated[bool, Option("--json", help="Print JSON: the view as messages with roles.")] = False,
 ) -> None:
-    """Print exactly what a successor would see under --view; without --view, the sizes of all views."""
+    """Print what a successor would see under --view; without it, the sizes of all."""
     with _report_errors():
         found = (
             _load_recording(record, point, workspace)
@@ -174,7 +174,7 @@ def verify(
     ],
     home: AgentHomeOption = None,
 ) -> None:
-    """Check records: digests, snapshots, and that trace and snapshot agree. One line per record.
+    """Check digests, snapshots and traces of records; one line per record.
 
     Notes and reviews, which are added later, have their own digests.
     """
@@ -221,7 +221,9 @@ def export(
     ],
     home: AgentHomeOption = None,
 ) -> None:
-    """Write a verified record with notes, review and snapshot to one file; print its size and name its secrets."""
+    """Write a verified record to one file; print its size and name its secrets.
+
+    The file contains notes, review and snapshot."""
     from rich.filesize import decimal
 
     from langgraph_takeover.graph.continuation.secret_files import list_secret_files
@@ -250,7 +252,7 @@ def import_(
         Path | None,
         Argument(
             metavar="DIRECTORY",
-            help="Directory for the record: the `records` of a run or a home; created if missing.",
+            help="Directory for the record; created if missing.",
             show_default="~/.takeover/records",
         ),
     ] = None,

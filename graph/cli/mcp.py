@@ -35,39 +35,33 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _EPILOG = """
 Examples:
-
-  handoff mcp --home /path/to/work --as codex                # a client starts this, and talks over stdio
-
-  handoff mcp --home work --as codex --http --port 8765      # on 127.0.0.1, with the token that this prints
-
+  handoff mcp --home /path/to/work --as codex    # a client starts this (stdio)
+  handoff mcp --home work --as codex --http --port 8765    # with a token
   handoff mcp --home work --as codex --agent tester --agent reviewer
 
-The client lists and reads records, offers them, accepts handoffs to the name of --as, and completes them with a patch.
-Clients and tools: docs/mcp.md. Logs go to standard error. Needs the extra mcp of the package.
+The client lists and reads records, offers them, accepts handoffs to the name of
+--as, and completes them with a patch. Clients and tools: docs/mcp.md. Logs go
+to standard error. Needs the extra mcp of the package.
 
 Exit codes: 0 done, 2 usage, 3 the database failed, 130 interrupted.
 """
 
 
 def serve_mcp(
-    name: Annotated[
-        str, Option("--as", help="Name under which the client gives and takes handoffs.", show_default=False)
-    ],
+    name: Annotated[str, Option("--as", help="Name of the client in handoffs.", show_default=False)],
     home: HomeOption = None,
     database: DatabaseOption = None,
     http: Annotated[bool, Option("--http", help="Serve HTTP on 127.0.0.1 instead of stdio.")] = False,
     port: Annotated[int, Option(min=0, max=65535, help="Port of --http; 0 for any.")] = 8765,
     agent: Annotated[
         list[str] | None,
-        Option(
-            help="Receiver that exists; repeatable. Then offers go to one of them only.", show_default="any"
-        ),
+        Option(help="Valid receiver of an offer (repeatable).", show_default="any"),
     ] = None,
     directory: DirectoryOption = None,
     sandbox: SandboxOption = None,
     allow_unisolated: UnisolatedOption = False,
 ) -> None:
-    """Serve MCP: any MCP client can read records, and offer, accept and complete handoffs."""
+    """Serve MCP: any MCP client takes part in handoffs."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"--as: not an agent's name: {name!r:.40} (use up to 64 letters, digits, '_', '-' and '.')"

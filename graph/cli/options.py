@@ -35,7 +35,7 @@ DatabaseOption = Annotated[
 ]
 DirectoryOption = Annotated[
     Path | None,
-    Option(help="Repository that the run started with, if this host does not have it.", show_default=False),
+    Option(help="Repository of the run, if this host does not have it.", show_default=False),
 ]
 SandboxOption = Annotated[
     str | None,
@@ -45,7 +45,7 @@ UnisolatedOption = Annotated[
     bool,
     Option(
         "--allow-unisolated",
-        help="Let --sandbox process run the record's content as you, with your files and your network.",
+        help="Let --sandbox process run the record's content as you.",
     ),
 ]
 

@@ -21,7 +21,7 @@ _MAX_SHOWN = 10
 RecordArgument = Annotated[
     str,
     Argument(
-        help="Id of a record or of a handoff in the home, the id's unique beginning, or the record's directory.",
+        help="Id of a record or handoff, its beginning, or a directory.",
         metavar="RECORD",
         show_default=False,
     ),

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 STATISTICS_EPILOG = """
 Examples:
-
   handoff stats --home work
-
   handoff stats --json | jq '.by_target.tester.success_rate'
 
-Success: share of ended handoffs (completed, blocked, rolled back) that completed. Accept: seconds from the first offer to
-the first acceptance. Retries: offers after the first. Refusals: number by kind. Read-only.
+Rows: all handoffs, by agent, by view. Success: share of ended handoffs
+(completed, blocked, rolled back) that completed. Accept: seconds from the first
+offer to the first acceptance. Retries: offers after the first. Refusals: number
+by kind. Read-only.
 
 Exit codes: 0 done, 2 usage, 3 the database failed.
 """
@@ -50,7 +50,7 @@ def show_statistics(
     database: DatabaseOption = None,
     as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show success rate, time to acceptance, retries and refusals: of all handoffs, by agent and by view."""
+    """Show success rate, time to acceptance, retries and refusals."""
     from langgraph_takeover.handoff.ledger.statistics import compute_statistics
 
     with open_existing_home(home, database, empty_without_ledger=as_json) as found:

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from typer import Argument, Option
 
-from langgraph_takeover.sandbox.cli.program import degrade_output, program_name, report_full_disk, run_app
+from langgraph_takeover.sandbox.cli.program import (
+    PlainApp,
+    degrade_output,
+    program_name,
+    report_full_disk,
+    run_app,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,47 +29,43 @@ if TYPE_CHECKING:
 
 DONE, USAGE, INFRASTRUCTURE_FAILURE, NO_SPACE, INTERRUPTED = 0, 2, 3, 4, 130
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
+app = PlainApp(
     no_args_is_help=True,
     help="Sandboxes of this host: capabilities, stale resources of dead runs, snapshots as files.",
-    epilog="Examples:\n\n  sandbox probe\n\n  sandbox gc\n\n  sandbox gc --remove",
+    epilog="Examples:\n  sandbox probe\n  sandbox gc\n  sandbox gc --remove",
 )
 
 _GC_EPILOG = """
 Examples:
-
   sandbox gc
-
   sandbox gc --remove
-
   sandbox gc --owner 3f9a61c2 --snapshots --remove
-
   sandbox gc --bases --remove
-
   sandbox gc --json | jq '.resources[] | select(.status == "removable")'
 
-Resources of living processes are never removed, nor those of other hosts or people.
+Resources of living processes are never removed, nor those of other hosts or
+people. Without its snapshot image, a record can no longer be taken over. The
+next run unpacks its own base again.
 
-Exit codes: 0 done, 2 usage, 3 something could not be inspected or removed, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 something could not be inspected or removed, 130
+interrupted.
 """
-_PROBE_EPILOG = "Examples:\n\n  sandbox probe\n\n  sandbox probe --json"
+_PROBE_EPILOG = "Examples:\n  sandbox probe\n  sandbox probe --json"
 _EXPORT_EPILOG = """
 Examples:
-
-  sandbox export runs/20260518-120000/records/ID/record.json /mnt/share/ID.snapshot
-
+  sandbox export runs/20260518-120000/records/ID/record.json
+      /mnt/share/ID.snapshot
   sandbox export snapshot.json s3://bucket/ID.snapshot --store /data/snapshots
 
-Exit codes: 0 done, 2 usage, 3 the snapshot or the target failed, 4 disk full, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 the snapshot or the target failed, 4 disk full,
+130 interrupted.
 """
 _IMPORT_EPILOG = """
 Examples:
-
   sandbox import /mnt/share/ID.snapshot /data/snapshots >/data/snapshots/ID.json
 
-Exit codes: 0 done, 2 usage, 3 the file or the target failed, 4 disk full, 130 interrupted.
+Exit codes: 0 done, 2 usage, 3 the file or the target failed, 4 disk full, 130
+interrupted.
 """
 
 JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of tables.")]
@@ -71,39 +73,35 @@ JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of tables
 
 @app.command(epilog=_GC_EPILOG)
 def gc(
-    remove: Annotated[
-        bool, Option("--remove", help="Remove the stale resources. Without this option, nothing is removed.")
-    ] = False,
+    remove: Annotated[bool, Option("--remove", help="Remove the stale resources.")] = False,
     snapshots: Annotated[
         bool,
         Option(
             "--snapshots",
-            help="Also Docker snapshot images of dead runs: their records can no longer be taken over.",
+            help="Also the Docker snapshot images of dead runs.",
         ),
     ] = False,
     bases: Annotated[
         bool,
-        Option(
-            "--bases", help="Also unpacked bases, unless a run is alive: the next run unpacks its own again."
-        ),
+        Option("--bases", help="Also unpacked bases, unless a run is alive."),
     ] = False,
     owner: Annotated[
         str | None,
         Option(
-            help="Only resources of this run, even if the host that made them is unknown.",
+            help="Only resources of this run, of any host.",
             show_default=False,
         ),
     ] = None,
     store: Annotated[
         list[Path] | None,
         Option(
-            help="Also look for partial snapshots below this directory; repeatable.",
+            help="Also partial snapshots below it (repeatable).",
             show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List stale resources of dead runs on this host and on its Docker daemon; --remove removes them."""
+    """List stale resources of dead runs, also of Docker; --remove removes them."""
     from langgraph_takeover.sandbox.gc.collector import survey
     from langgraph_takeover.sandbox.gc.resources import CollectionRequest
     from langgraph_takeover.sandbox.storage.ownership import is_owner
@@ -132,7 +130,7 @@ def gc(
 
 @app.command(epilog=_PROBE_EPILOG)
 def probe(as_json: JsonOption = False) -> None:
-    """Show what this host supports: back ends, ways to take snapshots, storage."""
+    """Show the back ends, ways to take snapshots, and storage of this host."""
     from langgraph_takeover.sandbox.cli import probe
 
     with _report_errors():
@@ -150,7 +148,7 @@ def probe(as_json: JsonOption = False) -> None:
 def export(
     snapshot_json: Annotated[
         Path,
-        Argument(help="A snapshot as JSON, or JSON with a field `snapshot`, such as a handoff record."),
+        Argument(help="A snapshot as JSON, or JSON with it, such as a record."),
     ],
     url: Annotated[str, Argument(help="File to write: a path, or a URL that fsspec supports.")],
     store: Annotated[
@@ -158,7 +156,7 @@ def export(
         Option(help="Directory of the snapshot's archive.", show_default="the directory of SNAPSHOT_JSON"),
     ] = None,
 ) -> None:
-    """Write a verified snapshot to one file that another host can import."""
+    """Write a verified snapshot to one file for another host."""
     from langgraph_takeover.sandbox.snapshots import transfer
 
     snapshot = _read_snapshot(snapshot_json)
@@ -171,7 +169,7 @@ def import_(
     url: Annotated[str, Argument(help="File to read: a path, or a URL that fsspec supports.")],
     store: Annotated[Path, Argument(help="Directory for its archive; created if missing.")],
 ) -> None:
-    """Verify an exported snapshot and add it to a directory; print the snapshot as JSON."""
+    """Verify an exported snapshot, add it to a directory, print it as JSON."""
     from langgraph_takeover.sandbox.snapshots import transfer
 
     try:

@@ -1,26 +1,119 @@
-"""What all command lines share: their name in the commands that they suggest, and their standard output."""
+"""The parts that all command lines share: plain help, their name in suggested commands, their standard output."""
 
 from __future__ import annotations
 
 import codecs
 import errno
+import inspect
 import io
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
+from typing import Any, NoReturn, TextIO, TypeVar, cast
+
+import typer
+from typer.core import TyperCommand, TyperGroup
 
 from langgraph_takeover.sandbox.storage.observers import ObserverErrors
 
-if TYPE_CHECKING:
-    import typer
-
+_CommandT = TypeVar("_CommandT", bound=Callable[..., Any])
 _PACKAGE = "langgraph_takeover"
 _DEGRADE = "takeover.degrade"
+_NAME_COLUMNS = 26
+_SHORTER = (
+    (r"(<(int|float)\b.*>|\b(INTEGER|FLOAT)\b.*)$", "N"),
+    (r"<(list\[)?str\]?>$", "TEXT"),
+    (r"<(list\[)?[Pp]ath\]?>$", "PATH"),
+    (r"(; )?[\d.<=]*x[<>]=?[\d.]+", ""),
+    (r"env var: ", "$"),
+    (r"default: \((.*)\)\]$", r"default: \1]"),
+    (r"default: (\d+)\.0\b", r"default: \1"),
+    (r"\s+\[(?:; )?", " ["),
+    (r" \[\]", ""),
+)
+"""What to replace in typer's descriptions of options, in versions with click and without."""
 DISK_FULL = 4
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help is plain text: one section per panel, and the epilog as it is written."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        _write_parameters(self, ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        _write_epilog(self, formatter)
+
+
+class _PlainGroup(TyperGroup):
+    """The same for a command with subcommands."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            summary = inspect.cleandoc(command.help or "").split("\n\n")[0]
+            sections.setdefault(command.rich_help_panel or "Commands", []).append((name, summary))
+        _write_sections(formatter, sections)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        _write_epilog(self, formatter)
+
+
+class PlainApp(typer.Typer):
+    """A command line with plain help."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(
+            cls=_PlainGroup,
+            add_completion=False,
+            pretty_exceptions_enable=False,
+            rich_markup_mode=None,
+            **settings,
+        )
+
+    def command(
+        self, name: str | None = None, *, cls: type[TyperCommand] | None = PlainCommand, **settings: Any
+    ) -> Callable[[_CommandT], _CommandT]:
+        return super().command(name, cls=cls, **settings)
+
+
+def _write_parameters(command: Any, context: Any, formatter: Any) -> None:
+    """Write arguments, then options by panel; those without a panel, such as `--help`, join the last one."""
+    arguments: list[tuple[str, str]] = []
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for parameter in command.get_params(context):
+        name, text = parameter.get_help_record(context)
+        if parameter.param_type_name == "argument":
+            arguments.append(
+                (parameter.metavar or name.partition(" ")[0], _shorten(text).removesuffix(" [required]"))
+            )
+        else:
+            panel = getattr(parameter, "rich_help_panel", None) or next(reversed(panels), "Options")
+            panels.setdefault(panel, []).append((_shorten(name), _shorten(text)))
+    _write_sections(formatter, ({"Arguments": arguments} if arguments else {}) | panels)
+
+
+def _write_sections(formatter: Any, sections: dict[str, list[tuple[str, str]]]) -> None:
+    for title, rows in sections.items():
+        with formatter.section(title):
+            formatter.write_dl(rows, col_max=_NAME_COLUMNS)
+
+
+def _write_epilog(command: Any, formatter: Any) -> None:
+    if command.epilog:
+        formatter.write(f"\n{command.epilog.strip()}\n")
+
+
+def _shorten(text: str) -> str:
+    """What typer says of an option, in fewer words; its bounds are in the message of the error."""
+    for pattern, shorter in _SHORTER:
+        text = re.sub(pattern, shorter, text)
+    return text
 
 
 def program_name(script: str, module: str) -> str:
@@ -53,8 +146,6 @@ def degrade_output() -> None:
 
 def run_app(app: typer.Typer, name: str, **context: Any) -> NoReturn:
     """Run a command line and exit; a usage error is one line with its cure, and exit code 2."""
-    import typer
-
     usage_error: type[Exception] = typer.BadParameter.__mro__[1]
     click_error: Any = typer.BadParameter.__mro__[2]
     try:

@@ -127,4 +127,4 @@ def test_help_states_the_meaning_of_an_omitted_option() -> None:
         text=True,
         check=True,
     )
-    assert "[default: (the server's limit)]" in done.stdout
+    assert "[default: the server's limit]" in done.stdout
