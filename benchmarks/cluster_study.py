@@ -25,8 +25,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import typer
 
-from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import load_results
+from langgraph_takeover.evals.run.rows import Fields
 
 VIEWS = "repository,trace,summary,structured"
 _RAY = Path(sys.executable).with_name("ray")
@@ -88,9 +88,9 @@ def main(
 
 def _audit_rows(out: Path, repeats: int) -> dict[str, Any]:
     results = load_results([out])
-    records = [record for row in results.predecessors for record in row["records"]]
+    records = [record for row in results.predecessors for record in row.records or ()]
     expected = {
-        (record, view, row["successor"], repeat)
+        (record, view, row.successor, repeat)
         for record in records
         for view in VIEWS.split(",")
         for row in results.takeovers[:1]
@@ -114,7 +114,7 @@ def _audit_rows(out: Path, repeats: int) -> dict[str, Any]:
     }
 
 
-def _group_outcomes(rows: list[Row]) -> dict[tuple[str, str], set[tuple[Any, ...]]]:
+def _group_outcomes(rows: list[Fields]) -> dict[tuple[str, str], set[tuple[Any, ...]]]:
     """The distinct outcomes of each point and view; the built-in model is deterministic."""
     outcomes: dict[tuple[str, str], set[tuple[Any, ...]]] = {}
     for row in rows:

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
 # Import from the checkout.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -29,10 +29,10 @@ import typer
 from benchmarks.figures import Figure, Goal, format_count, print_figures, print_progress, run_command
 from benchmarks.host import Meter, ProcessorTime
 from langgraph_takeover.evals.run.execution.executors import Job, open_local_executor
-from langgraph_takeover.evals.run.fields import RunPaths
-from langgraph_takeover.evals.run.journal import Journal, Row, open_journal
+from langgraph_takeover.evals.run.journal import Journal, open_journal
 from langgraph_takeover.evals.run.results import load_results
-from langgraph_takeover.evals.run.settings.config import RunConfig, load_config
+from langgraph_takeover.evals.run.rows import AgentRow, Takeover
+from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths, load_config
 from langgraph_takeover.evals.tasks import Task, load_tasks
 from langgraph_takeover.sandbox import SandboxManager
 
@@ -136,7 +136,7 @@ def _read_processor_time(process: int) -> float:
     return total
 
 
-def _build_speed_figures(spans: TimeSpans, takeovers: tuple[Row, ...]) -> Iterator[Figure]:
+def _build_speed_figures(spans: TimeSpans, takeovers: tuple[Takeover, ...]) -> Iterator[Figure]:
     # The time between the first and the last row covers all takeovers except one.
     number = len(takeovers) - 1
     per_minute, steal = 60 * number / spans.seconds, f"{100 * spans.stolen_share:.0f} %"
@@ -150,13 +150,13 @@ def _build_speed_figures(spans: TimeSpans, takeovers: tuple[Row, ...]) -> Iterat
     yield Figure("report on the takeovers", "s", spans.report)
 
 
-def _build_baseline_figures(out: Path, takeovers: tuple[Row, ...]) -> Iterator[Figure]:
+def _build_baseline_figures(out: Path, takeovers: tuple[Takeover, ...]) -> Iterator[Figure]:
     """One takeover per record and view, compared with a restore and its bare commands, and their Python start-up."""
     print_progress("bare commands")
     config, paths = load_config(out), RunPaths(out)
     tasks = {task.id: task for task in load_tasks(config.tasks, config.task_ids, config.limit)}
     results, durations, start_times, python_count = load_results([out]), [], [], 0
-    for row in [row for row in takeovers if row["repeat"] == 1][:40]:
+    for row in [row for row in takeovers if row.repeat == 1][:40]:
         trace, record = results.load_trace(row), results.load_record(row)
         assert trace is not None
         assert record is not None
@@ -166,7 +166,7 @@ def _build_baseline_figures(out: Path, takeovers: tuple[Row, ...]) -> Iterator[F
             if event.kind == "action" and event.tool == "shell"
         ]
         start = time.perf_counter()
-        with SandboxManager(paths.spec(config, tasks[row["task_id"]])) as manager:
+        with SandboxManager(paths.spec(config, tasks[str(row.task_id)])) as manager:
             restored = manager.restore(record.required_snapshot, paths.records.directory(record.id))
             for command in commands:
                 restored.run(command, timeout_s=120)
@@ -174,7 +174,7 @@ def _build_baseline_figures(out: Path, takeovers: tuple[Row, ...]) -> Iterator[F
             python_count += sum(command.startswith("python3 ") for command in commands)
             start_times.append(restored.run("python3 -c pass", timeout_s=120).seconds)
     takeover_s, commands_s = (
-        statistics.median(row["seconds"] for row in takeovers),
+        statistics.median(row.seconds or 0 for row in takeovers),
         statistics.median(durations),
     )
     title = "its restore and commands alone, one at a time"
@@ -193,15 +193,15 @@ def _build_append_figures(directory: Path, rows: int) -> Iterator[Figure]:
     """Median appends to a full journal, compared with an empty one and a bare file."""
     print_progress(f"a journal of {rows:,} rows")
     with open_journal(directory) as database:
-        journal = Journal(database, "run", "takeovers", "number")
+        journal = Journal(database, "run", "takeovers", _NumberedRow)
         empty = _measure_median_ms(journal.append, range(200))
         for number in range(200, rows):
             journal.append(_make_row(number))
         full = _measure_median_ms(journal.append, range(rows, rows + 200))
     with (directory / "bare.jsonl").open("a") as file:
 
-        def append_line(row: Row) -> None:
-            file.write(json.dumps(row) + "\n")
+        def append_line(row: _NumberedRow) -> None:
+            file.write(json.dumps(row.to_dict()) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -211,11 +211,17 @@ def _build_append_figures(directory: Path, rows: int) -> Iterator[Figure]:
     yield Figure(name, "ms", full, bare, "line of a bare file, synced")
 
 
-def _make_row(number: int) -> Row:
-    return {"number": number, "outcome": "graded", "patch": _TEXT}
+class _NumberedRow(AgentRow):
+    key_fields: ClassVar[tuple[str, ...]] = ("number",)
+
+    number: int
 
 
-def _measure_median_ms(append: Callable[[Row], object], numbers: range) -> float:
+def _make_row(number: int) -> _NumberedRow:
+    return _NumberedRow(number=number, outcome="graded", patch=_TEXT)
+
+
+def _measure_median_ms(append: Callable[[_NumberedRow], object], numbers: range) -> float:
     durations = []
     for number in numbers:
         start = time.perf_counter()
@@ -224,7 +230,7 @@ def _measure_median_ms(append: Callable[[Row], object], numbers: range) -> float
     return statistics.median(durations)
 
 
-def _do_nothing(config: RunConfig, out: Path, task: Task, number: int) -> Row:
+def _do_nothing(config: RunConfig, out: Path, task: Task, number: int) -> _NumberedRow:
     return _make_row(number)
 
 
@@ -263,12 +269,12 @@ def coordinate(jobs: int) -> float:
         open_journal(Path(directory)) as database,
         open_local_executor(2) as executor,
     ):
-        journal = Journal(database, "run", "takeovers", "number")
+        journal = Journal(database, "run", "takeovers", _NumberedRow)
         queue = (
             Job(_do_nothing, config, Path(directory), (task, number), (number,)) for number in range(jobs)
         )
         for row in executor.run(queue):
-            journal.append(row)
+            journal.append(cast(_NumberedRow, row))
         assert sum(1 for _ in journal.rows()) == jobs
         journal.export(Path(directory))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.evals.run.rows import Fields
 from langgraph_takeover.handoff.points.detectors import list_points
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, Notes, TaskBrief, to_json
@@ -45,7 +45,7 @@ def write_run(
         (out / name).mkdir(parents=True)
     config = {"run_id": "1a49e000", "views": views, "predecessors": [PREDECESSOR], "successors": [successor]}
     (out / "config.json").write_text(json.dumps(config | {"tasks": "swebench", "sandbox": "docker"}))
-    rows: dict[str, list[Row]] = {"predecessors": [], "labels": [], "notes": [], "takeovers": []}
+    rows: dict[str, list[Fields]] = {"predecessors": [], "labels": [], "notes": [], "takeovers": []}
     number = 0
     while len(rows["labels"]) < records:
         trace = traces[number % len(traces)]
@@ -114,7 +114,7 @@ def _save_record(out: Path, record: HandoffRecord) -> None:
 
 def _write_takeover(
     out: Path, record: HandoffRecord, view: str, successor: str, successor_trace: Trace, patch: str | None
-) -> Row:
+) -> Fields:
     name = f"{record.id}.{view}.successor.1"
     trace = successor_trace.model_copy(
         update={

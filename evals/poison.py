@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,11 +29,11 @@ from langgraph_takeover.sandbox.cli.program import PlainApp, degrade_output, run
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from langgraph_takeover.evals.injections.stages import PoisonConfig
-    from langgraph_takeover.evals.run.journal import Row
+    from langgraph_takeover.evals.injections.stages import InjectedRecord, InjectedTakeover, PoisonConfig
     from langgraph_takeover.evals.tasks import Task
 
 SUMMARY_FILE = "poison.json"
+_FAILURE_FIELDS = ("record", "injection", "view", "detail")
 EPILOG = f"""
 Examples:
   takeover --view all --out runs/base
@@ -116,8 +117,8 @@ def run(console: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pat
     from langgraph_takeover.evals.run.execution import threads
     from langgraph_takeover.evals.run.execution.executors import Job, open_local_executor
     from langgraph_takeover.evals.run.execution.jobs import open_run_directory
-    from langgraph_takeover.evals.run.fields import RunPaths
     from langgraph_takeover.evals.run.journal import Journal
+    from langgraph_takeover.evals.run.settings.config import RunPaths
 
     print(
         f"{len(config.records)} records, {len(config.injections)} injections, {len(config.views)} views; results: {out}"
@@ -127,15 +128,15 @@ def run(console: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pat
         open_run_directory(config, out) as (paths, home, database),
         open_local_executor(workers) as executor,
     ):
-        injected = Journal(database, config.run_id, "injections", "record", "injection")
-        takeovers = Journal(database, config.run_id, "poison", "record", "injection", "view")
-        for journal in (injected, takeovers):
-            journal.drop_failures()
+        injected = Journal(database, config.run_id, "injections", stages.InjectedRecord)
+        takeovers = Journal(database, config.run_id, "poison", stages.InjectedTakeover)
+        injected.drop_failures()
+        takeovers.drop_failures()
         for task in {task.id: task for task in tasks.values()}.values():
             task.check_out(paths.repositories, copy_from=RunPaths(Path(config.source)).repositories)
 
-        def release(row: Row) -> None:
-            threads.release_snapshots(config, home, tasks[row["record"]], row)
+        def release(row: InjectedTakeover) -> None:
+            threads.release_snapshots(config, home, tasks[row.record], row)
 
         for row in takeovers.rows():
             release(row)
@@ -146,20 +147,23 @@ def run(console: Console, config: PoisonConfig, tasks: dict[str, Task], out: Pat
         ]
         run_jobs(console, executor, injected, missing)
         take_over = [
-            Job(stages.take_over_injected, config, out, (tasks[row["record"]], *key, view), (*key, view))
+            Job(stages.take_over_injected, config, out, (tasks[row.record], *row.key, view), (*row.key, view))
             for row in injected.rows()
-            if row["outcome"] == "injected"
-            for key in [injected.key(row)]
+            if row.outcome == "injected"
             for view in config.views
         ]
         run_jobs(console, executor, takeovers, take_over, release)
-        for journal in (injected, takeovers):
-            journal.export(out)
+        injected.export(out)
+        takeovers.export(out)
         return report_results(console, config, list(injected.rows()), list(takeovers.rows()), out)
 
 
 def report_results(
-    console: Console, config: PoisonConfig, injection_rows: list[Row], takeover_rows: list[Row], out: Path
+    console: Console,
+    config: PoisonConfig,
+    injection_rows: Sequence[InjectedRecord],
+    takeover_rows: Sequence[InjectedTakeover],
+    out: Path,
 ) -> int:
     """Write and print the summary. Return the exit code."""
     from langgraph_takeover.handoff.records.record import write_durably
@@ -170,7 +174,11 @@ def report_results(
     return INFRASTRUCTURE_FAILURES if summary["infrastructure_failures"] else DONE
 
 
-def summarize(config: PoisonConfig, injection_rows: list[Row], takeover_rows: list[Row]) -> dict[str, Any]:
+def summarize(
+    config: PoisonConfig,
+    injection_rows: Sequence[InjectedRecord],
+    takeover_rows: Sequence[InjectedTakeover],
+) -> dict[str, Any]:
     """Compliance rates of each injection under each view, and of all visible injections under each view."""
     from langgraph_takeover.evals.reports.caveats import list_caveats, list_incomplete_patches
 
@@ -182,21 +190,21 @@ def summarize(config: PoisonConfig, injection_rows: list[Row], takeover_rows: li
         "injections": {
             name: {
                 view: _compute_rate(
-                    [row for row in takeover_rows if (row["injection"], row["view"]) == (name, view)]
+                    [row for row in takeover_rows if (row.injection, row.view) == (name, view)]
                 )
                 for view in config.views
             }
             for name in config.injections
         },
         "views": {
-            view: _compute_rate([row for row in takeover_rows if row["view"] == view and row["shown"]])
+            view: _compute_rate([row for row in takeover_rows if row.view == view and row.shown])
             for view in config.views
         },
-        "skipped": [row for row in injection_rows if row["outcome"] == "skipped"],
+        "skipped": [row.to_dict() for row in injection_rows if row.outcome == "left_out"],
         "infrastructure_failures": [
-            {key: row.get(key) for key in ("record", "injection", "view", "detail")}
+            dict(zip(_FAILURE_FIELDS, row.read(*_FAILURE_FIELDS), strict=True))
             for row in (*injection_rows, *takeover_rows)
-            if row["outcome"] == "infrastructure_failure"
+            if row.is_failure
         ],
     }
 
@@ -236,15 +244,15 @@ def print_summary(console: Console, summary: dict[str, Any], out: Path) -> None:
     )
 
 
-def _compute_rate(rows: list[Row]) -> dict[str, Any]:
-    graded = [row for row in rows if row["outcome"] == "graded"]
-    followed = sum(row["followed"] for row in graded)
+def _compute_rate(rows: Sequence[InjectedTakeover]) -> dict[str, Any]:
+    graded = [row for row in rows if row.outcome == "graded"]
+    followed = sum(bool(row.followed) for row in graded)
     return {
         "runs": len(graded),
-        "shown": sum(row["shown"] for row in graded),
+        "shown": sum(bool(row.shown) for row in graded),
         "followed": followed,
         "rate": followed / len(graded) if graded else None,
-        "resolved": sum(row["resolved"] for row in graded),
+        "resolved": sum(row.is_solved for row in graded),
     }
 
 

@@ -8,7 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     import pyarrow
 
     from langgraph_takeover.evals.reports.collection import ReportData
-    from langgraph_takeover.evals.run.journal import Row
     from langgraph_takeover.evals.run.results import Results
+    from langgraph_takeover.evals.run.rows import AgentRow, Takeover
 
-OTHER_FIELDS = "other_fields"
-"""The column with the fields of a row that have no column of their own, as JSON text."""
 _EPILOG = """
 Examples:
   takeover-publish runs/main --out dataset
@@ -47,7 +45,7 @@ points of {counts.tasks} tasks, under the views {views}. {others}The fields of a
 """
 _LAYOUT = {
     "data": "`data/*.parquet`: one table per stage; nested fields are JSON text, and fields without a column are in "
-    f"`{OTHER_FIELDS}`",
+    "`other_fields`",
     "predictions": "`predictions/SUCCESSOR.VIEW.POINT.PREDECESSOR.REPEAT/all_preds.jsonl`: input for `swebench` and its "
     "leaderboard",
     "trajectories": "`trajectories/*.json`: every run as ATIF; a predecessor links to its successors",
@@ -96,10 +94,12 @@ def command(
 def publish(results: Results, out: Path, *, trajectories: bool) -> str:
     """Write the dataset, whole or not at all. Return a summary of the files. Raises RunUsageError or OSError."""
     from langgraph_takeover.evals.reports.collection import collect_report_data
+    from langgraph_takeover.evals.reports.columns import build_table
     from langgraph_takeover.evals.reports.estimates import select_graded
+    from langgraph_takeover.evals.run.rows import STAGES
 
-    tables = {name: getattr(results, name) for name in ("takeovers", "predecessors", "labels", "notes")}
-    tables = {name: _build_table(name, rows) for name, rows in tables.items() if rows}
+    rows = {name: getattr(results, name) for name in ("takeovers", "predecessors", "labels", "notes")}
+    tables = {name: build_table(STAGES[name], own) for name, own in rows.items() if own}
     _check_predictions(select_graded(results.takeovers))
     data = collect_report_data(results)
     out = out.resolve()
@@ -122,66 +122,15 @@ def publish(results: Results, out: Path, *, trajectories: bool) -> str:
     )
 
 
-def _build_table(stage: str, rows: Sequence[Row]) -> pyarrow.Table:
-    """The rows with the columns and types of the stage, whatever they contain. Raises RunUsageError."""
-    import pyarrow
-
-    from langgraph_takeover.evals.run.fields import STAGE_FIELDS, find_type
-
-    types = {"integer": pyarrow.int64(), "fraction": pyarrow.float64(), "truth": pyarrow.bool_()}
-    schema = pyarrow.schema(
-        [
-            *((field, types.get(find_type(field), pyarrow.string())) for field in STAGE_FIELDS[stage]),
-            (OTHER_FIELDS, pyarrow.string()),
-        ]
-    )
-    flat = [_flatten_row(row, stage) for row in rows]
-    return pyarrow.table({name: [row.get(name) for row in flat] for name in schema.names}, schema=schema)
-
-
-def _flatten_row(row: Row, stage: str) -> Row:
-    """The values of a row's columns. Nested fields are text. Raises RunUsageError."""
-    from langgraph_takeover.evals.run.fields import STAGE_FIELDS, find_type
-    from langgraph_takeover.evals.run.settings.config import RunUsageError
-
-    flat: Row = {}
-    for field in STAGE_FIELDS[stage]:
-        value, kind = row.get(field), find_type(field)
-        if kind == "integer" and isinstance(value, float):
-            if not value.is_integer():
-                raise RunUsageError(
-                    f"{row['out']}: {_describe_row(row, stage)}: field {field!r} is {value}, not a whole number (restore "
-                    "the row from a copy, or delete it)"
-                )
-            value = int(value)
-        flat[field] = _to_column_value(value)
-    others = {
-        name: value for name, value in row.items() if name not in flat and name != "out" and value is not None
-    }
-    return flat | {OTHER_FIELDS: json.dumps(others) if others else None}
-
-
-def _to_column_value(value: Any) -> Any:
-    if isinstance(value, dict | list):
-        return json.dumps(value)
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
-
-
-def _describe_row(row: Row, stage: str) -> str:
-    from langgraph_takeover.evals.run.settings.config import STAGES
-
-    return f"{stage} row {' '.join(str(row[field]) for field in STAGES[stage])}"
-
-
-def _check_predictions(rows: Sequence[Row]) -> None:
+def _check_predictions(rows: Sequence[Takeover]) -> None:
     """Raises RunUsageError if a graded takeover lacks a field that its prediction needs."""
     from langgraph_takeover.evals.run.settings.config import RunUsageError
 
     for row in rows:
-        missing = next((field for field in _PREDICTION_FIELDS if row.get(field) is None), None)
+        missing = next((name for name in _PREDICTION_FIELDS if getattr(row, name) is None), None)
         if missing is not None:
             raise RunUsageError(
-                f"{row['out']}: {_describe_row(row, 'takeovers')} is graded, but has no {missing!r}, which its prediction "
+                f"{row.out}: takeovers row {' '.join(map(str, row.key))} is graded, but has no {missing!r}, which its prediction "
                 "needs (restore the row from a copy, or delete it)"
             )
 
@@ -192,21 +141,20 @@ def _write_parquet(path: Path, table: pyarrow.Table) -> None:
     pyarrow.parquet.write_table(table, path)
 
 
-def _write_predictions(rows: Sequence[Row], directory: Path) -> int:
+def _write_predictions(rows: Sequence[Takeover], directory: Path) -> int:
     """One file per successor, view, point and repeat, because a leaderboard takes one patch per task."""
     from langgraph_takeover.evals.run.settings.config import shorten_model_name
     from langgraph_takeover.handoff.records.record import write_durably
 
-    files: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    files: dict[tuple[str, ...], list[Takeover]] = defaultdict(list)
     for row in rows:
-        kind = f"{row['point']}.{shorten_model_name(row['predecessor'])}"
-        files[row["successor"], row["view"], kind, str(row["repeat"])].append(row)
+        kind = f"{row.point}.{shorten_model_name(row.predecessor or '')}"
+        files[row.successor, row.view, kind, str(row.repeat)].append(row)
     for (successor, view, kind, repeat), mine in files.items():
         name = ".".join((shorten_model_name(successor), view, kind, repeat))
         (directory / name).mkdir(parents=True)
         lines = (
-            {"instance_id": row["task_id"], "model_name_or_path": name, "model_patch": row["patch"]}
-            for row in mine
+            {"instance_id": row.task_id, "model_name_or_path": name, "model_patch": row.patch} for row in mine
         )
         write_durably(directory / name / "all_preds.jsonl", (json.dumps(line) + "\n" for line in lines))
     return len(files)
@@ -222,9 +170,9 @@ def _write_trajectories(results: Results, directory: Path) -> int:
     return write_documents(directory, traces)
 
 
-def _iterate_runs(results: Results) -> Iterator[Row]:
-    yield from (row for row in results.predecessors if row["outcome"] == "run")
-    yield from (row for row in results.takeovers if row["outcome"] == "graded")
+def _iterate_runs(results: Results) -> Iterator[AgentRow]:
+    yield from (row for row in results.predecessors if row.outcome == "run")
+    yield from (row for row in results.takeovers if row.outcome == "graded")
 
 
 def _format_card(results: Results, data: ReportData, tables: Sequence[str], layout: Collection[str]) -> str:
@@ -240,7 +188,7 @@ def _format_card(results: Results, data: ReportData, tables: Sequence[str], layo
     return _CARD_TEMPLATE.format(
         configs="\n".join(f"- config_name: {name}\n  data_files: data/{name}.parquet" for name in tables),
         counts=counts,
-        views=", ".join(dict.fromkeys(row["view"] for row in data.takeovers)) or "none",
+        views=", ".join(dict.fromkeys(row.view for row in data.takeovers)) or "none",
         others=f"The tables also have {' and '.join(also)}, which do not count. " if also else "",
         layout="\n".join(f"- {text}" for name, text in _LAYOUT.items() if name in layout),
         caveats="\n".join(list_result_caveats(results)),

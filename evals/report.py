@@ -126,15 +126,15 @@ def _write_page(results: Results, out: Path) -> tuple[Sequence[Table], Sequence[
 def _export(results: Results, out: Path, url: str | None) -> None:
     """Write the rows as files with one JSON object per line, except over the files from which they were read."""
     from langgraph_takeover.evals.run.journal import JOURNAL_FILE
-    from langgraph_takeover.evals.run.settings.config import STAGES
+    from langgraph_takeover.evals.run.rows import STAGES
     from langgraph_takeover.handoff.records.record import write_durably
 
     own = [source.out for source in results.sources if source.out.resolve() == out.resolve()]
     if own and url is None and not (out / JOURNAL_FILE).exists():
         return
     for name in STAGES:
-        rows = ({key: row[key] for key in row if key != "out"} for row in getattr(results, name))
-        write_durably(out / f"{name}.jsonl", (json.dumps(row) + "\n" for row in rows))
+        lines = (json.dumps(row.to_dict()) + "\n" for row in getattr(results, name))
+        write_durably(out / f"{name}.jsonl", lines)
 
 
 def _choose_output(directories: list[Path], out: Path | None) -> Path:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from langgraph_takeover.evals.run.execution.executors import ExecutorChoice
     from langgraph_takeover.evals.run.execution.jobs import RunJobs
-    from langgraph_takeover.evals.run.journal import Row
+    from langgraph_takeover.evals.run.rows import Row
     from langgraph_takeover.evals.run.settings.config import RunConfig
     from langgraph_takeover.evals.tasks import Task
 
@@ -133,6 +133,7 @@ def run(
         from langgraph_takeover.evals.run.execution import threads
         from langgraph_takeover.evals.run.execution.jobs import RunJobs
         from langgraph_takeover.evals.run.results import load_results
+        from langgraph_takeover.evals.run.rows import AgentRow
 
         rows = get_journals(database, config.run_id)
         for journal in rows:
@@ -145,8 +146,8 @@ def run(
             task.check_out(paths.repositories)
 
         def release(row: Row) -> None:
-            if row.get("task_id") in by_id:
-                threads.release_snapshots(config, home, by_id[row["task_id"]], row)
+            if isinstance(row, AgentRow) and row.task_id in by_id:
+                threads.release_snapshots(config, home, by_id[row.task_id], row)
 
         for row in itertools.chain(rows.predecessors.rows(), rows.takeovers.rows()):
             release(row)
@@ -210,7 +211,7 @@ def print_plan(
 def _print_stale_resources(config: RunConfig, out: Path) -> None:
     """Print what a killed run left behind, which `--resume` removes."""
     from langgraph_takeover.evals.run.execution.jobs import list_stale_resources
-    from langgraph_takeover.evals.run.fields import RunPaths
+    from langgraph_takeover.evals.run.settings.config import RunPaths
     from langgraph_takeover.sandbox.interface import SandboxUnavailableError
 
     with RunPaths(out).home() as home, contextlib.suppress(SandboxUnavailableError):

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from langgraph_takeover.evals.run.execution.executors import Executor, Job
-    from langgraph_takeover.evals.run.journal import Journal, Row
+    from langgraph_takeover.evals.run.journal import Journal
+    from langgraph_takeover.evals.run.rows import Row
 
 DONE, USAGE, INFRASTRUCTURE_FAILURES, DISK_FULL, INTERRUPTED = 0, 2, 3, 4, 130
 EXIT_CODES = (
@@ -118,9 +119,9 @@ def is_explicit(context: typer.Context, name: str) -> bool:
 def run_jobs(
     console: Console,
     executor: Executor,
-    journal: Journal,
+    journal: Journal[Any],
     jobs: Iterable[Job],
-    on_row: Callable[[Row], None] = lambda row: None,
+    on_row: Callable[[Any], None] = lambda row: None,
 ) -> None:
     """Run the jobs that have no row yet; save each row when it arrives."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -141,7 +142,7 @@ def run_jobs(
         bar = progress.add_task(journal.name, total=len(left))
         for row in executor.run(left):
             journal.append(row)
-            finished.add(journal.key(row))
+            finished.add(row.key)
             on_row(row)
             with ObserverErrors("the progress on standard output"):
                 progress.advance(bar)
@@ -176,18 +177,14 @@ def _print_signs_of_life(
 
 
 def _describe_row(row: Row) -> str:
-    names = [
-        row.get("record_id") or row["task_id"],
-        row.get("view"),
-        row.get("handoff_state"),
-        row.get("stop_reason"),
-    ]
-    result = {True: "resolved", False: "unresolved", None: None}[row.get("resolved")]
-    if row["outcome"] == "infrastructure_failure":
-        result = f"infrastructure failure: {row['detail']}"
-    events = f"{row['events']} events" if "events" in row else None
-    followed = "followed" if row.get("followed") else None
-    return ", ".join(str(part) for part in (*names, events, result, followed) if part)
+    record, task, *names = row.read("record_id", "task_id", "view", "handoff_state", "stop_reason")
+    number, resolved, is_followed = row.read("events", "resolved", "followed")
+    result = {True: "resolved", False: "unresolved", None: None}[resolved]
+    if row.is_failure:
+        result = f"infrastructure failure: {row.detail}"
+    events = None if number is None else f"{number} events"
+    parts = (record or task, *names, events, result, "followed" if is_followed else None)
+    return ", ".join(str(part) for part in parts if part)
 
 
 def _print_error(line: str, code: int) -> int:

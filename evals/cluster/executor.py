@@ -17,9 +17,13 @@ from langgraph_takeover.evals.cluster.connection import NODE_LABEL, RESOURCE, co
 from langgraph_takeover.evals.cluster.jobs import NODE_ERRORS, ClusterJob, ClusterRun, JobResult, run_job
 from langgraph_takeover.evals.run.execution import stages, threads
 from langgraph_takeover.evals.run.execution.executors import Executor, Job
-from langgraph_takeover.evals.run.fields import RunPaths
-from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
-from langgraph_takeover.evals.run.settings.config import CONFIG_FILE, STAGES, RunConfig, RunUsageError
+from langgraph_takeover.evals.run.rows import STAGES, Fields, Row
+from langgraph_takeover.evals.run.settings.config import (
+    CONFIG_FILE,
+    RunConfig,
+    RunPaths,
+    RunUsageError,
+)
 from langgraph_takeover.evals.tasks import SUITE, Task
 from langgraph_takeover.graph.runs.signals import announce_wait
 from langgraph_takeover.handoff.records.record import NOTES_FILE
@@ -155,7 +159,7 @@ class RayExecutor:
 
     def _submit(self, job: Job, remote: Any) -> Iterator[Row]:
         """Submit a job to the ready nodes. Return a row if its inputs cannot be uploaded."""
-        known, task = _collect_known_fields(job), _make_path_absolute(job.arguments[0])
+        task = _make_path_absolute(job.arguments[0])
         try:
             archives, records = self._upload_inputs(job, task)
         except OutOfDiskError:
@@ -164,10 +168,10 @@ class RayExecutor:
             yield self._make_failure_row(job, str(error))
             return
         nodes = frozenset(self._pool.ready_nodes)
-        holder = self._pool.thread_nodes.get(threads.name_thread(known)) if "trace" in known else None
+        holder = self._pool.thread_nodes.get(_name_thread(job))
         if holder in nodes:  # an interrupted job resumes on the node of its thread
             nodes = frozenset([holder])
-        key = {name: known[name] for name in STAGES[_STAGE_NAMES[job.stage]]}
+        key = dict(zip(STAGES[_STAGE_NAMES[job.stage]].key_fields, job.key, strict=True))
         sent = ClusterJob(job.stage, (task, *job.arguments[1:]), key, archives, records)
         selector = {NODE_LABEL: f"in({','.join(sorted(nodes))})"}
         reference = remote.options(label_selector=selector).remote(self._pool.run, sent)
@@ -229,14 +233,20 @@ class RayExecutor:
                 self._pool.exclude(node, result.problem)
             queue.append(job)
         else:
-            self._has_failures |= result.row["outcome"] == INFRASTRUCTURE_FAILURE
-            yield result.row
+            row = STAGES[_STAGE_NAMES[job.stage]].model_validate(result.row)
+            self._has_failures |= row.is_failure
+            yield row
 
     def _make_failure_row(self, job: Job, problem: str) -> Row:
         self._has_failures = True
-        return _collect_known_fields(job) | stages.make_failure_row(
-            SandboxUnavailableError(problem), time.monotonic()
-        )
+        stage, task = _STAGE_NAMES[job.stage], job.arguments[0]
+        known: Fields = dict(zip(STAGES[stage].key_fields, job.key, strict=True))
+        if stage == "predecessors":
+            known["trace"] = job.config.name_run(*job.key)
+        if stage == "takeovers":
+            known |= {"task_id": task.id, "trace": threads.name_takeover(*job.key)}
+        error = SandboxUnavailableError(problem)
+        return stages.make_failure_row(STAGES[stage], known, error, time.monotonic())
 
     def _cancel(self, *, kill: bool) -> None:
         """End the running jobs, at once or after their current action."""
@@ -260,15 +270,12 @@ class RayExecutor:
             self._own_store.rmdir()
 
 
-def _collect_known_fields(job: Job) -> Row:
-    """The fields of a job's row that are known before it runs."""
-    stage, task = _STAGE_NAMES[job.stage], job.arguments[0]
-    row: Row = dict(zip(STAGES[stage], job.key, strict=True))
+def _name_thread(job: Job) -> str:
+    """The thread of a job; empty if it has none."""
+    stage = _STAGE_NAMES[job.stage]
     if stage == "predecessors":
-        row["trace"] = job.config.name_run(*job.key)
-    if stage == "takeovers":
-        row |= {"task_id": task.id, "trace": threads.name_takeover(*job.key)}
-    return row
+        return threads.name_predecessor_thread(job.config.name_run(*job.key))
+    return threads.name_takeover_thread(threads.name_takeover(*job.key)) if stage == "takeovers" else ""
 
 
 def _make_path_absolute(task: Task) -> Task:

@@ -23,10 +23,9 @@ from langgraph_takeover.evals.run.execution import threads
 from langgraph_takeover.evals.run.execution.executors import Job
 from langgraph_takeover.evals.run.execution.jobs import remove_stale_resources
 from langgraph_takeover.evals.run.execution.signals import handle_sigterm
-from langgraph_takeover.evals.run.fields import RunPaths
-from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.preparation import usage_errors
-from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.run.rows import AgentRow, Fields, PredecessorRow, Row, Takeover
+from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths
 from langgraph_takeover.evals.tasks import SUITE, Task
 from langgraph_takeover.handoff.ledger import LedgerUnavailableError
 from langgraph_takeover.handoff.records.archive import compute_archive_digest
@@ -116,7 +115,7 @@ class JobResult(NamedTuple):
     """A row and its files in the artifact store. No row if the node's disk is full."""
 
     node: str
-    row: Row | None
+    row: Fields | None
     archive: str = ""
     paths: tuple[str, ...] = ()
     records: tuple[str, ...] = ()
@@ -209,17 +208,18 @@ def _run_job(node: NodeRun, job: ClusterJob) -> JobResult:
     arguments = (task, *job.arguments[1:])
     row = Job(job.stage, node.config, node.directory, arguments, tuple(job.key.values())).run()
     flush()  # a worker may be killed
-    row |= {"node": node.name, "tries": store.count(f"attempts/{job.name}")}
-    if "digest" in row:  # the local daemon may have the record's image
-        row["digest"] = compute_archive_digest(paths.records.load(row["record_id"]))
-    records = tuple(store.put_record(paths.records.directory(name)) for name in row.get("records", ()))
+    row = row.change(node=node.name, tries=store.count(f"attempts/{job.name}"))
+    if isinstance(row, Takeover) and row.digest:  # the local daemon may have the record's image
+        row = row.change(digest=compute_archive_digest(paths.records.load(row.record_id)))
+    made = (row.records or ()) if isinstance(row, PredecessorRow) else ()
+    records = tuple(store.put_record(paths.records.directory(name)) for name in made)
     files = tuple(_list_files(node.directory, row))
-    result = JobResult(node.name, row, f"results/{attempt}" if files else "", files, records)
+    result = JobResult(node.name, row.to_dict(), f"results/{attempt}" if files else "", files, records)
     if files:
         store.put(result.archive, node.directory, *files)
-    if row["outcome"] != INFRASTRUCTURE_FAILURE:
-        store.write(f"rows/{job.name}", result._replace(row=redact(row) | job.key))
-        if "trace" in row:
+    if not row.is_failure:
+        store.write(f"rows/{job.name}", result._replace(row=redact(row.to_dict()) | job.key))
+        if isinstance(row, AgentRow):
             with paths.home() as home:
                 threads.release_snapshots(node.config, home, task, row)
     for path in files:
@@ -230,10 +230,11 @@ def _run_job(node: NodeRun, job: ClusterJob) -> JobResult:
 
 def _list_files(root: Path, row: Row) -> Iterator[str]:
     """The paths below a run's directory that belong to a row, except records."""
-    names = [f"traces/{row.get('trace')}.json", f"grading/{row.get('trace')}"]
-    names += [f"grading/predecessor.{row.get('trace')}", f"grading/snapshot.{row.get('record_id')}"]
-    if row["outcome"] == "written":
-        names.append(f"records/{row['record_id']}/{NOTES_FILE}")
+    trace, record = row.read("trace", "record_id")
+    names = [f"traces/{trace}.json", f"grading/{trace}"]
+    names += [f"grading/predecessor.{trace}", f"grading/snapshot.{record}"]
+    if row.outcome == "written":
+        names.append(f"records/{record}/{NOTES_FILE}")
     return (name for name in names if (root / name).exists())
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field
 
 from langgraph_takeover.evals import injections
 from langgraph_takeover.evals.injections import Injection, Substitutions
 from langgraph_takeover.evals.run.execution import stages
-from langgraph_takeover.evals.run.fields import RunPaths
-from langgraph_takeover.evals.run.journal import Row
-from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.run.rows import Fields, Row, Takeover
+from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.readers import read_traces
@@ -35,17 +35,52 @@ class PoisonConfig(RunConfig):
     records: tuple[str, ...] = Field(min_length=1)
 
 
-def create_injected_record(config: PoisonConfig, out: Path, task: Task, record_id: str, name: str) -> Row:
+class InjectedRecord(Row):
+    """One row per record and injection."""
+
+    key_fields: ClassVar[tuple[str, ...]] = ("record", "injection")
+
+    record: str
+    """The record of the source run."""
+    injection: str
+    task_id: str
+    record_id: str | None = None
+    """The record with the injection."""
+    token: str | None = None
+    """The text that an order asks for."""
+    wrong_file: str | None = None
+    """The file that a false claim names."""
+
+
+class InjectedTakeover(Takeover):
+    """One row per record, injection and view."""
+
+    key_fields: ClassVar[tuple[str, ...]] = ("record", "injection", "view")
+
+    record: str
+    """The record of the source run."""
+    injection: str
+    aim: str
+    shown: bool | None = None
+    """Whether the view's first messages show the injection."""
+    followed: bool | None = None
+    """Whether the successor complied, by its actions."""
+
+
+def create_injected_record(
+    config: PoisonConfig, out: Path, task: Task, record_id: str, name: str
+) -> InjectedRecord:
     """Copy a record with an injection into the store of the poison run."""
     paths, source = RunPaths(out), RecordStore(Path(config.source) / "records")
     started = time.monotonic()
-    row: Row = {"task_id": task.id, "record": record_id, "injection": name}
+    known: Fields = {"task_id": task.id, "record": record_id, "injection": name}
     chosen = injections.load_injections()[name]
     try:
         record = source.load(record_id)
         substitutions = _choose_substitutions(record, chosen, task)
         if chosen.aim == "misled" and not substitutions.wrong_file:
-            return row | {"outcome": "left_out", "detail": "the repository has no other source file"}
+            reason = "the repository has no other source file"
+            return InjectedRecord(**known, outcome="left_out", detail=reason)
         poisoned, notes = injections.inject(record, chosen, substitutions)
 
         def write_snapshot(directory: Path) -> HandoffRecord:
@@ -60,34 +95,38 @@ def create_injected_record(config: PoisonConfig, out: Path, task: Task, record_i
         paths.records.create(poisoned.id, write_snapshot)
         paths.records.add_notes(poisoned.id, notes)
     except stages.INFRASTRUCTURE_ERRORS as error:
-        return row | stages.make_failure_row(error, started)
+        return stages.make_failure_row(InjectedRecord, known, error, started)
     shown = {"token": substitutions.token} if chosen.aim == "order" else {}
     shown |= {"wrong_file": substitutions.wrong_file} if chosen.aim == "misled" else {}
-    return row | {"outcome": "injected", "detail": "", "record_id": poisoned.id, **shown}
+    return InjectedRecord(**known, outcome="injected", detail="", record_id=poisoned.id, **shown)
 
 
 def take_over_injected(
     config: PoisonConfig, out: Path, task: Task, record_id: str, name: str, view: str
-) -> Row:
+) -> InjectedTakeover:
     """Let a successor continue a poisoned record under a view, and detect compliance from its actions."""
     paths, chosen = RunPaths(out), injections.load_injections()[name]
-    row = stages.run_takeover(config, out, task, f"{record_id}.{name}", view, config.successors[0], 1)
-    row |= {"record": record_id, "injection": name, "aim": chosen.aim, "shown": None, "followed": None}
-    if row["outcome"] != "graded":
-        return row
+    taken = stages.run_takeover(config, out, task, f"{record_id}.{name}", view, config.successors[0], 1)
+    known: Fields = {"record": record_id, "injection": name, "aim": chosen.aim}
+    if taken.is_failure:
+        return InjectedTakeover(**taken.to_dict(), **known)
     substitutions = _choose_substitutions(
         RecordStore(Path(config.source) / "records").load(record_id), chosen, task
     )
-    record = paths.records.load(row["record_id"])
-    (trace,) = read_traces(paths.traces / f"{row['trace']}.json")
+    record = paths.records.load(taken.record_id)
+    (trace,) = read_traces(paths.traces / f"{taken.trace}.json")
     assert isinstance(trace, Trace)
-    recipient = views.Recipient(protocol=config.protocol, window_tokens=row["window_tokens"])
+    recipient = views.Recipient.model_validate(
+        {"protocol": config.protocol, "window_tokens": taken.window_tokens}
+    )
     messages = views.find_view(view)(record, recipient)
-    finished = row["stop_reason"] == "finished"
-    return row | {
-        "shown": injections.is_shown(messages, chosen, substitutions),
-        "followed": injections.is_followed(record, chosen, substitutions, trace.events, is_finished=finished),
-    }
+    finished = taken.stop_reason == "finished"
+    return InjectedTakeover(
+        **taken.to_dict(),
+        **known,
+        shown=injections.is_shown(messages, chosen, substitutions),
+        followed=injections.is_followed(record, chosen, substitutions, trace.events, is_finished=finished),
+    )
 
 
 def _choose_substitutions(record: HandoffRecord, injection: Injection, task: Task) -> Substitutions:

@@ -9,8 +9,8 @@ from langgraph_takeover.evals.models import is_builtin, parse_model_name
 from langgraph_takeover.evals.reports.collection import ExcludedPoints, find_excluded_points
 from langgraph_takeover.evals.reports.estimates import read_values, select_graded
 from langgraph_takeover.evals.reports.paper.published_tables import list_studies
-from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results
+from langgraph_takeover.evals.run.rows import AgentRow, LabelRow, PredecessorRow, Takeover
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.evals.run.settings.point_selection import list_quotas
 
@@ -73,7 +73,7 @@ def list_result_caveats(results: Results) -> tuple[str, ...]:
         f"Reused predecessors ran with other limits: {limits}." for limits in sorted(filter(None, reused))
     ]
     caveats += _list_model_caveats(results)
-    versions = sorted({row["prompts"] for row in results.takeovers if row.get("prompts")})
+    versions = sorted({row.prompts for row in results.takeovers if row.prompts})
     if len(versions) > 1:
         caveats.append(f"The takeovers used different prompt versions: {', '.join(versions)}.")
     return tuple(caveats)
@@ -83,8 +83,8 @@ def list_waiting_points(results: Results) -> list[str]:
     """The records of takeover runs without a row of a takeover, except of runs that select some of the points."""
     if any(list_quotas(source.config) for source in results.sources) or not results.takeovers:
         return []
-    records = {record for row in results.predecessors for record in row.get("records", ())}
-    return sorted(records - {row["record_id"] for row in results.takeovers})
+    records = {record for row in results.predecessors for record in row.records or ()}
+    return sorted(records - {row.record_id for row in results.takeovers})
 
 
 def _format_names(names: Sequence[str]) -> str:
@@ -106,10 +106,12 @@ def _list_excluded_points(excluded: ExcludedPoints) -> list[str]:
     return caveats
 
 
-def list_incomplete_patches(rows: Iterable[Row]) -> list[str]:
+def list_incomplete_patches(rows: Iterable[AgentRow | LabelRow]) -> list[str]:
     """A caveat about rows whose graded patch lacks changes."""
     names = [
-        row.get("trace") or f"snapshot of {row['record_id']}" for row in rows if row.get("left_out_count")
+        f"snapshot of {row.record_id}" if isinstance(row, LabelRow) else str(row.trace)
+        for row in rows
+        if row.left_out_count
     ]
     if not names:
         return []
@@ -120,18 +122,16 @@ def list_incomplete_patches(rows: Iterable[Row]) -> list[str]:
     ]
 
 
-def _list_other_verdicts(takeovers: Iterable[Row]) -> list[str]:
+def _list_other_verdicts(takeovers: Iterable[Takeover]) -> list[str]:
     """A caveat about takeovers whose verdict depends on the scratch files in their patch."""
     differ = [
-        row
-        for row in takeovers
-        if isinstance(cleaned := row.get("cleaned_resolved"), bool) and cleaned != bool(row["resolved"])
+        row for row in takeovers if row.cleaned_resolved is not None and row.cleaned_resolved != row.is_solved
     ]
     if not differ:
         return []
     names = ", ".join(
-        f"{row['record_id']} {row['view']} {row['successor']} {row['repeat']} "
-        f"({'solved only as submitted' if row['resolved'] else 'solved only cleaned'})"
+        f"{row.record_id} {row.view} {row.successor} {row.repeat} "
+        f"({'solved only as submitted' if row.resolved else 'solved only cleaned'})"
         for row in differ[:_MAX_NAMES]
     )
     more = ", …" if len(differ) > _MAX_NAMES else "."
@@ -143,36 +143,41 @@ def _list_other_verdicts(takeovers: Iterable[Row]) -> list[str]:
 def _list_model_caveats(results: Results) -> list[str]:
     """Caveats about replies without text and action, and about divergent replays."""
     caveats = []
-    for role, rows in (("predecessor", results.predecessors), ("successor", results.takeovers)):
-        for name in dict.fromkeys(row[role] for row in rows):
-            own = [row for row in rows if row[role] == name]
+    roles: tuple[tuple[str, Sequence[AgentRow]], ...] = (
+        ("predecessor", results.predecessors),
+        ("successor", results.takeovers),
+    )
+    for role, rows in roles:
+        for name in dict.fromkeys(getattr(row, role) for row in rows):
+            own = [row for row in rows if getattr(row, role) == name]
             empty = int(sum(read_values(own, "empty_replies")))
             if empty:
                 calls = int(sum(read_values(own, "llm_calls")))
-                limits = (_LIMIT_TO_RAISE.search(row.get("detail") or "") for row in own)
+                limits = (_LIMIT_TO_RAISE.search(row.detail or "") for row in own)
                 cure = next((f" {found[0]}" for found in limits if found), "")
                 caveats.append(
                     f"{empty} of {calls} replies of {name} as {role} had neither text nor action{cure}."
                 )
     caveats += _list_divergent_replays(results)
-    without_text = [row for row in results.notes if row["outcome"] == "written" and row.get("detail")]
+    without_text = [row for row in results.notes if row.outcome == "written" and row.detail]
     if without_text:
-        caveats.append(f"{len(without_text)} notes lack text: {without_text[0]['detail']}.")
+        caveats.append(f"{len(without_text)} notes lack text: {without_text[0].detail}.")
     return list(dict.fromkeys(caveats))
 
 
 def _list_divergent_replays(results: Results) -> list[str]:
     """A caveat about replays whose observations differ from their recordings."""
-    rows = [row for row in (*results.predecessors, *results.takeovers) if row.get("divergence")]
+    every: tuple[PredecessorRow | Takeover, ...] = (*results.predecessors, *results.takeovers)
+    rows = [row for row in every if row.divergence]
     if not rows:
         return []
     names = ", ".join(
-        f"{row.get('record_id') or row['task_id']}{' ' + row['view'] if row.get('view') else ''} from action "
-        f"{row['divergence_step']} on ({row['divergence']:.0%} of its steps)"
+        f"{f'{row.record_id} {row.view}' if isinstance(row, Takeover) else row.task_id} from action "
+        f"{row.divergence_step} on ({row.divergence:.0%} of its steps)"
         for row in rows[:_MAX_NAMES]
     )
     more = ", …" if len(rows) > _MAX_NAMES else ""
-    missed = sum(len(row.get("missed_points") or ()) for row in rows)
+    missed = sum(len(row.missed_points or ()) for row in results.predecessors if row.divergence)
     points = f"; {missed} points of the recordings were not reached" if missed else ""
     return [
         f"Warning: replays whose observations differ from the recording: {len(rows)}: {names}{more}{points}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from langgraph_takeover.evals.reports.common_points import (
     UNMATCHED,
@@ -17,15 +17,24 @@ from langgraph_takeover.evals.reports.estimates import (
     POINT_KEY,
     Pair,
     pair_with_baseline,
-    read_measure,
     select_graded,
 )
-from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
-from langgraph_takeover.evals.run.results import UNLABELLED, Results
+from langgraph_takeover.evals.run.results import Results
+from langgraph_takeover.evals.run.rows import (
+    UNLABELLED,
+    CostRow,
+    CountedTakeover,
+    Fields,
+    LabelRow,
+    PredecessorRow,
+    Takeover,
+    UncountedTakeover,
+)
 from langgraph_takeover.evals.run.settings.config import BASELINE, POINTS, shorten_model_name
 from langgraph_takeover.handoff.views import CHARS_PER_TOKEN, VIEWS, VIEWS_WITH_NOTES
 from langgraph_takeover.handoff.views.names import CONTINUATION
 
+_RowT = TypeVar("_RowT", Takeover, CountedTakeover, UncountedTakeover)
 OVERFLOW = "context_overflow"
 """The stop reason of a conversation that exceeded its model's context window."""
 
@@ -54,19 +63,19 @@ class CostGroup(NamedTuple):
     """Infrastructure failures, whose costs are unknown."""
 
 
-def sum_costs(rows: Iterable[Row]) -> CostSum:
+def sum_costs(rows: Iterable[CostRow]) -> CostSum:
     """Sum the costs of rows. Infrastructure failures have none."""
-    counted = [row for row in rows if row["outcome"] != INFRASTRUCTURE_FAILURE]
+    counted = [row for row in rows if not row.is_failure]
     prompt = _sum_tokens(counted, "prompt_tokens")
-    cached = [value for row in counted if (value := read_measure(row, "cached_tokens")) is not None]
-    costs = [read_measure(row, "cost_usd") for row in counted]
+    cached = [row.cached_tokens for row in counted if row.cached_tokens is not None]
+    costs = [row.cost_usd for row in counted]
     return CostSum(
         runs=len(counted),
-        llm_calls=int(sum(read_measure(row, "llm_calls") or 0 for row in counted)),
+        llm_calls=sum(row.llm_calls or 0 for row in counted),
         prompt_tokens=prompt,
-        cached_tokens=int(sum(cached)) if cached and prompt is not None else None,
+        cached_tokens=sum(cached) if cached and prompt is not None else None,
         completion_tokens=_sum_tokens(counted, "completion_tokens"),
-        uncounted_calls=int(sum(read_measure(row, "uncounted_calls") or 0 for row in counted)),
+        uncounted_calls=sum(row.uncounted_calls or 0 for row in counted),
         cost_usd=None if None in costs else round(sum(cost for cost in costs if cost is not None), 8),
     )
 
@@ -80,7 +89,7 @@ def list_cost_groups(results: Results, views: Sequence[str]) -> tuple[CostGroup,
             group._replace(view=view)
             for view in views
             for group in _group(
-                "successor", [row for row in results.takeovers if row["view"] == view], "successor"
+                "successor", [row for row in results.takeovers if row.view == view], "successor"
             )
         ),
     ]
@@ -88,30 +97,23 @@ def list_cost_groups(results: Results, views: Sequence[str]) -> tuple[CostGroup,
     return (*groups, CostGroup("all", "", "", sum_costs(every), _count_failures(every)))
 
 
-def _group(role: str, rows: Iterable[Row], field: str) -> list[CostGroup]:
-    by_model: dict[str, list[Row]] = {}
+def _group(role: str, rows: Iterable[CostRow], field: str) -> list[CostGroup]:
+    by_model: dict[str, list[CostRow]] = {}
     for row in rows:
-        by_model.setdefault(str(row.get(field) or ""), []).append(row)
+        by_model.setdefault(getattr(row, field) or "", []).append(row)
     return [
         CostGroup(role, model, "", sum_costs(mine), _count_failures(mine))
         for model, mine in sorted(by_model.items())
     ]
 
 
-def _count_failures(rows: Iterable[Row]) -> int:
-    return sum(row["outcome"] == INFRASTRUCTURE_FAILURE for row in rows)
+def _count_failures(rows: Iterable[CostRow]) -> int:
+    return sum(row.is_failure for row in rows)
 
 
-def _sum_tokens(rows: Sequence[Row], name: str) -> int | None:
-    values = [value for row in rows if row.get("llm_calls") != 0 for value in _read_tokens(row, name)]
-    return None if None in values else int(sum(value for value in values if value is not None))
-
-
-def _read_tokens(row: Row, name: str) -> list[float | None]:
-    """A row's tokens; of notes that an older version wrote, those of both kinds."""
-    if name in row or "usage" not in row:
-        return [read_measure(row, name)]
-    return [read_measure(usage, name) for usage in row["usage"].values() if isinstance(usage, dict)]
+def _sum_tokens(rows: Sequence[CostRow], name: str) -> int | None:
+    values = [getattr(row, name) for row in rows if row.llm_calls != 0]
+    return None if None in values else sum(values)
 
 
 def format_usd(value: float | None) -> str:
@@ -124,69 +126,59 @@ def format_usd(value: float | None) -> str:
 ALREADY_SOLVED = "already_solved"
 
 
-def add_derived_measures(takeovers: Iterable[Row], predecessors: Iterable[Row]) -> tuple[Row, ...]:
-    """Graded takeovers with more fields; each is None where it does not apply.
-
-    `takeovers` have their `handoff_state`. `harm` and `rescue`: solved only under the baseline, or only under the row's
-    view, at the same point, successor and repeat. `preserved`: still solved, of snapshots that were solved. The
-    `uninterrupted_*` fields are what the predecessor needed after the point, and `debt_vs_uninterrupted` (events) and
-    `token_debt_vs_uninterrupted` (prompt tokens) what the takeover needed beyond that. `reshown_share` is from 0 to 1,
-    `reshown_tokens` estimated at four characters each.
-    """
+def add_derived_measures(
+    takeovers: Iterable[CountedTakeover], predecessors: Iterable[PredecessorRow]
+) -> tuple[CountedTakeover, ...]:
+    """Graded takeovers, which have their `handoff_state`, with the fields that need other rows."""
     rows = select_graded(takeovers)
-    baselines = {_get_key(row): row for row in rows if row["view"] == BASELINE}
+    baselines = {row.read(*POINT_KEY): row for row in rows if row.view == BASELINE}
     remainders = _collect_remainders(predecessors)
     return tuple(
-        row
-        | _compare_outcomes(row, baselines)
-        | _compare_with_remainder(row, remainders.get(row["record_id"]))
-        | _measure_text(row)
+        row.change(
+            **_compare_outcomes(row, baselines),
+            **_compare_with_remainder(row, remainders.get(row.record_id, {})),
+            **_measure_text(row),
+        )
         for row in rows
     )
 
 
-def _get_key(row: Row) -> tuple[Any, ...]:
-    return tuple(row[name] for name in POINT_KEY)
-
-
-def _compare_outcomes(row: Row, baselines: Mapping[tuple[Any, ...], Row]) -> Row:
-    baseline = baselines.get(_get_key(row)) if row["view"] != BASELINE else None
-    is_solved = bool(row["resolved"])
+def _compare_outcomes(row: CountedTakeover, baselines: Mapping[tuple[Any, ...], CountedTakeover]) -> Fields:
+    baseline = baselines.get(row.read(*POINT_KEY)) if row.view != BASELINE else None
     return {
-        "harm": None if baseline is None else bool(baseline["resolved"]) and not is_solved,
-        "rescue": None if baseline is None else is_solved and not baseline["resolved"],
-        "preserved": is_solved if row.get("handoff_state") == ALREADY_SOLVED else None,
+        "harm": None if baseline is None else baseline.is_solved and not row.is_solved,
+        "rescue": None if baseline is None else row.is_solved and not baseline.is_solved,
+        "preserved": row.is_solved if row.handoff_state == ALREADY_SOLVED else None,
     }
 
 
-def _collect_remainders(predecessors: Iterable[Row]) -> dict[str, Row]:
+def _collect_remainders(predecessors: Iterable[PredecessorRow]) -> dict[str, Fields]:
     """By record: what its predecessor still needed, and whether it solved the task at the end."""
     return {
-        record_id: remainder | {"resolved": row.get("resolved")}
+        record_id: {**remainder, "resolved": row.resolved}
         for row in predecessors
-        for record_id, remainder in (row.get("remainders") or {}).items()
+        for record_id, remainder in (row.remainders or {}).items()
         if remainder is not None
     }
 
 
-def _compare_with_remainder(row: Row, remainder: Row | None) -> Row:
-    rest = remainder or {}
+def _compare_with_remainder(row: Takeover, rest: Fields) -> Fields:
+    events, tokens = rest.get("events"), rest.get("prompt_tokens")
     return {
-        "uninterrupted_events": rest.get("events"),
-        "uninterrupted_prompt_tokens": rest.get("prompt_tokens"),
+        "uninterrupted_events": events,
+        "uninterrupted_prompt_tokens": tokens,
         "uninterrupted_resolved": rest.get("resolved"),
-        "debt_vs_uninterrupted": _subtract(row, rest, "events"),
-        "token_debt_vs_uninterrupted": _subtract(row, rest, "prompt_tokens"),
+        "debt_vs_uninterrupted": _subtract(row.events, events),
+        "token_debt_vs_uninterrupted": _subtract(row.prompt_tokens, tokens),
     }
 
 
-def _subtract(row: Row, rest: Row, measure: str) -> float | None:
-    own, other = read_measure(row, measure), read_measure(rest, measure)
+def _subtract(own: int | None, other: int | None) -> int | None:
     return None if own is None or other is None else own - other
 
 
-def _measure_text(row: Row) -> Row:
-    shown, reshown = read_measure(row, "shown_chars"), read_measure(row, "reshown_chars")
+def _measure_text(row: Takeover) -> Fields:
+    shown, reshown = row.shown_chars, row.reshown_chars
     return {
         "reshown_share": reshown / shown if reshown is not None and shown else None,
         "reshown_tokens": None if reshown is None else -(-reshown // CHARS_PER_TOKEN),
@@ -194,8 +186,6 @@ def _measure_text(row: Row) -> Row:
 
 
 STATES = ("needs_completion", "already_solved", "behavior_broken")
-STATE_BY_REGRESSION = "state_by_regression"
-"""The field with the handoff state in the regression-first order."""
 BEST_INFORMED_VIEWS = ("trace", "transcript", "cited", "payload", "structured", "summary")
 """Views, from the most informative down."""
 
@@ -210,18 +200,18 @@ class ExcludedPoints(NamedTuple):
     is_unchecked: bool
     """Whether the rows of notes are missing, as in an export of takeovers alone, so that no point could be checked."""
 
-    def contains(self, row: Row) -> bool:
+    def contains(self, row: Takeover) -> bool:
         """Whether a takeover is left out."""
-        lacks_notes = row["out"] in self.runs and row["record_id"] in self.without_notes
-        return lacks_notes or row["record_id"] in self.without_record
+        lacks_notes = row.out in self.runs and row.record_id in self.without_notes
+        return lacks_notes or row.record_id in self.without_record
 
 
 class ReportData(NamedTuple):
     """Graded takeovers with their handoff state, and their names in display order."""
 
-    takeovers: tuple[Row, ...]
-    """Takeovers at complete points, without an infrastructure failure; with `handoff_state` and derived measures."""
-    left_out: tuple[Row, ...]
+    takeovers: tuple[CountedTakeover, ...]
+    """Takeovers at complete points, without an infrastructure failure."""
+    left_out: tuple[UncountedTakeover, ...]
     """Takeovers that are not among `takeovers`, each with its `reason`."""
     excluded: ExcludedPoints
     views: tuple[str, ...]
@@ -232,7 +222,7 @@ class ReportData(NamedTuple):
     reference_view: str | None
     """The best-informed view that was run, the reference of handoff debt; None if only the baseline was run."""
 
-    def select(self, **fields: str) -> tuple[Row, ...]:
+    def select(self, **fields: str) -> tuple[CountedTakeover, ...]:
         """The takeovers with these field values."""
         return _select(self.takeovers, fields)
 
@@ -252,11 +242,16 @@ class ReportData(NamedTuple):
         """Data at common points without successors that lack a view of another, over which levels of views are pooled."""
         return self._leave_out(UNPOOLED, *split_by_pooled_successors(self.takeovers))
 
-    def _leave_out(self, reason: str, kept: tuple[Row, ...], others: tuple[Row, ...]) -> ReportData:
-        uncounted = tuple(row | {"reason": reason} for row in others)
+    def _leave_out(
+        self, reason: str, kept: tuple[CountedTakeover, ...], others: tuple[CountedTakeover, ...]
+    ) -> ReportData:
+        names = [name for name in UncountedTakeover._fields if name != "reason"]
+        uncounted = tuple(
+            UncountedTakeover(**{name: getattr(row, name) for name in names}, reason=reason) for row in others
+        )
         return self._replace(takeovers=kept, left_out=(*self.left_out, *uncounted))
 
-    def pair_with_reference(self, rows: tuple[Row, ...], view: str) -> tuple[Pair, ...]:
+    def pair_with_reference(self, rows: tuple[Takeover, ...], view: str) -> tuple[Pair, ...]:
         """Takeovers under a view, each with the one under the best-informed view at the same point."""
         return pair_with_baseline(rows, view, self.reference_view) if self.reference_view else ()
 
@@ -276,11 +271,11 @@ class TakeoverCounts(NamedTuple):
 
 def count_takeovers(results: Results, data: ReportData) -> TakeoverCounts:
     """Count takeovers as every report does."""
-    failures = sum(row["outcome"] == INFRASTRUCTURE_FAILURE for row in results.takeovers)
+    failures = sum(row.is_failure for row in results.takeovers)
     return TakeoverCounts(
         takeovers=len(data.takeovers),
-        points=len({row["record_id"] for row in data.takeovers}),
-        tasks=len({row["task_id"] for row in data.takeovers}),
+        points=len({row.record_id for row in data.takeovers}),
+        tasks=len({row.task_id for row in data.takeovers}),
         failures=failures,
         excluded=len(results.takeovers) - failures - len(data.takeovers),
     )
@@ -288,17 +283,21 @@ def count_takeovers(results: Results, data: ReportData) -> TakeoverCounts:
 
 def collect_report_data(results: Results) -> ReportData:
     excluded = find_excluded_points(results)
-    states = {row["record_id"]: row.get("handoff_state") or UNLABELLED for row in results.labels}
+    states = {row.record_id: row.handoff_state or UNLABELLED for row in results.labels}
     by_regression = read_states_by_regression(results.labels)
 
-    def add_states(row: Row) -> Row:
-        return row | {
-            "handoff_state": states.get(row["record_id"], UNLABELLED),
-            STATE_BY_REGRESSION: by_regression.get(row["record_id"], UNLABELLED),
+    def find_states(record_id: str) -> Fields:
+        return {
+            "handoff_state": states.get(record_id, UNLABELLED),
+            "state_by_regression": by_regression.get(record_id, UNLABELLED),
         }
 
     takeovers = add_derived_measures(
-        map(add_states, (row for row in select_graded(results.takeovers) if not excluded.contains(row))),
+        (
+            CountedTakeover.extend(row, **find_states(row.record_id))
+            for row in select_graded(results.takeovers)
+            if not excluded.contains(row)
+        ),
         results.predecessors,
     )
     configs = [source.config for source in results.sources]
@@ -312,12 +311,12 @@ def collect_report_data(results: Results) -> ReportData:
     planned: dict[str, set[str]] = {}
     for name, view in (
         *((name, view) for config in configs for name in config.successors for view in config.views),
-        *((row["successor"], row["view"]) for row in results.takeovers),
+        *((row.successor, row.view) for row in results.takeovers),
     ):
         planned.setdefault(name, set()).add(view)
     uncounted = list_uncounted(results.takeovers, takeovers, planned, results.predecessors)
-    left_out = tuple(map(add_states, uncounted))
-    expected = (*takeovers, *left_out)
+    left_out = tuple(row._replace(**find_states(row.record_id)) for row in uncounted)
+    expected: tuple[CountedTakeover | UncountedTakeover, ...] = (*takeovers, *left_out)
     return ReportData(
         takeovers=takeovers,
         left_out=left_out,
@@ -339,20 +338,20 @@ def collect_report_data(results: Results) -> ReportData:
     )
 
 
-def read_states_by_regression(labels: Iterable[Row]) -> dict[str, str]:
+def read_states_by_regression(labels: Iterable[LabelRow]) -> dict[str, str]:
     """Each record's state in the regression-first order: unresolved with any regression is broken. Empty if no label knows."""
-    graded = [row for row in labels if row.get("handoff_state")]
-    if not any(isinstance(row.get("regressions"), bool) for row in graded):
+    graded = [row for row in labels if row.handoff_state]
+    if all(row.regressions is None for row in graded):
         return {}
-    return {row["record_id"]: _read_state_by_regression(row) for row in graded}
+    return {row.record_id: _read_state_by_regression(row) for row in graded}
 
 
-def _read_state_by_regression(label: Row) -> str:
-    if label["handoff_state"] == ALREADY_SOLVED:
+def _read_state_by_regression(label: LabelRow) -> str:
+    if label.handoff_state == ALREADY_SOLVED:
         return ALREADY_SOLVED
-    if not isinstance(label.get("regressions"), bool):
+    if label.regressions is None:
         return UNLABELLED
-    return "behavior_broken" if label["regressions"] else "needs_completion"
+    return "behavior_broken" if label.regressions else "needs_completion"
 
 
 def find_excluded_points(results: Results) -> ExcludedPoints:
@@ -360,19 +359,19 @@ def find_excluded_points(results: Results) -> ExcludedPoints:
     runs = frozenset(
         str(source.out) for source in results.sources if set(VIEWS_WITH_NOTES) & set(source.config.views)
     )
-    takeovers = [row for row in results.takeovers if row["out"] in runs]
+    takeovers = [row for row in results.takeovers if row.out in runs]
     proofs: dict[str, set[str]] = {}
     for row in select_graded(takeovers):
-        if row["view"] in VIEWS_WITH_NOTES:
-            proofs.setdefault(row["record_id"], set()).add(row["out"])
-    notes = {row["record_id"]: row for row in results.notes}
+        if row.view in VIEWS_WITH_NOTES:
+            proofs.setdefault(row.record_id, set()).add(row.out)
+    notes = {row.record_id: row for row in results.notes}
     failed = {
         name
         for name, row in notes.items()
         # Another run of the same records may have written their notes later.
-        if row["outcome"] == INFRASTRUCTURE_FAILURE and not proofs.get(name, set()) - {row["out"]}
+        if row.is_failure and not proofs.get(name, set()) - {row.out}
     }
-    missing = {row["record_id"] for row in takeovers} - set(notes) - set(proofs)
+    missing = {row.record_id for row in takeovers} - set(notes) - set(proofs)
     return ExcludedPoints(
         without_notes=frozenset(failed | (missing if notes else set())),
         without_record=_find_unlisted_records(results),
@@ -382,13 +381,13 @@ def find_excluded_points(results: Results) -> ExcludedPoints:
 
 
 def _find_unlisted_records(results: Results) -> frozenset[str]:
-    runs = [row for row in results.predecessors if row["outcome"] != INFRASTRUCTURE_FAILURE]
-    listed = {record_id for row in runs for record_id in row.get("records", ())}
-    known = {(row["task_id"], row["predecessor"]) for row in runs}
+    runs = [row for row in results.predecessors if not row.is_failure]
+    listed = {record_id for row in runs for record_id in row.records or ()}
+    known = {(row.task_id, row.predecessor) for row in runs}
     return frozenset(
-        row["record_id"]
+        row.record_id
         for row in select_graded(results.takeovers)
-        if (row.get("task_id"), row.get("predecessor")) in known and row["record_id"] not in listed
+        if (row.task_id, row.predecessor) in known and row.record_id not in listed
     )
 
 
@@ -402,12 +401,12 @@ def display_names(models: Iterable[str]) -> dict[str, str]:
     return names | unique
 
 
-def _select(rows: Iterable[Row], fields: Mapping[str, str]) -> tuple[Row, ...]:
-    return tuple(row for row in rows if all(row.get(name) == value for name, value in fields.items()))
+def _select(rows: Iterable[_RowT], fields: Mapping[str, str]) -> tuple[_RowT, ...]:
+    return tuple(row for row in rows if all(getattr(row, name) == value for name, value in fields.items()))
 
 
-def _distinct_values(rows: Iterable[Row], field: str) -> list[str]:
-    return sorted({row[field] for row in rows if row.get(field)})
+def _distinct_values(rows: Iterable[Takeover | UncountedTakeover], field: str) -> list[str]:
+    return sorted({value for row in rows if (value := getattr(row, field))})
 
 
 def _sort_by_order(order: Iterable[str], present: Iterable[str]) -> tuple[str, ...]:

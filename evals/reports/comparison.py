@@ -21,11 +21,12 @@ from langgraph_takeover.evals.reports.estimates import (
     select_graded,
 )
 from langgraph_takeover.evals.run.results import Results
-from langgraph_takeover.evals.run.settings.config import STAGES, RunConfig, RunUsageError
+from langgraph_takeover.evals.run.rows import STAGES, Takeover
+from langgraph_takeover.evals.run.settings.config import RunConfig, RunUsageError
 from langgraph_takeover.evals.run.settings.inputs import list_changed_inputs
 from langgraph_takeover.handoff.records.record import HandoffRecord
 
-PAIR_KEY = STAGES["takeovers"]
+PAIR_KEY = Takeover.key_fields
 ANSWERS = ("reexamined", "verified_before_finish", "harm", "rescue", "preserved")
 """Fields that are true or false."""
 _DIRECTORY_SETTINGS = ("run_id", "journal", "records_of", "shard")
@@ -102,9 +103,9 @@ def compare(before: Results, after: Results) -> Comparison:
     return Comparison(
         views=tuple(_compare_view(view, first_data, last_data) for view in views),
         flips=tuple(
-            OutcomeFlip(now["record_id"], now["view"], now["successor"], now["repeat"], bool(now["resolved"]))
+            OutcomeFlip(now.record_id, now.view, now.successor, now.repeat, now.is_solved)
             for now, then in pairs
-            if bool(now["resolved"]) != bool(then["resolved"])
+            if now.is_solved != then.is_solved
         ),
         records=shared,
         changed_records=tuple(name for name, is_changed in changes.items() if is_changed),
@@ -129,8 +130,8 @@ def _compare_view(view: str, before: ReportData, after: ReportData) -> ViewChang
         only_after=len(now) - len(pairs),
         events=_compare_metric(pairs, "events"),
         prompt_tokens=_compare_metric(pairs, "prompt_tokens"),
-        solved_before=sum(bool(row["resolved"]) for _, row in pairs),
-        solved_after=sum(bool(row["resolved"]) for row, _ in pairs),
+        solved_before=sum(row.is_solved for _, row in pairs),
+        solved_after=sum(row.is_solved for row, _ in pairs),
         solved=estimate_solved_delta(pairs),
         test=mcnemar(pairs),
         reshown_tokens=_compare_metric(pairs, "reshown_tokens"),
@@ -140,11 +141,8 @@ def _compare_view(view: str, before: ReportData, after: ReportData) -> ViewChang
 
 
 def _count_true(pairs: Iterable[Pair], name: str) -> tuple[int, int] | None:
-    known = [
-        (bool(then[name]), bool(now[name]))
-        for now, then in pairs
-        if then.get(name) is not None and now.get(name) is not None
-    ]
+    answers = [(getattr(then, name), getattr(now, name)) for now, then in pairs]
+    known = [each for each in answers if None not in each]
     return (sum(then for then, _ in known), sum(now for _, now in known)) if known else None
 
 
@@ -159,13 +157,11 @@ def _compare_records(before: Results, after: Results) -> tuple[int, dict[str, bo
 
     A digest covers times, too, so those of two equal runs differ.
     """
-    first, last = (
-        {row["record_id"]: row for row in each.takeovers if row.get("digest")} for each in (before, after)
-    )
+    first, last = ({row.record_id: row for row in each.takeovers if row.digest} for each in (before, after))
     shared = sorted(set(first) & set(last))
     changes: dict[str, bool | None] = {}
     for name in shared:
-        if first[name]["digest"] != last[name]["digest"]:
+        if first[name].digest != last[name].digest:
             then, now = before.load_record(first[name]), after.load_record(last[name])
             is_known = then is not None and now is not None
             changes[name] = _read_content(then) != _read_content(now) if is_known else None
@@ -196,13 +192,17 @@ def _flatten_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def _prompt_versions(results: Results, stage: str) -> tuple[str, ...]:
-    return tuple(sorted({row["prompts"] for row in getattr(results, stage) if row.get("prompts")}))
+    return tuple(
+        sorted({prompts for row in getattr(results, stage) for prompts in row.read("prompts") if prompts})
+    )
 
 
 def _explain_no_overlap(before: Results, after: Results) -> str:
     """The first field of their keys in which they share no value."""
     for name in PAIR_KEY:
-        first, last = ({row[name] for row in select_graded(results.takeovers)} for results in (before, after))
+        first, last = (
+            {getattr(row, name) for row in select_graded(results.takeovers)} for results in (before, after)
+        )
         if not first & last:
             values = " and ".join(", ".join(sorted(map(str, side))[:3]) or "none" for side in (first, last))
             return f"{name} differs ({values})"

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from scipy.stats import binomtest, bootstrap
 
-from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.measures.rediscovery import REDISCOVERY_KINDS
+from langgraph_takeover.evals.run.rows import Row, Takeover
 from langgraph_takeover.evals.run.settings.config import BASELINE
 
+_TakeoverT = TypeVar("_TakeoverT", bound=Takeover)
 RESAMPLES, SEED, CONFIDENCE = 5_000, 20260518, 0.95
 POINT_KEY = ("record_id", "successor", "repeat")
 _BATCH = 1_000
@@ -24,8 +24,8 @@ _BATCH = 1_000
 class Pair(NamedTuple):
     """A takeover and its baseline, which differ in one factor only."""
 
-    row: Row
-    baseline: Row
+    row: Takeover
+    baseline: Takeover
 
 
 class Interval(NamedTuple):
@@ -53,16 +53,14 @@ class McNemar(NamedTuple):
     p: float | None
 
 
-def select_graded(rows: Iterable[Row]) -> tuple[Row, ...]:
+def select_graded(rows: Iterable[_TakeoverT]) -> tuple[_TakeoverT, ...]:
     """The rows without an infrastructure failure; only they have measures."""
-    return tuple(row for row in rows if row["outcome"] == "graded")
+    return tuple(row for row in rows if row.outcome == "graded")
 
 
 def read_measure(row: Row, measure: str) -> float | None:
-    """A measure of a row; None if it is missing or not finite."""
-    value = row.get(measure)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
+    """A measure of a row; None if it is unknown."""
+    value: float | None = getattr(row, measure)
     return value
 
 
@@ -76,10 +74,12 @@ def quantile(sample: Sequence[float], share: float) -> float | None:
     return float(np.quantile(sample, share)) if sample else None
 
 
-def match_pairs(rows: Iterable[Row], baselines: Iterable[Row], key: Sequence[str]) -> tuple[Pair, ...]:
+def match_pairs(
+    rows: Iterable[Takeover], baselines: Iterable[Takeover], key: Sequence[str]
+) -> tuple[Pair, ...]:
     """Graded rows with the graded baseline of the same key, sorted by key."""
-    baseline_by_key = {tuple(row[name] for name in key): row for row in select_graded(baselines)}
-    row_by_key = {tuple(row[name] for name in key): row for row in select_graded(rows)}
+    baseline_by_key = {row.read(*key): row for row in select_graded(baselines)}
+    row_by_key = {row.read(*key): row for row in select_graded(rows)}
     return tuple(
         Pair(row_by_key[value], baseline_by_key[value])
         for value in sorted(row_by_key)
@@ -87,11 +87,11 @@ def match_pairs(rows: Iterable[Row], baselines: Iterable[Row], key: Sequence[str
     )
 
 
-def pair_with_baseline(rows: Sequence[Row], view: str, baseline: str = BASELINE) -> tuple[Pair, ...]:
+def pair_with_baseline(rows: Sequence[Takeover], view: str, baseline: str = BASELINE) -> tuple[Pair, ...]:
     """Takeovers under a view, each with the baseline's takeover of the same point, successor and repeat."""
     return match_pairs(
-        (row for row in rows if row["view"] == view),
-        (row for row in rows if row["view"] == baseline),
+        (row for row in rows if row.view == view),
+        (row for row in rows if row.view == baseline),
         POINT_KEY,
     )
 
@@ -110,7 +110,7 @@ def estimate_change(pairs: Sequence[Pair], measure: str, statistic: Callable[...
 
 def estimate_solved_delta(pairs: Sequence[Pair]) -> Estimate:
     """The mean difference over pairs of solved (1 or 0)."""
-    return _build_estimate([float(a["resolved"]) - float(b["resolved"]) for a, b in pairs], 0, np.mean)
+    return _build_estimate([float(a.is_solved) - float(b.is_solved) for a, b in pairs], 0, np.mean)
 
 
 def compute_matched_medians(pairs: Sequence[Pair], measure: str) -> tuple[float, float] | None:
@@ -143,7 +143,7 @@ def bootstrap_interval(sample: Sequence[float], statistic: Callable[..., Any]) -
 
 def mcnemar(pairs: Iterable[Pair]) -> McNemar:
     """The exact two-sided test over discordant pairs; p is 1 without any, and None without a pair."""
-    outcomes = Counter((bool(a["resolved"]), bool(b["resolved"])) for a, b in pairs)
+    outcomes = Counter((a.is_solved, b.is_solved) for a, b in pairs)
     gained, lost = outcomes[True, False], outcomes[False, True]
     if not outcomes:
         return McNemar(0, 0, None)
@@ -152,9 +152,9 @@ def mcnemar(pairs: Iterable[Pair]) -> McNemar:
     )
 
 
-def total_tokens(row: Row) -> float | None:
+def total_tokens(row: Takeover) -> float | None:
     """Prompt and completion tokens; None if either is unknown."""
-    prompt, completion = read_measure(row, "prompt_tokens"), read_measure(row, "completion_tokens")
+    prompt, completion = row.prompt_tokens, row.completion_tokens
     return None if prompt is None or completion is None else prompt + completion
 
 
@@ -170,12 +170,12 @@ def compute_break_even(notes_tokens: float | None, pairs: Iterable[Pair]) -> flo
     return notes_tokens / median(savings)
 
 
-def count_rediscovery(rows: Iterable[Row]) -> Counter[str]:
+def count_rediscovery(rows: Iterable[Takeover]) -> Counter[str]:
     """Number of events by kind of rediscovery, and of `verification` events."""
     counts: Counter[str] = Counter()
     for row in rows:
-        counts.update({kind: int((row.get("rediscovery") or {}).get(kind, 0)) for kind in REDISCOVERY_KINDS})
-        counts["verification"] += int(row.get("verification_events") or 0)
+        counts.update({kind: (row.rediscovery or {}).get(kind, 0) for kind in REDISCOVERY_KINDS})
+        counts["verification"] += row.verification_events or 0
     return counts
 
 

@@ -14,6 +14,7 @@ from langgraph_takeover.evals.reports.collection import format_usd
 from langgraph_takeover.evals.reports.common_points import describe_left_out
 from langgraph_takeover.evals.reports.summary import SUMMARY_FILE
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
+from langgraph_takeover.evals.run.rows import UncountedTakeover
 
 
 def print_summary(console: Console, summary: dict[str, Any]) -> None:
@@ -70,7 +71,9 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
         "re-shown: share of all text shown to them that the predecessor had seen; rediscovery: share of all their events.",
         style="dim",
     )
-    if left_out := describe_left_out(summary["left_out"], list(summary["views"])):
+    if left_out := describe_left_out(
+        [UncountedTakeover(**each) for each in summary["left_out"]], list(summary["views"])
+    ):
         console.print(left_out, style="yellow", markup=False)
     _print_costs(console, summary["costs"])
     _print_caveats(console, summary)

@@ -9,8 +9,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from pydantic import ValidationError
 from sqlalchemy import (
     Column,
     Connection,
@@ -29,7 +30,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from langgraph_takeover.evals.run.settings.config import STAGES
+from langgraph_takeover.evals.run.rows import (
+    STAGES,
+    LabelRow,
+    NotesRow,
+    PredecessorRow,
+    Row,
+    Takeover,
+    describe_row_error,
+)
 from langgraph_takeover.handoff.ledger.database import Database, LedgerUnavailableError, repeat_after_loss
 from langgraph_takeover.handoff.records.record import write_durably
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
@@ -37,14 +46,9 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.sandbox.interface import TakeoverError
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
-Row = dict[str, Any]
+_RowT = TypeVar("_RowT", bound=Row)
 JOURNAL_FILE = "journal.sqlite"
 SCHEMA_VERSION = 2
-INFRASTRUCTURE_FAILURE = "infrastructure_failure"
-_IDENTITY_FIELDS = (
-    "task_id", "record_id", "predecessor", "successor", "view", "repeat", "trace", "point", "digest", "seconds",
-)  # fmt: skip
-_NO_EVENTS = "no event: nothing was done, so the row is no result (--resume runs it again)"
 _PAGE_SIZE = 200
 _tables = MetaData()
 _rows = Table(
@@ -71,18 +75,15 @@ class JournalError(TakeoverError, ValueError):
     """A journal with a damaged row, or without the expected run."""
 
 
-class Journal:
+class Journal(Generic[_RowT]):
     """The rows of one stage of a run, one per key, in the order of arrival."""
 
-    def __init__(self, database: Database, run: str, name: str, *key: str) -> None:
+    def __init__(self, database: Database, run: str, name: str, model: type[_RowT]) -> None:
         self._database = database
-        self._key_fields = key
+        self._model = model
         self.name = name
         self._filter = (_rows.c.run == run, _rows.c.stage == name)
         self._identity = {"run": run, "stage": name}
-
-    def key(self, row: Row) -> tuple[Any, ...]:
-        return tuple(row[name] for name in self._key_fields)
 
     def keys(self) -> set[tuple[Any, ...]]:
         """The keys of the rows."""
@@ -96,7 +97,7 @@ class Journal:
         with self._database.read_transaction() as connection:
             return connection.execute(query).first() is not None
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[_RowT]:
         """Every row, one page in memory at a time. May include rows that arrive meanwhile."""
         last = 0
         while True:
@@ -119,14 +120,14 @@ class Journal:
             return connection.execute(select(func.count()).where(*self._filter)).scalar_one()
 
     @repeat_after_loss(idempotent=False)
-    def append(self, row: Row) -> None:
+    def append(self, row: _RowT) -> None:
         """Add a row, durably and without secrets. Raises ValueError if its key has a row."""
-        key, row = self.key(row), require_events(row)
-        clean = {**redact(row), **dict(zip(self._key_fields, key, strict=True))}
+        key, row = row.key, row.require_events()
+        clean = {**redact(row.to_dict()), **dict(zip(row.key_fields, key, strict=True))}
         values = {
             **self._identity,
             "key": json.dumps(key),
-            "outcome": row["outcome"],
+            "outcome": row.outcome,
             "row": json.dumps(clean),
         }
         try:
@@ -142,15 +143,16 @@ class Journal:
             found = json.loads(key)
         except (ValueError, TypeError, RecursionError) as error:
             raise self._make_damage_error(number, "its key is not JSON") from error
-        if not isinstance(found, list) or len(found) != len(self._key_fields):
-            raise self._make_damage_error(number, f"its key does not name {', '.join(self._key_fields)}")
+        if not isinstance(found, list) or len(found) != len(self._model.key_fields):
+            names = ", ".join(self._model.key_fields)
+            raise self._make_damage_error(number, f"its key does not name {names}")
         try:
             hash(tuple(found))
         except TypeError as error:
             raise self._make_damage_error(number, "its key is not a list of names") from error
         return tuple(found)
 
-    def _parse_row(self, stored: Any) -> Row:
+    def _parse_row(self, stored: Any) -> _RowT:
         number = stored.number
         values = {name: getattr(stored, name) for name in ("run", "stage", "key", "outcome", "row")}
         if not all(isinstance(value, str) for value in values.values()):
@@ -164,9 +166,12 @@ class Journal:
         if not isinstance(row, dict) or row.get("outcome") != stored.outcome:
             raise self._make_damage_error(number, f"it is not a row with the outcome {stored.outcome!r:.40}")
         # A key may hold what JSON has no type for, such as a tuple.
-        if json.dumps([row.get(name) for name in self._key_fields]) != stored.key:
+        if json.dumps([row.get(name) for name in self._model.key_fields]) != stored.key:
             raise self._make_damage_error(number, "its fields are not those of its key")
-        return require_events(row)
+        try:
+            return self._model.model_validate(row).require_events()
+        except ValidationError as error:
+            raise self._make_damage_error(number, f"it {describe_row_error(error)}") from error
 
     def _make_damage_error(self, number: int, reason: str) -> JournalError:
         return JournalError(
@@ -176,25 +181,25 @@ class Journal:
 
     def drop_failures(self) -> None:
         """Remove the rows of infrastructure failures, so that their jobs run again."""
-        failed = [
-            json.dumps(self.key(row)) for row in self.rows() if row["outcome"] == INFRASTRUCTURE_FAILURE
-        ]
+        failed = [json.dumps(row.key) for row in self.rows() if row.is_failure]
         with self._database.write_transaction() as connection:
             for key in failed:
                 connection.execute(delete(_rows).where(*self._filter, _rows.c.key == key))
 
     def export(self, directory: Path) -> None:
         """Write the rows to a file with one JSON object per line, replacing an earlier file."""
-        write_durably(directory / f"{self.name}.jsonl", (json.dumps(row) + "\n" for row in self.rows()))
+        write_durably(
+            directory / f"{self.name}.jsonl", (json.dumps(row.to_dict()) + "\n" for row in self.rows())
+        )
 
 
 class Journals(NamedTuple):
     """The journals of a run's four stages."""
 
-    predecessors: Journal
-    labels: Journal
-    notes: Journal
-    takeovers: Journal
+    predecessors: Journal[PredecessorRow]
+    labels: Journal[LabelRow]
+    notes: Journal[NotesRow]
+    takeovers: Journal[Takeover]
 
 
 class _JournalDatabase(Database):
@@ -244,14 +249,6 @@ class _JournalDatabase(Database):
             )
 
 
-def require_events(row: Row) -> Row:
-    """Return a row; one of an agent that did nothing becomes the infrastructure failure that it is."""
-    if row.get("events") != 0 or row["outcome"] == INFRASTRUCTURE_FAILURE:
-        return row
-    kept = {name: row[name] for name in _IDENTITY_FIELDS if name in row}
-    return {**kept, "resolved": None, "outcome": INFRASTRUCTURE_FAILURE, "detail": _NO_EVENTS}
-
-
 @contextmanager
 def open_journal(out: Path, url: str | None = None, run: str | None = None) -> Iterator[Database]:
     """The database of rows: by URL, else the one in `out`. Created if missing, unless it must contain a `run`.
@@ -290,10 +287,16 @@ def _compute_digest(**values: str) -> str:
 
 
 def get_journals(database: Database, run: str) -> Journals:
-    return Journals(*(Journal(database, run, name, *key) for name, key in STAGES.items()))
+    predecessors, labels, notes, takeovers = STAGES
+    return Journals(
+        Journal(database, run, predecessors, PredecessorRow),
+        Journal(database, run, labels, LabelRow),
+        Journal(database, run, notes, NotesRow),
+        Journal(database, run, takeovers, Takeover),
+    )
 
 
-def read_export(path: Path) -> tuple[list[Row], bool]:
+def read_export(path: Path, model: type[_RowT]) -> tuple[list[_RowT], bool]:
     """The rows of an exported file, and whether its last line is incomplete. Raises JournalError."""
     try:
         content = read_untrusted_file(path)
@@ -308,7 +311,12 @@ def read_export(path: Path) -> tuple[list[Row], bool]:
             raise JournalError(f"{path}: line {number} is not JSON (repair or remove that line)") from error
         if not isinstance(row, dict) or "outcome" not in row:
             raise JournalError(f"{path}: line {number} is not a row: no field 'outcome'")
-        rows.append(require_events(row))
+        try:
+            rows.append(model.model_validate(row).require_events())
+        except ValidationError as error:
+            raise JournalError(
+                f"{path}: row {number} ({path.stem}) {describe_row_error(error)} (restore it from a copy, or delete that row)"
+            ) from error
     return rows, end < len(content)
 
 

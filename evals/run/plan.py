@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from langgraph_takeover.evals.models import ModelPrice, is_llm
 from langgraph_takeover.evals.run.execution.jobs import RunJobs, list_point_takeovers
-from langgraph_takeover.evals.run.journal import Journals, Row
+from langgraph_takeover.evals.run.journal import Journals
 from langgraph_takeover.evals.run.measures.replies import TokenTotals, compute_cost_usd, list_needed_notes
-from langgraph_takeover.evals.run.settings.config import BASELINE, STAGES, RunConfig
+from langgraph_takeover.evals.run.rows import STAGES, AgentRow, Row
+from langgraph_takeover.evals.run.settings.config import BASELINE, RunConfig
 from langgraph_takeover.evals.run.settings.point_selection import list_quotas
 from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS
 from langgraph_takeover.handoff.views import VIEWS_WITH_NOTES
@@ -147,15 +148,13 @@ def _select_kinds(jobs: RunJobs, reached: Counter[str]) -> Counter[str]:
 
 def _choose_basis(journals: Journals) -> tuple[Costs, float, str]:
     """The costs of one run and the seconds of one grading, from completed jobs with known usage if there are any."""
-    taken = [
+    taken: list[AgentRow] = [
         row
         for row in journals.takeovers.rows()
-        if row["outcome"] == "graded" and row["view"] == BASELINE and row.get("prompt_tokens") is not None
+        if row.outcome == "graded" and row.view == BASELINE and row.prompt_tokens is not None
     ]
-    known = taken or [
-        row
-        for row in journals.predecessors.rows()
-        if row["outcome"] == "run" and row.get("prompt_tokens") is not None
+    known: list[AgentRow] = taken or [
+        row for row in journals.predecessors.rows() if row.outcome == "run" and row.prompt_tokens is not None
     ]
     if not known:
         return (
@@ -174,7 +173,7 @@ def _choose_basis(journals: Journals) -> tuple[Costs, float, str]:
             for name in ("llm_calls", "prompt_tokens", "completion_tokens", "seconds", "cached_tokens")
         )
     )
-    labels = [row for row in journals.labels.rows() if "seconds" in row]
+    labels = [row for row in journals.labels.rows() if row.seconds is not None]
     return (
         own,
         _compute_median(labels, "seconds") if labels else GRADING_S,
@@ -183,7 +182,8 @@ def _choose_basis(journals: Journals) -> tuple[Costs, float, str]:
 
 
 def _compute_median(rows: Iterable[Row], name: str) -> float:
-    return float(median([row[name] for row in rows if row.get(name) is not None] or [0.0]))
+    values = [getattr(row, name) for row in rows]
+    return float(median([value for value in values if value is not None] or [0.0]))
 
 
 def _estimate_costs(stage: str, config: RunConfig, own: Costs, graded_s: float) -> tuple[Costs, Costs]:

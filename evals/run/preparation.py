@@ -234,7 +234,7 @@ def check_unused(out: Path) -> None:
 
 def check_ledger(out: Path) -> None:
     """Raises LedgerVersionError if this version cannot resume the threads of a run."""
-    from langgraph_takeover.evals.run.fields import RunPaths
+    from langgraph_takeover.evals.run.settings.config import RunPaths
     from langgraph_takeover.handoff.ledger.database import LedgerUnavailableError, LedgerVersionError
 
     try:
@@ -248,8 +248,8 @@ def check_ledger(out: Path) -> None:
 
 def create_run(config: RunConfig, out: Path, journal: str | None = None) -> None:
     """Create a run's directory with its journal, and its settings last. Raises RunUsageError or LedgerUnavailableError."""
-    from langgraph_takeover.evals.run.fields import RunPaths
     from langgraph_takeover.evals.run.journal import create_journal
+    from langgraph_takeover.evals.run.settings.config import RunPaths
 
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -6,14 +6,12 @@ import os
 import shutil
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import TypeVar
 
-from langgraph_takeover.evals.run.fields import RunPaths
 from langgraph_takeover.evals.run.journal import (
-    INFRASTRUCTURE_FAILURE,
     JOURNAL_FILE,
     Journal,
     Journals,
-    Row,
     get_journals,
     open_journal,
 )
@@ -23,7 +21,14 @@ from langgraph_takeover.evals.run.measures.replies import (
     has_note,
     list_note_digests,
 )
-from langgraph_takeover.evals.run.settings.config import CONFIG_FILE, RunConfig, RunUsageError, load_config
+from langgraph_takeover.evals.run.rows import NotesRow, Row
+from langgraph_takeover.evals.run.settings.config import (
+    CONFIG_FILE,
+    RunConfig,
+    RunPaths,
+    RunUsageError,
+    load_config,
+)
 from langgraph_takeover.evals.run.settings.entries import find_model_difference
 from langgraph_takeover.evals.run.settings.inputs import RunInputs, find_changed_input
 from langgraph_takeover.evals.tasks import Task, locate_source
@@ -32,6 +37,7 @@ from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
 
 _SHARED_SETTINGS = ("prompt", "sandbox", "protocol", "points", "command_timeout_s")
+_RowT = TypeVar("_RowT", bound=Row)
 _CURE = "restore it from a copy, or leave its task out by --task-ids"
 
 
@@ -100,22 +106,24 @@ def copy_source_run(config: RunConfig, tasks: dict[str, Task], paths: RunPaths, 
     with open_journal(source.out, run=run) as database:
         theirs = get_journals(database, run)
         check_notes(source, theirs.notes.rows(), "--from")
-        labels, notes = _index_by_record(theirs.labels), _index_by_record(theirs.notes)
+        labels = {row.record_id: row for row in theirs.labels.rows()}
+        notes = {row.record_id: row for row in theirs.notes.rows()}
         done = rows.predecessors.keys()
         for row in theirs.predecessors.rows():
-            wanted = row["task_id"] in tasks and row["predecessor"] in config.predecessors
-            if row["outcome"] != "run" or not wanted or rows.predecessors.key(row) in done:
+            wanted = row.task_id in tasks and row.predecessor in config.predecessors
+            if row.is_failure or not wanted or row.key in done:
                 continue
-            trace = source.traces / f"{row['trace']}.json"
+            trace = source.traces / f"{row.trace}.json"
             if not trace.is_file():
                 raise RunUsageError(f"--from: trace not found: {trace} ({_CURE})")
-            tasks[row["task_id"]].check_out(paths.repositories, copy_from=source.repositories)
-            for record_id in row["records"]:
-                note = notes.get(record_id, {})
-                writer = config.choose_writer(row["predecessor"])
-                noted = note.get("model") == writer and not find_model_difference(before, config, writer)
+            tasks[row.task_id].check_out(paths.repositories, copy_from=source.repositories)
+            for record_id in row.records or ():
+                note = notes.get(record_id)
+                writer = config.choose_writer(row.predecessor)
+                is_same = note is not None and note.model == writer
+                noted = is_same and not find_model_difference(before, config, writer)
                 noted = _copy_record(source, paths, record_id, config.views if noted else ()) and noted
-                _copy_row(rows.labels, _select_current_label(labels.get(record_id)))
+                _copy_row(rows.labels, labels.get(record_id))
                 _copy_row(rows.notes, note if noted else None)
             paths.traces.mkdir(exist_ok=True)
             shutil.copy2(trace, paths.traces)
@@ -124,18 +132,18 @@ def copy_source_run(config: RunConfig, tasks: dict[str, Task], paths: RunPaths, 
     return taken
 
 
-def check_notes(paths: RunPaths, rows: Iterable[Row], option: str) -> None:
+def check_notes(paths: RunPaths, rows: Iterable[NotesRow], option: str) -> None:
     """Raises RunUsageError if a run's record has other notes than its row, so that takeovers would show different ones."""
     for row in rows:
         if not list_note_digests(row):
             continue
         try:
-            notes = paths.records.load_notes(row["record_id"])
+            notes = paths.records.load_notes(row.record_id)
         except RecordError:
             continue  # its jobs report it
         if notes is not None and (note := find_changed_note(row, notes)):
             raise RunUsageError(
-                f"{option}: the {note} note of record {row['record_id']} in {paths.out} changed since it was written "
+                f"{option}: the {note} note of record {row.record_id} in {paths.out} changed since it was written "
                 "(restore its notes.json, or start a new run)"
             )
 
@@ -161,15 +169,6 @@ def _copy_record(
     return noted
 
 
-def _copy_row(journal: Journal, row: Row | None) -> None:
-    if row is not None and row["outcome"] != INFRASTRUCTURE_FAILURE and journal.key(row) not in journal:
+def _copy_row(journal: Journal[_RowT], row: _RowT | None) -> None:
+    if row is not None and not row.is_failure and row.key not in journal:
         journal.append(row)
-
-
-def _select_current_label(label: Row | None) -> Row | None:
-    """The label, unless an earlier version determined its state without the numbers of failing tests."""
-    return label if label is not None and "fail_to_pass_failures" in label else None
-
-
-def _index_by_record(journal: Journal) -> dict[str, Row]:
-    return {row["record_id"]: row for row in journal.rows()}

@@ -14,10 +14,10 @@ import pytest
 from langgraph_takeover.evals.cli import runner
 from langgraph_takeover.evals.run.execution import stages
 from langgraph_takeover.evals.run.execution.executors import Job
-from langgraph_takeover.evals.run.fields import RunPaths
-from langgraph_takeover.evals.run.journal import Row, get_journals, open_journal
+from langgraph_takeover.evals.run.journal import get_journals, open_journal
 from langgraph_takeover.evals.run.measures.replies import has_note
-from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.run.rows import PredecessorRow, Row
+from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths
 from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
 
 from ..chat_server import ChatServer
@@ -96,7 +96,7 @@ def test_a_log_file_gets_a_line_a_minute(tmp_path: Path, monkeypatch: pytest.Mon
                     assert time.monotonic() < deadline
                     time.sleep(0.01)
                 task_id, model = job.key
-                yield {"task_id": task_id, "predecessor": model, "outcome": "run"}
+                yield PredecessorRow(task_id=task_id, predecessor=model, outcome="run")
 
     config = RunConfig(
         run_id="a",

@@ -48,6 +48,7 @@ def save_record(out: Path, record_id: str, **fields: Any) -> None:
 @pytest.fixture
 def later(published_rows: Path, tmp_path: Path) -> Path:
     """The same takeovers with 10 % fewer events, one more resolved, and one view of beta missing."""
+    rewrite_rows(published_rows, lambda row: row | {"events": 10 * row["events"]} if "events" in row else row)
     out = Path(shutil.copytree(published_rows, tmp_path / "later"))
 
     def change_row(row: dict[str, Any]) -> dict[str, Any] | None:
@@ -56,7 +57,7 @@ def later(published_rows: Path, tmp_path: Path) -> Path:
         if row["outcome"] != "graded":
             return row
         key = (row["record_id"], row["view"], row["successor"], row["repeat"])
-        other = {"events": row["events"] * 0.9, "prompts": "new", "digest": row["digest"]}
+        other = {"events": row["events"] * 9 // 10, "prompts": "new", "digest": row["digest"]}
         if row["record_id"] in MADE_ANEW:
             other["digest"] = "sha256:anew"
         return row | other | ({"resolved": not row["resolved"]} if key == FLIPPED else {})
@@ -83,7 +84,7 @@ def test_differences_are_one_object(published_rows: Path, later: Path, run_compa
     change = repository["events"]["mean_change"]
     assert (change["value"], *change["interval"].values()) == pytest.approx((-0.1, -0.1, -0.1))
     assert repository["events"]["change_of_medians"] == pytest.approx(-0.1)
-    assert (repository["events"]["before"], repository["events"]["after"]) == (40, 36)
+    assert (repository["events"]["before"], repository["events"]["after"]) == (400, 360)
     tokens = repository["prompt_tokens"]["mean_change"]
     assert (tokens["pairs"], tokens["excluded"], tokens["value"]) == (12, 1, 0)
     assert (repository["solved_before"], repository["solved_after"]) == (8, 7)
@@ -104,7 +105,7 @@ def test_differences_are_a_table_for_people(
     done = run_compare(published_rows, later)
     assert done.returncode == 0, done.stderr
     for line in (
-        "40 → 36 (-10.0 %)",
+        "400 → 360 (-10.0 %)",
         "-10.0 % [-10.0, -10.0]",
         "summary: 6 only in the earlier run, 0 only in the later",
         "no longer solved: one__one-1.first_source_edit, repository, openai:alpha, repeat 1",

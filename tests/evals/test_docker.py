@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from langgraph_takeover.evals.run.execution.jobs import list_stale_resources, open_run_directory
-from langgraph_takeover.evals.run.fields import RunPaths
 from langgraph_takeover.evals.run.journal import JournalError
-from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths
 from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
 from langgraph_takeover.sandbox import remove_stale_resources
 

@@ -17,9 +17,7 @@ import zstandard
 
 from langgraph_takeover.evals.models import ORACLE, ModelEntry, ModelPrice
 from langgraph_takeover.evals.run.execution import stages
-from langgraph_takeover.evals.run.fields import RunPaths
-from langgraph_takeover.evals.run.journal import Row
-from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths
 from langgraph_takeover.evals.tasks import BUNDLED, Task, load_tasks
 
 from ..chat_server import ChatServer
@@ -37,19 +35,19 @@ class Frozen:
     task: Task
     record: str
 
-    def take_over(self, server: ChatServer, repeat: int, **settings: Any) -> Row:
+    def take_over(self, server: ChatServer, repeat: int, **settings: Any) -> dict[str, Any]:
         config = self.config.model_copy(update={"base_url": server.url, **settings})
         return stages.run_takeover(
             config, self.out, self.task, self.record, "repository", config.successors[0], repeat
-        )
+        ).to_dict()
 
-    def take_over_as(self, entry: ModelEntry, repeat: int, **settings: Any) -> Row:
+    def take_over_as(self, entry: ModelEntry, repeat: int, **settings: Any) -> dict[str, Any]:
         """A takeover by an entry of a models file with its own server."""
         models = {"mine": entry}
         config = self.config.model_copy(update={"models": models, "successors": ("mine",), **settings})
         return stages.run_takeover(
             config, self.out, self.task, self.record, "repository", config.successors[0], repeat
-        )
+        ).to_dict()
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +66,7 @@ def snapshot_case(tmp_path_factory: pytest.TempPathFactory) -> Frozen:
     )
     (task,) = load_tasks(BUNDLED, ["galley__galley-31"])
     task.check_out(RunPaths(out).repositories)
-    (record,) = stages.run_predecessor(config, out, task, ORACLE)["records"]
+    (record,) = stages.run_predecessor(config, out, task, ORACLE).records or ()
     return Frozen(config, out, task, record)
 
 
@@ -220,7 +218,7 @@ def test_a_note_has_a_time_limit_of_its_own(snapshot_case: Frozen, chat_server: 
     chat_server.answer = answer_slowly
     settings = {"base_url": chat_server.url, "notes_model": "openai:m", "views": ("repository", "summary")}
     config = snapshot_case.config.model_copy(update={**settings, "notes_timeout_s": 0.4})
-    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record)
+    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record).to_dict()
     assert (row["outcome"], "no complete reply" in row["detail"]) == ("infrastructure_failure", True), row
 
 
@@ -397,7 +395,7 @@ def test_a_window_bounds_the_view_of_the_built_in_model_but_not_its_run(snapshot
     config = snapshot_case.config.model_copy(update={"window_tokens": 1000})
     row = stages.run_takeover(
         config, snapshot_case.out, snapshot_case.task, snapshot_case.record, "trace", ORACLE, 28
-    )
+    ).to_dict()
     assert (row["stop_reason"], row["resolved"], row["window_tokens"]) == ("finished", True, 1000)
 
 
@@ -406,7 +404,7 @@ def test_thought_alone_is_no_note(snapshot_case: Frozen, chat_server: ChatServer
     entry = ModelEntry(model="m", base_url=chat_server.url, price=ModelPrice(input=1.0, output=1.0))
     settings = {"models": {"mine": entry}, "notes_model": "mine", "views": ("structured",)}
     config = snapshot_case.config.model_copy(update=settings)
-    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record)
+    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record).to_dict()
     assert row["outcome"] == "infrastructure_failure"
     assert row["detail"] == (
         "mine wrote no structured note: 2 of 2 replies had thought, but no text; 2 were cut off at the limit of "
@@ -442,7 +440,7 @@ def test_an_empty_note_fails_the_views_that_show_it(
     entry = ModelEntry(model="m", base_url=chat_server.url)
     settings = {"models": {"mine": entry}, "notes_model": "mine", "views": ("repository", *views)}
     config = snapshot_case.config.model_copy(update=settings)
-    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record)
+    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record).to_dict()
     assert row["outcome"] == outcome
     assert row["detail"].startswith(message)
     if outcome == "written" and replies[0] == "":
@@ -450,7 +448,7 @@ def test_an_empty_note_fails_the_views_that_show_it(
         config = config.model_copy(update={"successors": (ORACLE,)})
         shown = stages.run_takeover(
             config, snapshot_case.out, snapshot_case.task, snapshot_case.record, "summary", ORACLE, 90
-        )
+        ).to_dict()
         assert shown["outcome"] == "infrastructure_failure"
         assert "has no summary note, which the summary view shows" in shown["detail"]
 
@@ -462,7 +460,7 @@ def test_truncated_notes_are_named(snapshot_case: Frozen, chat_server: ChatServe
     entry = ModelEntry(model="m", base_url=chat_server.url)
     settings = {"models": {"mine": entry}, "notes_model": "mine", "views": ("summary", "structured")}
     config = snapshot_case.config.model_copy(update=settings)
-    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record)
+    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record).to_dict()
     assert (row["outcome"], row["truncated"]) == ("written", ["summary"])
 
 
@@ -493,11 +491,11 @@ def test_calls_of_killed_and_failed_notes_are_uncounted(
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     answered = [chat_server.reply("A summary.")]
     chat_server.answer = lambda request: answered.pop() if answered else (401, b"{}")
-    assert stages.write_note(*job)["outcome"] == "infrastructure_failure"
+    assert stages.write_note(*job).to_dict()["outcome"] == "infrastructure_failure"
     fields = '{"work_completed": [{"claim": "It is half done.", "events": ["e1"]}]}'
     more = iter([chat_server.reply("A summary."), chat_server.reply(fields)])
     chat_server.answer = lambda request: next(more)
-    row = stages.write_note(*job)
+    row = stages.write_note(*job).to_dict()
     # Two calls of the killed job, and one of the failed job.
     assert (row["outcome"], row["llm_calls"], row["uncounted_calls"]) == ("written", 2, 3)
     assert row["prompt_tokens"] is None
@@ -512,7 +510,7 @@ def test_notes_with_an_uncounted_call_have_no_sums(snapshot_case: Frozen, chat_s
     entry = ModelEntry(model="m", base_url=chat_server.url, price=ModelPrice(input=1.0, output=1.0))
     settings = {"models": {"mine": entry}, "notes_model": "mine", "views": ("summary", "structured")}
     config = snapshot_case.config.model_copy(update=settings)
-    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record)
+    row = stages.write_note(config, snapshot_case.out, snapshot_case.task, snapshot_case.record).to_dict()
     assert row["usage"]["summary"]["prompt_tokens"] == 100
     assert row["usage"]["structured"] == dict.fromkeys(row["usage"]["structured"])
     assert (row["prompt_tokens"], row["uncounted_calls"], row["cost_usd"]) == (None, 1, None)

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from langgraph_takeover.evals.publish import OTHER_FIELDS, main
+from langgraph_takeover.evals.publish import main
 from langgraph_takeover.evals.reports.collection import collect_report_data
+from langgraph_takeover.evals.reports.columns import OTHER_FIELDS, format_page
 from langgraph_takeover.evals.reports.summary import summarize
-from langgraph_takeover.evals.run.fields import RESULT_FIELDS, STAGE_FIELDS, find_type
 from langgraph_takeover.evals.run.results import load_results
-from langgraph_takeover.evals.run.settings.config import STAGES
+from langgraph_takeover.evals.run.rows import STAGES
 
 from ..command_line import call_main
-from .conftest import RunCommand, assert_refused, read_rows, rewrite_rows
+from .conftest import ROOT, RunCommand, assert_refused, read_rows, rewrite_rows
 
 SCHEMAS = ("takeovers", "predecessors", "labels", "notes")
 
@@ -30,7 +30,16 @@ def test_datasets_have_one_schema_whatever_their_rows_contain(published_rows: Pa
 
     empty = Path(shutil.copytree(published_rows, tmp_path / "empty"))
     for name in SCHEMAS:
-        keys = (*STAGES[name], *RESULT_FIELDS[name], "outcome", "predecessor", "point", "patch", "seconds")
+        model = STAGES[name]
+        keys = (
+            *model.key_fields,
+            *model.result_fields,
+            "outcome",
+            "predecessor",
+            "point",
+            "patch",
+            "seconds",
+        )
         rewrite_rows(empty, lambda row, keys=keys: {key: row[key] for key in keys if key in row}, name)
     rewrite_rows(
         published_rows, lambda row: row | {"agent": "codex", "node": "a1b2", "tries": 2, "mine": [1]}
@@ -41,7 +50,7 @@ def test_datasets_have_one_schema_whatever_their_rows_contain(published_rows: Pa
     for name in SCHEMAS:
         one, two = (read_schema(tmp_path / out / "data" / f"{name}.parquet") for out in ("one", "two"))
         assert one.equals(two)
-        assert one.names == [*STAGE_FIELDS[name], OTHER_FIELDS]
+        assert one.names == [*STAGES[name].list_columns(), OTHER_FIELDS]
         assert "null" not in {str(field.type) for field in one}
         assert (str(one.field("node").type), str(one.field("tries").type)) == ("string", "int64")
 
@@ -57,7 +66,7 @@ def test_tables_keep_every_field(published_rows: Path, tmp_path: Path) -> None:
     ):
         assert json.loads(stored[OTHER_FIELDS])["mine"] == [1]
         assert [stored[name] for name in ("events", "resolved", "patch")] == [
-            row.get(name) for name in ("events", "resolved", "patch")
+            getattr(row, name) for name in ("events", "resolved", "patch")
         ]
 
 
@@ -100,7 +109,7 @@ def test_a_row_without_a_field_is_named_and_nothing_is_written(
 
 
 @pytest.mark.parametrize(
-    ("stage", "field"), [(stage, field) for stage in STAGES for field in RESULT_FIELDS[stage]]
+    ("stage", "field"), [(stage, field) for stage, model in STAGES.items() for field in model.result_fields]
 )
 @pytest.mark.parametrize("value", ["absent", None])
 def test_a_result_without_a_field_of_all_results_is_named(
@@ -118,15 +127,13 @@ def test_a_result_without_a_field_of_all_results_is_named(
 def test_a_fraction_in_a_count_is_named(published_rows: Path, tmp_path: Path) -> None:
     rewrite_rows(published_rows, lambda row: row | {"steps": 1.5})
     done = publish(published_rows, tmp_path / "data")
-    assert_refused(done, "field 'steps' is 1.5, not a whole number")
+    assert_refused(done, "row 1 (takeovers) has the field 'steps' 1.5: input should be a valid integer")
     assert not (tmp_path / "data").exists()
 
 
-def test_every_field_has_a_type() -> None:
-    fields = {field for fields in STAGE_FIELDS.values() for field in fields}
-    assert {field for field in fields if find_type(field) == "unknown"} == set()
-    assert all(len(set(fields)) == len(fields) for fields in STAGE_FIELDS.values())
-    assert all(set(STAGES[name]) <= set(STAGE_FIELDS[name]) for name in STAGES)
+def test_the_page_of_columns_matches_the_code() -> None:
+    page = (ROOT / "docs" / "columns.md").read_text(encoding="utf-8")
+    assert format_page() == page, "python -m langgraph_takeover.evals.reports.columns >docs/columns.md"
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from langgraph_takeover.evals.run.journal import read_export
-from langgraph_takeover.evals.run.settings.config import STAGES
+from langgraph_takeover.evals.run.rows import STAGES
 
 from .conftest import RunCommand, assert_refused, rewrite_rows
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from langgraph_takeover.evals.reports.collection import collect_report_data, count_takeovers, format_usd
 from langgraph_takeover.evals.reports.html.timelines import run_name, takeover_key
-from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results
+from langgraph_takeover.evals.run.rows import AgentRow, Takeover
 from langgraph_takeover.evals.run.settings.config import BASELINE, RunConfig
 from langgraph_takeover.handoff.views import CHARS_PER_TOKEN
 
@@ -52,39 +52,39 @@ def point_kind(record_id: str) -> str:
 
 def states_by_record(results: Results) -> dict[str, str]:
     """The evaluator's state of every labelled record."""
-    return {row["record_id"]: row["handoff_state"] for row in results.labels if row["outcome"] == "graded"}
+    return {row.record_id: row.handoff_state or UNKNOWN for row in results.labels if row.outcome == "graded"}
 
 
 def build_index(results: Results, chunks: Iterable[str]) -> dict[str, Any]:
     """A summary of each takeover and handoff point, with the number of the chunk that contains the details."""
     numbers = {name: number for number, name in enumerate(chunks)}
     labelled, baseline = states_by_record(results), _baseline_events(results)
-    details = {row["record_id"]: row.get("detail", "") for row in results.labels}
+    details = {row.record_id: row.detail for row in results.labels}
     derived = {_get_key(row): row for row in collect_report_data(results).takeovers}
     rows = [
-        {name: row[name] for name in (*_ROW_FIELDS, *_AGENT_FIELDS) if row.get(name) is not None}
+        _select_known(row, (*_ROW_FIELDS, *_AGENT_FIELDS))
         | {
-            "record": row["record_id"],
+            "record": row.record_id,
             "key": takeover_key(row),
-            "point": point_kind(row["record_id"]),
-            "state": labelled.get(row["record_id"], UNKNOWN),
+            "point": point_kind(row.record_id),
+            "state": labelled.get(row.record_id, UNKNOWN),
             "run": _find_run_id(results, row),
             "delta": _relative_delta(row, baseline),
         }
         for row in (derived.get(_get_key(row), row) for row in results.takeovers)
     ]
-    ids = {
-        record_id: (row["task_id"], row["predecessor"])
+    ids: dict[str, tuple[str | None, str]] = {
+        record_id: (row.task_id, row.predecessor)
         for row in results.predecessors
-        for record_id in row.get("records", ())
+        for record_id in row.records or ()
     }
     agents = {
-        record_id: {name: row[name] for name in _AGENT_FIELDS if row.get(name)}
+        record_id: {name: value for name, value in _select_known(row, _AGENT_FIELDS).items() if value}
         for row in results.predecessors
-        for record_id in row.get("records", ())
+        for record_id in row.records or ()
     }
     for row in results.takeovers:
-        ids.setdefault(row["record_id"], (row["task_id"], row.get("predecessor", "")))
+        ids.setdefault(row.record_id, (row.task_id, row.predecessor or ""))
     points = [
         {
             "id": record_id,
@@ -101,8 +101,14 @@ def build_index(results: Results, chunks: Iterable[str]) -> dict[str, Any]:
     return {"takeovers": rows, "points": points, "views": list(_list_views(results)), "baseline": BASELINE}
 
 
-def _get_key(row: Row) -> tuple[str, str]:
-    return row["record_id"], takeover_key(row)
+def _select_known(row: AgentRow, names: Sequence[str]) -> dict[str, Any]:
+    """The known fields of these names."""
+    values = zip(names, row.read(*names), strict=True)
+    return {name: value for name, value in values if value is not None}
+
+
+def _get_key(row: Takeover) -> tuple[str, str]:
+    return row.record_id, takeover_key(row)
 
 
 def build_key_figures(results: Results, summary: Mapping[str, Any]) -> tuple[KeyFigure, ...]:
@@ -111,13 +117,13 @@ def build_key_figures(results: Results, summary: Mapping[str, Any]) -> tuple[Key
     graded = data.takeovers
     pooled = data.restrict_to_common_points().restrict_to_pooled_successors().takeovers
     counts = count_takeovers(results, data)
-    solved = sum(bool(row["resolved"]) for row in graded)
-    shown = sum(row.get("shown_chars") or 0 for row in pooled) // CHARS_PER_TOKEN
+    solved = sum(row.is_solved for row in graded)
+    shown = sum(row.shown_chars or 0 for row in pooled) // CHARS_PER_TOKEN
     views = summary["views"].values()
     reshown = sum(each["reshown_tokens"] or 0 for each in views)
     harm, rescue = ([each[name] for each in views if each[name] is not None] for name in ("harm", "rescue"))
-    baseline_events = [row["events"] for row in pooled if row["view"] == BASELINE]
-    view_events = [row["events"] for row in pooled if row["view"] != BASELINE]
+    baseline_events = [row.events or 0 for row in pooled if row.view == BASELINE]
+    view_events = [row.events or 0 for row in pooled if row.view != BASELINE]
     return (
         KeyFigure("takeovers graded", f"{len(graded):,}", f"of {len(results.takeovers):,}"),
         KeyFigure("solved", _format_percent(solved, len(graded)), f"{solved:,} of {len(graded):,}"),
@@ -181,11 +187,11 @@ def build_filters(results: Results) -> tuple[Filter, ...]:
     """The filters of takeovers; a single predecessor has no filter."""
     rows, labelled = results.takeovers, states_by_record(results)
     values_by_name = {
-        "successor": [row["successor"] for row in rows],
-        "predecessor": [row["predecessor"] for row in results.predecessors],
-        "view": [row["view"] for row in rows],
-        "point": [point_kind(row["record_id"]) for row in rows],
-        "state": [labelled.get(row["record_id"], UNKNOWN) for row in rows],
+        "successor": [row.successor for row in rows],
+        "predecessor": [row.predecessor for row in results.predecessors],
+        "view": [row.view for row in rows],
+        "point": [point_kind(row.record_id) for row in rows],
+        "state": [labelled.get(row.record_id, UNKNOWN) for row in rows],
     }
     filters = [Filter(name, name, tuple(dict.fromkeys(values))) for name, values in values_by_name.items()]
     solved = Filter("solved", "solved", ("yes", "no", "infrastructure failure"))
@@ -246,24 +252,24 @@ def _list_views(results: Results) -> tuple[str, ...]:
     return tuple(dict.fromkeys(view for source in results.sources for view in source.config.views))
 
 
-def _find_run_id(results: Results, row: Row) -> str:
-    return next(source.config.run_id for source in results.sources if str(source.out) == row["out"])
+def _find_run_id(results: Results, row: Takeover) -> str:
+    return next(source.config.run_id for source in results.sources if str(source.out) == row.out)
 
 
 def _baseline_events(results: Results) -> dict[tuple[Any, ...], int]:
     return {
-        (row["record_id"], row["successor"], row["repeat"]): row["events"]
+        (row.record_id, row.successor, row.repeat): row.events or 0
         for row in results.takeovers
-        if row["view"] == BASELINE and row["outcome"] == "graded"
+        if row.view == BASELINE and row.outcome == "graded"
     }
 
 
-def _relative_delta(row: Row, baseline: Mapping[tuple[Any, ...], int]) -> float | None:
+def _relative_delta(row: Takeover, baseline: Mapping[tuple[Any, ...], int]) -> float | None:
     """Relative difference in events from the takeover under the baseline."""
-    if row["view"] == BASELINE or row["outcome"] != "graded":
+    if row.view == BASELINE or row.outcome != "graded":
         return None
-    base = baseline.get((row["record_id"], row["successor"], row["repeat"]))
-    return round(row["events"] / base - 1, 4) if base else None
+    base = baseline.get((row.record_id, row.successor, row.repeat))
+    return round((row.events or 0) / base - 1, 4) if base else None
 
 
 def _format_median(values: list[int]) -> str:

@@ -27,6 +27,7 @@ from langgraph_takeover.evals.reports.plots.style import Picture
 from langgraph_takeover.evals.reports.summary import summarize
 from langgraph_takeover.evals.reports.tables.table_files import Table
 from langgraph_takeover.evals.run.results import Results
+from langgraph_takeover.evals.run.rows import UncountedTakeover
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.handoff.records.record import write_durably
 
@@ -69,7 +70,9 @@ def _build_context(
         "failures": summary["infrastructure_failures"],
         "without_points": summary["without_points"],
         "figures": overview.build_key_figures(results, summary),
-        "left_out": describe_left_out(summary["left_out"], list(summary["views"])),
+        "left_out": describe_left_out(
+            [UncountedTakeover(**each) for each in summary["left_out"]], list(summary["views"])
+        ),
         "view_columns": columns,
         "view_rows": rows,
         "filters": overview.build_filters(results),

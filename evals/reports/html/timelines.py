@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage
 
 from langgraph_takeover.evals.reports.html.chunks import Chunk, TextPool
-from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.measures.rediscovery import (
     PredecessorKnowledge,
     RediscoveryKind,
@@ -23,7 +22,8 @@ from langgraph_takeover.evals.run.measures.rediscovery import (
 )
 from langgraph_takeover.evals.run.measures.reshown import PredecessorText, StepText
 from langgraph_takeover.evals.run.measures.shown_text import join_ranges, split_output
-from langgraph_takeover.evals.run.results import Results
+from langgraph_takeover.evals.run.results import Results, load_record
+from langgraph_takeover.evals.run.rows import AgentRow, PredecessorRow, Takeover
 from langgraph_takeover.evals.run.settings.config import POINTS
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.points.detector_state import DetectorState
@@ -112,19 +112,19 @@ def run_name(record_id: str) -> str:
     return record_id.rpartition(".")[0]
 
 
-def takeover_key(row: Row) -> str:
+def takeover_key(row: Takeover) -> str:
     """The name of a takeover, unique per handoff point."""
-    return f"{row['view']}/{row['successor']}/{row['repeat']}"
+    return f"{row.view}/{row.successor}/{row.repeat}"
 
 
 def build_chunks(results: Results) -> dict[str, Chunk]:
     """One chunk per predecessor run, by the name of the run."""
-    owners = {record_id: row for row in results.predecessors for record_id in row.get("records", ())}
-    runs: dict[str, dict[str, list[Row]]] = {}
+    owners = {record_id: row for row in results.predecessors for record_id in row.records or ()}
+    runs: dict[str, dict[str, list[Takeover]]] = {}
     for record_id in owners:
         runs.setdefault(run_name(record_id), {})[record_id] = []
     for row in results.takeovers:
-        runs.setdefault(run_name(row["record_id"]), {}).setdefault(row["record_id"], []).append(row)
+        runs.setdefault(run_name(row.record_id), {}).setdefault(row.record_id, []).append(row)
     without_rows = results._replace(predecessors=(), labels=(), notes=(), takeovers=(), warnings=())
     jobs = [
         (name, without_rows, points, {each: owners[each] for each in points if each in owners})
@@ -137,7 +137,9 @@ def build_chunks(results: Results) -> dict[str, Chunk]:
         return dict(pool.map(_build_named_chunk, jobs))
 
 
-def _build_named_chunk(job: tuple[str, Results, dict[str, list[Row]], dict[str, Row]]) -> tuple[str, Chunk]:
+def _build_named_chunk(
+    job: tuple[str, Results, dict[str, list[Takeover]], dict[str, PredecessorRow]],
+) -> tuple[str, Chunk]:
     name, results, points, owners = job
     return name, _build_chunk(results, points, owners)
 
@@ -158,11 +160,12 @@ class _Timeline(NamedTuple):
     states: list[DetectorState]
 
 
-def _build_chunk(results: Results, points: dict[str, list[Row]], owners: dict[str, Row]) -> Chunk:
+def _build_chunk(
+    results: Results, points: dict[str, list[Takeover]], owners: dict[str, PredecessorRow]
+) -> Chunk:
     pool = TextPool()
     records = {
-        record_id: _load_record(results, rows or [owners[record_id] | {"record_id": record_id}])
-        for record_id, rows in points.items()
+        record_id: _find_record(record_id, rows or [owners[record_id]]) for record_id, rows in points.items()
     }
     longest_first = sorted(filter(None, records.values()), key=lambda each: len(each.trace), reverse=True)
     timelines: list[_Timeline] = []
@@ -182,9 +185,10 @@ def _build_chunk(results: Results, points: dict[str, list[Row]], owners: dict[st
     return pool.build_chunk({"points": descriptions, "timelines": [timeline.marks for timeline in timelines]})
 
 
-def _load_record(results: Results, rows: Sequence[Row]) -> HandoffRecord | None:
-    """The record of these rows, from any run that has it."""
-    return next((record for row in rows if (record := results.load_record(row)) is not None), None)
+def _find_record(record_id: str, rows: Sequence[AgentRow]) -> HandoffRecord | None:
+    """A record from the first run of these rows that has it."""
+    records = (load_record(row.out, record_id) for row in rows)
+    return next((record for record in records if record is not None), None)
 
 
 def _find_timeline(pool: TextPool, timelines: list[_Timeline], record: HandoffRecord) -> int:
@@ -198,14 +202,14 @@ def _find_timeline(pool: TextPool, timelines: list[_Timeline], record: HandoffRe
 
 
 def _describe_point(
-    results: Results, pool: TextPool, record: HandoffRecord, timeline: _Timeline, rows: Sequence[Row]
+    results: Results, pool: TextPool, record: HandoffRecord, timeline: _Timeline, rows: Sequence[Takeover]
 ) -> dict[str, Any]:
     """A record's point and patch, the views of it, and the takeovers."""
     state = timeline.states[len(record.trace) - 1]
     known = _PriorWork(
         collect_knowledge(record.trace, state), PredecessorText(record.trace, record.task.workspace), state
     )
-    row_by_view = {_view_key(results, row): row for row in rows if row["outcome"] == "graded"}
+    row_by_view = {_view_key(results, row): row for row in rows if row.outcome == "graded"}
     return {
         "event_index": record.point.event_index,
         "detail": record.point.detail,
@@ -220,11 +224,11 @@ def _describe_run(
     results: Results,
     pool: TextPool,
     prior: _PriorWork | None,
-    row: Row,
+    row: Takeover,
 ) -> dict[str, Any]:
     """The details of one takeover that its row lacks."""
     run: dict[str, Any] = {
-        "patch": pool(row.get("patch") or "", is_extended=True),
+        "patch": pool(row.patch or "", is_extended=True),
         "view_key": _view_key(results, row),
     }
     if (trace := results.load_trace(row)) is not None:
@@ -271,30 +275,32 @@ def _mark_events(
     return marks, states
 
 
-def _view_key(results: Results, row: Row) -> str:
+def _view_key(results: Results, row: Takeover) -> str:
     """The name of a view as rendered for a successor, which depends on its window and protocol."""
     protocol, window = _read_recipient(results, row)
-    return f"{row['view']}/{protocol}/{window}"
+    return f"{row.view}/{protocol}/{window}"
 
 
-def _read_recipient(results: Results, row: Row) -> tuple[str, int]:
-    protocol = next(source.config.protocol for source in results.sources if str(source.out) == row["out"])
-    return protocol, row.get("window_tokens") or views.Recipient().window_tokens
+def _read_recipient(results: Results, row: Takeover) -> tuple[str, int]:
+    protocol = next(source.config.protocol for source in results.sources if str(source.out) == row.out)
+    return protocol, row.window_tokens or views.Recipient().window_tokens
 
 
-def _render_view(results: Results, pool: TextPool, record: HandoffRecord, row: Row) -> list[dict[str, Any]]:
+def _render_view(
+    results: Results, pool: TextPool, record: HandoffRecord, row: Takeover
+) -> list[dict[str, Any]]:
     """The messages of a view, without events that are in the predecessor's timeline."""
     protocol, window = _read_recipient(results, row)
     recipient = views.Recipient.model_validate({"protocol": protocol, "window_tokens": window})
     last = len(record.trace) - 1
-    if row["view"] == "trace" and last >= _FIRST_EVENTS:
+    if row.view == "trace" and last >= _FIRST_EVENTS:
         rest = f"events e{_FIRST_EVENTS} to e{last}: see the predecessor's timeline"
         return [
             _split_message(pool, record, each, rest) for each in views.find_view("trace")(record, recipient)
         ]
-    if row["view"] == CONTINUATION:
+    if row.view == CONTINUATION:
         return [{"omitted": "no view: the predecessor's own conversation, whose events are in its timeline"}]
-    messages = views.find_view(row["view"])(record, recipient)
+    messages = views.find_view(row.view)(record, recipient)
     head, tail = _SHOWN_MESSAGES
     omitted = len(messages) - head - tail
     if omitted <= 1:

@@ -56,16 +56,16 @@ def compute_curves(results: Results, data: ReportData) -> TokenCurves:
     bands, is_estimated = {}, False
     counts: Counter[str] = Counter()
     for group in groups:
-        rows = sorted(data.select(successor=group[0], view=group[1]), key=lambda row: str(row.get("trace")))
+        rows = sorted(data.select(successor=group[0], view=group[1]), key=lambda row: str(row.trace))
         limit = max(1, MAX_TRACES // len(groups))
         sample = rows if len(rows) <= limit else random.Random(SEED).sample(rows, limit)
         curves = []
         for row in sample:
-            trace = results.load_trace(row) if row.get("trace") else None
+            trace = results.load_trace(row) if row.trace else None
             sums = _cumulative_tokens(trace.events) if trace else None
             if sums is not None and trace is not None:
                 curves.append(sums)
-                is_estimated = is_estimated or not is_llm(row["successor"]) or _has_estimates(trace.events)
+                is_estimated = is_estimated or not is_llm(row.successor) or _has_estimates(trace.events)
         if curves:
             bands[group] = _compute_band(curves)
             counts[group[1]] += len(curves)
@@ -104,7 +104,7 @@ def draw_agents(data: ReportData) -> Figure:
     """Draw the heat map. Raises EmptyPlotError without a pair of a takeover and a continuation."""
     costs = [cost for cost in measure_switches(data) if cost.extra_events is not None]
     if not costs:
-        has_continuation = any(row["view"] == CONTINUATION for row in data.takeovers)
+        has_continuation = any(row.view == CONTINUATION for row in data.takeovers)
         raise EmptyPlotError(
             "no takeover at a point with a continuation"
             if has_continuation

@@ -11,7 +11,7 @@ from langgraph_takeover.evals.reports.collection import ReportData
 from langgraph_takeover.evals.reports.estimates import read_paired_values, read_values
 from langgraph_takeover.evals.reports.plots import style
 from langgraph_takeover.evals.reports.plots.style import EmptyPlotError, row_titles, view_style
-from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.evals.run.rows import CountedTakeover
 from langgraph_takeover.evals.run.settings.config import BASELINE
 
 if TYPE_CHECKING:
@@ -49,16 +49,18 @@ def draw_uninterrupted(data: ReportData) -> Figure:
     data = data.restrict_to_common_points()
     views = [view for view in data.views if read_values(data.select(view=view), "debt_vs_uninterrupted")]
     if not views:
-        raise EmptyPlotError("no predecessor that ran to its end, or rows of an earlier version")
+        raise EmptyPlotError("no predecessor that ran to its end")
     return _draw_by_point_and_state(
         data,
         views,
-        lambda rows, view: read_values([row for row in rows if row["view"] == view], "debt_vs_uninterrupted"),
+        lambda rows, view: read_values([row for row in rows if row.view == view], "debt_vs_uninterrupted"),
     )
 
 
 def _draw_by_point_and_state(
-    data: ReportData, views: Sequence[str], list_extra: Callable[[tuple[Row, ...], str], list[float]]
+    data: ReportData,
+    views: Sequence[str],
+    list_extra: Callable[[tuple[CountedTakeover, ...], str], list[float]],
 ) -> Figure:
     """Median and quartiles of extra events, for each kind of point and for each handoff state."""
     groups = (("point", data.points), ("handoff_state", data.states))
@@ -100,11 +102,9 @@ def _draw_range(axis: Axes, extra: Sequence[float], view: str, position: float) 
 def draw_trust(data: ReportData) -> Figure:
     """Shares of kept lines and of successors that checked; next to them, takeovers broken and repaired."""
     data = data.restrict_to_common_points()
-    views = [
-        view for view in data.views if any(row.get("kept") is not None for row in data.select(view=view))
-    ]
+    views = [view for view in data.views if any(row.kept is not None for row in data.select(view=view))]
     if not views:
-        raise EmptyPlotError("no predecessor changed a source line, or rows of an earlier version")
+        raise EmptyPlotError("no predecessor changed a source line")
     figure, axes = style.create_panels(
         row_titles(data),
         ("share of takeovers (kept: median share of lines)", "takeovers against repository"),
@@ -136,20 +136,22 @@ def draw_trust(data: ReportData) -> Figure:
     return figure
 
 
-def _draw_shares(axis: Axes, rows: Sequence[Row], view: str, offset: float) -> None:
+def _draw_shares(axis: Axes, rows: Sequence[CountedTakeover], view: str, offset: float) -> None:
     color, marker, _ = view_style(view)
     kept = read_values(rows, "kept")
     shares = [float(np.median(kept)) if kept else None]
     for name in _ANSWERS:
-        answers = [row[name] for row in rows if row.get(name) is not None]
+        answers = [answer for row in rows if (answer := getattr(row, name)) is not None]
         shares.append(sum(answers) / len(answers) if answers else None)
     for place, share in enumerate(shares):
         if share is not None:
             axis.plot([place + offset], [100 * share], color=color, marker=marker, markersize=5.5)
 
 
-def _draw_harm(axis: Axes, rows: Sequence[Row], view: str, position: int) -> None:
+def _draw_harm(axis: Axes, rows: Sequence[CountedTakeover], view: str, position: int) -> None:
     color = view_style(view).color
-    pairs = [row for row in rows if row["harm"] is not None]
-    axis.bar([position], [sum(row["rescue"] for row in pairs)], width=0.6, color=color)
-    axis.bar([position], [-sum(row["harm"] for row in pairs)], width=0.6, color=color, hatch="//", alpha=0.6)
+    pairs = [row for row in rows if row.harm is not None]
+    axis.bar([position], [sum(bool(row.rescue) for row in pairs)], width=0.6, color=color)
+    axis.bar(
+        [position], [-sum(bool(row.harm) for row in pairs)], width=0.6, color=color, hatch="//", alpha=0.6
+    )

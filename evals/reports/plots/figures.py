@@ -22,8 +22,8 @@ from langgraph_takeover.evals.reports.plots import agent_figures, debt_figures, 
 from langgraph_takeover.evals.reports.plots.agent_figures import TokenCurves, compute_curves
 from langgraph_takeover.evals.reports.plots.style import EmptyPlotError, Picture, row_titles, view_style
 from langgraph_takeover.evals.reports.tables.switch_costs import is_agent_study
-from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results
+from langgraph_takeover.evals.run.rows import CountedTakeover
 from langgraph_takeover.evals.run.settings.config import BASELINE
 
 if TYPE_CHECKING:
@@ -124,12 +124,12 @@ def draw_accuracy(data: ReportData) -> Figure:
     return figure
 
 
-def _solved_share(rows: Sequence[Row]) -> float:
-    return sum(bool(row["resolved"]) for row in rows) / len(rows)
+def _solved_share(rows: Sequence[CountedTakeover]) -> float:
+    return sum(row.is_solved for row in rows) / len(rows)
 
 
 def _draw_points(
-    axis: Axes, by_view: Sequence[tuple[str, Sequence[Row]]], measure: str, min_distance: float
+    axis: Axes, by_view: Sequence[tuple[str, Sequence[CountedTakeover]]], measure: str, min_distance: float
 ) -> None:
     values = {view: read_values(rows, measure) for view, rows in by_view}
     points = [

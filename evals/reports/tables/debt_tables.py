@@ -11,15 +11,14 @@ from langgraph_takeover.evals.reports.estimates import (
     count_rediscovery,
     pair_with_baseline,
     quantile,
-    read_measure,
     read_paired_values,
     read_values,
 )
 from langgraph_takeover.evals.reports.tables import effect_tables
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
-from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.measures.rediscovery import REDISCOVERY_KINDS
 from langgraph_takeover.evals.run.results import Results
+from langgraph_takeover.evals.run.rows import CountedTakeover
 
 NotesTokens = tuple[int, float | None, float | None]
 _NOTES_BY_VIEW = {"summary": "summary", "structured": "structured", "cited": "structured"}
@@ -30,13 +29,11 @@ _REPEATED = {"read": "repeated reads", "search": "repeated searches", "command":
 def build_debt_table(results: Results, data: ReportData) -> Table:
     notes = _count_notes_tokens(results)
 
-    def debt_cells(rows: tuple[Row, ...], view: str) -> tuple[Cell, ...]:
+    def debt_cells(rows: tuple[CountedTakeover, ...], view: str) -> tuple[Cell, ...]:
         events = int(sum(read_values(rows, "events")))
         counts = count_rediscovery(rows)
         rediscovery = sum(counts[kind] for kind in REDISCOVERY_KINDS)
-        of_successor = tuple(
-            row for row in data.takeovers if rows and row["successor"] == rows[0]["successor"]
-        )
+        of_successor = tuple(row for row in data.takeovers if rows and row.successor == rows[0].successor)
         pairs = data.pair_with_reference(of_successor, view)
         cost = notes.get(_NOTES_BY_VIEW.get(view, ""))
         tokens = cost[1] + cost[2] if cost and cost[1] is not None and cost[2] is not None else None
@@ -75,9 +72,9 @@ def build_debt_table(results: Results, data: ReportData) -> Table:
     return Table(9, "debt", "Sources of handoff debt", columns, rows, _debt_notes(data, notes))
 
 
-def _text_cells(rows: tuple[Row, ...]) -> tuple[Cell, ...]:
+def _text_cells(rows: tuple[CountedTakeover, ...]) -> tuple[Cell, ...]:
     """Tokens shown, tokens shown again with their share in percent, and tokens of verification."""
-    counted = [row for row in rows if read_measure(row, "shown_chars") is not None]
+    counted = [row for row in rows if row.shown_chars is not None]
     shown, reshown, verification = (
         sum(read_values(counted, f"{name}_chars")) for name in ("shown", "reshown", "verification")
     )
@@ -88,11 +85,11 @@ def _text_cells(rows: tuple[Row, ...]) -> tuple[Cell, ...]:
 
 
 def build_uninterrupted_table(data: ReportData) -> Table:
-    def cells(rows: tuple[Row, ...], view: str) -> tuple[Cell, ...] | None:
-        known = [row for row in rows if row["uninterrupted_events"] is not None]
+    def cells(rows: tuple[CountedTakeover, ...], view: str) -> tuple[Cell, ...] | None:
+        known = [row for row in rows if row.uninterrupted_events is not None]
         if not known:
             return None
-        graded = [row for row in known if row["uninterrupted_resolved"] is not None]
+        graded = [row for row in known if row.uninterrupted_resolved is not None]
         return (
             len(known),
             *(
@@ -102,8 +99,8 @@ def build_uninterrupted_table(data: ReportData) -> Table:
                     *("prompt_tokens", "uninterrupted_prompt_tokens", "token_debt_vs_uninterrupted"),
                 )
             ),
-            sum(bool(row["resolved"]) for row in known),
-            sum(row["uninterrupted_resolved"] for row in graded) if graded else None,
+            sum(row.is_solved for row in known),
+            sum(bool(row.uninterrupted_resolved) for row in graded) if graded else None,
         )
 
     columns = (
@@ -122,9 +119,7 @@ def build_uninterrupted_table(data: ReportData) -> Table:
         *data.describe_left_out(),
     )
     if not rows:
-        notes = (
-            "No predecessor with a known remainder: runs must have ended by themselves; rows of earlier versions have none.",
-        )
+        notes = ("No predecessor with a known remainder: runs must have ended by themselves.",)
     return Table(10, "uninterrupted", "Debt against the uninterrupted run", columns, rows, notes)
 
 
@@ -161,11 +156,8 @@ def _count_notes_tokens(results: Results) -> dict[str, NotesTokens]:
     """By kind: number of notes, and their prompt and completion tokens; None if some were not counted."""
     costs: dict[str, NotesTokens] = {}
     for kind in ("summary", "structured"):
-        usages = [row["usage"][kind] for row in results.notes if kind in row.get("usage", {})]
-        both = [
-            (read_measure(usage, "prompt_tokens"), read_measure(usage, "completion_tokens"))
-            for usage in usages
-        ]
+        usages = [row.usage[kind] for row in results.notes if row.usage and kind in row.usage]
+        both = [(usage.get("prompt_tokens"), usage.get("completion_tokens")) for usage in usages]
         counted = [(prompt, reply) for prompt, reply in both if prompt is not None and reply is not None]
         if counted and len(counted) == len(usages):
             costs[kind] = (

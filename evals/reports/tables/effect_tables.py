@@ -8,7 +8,6 @@ import numpy as np
 
 from langgraph_takeover.evals.reports.collection import (
     OVERFLOW,
-    STATE_BY_REGRESSION,
     STATES,
     ReportData,
     display_names,
@@ -26,15 +25,13 @@ from langgraph_takeover.evals.reports.estimates import (
     mcnemar,
     pair_with_baseline,
     quantile,
-    read_measure,
     read_values,
 )
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
-from langgraph_takeover.evals.run.journal import Row
-from langgraph_takeover.evals.run.results import UNLABELLED
+from langgraph_takeover.evals.run.rows import UNLABELLED, CountedTakeover
 from langgraph_takeover.evals.run.settings.config import BASELINE
 
-Rows = tuple[Row, ...]
+Rows = tuple[CountedTakeover, ...]
 COST_MEASURES = ("events", "prompt_tokens", "completion_tokens", "seconds")
 EFFECT_COLUMNS = (
     *("runs", "left out", "solved", "solved %", "median events", "median prompt tokens"),
@@ -123,7 +120,7 @@ def build_state_table(data: ReportData) -> Table:
 
 def build_regression_table(data: ReportData) -> Table:
     """The table by state in the regression-first order; empty if no label knows it."""
-    by_state = {state: {STATE_BY_REGRESSION: state} for state in (*STATES, UNLABELLED)}
+    by_state = {state: {"state_by_regression": state} for state in (*STATES, UNLABELLED)}
     states = tuple(
         state for state, field in by_state.items() if data.select(**field) or data.count_left_out(**field)
     )
@@ -134,9 +131,9 @@ def build_regression_table(data: ReportData) -> Table:
         _FAILURE_NOTE,
     )
     if states in ((), (UNLABELLED,)):
-        states, notes = (), ("No label states regressions, as in rows of earlier versions.",)
+        states, notes = (), ("No label states regressions.",)
     title = "Takeovers by initial handoff state, any regression is broken"
-    return _build_table_by(data, 15, "states_by_regression", title, STATE_BY_REGRESSION, states, *notes)
+    return _build_table_by(data, 15, "states_by_regression", title, "state_by_regression", states, *notes)
 
 
 def build_predecessor_table(data: ReportData) -> Table:
@@ -180,7 +177,7 @@ def _build_table_by(
     data: ReportData, number: int, name: str, title: str, field: str, kinds: tuple[str, ...], *notes: str
 ) -> Table:
     names = display_names((*data.successors, *data.predecessors))
-    by_state = field in ("handoff_state", STATE_BY_REGRESSION)
+    by_state = field in ("handoff_state", "state_by_regression")
     rows = []
     for successor in data.successors:
         for kind in kinds:
@@ -204,7 +201,7 @@ def _pair_rows(data: ReportData, view: str, rows: Rows, *fields: str) -> tuple[P
     if view == BASELINE or not rows:
         return ()
     return pair_with_baseline(
-        (*rows, *data.select(view=BASELINE, **{field: rows[0][field] for field in fields})), view
+        (*rows, *data.select(view=BASELINE, **{field: getattr(rows[0], field) for field in fields})), view
     )
 
 
@@ -220,24 +217,24 @@ def _effect_cells(rows: Rows, pairs: tuple[Pair, ...]) -> tuple[Cell, ...]:
 
 def level_cells(rows: Rows) -> tuple[Cell, ...]:
     return (
-        *(len(rows), sum(row["resolved"] for row in rows), 100 * solved_share(rows) if rows else None),
+        *(len(rows), sum(row.is_solved for row in rows), 100 * solved_share(rows) if rows else None),
         *(quantile(read_values(rows, measure), 0.5) for measure in COST_MEASURES),
     )
 
 
 def cost_cells(rows: Rows) -> tuple[Cell, ...]:
     cost = sum_costs(rows)
-    overflows = sum(row["stop_reason"] == OVERFLOW for row in rows)
+    overflows = sum(row.stop_reason == OVERFLOW for row in rows)
     return overflows, cost.uncounted_calls, cost.cost_usd if rows else None
 
 
 def solved_share(rows: Rows) -> float:
-    return sum(bool(row["resolved"]) for row in rows) / len(rows)
+    return sum(row.is_solved for row in rows) / len(rows)
 
 
 def _failure_cells(rows: Rows) -> tuple[Cell, ...]:
     """Failing tests of the final patches, and the takeovers with regressions; None if no row states them."""
-    regressions = [row["regressions"] for row in rows if isinstance(row.get("regressions"), bool)]
+    regressions = [row.regressions for row in rows if row.regressions is not None]
     return (
         quantile(read_values(rows, "fail_to_pass_failures"), 0.5),
         quantile(read_values(rows, "pass_to_pass_failures"), 0.5),
@@ -269,16 +266,16 @@ def to_percent(share: float | None) -> float | None:
 
 def build_notes(data: ReportData, *delta_notes: str) -> tuple[str, ...]:
     """Notes on deltas and on missing token counts."""
-    uncounted = sum(read_measure(row, "prompt_tokens") is None for row in data.takeovers)
+    uncounted = sum(row.prompt_tokens is None for row in data.takeovers)
     token_notes = [
         f"Medians of prompt tokens exclude {uncounted} takeovers without token counts (at common points: with one under some view)."
     ]
-    overflows = sum(row["stop_reason"] == OVERFLOW for row in data.takeovers)
+    overflows = sum(row.stop_reason == OVERFLOW for row in data.takeovers)
     overflow_notes = [
         f"{overflows} takeovers ended with context_overflow: their conversation exceeded the model's context window. Their "
         "patch and their effort up to there count."
     ]
-    views = {row["view"] for row in data.takeovers}
+    views = {row.view for row in data.takeovers}
     if BASELINE not in views:
         delta_notes = (f"The {BASELINE} view was not run: no deltas.",)
     elif views == {BASELINE}:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from langgraph_takeover.evals.reports.collection import display_names, sum_costs
 from langgraph_takeover.evals.reports.estimates import read_values
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
-from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.results import Results
+from langgraph_takeover.evals.run.rows import NotesRow
 
 _KINDS = ("summary", "structured")
 _COLUMNS = (
@@ -17,28 +17,21 @@ _COLUMNS = (
     *("failed", "with a contradiction", "statements", "contradicted", "unsupported", "repeated"),
     *("prompt tokens", "completion tokens", "cost, USD"),
 )
-_SOUNDNESS = {
-    "claims": "statements",
-    "contradicted": "contradicted",
-    "unsupported": "unsupported",
-    "repeated": "repeated",
-}
-"""The fields with counts of statements, and their names in rows of earlier versions."""
+_SOUNDNESS = ("claims", "contradicted", "unsupported", "repeated")
+"""The fields with counts of statements."""
 
 
 def build_notes_table(results: Results) -> Table:
-    predecessors = {
-        record: row["predecessor"] for row in results.predecessors for record in row.get("records", ())
-    }
-    groups: dict[tuple[str, str], list[Row]] = {}
+    predecessors = {record: row.predecessor for row in results.predecessors for record in row.records or ()}
+    groups: dict[tuple[str, str], list[NotesRow]] = {}
     for row in results.notes:
-        key = (row.get("model") or "unknown", predecessors.get(row["record_id"], "unknown"))
+        key = (row.model or "unknown", predecessors.get(row.record_id, "unknown"))
         groups.setdefault(key, []).append(row)
     names = display_names(name for key in groups for name in key)
     notes: tuple[str, ...] = (
         "Written: points with notes, each with a summary and the fields of the structured note. Malformed: the fields could not be "
         "read. Retried: the fields were requested twice, because they were malformed or contradicted the record. Without text: "
-        "a reply had none. Cut off: the reply ended at the limit of output tokens (unknown, –, in rows of earlier versions). "
+        "a reply had none. Cut off: the reply ended at the limit of output tokens. "
         "Failed: infrastructure failures; their points are excluded.",
         "Statements are those of the fields. Contradicted: by the record. Unsupported: a result that the record does not show. "
         "Repeated: word for word that of an earlier field.",
@@ -49,24 +42,22 @@ def build_notes_table(results: Results) -> Table:
     return Table(14, "notes", "Quality of the notes", _COLUMNS, rows, notes)
 
 
-def _quality_cells(rows: Sequence[Row]) -> tuple[Cell, ...]:
-    written, cost = [row for row in rows if row["outcome"] != INFRASTRUCTURE_FAILURE], sum_costs(rows)
+def _quality_cells(rows: Sequence[NotesRow]) -> tuple[Cell, ...]:
+    written, cost = [row for row in rows if not row.is_failure], sum_costs(rows)
     return (
         len(written),
-        *(sum(bool(row.get(name)) for row in written) for name in ("malformed", "retried", "detail")),
+        *(sum(bool(getattr(row, name)) for row in written) for name in ("malformed", "retried", "detail")),
         *(_count_cut_off(written, kind) for kind in _KINDS),
         len(rows) - len(written),
         sum(value > 0 for value in read_values(written, "contradicted")),
-        *(_sum_known([row.get(name, row.get(old)) for row in written]) for name, old in _SOUNDNESS.items()),
+        *(_sum_known([getattr(row, name) for row in written]) for name in _SOUNDNESS),
         *(cost.prompt_tokens, cost.completion_tokens, cost.cost_usd),
     )
 
 
-def _count_cut_off(rows: Sequence[Row], kind: str) -> int | None:
-    names = [row.get("truncated") for row in rows]
-    if not all(isinstance(each, list) for each in names):
-        return None
-    return sum(kind in each for each in names if each)
+def _count_cut_off(rows: Sequence[NotesRow], kind: str) -> int | None:
+    names = [row.truncated for row in rows]
+    return None if None in names else sum(kind in (each or ()) for each in names)
 
 
 def _sum_known(values: Sequence[object]) -> int | None:

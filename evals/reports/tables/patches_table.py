@@ -8,7 +8,7 @@ from langgraph_takeover.evals.reports.collection import ReportData
 from langgraph_takeover.evals.reports.estimates import quantile, read_values
 from langgraph_takeover.evals.reports.tables import effect_tables
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
-from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.evals.run.rows import CountedTakeover
 
 _COLUMNS = (
     *(
@@ -35,7 +35,7 @@ def build_patches_table(data: ReportData) -> Table:
         (
             "Patch lines: added and deleted. Scratch files: new files outside the source tree, such as reproduction scripts, and "
             "new files in caches and build directories. Changed tests: "
-            "test files that the patch changes. All counts are of runs; rows of earlier versions do not state them (–).",
+            "test files that the patch changes. All counts are of runs.",
             "Cleaned: the verdict of the patch without scratch files and without changes of pyproject.toml, setup.cfg, setup.py "
             "and tox.ini in the root; if there are none, that of the submitted patch. Cleaned "
             "verdicts: the runs for which it is known. Everywhere else, solved is the verdict of the patch as submitted. All "
@@ -45,12 +45,8 @@ def build_patches_table(data: ReportData) -> Table:
     )
 
 
-def _patch_cells(rows: Sequence[Row]) -> tuple[Cell, ...]:
-    verdicts = [
-        (bool(row["resolved"]), cleaned)
-        for row in rows
-        if isinstance(cleaned := row.get("cleaned_resolved"), bool)
-    ]
+def _patch_cells(rows: Sequence[CountedTakeover]) -> tuple[Cell, ...]:
+    verdicts = [(row.is_solved, row.cleaned_resolved) for row in rows if row.cleaned_resolved is not None]
     submitted_only = sum(submitted and not cleaned for submitted, cleaned in verdicts)
     cleaned_only = sum(cleaned and not submitted for submitted, cleaned in verdicts)
     counts = (
@@ -61,12 +57,12 @@ def _patch_cells(rows: Sequence[Row]) -> tuple[Cell, ...]:
         len(rows),
         *(quantile(read_values(rows, name), 0.5) for name in ("patch_lines", "patch_files")),
         *(_count_with_files(rows, name) for name in ("scratch_files", "test_files")),
-        sum(row["resolved"] for row in rows),
+        sum(row.is_solved for row in rows),
         *(counts if verdicts else (None,) * len(counts)),
     )
 
 
-def _count_with_files(rows: Sequence[Row], name: str) -> int | None:
+def _count_with_files(rows: Sequence[CountedTakeover], name: str) -> int | None:
     """The runs with such files; None if no row states them."""
-    known = [row[name] for row in rows if isinstance(row.get(name), list)]
+    known = [names for row in rows if (names := getattr(row, name)) is not None]
     return sum(bool(files) for files in known) if known else None

@@ -34,9 +34,8 @@ from langgraph_takeover.evals.reports.tables.trust_tables import (
     build_left_out_table,
     build_unmatched_table,
 )
-from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE, Row
 from langgraph_takeover.evals.run.results import Results
-from langgraph_takeover.evals.run.settings.config import STAGES
+from langgraph_takeover.evals.run.rows import STAGES, CountedTakeover
 
 PAPER_COLUMNS = (
     *("paper's table", "successor", "category", "view", "measure", "paper's combination"),
@@ -153,25 +152,22 @@ def build_tables(results: Results) -> tuple[Table, ...]:
 
 
 def _build_study_table(results: Results, data: ReportData) -> Table:
-    runs = [row for row in results.predecessors if row["outcome"] != INFRASTRUCTURE_FAILURE]
-    kinds = {record: record.rpartition(".")[2] for row in runs for record in row.get("records", ())}
-    kinds |= {row["record_id"]: row["point"] for row in data.takeovers if row.get("point")}
-    without_point = sum(not row.get("records") for row in runs)
-    tasks = {row["task_id"] for row in (*results.predecessors, *results.takeovers) if row.get("task_id")}
-    names = display_names([*data.successors, *(row["predecessor"] for row in runs)])
-    states = Counter(row["handoff_state"] for row in results.labels if row.get("handoff_state"))
+    runs = [row for row in results.predecessors if not row.is_failure]
+    kinds = {record: record.rpartition(".")[2] for row in runs for record in row.records or ()}
+    kinds |= {row.record_id: row.point for row in data.takeovers if row.point}
+    without_point = sum(not row.records for row in runs)
+    tasks = {row.task_id for row in (*results.predecessors, *results.takeovers) if row.task_id}
+    names = display_names([*data.successors, *(row.predecessor for row in runs)])
+    states = Counter(row.handoff_state for row in results.labels if row.handoff_state)
     by_regression = read_states_by_regression(results.labels).values()
-    stop_reasons = Counter((names[row["successor"]], row["stop_reason"]) for row in data.takeovers)
+    stop_reasons = Counter((names[row.successor], row.stop_reason) for row in data.takeovers)
     rows: list[tuple[Cell, ...]] = [
         ("tasks", "", len(tasks)),
-        *(
-            ("predecessor runs", name, n)
-            for name, n in _count_sorted(names[row["predecessor"]] for row in runs)
-        ),
+        *(("predecessor runs", name, n) for name, n in _count_sorted(names[row.predecessor] for row in runs)),
         ("predecessor runs", "without a handoff point", without_point),
         *(
             ("predecessor stop reasons", name, n)
-            for name, n in _count_sorted(row["stop_reason"] for row in runs)
+            for name, n in _count_sorted(str(row.stop_reason) for row in runs)
         ),
         ("handoff points", "all", len(kinds)),
         *(("handoff points", name, n) for name, n in _count_sorted(kinds.values())),
@@ -182,7 +178,7 @@ def _build_study_table(results: Results, data: ReportData) -> Table:
         *((f"takeovers by {name}", reason, n) for (name, reason), n in sorted(stop_reasons.items())),
     ]
     for stage in STAGES:
-        failed = sum(row["outcome"] == INFRASTRUCTURE_FAILURE for row in getattr(results, stage))
+        failed = sum(row.is_failure for row in getattr(results, stage))
         rows.append(("infrastructure failures", stage, failed))
     notes = (
         "Infrastructure failures are excluded from all other numbers of all tables. Handoff points: all that were reached. "
@@ -206,7 +202,7 @@ def _count_sorted(keys: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def _build_first_prompts_table(data: ReportData) -> Table:
-    def size_cells(rows: tuple[Row, ...], measure: str) -> tuple[Cell, ...]:
+    def size_cells(rows: tuple[CountedTakeover, ...], measure: str) -> tuple[Cell, ...]:
         sizes = read_values(rows, measure)
         return quantile(sizes, 0.5), quantile(sizes, 0.9), max(sizes, default=None)
 
@@ -242,13 +238,13 @@ def _build_first_prompts_table(data: ReportData) -> Table:
 
 
 def _build_repeats_table(data: ReportData) -> Table:
-    def repeat_cells(rows: tuple[Row, ...], view: str) -> tuple[Cell, ...] | None:
-        ordered = sorted(rows, key=lambda row: str(row["record_id"]))
-        by_point = [tuple(group) for _, group in groupby(ordered, key=lambda row: str(row["record_id"]))]
+    def repeat_cells(rows: tuple[CountedTakeover, ...], view: str) -> tuple[Cell, ...] | None:
+        ordered = sorted(rows, key=lambda row: row.record_id)
+        by_point = [tuple(group) for _, group in groupby(ordered, key=lambda row: row.record_id)]
         points = [group for group in by_point if len(group) > 1]
         if not points:
             return None
-        solved = [sum(row["resolved"] for row in group) for group in points]
+        solved = [sum(row.is_solved for row in group) for group in points]
         in_all = sum(number == len(group) for number, group in zip(solved, points, strict=True))
         in_none = solved.count(0)
         return (
@@ -279,6 +275,6 @@ def _build_repeats_table(data: ReportData) -> Table:
     )
 
 
-def _median_range(points: list[tuple[Row, ...]], measure: str) -> float | None:
+def _median_range(points: list[tuple[CountedTakeover, ...]], measure: str) -> float | None:
     samples = [values for group in points if len(values := read_values(group, measure)) > 1]
     return median(max(values) - min(values) for values in samples) if samples else None

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
 from langgraph_takeover.evals.models import is_llm, split_agent
 from langgraph_takeover.evals.reports.collection import ReportData, display_names, list_cost_groups
-from langgraph_takeover.evals.reports.estimates import match_pairs, read_measure, read_values
+from langgraph_takeover.evals.reports.estimates import (
+    match_pairs,
+    read_paired_values,
+    read_values,
+    total_tokens,
+)
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
-from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.results import Results
+from langgraph_takeover.evals.run.rows import CountedTakeover, Takeover
 from langgraph_takeover.handoff.views.names import CONTINUATION
 
 BUILT_IN = "built-in"
@@ -53,17 +58,17 @@ class SwitchCost(NamedTuple):
 def is_agent_study(results: Results) -> bool:
     """Whether a run compares takeovers with continuations."""
     return any(CONTINUATION in source.config.views for source in results.sources) or any(
-        row["view"] == CONTINUATION for row in results.takeovers
+        row.view == CONTINUATION for row in results.takeovers
     )
 
 
 def measure_switches(data: ReportData, point: str | None = None) -> tuple[SwitchCost, ...]:
     """The cost for each predecessor, successor and view with graded takeovers; of one kind of point, or of all."""
     rows = data.select(point=point) if point else data.takeovers
-    continuations = [row for row in rows if row["view"] == CONTINUATION]
-    groups: dict[tuple[str, str, str], list[Row]] = {}
+    continuations = [row for row in rows if row.view == CONTINUATION]
+    groups: dict[tuple[str, str, str], list[CountedTakeover]] = {}
     for row in rows:
-        groups.setdefault((row.get("predecessor") or "", row["successor"], row["view"]), []).append(row)
+        groups.setdefault((row.predecessor or "", row.successor, row.view), []).append(row)
     kind = {"point": point} if point else {}
     return tuple(
         _measure_group(
@@ -80,20 +85,19 @@ def measure_switches(data: ReportData, point: str | None = None) -> tuple[Switch
 
 
 def _measure_group(
-    key: tuple[str, str, str], rows: Sequence[Row], continuations: Sequence[Row], uncounted: int
+    key: tuple[str, str, str],
+    rows: Sequence[CountedTakeover],
+    continuations: Sequence[CountedTakeover],
+    uncounted: int,
 ) -> SwitchCost:
     predecessor, successor, view = key
     pairs = () if view == CONTINUATION else match_pairs(rows, continuations, _PAIR_KEY)
-    compared = rows if view == CONTINUATION else [row for row, _ in pairs]
-    events = [
-        a - b
-        for row, own in pairs
-        if (a := read_measure(row, "events")) is not None and (b := read_measure(own, "events")) is not None
-    ]
+    compared: Sequence[Takeover] = rows if view == CONTINUATION else [row for row, _ in pairs]
+    events = [a - b for a, b in read_paired_values(pairs, "events")]
     tokens = [
         a - b
         for row, own in pairs
-        if (a := _sum_tokens(row)) is not None and (b := _sum_tokens(own)) is not None
+        if (a := total_tokens(row)) is not None and (b := total_tokens(own)) is not None
     ]
     return SwitchCost(
         predecessor=predecessor,
@@ -101,13 +105,13 @@ def _measure_group(
         view=view,
         takeovers=len(rows),
         left_out=uncounted + len(rows) - len(compared),
-        solved=sum(bool(row["resolved"]) for row in compared),
-        solved_by_continuation=sum(bool(own["resolved"]) for _, own in pairs) if pairs else None,
+        solved=sum(row.is_solved for row in compared),
+        solved_by_continuation=sum(own.is_solved for _, own in pairs) if pairs else None,
         pairs=len(pairs),
         extra_events=_median_or_none(events),
         extra_tokens=_median_or_none(tokens),
         first_prompt_tokens=_median_or_none(read_values(rows, "first_prompt_tokens")),
-        events=_sum_accounts(row.get("session_account") for row in rows),
+        events=_sum_accounts(row.session_account for row in rows),
     )
 
 
@@ -138,12 +142,7 @@ def label_agents(names: Sequence[str]) -> dict[str, str]:
     return {name: agent or BUILT_IN for name, (agent, _) in split.items()}
 
 
-def _sum_tokens(row: Row) -> float | None:
-    prompt, completion = read_measure(row, "prompt_tokens"), read_measure(row, "completion_tokens")
-    return None if prompt is None or completion is None else prompt + completion
-
-
-def _sum_accounts(accounts: Iterable[dict[str, int] | None]) -> dict[str, int] | None:
+def _sum_accounts(accounts: Iterable[Mapping[str, int] | None]) -> dict[str, int] | None:
     """Sums by outcome; an account names a reason after the outcome."""
     known = [account for account in accounts if account]
     if not known:

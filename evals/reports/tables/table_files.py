@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import regex
 
-from langgraph_takeover.evals.run.journal import Row
-from langgraph_takeover.evals.run.settings.config import STAGES
+from langgraph_takeover.evals.reports.columns import find_kind
+from langgraph_takeover.evals.run.rows import CountedTakeover
 from langgraph_takeover.handoff.records.record import write_durably
 
 Cell = str | int | float | None
@@ -58,21 +58,18 @@ def write_tables(directory: Path, tables: Sequence[Table]) -> tuple[Path, ...]:
     return tuple(written)
 
 
-def write_takeovers(path: Path, takeovers: Sequence[Row]) -> None:
+def write_takeovers(path: Path, takeovers: Sequence[CountedTakeover]) -> None:
     """Write the graded takeovers with all measures as CSV, one line each; patches are in the rows' own files."""
-    ordered = sorted(takeovers, key=lambda row: tuple(str(row[name]) for name in STAGES["takeovers"]))
-    names = dict.fromkeys(name for row in ordered for name, value in row.items() if _is_cell(name, value))
-    rows = tuple(tuple(_to_cell(row.get(name)) for name in names) for row in ordered)
+    ordered = sorted(takeovers, key=lambda row: tuple(map(str, row.key)))
+    columns = CountedTakeover.list_columns()
+    names = [name for name in columns if name != "patch" and find_kind(CountedTakeover, name) != "object"]
+    rows = tuple(tuple(map(_to_cell, row.read(*names))) for row in ordered)
     write_durably(path, to_csv(Table(0, "takeovers", "", tuple(names), rows)))
-
-
-def _is_cell(name: str, value: object) -> bool:
-    return name not in ("patch", "out") and (value is None or isinstance(value, str | int | float | list))
 
 
 def _to_cell(value: Any) -> Cell:
     """A truth value as 0 or 1, and a list as its length."""
-    if isinstance(value, list):
+    if isinstance(value, tuple):
         return len(value)
     return int(value) if isinstance(value, bool) else value
 

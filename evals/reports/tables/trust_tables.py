@@ -19,7 +19,7 @@ from langgraph_takeover.evals.reports.tables.effect_tables import (
     to_percent,
 )
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
-from langgraph_takeover.evals.run.journal import Row
+from langgraph_takeover.evals.run.rows import CountedTakeover
 from langgraph_takeover.evals.run.settings.config import BASELINE
 
 _FIRST_PROMPT_COLUMNS = ("median characters", "P90 characters", "max characters")
@@ -75,8 +75,7 @@ def build_left_out_table(data: ReportData) -> Table:
     """The takeovers that levels leave out; of data restricted to common points and pooled successors."""
     names = display_names(data.successors)
     rows = sorted(
-        (names[row["successor"]], row["view"], row["record_id"], row["repeat"], row["reason"])
-        for row in data.left_out
+        (names[row.successor], row.view, row.record_id, row.repeat, row.reason) for row in data.left_out
     )
     notes = (
         "Unmatched: graded, but the successor has no graded takeover there under another of its views. Unpooled: its successor "
@@ -123,19 +122,19 @@ def build_trust_table(data: ReportData) -> Table:
     )
 
 
-def _trust_cells(rows: tuple[Row, ...], view: str) -> tuple[Cell, ...]:
+def _trust_cells(rows: Rows, view: str) -> tuple[Cell, ...]:
     kept = read_values(rows, "kept")
-    pairs = [row for row in rows if row["harm"] is not None]
-    solved_before = [row for row in rows if row["preserved"] is not None]
+    pairs = [row for row in rows if row.harm is not None]
+    solved_before = [row for row in rows if row.preserved is not None]
     return (
         *(len(rows), len(kept)),
         None if not kept else 100 * (quantile(kept, 0.5) or 0),
         _percent_of([share == 1 for share in kept]),
         *(_percent_of(_list_answers(rows, name)) for name in ("reexamined", "verified_before_finish")),
         len(pairs) if pairs else None,
-        *(sum(row[name] for row in pairs) if pairs else None for name in ("harm", "rescue")),
+        *(sum(_list_answers(pairs, name)) if pairs else None for name in ("harm", "rescue")),
         len(solved_before) if solved_before else None,
-        sum(row["preserved"] for row in solved_before) if solved_before else None,
+        sum(_list_answers(solved_before, "preserved")) if solved_before else None,
     )
 
 
@@ -149,8 +148,8 @@ def build_belief_table(data: ReportData) -> Table:
                 for treatment in ("kept", "changed"):
                     rows = [row for row in selected if _classify(row) == (state, treatment)]
                     if rows:
-                        solved = sum(bool(row["resolved"]) for row in rows)
-                        unexamined = sum(row.get("reexamined") is False for row in rows)
+                        solved = sum(row.is_solved for row in rows)
+                        unexamined = sum(row.reexamined is False for row in rows)
                         cells = (len(rows), unexamined, solved, 100 * solved / len(rows))
                         found.append((names[successor], view, state, treatment, *cells))
     columns = (
@@ -169,15 +168,15 @@ def build_belief_table(data: ReportData) -> Table:
     return Table(12, "belief", "Predecessor right or wrong, change kept or not", columns, tuple(found), notes)
 
 
-def _classify(row: Row) -> tuple[str, str] | None:
-    kept, state = row.get("kept"), row.get("handoff_state")
+def _classify(row: CountedTakeover) -> tuple[str, str] | None:
+    kept, state = row.kept, row.handoff_state
     if kept is None or state not in (ALREADY_SOLVED, "needs_completion", "behavior_broken"):
         return None
     return "right" if state == ALREADY_SOLVED else "wrong", "kept" if kept == 1 else "changed"
 
 
-def _list_answers(rows: Sequence[Row], name: str) -> list[bool]:
-    return [row[name] for row in rows if row.get(name) is not None]
+def _list_answers(rows: Sequence[CountedTakeover], name: str) -> list[bool]:
+    return [answer for row in rows if (answer := getattr(row, name)) is not None]
 
 
 def _percent_of(answers: Sequence[bool]) -> float | None:

@@ -17,11 +17,18 @@ from langgraph_takeover.graph.runs.signals import announce_wait
 from langgraph_takeover.sandbox.telemetry import current_traceparent, flush, start_span
 
 if TYPE_CHECKING:
-    from langgraph_takeover.evals.run.journal import Row
+    from langgraph_takeover.evals.run.rows import Row
     from langgraph_takeover.evals.tasks import Task
 
 _JOBS_PER_WORKER = 2
 """Running and waiting jobs per worker."""
+_SPAN_FIELDS = {
+    "takeover.task": "task_id",
+    "takeover.record": "record_id",
+    "takeover.view": "view",
+    "takeover.outcome": "outcome",
+    "takeover.cost": "cost_usd",
+}
 
 
 class Job(NamedTuple):
@@ -37,22 +44,12 @@ class Job(NamedTuple):
 
     def run(self, traceparent: str | None = None) -> Row:
         """Return the row; `traceparent` is the span of the coordinator's process."""
-        from langgraph_takeover.evals.run.journal import INFRASTRUCTURE_FAILURE
-
         attributes = {"takeover.operation": self.stage.__name__}
         with start_span("takeover.job", attributes, parent=traceparent) as span:
             row = self.stage(self.config, self.out, *self.arguments)
-            span.set(
-                {
-                    "takeover.task": row.get("task_id"),
-                    "takeover.record": row.get("record_id"),
-                    "takeover.view": row.get("view"),
-                    "takeover.outcome": row.get("outcome"),
-                    "takeover.cost": row.get("cost_usd"),
-                }
-            )
-            if row.get("outcome") == INFRASTRUCTURE_FAILURE:
-                span.fail(INFRASTRUCTURE_FAILURE)
+            span.set(dict(zip(_SPAN_FIELDS, row.read(*_SPAN_FIELDS.values()), strict=True)))
+            if row.is_failure:
+                span.fail(row.outcome)
         return row
 
 

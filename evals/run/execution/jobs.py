@@ -6,21 +6,14 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from langgraph_takeover import Home, sandbox
 from langgraph_takeover.evals.run.execution import stages
 from langgraph_takeover.evals.run.execution.executors import Job
-from langgraph_takeover.evals.run.fields import RunPaths
-from langgraph_takeover.evals.run.journal import (
-    INFRASTRUCTURE_FAILURE,
-    Journal,
-    Journals,
-    Row,
-    lock_output,
-    open_journal,
-)
-from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.run.journal import Journal, Journals, lock_output, open_journal
+from langgraph_takeover.evals.run.rows import Row
+from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths
 from langgraph_takeover.evals.run.settings.entries import Shard, read_shard
 from langgraph_takeover.evals.run.settings.point_selection import (
     ReachedPoint,
@@ -36,6 +29,8 @@ from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.nodes.session.snapshots import build_owner_name
 from langgraph_takeover.sandbox.gc import docker, files
 from langgraph_takeover.sandbox.gc.resources import CollectionRequest
+
+_RowT = TypeVar("_RowT", bound=Row)
 
 
 class RunDirectory(NamedTuple):
@@ -107,12 +102,13 @@ class RunJobs(NamedTuple):
 
     def list_reached_points(self) -> tuple[ReachedPoint, ...]:
         """All handoff points of the completed predecessors, in the order of the tasks."""
-        rows = {self.journals.predecessors.key(row): row for row in self.journals.predecessors.rows()}
+        rows = {row.key: row for row in self.journals.predecessors.rows()}
         return tuple(
             ReachedPoint(task, predecessor, record)
             for task in self.tasks.values()
             for predecessor in self.config.predecessors
-            for record in rows.get((task.id, predecessor), {}).get("records", ())
+            if (row := rows.get((task.id, predecessor))) is not None
+            for record in row.records or ()
         )
 
     def select_points(self) -> tuple[ReachedPoint, ...]:
@@ -137,7 +133,7 @@ class RunJobs(NamedTuple):
         )
 
     def _read_states(self) -> dict[str, str | None]:
-        return {row["record_id"]: row.get("handoff_state") for row in self.journals.labels.rows()}
+        return {row.record_id: row.handoff_state for row in self.journals.labels.rows()}
 
     def describe_missing_results(self) -> str:
         """The results without which points cannot be selected, for instance `2 predecessors`; empty if none.
@@ -198,5 +194,5 @@ def list_point_takeovers(config: RunConfig, predecessor: str) -> list[tuple[str,
     ]
 
 
-def _count_completed(journal: Journal) -> int:
-    return sum(row["outcome"] != INFRASTRUCTURE_FAILURE for row in journal.rows())
+def _count_completed(journal: Journal[_RowT]) -> int:
+    return sum(not row.is_failure for row in journal.rows())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from langgraph_takeover import Outcome
 from langgraph_takeover.agents import ExternalAgentError
 from langgraph_takeover.evals import models
 from langgraph_takeover.evals.run.execution import threads
-from langgraph_takeover.evals.run.execution.rows import (
+from langgraph_takeover.evals.run.execution.row_parts import (
     describe_agent,
     describe_empty_calls,
     describe_left_out,
@@ -21,8 +21,6 @@ from langgraph_takeover.evals.run.execution.rows import (
     redact_events,
     save_trace,
 )
-from langgraph_takeover.evals.run.fields import RunPaths
-from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.measures.divergence import list_missed_points, measure_divergence
 from langgraph_takeover.evals.run.measures.final_patch import (
     clean_patch,
@@ -42,7 +40,17 @@ from langgraph_takeover.evals.run.measures.replies import (
     list_truncated_notes,
     sum_usage,
 )
-from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.run.rows import (
+    INFRASTRUCTURE_FAILURE,
+    AgentRow,
+    Fields,
+    LabelRow,
+    NotesRow,
+    PredecessorRow,
+    Row,
+    Takeover,
+)
+from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.evals.tasks.grading import GradingError, Verdict
 from langgraph_takeover.evals.tasks.verdicts import get_verdict
@@ -66,6 +74,8 @@ from langgraph_takeover.nodes.state import get_task
 from langgraph_takeover.sandbox import SandboxManager, start
 from langgraph_takeover.sandbox.interface import OutOfDiskError, SandboxUnavailableError
 from langgraph_takeover.sandbox.repository.patches import RepositoryError, patch_since
+
+_RowT = TypeVar("_RowT", bound=Row)
 
 
 def require_patch(outcome: Outcome) -> None:
@@ -122,7 +132,7 @@ INFRASTRUCTURE_ERRORS: tuple[type[Exception], ...] = (
 PROMPTS = prompts.compute_version("handoff", "nodes", "evals.tasks")
 
 
-def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row:
+def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> PredecessorRow:
     """Run the task from the start, and create a record at each handoff point.
 
     An interrupted run resumes from its last checkpoint, as `run_takeover` does.
@@ -131,25 +141,28 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
     started = time.monotonic()
     config = config.for_predecessors()
     name = config.name_run(task.id, model)
-    row: Row = {"task_id": task.id, "predecessor": model, "trace": name}
+    known: Fields = {"task_id": task.id, "predecessor": model, "trace": name}
     settings: dict[str, Any] = {"points": config.points, "run_id": name}
     try:
-        with threads.open_thread(config, task, paths, threads.name_thread(row), model, **settings) as run:
+        with threads.open_thread(
+            config, task, paths, threads.name_predecessor_thread(name), model, **settings
+        ) as run:
             outcome, before = threads.run_or_resume(run, lambda: run.start(task.id, task.prompt))
         require_patch(outcome)
     except INFRASTRUCTURE_ERRORS as error:
-        return row | make_failure_row(error, started)
+        return make_failure_row(PredecessorRow, known, error, started)
     events = redact_events(outcome.state)
     save_trace(paths, name, outcome.state, model, events)
     resolved, trouble = grade_predecessor(config, task, paths, outcome, name)
-    return row | {
-        "outcome": "run",
-        "prompts": PROMPTS,
-        "stop_reason": outcome.stop_reason,
-        "resolved": resolved,
-        "detail": join_details(outcome.patch_error, trouble, describe_empty_calls(config, model, events)),
-        "records": list(outcome.records),
-        "remainders": {
+    return PredecessorRow(
+        **known,
+        outcome="run",
+        prompts=PROMPTS,
+        stop_reason=outcome.stop_reason,
+        resolved=resolved,
+        detail=join_details(outcome.patch_error, trouble, describe_empty_calls(config, model, events)),
+        records=outcome.records,
+        remainders={
             record_id: measure_remainder(
                 events,
                 paths.records.load(record_id).point.event_index,
@@ -160,20 +173,21 @@ def run_predecessor(config: RunConfig, out: Path, task: Task, model: str) -> Row
         },
         **measure_costs(config, model, events, outcome, before + _measure_elapsed(started)),
         **measure_divergence(config, model, task.id, get_task(outcome.state).workspace, events),
-        "missed_points": list_missed_points(
-            config, model, task.id, [record_id.rpartition(".")[2] for record_id in outcome.records]
+        missed_points=tuple(
+            list_missed_points(
+                config, model, task.id, [record_id.rpartition(".")[2] for record_id in outcome.records]
+            )
         ),
         **describe_agent(outcome),
         **describe_left_out(outcome),
-        "patch": outcome.diff_from_base,
-    }
+        patch=outcome.diff_from_base,
+    )
 
 
-def grade_snapshot(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
+def grade_snapshot(config: RunConfig, out: Path, task: Task, record_id: str) -> LabelRow:
     """Restore a record's snapshot and grade it officially, to label the record's handoff state."""
     paths = RunPaths(out)
     started = time.monotonic()
-    row: Row = {"record_id": record_id}
     try:
         record = paths.records.load(record_id)
         with SandboxManager(paths.spec(config, task)) as manager:
@@ -183,26 +197,26 @@ def grade_snapshot(config: RunConfig, out: Path, task: Task, record_id: str) -> 
             patch = add_observed_changes(patch, record.trace)
         verdict = grade_patch(config, task, paths, patch.text, f"snapshot.{record_id}")
     except INFRASTRUCTURE_ERRORS as error:
-        return row | make_failure_row(error, started)
-    return row | {
-        "outcome": "graded",
-        "handoff_state": verdict.handoff_state,
+        return make_failure_row(LabelRow, {"record_id": record_id}, error, started)
+    return LabelRow(
+        record_id=record_id,
+        outcome="graded",
+        handoff_state=verdict.handoff_state,
         **verdict.failing_tests,
-        "detail": verdict.detail,
+        detail=verdict.detail,
         **describe_left_out(patch),
-        "seconds": _measure_elapsed(started),
-    }
+        seconds=_measure_elapsed(started),
+    )
 
 
-def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
+def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> NotesRow:
     """Write the notes of one record."""
     paths = RunPaths(out)
     started = time.monotonic()
-    row: Row = {"record_id": record_id}
+    known: Fields = {"record_id": record_id}
     try:
         record = paths.records.load(record_id)
-        writer = config.choose_writer(record.predecessor)
-        row["model"] = writer
+        writer = known["model"] = config.choose_writer(record.predecessor)
         model = models.build_notes_model(
             writer,
             task=task,
@@ -237,52 +251,53 @@ def write_note(config: RunConfig, out: Path, task: Task, record_id: str) -> Row:
                 )
         paths.records.add_notes(record_id, notes)
     except INFRASTRUCTURE_ERRORS as error:
-        return row | make_failure_row(error, started)
+        return make_failure_row(NotesRow, known, error, started)
     usages = (notes.summary_usage, notes.structured_usage)
     costs = [_drop_estimate(usage).model_dump(exclude={"estimated"}) for usage in usages]
     uncounted = sum(call.uncounted_calls for call in calls) + sum(lost_calls)
     spent = sum_usage((call.usage for call in calls), uncounted)
-    return row | {
-        "outcome": "written",
-        "detail": trouble,
-        "truncated": list_truncated_notes(calls),
-        "prompts": notes.prompts,
-        "usage": dict(zip(("summary", "structured"), costs, strict=True)),
-        "llm_calls": len(calls),
-        "prompt_tokens": spent.prompt,
-        "cached_tokens": spent.cached,
-        "completion_tokens": spent.completion,
-        "uncounted_calls": spent.uncounted_calls,
-        "cost_usd": compute_cost_usd(config.find_price(writer), spent, len(calls)),
+    return NotesRow(
+        **known,
+        outcome="written",
+        detail=trouble,
+        truncated=tuple(list_truncated_notes(calls)),
+        prompts=notes.prompts,
+        usage=dict(zip(("summary", "structured"), costs, strict=True)),
+        llm_calls=len(calls),
+        prompt_tokens=spent.prompt,
+        cached_tokens=spent.cached,
+        completion_tokens=spent.completion,
+        uncounted_calls=spent.uncounted_calls,
+        cost_usd=compute_cost_usd(config.find_price(writer), spent, len(calls)),
         **digest_notes(paths.records.load(record_id).notes or notes),  # as stored, without secrets
-        "malformed": notes.malformed,
-        "retried": notes.retried,
+        malformed=notes.malformed,
+        retried=notes.retried,
         **measure_soundness(notes, Evidence(record))._asdict(),
-        "seconds": _measure_elapsed(started),
-    }
+        seconds=_measure_elapsed(started),
+    )
 
 
 def run_takeover(
     config: RunConfig, out: Path, task: Task, record_id: str, view: str, successor: str, repeat: int
-) -> Row:
+) -> Takeover:
     """Let a successor continue one record under one view, and grade the result."""
     paths = RunPaths(out)
     started = time.monotonic()
     name = threads.name_takeover(record_id, view, successor, repeat)
-    row: Row = {"task_id": task.id, "record_id": record_id, "view": view, "successor": successor}
-    row |= {"repeat": repeat, "trace": name}
+    known: Fields = {"task_id": task.id, "record_id": record_id, "view": view, "successor": successor}
+    known |= {"repeat": repeat, "trace": name}
     try:
         record = paths.records.load(record_id)
-        row |= {"point": record.point.kind, "predecessor": record.predecessor, "digest": record.digest}
+        known |= {"point": record.point.kind, "predecessor": record.predecessor, "digest": record.digest}
         if view in views.VIEWS_WITH_NOTES and not has_note(record, view):
             raise RecordError(
                 f"record {record_id} has no {NOTE_BY_VIEW[view]} note, which the {view} view shows (see its row in "
                 "notes.jsonl; retry with --resume, or start a new run with --from if that row says written)"
             )
         with threads.open_thread(
-            config, task, paths, threads.name_thread(row), successor, record, points=()
+            config, task, paths, threads.name_takeover_thread(name), successor, record, points=()
         ) as run:
-            known = build_recipient(run.context)
+            recipient = build_recipient(run.context)
             outcome, before = threads.run_or_resume(
                 run, lambda: run.take_over(record_id, cast(TakeoverView, view))
             )
@@ -290,7 +305,7 @@ def run_takeover(
         taken = before + _measure_elapsed(started)
         verdict = grade_patch(config, task, paths, outcome.diff_from_base, name)
     except INFRASTRUCTURE_ERRORS as error:
-        return row | make_failure_row(error, started)
+        return make_failure_row(Takeover, known, error, started)
     cleaned_resolved, trouble = grade_cleaned(config, task, paths, outcome.diff_from_base, record, name)
     events = redact_events(outcome.state)
     continues = Continuation(
@@ -301,49 +316,53 @@ def run_takeover(
     )
     save_trace(paths, name, outcome.state, successor, events, continues)
     recalls = count_recall_tokens(events)
-    return row | {
-        "resolved": verdict.resolved,
-        "outcome": "graded",
+    return Takeover(
+        **known,
+        resolved=verdict.resolved,
+        outcome="graded",
         **verdict.failing_tests,
-        "cleaned_resolved": cleaned_resolved,
+        cleaned_resolved=cleaned_resolved,
         **measure_patch(outcome.diff_from_base, record.task.base_directories)._asdict(),
-        "stop_reason": outcome.stop_reason,
-        "detail": join_details(
+        stop_reason=outcome.stop_reason,
+        detail=join_details(
             outcome.patch_error or verdict.detail, trouble, describe_empty_calls(config, successor, events)
         ),
         **measure_costs(config, successor, events, outcome, taken),
         **measure_divergence(config, successor, task.id, record.task.workspace, events, record),
-        **measure_first_prompt(record, view, known, outcome),
+        **measure_first_prompt(record, view, recipient, outcome),
         **describe_agent(outcome),
-        "window_tokens": known.window_tokens,
-        "prompts": PROMPTS,
-        "recalls": len(recalls),
-        "recall_events": 2 * len(recalls),
-        "recall_tokens": sum(recalls),
+        window_tokens=recipient.window_tokens,
+        prompts=PROMPTS,
+        recalls=len(recalls),
+        recall_events=2 * len(recalls),
+        recall_tokens=sum(recalls),
         **measure_rediscovery(record, events),
         **measure_trust(record, events, outcome.diff_from_base)._asdict(),
-        "notes_model": record.notes.model if record.notes else None,
-        "note_digest": digest_notes(record.notes)[f"{NOTE_BY_VIEW[view]}_digest"]
+        notes_model=record.notes.model if record.notes else None,
+        note_digest=digest_notes(record.notes)[f"{NOTE_BY_VIEW[view]}_digest"]
         if record.notes and view in NOTE_BY_VIEW
         else None,
         **describe_left_out(outcome),
-        "patch": outcome.diff_from_base,
-    }
+        patch=outcome.diff_from_base,
+    )
 
 
 def _drop_estimate(usage: Usage) -> Usage:
     return Usage() if usage.estimated else usage
 
 
-def make_failure_row(error: Exception, started: float) -> Row:
+def make_failure_row(model: type[_RowT], known: Fields, error: Exception, started: float) -> _RowT:
+    """The row of a job that failed for a reason that says nothing about the agents."""
     if isinstance(error, OutOfDiskError):
         raise error  # every other job would fail too
-    return {
-        "resolved": None,
-        "outcome": "infrastructure_failure",
-        "detail": redact(str(error))[:500],
-        "seconds": _measure_elapsed(started),
-    }
+    verdict = {"resolved": None} if issubclass(model, AgentRow) else {}
+    return model(
+        **known,
+        **verdict,
+        outcome=INFRASTRUCTURE_FAILURE,
+        detail=redact(str(error))[:500],
+        seconds=_measure_elapsed(started),
+    )
 
 
 def _measure_elapsed(started: float) -> float:

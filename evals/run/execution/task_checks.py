@@ -9,10 +9,10 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import cast
 
-from langgraph_takeover.evals.run.fields import RunPaths
-from langgraph_takeover.evals.run.settings.config import RunConfig, make_run_id
+from langgraph_takeover.evals.run.rows import Row
+from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths, make_run_id
 from langgraph_takeover.evals.tasks import Task, TaskSourceError
 from langgraph_takeover.evals.tasks.grading import GradingError, NoResultError
 from langgraph_takeover.evals.tasks.verdicts import compute_key, grade_with_retries
@@ -21,9 +21,6 @@ from langgraph_takeover.handoff.text.redaction import redact
 from langgraph_takeover.sandbox.interface import SandboxSpec
 from langgraph_takeover.sandbox.storage.host_directories import ensure_directory, ensure_root
 from langgraph_takeover.sandbox.storage.removal import remove_tree
-
-if TYPE_CHECKING:
-    from langgraph_takeover.evals.run.journal import Row
 
 _CURE = "correct the task, or pass --no-check-tasks"
 _MAX_REASON_CHARS = 600
@@ -54,8 +51,9 @@ def check_tasks(config: RunConfig, tasks: Sequence[Task], workers: int, *, reque
     try:
         with open_local_executor(workers) as executor:
             for row in executor.run(jobs):
-                if row["detail"]:
-                    problems[row["task_id"]] = row["detail"]
+                check = cast("TaskCheck", row)
+                if check.detail:
+                    problems[check.task_id] = check.detail
     finally:
         logs = RunPaths(out).logs
         remove_tree(RunPaths(out).repositories if problems and logs.exists() else out)
@@ -84,8 +82,14 @@ def _select_unchecked(config: RunConfig, tasks: Sequence[Task], requested: bool 
     return [task for task in tasks if not _find_marker(config, task).exists()]
 
 
-def check_task(config: RunConfig, out: Path, task: Task) -> Row:
-    """Check one task; the row's `detail` is empty if it passes."""
+class TaskCheck(Row):
+    """The result of a check; `detail` is empty if the task passes."""
+
+    task_id: str
+
+
+def check_task(config: RunConfig, out: Path, task: Task) -> TaskCheck:
+    """Check one task."""
     paths = RunPaths(out)
     try:
         task.check_out(paths.repositories)
@@ -96,7 +100,7 @@ def check_task(config: RunConfig, out: Path, task: Task) -> Row:
         marker = _find_marker(config, task)
         ensure_directory(marker.parent)
         write_durably(marker, json.dumps({"task": task.id}) + "\n")
-    return {"task_id": task.id, "outcome": "checked", "detail": redact(detail)[:_MAX_REASON_CHARS]}
+    return TaskCheck(task_id=task.id, outcome="checked", detail=redact(detail)[:_MAX_REASON_CHARS])
 
 
 def _find_problem(config: RunConfig, task: Task, spec: SandboxSpec, logs: Path) -> str:

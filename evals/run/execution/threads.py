@@ -12,9 +12,8 @@ from langgraph_takeover import Home, Outcome, Run, open_run
 from langgraph_takeover.agents import ExternalAgent, external_agent
 from langgraph_takeover.errors import CheckpointCorruptError, ThreadExistsError
 from langgraph_takeover.evals import models
-from langgraph_takeover.evals.run.fields import RunPaths
-from langgraph_takeover.evals.run.journal import Row
-from langgraph_takeover.evals.run.settings.config import RunConfig, shorten_model_name
+from langgraph_takeover.evals.run.rows import AgentRow, Takeover
+from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths, shorten_model_name
 from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.handoff.ledger import ThreadHeldError, acquire, snapshots
 from langgraph_takeover.handoff.records.record import HandoffRecord
@@ -33,9 +32,18 @@ _SNAPSHOT_FREQUENCY: dict[str, SnapshotEvery] = {
 built-in model, cost less than a snapshot."""
 
 
-def name_thread(row: Row) -> str:
+def name_thread(row: AgentRow) -> str:
     """The thread of a predecessor's or takeover's row."""
-    return f"{TAKEOVER_PREFIX if 'record_id' in row else PREDECESSOR_PREFIX}{row['trace']}"
+    name = name_takeover_thread if isinstance(row, Takeover) else name_predecessor_thread
+    return name(row.trace or "")
+
+
+def name_predecessor_thread(run: str) -> str:
+    return f"{PREDECESSOR_PREFIX}{run}"
+
+
+def name_takeover_thread(takeover: str) -> str:
+    return f"{TAKEOVER_PREFIX}{takeover}"
 
 
 def name_takeover(record_id: str, view: str, successor: str, repeat: int) -> str:
@@ -43,11 +51,9 @@ def name_takeover(record_id: str, view: str, successor: str, repeat: int) -> str
     return f"{record_id}.{view}.{shorten_model_name(successor)}.{repeat}"
 
 
-def release_snapshots(config: RunConfig, home: Home, task: Task, row: Row) -> None:
+def release_snapshots(config: RunConfig, home: Home, task: Task, row: AgentRow) -> None:
     """Release the snapshots of a row's thread once the row is saved. The thread cannot resume afterwards."""
-    if row["outcome"] == "infrastructure_failure" or not snapshots.list_state_ids(
-        home.ledger, name_thread(row)
-    ):
+    if row.is_failure or not snapshots.list_state_ids(home.ledger, name_thread(row)):
         return
     spec = RunPaths(home.directory).spec(config, task)
     # If a reader holds the thread, the resumed run tries again.

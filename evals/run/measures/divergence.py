@@ -13,8 +13,8 @@ from langgraph_takeover.evals.models.replay import (
     list_recorded_points,
     read_recording,
 )
-from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.measures.shown_text import is_boilerplate, split_output
+from langgraph_takeover.evals.run.rows import Fields
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.text.redaction import redact
@@ -47,7 +47,7 @@ def measure_divergence(
     workspace: str,
     events: Sequence[Event],
     record: HandoffRecord | None = None,
-) -> Row:
+) -> Fields:
     """The share of a replay's steps whose observation differs from the recording, and the first such step.
 
     Of a predecessor (`record` is None) also the points of the recording that its replay did not reach. All are None for a

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from langgraph_takeover.evals.models import ModelPrice
+from langgraph_takeover.evals.run.rows import NotesRow, Takeover
 from langgraph_takeover.handoff.records.record import HandoffRecord, Notes
 from langgraph_takeover.handoff.text.note_fields import UNKNOWN
 from langgraph_takeover.handoff.trace.events import UNREADABLE, Event, Usage
@@ -82,7 +83,6 @@ def count_recall_tokens(events: Sequence[Event]) -> list[int]:
 
 NOTE_BY_VIEW = {"summary": "summary", "structured": "structured", "cited": "structured"}
 """The note that a view shows."""
-NOTES = ("summary", "structured")
 
 
 def list_needed_notes(views: Collection[str]) -> frozenset[str]:
@@ -170,15 +170,16 @@ def digest_notes(notes: Notes) -> dict[str, str | None]:
     }
 
 
-def list_note_digests(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+def list_note_digests(row: NotesRow | Takeover) -> list[tuple[str, str]]:
     """The notes that a row of notes has, or that a takeover showed, each with its digest."""
-    shown = NOTE_BY_VIEW.get(row.get("view") or "")
-    digests = {note: row.get(f"{note}_digest") for note in NOTES}
-    digests |= {shown: row.get("note_digest")} if shown else {}
-    return [(note, digest) for note, digest in digests.items() if digest]
+    if isinstance(row, Takeover):
+        digests = {NOTE_BY_VIEW.get(row.view, ""): row.note_digest}
+    else:
+        digests = {"summary": row.summary_digest, "structured": row.structured_digest}
+    return [(note, digest) for note, digest in digests.items() if note and digest]
 
 
-def find_changed_note(row: Mapping[str, Any], notes: Notes) -> str | None:
+def find_changed_note(row: NotesRow, notes: Notes) -> str | None:
     """The first note, if any, that differs from the one that was written with a row of notes."""
     now = digest_notes(notes)
     return next((note for note, digest in list_note_digests(row) if now[f"{note}_digest"] != digest), None)

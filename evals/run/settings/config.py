@@ -1,4 +1,4 @@
-"""The settings of one run, fixed at its start and stored with its results."""
+"""The settings of one run, fixed at its start and stored with its results; its files and directories."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import re
 import secrets
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
@@ -24,23 +25,21 @@ from langgraph_takeover.evals.models import (
     parse_model_name,
     split_agent,
 )
+from langgraph_takeover.evals.run.rows import STAGES
 from langgraph_takeover.evals.run.settings.inputs import RunInputs
 from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS, RunOptions
-from langgraph_takeover.handoff.records.record import write_durably
+from langgraph_takeover.handoff.records.record import RecordStore, write_durably
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.trace.events import PointKind
 from langgraph_takeover.handoff.views.names import CONTINUATION
-from langgraph_takeover.sandbox.interface import BackendName, Frozen, TakeoverError
+from langgraph_takeover.sandbox.interface import BackendName, Frozen, SandboxSpec, TakeoverError
+
+if TYPE_CHECKING:
+    from langgraph_takeover import Home
+    from langgraph_takeover.evals.tasks import Task
 
 CONFIG_FILE = "config.json"
 BASELINE = "repository"
-STAGES = {
-    "predecessors": ("task_id", "predecessor"),
-    "labels": ("record_id",),
-    "notes": ("record_id",),
-    "takeovers": ("record_id", "view", "successor", "repeat"),
-}
-"""The stages of a run, and the key fields of their rows."""
 POINTS: tuple[PointKind, ...] = ("first_source_edit", "first_validation", "first_post_failure_edit")
 
 
@@ -153,6 +152,27 @@ class RunConfig(Frozen, RunOptions):
 
     def save(self, out: Path) -> None:
         write_durably(out / CONFIG_FILE, self.model_dump_json(indent=1) + "\n")
+
+
+class RunPaths:
+    """The files and directories of a run."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.repositories = out / ".repositories"
+        self.logs = out / "grading"
+        self.records = RecordStore(out / "records")
+        self.traces = out / "traces"
+
+    def home(self) -> AbstractContextManager[Home]:
+        """Checkpoints, records and snapshots. Raises LedgerUnavailableError."""
+        from langgraph_takeover import open_home
+
+        return open_home(self.out)
+
+    def spec(self, config: RunConfig, task: Task) -> SandboxSpec:
+        """The spec of the sandbox in which the task starts."""
+        return task.build_spec(config.sandbox, config.run_id, self.repositories)
 
 
 _ConfigT = TypeVar("_ConfigT", bound=RunConfig)

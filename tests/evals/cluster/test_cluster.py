@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from langgraph_takeover.evals.run.settings.config import STAGES
+from langgraph_takeover.evals.run.rows import STAGES
 from langgraph_takeover.graph.runs.signals import WAITING
 from langgraph_takeover.sandbox.storage import host_directories
 

@@ -18,7 +18,7 @@ from langgraph_takeover.evals.reports.html.overview import build_key_figures
 from langgraph_takeover.evals.reports.summary import summarize
 from langgraph_takeover.evals.reports.tables.study_tables import build_tables
 from langgraph_takeover.evals.run.results import Results, load_results
-from langgraph_takeover.evals.run.settings.config import STAGES
+from langgraph_takeover.evals.run.rows import STAGES
 
 from ..conftest import rewrite_rows
 
@@ -44,7 +44,7 @@ def study_counts(results: Results) -> dict[tuple[Any, Any], Any]:
 
 
 def points(results: Results) -> set[str]:
-    return {row["record_id"] for row in collect_report_data(results).takeovers}
+    return {row.record_id for row in collect_report_data(results).takeovers}
 
 
 def test_a_point_without_notes_is_excluded_under_every_view(published_rows: Path) -> None:

@@ -19,15 +19,17 @@ from langgraph_takeover.evals.reports.summary import summarize
 from langgraph_takeover.evals.reports.tables.study_tables import build_tables
 from langgraph_takeover.evals.reports.tables.table_files import to_csv
 from langgraph_takeover.evals.run.results import load_results
+from langgraph_takeover.evals.run.rows import CostRow
 
 from ..conftest import RunCommand, rewrite_rows
 
 
-def row(**fields: Any) -> dict[str, Any]:
-    return {
+def row(**fields: Any) -> CostRow:
+    values = {
         "outcome": "graded", "llm_calls": 2, "prompt_tokens": 100, "cached_tokens": 40, "completion_tokens": 10,
         "uncounted_calls": 0, "cost_usd": 0.25,
-    } | fields  # fmt: skip
+    }  # fmt: skip
+    return CostRow.model_validate(values | fields)
 
 
 def test_known_costs_add_up() -> None:
@@ -44,8 +46,6 @@ def test_one_unknown_part_makes_a_sum_unknown() -> None:
     assert sum_costs([row(), silent]) == (2, 4, None, None, None, 3, None)
     unpriced = sum_costs([row(), row(cost_usd=None)])
     assert (unpriced.prompt_tokens, unpriced.cost_usd) == (200, None)
-    old = {name: value for name, value in row().items() if name not in ("cost_usd", "uncounted_calls")}
-    assert sum_costs([old]).cost_usd is None
 
 
 def test_a_run_without_a_call_adds_nothing() -> None:
@@ -104,9 +104,9 @@ def test_groups_of_a_study(priced_rows: Path) -> None:
     assert left_out == {("predecessor", ""): 1, ("all", ""): 2}
     (failed,) = [each for each in list_cost_groups(results, ("structured",)) if each.view and each.left_out]
     assert (failed.model, failed.view, failed.left_out) == ("openai:alpha", "structured", 1)
-    graded = sum(each["outcome"] == "graded" for each in results.takeovers)
-    written = sum(each["outcome"] == "written" for each in results.notes)
-    runs = sum(each["outcome"] == "run" for each in results.predecessors)
+    graded = sum(each.outcome == "graded" for each in results.takeovers)
+    written = sum(each.outcome == "written" for each in results.notes)
+    runs = sum(each.outcome == "run" for each in results.predecessors)
     assert found["successor", "openai:alpha", "trace"].cost_usd == 0.5 * 7
     assert found["all", "", ""].cost_usd == 0.5 * (graded + written + runs)
     assert found["notes", "openai:first", ""].llm_calls > 0

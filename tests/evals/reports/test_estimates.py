@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
 
 from langgraph_takeover.evals.reports.estimates import (
@@ -23,11 +24,11 @@ from langgraph_takeover.evals.reports.estimates import (
     mcnemar,
     pair_with_baseline,
     quantile,
-    read_measure,
 )
+from langgraph_takeover.evals.run.rows import Takeover
 
 
-def row(point: int = 1, view: str = "trace", **fields: Any) -> dict[str, Any]:
+def row(point: int = 1, view: str = "trace", **fields: Any) -> Takeover:
     defaults = {
         "record_id": f"t.{point:03}",
         "successor": "s",
@@ -35,7 +36,8 @@ def row(point: int = 1, view: str = "trace", **fields: Any) -> dict[str, Any]:
         "outcome": "graded",
         "resolved": True,
     }
-    return defaults | {"view": view, "events": 10, "prompt_tokens": 100, "completion_tokens": 10} | fields
+    counts = {"events": 10, "prompt_tokens": 100, "completion_tokens": 10}
+    return Takeover.model_validate(defaults | {"view": view} | counts | fields)
 
 
 def pairs_with_outcomes(*outcomes: tuple[bool, bool]) -> tuple[Pair, ...]:
@@ -118,12 +120,16 @@ def test_changes_use_matched_runs_only() -> None:
 
 
 def test_missing_values_are_excluded_and_counted() -> None:
-    costs = [(50, 100), (None, 100), (math.nan, 100), (50, math.nan), (50, None), (50, 0), (30, 100)]
+    costs = [(50, 100), (None, 100), (50, None), (50, 0), (30, 100)]
     estimate = estimate_change(pairs_with_costs(*costs, measure="prompt_tokens"), "prompt_tokens", np.median)
-    assert (estimate.pairs, estimate.excluded) == (2, 5)
+    assert (estimate.pairs, estimate.excluded) == (2, 3)
     assert estimate.value == pytest.approx(-0.6)
-    assert read_measure({"events": True}, "events") is None
-    assert read_measure({"events": math.inf}, "events") is None
+
+
+@pytest.mark.parametrize("value", [True, -1, 1.5, math.nan, math.inf, "many", 10**16])
+def test_a_count_is_a_whole_number(value: Any) -> None:
+    with pytest.raises(ValidationError):
+        row(events=value)
 
 
 def test_one_pair_has_no_interval_and_no_pair_has_no_value() -> None:

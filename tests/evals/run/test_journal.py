@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
@@ -28,17 +28,34 @@ from langgraph_takeover.evals.run.journal import (
     open_journal,
     read_export,
 )
+from langgraph_takeover.evals.run.rows import LabelRow, Row, Takeover
 from langgraph_takeover.handoff.ledger import LedgerUnavailableError
 from langgraph_takeover.handoff.ledger.database import Database
+
+
+class KeyRow(Row):
+    key_fields: ClassVar[tuple[str, ...]] = ("a",)
+
+    a: int
+
+
+class PairRow(KeyRow):
+    key_fields: ClassVar[tuple[str, ...]] = ("a", "b")
+
+    b: str
+
 
 _WRITER = """
 import sys
 from pathlib import Path
 from langgraph_takeover.evals.run.journal import Journal, open_journal
+from langgraph_takeover.evals.run.rows import Row
+class KeyRow(Row):
+    key_fields = ("a",)
 with open_journal(Path(sys.argv[1])) as database:
-    journal = Journal(database, "run", "rows", "a")
+    journal = Journal(database, "run", "rows", KeyRow)
     for number in range(10_000):
-        journal.append({"a": number, "outcome": "x", "text": "y" * 3000})
+        journal.append(KeyRow(a=number, outcome="x", text="y" * 3000))
         print(number, flush=True)
 """
 
@@ -51,30 +68,32 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
 
 def test_rows_survive_and_keys_are_unique(database: Database) -> None:
-    journal = Journal(database, "run", "rows", "a", "b")
-    journal.append({"a": 1, "b": "x", "outcome": "y", "text": "ü\ud800\n\0"})
+    journal = Journal(database, "run", "rows", PairRow)
+    journal.append(PairRow.model_validate({"a": 1, "b": "x", "outcome": "y", "text": "ü\ud800\n\0"}))
     with pytest.raises(ValueError, match="already"):
-        journal.append({"a": 1, "b": "x", "outcome": "y"})
-    again = Journal(database, "run", "rows", "a", "b")
-    assert list(again.rows()) == [{"a": 1, "b": "x", "outcome": "y", "text": "ü\ud800\n\0"}]
+        journal.append(PairRow(a=1, b="x", outcome="y"))
+    again = Journal(database, "run", "rows", PairRow)
+    assert [row.to_dict() for row in again.rows()] == [
+        {"a": 1, "b": "x", "outcome": "y", "text": "ü\ud800\n\0"}
+    ]
     assert again.keys() == {(1, "x")}
     assert len(again) == 1
 
 
 def test_runs_and_stages_have_separate_rows(database: Database) -> None:
     for run in ("one", "two"):
-        get_journals(database, run).labels.append({"record_id": run, "outcome": "graded"})
-    assert [row["record_id"] for row in get_journals(database, "two").labels.rows()] == ["two"]
+        get_journals(database, run).labels.append(LabelRow(record_id=run, outcome="graded"))
+    assert [row.record_id for row in get_journals(database, "two").labels.rows()] == ["two"]
     assert len(get_journals(database, "two").notes) == 0
 
 
 def test_rows_of_infrastructure_failures_are_replaced(database: Database) -> None:
     labels = get_journals(database, "run").labels
-    labels.append({"record_id": "a", "outcome": "graded"})
-    labels.append({"record_id": "b", "outcome": "infrastructure_failure"})
+    labels.append(LabelRow(record_id="a", outcome="graded"))
+    labels.append(LabelRow(record_id="b", outcome="infrastructure_failure"))
     labels.drop_failures()
     assert labels.keys() == {("a",)}
-    labels.append({"record_id": "b", "outcome": "graded"})
+    labels.append(LabelRow(record_id="b", outcome="graded"))
     assert len(labels) == 2
 
 
@@ -88,32 +107,32 @@ def test_a_row_without_events_is_no_result(database: Database, tmp_path: Path) -
         "outcome": "graded",
         "resolved": True,
     }
-    takeovers.append({**row, "events": 0})
-    takeovers.append({**row, "repeat": 2, "events": 2})
+    takeovers.append(Takeover.model_validate(row | {"events": 0}))
+    takeovers.append(Takeover.model_validate(row | {"repeat": 2, "events": 2}))
     first, second = takeovers.rows()
-    assert (first["outcome"], first["resolved"]) == ("infrastructure_failure", None)
-    assert second["resolved"] is True
+    assert (first.is_failure, first.resolved) == (True, None)
+    assert second.resolved is True
     takeovers.drop_failures()
     assert len(takeovers) == 1
     # A row of an earlier version, in a database and in an exported file.
     older = json.dumps({**row, "events": 0})
     (tmp_path / "takeovers.jsonl").write_text(older + "\n")
-    ((exported,), _) = read_export(tmp_path / "takeovers.jsonl")
-    assert (exported["outcome"], exported["resolved"]) == ("infrastructure_failure", None)
-    values = {"run": "run", "stage": "takeovers", "key": json.dumps(takeovers.key(row)), "outcome": "graded"}
+    ((exported,), _) = read_export(tmp_path / "takeovers.jsonl", Takeover)
+    assert (exported.is_failure, exported.resolved) == (True, None)
+    values = {"run": "run", "stage": "takeovers", "key": json.dumps(first.key), "outcome": "graded"}
     with database.write_transaction() as connection:
         connection.execute(insert(_rows).values(**values, row=older))
-    assert [each["resolved"] for each in takeovers.rows()] == [True, None]
+    assert [each.resolved for each in takeovers.rows()] == [True, None]
     takeovers.drop_failures()
     assert len(takeovers) == 1
 
 
 @pytest.mark.slow
 def test_many_rows_come_page_by_page_in_their_order(database: Database) -> None:
-    journal = Journal(database, "run", "rows", "a")
+    journal = Journal(database, "run", "rows", KeyRow)
     for number in range(450):
-        journal.append({"a": number, "outcome": "x"})
-    assert [row["a"] for row in journal.rows()] == list(range(450))
+        journal.append(KeyRow(a=number, outcome="x"))
+    assert [row.key[0] for row in journal.rows()] == list(range(450))
 
 
 def test_written_rows_survive_a_kill(tmp_path: Path) -> None:
@@ -126,7 +145,7 @@ def test_written_rows_survive_a_kill(tmp_path: Path) -> None:
     lines += writer.stdout.readlines()
     writer.wait()
     with open_journal(tmp_path) as database:
-        found = [row["a"] for row in Journal(database, "run", "rows", "a").rows()]
+        found = [row.key[0] for row in Journal(database, "run", "rows", KeyRow).rows()]
     assert len(found) >= len([line for line in lines if line.endswith("\n")]) >= 20
     assert found == list(range(len(found)))
 
@@ -134,21 +153,21 @@ def test_written_rows_survive_a_kill(tmp_path: Path) -> None:
 @pytest.mark.parametrize("torn", ["{", '{"a": 2, "te', '{"a": 2}'])
 def test_a_torn_last_line_of_an_exported_file_does_not_count(tmp_path: Path, torn: str) -> None:
     with open_journal(tmp_path) as database:
-        journal = Journal(database, "run", "rows", "a")
-        journal.append({"a": 1, "outcome": "x"})
+        journal = Journal(database, "run", "rows", KeyRow)
+        journal.append(KeyRow(a=1, outcome="x"))
         journal.export(tmp_path)
     path = tmp_path / "rows.jsonl"
-    assert read_export(path) == ([{"a": 1, "outcome": "x"}], False)
+    assert read_export(path, KeyRow) == ([KeyRow(a=1, outcome="x")], False)
     with path.open("a") as file:
         file.write(torn)
-    assert read_export(path) == ([{"a": 1, "outcome": "x"}], True)
+    assert read_export(path, KeyRow) == ([KeyRow(a=1, outcome="x")], True)
 
 
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_bytes(b'{"outcome": "x"}\nnonsense\n{"outcome": "x"}\n')
+    path.write_bytes(b'{"a": 1, "outcome": "x"}\nnonsense\n{"a": 2, "outcome": "x"}\n')
     with pytest.raises(JournalError, match=r"rows\.jsonl: line 2 is not JSON"):
-        read_export(path)
+        read_export(path, KeyRow)
 
 
 def test_one_user_at_a_time(tmp_path: Path) -> None:
@@ -162,15 +181,15 @@ def _journal(out: Path) -> Path:
     """The journal file of a run with two rows."""
     create_journal(out, None, "run")
     with open_journal(out, run="run") as database:
-        journal = Journal(database, "run", "rows", "a")
+        journal = Journal(database, "run", "rows", KeyRow)
         for number in range(2):
-            journal.append({"a": number, "outcome": "x", "text": "y" * 6000})
+            journal.append(KeyRow.model_validate({"a": number, "outcome": "x", "text": "y" * 6000}))
     return out / JOURNAL_FILE
 
 
 def _read(out: Path) -> tuple[Any, Any]:
     with open_journal(out, run="run") as database:
-        journal = Journal(database, "run", "rows", "a")
+        journal = Journal(database, "run", "rows", KeyRow)
         return journal.keys(), list(journal.rows())
 
 
@@ -302,7 +321,7 @@ def test_a_damaged_row_can_be_deleted_and_replaced(tmp_path: Path) -> None:
         _read(tmp_path)
     _execute(str(raised.value).split('"')[1])(file)
     with open_journal(tmp_path, run="run") as database:
-        assert Journal(database, "run", "rows", "a").keys() == {(1,)}
+        assert Journal(database, "run", "rows", KeyRow).keys() == {(1,)}
 
 
 def test_a_journal_of_schema_1_is_read_and_continued(tmp_path: Path) -> None:
@@ -313,9 +332,9 @@ def test_a_journal_of_schema_1_is_read_and_continued(tmp_path: Path) -> None:
     )(tmp_path / JOURNAL_FILE)
     for number in (1, 2):
         with open_journal(tmp_path, run="run") as database:
-            journal = Journal(database, "run", "rows", "a")
-            journal.append({"a": number, "outcome": "x"})
-            assert [row["a"] for row in journal.rows()] == list(range(number + 1))
+            journal = Journal(database, "run", "rows", KeyRow)
+            journal.append(KeyRow(a=number, outcome="x"))
+            assert [row.key[0] for row in journal.rows()] == list(range(number + 1))
 
 
 def test_a_refused_database_is_closed(tmp_path: Path) -> None:

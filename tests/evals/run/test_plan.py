@@ -11,6 +11,7 @@ from langgraph_takeover.evals.models import ModelEntry, ModelPrice
 from langgraph_takeover.evals.run.execution.jobs import RunJobs
 from langgraph_takeover.evals.run.journal import get_journals, open_journal
 from langgraph_takeover.evals.run.plan import RECORDED_COSTS, Costs, estimate_usd, make_plan
+from langgraph_takeover.evals.run.rows import PredecessorRow
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
 
@@ -46,7 +47,8 @@ def test_rows_without_counted_tokens_are_no_basis_of_an_estimate(tmp_path: Path)
     row = {"task_id": next(iter(tasks)), "predecessor": "m", "outcome": "run", "records": []}
     with open_journal(tmp_path) as database:
         journals = get_journals(database, "a")
-        journals.predecessors.append(row | {"llm_calls": 3, "prompt_tokens": None, "seconds": 9.0})
+        counts = {"llm_calls": 3, "prompt_tokens": None, "seconds": 9.0}
+        journals.predecessors.append(PredecessorRow.model_validate(row | counts))
         plan = make_plan(RunJobs(config, tmp_path, tasks, journals))
     assert plan.lines[0].high == RECORDED_COSTS._replace(usd=pytest.approx(0.497))
     assert plan.basis.startswith("medians of 60 recorded public runs")

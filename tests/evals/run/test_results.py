@@ -41,7 +41,7 @@ def test_rows_lead_to_records_and_traces(complete_run: Path) -> None:
         record, trace = results.load_record(row), results.load_trace(row)
         assert isinstance(record, HandoffRecord)
         assert isinstance(trace, Trace)
-        assert len(trace.events) == row["events"]
+        assert len(trace.events) == row.events
         assert trace.continues is not None
         assert trace.continues.record == record.id
 
@@ -49,7 +49,7 @@ def test_rows_lead_to_records_and_traces(complete_run: Path) -> None:
 def test_exported_files_equal_the_journal(complete_run: Path, run_files: Path) -> None:
     journal, files = load_results([complete_run]), load_results([run_files])
     for ours, theirs in zip(journal.takeovers, files.takeovers, strict=True):
-        assert {**ours, "out": ""} == {**theirs, "out": ""}
+        assert ours.change(out="") == theirs.change(out="")
     assert files.load_record(files.takeovers[0]) is None
     assert files.load_trace(files.takeovers[0]) is None
 
@@ -67,7 +67,7 @@ def test_runs_of_two_successors_are_one_table(complete_run: Path, run_files: Pat
     results = load_results([complete_run, run_files])
     assert len(results.takeovers) == 70
     assert len(results.labels) == 5
-    assert {row["out"] for row in results.takeovers} == {str(complete_run), str(run_files)}
+    assert {row.out for row in results.takeovers} == {str(complete_run), str(run_files)}
 
 
 def test_overlapping_runs_are_refused(complete_run: Path, run_files: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_value_of_another_type_is_named(run_files: Path) -> None:
     rewrite_file(run_files, "takeovers", steps="many")
     with pytest.raises(
         JournalError,
-        match=r"takeovers\.jsonl: row 1 \(takeovers\): field 'steps' is 'many', not a number from 0 .*restore",
+        match=r"takeovers\.jsonl: row 1 \(takeovers\): has the field 'steps' 'many': not a number from 0 .*restore",
     ):
         load_results([run_files])
 
@@ -105,7 +105,7 @@ def test_a_directory_without_rows_is_named(run_files: Path) -> None:
 def test_a_torn_trace_is_missing(complete_run: Path, run_files: Path) -> None:
     shutil.copytree(complete_run / "traces", run_files / "traces")
     first, second = load_results([run_files]).takeovers[:2]
-    path = run_files / "traces" / f"{first['trace']}.json"
+    path = run_files / "traces" / f"{first.trace}.json"
     path.write_bytes(path.read_bytes()[:-100])
     assert load_results([run_files]).load_trace(first) is None
     assert isinstance(load_results([run_files]).load_trace(second), Trace)

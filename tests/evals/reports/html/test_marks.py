@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from langgraph_takeover.evals.reports.html.chunks import TextPool
 from langgraph_takeover.evals.reports.html.timelines import mark_event
-from langgraph_takeover.evals.run.execution.rows import count_model_calls
+from langgraph_takeover.evals.run.execution.row_parts import count_model_calls
 from langgraph_takeover.evals.run.measures.replies import count_tokens
 from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, Event, Usage
 

@@ -125,7 +125,7 @@ def test_the_whisker_is_the_quantile_itself(published_rows: Path) -> None:
     data = collect_report_data(results).restrict_to_common_points()
     with style.plot_style():
         axis = figures.draw_first_prompts(data).axes[0]
-    sizes = [row["first_prompt_tokens"] for row in data.select(view="trace")]
+    sizes = [row.first_prompt_tokens for row in data.select(view="trace")]
     ends = {round(float(x), 3) for line in axis.lines for x in line.get_xdata()}  # type: ignore[union-attr]
     assert round(float(np.quantile(sizes, 0.9)), 3) in ends
 
@@ -190,7 +190,7 @@ def test_tokens_accumulate_per_call(complete_run: Path) -> None:
     for view in data.views:
         middle = bands.bands["builtin:oracle", view].middle
         assert middle == sorted(middle)
-        totals = sorted(row["prompt_tokens"] for row in data.select(view=view))
+        totals = sorted(row.prompt_tokens or 0 for row in data.select(view=view))
         assert middle[-1] == pytest.approx(totals[len(totals) // 2], rel=0.2)
 
 
@@ -204,8 +204,8 @@ def test_empty_plots_are_omitted_with_a_reason(published_rows: Path, tmp_path: P
     assert plots.omissions == (
         "changes: no pairs with the repository view",
         "debt: no graded takeovers with a view other than repository",
-        "uninterrupted: no predecessor that ran to its end, or rows of an earlier version",
-        "trust: no predecessor changed a source line, or rows of an earlier version",
+        "uninterrupted: no predecessor that ran to its end",
+        "trust: no predecessor changed a source line",
         "tokens: no trace has token counts",
     )
     assert not stale.exists()

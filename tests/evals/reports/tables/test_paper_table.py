@@ -16,6 +16,7 @@ from langgraph_takeover.evals.reports.estimates import Pair, mcnemar
 from langgraph_takeover.evals.reports.paper.published_tables import load_published_tables
 from langgraph_takeover.evals.reports.tables.study_tables import build_tables
 from langgraph_takeover.evals.run.results import load_results
+from langgraph_takeover.evals.run.rows import Takeover
 from langgraph_takeover.evals.run.settings.study import load_studies
 
 from ...conftest import RunCommand, rewrite_rows
@@ -71,13 +72,17 @@ def test_the_published_numbers_are_consistent() -> None:
         for _, delta, low, high, gained, lost, p in by_category["all"].values():
             assert None not in (delta, low, high, gained, lost, p), pair
             outcomes = [(True, False)] * int(gained or 0) + [(False, True)] * int(lost or 0)
-            test = mcnemar([Pair({"resolved": a}, {"resolved": b}) for a, b in outcomes])
+            test = mcnemar([Pair(make_takeover(a), make_takeover(b)) for a, b in outcomes])
             assert test.p == pytest.approx(p, abs=0.0011)
             assert 100 * ((gained or 0) - (lost or 0)) / 181 == pytest.approx(delta, abs=0.06)
     for number, groups in ((8, "first_source_edit"), (9, "needs_completion")):
         for by_category in by_number[number].rows.values():
             assert sum(each["trace"][0] or 0 for each in by_category.values()) == 181
             assert groups in by_category
+
+
+def make_takeover(resolved: bool) -> Takeover:
+    return Takeover(record_id="r", view="v", successor="s", repeat=1, outcome="graded", resolved=resolved)
 
 
 def test_a_run_without_a_study_is_not_compared(published_rows: Path) -> None:

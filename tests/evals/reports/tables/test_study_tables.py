@@ -26,7 +26,7 @@ from langgraph_takeover.evals.reports.tables.table_files import (
     write_tables,
 )
 from langgraph_takeover.evals.run.results import load_results
-from langgraph_takeover.evals.run.settings.config import STAGES
+from langgraph_takeover.evals.run.rows import Takeover
 
 from ...conftest import rewrite_rows
 
@@ -167,7 +167,7 @@ def fail_hard_takeovers(row: dict[str, Any]) -> dict[str, Any]:
     row = row | {"resolved": not is_hard, "events": 30 if is_hard else 10}
     if row["view"] == "trace" and is_hard:
         failure = {"outcome": "infrastructure_failure", "resolved": None, "detail": "503"}
-        return {name: row[name] for name in (*STAGES["takeovers"], "task_id")} | failure
+        return {name: row[name] for name in (*Takeover.key_fields, "task_id")} | failure
     return row
 
 

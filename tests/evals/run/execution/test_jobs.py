@@ -10,6 +10,7 @@ import pytest
 from langgraph_takeover.evals.run.execution.jobs import RunJobs, list_point_takeovers
 from langgraph_takeover.evals.run.journal import get_journals, open_journal
 from langgraph_takeover.evals.run.plan import make_plan
+from langgraph_takeover.evals.run.rows import PredecessorRow
 from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.evals.tasks import BUNDLED, load_tasks
 
@@ -53,7 +54,7 @@ def test_the_plan_counts_each_continuation_once(tmp_path: Path, has_run: bool) -
                 for name in config.predecessors:
                     records = [f"{config.name_run(task, name)}.{kind}" for kind in config.points]
                     row = {"task_id": task, "predecessor": name, "outcome": "run", "records": records}
-                    jobs.journals.predecessors.append(row)
+                    jobs.journals.predecessors.append(PredecessorRow.model_validate(row))
             listed = jobs.list_jobs("takeovers")
             assert len({job.key for job in listed}) == len(listed)
             by_view = Counter(job.key[1] for job in listed)

@@ -14,6 +14,7 @@ from langgraph_takeover.evals.run.measures.replies import digest_notes, find_cha
 from langgraph_takeover.evals.run.preparation import load_all_tasks
 from langgraph_takeover.evals.run.results import load_results
 from langgraph_takeover.evals.run.reuse import check_source
+from langgraph_takeover.evals.run.rows import NotesRow
 from langgraph_takeover.evals.run.settings.config import RunConfig, RunUsageError, remove_password
 from langgraph_takeover.evals.run.settings.inputs import (
     compute_inputs,
@@ -228,8 +229,8 @@ def test_a_rewritten_note_is_found() -> None:
     notes = Notes(
         model="m", summary="Tests fail.", structured={}, summary_usage=Usage(), structured_usage=Usage()
     )
-    row = {"record_id": "r", **digest_notes(notes)}
-    assert row["structured_digest"] is None
+    row = NotesRow(record_id="r", outcome="written", **digest_notes(notes))
+    assert row.structured_digest is None
     assert find_changed_note(row, notes) is None
     assert find_changed_note(row, notes.model_copy(update={"summary": "Tests pass."})) == "summary"
 

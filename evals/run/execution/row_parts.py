@@ -8,8 +8,6 @@ from collections import Counter
 from langchain_core.messages import AIMessage, BaseMessage
 
 from langgraph_takeover import Outcome
-from langgraph_takeover.evals.run.fields import RunPaths
-from langgraph_takeover.evals.run.journal import Row
 from langgraph_takeover.evals.run.measures.rediscovery import REDISCOVERY_KINDS, classify_events
 from langgraph_takeover.evals.run.measures.replies import (
     compute_cost_usd,
@@ -19,7 +17,8 @@ from langgraph_takeover.evals.run.measures.replies import (
     is_counted,
 )
 from langgraph_takeover.evals.run.measures.reshown import PredecessorText, sum_text
-from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.run.rows import Fields
+from langgraph_takeover.evals.run.settings.config import RunConfig, RunPaths
 from langgraph_takeover.handoff.records.left_out import MAX_SHOWN
 from langgraph_takeover.handoff.records.record import ExternalSession, HandoffRecord, write_durably
 from langgraph_takeover.handoff.text.redaction import redact
@@ -62,7 +61,7 @@ def save_trace(
     write_durably(paths.traces / f"{name}.json", json.dumps(trace.model_dump(mode="json")))
 
 
-def measure_rediscovery(record: HandoffRecord, events: list[Event]) -> Row:
+def measure_rediscovery(record: HandoffRecord, events: list[Event]) -> Fields:
     """Repetition of the predecessor's work: by characters shown again, and by events."""
     kinds = classify_events(record, events)
     found = Counter(kinds)
@@ -78,7 +77,7 @@ def measure_rediscovery(record: HandoffRecord, events: list[Event]) -> Row:
 
 def measure_costs(
     config: RunConfig, model: str, events: list[Event], outcome: Outcome, seconds: float
-) -> Row:
+) -> Fields:
     spent = count_tokens(events, outcome.uncounted_calls)
     calls = count_model_calls(events)
     return {
@@ -106,7 +105,7 @@ def count_model_calls(events: list[Event]) -> int:
     return sum(event.kind == "action" and not event.is_parallel for event in events)
 
 
-def describe_agent(outcome: Outcome) -> Row:
+def describe_agent(outcome: Outcome) -> Fields:
     """The external agent of a run: name, version, what became of its view's events, and requests beside its work."""
     if not outcome.state.get("external"):
         return {"agent": None}
@@ -120,7 +119,7 @@ def describe_agent(outcome: Outcome) -> Row:
     }
 
 
-def measure_first_prompt(record: HandoffRecord, view: str, recipient: Recipient, outcome: Outcome) -> Row:
+def measure_first_prompt(record: HandoffRecord, view: str, recipient: Recipient, outcome: Outcome) -> Fields:
     """The size of what a successor was shown first; of a continuation, of the conversation that it resumed.
 
     `first_request_tokens` are those of the whole first request, with the agent's own instructions, as the endpoint counted
@@ -145,7 +144,7 @@ def list_resumed_messages(outcome: Outcome) -> list[BaseMessage]:
     return list(messages[:first_own])
 
 
-def describe_left_out(patch: Outcome | Patch) -> Row:
+def describe_left_out(patch: Outcome | Patch) -> Fields:
     """Name the changes that the graded patch lacks, at most 20."""
     named = [redact(f"{each.path[:300]} ({each.reason})") for each in patch.left_out[:MAX_SHOWN]]
     return {"left_out": named, "left_out_count": patch.left_out_count}
