@@ -8,7 +8,7 @@ import itertools
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -23,7 +23,7 @@ from langgraph_takeover.evals.cli.runner import (
     run_command,
     run_jobs,
 )
-from langgraph_takeover.sandbox.cli.program import PlainApp, degrade_output, run_app
+from langgraph_takeover.sandbox.cli.program import PlainApp, degrade_output, program_name, run_app
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from langgraph_takeover.evals.run.execution.executors import ExecutorChoice
     from langgraph_takeover.evals.run.execution.jobs import RunJobs
     from langgraph_takeover.evals.run.rows import Row
-    from langgraph_takeover.evals.run.settings.config import RunConfig
+    from langgraph_takeover.evals.run.settings.config import RunConfig, TakeoverOptions
     from langgraph_takeover.evals.tasks import Task
 
 app = PlainApp()
@@ -39,71 +39,70 @@ app = PlainApp()
 
 @app.command(epilog=opt.EPILOG, cls=SingleUseCommand)
 @opt.add_options
-def command(
-    context: typer.Context,
-    *,
-    stages: str,
-    workers: int,
-    executor: str,
-    address: str | None,
-    artifact_store: str | None,
-    node_dir: str | None,
-    out: Path | None,
-    resume: bool,
-    report: bool,
-    dry_run: bool,
-    list_tasks: bool,
-    check_tasks: bool | None,
-    **options: Any,
-) -> None:
+def command(context: typer.Context, **values: Any) -> None:
     """Measure what it costs when one coding agent must continue another's unfinished work."""
     require_experiment()
     from langgraph_takeover.evals.run import preparation
+    from langgraph_takeover.evals.run.settings.config import RunUsageError
+
+    explicit = {name for name in values if is_explicit(context, name)}
+    try:
+        options = preparation.parse_options(values)
+        if options.resume and options.out is None:
+            raise RunUsageError("--resume: pass the run's directory as --out")
+    except RunUsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(USAGE) from None
+    out = options.out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    code = run_command(
+        out,
+        _format_resume_command(options, out),
+        lambda: _prepare(options, explicit, out),
+        lambda prepared: _begin(options, prepared, out),
+    )
+    raise typer.Exit(code)
+
+
+class PreparedRun(NamedTuple):
+    """A run whose options are valid."""
+
+    config: RunConfig
+    tasks: tuple[Task, ...]
+    steps: tuple[str, ...]
+    """The stages to run."""
+    choice: ExecutorChoice
+
+
+def _prepare(options: TakeoverOptions, explicit: set[str], out: Path) -> PreparedRun:
+    """Validate everything. Raises what `evals.run.preparation` raises."""
+    from langgraph_takeover.evals.run import preparation
     from langgraph_takeover.evals.run.settings.config import read_stages
 
-    explicit = {name for name in options if is_explicit(context, name)}
-    if resume and out is None:
-        print("error: --resume: pass the run's directory as --out", file=sys.stderr)
-        raise typer.Exit(USAGE)
-    where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    steps, choice = read_stages(options.stages), _choose_executor(options)
+    if options.dry_run or options.list_tasks:
+        config, tasks = preparation.resolve_run(options, explicit, out, resume=options.resume)
+        return PreparedRun(config, tasks, steps, choice)
 
-    url = options["journal"]
-    cluster = {"address": address, "artifact_store": artifact_store, "node_dir": node_dir}
+    def check(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
+        from langgraph_takeover.evals.run.execution import task_checks
 
-    def prepare() -> tuple[RunConfig, tuple[Task, ...], tuple[str, ...], ExecutorChoice]:
-        steps, choice = read_stages(stages), _choose_executor(executor, workers, **cluster)
-        if dry_run or list_tasks:
-            return *preparation.resolve_run(options, explicit, where, resume=resume), steps, choice
+        choice.check(config, tasks, out)
+        task_checks.check_tasks(config, tasks, options.workers, requested=options.check_tasks)
 
-        def check(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
-            from langgraph_takeover.evals.run.execution import task_checks
+    config, tasks = preparation.prepare_run(options, explicit, out, resume=options.resume, extra_check=check)
+    return PreparedRun(config, tasks, steps, choice)
 
-            choice.check(config, tasks, out)
-            task_checks.check_tasks(config, tasks, workers, requested=check_tasks)
 
-        return (
-            *preparation.prepare_run(options, explicit, where, resume=resume, extra_check=check),
-            steps,
-            choice,
-        )
-
-    def begin(preparation: tuple[RunConfig, tuple[Task, ...], tuple[str, ...], ExecutorChoice]) -> int:
-        config, chosen, steps, choice = preparation
-        if list_tasks:
-            print("\n".join(task.id for task in chosen))
-            return DONE
-        if dry_run:
-            return print_plan(make_console(), config, chosen, where, url=url, workers=workers)
-        return run(make_console(), config, chosen, where, steps=steps, url=url, choice=choice, report=report)
-
-    from langgraph_takeover.sandbox.cli.program import program_name
-
-    program = program_name("takeover", "evals.takeover")
-    again = " --allow-unisolated" if options["allow_unisolated"] else ""
-    again += " --no-check-tasks" if check_tasks is False else ""
-    resume_command = f"{program} --resume --out {where}{again}{_format_executor_options(executor, **cluster)}"
-    code = run_command(where, resume_command, prepare, begin)
-    raise typer.Exit(code)
+def _begin(options: TakeoverOptions, prepared: PreparedRun, out: Path) -> int:
+    """Run, or print what would run. Return the exit code."""
+    config, tasks, steps, choice = prepared
+    if options.list_tasks:
+        print("\n".join(task.id for task in tasks))
+        return DONE
+    console, url = make_console(), options.journal
+    if options.dry_run:
+        return print_plan(console, config, tasks, out, url=url, workers=options.workers)
+    return run(console, config, tasks, out, steps=steps, url=url, choice=choice, report=options.report)
 
 
 def run(
@@ -219,34 +218,38 @@ def _print_stale_resources(config: RunConfig, out: Path) -> None:
             print(f"--resume removes: {name}")
 
 
-def _choose_executor(
-    name: str, workers: int, *, address: str | None, artifact_store: str | None, node_dir: str | None
-) -> ExecutorChoice:
+def _choose_executor(options: TakeoverOptions) -> ExecutorChoice:
     """Choose an executor by name. Raises RunUsageError."""
     from langgraph_takeover.evals.run.execution.executors import LocalExecutor
     from langgraph_takeover.evals.run.settings.config import RunUsageError
 
+    name = options.executor
     if name == "ray":
-        if workers != 1:
+        if options.workers != 1:
             raise RunUsageError(
                 "--workers: not for --executor ray, whose nodes set their number of slots (see `sandbox` in docs/cluster.md)"
             )
         from langgraph_takeover.evals.cluster.executor import RayExecutor
 
-        return RayExecutor(address or "auto", artifact_store, node_dir)
+        return RayExecutor(options.address or "auto", options.artifact_store, options.node_dir)
     if name != "local":
         raise RunUsageError(f"--executor: unknown executor {name!r} (use local or ray)")
-    for option, value in (("--artifact-store", artifact_store), ("--node-dir", node_dir)):
+    for option, value in (("--artifact-store", options.artifact_store), ("--node-dir", options.node_dir)):
         if value is not None:
             raise RunUsageError(f"{option}: requires --executor ray")
-    return LocalExecutor(workers)
+    return LocalExecutor(options.workers)
 
 
-def _format_executor_options(name: str, **options: str | None) -> str:
-    """The options that select the same executor for a resumed run."""
-    words = ["", "--executor", name] if name != "local" else []
-    for option, value in options.items():
-        words += [f"--{option.replace('_', '-')}", shlex.quote(value)] if words and value else []
+def _format_resume_command(options: TakeoverOptions, out: Path) -> str:
+    """The command that resumes the run with the same executor."""
+    words = [program_name("takeover", "evals.takeover"), "--resume", "--out", str(out)]
+    words += ["--allow-unisolated"] if options.allow_unisolated else []
+    words += ["--no-check-tasks"] if options.check_tasks is False else []
+    if options.executor != "local":
+        words += ["--executor", options.executor]
+        for name in ("address", "artifact_store", "node_dir"):
+            value = getattr(options, name)
+            words += [f"--{name.replace('_', '-')}", shlex.quote(value)] if value else []
     return " ".join(words)
 
 

@@ -121,7 +121,9 @@ def plan(values: dict[str, Any], directory: Path) -> None:
     if values["resume"]:
         return
     options["records_of"] = None
-    config, _ = preparation.resolve_run(options, explicit, directory / "out", resume=False)
+    config, _ = preparation.resolve_run(
+        preparation.parse_options(options), explicit, directory / "out", resume=False
+    )
     check_models(config)
 
 

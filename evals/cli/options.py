@@ -5,47 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from copy import copy
-from pathlib import Path
 from typing import Annotated, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge
 from typer import Option
 from typer.models import OptionInfo
 
 from langgraph_takeover.evals.cli.runner import EXIT_CODES
-from langgraph_takeover.evals.run.settings.options import RunOptions
+from langgraph_takeover.evals.run.settings.options import CommandOptions
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
-
-
-class CommandOptions(RunOptions):
-    """All options, including those that the configuration stores differently or not at all."""
-
-    view: str = "structured"
-    model: str = "builtin:oracle"
-    models: Path | None = None
-    predecessor: list[str] | None = None
-    successor: list[str] | None = None
-    agent_program: list[str] | None = None
-    tasks: str = "bundled"
-    task_ids: str | None = None
-    points: str = "all"
-    quota: list[str] | None = None
-    sandbox: str = "auto"
-    records_of: Path | None = None
-    stages: str = "all"
-    workers: Annotated[int, Ge(1)] = 1
-    executor: str = "local"
-    address: str | None = None
-    artifact_store: str | None = None
-    node_dir: str | None = None
-    journal: str | None = None
-    out: Path | None = None
-    resume: bool = False
-    report: bool = True
-    dry_run: bool = False
-    list_tasks: bool = False
-    check_tasks: bool | None = None
 
 
 PANELS: dict[str, dict[str, OptionInfo]] = {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
+
+from pydantic import ValidationError
 
 from langgraph_takeover import sandbox
 from langgraph_takeover.evals import models
@@ -14,6 +16,7 @@ from langgraph_takeover.evals.run.settings.config import (
     AgentLimits,
     RunConfig,
     RunUsageError,
+    TakeoverOptions,
     find_changed_option,
     load_config,
     make_run_id,
@@ -36,19 +39,12 @@ from langgraph_takeover.evals.run.settings.study import (
     check_tiers,
     get_study,
     list_installed,
-    mix_agents,
 )
 from langgraph_takeover.evals.tasks import Task, TaskSourceError, load_tasks, locate_source
 from langgraph_takeover.handoff.agent_names import AGENT_NAMES
 from langgraph_takeover.handoff.text.files import describe_error
-from langgraph_takeover.handoff.trace.action import ActionProtocol
+from langgraph_takeover.nodes.context.options import select_options
 from langgraph_takeover.sandbox.interface import BackendName, SandboxUnavailableError
-
-_CHOICES = {
-    "protocol": get_args(ActionProtocol),
-    "prompt": ("short", "paper"),
-    "sandbox": ("auto", *get_args(BackendName)),
-}
 
 
 def usage_errors(*extra: type[Exception]) -> tuple[type[Exception], ...]:
@@ -74,8 +70,21 @@ def host_errors() -> tuple[type[Exception], ...]:
     return (LedgerUnavailableError, SandboxUnavailableError)
 
 
+def parse_options(values: Mapping[str, Any]) -> TakeoverOptions:
+    """The options of the command line. Raises RunUsageError."""
+    try:
+        return TakeoverOptions.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        choices = get_args(get_type_hints(TakeoverOptions).get(name))
+        known = f"unknown value {first['input']!r} (use {', '.join(map(str, choices))})"
+        problem = known if first["type"] == "literal_error" else first["msg"]
+        raise RunUsageError(f"--{name.replace('_', '-')}: {problem}") from error
+
+
 def prepare_run(
-    options: dict[str, Any],
+    options: TakeoverOptions,
     explicit: set[str],
     out: Path,
     *,
@@ -88,27 +97,24 @@ def prepare_run(
     """
     config, tasks = resolve_run(options, explicit, out, resume=resume)
     # The command decides whether commands run as the user, never a file in the run's directory.
-    check_run(config.model_copy(update={"allow_unisolated": options["allow_unisolated"]}), tasks, out)
+    check_run(config.model_copy(update={"allow_unisolated": options.allow_unisolated}), tasks, out)
     extra_check(config, tasks, out)
     if resume:
         check_ledger(out)
         config.find_inputs("--resume", out)
     else:
-        create_run(config, out, options["journal"])
+        create_run(config, out, options.journal)
     return config, tasks
 
 
 def resolve_run(
-    options: dict[str, Any], explicit: set[str], out: Path, *, resume: bool
+    options: TakeoverOptions, explicit: set[str], out: Path, *, resume: bool
 ) -> tuple[RunConfig, tuple[Task, ...]]:
     """The settings and the tasks, unchecked and not written. Raises RunUsageError or TaskSourceError."""
-    for name, choices in _CHOICES.items():
-        if options[name] not in choices:
-            raise RunUsageError(f"--{name}: unknown value {options[name]!r} (use {', '.join(choices)})")
     if resume:
         config = load_config(out)
         _check_point_limit(config)
-        if options["journal"] is not None:
+        if options.journal is not None:
             explicit = explicit | {"journal"}
         elif config.journal is not None:
             raise RunUsageError(f"--journal: the rows of this run are in {config.journal} (pass it again)")
@@ -123,13 +129,13 @@ def resolve_run(
         _check_inputs_unchanged(config, tasks, out)
         return config, _select_shard(config, tasks)
     check_unused(out)
-    if options["study"] is not None:
-        decided = get_study(options["study"]).get_options(options["limit"])
+    if options.study is not None:
+        decided = get_study(options.study).get_options(options.limit)
         # Two rules of selection: the explicit one replaces the study's.
         if explicit & {"quota", "max_points"}:
             decided |= {"quota": None, "max_points": None}
-        options = options | {name: value for name, value in decided.items() if name not in explicit}
-        options = _mix_agents(options, options["study"])
+        left = {name: value for name, value in decided.items() if name not in explicit}
+        options = _mix_agents(options.model_copy(update=left), options.study)
     settled = _resolve_settings(options)
     settled["models"] = {**load_source_models(settled["records_of"]), **settled["models"]}
     config = keep_used_models(RunConfig(run_id=make_run_id(), sandbox="process", **settled))
@@ -179,15 +185,15 @@ def _assign_recordings(config: RunConfig, tasks: Sequence[Task]) -> dict[str, di
     return recordings
 
 
-def _mix_agents(options: dict[str, Any], study: str | None, *, is_new: bool = True) -> dict[str, Any]:
+def _mix_agents(options: TakeoverOptions, study: str | None, *, is_new: bool = True) -> TakeoverOptions:
     """The options with what the study `agents` adds to those of the user. Raises RunUsageError."""
     if study is None or not get_study(study).mixes_agents:
         return options
-    options = options | {"view": add_continuation(options["view"])}
-    if is_new and not options["predecessor"] and not options["successor"]:
-        programs = _read_agent_programs(options["agent_program"] or ())
-        options["predecessor"] = list_installed(options["model"], programs)
-    return mix_agents(options)
+    names = list(dict.fromkeys([*(options.predecessor or ()), *(options.successor or ())]))
+    if is_new and not names:
+        names = list_installed(options.model, _read_agent_programs(options.agent_program or ()))
+    view = add_continuation(options.view)
+    return options.model_copy(update={"view": view, "predecessor": names, "successor": names})
 
 
 def _find_predecessor_limits(config: RunConfig) -> AgentLimits:
@@ -260,20 +266,20 @@ def create_run(config: RunConfig, out: Path, journal: str | None = None) -> None
         config.save(out)
 
 
-def _resolve_settings(options: dict[str, Any]) -> dict[str, Any]:
+def _resolve_settings(options: TakeoverOptions) -> dict[str, Any]:
     return {
-        **{name: options[name] for name in get_type_hints(RunOptions)},
-        "views": read_views(options["view"]),
-        "points": read_points(options["points"]),
+        **select_options(RunOptions, options),
+        "views": read_views(options.view),
+        "points": read_points(options.points),
         "quotas": _read_quotas(options),
-        "tasks": locate_source(options["tasks"]),
-        "task_ids": read_ids(options["task_ids"]),
-        "predecessors": _deduplicate(options["predecessor"] or [options["model"]]),
-        "successors": _deduplicate(options["successor"] or [options["model"]]),
-        "agent_programs": _read_agent_programs(options["agent_program"] or ()),
-        "models": load_models_option(options["models"]),
-        "journal": remove_password(options["journal"]),
-        "records_of": str(options["records_of"].resolve()) if options["records_of"] else None,
+        "tasks": locate_source(options.tasks),
+        "task_ids": read_ids(options.task_ids),
+        "predecessors": _deduplicate(options.predecessor or [options.model]),
+        "successors": _deduplicate(options.successor or [options.model]),
+        "agent_programs": _read_agent_programs(options.agent_program or ()),
+        "models": load_models_option(options.models),
+        "journal": remove_password(options.journal),
+        "records_of": str(options.records_of.resolve()) if options.records_of else None,
     }
 
 
@@ -287,10 +293,10 @@ def _check_point_limit(config: RunConfig) -> None:
         )
 
 
-def _read_quotas(options: dict[str, Any]) -> tuple[str, ...]:
-    quotas = tuple(options["quota"] or ())
+def _read_quotas(options: TakeoverOptions) -> tuple[str, ...]:
+    quotas = tuple(options.quota or ())
     read_quotas(quotas)
-    if quotas and options["max_points"] is not None:
+    if quotas and options.max_points is not None:
         raise RunUsageError("--max-points: cannot be combined with --quota (pass other quotas instead)")
     return quotas
 
@@ -312,7 +318,7 @@ def _deduplicate(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _select_explicit(options: dict[str, Any], explicit: set[str]) -> dict[str, Any]:
+def _select_explicit(options: TakeoverOptions, explicit: set[str]) -> dict[str, Any]:
     """The options that the user passed to a resumed run, named like the stored settings."""
     settled = _resolve_settings(options)
     changes = {
@@ -321,22 +327,22 @@ def _select_explicit(options: dict[str, Any], explicit: set[str]) -> dict[str, A
         for field in OPTION_FIELDS.get(name, (name,))
         if field in settled
     }
-    if "sandbox" in explicit and options["sandbox"] != "auto":
-        changes["sandbox"] = options["sandbox"]
+    if "sandbox" in explicit and options.sandbox != "auto":
+        changes["sandbox"] = options.sandbox
     return changes
 
 
-def _choose_backend(options: dict[str, Any], tasks: tuple[Task, ...]) -> BackendName:
-    if options["sandbox"] != "auto":
-        return options["sandbox"]  # type: ignore[no-any-return]
+def _choose_backend(options: TakeoverOptions, tasks: tuple[Task, ...]) -> BackendName:
+    if options.sandbox != "auto":
+        return options.sandbox
     found = (
         "docker"
         if any(task.stream is None for task in tasks)
         else sandbox.default_backend(allow_process=True)
     )
-    if found == "process" and options["records_of"]:
+    if found == "process" and options.records_of:
         raise RunUsageError(
-            f"--sandbox: no isolated sandbox is available, and the records of {options['records_of']} would run as "
+            f"--sandbox: no isolated sandbox is available, and the records of {options.records_of} would run as "
             "your user (see sandbox probe, or pass --sandbox process if you trust them)"
         )
     return found

@@ -27,7 +27,7 @@ from langgraph_takeover.evals.models import (
 )
 from langgraph_takeover.evals.run.rows import STAGES
 from langgraph_takeover.evals.run.settings.inputs import RunInputs
-from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS, RunOptions
+from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS, CommandOptions, RunOptions
 from langgraph_takeover.handoff.records.record import RecordStore, write_durably
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.trace.events import PointKind
@@ -56,6 +56,10 @@ class AgentLimits(TypedDict, total=False):
     max_reply_tokens: int | None
     window_tokens: int | None
     condense: bool
+
+
+class TakeoverOptions(Frozen, CommandOptions):
+    """The options of one call of the main command."""
 
 
 class RunConfig(Frozen, RunOptions):

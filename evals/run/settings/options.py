@@ -1,7 +1,8 @@
-"""The options that a run's configuration stores, without slow imports."""
+"""The options of the main command: names, types, bounds and defaults, without slow imports."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
@@ -40,3 +41,33 @@ class RunOptions(AgentOptions):
     notes_timeout_s: Annotated[float, Gt(0)] = NOTES_TIMEOUT_S
     allow_unisolated: bool = False
     grading_network: bool = False
+
+
+class CommandOptions(RunOptions):
+    """All options, including those that the configuration stores differently or not at all."""
+
+    view: str = "structured"
+    model: str = "builtin:oracle"
+    models: Path | None = None
+    predecessor: list[str] | None = None
+    successor: list[str] | None = None
+    agent_program: list[str] | None = None
+    tasks: str = "bundled"
+    task_ids: str | None = None
+    points: str = "all"
+    quota: list[str] | None = None
+    sandbox: Literal["auto", "docker", "host", "process"] = "auto"
+    records_of: Path | None = None
+    stages: str = "all"
+    workers: Annotated[int, Ge(1)] = 1
+    executor: str = "local"
+    address: str | None = None
+    artifact_store: str | None = None
+    node_dir: str | None = None
+    journal: str | None = None
+    out: Path | None = None
+    resume: bool = False
+    report: bool = True
+    dry_run: bool = False
+    list_tasks: bool = False
+    check_tasks: bool | None = None

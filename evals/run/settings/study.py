@@ -51,12 +51,6 @@ def order_tasks(instances: Iterable[Mapping[str, Any]]) -> list[str]:
     return order
 
 
-def mix_agents(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with every named agent both as predecessor and as successor."""
-    names = list(dict.fromkeys([*(options["predecessor"] or ()), *(options["successor"] or ())]))
-    return options | {"predecessor": names, "successor": names}
-
-
 def add_continuation(views: str) -> str:
     """The names of views with `continuation`, the baseline of the study."""
     return views if CONTINUATION in re.split(r"[\s,]+", views) else f"{views},{CONTINUATION}"

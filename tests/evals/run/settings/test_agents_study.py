@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from langgraph_takeover.evals.run.settings.config import RunUsageError, load_config, read_views
-from langgraph_takeover.evals.run.settings.study import add_continuation, mix_agents
+from langgraph_takeover.evals.run.preparation import resolve_run
+from langgraph_takeover.evals.run.settings.config import (
+    RunUsageError,
+    TakeoverOptions,
+    load_config,
+    read_views,
+)
+from langgraph_takeover.evals.run.settings.study import add_continuation
 from langgraph_takeover.handoff.views import VIEWS
 
 from ...conftest import RunCommand, assert_refused
@@ -27,10 +33,10 @@ def test_continuation_is_chosen_by_name_only() -> None:
     assert add_continuation("trace") == "trace,continuation"
 
 
-def test_every_named_agent_has_both_roles() -> None:
-    named = {"predecessor": ["a", "b"], "successor": ["b", "c"], "view": "trace"}
-    assert mix_agents(named) == named | {"predecessor": ["a", "b", "c"], "successor": ["a", "b", "c"]}
-    assert mix_agents({"predecessor": None, "successor": ["a"]}) == {"predecessor": ["a"], "successor": ["a"]}
+def test_every_named_agent_has_both_roles(tmp_path: Path) -> None:
+    options = TakeoverOptions(study="agents", successor=[BUILT_IN[0]], predecessor=[*BUILT_IN[::-1]])
+    config, _ = resolve_run(options, {"predecessor", "successor"}, tmp_path, resume=False)
+    assert config.predecessors == config.successors == BUILT_IN[::-1]
 
 
 def test_the_study_sets_views_and_agents_but_no_tasks(run_main: RunCommand, tmp_path: Path) -> None:
