@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import median
 
 from langgraph_takeover.evals.reports.collection import ReportData
 from langgraph_takeover.evals.reports.estimates import (
-    Pair,
     compute_break_even,
     count_rediscovery,
     pair_with_baseline,
-    quantile,
     read_paired_values,
     read_values,
 )
-from langgraph_takeover.evals.reports.tables import effect_tables
+from langgraph_takeover.evals.reports.tables.selections import (
+    Columns,
+    Selection,
+    build_view_table,
+    count_solved,
+    count_true,
+    median_of,
+)
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 from langgraph_takeover.evals.run.measures.rediscovery import REDISCOVERY_KINDS
 from langgraph_takeover.evals.run.results import Results
@@ -26,91 +32,106 @@ _NOTES_BY_VIEW = {"summary": "summary", "structured": "structured", "cited": "st
 _REPEATED = {"read": "repeated reads", "search": "repeated searches", "command": "repeated commands"}
 
 
+def _sum_tokens(name: str) -> Callable[[Selection], Cell]:
+    """The column with a sum of characters as tokens; None if no row states them."""
+
+    def compute(each: Selection) -> Cell:
+        counted = [row for row in each.rows if row.shown_chars is not None]
+        return round(sum(read_values(counted, f"{name}_chars")) / 4) if counted else None
+
+    return compute
+
+
+def _percent_reshown(each: Selection) -> Cell:
+    counted = [row for row in each.rows if row.shown_chars is not None]
+    shown, reshown = (sum(read_values(counted, f"{name}_chars")) for name in ("shown", "reshown"))
+    return 100 * reshown / shown if shown else None
+
+
+def _count_events(*kinds: str) -> Callable[[Selection], int]:
+    """The column with the number of events of these kinds of repetition."""
+    return lambda each: sum(count_rediscovery(each.rows)[kind] for kind in kinds)
+
+
+def _sum_events(each: Selection) -> int:
+    return int(sum(read_values(each.rows, "events")))
+
+
+_count_rediscovered = _count_events(*REDISCOVERY_KINDS)
+
+
+def _percent_rediscovered(each: Selection) -> Cell:
+    events = _sum_events(each)
+    return 100 * _count_rediscovered(each) / events if events else None
+
+
+def _measure_debt(measure: str) -> Callable[[Selection], Cell]:
+    """The column with the median of a measure beyond that under the best-informed view."""
+
+    def compute(each: Selection) -> Cell:
+        pairs = each.data.pair_with_reference(_list_of_successor(each), each.view)
+        extra = [a - b for a, b in read_paired_values(pairs, measure)]
+        return median(extra) if extra else None
+
+    return compute
+
+
+def _list_of_successor(each: Selection) -> tuple[CountedTakeover, ...]:
+    """All takeovers of the row's successor; none for a row without any."""
+    return each.data.select(**each.fields) if each.rows else ()
+
+
+_DEBT: Columns = {
+    "shown tokens": _sum_tokens("shown"),
+    "re-shown tokens": _sum_tokens("reshown"),
+    "re-shown %": _percent_reshown,
+    "verification tokens": _sum_tokens("verification"),
+    "events": _sum_events,
+    **{_REPEATED[kind]: _count_events(kind) for kind in REDISCOVERY_KINDS},
+    "rediscovery": _count_rediscovered,
+    "rediscovery %": _percent_rediscovered,
+    "verification": _count_events("verification"),
+    "debt in events": _measure_debt("events"),
+    "debt in prompt tokens": _measure_debt("prompt_tokens"),
+    "notes written": lambda _: None,
+    "prompt tokens of notes": lambda _: None,
+    "completion tokens of notes": lambda _: None,
+}
+
+
 def build_debt_table(results: Results, data: ReportData) -> Table:
+    """The debt of each view, and below it the cost of the notes by kind."""
     notes = _count_notes_tokens(results)
 
-    def debt_cells(rows: tuple[CountedTakeover, ...], view: str) -> tuple[Cell, ...]:
-        events = int(sum(read_values(rows, "events")))
-        counts = count_rediscovery(rows)
-        rediscovery = sum(counts[kind] for kind in REDISCOVERY_KINDS)
-        of_successor = tuple(row for row in data.takeovers if rows and row.successor == rows[0].successor)
-        pairs = data.pair_with_reference(of_successor, view)
-        cost = notes.get(_NOTES_BY_VIEW.get(view, ""))
-        tokens = cost[1] + cost[2] if cost and cost[1] is not None and cost[2] is not None else None
-        return (
-            len(rows),
-            *_text_cells(rows),
-            *(events, *(counts[kind] for kind in REDISCOVERY_KINDS), rediscovery),
-            100 * rediscovery / events if events else None,
-            counts["verification"],
-            *(_median_debt(pairs, measure) for measure in ("events", "prompt_tokens")),
-            *(None, None, None),
-            compute_break_even(tokens / cost[0], pair_with_baseline(of_successor, view))
-            if cost and tokens is not None
-            else None,
-        )
+    def find_break_even(each: Selection) -> Cell:
+        number, prompt, completion = notes.get(_NOTES_BY_VIEW.get(each.view, ""), (0, None, None))
+        if prompt is None or completion is None:
+            return None
+        pairs = pair_with_baseline(_list_of_successor(each), each.view)
+        return compute_break_even((prompt + completion) / number, pairs)
 
-    columns = (
-        *(
-            "successor",
-            "view",
-            "runs",
-            "left out",
-            "shown tokens",
-            "re-shown tokens",
-            "re-shown %",
-            "verification tokens",
-        ),
-        *("events", *(_REPEATED[kind] for kind in REDISCOVERY_KINDS)),
-        *("rediscovery", "rediscovery %", "verification", "debt in events", "debt in prompt tokens"),
-        *("notes written", "prompt tokens of notes", "completion tokens of notes", "takeovers to break even"),
-    )
-    costs = tuple(
-        ("", f"notes: {kind}", *(None for _ in columns[6:]), *cost, None) for kind, cost in notes.items()
-    )
-    rows = (*effect_tables.build_rows(data, debt_cells), *costs)
-    return Table(9, "debt", "Sources of handoff debt", columns, rows, _debt_notes(data, notes))
+    columns = {**_DEBT, "takeovers to break even": find_break_even}
+    texts = _debt_notes(data, notes)
+    table = build_view_table((9, "debt", "Sources of handoff debt"), data, columns, texts)
+    blank = (None,) * (len(table.columns) - 6)
+    costs = tuple(("", f"notes: {kind}", *blank, *cost, None) for kind, cost in notes.items())
+    return table._replace(rows=(*table.rows, *costs))
 
 
-def _text_cells(rows: tuple[CountedTakeover, ...]) -> tuple[Cell, ...]:
-    """Tokens shown, tokens shown again with their share in percent, and tokens of verification."""
-    counted = [row for row in rows if row.shown_chars is not None]
-    shown, reshown, verification = (
-        sum(read_values(counted, f"{name}_chars")) for name in ("shown", "reshown", "verification")
-    )
-    if not counted:
-        return (None, None, None, None)
-    share = 100 * reshown / shown if shown else None
-    return round(shown / 4), round(reshown / 4), share, round(verification / 4)
+_UNINTERRUPTED: Columns = {
+    "median events": median_of("events"),
+    "median uninterrupted events": median_of("uninterrupted_events"),
+    "median debt in events": median_of("debt_vs_uninterrupted"),
+    "median prompt tokens": median_of("prompt_tokens"),
+    "median uninterrupted prompt tokens": median_of("uninterrupted_prompt_tokens"),
+    "median debt in prompt tokens": median_of("token_debt_vs_uninterrupted"),
+    "solved": count_solved,
+    "solved without handoff": count_true("uninterrupted_resolved"),
+}
 
 
 def build_uninterrupted_table(data: ReportData) -> Table:
-    def cells(rows: tuple[CountedTakeover, ...], view: str) -> tuple[Cell, ...] | None:
-        known = [row for row in rows if row.uninterrupted_events is not None]
-        if not known:
-            return None
-        graded = [row for row in known if row.uninterrupted_resolved is not None]
-        return (
-            len(known),
-            *(
-                quantile(read_values(known, measure), 0.5)
-                for measure in (
-                    *("events", "uninterrupted_events", "debt_vs_uninterrupted"),
-                    *("prompt_tokens", "uninterrupted_prompt_tokens", "token_debt_vs_uninterrupted"),
-                )
-            ),
-            sum(row.is_solved for row in known),
-            sum(bool(row.uninterrupted_resolved) for row in graded) if graded else None,
-        )
-
-    columns = (
-        *("successor", "view", "runs", "left out", "median events", "median uninterrupted events"),
-        "median debt in events",
-        *("median prompt tokens", "median uninterrupted prompt tokens", "median debt in prompt tokens"),
-        *("solved", "solved without handoff"),
-    )
-    rows = effect_tables.build_rows(data, cells)
-    notes: tuple[str, ...] = (
+    notes = (
         "Uninterrupted: what the predecessor itself still needed after the point, where it ran to its end. Debt: the takeover "
         "minus that, at the same point; negative if the successor needed less.",
         "If predecessor and successor are different models, the difference includes that between the models. A replay only "
@@ -118,9 +139,14 @@ def build_uninterrupted_table(data: ReportData) -> Table:
         "Only takeovers at common points whose predecessor's remainder is known.",
         *data.describe_left_out(),
     )
-    if not rows:
-        notes = ("No predecessor with a known remainder: runs must have ended by themselves.",)
-    return Table(10, "uninterrupted", "Debt against the uninterrupted run", columns, rows, notes)
+    return build_view_table(
+        (10, "uninterrupted", "Debt against the uninterrupted run"),
+        data,
+        _UNINTERRUPTED,
+        notes,
+        narrow=lambda rows: tuple(row for row in rows if row.uninterrupted_events is not None),
+        if_empty="No predecessor with a known remainder: runs must have ended by themselves.",
+    )
 
 
 def _debt_notes(data: ReportData, notes: dict[str, NotesTokens]) -> tuple[str, ...]:
@@ -145,11 +171,6 @@ def _debt_notes(data: ReportData, notes: dict[str, NotesTokens]) -> tuple[str, .
             "empty if it saves none."
         )
     return (*texts, "All numbers are of takeovers at common points.", *data.describe_left_out())
-
-
-def _median_debt(pairs: tuple[Pair, ...], measure: str) -> float | None:
-    extra = [a - b for a, b in read_paired_values(pairs, measure)]
-    return median(extra) if extra else None
 
 
 def _count_notes_tokens(results: Results) -> dict[str, NotesTokens]:

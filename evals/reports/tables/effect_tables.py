@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from langgraph_takeover.evals.reports.collection import (
@@ -24,24 +22,48 @@ from langgraph_takeover.evals.reports.estimates import (
     estimate_solved_delta,
     mcnemar,
     pair_with_baseline,
-    quantile,
-    read_values,
+)
+from langgraph_takeover.evals.reports.tables.selections import (
+    COVERED,
+    Columns,
+    build_view_table,
+    count_solved,
+    count_true,
+    median_of,
+    select_views,
+    solved_share,
+    to_percent,
 )
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
-from langgraph_takeover.evals.run.rows import UNLABELLED, CountedTakeover
+from langgraph_takeover.evals.run.rows import UNLABELLED
 from langgraph_takeover.evals.run.settings.config import BASELINE
 
-Rows = tuple[CountedTakeover, ...]
-COST_MEASURES = ("events", "prompt_tokens", "completion_tokens", "seconds")
-EFFECT_COLUMNS = (
-    *("runs", "left out", "solved", "solved %", "median events", "median prompt tokens"),
-    *("median completion tokens", "median seconds", "pairs", "Δ median events %", "Δ median prompt tokens %"),
-    *("Δ solved pp", "context overflow", "uncounted calls", "cost, USD"),
-)
-_FAILURE_COLUMNS = (
-    *("median failing FAIL_TO_PASS", "median failing PASS_TO_PASS"),
-    "with regressions",
-)
+LEVELS: Columns = {
+    "solved": count_solved,
+    "solved %": lambda each: to_percent(solved_share(each.rows)),
+    "median events": median_of("events"),
+    "median prompt tokens": median_of("prompt_tokens"),
+    "median completion tokens": median_of("completion_tokens"),
+    "median seconds": median_of("seconds"),
+}
+COSTS: Columns = {
+    "context overflow": lambda each: sum(row.stop_reason == OVERFLOW for row in each.rows),
+    "uncounted calls": lambda each: sum_costs(each.rows).uncounted_calls,
+    "cost, USD": lambda each: sum_costs(each.rows).cost_usd if each.rows else None,
+}
+_EFFECTS: Columns = {
+    **LEVELS,
+    "pairs": lambda each: len(each.pairs) or None,
+    "Δ median events %": lambda each: to_percent(compute_median_change(each.pairs, "events")),
+    "Δ median prompt tokens %": lambda each: to_percent(compute_median_change(each.pairs, "prompt_tokens")),
+    "Δ solved pp": lambda each: to_percent(estimate_solved_delta(each.pairs).value),
+    **COSTS,
+}
+_FAILURES: Columns = {
+    "median failing FAIL_TO_PASS": median_of("fail_to_pass_failures"),
+    "median failing PASS_TO_PASS": median_of("pass_to_pass_failures"),
+    "with regressions": count_true("regressions"),
+}
 _FAILURE_NOTE = (
     "Solved is the official verdict at the end: from behavior_broken, no regression remains; from already_solved, the "
     "solution is preserved. Failing tests and regressions (any failing PASS_TO_PASS test) are those of the final patch."
@@ -55,10 +77,8 @@ _DELTA_NOTE = (
 
 def build_effects_table(data: ReportData) -> Table:
     """Table 2; like those by kind, of data at common points."""
-    rows = build_rows(data, lambda rows, view: _effect_cells(rows, _pair_rows(data, view, rows, "successor")))
-    columns = ("successor", "view", *EFFECT_COLUMNS)
-    title = "Takeovers by successor and view, at common points"
-    return Table(2, "effects", title, columns, rows, build_notes(data, _DELTA_NOTE))
+    table = (2, "effects", "Takeovers by successor and view, at common points")
+    return build_view_table(table, data, _EFFECTS, build_notes(data, _DELTA_NOTE))
 
 
 def build_matched_table(data: ReportData) -> Table:
@@ -149,97 +169,23 @@ def build_predecessor_table(data: ReportData) -> Table:
     )
 
 
-def build_rows(
-    data: ReportData, make_cells: Callable[[Rows, str], tuple[Cell, ...] | None]
-) -> tuple[tuple[Cell, ...], ...]:
-    """A row for each successor and view that has cells.
-
-    The first cell is the number of takeovers that the others cover. The number of those left out is added after it.
-    """
-    names = display_names(data.successors)
-    rows = []
-    for successor in data.successors:
-        for view in data.views:
-            selected = data.select(successor=successor, view=view)
-            if cells := make_cells(selected, view):
-                expected = len(selected) + data.count_left_out(successor=successor, view=view)
-                rows.append((names[successor], view, *add_left_out(cells, expected)))
-    return tuple(rows)
-
-
-def add_left_out(cells: tuple[Cell, ...], expected: int) -> tuple[Cell, ...]:
-    """The cells, with the number of expected takeovers that they do not cover after the number of those that they do."""
-    assert isinstance(cells[0], int)
-    return cells[0], expected - cells[0], *cells[1:]
-
-
 def _build_table_by(
     data: ReportData, number: int, name: str, title: str, field: str, kinds: tuple[str, ...], *notes: str
 ) -> Table:
     names = display_names((*data.successors, *data.predecessors))
     by_state = field in ("handoff_state", "state_by_regression")
-    rows = []
-    for successor in data.successors:
-        for kind in kinds:
-            for view in data.views:
-                fields = {"successor": successor, field: kind, "view": view}
-                selected = data.select(**fields)
-                expected = len(selected) + data.count_left_out(**fields)
-                if expected:
-                    cells = _effect_cells(selected, _pair_rows(data, view, selected, "successor", field))
-                    failures = _failure_cells(selected) if by_state else ()
-                    labels = (names[successor], names.get(kind, kind), view)
-                    rows.append((*labels, *add_left_out(cells, expected), *failures))
-    group = "handoff state" if by_state else field
-    columns = ("successor", group, "view", *EFFECT_COLUMNS, *(_FAILURE_COLUMNS if by_state else ()))
+    columns = {**_EFFECTS, **(_FAILURES if by_state else {})}
+    rows = tuple(
+        (names[successor], names.get(kind, kind), selection.view, *selection.compute(columns))
+        for successor in data.successors
+        for kind in kinds
+        for selection in select_views(data, **{"successor": successor, field: kind})
+        if selection.expected
+    )
+    labels = ("successor", "handoff state" if by_state else field, "view")
     title = f"{title}, at common points"
-    return Table(number, name, title, columns, tuple(rows), (*notes, *build_notes(data, _DELTA_NOTE)))
-
-
-def _pair_rows(data: ReportData, view: str, rows: Rows, *fields: str) -> tuple[Pair, ...]:
-    """The rows, each with the row of the baseline that has the same values in these fields."""
-    if view == BASELINE or not rows:
-        return ()
-    return pair_with_baseline(
-        (*rows, *data.select(view=BASELINE, **{field: getattr(rows[0], field) for field in fields})), view
-    )
-
-
-def _effect_cells(rows: Rows, pairs: tuple[Pair, ...]) -> tuple[Cell, ...]:
-    return (
-        *level_cells(rows),
-        len(pairs) if pairs else None,
-        *(to_percent(compute_median_change(pairs, measure)) for measure in COST_MEASURES[:2]),
-        to_percent(estimate_solved_delta(pairs).value) if pairs else None,
-        *cost_cells(rows),
-    )
-
-
-def level_cells(rows: Rows) -> tuple[Cell, ...]:
-    return (
-        *(len(rows), sum(row.is_solved for row in rows), 100 * solved_share(rows) if rows else None),
-        *(quantile(read_values(rows, measure), 0.5) for measure in COST_MEASURES),
-    )
-
-
-def cost_cells(rows: Rows) -> tuple[Cell, ...]:
-    cost = sum_costs(rows)
-    overflows = sum(row.stop_reason == OVERFLOW for row in rows)
-    return overflows, cost.uncounted_calls, cost.cost_usd if rows else None
-
-
-def solved_share(rows: Rows) -> float:
-    return sum(row.is_solved for row in rows) / len(rows)
-
-
-def _failure_cells(rows: Rows) -> tuple[Cell, ...]:
-    """Failing tests of the final patches, and the takeovers with regressions; None if no row states them."""
-    regressions = [row.regressions for row in rows if row.regressions is not None]
-    return (
-        quantile(read_values(rows, "fail_to_pass_failures"), 0.5),
-        quantile(read_values(rows, "pass_to_pass_failures"), 0.5),
-        sum(regressions) if regressions else None,
-    )
+    shown = (*notes, *build_notes(data, _DELTA_NOTE))
+    return Table(number, name, title, (*labels, *COVERED, *columns), rows, shown)
 
 
 def _change_cells(pairs: tuple[Pair, ...], measure: str) -> dict[str, tuple[Cell, ...]]:
@@ -258,10 +204,6 @@ def _change_cells(pairs: tuple[Pair, ...], measure: str) -> dict[str, tuple[Cell
 def _percent_cells(estimate: Estimate) -> tuple[Cell, ...]:
     low, high = estimate.interval or (None, None)
     return to_percent(estimate.value), to_percent(low), to_percent(high)
-
-
-def to_percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
 
 
 def build_notes(data: ReportData, *delta_notes: str) -> tuple[str, ...]:

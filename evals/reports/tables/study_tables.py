@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from statistics import median
 from typing import NamedTuple
@@ -15,10 +15,7 @@ from langgraph_takeover.evals.reports.collection import (
     display_names,
     read_states_by_regression,
 )
-from langgraph_takeover.evals.reports.estimates import (
-    quantile,
-    read_values,
-)
+from langgraph_takeover.evals.reports.estimates import read_values
 from langgraph_takeover.evals.reports.paper.published_tables import (
     ALL,
     PublishedTable,
@@ -27,15 +24,18 @@ from langgraph_takeover.evals.reports.paper.published_tables import (
 )
 from langgraph_takeover.evals.reports.tables import debt_tables, effect_tables, trust_tables
 from langgraph_takeover.evals.reports.tables.notes_table import build_notes_table
-from langgraph_takeover.evals.reports.tables.patches_table import build_patches_table
+from langgraph_takeover.evals.reports.tables.selections import (
+    Columns,
+    Rows,
+    Selection,
+    build_view_table,
+    median_of,
+    quantile_of,
+)
 from langgraph_takeover.evals.reports.tables.switch_costs import build_agent_tables, build_cost_table
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
-from langgraph_takeover.evals.reports.tables.trust_tables import (
-    build_left_out_table,
-    build_unmatched_table,
-)
 from langgraph_takeover.evals.run.results import Results
-from langgraph_takeover.evals.run.rows import STAGES, CountedTakeover
+from langgraph_takeover.evals.run.rows import STAGES
 
 PAPER_COLUMNS = (
     *("paper's table", "successor", "category", "view", "measure", "paper's combination"),
@@ -137,11 +137,11 @@ def build_tables(results: Results) -> tuple[Table, ...]:
         build_cost_table(results, data),
         build_notes_table(results),
         effect_tables.build_regression_table(common),
-        build_patches_table(common),
+        trust_tables.build_patches_table(common),
     )
     all_takeovers = (
-        build_unmatched_table(data),
-        build_left_out_table(common.restrict_to_pooled_successors()),
+        trust_tables.build_unmatched_table(data),
+        trust_tables.build_left_out_table(common.restrict_to_pooled_successors()),
     )
     compared = build_paper_tables(results, (*tables, *all_takeovers))
     caveats = (*list_result_caveats(results), *results.warnings)
@@ -201,80 +201,77 @@ def _count_sorted(keys: Iterable[str]) -> list[tuple[str, int]]:
     return sorted(Counter(keys).items())
 
 
-def _build_first_prompts_table(data: ReportData) -> Table:
-    def size_cells(rows: tuple[CountedTakeover, ...], measure: str) -> tuple[Cell, ...]:
-        sizes = read_values(rows, measure)
-        return quantile(sizes, 0.5), quantile(sizes, 0.9), max(sizes, default=None)
+def _max_of(measure: str) -> Callable[[Selection], Cell]:
+    return lambda each: max(read_values(each.rows, measure), default=None)
 
-    return Table(
-        4,
-        "first_prompts",
-        "Size of a successor's first prompt",
-        (
-            *(
-                "successor",
-                "view",
-                "runs",
-                "left out",
-                "median characters",
-                "P90 characters",
-                "max characters",
-            ),
-            *("median tokens", "P90 tokens", "max tokens"),
-        ),
-        effect_tables.build_rows(
-            data,
-            lambda rows, view: (
-                len(rows),
-                *size_cells(rows, "first_prompt_chars"),
-                *size_cells(rows, "first_prompt_tokens"),
-            ),
-        ),
-        (
-            "Takeovers at common points. Tokens of first prompts are estimated at four characters each.",
-            *data.describe_left_out(),
-        ),
+
+_FIRST_PROMPTS: Columns = {
+    "median characters": median_of("first_prompt_chars"),
+    "P90 characters": quantile_of("first_prompt_chars", 0.9),
+    "max characters": _max_of("first_prompt_chars"),
+    "median tokens": median_of("first_prompt_tokens"),
+    "P90 tokens": quantile_of("first_prompt_tokens", 0.9),
+    "max tokens": _max_of("first_prompt_tokens"),
+}
+
+
+def _build_first_prompts_table(data: ReportData) -> Table:
+    notes = (
+        "Takeovers at common points. Tokens of first prompts are estimated at four characters each.",
+        *data.describe_left_out(),
     )
+    table = (4, "first_prompts", "Size of a successor's first prompt")
+    return build_view_table(table, data, _FIRST_PROMPTS, notes)
+
+
+def _group_repeats(rows: Rows) -> list[Rows]:
+    """The takeovers of each point that has several."""
+    ordered = sorted(rows, key=lambda row: row.record_id)
+    groups = (tuple(group) for _, group in groupby(ordered, key=lambda row: row.record_id))
+    return [group for group in groups if len(group) > 1]
+
+
+def _count_points(matches: Callable[[set[bool]], bool]) -> Callable[[Selection], int]:
+    """The column with the number of points whose set of verdicts matches."""
+    return lambda each: sum(matches({row.is_solved for row in group}) for group in _group_repeats(each.rows))
+
+
+_count_all_points, _count_agreement = _count_points(bool), _count_points(lambda verdicts: len(verdicts) == 1)
+
+
+def _median_range(measure: str) -> Callable[[Selection], Cell]:
+    """The column with the median over points of maximum minus minimum."""
+
+    def compute(each: Selection) -> Cell:
+        samples = [read_values(group, measure) for group in _group_repeats(each.rows)]
+        ranges = [max(values) - min(values) for values in samples if len(values) > 1]
+        return median(ranges) if ranges else None
+
+    return compute
+
+
+_REPEATS: Columns = {
+    "points": _count_all_points,
+    "solved in all": _count_points(lambda verdicts: verdicts == {True}),
+    "solved in some": _count_points(lambda verdicts: len(verdicts) > 1),
+    "solved in none": _count_points(lambda verdicts: verdicts == {False}),
+    "agreement %": lambda each: 100 * _count_agreement(each) / _count_all_points(each),
+    "median range of events": _median_range("events"),
+    "median range of prompt tokens": _median_range("prompt_tokens"),
+}
 
 
 def _build_repeats_table(data: ReportData) -> Table:
-    def repeat_cells(rows: tuple[CountedTakeover, ...], view: str) -> tuple[Cell, ...] | None:
-        ordered = sorted(rows, key=lambda row: row.record_id)
-        by_point = [tuple(group) for _, group in groupby(ordered, key=lambda row: row.record_id)]
-        points = [group for group in by_point if len(group) > 1]
-        if not points:
-            return None
-        solved = [sum(row.is_solved for row in group) for group in points]
-        in_all = sum(number == len(group) for number, group in zip(solved, points, strict=True))
-        in_none = solved.count(0)
-        return (
-            *(sum(map(len, points)), len(points), in_all, len(points) - in_all - in_none, in_none),
-            100 * (in_all + in_none) / len(points),
-            *(_median_range(points, measure) for measure in ("events", "prompt_tokens")),
-        )
-
-    rows = effect_tables.build_rows(data, repeat_cells)
-    notes: tuple[str, ...] = (
+    notes = (
         "Only points with several graded repeats, so the points of the views can differ. Left out: takeovers at other points. "
         "Range: maximum minus minimum at a point.",
         *data.describe_left_out(),
     )
-    if not rows:
-        notes = ("No successor took a point over more than once under the same view.",)
-    return Table(
-        7,
-        "repeats",
-        "Agreement between repeats",
-        (
-            *("successor", "view", "runs", "left out", "points", "solved in all", "solved in some"),
-            *("solved in none", "agreement %"),
-            *("median range of events", "median range of prompt tokens"),
-        ),
-        rows,
+    return build_view_table(
+        (7, "repeats", "Agreement between repeats"),
+        data,
+        _REPEATS,
         notes,
+        narrow=lambda rows: tuple(row for group in _group_repeats(rows) for row in group),
+        if_empty="No successor took a point over more than once under the same view.",
     )
-
-
-def _median_range(points: list[tuple[CountedTakeover, ...]], measure: str) -> float | None:
-    samples = [values for group in points if len(values := read_values(group, measure)) > 1]
-    return median(max(values) - min(values) for values in samples) if samples else None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from langgraph_takeover.evals.models import is_llm, split_agent
 from langgraph_takeover.evals.reports.collection import ReportData, display_names, list_cost_groups
@@ -14,6 +14,7 @@ from langgraph_takeover.evals.reports.estimates import (
     read_values,
     total_tokens,
 )
+from langgraph_takeover.evals.reports.tables.selections import to_percent
 from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 from langgraph_takeover.evals.run.results import Results
 from langgraph_takeover.evals.run.rows import CountedTakeover, Takeover
@@ -115,6 +116,11 @@ def _measure_group(
     )
 
 
+def _count_converted(outcome: str) -> Callable[[SwitchCost], Cell]:
+    """The column with the number of events of native sessions with this outcome."""
+    return lambda cost: None if cost.events is None else cost.events[outcome]
+
+
 def find_best_successors(costs: Iterable[SwitchCost]) -> set[tuple[str, str, str]]:
     """Predecessor, successor and view of the best takeovers of each predecessor's work under each view.
 
@@ -195,8 +201,23 @@ def build_cost_table(results: Results, data: ReportData) -> Table:
     )
 
 
+_CostColumns: TypeAlias = Mapping[str, Callable[[SwitchCost], Cell]]
 _GROUP = ("predecessor", "successor", "view")
-_COSTS = ("takeovers", "left out", "pairs", "solved %", "continuation solved %", "Δ events", "Δ tokens")
+_COSTS: _CostColumns = {
+    "takeovers": lambda cost: cost.takeovers,
+    "left out": lambda cost: cost.left_out,
+    "pairs": lambda cost: cost.pairs or None,
+    "solved %": lambda cost: to_percent(cost.solved_share),
+    "continuation solved %": lambda cost: (
+        None if cost.solved_by_continuation is None else 100 * cost.solved_by_continuation / cost.pairs
+    ),
+    "Δ events": lambda cost: cost.extra_events,
+    "Δ tokens": lambda cost: cost.extra_tokens,
+}
+_SESSIONS: _CostColumns = {
+    "first prompt": lambda cost: cost.first_prompt_tokens,
+    **{f"events {outcome}": _count_converted(outcome) for outcome in OUTCOMES},
+}
 _NOTES = (
     "Continuation: the predecessor's own agent resumes its session at the same point; it is the baseline of all successors. "
     "Solved: of the pairs, by the takeover and by its continuation. Left out: takeovers without a pair. Δ: median over the "
@@ -220,17 +241,8 @@ def build_agent_tables(results: Results, data: ReportData) -> tuple[Table, ...]:
 
 def _build_agents_table(data: ReportData) -> Table:
     costs = measure_switches(data)
-    names = display_names((*data.predecessors, *data.successors))
-    rows = tuple(
-        (
-            *(names[cost.predecessor], names[cost.successor], cost.view),
-            *_cost_cells(cost),
-            cost.first_prompt_tokens,
-            *(None if cost.events is None else cost.events[outcome] for outcome in OUTCOMES),
-        )
-        for cost in costs
-    )
-    columns = (*_GROUP, *_COSTS, "first prompt", *(f"events {outcome}" for outcome in OUTCOMES))
+    columns = {**_COSTS, **_SESSIONS}
+    rows = tuple(_compute_cells(data, cost, columns) for cost in costs)
     notes = (
         *_describe_state(costs),
         *_NOTES,
@@ -238,16 +250,13 @@ def _build_agents_table(data: ReportData) -> Table:
         *data.describe_left_out(),
         *_describe_models(data),
     )
-    return Table(18, "agents", "Cost of a switch by predecessor, successor and view", columns, rows, notes)
+    title = "Cost of a switch by predecessor, successor and view"
+    return Table(18, "agents", title, (*_GROUP, *columns), rows, notes)
 
 
 def _build_points_table(data: ReportData) -> Table:
-    names = display_names((*data.predecessors, *data.successors))
     costs = [(point, cost) for point in data.points for cost in measure_switches(data, point)]
-    rows = tuple(
-        (point, names[cost.predecessor], names[cost.successor], cost.view, *_cost_cells(cost))
-        for point, cost in costs
-    )
+    rows = tuple((point, *_compute_cells(data, cost, _COSTS)) for point, cost in costs)
     notes = (
         *_describe_state([cost for _, cost in costs]),
         *_NOTES,
@@ -258,13 +267,10 @@ def _build_points_table(data: ReportData) -> Table:
     return Table(19, "agent_points", title, ("point", *_GROUP, *_COSTS), rows, notes)
 
 
-def _cost_cells(cost: SwitchCost) -> tuple[Cell, ...]:
-    share, own = cost.solved_share, cost.solved_by_continuation
-    return (
-        *(cost.takeovers, cost.left_out, cost.pairs or None, None if share is None else 100 * share),
-        None if own is None else 100 * own / cost.pairs,
-        *(cost.extra_events, cost.extra_tokens),
-    )
+def _compute_cells(data: ReportData, cost: SwitchCost, columns: _CostColumns) -> tuple[Cell, ...]:
+    names = display_names((*data.predecessors, *data.successors))
+    labels = (names[cost.predecessor], names[cost.successor], cost.view)
+    return (*labels, *(compute(cost) for compute in columns.values()))
 
 
 def _describe_state(costs: tuple[SwitchCost, ...] | list[SwitchCost]) -> tuple[str, ...]:

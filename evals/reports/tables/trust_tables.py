@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from langgraph_takeover.evals.reports.collection import ALREADY_SOLVED, ReportData, display_names
 from langgraph_takeover.evals.reports.estimates import quantile, read_values
-from langgraph_takeover.evals.reports.tables import effect_tables
-from langgraph_takeover.evals.reports.tables.effect_tables import (
-    COST_MEASURES,
-    EFFECT_COLUMNS,
-    Rows,
-    add_left_out,
-    build_notes,
-    cost_cells,
-    level_cells,
+from langgraph_takeover.evals.reports.tables.effect_tables import COSTS, LEVELS, build_notes
+from langgraph_takeover.evals.reports.tables.selections import (
+    COVERED,
+    Columns,
+    Selection,
+    build_view_table,
+    count_known,
+    count_solved,
+    count_true,
+    median_of,
+    percent_of,
+    percent_true,
+    quantile_of,
+    select_views,
     solved_share,
     to_percent,
 )
@@ -22,12 +27,38 @@ from langgraph_takeover.evals.reports.tables.table_files import Cell, Table
 from langgraph_takeover.evals.run.rows import CountedTakeover
 from langgraph_takeover.evals.run.settings.config import BASELINE
 
-_FIRST_PROMPT_COLUMNS = ("median characters", "P90 characters", "max characters")
 _NOTES = (
     "All graded takeovers, as in the paper's tables 2, 4, 5 and 7 to 9: where some are left out, the views' points differ. Δ: the "
     f"view's value against that of {BASELINE}, each over its own takeovers; tables 2, 5, 6 and 8 compare at common points.",
     "Reference effect sizes (the paper's Table 2): median events 20 to 59 % lower, prompt tokens 42 to 63 % lower.",
 )
+
+
+def _compare_medians(measure: str) -> Callable[[Selection], Cell]:
+    """The column with the change of a median against that of the baseline, each over its own takeovers."""
+
+    def compute(each: Selection) -> Cell:
+        own, base = (quantile(read_values(rows, measure), 0.5) for rows in (each.rows, each.baseline))
+        return to_percent(own / base - 1) if own is not None and base else None
+
+    return compute
+
+
+def _compare_solved(each: Selection) -> Cell:
+    own, base = solved_share(each.rows), solved_share(each.baseline)
+    return None if own is None or base is None else to_percent(own - base)
+
+
+_UNMATCHED: Columns = {
+    **LEVELS,
+    "Δ median events %": _compare_medians("events"),
+    "Δ median prompt tokens %": _compare_medians("prompt_tokens"),
+    "Δ solved pp": _compare_solved,
+    **COSTS,
+    "median characters": median_of("first_prompt_chars"),
+    "P90 characters": quantile_of("first_prompt_chars", 0.9),
+    "max characters": quantile_of("first_prompt_chars", 1),
+}
 
 
 def build_unmatched_table(data: ReportData) -> Table:
@@ -39,36 +70,16 @@ def build_unmatched_table(data: ReportData) -> Table:
         *(("handoff state", kind, {"handoff_state": kind}) for kind in data.states),
         *(("predecessor", names[kind], {"predecessor": kind}) for kind in data.predecessors),
     ]
-    rows = []
-    for successor in data.successors:
-        for group, category, fields in groups:
-            chosen = {**fields, "successor": successor}
-            baseline = data.select(**chosen, view=BASELINE)
-            for view in data.views:
-                selected = data.select(**chosen, view=view)
-                expected = len(selected) + data.count_left_out(**chosen, view=view)
-                if expected:
-                    cells = _build_cells(selected, () if view == BASELINE else baseline)
-                    rows.append((names[successor], group, category, view, *add_left_out(cells, expected)))
-    measures = tuple(name for name in EFFECT_COLUMNS if name != "pairs")
-    columns = ("successor", "group", "category", "view", *measures, *_FIRST_PROMPT_COLUMNS)
+    rows = tuple(
+        (names[successor], group, category, selection.view, *selection.compute(_UNMATCHED))
+        for successor in data.successors
+        for group, category, fields in groups
+        for selection in select_views(data, **fields, successor=successor)
+        if selection.expected
+    )
+    columns = ("successor", "group", "category", "view", *COVERED, *_UNMATCHED)
     notes = (*build_notes(data), *_NOTES)
-    return Table(20, "all_takeovers", "All takeovers, without matching", columns, tuple(rows), notes)
-
-
-def _build_cells(rows: Rows, baseline: Rows) -> tuple[Cell, ...]:
-    changes = (
-        (quantile(read_values(rows, name), 0.5), quantile(read_values(baseline, name), 0.5))
-        for name in COST_MEASURES[:2]
-    )
-    sizes = read_values(rows, "first_prompt_chars")
-    return (
-        *level_cells(rows),
-        *(to_percent(own / base - 1) if own is not None and base else None for own, base in changes),
-        to_percent(solved_share(rows) - solved_share(baseline)) if rows and baseline else None,
-        *cost_cells(rows),
-        *(quantile(sizes, share) for share in (0.5, 0.9, 1)),
-    )
+    return Table(20, "all_takeovers", "All takeovers, without matching", columns, rows, notes)
 
 
 def build_left_out_table(data: ReportData) -> Table:
@@ -95,19 +106,21 @@ _KEPT_NOTE = (
 )
 
 
+_TRUST: Columns = {
+    "with a change": lambda each: len(read_values(each.rows, "kept")),
+    "median kept %": lambda each: to_percent(quantile(read_values(each.rows, "kept"), 0.5)),
+    "kept all %": lambda each: percent_of([share == 1 for share in read_values(each.rows, "kept")]),
+    "reexamined %": percent_true("reexamined"),
+    "verified before finish %": percent_true("verified_before_finish"),
+    "pairs": count_known("harm"),
+    "harm": count_true("harm"),
+    "rescue": count_true("rescue"),
+    "already solved": count_known("preserved"),
+    "preserved": count_true("preserved"),
+}
+
+
 def build_trust_table(data: ReportData) -> Table:
-    columns = (
-        *("successor", "view", "runs", "left out", "with a change", "median kept %", "kept all %"),
-        *(
-            "reexamined %",
-            "verified before finish %",
-            "pairs",
-            "harm",
-            "rescue",
-            "already solved",
-            "preserved",
-        ),
-    )
     notes = (
         _KEPT_NOTE,
         "Reexamined: the successor read a changed file or ran a validation before its first edit of those files, or its end. "
@@ -117,25 +130,7 @@ def build_trust_table(data: ReportData) -> Table:
         "points.",
         *data.describe_left_out(),
     )
-    return Table(
-        11, "trust", "Over-trust and harm", columns, effect_tables.build_rows(data, _trust_cells), notes
-    )
-
-
-def _trust_cells(rows: Rows, view: str) -> tuple[Cell, ...]:
-    kept = read_values(rows, "kept")
-    pairs = [row for row in rows if row.harm is not None]
-    solved_before = [row for row in rows if row.preserved is not None]
-    return (
-        *(len(rows), len(kept)),
-        None if not kept else 100 * (quantile(kept, 0.5) or 0),
-        _percent_of([share == 1 for share in kept]),
-        *(_percent_of(_list_answers(rows, name)) for name in ("reexamined", "verified_before_finish")),
-        len(pairs) if pairs else None,
-        *(sum(_list_answers(pairs, name)) if pairs else None for name in ("harm", "rescue")),
-        len(solved_before) if solved_before else None,
-        sum(_list_answers(solved_before, "preserved")) if solved_before else None,
-    )
+    return build_view_table((11, "trust", "Over-trust and harm"), data, _TRUST, notes)
 
 
 def build_belief_table(data: ReportData) -> Table:
@@ -175,9 +170,52 @@ def _classify(row: CountedTakeover) -> tuple[str, str] | None:
     return "right" if state == ALREADY_SOLVED else "wrong", "kept" if kept == 1 else "changed"
 
 
-def _list_answers(rows: Sequence[CountedTakeover], name: str) -> list[bool]:
-    return [answer for row in rows if (answer := getattr(row, name)) is not None]
+def _count_files(field: str) -> Callable[[Selection], Cell]:
+    """The column with the number of runs with such files; None if no row states them."""
+
+    def compute(each: Selection) -> Cell:
+        known = [names for row in each.rows if (names := getattr(row, field)) is not None]
+        return sum(map(bool, known)) if known else None
+
+    return compute
 
 
-def _percent_of(answers: Sequence[bool]) -> float | None:
-    return 100 * sum(answers) / len(answers) if answers else None
+def _count_verdicts(matches: Callable[[bool, bool], bool]) -> Callable[[Selection], Cell]:
+    """The column with the number of runs whose verdicts, as submitted and cleaned, match."""
+
+    def compute(each: Selection) -> Cell:
+        known = [
+            (row.is_solved, row.cleaned_resolved) for row in each.rows if row.cleaned_resolved is not None
+        ]
+        return sum(matches(*verdicts) for verdicts in known) if known else None
+
+    return compute
+
+
+_PATCHES: Columns = {
+    "median patch lines": median_of("patch_lines"),
+    "median patch files": median_of("patch_files"),
+    "with scratch files": _count_files("scratch_files"),
+    "with changed tests": _count_files("test_files"),
+    "solved": count_solved,
+    "cleaned verdicts": count_known("cleaned_resolved"),
+    "solved cleaned": count_true("cleaned_resolved"),
+    "verdicts differ": _count_verdicts(lambda submitted, cleaned: submitted != cleaned),
+    "solved only as submitted": _count_verdicts(lambda submitted, cleaned: submitted and not cleaned),
+    "solved only cleaned": _count_verdicts(lambda submitted, cleaned: cleaned and not submitted),
+}
+
+
+def build_patches_table(data: ReportData) -> Table:
+    """Final patches, and the takeovers whose verdict depends on leftover files."""
+    notes = (
+        "Patch lines: added and deleted. Scratch files: new files outside the source tree, such as reproduction scripts, and "
+        "new files in caches and build directories. Changed tests: "
+        "test files that the patch changes. All counts are of runs.",
+        "Cleaned: the verdict of the patch without scratch files and without changes of pyproject.toml, setup.cfg, setup.py "
+        "and tox.ini in the root; if there are none, that of the submitted patch. Cleaned "
+        "verdicts: the runs for which it is known. Everywhere else, solved is the verdict of the patch as submitted. All "
+        "runs are at common points.",
+        *data.describe_left_out(),
+    )
+    return build_view_table((16, "patches", "Final patches"), data, _PATCHES, notes)
