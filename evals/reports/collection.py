@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from langgraph_takeover.evals.reports.common_points import (
@@ -402,7 +403,11 @@ def display_names(models: Iterable[str]) -> dict[str, str]:
 
 
 def _select(rows: Iterable[_RowT], fields: Mapping[str, str]) -> tuple[_RowT, ...]:
-    return tuple(row for row in rows if all(getattr(row, name) == value for name, value in fields.items()))
+    if not fields:
+        return tuple(rows)
+    read, values = attrgetter(*fields), tuple(fields.values())
+    wanted = values if len(values) > 1 else values[0]
+    return tuple(row for row in rows if read(row) == wanted)
 
 
 def _distinct_values(rows: Iterable[Takeover | UncountedTakeover], field: str) -> list[str]:

@@ -342,7 +342,7 @@ class CountedTakeover(Takeover):
     @classmethod
     def extend(cls, row: Takeover, **fields: Any) -> CountedTakeover:
         """A valid row with further fields."""
-        return cls.model_construct(**{**dict(row), **fields})
+        return cls.model_validate(dict(row) | fields)
 
 
 class UncountedTakeover(NamedTuple):

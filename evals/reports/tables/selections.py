@@ -24,13 +24,10 @@ class Selection:
     fields: Mapping[str, str]
     view: str
     rows: Rows
+    baseline: Rows
+    """The takeovers under the baseline with the same values; none for the baseline itself."""
     expected: int
     """The takeovers that the row could cover, including those that are left out."""
-
-    @cached_property
-    def baseline(self) -> Rows:
-        """The takeovers under the baseline with the same values; none for the baseline itself."""
-        return () if self.view == BASELINE else self.data.select(**self.fields, view=BASELINE)
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
@@ -50,10 +47,14 @@ COVERED = ("runs", "left out")
 
 def select_views(data: ReportData, **fields: str) -> Iterator[Selection]:
     """The takeovers with these field values under each view."""
+    by_view: dict[str, list[CountedTakeover]] = {view: [] for view in (*data.views, BASELINE)}
+    for row in data.select(**fields):
+        by_view[row.view].append(row)
     for view in data.views:
-        rows = data.select(**fields, view=view)
+        rows = tuple(by_view[view])
+        baseline = () if view == BASELINE else tuple(by_view[BASELINE])
         expected = len(rows) + data.count_left_out(**fields, view=view)
-        yield Selection(data, fields, view, rows, expected)
+        yield Selection(data, fields, view, rows, baseline, expected)
 
 
 def build_view_table(

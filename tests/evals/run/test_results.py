@@ -46,6 +46,12 @@ def test_rows_lead_to_records_and_traces(complete_run: Path) -> None:
         assert trace.continues.record == record.id
 
 
+def test_every_field_of_a_row_is_a_column(complete_run: Path) -> None:
+    results = load_results([complete_run])
+    rows = (*results.predecessors, *results.labels, *results.notes, *results.takeovers)
+    assert {name for row in rows for name in row.model_extra or ()} == set()
+
+
 def test_exported_files_equal_the_journal(complete_run: Path, run_files: Path) -> None:
     journal, files = load_results([complete_run]), load_results([run_files])
     for ours, theirs in zip(journal.takeovers, files.takeovers, strict=True):
@@ -91,7 +97,7 @@ def test_a_value_of_another_type_is_named(run_files: Path) -> None:
     rewrite_file(run_files, "takeovers", steps="many")
     with pytest.raises(
         JournalError,
-        match=r"takeovers\.jsonl: row 1 \(takeovers\): has the field 'steps' 'many': not a number from 0 .*restore",
+        match=r"takeovers\.jsonl: row 1 \(takeovers\) has the field 'steps' 'many': not a number from 0 .*restore",
     ):
         load_results([run_files])
 
