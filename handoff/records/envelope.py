@@ -129,6 +129,6 @@ class Refusal(Frozen):
 
 
 def parse_refusal_kind(text: str) -> RefusalKind | None:
-    """Return the kind of a refusal by its text; None if it has none, as one that an older version wrote."""
+    """Return the kind of a refusal by its text; None if it names none."""
     kind = text.partition(": ")[0]
     return next((each for each in get_args(RefusalKind) if each == kind), None)
