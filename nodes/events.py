@@ -297,7 +297,7 @@ def add_usage(
         completion_tokens=spent["completion_tokens"] + (usage.completion_tokens or 0),
         cost=add_costs(spent["cost"], context.prices.compute_cost(usage) if context.prices else None),
         seconds=spent["seconds"] + seconds,
-        uncounted_calls=spent.get("uncounted_calls", 0) + uncounted_calls,
+        uncounted_calls=spent["uncounted_calls"] + uncounted_calls,
     )
 
 

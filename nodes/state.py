@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NotRequired, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 from annotated_types import Ge
 from langchain_core.messages import AnyMessage, BaseMessage
@@ -172,8 +172,8 @@ class Spending(TypedDict):
     """Cost of the model calls, in the currency of the prices; None without prices."""
     seconds: float
     """Time spent in model calls and actions, without the time between a crash and the resume."""
-    uncounted_calls: NotRequired[int]
-    """Calls, failed attempts and those that a kill cut off included, whose tokens are unknown; states of older versions lack it."""
+    uncounted_calls: int
+    """Calls whose tokens are unknown, failed attempts and interrupted calls included."""
 
 
 NO_SPENDING = Spending(prompt_tokens=0, completion_tokens=0, cost=None, seconds=0.0, uncounted_calls=0)

@@ -122,7 +122,7 @@ def describe_outcome(span: ActiveSpan, outcome: Outcome, before: Spending) -> No
             "takeover.records": outcome.records,
             "gen_ai.usage.input_tokens": outcome.prompt_tokens - before["prompt_tokens"],
             "gen_ai.usage.output_tokens": outcome.completion_tokens - before["completion_tokens"],
-            "takeover.uncounted_calls": outcome.uncounted_calls - before.get("uncounted_calls", 0),
+            "takeover.uncounted_calls": outcome.uncounted_calls - before["uncounted_calls"],
             "takeover.cost": cost,
         }
     )

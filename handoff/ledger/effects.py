@@ -33,8 +33,6 @@ def verify_text(ledger: Ledger, label: str, stored: str) -> str:
     found = _STORED_TEXT.fullmatch(stored) if isinstance(stored, str) else None
     if found is not None and found[1] == _compute_checksum(found[2]):
         return found[2]
-    if found is None and isinstance(stored, str) and stored.startswith("{"):
-        return stored  # of schema 2, which had no checksums
     raise LedgerUnavailableError(f"{ledger.name}: {label} is damaged (restore the database from a copy)")
 
 

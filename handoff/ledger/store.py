@@ -26,7 +26,7 @@ from sqlalchemy import (
 from langgraph_takeover.handoff.ledger.database import RETRY_PAUSE_S, Database, repeat_after_loss
 from langgraph_takeover.handoff.ledger.signals import defer_signals
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 _metadata = MetaData()
 _version = Table("takeover_schema", _metadata, Column("version", Integer, primary_key=True))
@@ -168,10 +168,8 @@ DELETE_THREAD = (
 class Ledger(Database):
     """The database of threads, effects, snapshots and handoffs."""
 
-    oldest_schema = SCHEMA_VERSION  # checkpoints of version 0.1 have other keys
-
     def __init__(self, url: str) -> None:
-        """Raises LedgerUnavailableError, also for a database of another version."""
+        """Raises LedgerUnavailableError; LedgerVersionError for a database of another version."""
         super().__init__(url, _metadata, _version, SCHEMA_VERSION)
 
     @contextmanager

@@ -242,7 +242,7 @@ def _ask(
 
 def _add_wait(spent: Spending, waited: float, uncounted_calls: int) -> Spending:
     """Return the spending including a call without a reply."""
-    uncounted = spent.get("uncounted_calls", 0) + uncounted_calls
+    uncounted = spent["uncounted_calls"] + uncounted_calls
     return {**spent, "seconds": spent["seconds"] + waited, "uncounted_calls": uncounted}
 
 

@@ -305,5 +305,5 @@ def _add_child_costs(spent: Spending, results: Sequence[ChildResult]) -> Spendin
         completion_tokens=spent["completion_tokens"] + sum(each.completion_tokens for each in results),
         cost=add_costs(spent["cost"], *(each.cost for each in results)),
         seconds=spent["seconds"],
-        uncounted_calls=spent.get("uncounted_calls", 0) + sum(each.uncounted_calls for each in results),
+        uncounted_calls=spent["uncounted_calls"] + sum(each.uncounted_calls for each in results),
     )

@@ -135,7 +135,7 @@ def count_side_work(
     refused = Counter(session.refused_requests) + Counter(work.refused)
     counts = {"refused_requests": dict(refused), "side_requests": session.side_requests + len(work.usages)}
     return AgentState(
-        spent={**spent, "uncounted_calls": spent.get("uncounted_calls", 0) + work.uncounted_calls},
+        spent={**spent, "uncounted_calls": spent["uncounted_calls"] + work.uncounted_calls},
         external=session.model_copy(update=counts).model_dump(mode="json"),
     )
 

@@ -316,15 +316,15 @@ def test_waits_for_a_database_under_construction(tmp_path: Path) -> None:
 def test_a_database_of_a_newer_version_is_refused(ledger: Ledger, url: str) -> None:
     with ledger.write_transaction() as connection:
         connection.execute(text("UPDATE takeover_schema SET version = 99"))
-    with pytest.raises(LedgerUnavailableError, match="schema 99") as caught:
+    with pytest.raises(LedgerUnavailableError, match="schema version 99") as caught:
         Ledger(url)
     assert "update the program" in one_line(caught)
 
 
 def test_a_database_of_an_earlier_version_is_refused(ledger: Ledger, url: str) -> None:
     with ledger.write_transaction() as connection:
-        connection.execute(text("UPDATE takeover_schema SET version = 3"))
-    with pytest.raises(LedgerUnavailableError, match=r"created by an earlier version .schema 3") as caught:
+        connection.execute(text("UPDATE takeover_schema SET version = 4"))
+    with pytest.raises(LedgerUnavailableError, match=r"schema version 4, which version 0\.1 reads") as caught:
         Ledger(url)
     assert "with that version" in one_line(caught)
 
