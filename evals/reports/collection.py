@@ -103,15 +103,8 @@ def _count_failures(rows: Iterable[Row]) -> int:
 
 
 def _sum_tokens(rows: Sequence[Row], name: str) -> int | None:
-    values = [value for row in rows if row.get("llm_calls") != 0 for value in _read_tokens(row, name)]
+    values = [read_measure(row, name) for row in rows if row.get("llm_calls") != 0]
     return None if None in values else int(sum(value for value in values if value is not None))
-
-
-def _read_tokens(row: Row, name: str) -> list[float | None]:
-    """A row's tokens; of notes that an older version wrote, those of both kinds."""
-    if name in row or "usage" not in row:
-        return [read_measure(row, name)]
-    return [read_measure(usage, name) for usage in row["usage"].values() if isinstance(usage, dict)]
 
 
 def format_usd(value: float | None) -> str:
@@ -340,11 +333,8 @@ def collect_report_data(results: Results) -> ReportData:
 
 
 def read_states_by_regression(labels: Iterable[Row]) -> dict[str, str]:
-    """Each record's state in the regression-first order: unresolved with any regression is broken. Empty if no label knows."""
-    graded = [row for row in labels if row.get("handoff_state")]
-    if not any(isinstance(row.get("regressions"), bool) for row in graded):
-        return {}
-    return {row["record_id"]: _read_state_by_regression(row) for row in graded}
+    """Each record's state in the regression-first order: unresolved with any regression is broken."""
+    return {row["record_id"]: _read_state_by_regression(row) for row in labels if row.get("handoff_state")}
 
 
 def _read_state_by_regression(label: Row) -> str:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import (
     Column,
-    Connection,
     Integer,
     MetaData,
     Table,
@@ -22,7 +21,6 @@ from sqlalchemy import (
     delete,
     func,
     insert,
-    inspect,
     make_url,
     select,
     text,
@@ -30,16 +28,22 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from langgraph_takeover.evals.run.settings.config import STAGES
-from langgraph_takeover.handoff.ledger.database import Database, LedgerUnavailableError, repeat_after_loss
+from langgraph_takeover.handoff.ledger.database import (
+    Database,
+    LedgerUnavailableError,
+    LedgerVersionError,
+    repeat_after_loss,
+)
 from langgraph_takeover.handoff.records.record import write_durably
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.handoff.text.versions import describe_other_version
 from langgraph_takeover.sandbox.interface import TakeoverError
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 Row = dict[str, Any]
 JOURNAL_FILE = "journal.sqlite"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 INFRASTRUCTURE_FAILURE = "infrastructure_failure"
 _IDENTITY_FIELDS = (
     "task_id", "record_id", "predecessor", "successor", "view", "repeat", "trace", "point", "digest", "seconds",
@@ -56,7 +60,7 @@ _rows = Table(
     Column("key", Text, nullable=False),
     Column("outcome", Text, nullable=False),
     Column("row", Text, nullable=False),
-    Column("digest", Text),  # missing in the rows of schema 1
+    Column("digest", Text, nullable=False),
     UniqueConstraint("run", "stage", "key"),
 )
 _runs = Table("takeover_runs", _tables, Column("run", Text, primary_key=True))
@@ -155,7 +159,7 @@ class Journal:
         values = {name: getattr(stored, name) for name in ("run", "stage", "key", "outcome", "row")}
         if not all(isinstance(value, str) for value in values.values()):
             raise self._make_damage_error(number, "it is not text")
-        if stored.digest is not None and stored.digest != _compute_digest(**values):
+        if stored.digest != _compute_digest(**values):
             raise self._make_damage_error(number, "it does not match its digest")
         try:
             row = json.loads(stored.row)
@@ -166,7 +170,7 @@ class Journal:
         # A key may hold what JSON has no type for, such as a tuple.
         if json.dumps([row.get(name) for name in self._key_fields]) != stored.key:
             raise self._make_damage_error(number, "its fields are not those of its key")
-        return require_events(row)
+        return row
 
     def _make_damage_error(self, number: int, reason: str) -> JournalError:
         return JournalError(
@@ -212,16 +216,13 @@ class _JournalDatabase(Database):
             self.close()
             raise
 
-    def _upgrade(self, connection: Connection, before: set[str]) -> None:
-        if "takeover_rows" not in before:
-            if self._run is not None:  # the transaction leaves another program's database unchanged
-                raise _make_missing_run_error(self.name, self._run)
-            return
-        if "digest" not in {each["name"] for each in inspect(connection).get_columns("takeover_rows")}:
-            connection.execute(text("ALTER TABLE takeover_rows ADD COLUMN digest TEXT"))
-        known = select(_runs.c.run)
-        missing = select(_rows.c.run).where(_rows.c.run.not_in(known)).distinct()
-        connection.execute(insert(_runs).from_select(["run"], missing))
+    def _check_new(self, tables: set[str]) -> None:
+        if _rows.name in tables:
+            raise LedgerVersionError(
+                f"{self.name}: {describe_other_version(None, SCHEMA_VERSION, 'use another database')}"
+            )
+        if self._run is not None:  # the transaction leaves another program's database unchanged
+            raise _make_missing_run_error(self.name, self._run)
 
     def _check_run(self, run: str) -> None:
         """Raise JournalError if the run is missing."""
@@ -308,7 +309,7 @@ def read_export(path: Path) -> tuple[list[Row], bool]:
             raise JournalError(f"{path}: line {number} is not JSON (repair or remove that line)") from error
         if not isinstance(row, dict) or "outcome" not in row:
             raise JournalError(f"{path}: line {number} is not a row: no field 'outcome'")
-        rows.append(require_events(row))
+        rows.append(row)
     return rows, end < len(content)
 
 

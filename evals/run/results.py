@@ -94,14 +94,14 @@ def load_results(outs: Sequence[Path], url: str | None = None) -> Results:
         if not holds_run:
             raise RunUsageError(f"{out}: not the directory of a run: {CONFIG_FILE} not found")
     sources = tuple(RunSource(out, load_config(out)) for out in outs)
-    warnings = _check_inputs(sources)
+    _check_inputs(sources)
+    warnings: list[str] = []
     found: dict[str, list[Row]] = {name: [] for name in STAGES}
     for source in sources:
         for name, rows in _read_rows(source, url, warnings).items():
             found[name] += [row | {"out": str(source.out)} for row in rows]
     _check_compatible(found["takeovers"])
     _check_notes((*found["notes"], *found["takeovers"]))
-    warnings += _drop_old_states(found["labels"])
     for name in _SHARED_STAGES:
         found[name] = _merge_shared_rows(name, found[name])
     # Jobs end in any order: no table or note may depend on it.
@@ -202,11 +202,10 @@ def _get_content(name: str, row: Row) -> str:
     return json.dumps(content, sort_keys=True).replace("NaN", "null")  # an export has null for both
 
 
-def _check_inputs(sources: Sequence[RunSource]) -> list[str]:
-    """Warnings about runs that cannot be compared. Raises RunUsageError if two runs read different inputs."""
+def _check_inputs(sources: Sequence[RunSource]) -> None:
+    """Raises RunUsageError if two runs read different inputs."""
     for one, other in itertools.combinations(sources, 2):
-        before, now = one.config.inputs, other.config.inputs
-        changed = find_changed_input(before, now) if before and now else None
+        changed = find_changed_input(one.config.inputs, other.config.inputs)
         shared = sorted(one.config.models.keys() & other.config.models.keys())
         entries = (find_model_difference(one.config, other.config, name) for name in shared)
         if entry := next(filter(None, entries), None):
@@ -215,13 +214,6 @@ def _check_inputs(sources: Sequence[RunSource]) -> list[str]:
             raise RunUsageError(
                 f"{one.out} and {other.out} cannot be combined: {changed} between them (leave one of them out, or run it again)"
             )
-    older = (
-        [str(source.out) for source in sources if source.config.inputs is None] if len(sources) > 1 else []
-    )
-    return [
-        f"{out}: a run of an earlier version, whose tasks, recordings and prompts may differ from those of the other runs"
-        for out in older
-    ]
 
 
 def _check_notes(rows: Iterable[Row]) -> None:
@@ -237,23 +229,6 @@ def _check_notes(rows: Iterable[Row]) -> None:
                     f"{where}: the {note} note of record {row['record_id']} changed between its takeovers "
                     "(report on the runs with the same note only)"
                 )
-
-
-def _drop_old_states(labels: list[Row]) -> list[str]:
-    """Replace states of versions in which any regression meant broken, and describe them."""
-    old = [
-        row
-        for row in labels
-        if row.get("handoff_state") == "behavior_broken" and "fail_to_pass_failures" not in row
-    ]
-    for row in old:
-        row["handoff_state"] = UNLABELLED
-    if not old:
-        return []
-    return [
-        f"labels with behavior_broken in the regression-first order of an earlier version: {len(old)}, shown as {UNLABELLED} "
-        "(relabel them in a new run with --from)"
-    ]
 
 
 def _get_key(name: str, row: Row) -> tuple[Any, ...]:

@@ -26,7 +26,7 @@ from langgraph_takeover.evals.run.measures.replies import (
 from langgraph_takeover.evals.run.settings.config import CONFIG_FILE, RunConfig, RunUsageError, load_config
 from langgraph_takeover.evals.run.settings.entries import find_model_difference
 from langgraph_takeover.evals.run.settings.inputs import RunInputs, find_changed_input
-from langgraph_takeover.evals.tasks import Task, locate_source
+from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
 from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
@@ -67,11 +67,9 @@ def check_source(config: RunConfig) -> None:
     check_inputs(before, config.inputs, "--from", source)
 
 
-def check_inputs(before: RunConfig, now: RunInputs | None, option: str, source: Path) -> None:
-    """Raises RunUsageError if the earlier run in `source` read other tasks, recordings or prompts than those of now."""
-    inputs = before.find_inputs(option, source)
-    changed = inputs and now and find_changed_input(inputs, now)
-    if changed:
+def check_inputs(before: RunConfig, now: RunInputs, option: str, source: Path) -> None:
+    """Raises RunUsageError if the earlier run in `source` read other tasks, recordings or prompts than `now`."""
+    if changed := find_changed_input(before.inputs, now):
         raise RunUsageError(
             f"{option}: {changed} since {source} ran (restore it, or run the predecessors again in a new run)"
         )
@@ -79,8 +77,6 @@ def check_inputs(before: RunConfig, now: RunInputs | None, option: str, source: 
 
 def _has_other_tasks(before: RunConfig, config: RunConfig) -> bool:
     """Whether two runs have no task in common; digests recognize those of a moved source."""
-    if before.inputs is None or config.inputs is None:
-        return locate_source(before.tasks) != config.tasks
     return not before.inputs.tasks.keys() & config.inputs.tasks.keys()
 
 
@@ -115,7 +111,7 @@ def copy_source_run(config: RunConfig, tasks: dict[str, Task], paths: RunPaths, 
                 writer = config.choose_writer(row["predecessor"])
                 noted = note.get("model") == writer and not find_model_difference(before, config, writer)
                 noted = _copy_record(source, paths, record_id, config.views if noted else ()) and noted
-                _copy_row(rows.labels, _select_current_label(labels.get(record_id)))
+                _copy_row(rows.labels, labels.get(record_id))
                 _copy_row(rows.notes, note if noted else None)
             paths.traces.mkdir(exist_ok=True)
             shutil.copy2(trace, paths.traces)
@@ -164,11 +160,6 @@ def _copy_record(
 def _copy_row(journal: Journal, row: Row | None) -> None:
     if row is not None and row["outcome"] != INFRASTRUCTURE_FAILURE and journal.key(row) not in journal:
         journal.append(row)
-
-
-def _select_current_label(label: Row | None) -> Row | None:
-    """The label, unless an earlier version determined its state without the numbers of failing tests."""
-    return label if label is not None and "fail_to_pass_failures" in label else None
 
 
 def _index_by_record(journal: Journal) -> dict[str, Row]:

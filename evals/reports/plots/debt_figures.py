@@ -49,7 +49,7 @@ def draw_uninterrupted(data: ReportData) -> Figure:
     data = data.restrict_to_common_points()
     views = [view for view in data.views if read_values(data.select(view=view), "debt_vs_uninterrupted")]
     if not views:
-        raise EmptyPlotError("no predecessor that ran to its end, or rows of an earlier version")
+        raise EmptyPlotError("no predecessor that ran to its end")
     return _draw_by_point_and_state(
         data,
         views,
@@ -104,7 +104,7 @@ def draw_trust(data: ReportData) -> Figure:
         view for view in data.views if any(row.get("kept") is not None for row in data.select(view=view))
     ]
     if not views:
-        raise EmptyPlotError("no predecessor changed a source line, or rows of an earlier version")
+        raise EmptyPlotError("no predecessor changed a source line")
     figure, axes = style.create_panels(
         row_titles(data),
         ("share of takeovers (kept: median share of lines)", "takeovers against repository"),

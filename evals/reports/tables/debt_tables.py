@@ -122,9 +122,7 @@ def build_uninterrupted_table(data: ReportData) -> Table:
         *data.describe_left_out(),
     )
     if not rows:
-        notes = (
-            "No predecessor with a known remainder: runs must have ended by themselves; rows of earlier versions have none.",
-        )
+        notes = ("No predecessor with a known remainder: runs must have ended by themselves.",)
     return Table(10, "uninterrupted", "Debt against the uninterrupted run", columns, rows, notes)
 
 

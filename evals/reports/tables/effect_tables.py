@@ -134,7 +134,7 @@ def build_regression_table(data: ReportData) -> Table:
         _FAILURE_NOTE,
     )
     if states in ((), (UNLABELLED,)):
-        states, notes = (), ("No label states regressions, as in rows of earlier versions.",)
+        states, notes = (), ("No label states regressions.",)
     title = "Takeovers by initial handoff state, any regression is broken"
     return _build_table_by(data, 15, "states_by_regression", title, STATE_BY_REGRESSION, states, *notes)
 

@@ -17,13 +17,8 @@ _COLUMNS = (
     *("failed", "with a contradiction", "statements", "contradicted", "unsupported", "repeated"),
     *("prompt tokens", "completion tokens", "cost, USD"),
 )
-_SOUNDNESS = {
-    "claims": "statements",
-    "contradicted": "contradicted",
-    "unsupported": "unsupported",
-    "repeated": "repeated",
-}
-"""The fields with counts of statements, and their names in rows of earlier versions."""
+_SOUNDNESS = ("claims", "contradicted", "unsupported", "repeated")
+"""The fields with counts of statements."""
 
 
 def build_notes_table(results: Results) -> Table:
@@ -38,7 +33,7 @@ def build_notes_table(results: Results) -> Table:
     notes: tuple[str, ...] = (
         "Written: points with notes, each with a summary and the fields of the structured note. Malformed: the fields could not be "
         "read. Retried: the fields were requested twice, because they were malformed or contradicted the record. Without text: "
-        "a reply had none. Cut off: the reply ended at the limit of output tokens (unknown, –, in rows of earlier versions). "
+        "a reply had none. Cut off: the reply ended at the limit of output tokens. "
         "Failed: infrastructure failures; their points are excluded.",
         "Statements are those of the fields. Contradicted: by the record. Unsupported: a result that the record does not show. "
         "Repeated: word for word that of an earlier field.",
@@ -54,19 +49,12 @@ def _quality_cells(rows: Sequence[Row]) -> tuple[Cell, ...]:
     return (
         len(written),
         *(sum(bool(row.get(name)) for row in written) for name in ("malformed", "retried", "detail")),
-        *(_count_cut_off(written, kind) for kind in _KINDS),
+        *(sum(kind in row.get("truncated", ()) for row in written) for kind in _KINDS),
         len(rows) - len(written),
         sum(value > 0 for value in read_values(written, "contradicted")),
-        *(_sum_known([row.get(name, row.get(old)) for row in written]) for name, old in _SOUNDNESS.items()),
+        *(_sum_known([row.get(name) for row in written]) for name in _SOUNDNESS),
         *(cost.prompt_tokens, cost.completion_tokens, cost.cost_usd),
     )
-
-
-def _count_cut_off(rows: Sequence[Row], kind: str) -> int | None:
-    names = [row.get("truncated") for row in rows]
-    if not all(isinstance(each, list) for each in names):
-        return None
-    return sum(kind in each for each in names if each)
 
 
 def _sum_known(values: Sequence[object]) -> int | None:

@@ -35,7 +35,7 @@ def build_patches_table(data: ReportData) -> Table:
         (
             "Patch lines: added and deleted. Scratch files: new files outside the source tree, such as reproduction scripts, and "
             "new files in caches and build directories. Changed tests: "
-            "test files that the patch changes. All counts are of runs; rows of earlier versions do not state them (–).",
+            "test files that the patch changes. All counts are of runs.",
             "Cleaned: the verdict of the patch without scratch files and without changes of pyproject.toml, setup.cfg, setup.py "
             "and tox.ini in the root; if there are none, that of the submitted patch. Cleaned "
             "verdicts: the runs for which it is known. Everywhere else, solved is the verdict of the patch as submitted. All "

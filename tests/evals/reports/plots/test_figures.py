@@ -204,8 +204,8 @@ def test_empty_plots_are_omitted_with_a_reason(published_rows: Path, tmp_path: P
     assert plots.omissions == (
         "changes: no pairs with the repository view",
         "debt: no graded takeovers with a view other than repository",
-        "uninterrupted: no predecessor that ran to its end, or rows of an earlier version",
-        "trust: no predecessor changed a source line, or rows of an earlier version",
+        "uninterrupted: no predecessor that ran to its end",
+        "trust: no predecessor changed a source line",
         "tokens: no trace has token counts",
     )
     assert not stale.exists()

@@ -83,24 +83,3 @@ def test_states_in_both_readings(published_rows: Path) -> None:
     assert (row["median failing FAIL_TO_PASS"], row["median failing PASS_TO_PASS"]) == (3, 1)
     assert row["with regressions"] == 1
     assert all("with regressions" not in row for row in found["points"])
-
-
-def test_rows_of_earlier_versions_have_one_reading(published_rows: Path) -> None:
-    new = ("fail_to_pass_failures", "pass_to_pass_failures", "regressions")
-    rewrite_rows(
-        published_rows,
-        lambda row: {name: value for name, value in row.items() if name not in new},
-        "labels",
-    )
-    found = tables(published_rows)
-    assert found["states_by_regression"] == []
-    # Their behavior_broken has another meaning: any regression.
-    assert count_states(found["study"], "handoff states") == {
-        "needs_completion": 3,
-        "already_solved": 1,
-        "unlabelled": 1,
-    }
-    (warning,) = load_results([published_rows]).warnings
-    assert "of an earlier version: 1, shown as unlabelled" in warning
-    assert count_states(found["study"], "handoff states, any regression is broken") == {}
-    assert {row["with regressions"] for row in found["states"]} == {None}
