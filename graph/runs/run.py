@@ -162,7 +162,7 @@ class Run(ThreadGraphs):
         prompt = redact(prompt, find_api_keys(*self.context.models))  # before a checkpoint stores it
         kind: GraphKind = "team" if self.context.member else "agent"
         return GraphCall(
-            kind, {"task": {"id": task_id, "prompt": prompt}}, self.config, self.context, frees_name=True
+            kind, {"task": {"id": task_id, "prompt": prompt}}, self.config, self.context, releases_name=True
         )
 
     def take_over(self, record_id: str, view: TakeoverView | None = None) -> Outcome:
@@ -187,7 +187,7 @@ class Run(ThreadGraphs):
         if view == CONTINUATION:
             record = self.home.records.load(record_id)
             graph_input |= load_conversation(self._saver, self._graph, record)
-        return GraphCall("takeover", graph_input, self.config, self.context, frees_name=True)
+        return GraphCall("takeover", graph_input, self.config, self.context, releases_name=True)
 
     def receive(self, handoff_id: str) -> Outcome:
         """Take an offered handoff: validate it, confirm it and work on it, or reject it.

@@ -84,7 +84,7 @@ _PATTERNS = (
 
 
 def redact(value: _Value, extra_secrets: Collection[str] = ()) -> _Value:
-    """Redact known secrets and text that looks like a key, in a text or a JSON-like value; `also` adds known secrets."""
+    """Redact known secrets and text that looks like a key, in a text or a JSON-like value; `extra_secrets` adds known secrets."""
     known = _load_known_secrets(extra_secrets)
     return _map_texts(value, lambda text: _remove_patterns(_remove_secrets(text, known)))  # type: ignore[no-any-return]
 

@@ -27,9 +27,9 @@ _OPAQUE_MARK = ".wh..wh..opq"
 
 
 def pack(directory: Path, raw: Path, *, entry_command: Sequence[str] = ()) -> None:
-    """Keep an overlay's upper directory as it is, marks and attributes and all.
+    """Archive an overlay's upper directory with its whiteouts and attributes.
 
-    `entering` begins the command line of `tar`, which then reads with the rights of the sandbox's own root.
+    `entry_command` begins the command line of `tar`, which then reads with the rights of the sandbox's own root.
     Without it nothing keeps others from writing, so a file that changes meanwhile is no error.
     """
     failure = 1 if entry_command else _FATAL_EXIT_CODE

@@ -80,7 +80,7 @@ def _make_disk_full_error(path: Path, left: str = "") -> OutOfDiskError:
 
 
 def find_closed_parent(path: Path) -> Path | None:
-    """A directory on the way to `place` that the user that sandboxes run as cannot enter; None without one."""
+    """Return a directory on the way to `path` that the user of the sandboxes cannot enter; None if all can be entered."""
     if owner_uid() is None:
         return None
     closed = (

@@ -146,7 +146,7 @@ def current_process_identity() -> str:
 
 
 def process_state(process: str) -> ProcessState:
-    """The state of the process that `this_process` named."""
+    """The state of the process that `current_process_identity` returned."""
     try:
         boot, namespace, pid, start = process.split("/")
         if boot != _boot_id():
