@@ -62,7 +62,7 @@ class ListChannel(DeltaChannel[Any]):
     """
 
     _added: list[Any] | None = None
-    """The writes that follow the list; None in a channel that is no copy."""
+    """The writes that follow the list; None in a channel that is not a copy."""
     _earlier: tuple[tuple[list[Any], int], ...] = ()
     """The last values, each with its length; every value begins with the one before."""
 

@@ -191,7 +191,7 @@ def load_models(path: Path) -> dict[str, ModelEntry]:
 
 
 def find_entry_difference(stored: Models, given: Models) -> str | None:
-    """The first difference of the stored models in another models file, as text; None if there is none."""
+    """The first difference of the stored models in another models file, as text; None if they are equal."""
     for name, entry in stored.items():
         if name not in given:
             return f"it has no entry {name}"

@@ -31,7 +31,7 @@ OVERFLOW = "context_overflow"
 
 
 class CostSum(NamedTuple):
-    """Sums over rows. None if a row's value is unknown, because a part is no sum."""
+    """Sums over rows. None if a row's value is unknown, because the sum would be incomplete."""
 
     runs: int
     llm_calls: int

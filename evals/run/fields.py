@@ -97,7 +97,7 @@ RESULT_FIELDS: dict[str, tuple[str, ...]] = {
     "notes": ("usage",),
     "takeovers": ("task_id", "events", "stop_reason", "resolved"),
 }
-"""The fields that every result of a stage has, beside its key; an infrastructure failure is no result."""
+"""The fields that every result of a stage has, beside its key; an infrastructure failure is not a result."""
 # fmt: on
 _TYPES: dict[str, FieldType] = {field: kind for kind, fields in _FIELDS_BY_TYPE.items() for field in fields}
 _NAME_PATTERN = re.compile(r"(?!\.)[^/\x00-\x1f\ud800-\udfff]{1,250}")

@@ -48,7 +48,7 @@ INFRASTRUCTURE_FAILURE = "infrastructure_failure"
 _IDENTITY_FIELDS = (
     "task_id", "record_id", "predecessor", "successor", "view", "repeat", "trace", "point", "digest", "seconds",
 )  # fmt: skip
-_NO_EVENTS = "no event: nothing was done, so the row is no result (--resume runs it again)"
+_NO_EVENTS = "no event: the agent did nothing, so the row is not a result (--resume runs it again)"
 _PAGE_SIZE = 200
 _tables = MetaData()
 _rows = Table(

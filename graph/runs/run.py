@@ -168,7 +168,7 @@ class Run(ThreadGraphs):
     def take_over(self, record_id: str, view: TakeoverView | None = None) -> Outcome:
         """Continue from a record under a view. Default view: the one that a review chose, else `structured`.
 
-        `continuation` is no view: the predecessor's own agent resumes its conversation at the record's checkpoint, with
+        `continuation` is not a view: the predecessor's own agent resumes its conversation at the record's checkpoint, with
         the settings of this run. Raises RecordError, UnknownViewError, SnapshotCorruptError, and what `start` raises.
         """
         return self._runner.run(self._prepare_takeover(record_id, view))

@@ -141,7 +141,7 @@ class Database:
 
     @contextmanager
     def write_transaction(self, *, waits: bool = True) -> Iterator[Connection]:
-        """One transaction in which nobody else writes; it commits completely or not at all.
+        """One transaction without any other writer; it commits completely or not at all.
 
         `waits` is whether it waits for a server that has gone away, at most `RECONNECT_S`. Raises ConnectionLostError.
         """
@@ -298,7 +298,7 @@ def _create_engine(url: str, synchronous: Synchronous) -> Engine:
     except (ArgumentError, ValueError) as error:
         shown = re.sub("//[^/]*@", "//***@", url)[:40]
         raise LedgerUnavailableError(
-            f"{shown!r} is no database URL; give sqlite:///FILE or postgresql://…"
+            f"{shown!r} is not a database URL (use sqlite:///FILE or postgresql://…)"
         ) from error
     if parsed.drivername in ("postgresql", "postgres"):
         parsed = parsed.set(drivername="postgresql+psycopg")
@@ -354,7 +354,7 @@ def _check_file(path: Path) -> None:
 
 
 def _begin_transaction(connection: Connection) -> None:
-    # Only writers that say so at once wait for each other; who only reads waits for nobody.
+    # A writer takes the lock at its start, so that writers wait for each other; readers never wait.
     reads = connection.get_execution_options().get(_READ_ONLY_OPTION)
     connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 

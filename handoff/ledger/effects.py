@@ -129,7 +129,7 @@ def begin(lease: Lease, key: EffectKey, state_id: str) -> Effect | None:
             lease.require(connection)
             row = connection.execute(_SELECT, _bind_key(key)).first()
             if row is None:
-                is_new = True  # the row of a repetition is from the lost attempt: nobody else has the lease
+                is_new = True  # the row of a repetition is from the lost attempt, because only this process has the lease
                 _delete_older(connection, key)
                 connection.execute(
                     _INSERT,

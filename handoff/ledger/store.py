@@ -202,7 +202,7 @@ class Ledger(Database):
 
     @contextmanager
     def try_advisory_lock(self, number: int) -> Iterator[bool]:
-        """Whether nobody else holds that lock of PostgreSQL; it is held meanwhile, in a transaction without snapshot."""
+        """Try to hold an advisory lock of PostgreSQL for the block, in a transaction without snapshot; yield whether it is held."""
         with self.write_transaction() as connection:
             yield bool(connection.execute(text(f"SELECT pg_try_advisory_xact_lock({number:d})")).scalar())
 

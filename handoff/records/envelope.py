@@ -78,7 +78,7 @@ class Envelope(Frozen):
     uncertainties: FailFastTuple[str] = ()
     user_context: UserContext = ""
     """Preferences and constraints of the user: a text, or up to 50 keys with a value of at most 2,000 characters each.
-    A value that is no text becomes its JSON text."""
+    Other values than texts become their JSON text."""
     recommendations: FailFastTuple[str] = ()
     confidence: float | None = Field(default=None, ge=0, le=1)
     message: str = ""

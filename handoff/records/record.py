@@ -203,7 +203,7 @@ class HandoffRecord(Frozen):
     left_out_count: int = Field(default=0, ge=0)
     """Number of all changes that the patch lacks."""
     patch_error: str = ""
-    """The reason why there is no patch; empty if the patch is what differs."""
+    """The reason for a missing patch; empty if the patch is complete except for `left_out`."""
     snapshot: Snapshot | None
     """None if the sandbox was not saved, as for a recorded run: it can be read, but not taken over."""
     files: FailFastTuple[str] | None = None
@@ -300,7 +300,7 @@ class RecordStore:
 
         The record gets its name inside `commit_guard()`, which raises if another process may have made it meanwhile.
         """
-        # Another process uses another name; nobody finishes what a dead one started.
+        # Each process uses a name of its own; a partial directory of a dead process is never completed.
         partial = self.root / f".partial-{record_id}.{secrets.token_hex(4)}"
         partial.mkdir(parents=True)
         try:
@@ -385,7 +385,7 @@ class RecordStore:
     def remove_thread(self, thread: str) -> None:
         """Remove the records that were made on a thread, and their snapshots."""
         for record_id in self.list_ids():
-            with suppress(RecordError):  # damaged: nobody knows whose it is
+            with suppress(RecordError):  # damaged: its thread is unknown
                 if self.load(record_id).thread_id == thread:
                     set_aside(self.directory(record_id))
         for each in list_matches(self.root, f"{REMOVED_PREFIX}*"):

@@ -44,7 +44,7 @@ class Verification(NamedTuple):
 def verify_record(directory: Path) -> Verification:
     """Check everything in a record's directory, or on the daemon that has its image.
 
-    Raises OutOfDiskError if there is no disk space for the check.
+    Raises OutOfDiskError if the check runs out of disk space.
     """
     try:
         record = RecordStore(directory.parent).load(directory.name)

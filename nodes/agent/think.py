@@ -132,7 +132,7 @@ def _think(state: AgentState, runtime: Runtime[AgentContext], messages: list[Any
             spent=_add_wait(state["spent"], waited, count.billable)
         )
     except ReplyTimeoutError:
-        # A call that ended with the agent's own time is no failure of the model.
+        # A call that ended because the agent's time was up is not a failure of the model.
         if remaining_s > context.model_timeout_s:
             raise
         # The wait counts as spent: a resumed run must not wait for the same call again.

@@ -109,7 +109,7 @@ class Backend(Protocol):
         """Kill everything inside except shells and the spared processes; None: the agent's shell is closed."""
 
     watch: DiskWatch | None
-    """Return a watch that reports, while a command runs, whether the sandbox exceeds a limit; None if unsupported."""
+    """Reports, while a command runs, whether the sandbox exceeds a limit; None if the back end has no such check."""
 
     def is_idle(self) -> bool:
         """Whether only waiting shells run inside, so that a snapshot may replace them."""

@@ -40,7 +40,7 @@ class Part(NamedTuple):
     directory: Path
     path: str = ""
     hidden: frozenset[str] = frozenset()
-    """Paths of the directory that are no part of the tree."""
+    """Paths of the directory that do not belong to the tree."""
     only: frozenset[str] | None = None
     """Names at the top that are part of the tree; None for all."""
 

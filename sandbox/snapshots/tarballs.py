@@ -30,7 +30,7 @@ def pack(directory: Path, raw: Path, *, entry_command: Sequence[str] = ()) -> No
     """Archive an overlay's upper directory with its whiteouts and attributes.
 
     `entry_command` begins the command line of `tar`, which then reads with the rights of the sandbox's own root.
-    Without it nothing keeps others from writing, so a file that changes meanwhile is no error.
+    Without it other processes may write, so a file that changes meanwhile is not an error.
     """
     failure = 1 if entry_command else _FATAL_EXIT_CODE
     with raw.open("xb") as out:
@@ -87,7 +87,7 @@ def _apply_marks(directory: Path, shown: str = "") -> None:
 
 
 def unpack_layer_names(layer: IO[bytes], directory: Path) -> None:
-    """Lay out which names a layer has, and which of them are directories: all that a base is asked for."""
+    """Build a directory with the names of a layer and their kinds, which is all that a base must provide."""
     with tarfile.open(fileobj=layer) as tar:
         for member in tar:
             parts = [part for part in member.name.split("/") if part not in ("", ".")]

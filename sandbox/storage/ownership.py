@@ -195,7 +195,7 @@ def _lock_path(owner: str) -> Path:
 
 @contextlib.contextmanager
 def _try_exclusive_lock(lock: Path) -> Iterator[bool]:
-    """Take an exclusive lock, if nobody holds it."""
+    """Take an exclusive lock, if it is free."""
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

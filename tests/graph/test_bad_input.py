@@ -525,7 +525,7 @@ def test_a_database_of_a_newer_program(bench: RunHarness, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("nonsense", "'nonsense' is no database URL; give sqlite:///FILE or postgresql://"),
+        ("nonsense", "'nonsense' is not a database URL .use sqlite:///FILE or postgresql://"),
         ("sqlite:////nowhere/at/all/x.sqlite", "directory not found: /nowhere/at/all"),
         ("postgresql://me:secret@127.0.0.1:1/none", "is the server running, and the URL right"),
         ("oracle://x", "driver is not installed"),

@@ -99,7 +99,7 @@ class Cancellation:
 
 
 class _AbandonedCallError(SystemExit):
-    """Ends a thread whose result nobody needs."""
+    """Ends a thread whose result is no longer needed."""
 
 
 class _LoopOutcome:
