@@ -267,7 +267,7 @@ class AgentState(TypedDict, total=False):
 
 
 class InputError(TakeoverError, ValueError):
-    """A task or a state is invalid; the line says what is valid."""
+    """A task or a state is invalid; the message says which values are valid."""
 
 
 _FIELD_ADAPTERS: dict[str, TypeAdapter[Any]] = {
@@ -345,7 +345,7 @@ def build_initial_state(
 
 
 def get_task(state: AgentState) -> TaskBrief:
-    """Return the run's task. Raises InputError, with what is missing, for a state made by hand."""
+    """Return the run's task. Raises InputError, which names the missing field, for a state made by hand."""
     try:
         return TaskBrief.model_validate(state["task"])
     except KeyError:

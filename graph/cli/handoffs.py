@@ -317,7 +317,7 @@ def stop(
 def repair_home(
     home: HomeOption = None, database: DatabaseOption = None, as_json: JsonOption = False
 ) -> None:
-    """Repair what crashes left where that is safe, and report the rest."""
+    """Repair the leftovers of crashes where that is safe, and report the others."""
     from langgraph_takeover.graph.delivery.resending import repair as repaired
 
     with open_existing_home(home, database, empty_without_ledger=as_json or has_records(home)) as found:

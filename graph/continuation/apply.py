@@ -322,7 +322,7 @@ class _MergePlan:
         return _TreeEntry(stat.S_IFREG, mode.is_executable, content)
 
     def write(self) -> None:
-        """Write all changes; after an error, restore what was there.
+        """Write all changes; after an error, restore the earlier contents.
 
         New contents and the user's versions are first prepared in one directory of the checkout, so that a full disk
         is met before the first change, and an undo needs no space.

@@ -200,7 +200,7 @@ def find_last_change(trace: Iterable[Event]) -> int:
 
 
 def _drop_partial_content(file: ReadFile) -> ReadFile:
-    """Return the file, without a content that is no longer complete, for instance because a key was redacted."""
+    """Return the file, without its content if that is no longer complete, for instance because a key was redacted."""
     kept = file.content is not None and compute_text_digest(file.content) == file.sha256
     return file if kept else file.model_copy(update={"content": None})
 

@@ -57,7 +57,7 @@ _READ_ONLY_STATE = "25006"
 _OTHER_VERSION_CURE = "finish its threads with that version, or use another database"
 _RESUME_WHEN_BACK = "resume when the server is back"
 ERASE_DELETED = "PRAGMA secure_delete=ON"
-"""Overwrite what is deleted in SQLite: the results of a deleted thread may be secret."""
+"""Overwrite deleted rows of SQLite: the results of a deleted thread may be secret."""
 _READ_ONLY_OPTION = "takeover_reads"
 CLOSED = "it is closed here (use it inside its with block, or open it again)"
 _ParametersT = ParamSpec("_ParametersT")

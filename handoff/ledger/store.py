@@ -219,7 +219,7 @@ class Ledger(Database):
             return {row.thread: bool(row.records) for row in connection.execute(select(deletions))}
 
     def end_deletions(self, threads: Collection[str]) -> None:
-        """Note that nothing is left of deleted threads. SQLite's log is emptied, because it has what they wrote."""
+        """Note that nothing is left of deleted threads. Empties SQLite's log, which contains their rows."""
         if self.is_sqlite:
             with self.translate_errors(), closing(self._engine.raw_connection()) as connection:
                 connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")

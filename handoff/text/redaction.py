@@ -90,7 +90,7 @@ def redact(value: _Value, extra_secrets: Collection[str] = ()) -> _Value:
 
 
 def redact_known_secrets(value: _Value, extra_secrets: Collection[str] = ()) -> _Value:
-    """Redact only known secrets: for what is executed, where a made-up key may be needed in a test."""
+    """Redact only known secrets, in text that is executed: a test may need a made-up key."""
     known = _load_known_secrets(extra_secrets)
     return _map_texts(value, lambda text: _remove_secrets(text, known)) if known.plain else value
 

@@ -280,7 +280,7 @@ def _split_budget(state: AgentState, context: AgentContext, runner: DelegationRu
 def _merge_patches(
     sandbox: Sandbox, base_commit: str, patches: Sequence[str | None]
 ) -> tuple[tuple[MergeResult, ...], str]:
-    """Return what was merged from each patch, and the problem if merging failed."""
+    """Return the result of merging each patch, and the problem if merging failed."""
     unmerged = tuple(MergeResult() for _ in patches)
     if all(patch is None for patch in patches):
         return unmerged, ""

@@ -129,7 +129,7 @@ def is_lost(state: AgentState, context: AgentContext) -> bool:
 def count_side_work(
     spent: Spending, session: ExternalSession, work: SideWork, context: AgentContext
 ) -> AgentState:
-    """Return the update for side requests: what they cost, and their number."""
+    """Return the update for side requests: their costs and their number."""
     for usage in work.usages:
         spent = add_usage(spent, usage, context, 0.0, 0)
     refused = Counter(session.refused_requests) + Counter(work.refused)
