@@ -14,16 +14,11 @@ _KINDS = ("summary", "structured")
 _COLUMNS = (
     *("notes model", "predecessor", "written", "malformed", "retried", "without text"),
     *(f"cut off: {kind}" for kind in _KINDS),
-    *("failed", "with a contradiction", "statements", "contradicted", "unsupported", "repeated"),
+    *("failed", "with a contradiction", "stated fields", "contradicted", "statements", "missing paths"),
     *("prompt tokens", "completion tokens", "cost, USD"),
 )
-_SOUNDNESS = {
-    "claims": "statements",
-    "contradicted": "contradicted",
-    "unsupported": "unsupported",
-    "repeated": "repeated",
-}
-"""The fields with counts of statements, and their names in rows of earlier versions."""
+_SOUNDNESS = ("stated", "contradicted", "claims", "missing_paths")
+"""The fields of the columns from `stated fields` on."""
 
 
 def build_notes_table(results: Results) -> Table:
@@ -40,8 +35,8 @@ def build_notes_table(results: Results) -> Table:
         "read. Retried: the fields were requested twice, because they were malformed or contradicted the record. Without text: "
         "a reply had none. Cut off: the reply ended at the limit of output tokens (unknown, –, in rows of earlier versions). "
         "Failed: infrastructure failures; their points are excluded.",
-        "Statements are those of the fields. Contradicted: by the record. Unsupported: a result that the record does not show. "
-        "Repeated: word for word that of an earlier field.",
+        "Stated fields: changed files, whether the latest validation passes, whether the work is done; those with a value. "
+        "Contradicted: those that differ from the record. Missing paths: statements that name a path that does not exist.",
     )
     if not groups:
         notes = ("No row of notes: no view of the run shows notes, or they were not exported.",)
@@ -57,7 +52,7 @@ def _quality_cells(rows: Sequence[Row]) -> tuple[Cell, ...]:
         *(_count_cut_off(written, kind) for kind in _KINDS),
         len(rows) - len(written),
         sum(value > 0 for value in read_values(written, "contradicted")),
-        *(_sum_known([row.get(name, row.get(old)) for row in written]) for name, old in _SOUNDNESS.items()),
+        *(_sum_known([row.get(name) for row in written]) for name in _SOUNDNESS),
         *(cost.prompt_tokens, cost.completion_tokens, cost.cost_usd),
     )
 
