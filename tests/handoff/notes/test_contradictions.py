@@ -316,3 +316,65 @@ def test_a_statement_stays_in_its_line() -> None:
     assert text.count("**Continuation state:**") == 1
     assert lines.count("## Observed") == 1
     assert not any(line.startswith(("# Task", "</earlier-work")) for line in lines)
+
+
+LOOK_TWICE = ("cat data/app/index.html", "<html>complete</html>")
+TIMED_OUT = {"exit_code": None, "timed_out": True}
+
+
+@pytest.mark.parametrize(
+    ("run", "stated", "caught"),
+    [
+        # amd/gaia#3938: it wrote a parser, never ran it, and reported the file that it would have written.
+        (
+            Run().shell("cat > parse.py <<E\nE", "", change("parse.py", None)),
+            StatedFields(changed_files=("parse.py", "orders.json"), work_done="yes"),
+            {"orders.json"},
+        ),
+        # elizaOS/eliza#16523: the write was refused, the file was there before, and it reported to have created it.
+        (
+            Run().shell("mkdir -p data/app").shell(*LOOK_TWICE),
+            StatedFields(changed_files=("data/app/index.html",), work_done="yes"),
+            {"data/app/index.html", "work_done"},
+        ),
+        # anthropics/claude-code#4462: it reported a file with a listing of its own invention.
+        (Run(), StatedFields(changed_files=("agent-file-test.md",), work_done="yes"), {"agent-file-test.md", "work_done"}),
+        # openai/codex#35355: partial output of an interrupted command became a confirmed result.
+        (
+            make_edit_run().shell(SHELL_TEST, "test_a ... ok\n", **TIMED_OUT),
+            StatedFields(changed_files=("pkg/core.py",), validation_passes="yes"),
+            {"validation_passes"},
+        ),
+        # topcheer/ggcode#407: that tests were run excused the claim that all of them pass.
+        (
+            make_edit_run().shell("go test ./...", "--- FAIL: TestA (0.00s)\nFAIL\nexit status 1\nFAIL\tx\t0.01s", exit_code=1),
+            StatedFields(validation_passes="yes", work_done="yes"),
+            {"validation_passes", "work_done"},
+        ),
+        # amd/gaia#3732: a check called a result false that the agent's own test runner had shown.
+        (
+            make_edit_run()
+            .shell("cat > run_tests.py <<E\nimport pytest\npytest.main()\nE", "", change("run_tests.py", None))
+            .shell("python run_tests.py", "...\n3 passed in 0.01s"),
+            StatedFields(changed_files=("pkg/core.py",), validation_passes="yes", work_done="yes"),
+            set(),
+        ),
+        # amd/gaia#4013: a check took the print of a saved log for a run of the tests.
+        (
+            make_edit_run().shell("cat ci.log", "3 passed in 0.01s"),
+            StatedFields(validation_passes="yes"),
+            {"validation_passes"},
+        ),
+        # can1357/oh-my-pi#11631: it had only planned a write, and reported it.
+        (make_edit_run(), StatedFields(changed_files=("pkg/core.py", "app.js")), {"app.js"}),
+    ],
+)  # fmt: skip
+def test_false_reports_of_other_projects(run: Run, stated: StatedFields, caught: set[str]) -> None:
+    found = list_contradictions(stated, Evidence(record_of(run)))
+    assert {each.stated if each.field == "changed_files" else each.field for each in found} == caught
+
+
+def test_an_invented_request_in_prose_is_not_caught() -> None:
+    """anthropics/claude-code#46602: the summary had an instruction that the user never gave. It is shown as data."""
+    claim = Claim(text='The user asked: "Find everything that is missing, until no work is left."')
+    assert find_missing_path(claim, Evidence(record_of(make_edit_run()))) is None
