@@ -47,7 +47,8 @@ MODEL_FIELDS = (
 )
 STATED_FIELDS = ("changed_files", "validation_passes", "work_done")
 """What the model states about the work in a form that the record can check."""
-MAX_STATED_FILES = 50
+MAX_STATED_FILES = 20
+"""More would use up the output tokens of the notes."""
 OBSERVED_FIELDS = (
     "Repository change state",
     "Changed source files",
