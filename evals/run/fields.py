@@ -47,7 +47,7 @@ _FIELDS_BY_TYPE: dict[FieldType, tuple[str, ...]] = {
     "integer": (
         "events", "steps", "llm_calls", "prompt_tokens", "cached_tokens", "completion_tokens", "repeat",
         "first_prompt_chars", "first_prompt_tokens", "window_tokens", "recalls", "recall_events", "recall_tokens",
-        "rediscovery_events", "verification_events", "claims", "contradicted", "unsupported", "repeated",
+        "rediscovery_events", "verification_events", "stated", "contradicted", "claims", "missing_paths",
         "shown_chars", "reshown_chars", "verification_chars", "uncounted_calls", "empty_replies", "condensed",
         "fail_to_pass_failures", "pass_to_pass_failures", "patch_files", "patch_lines", "left_out_count",
         "first_request_tokens", "side_requests", "divergence_step", "tries",
@@ -78,7 +78,7 @@ STAGE_FIELDS: dict[str, tuple[str, ...]] = {
     ),
     "notes": (
         "record_id", "model", "outcome", "detail", *_COST_FIELDS, "seconds", "prompts", "usage", "truncated",
-        "summary_digest", "structured_digest", "malformed", "retried", "claims", "contradicted", "unsupported", "repeated",
+        "summary_digest", "structured_digest", "malformed", "retried", "stated", "contradicted", "claims", "missing_paths",
         *_JOB_FIELDS,
     ),
     "takeovers": (

@@ -8,7 +8,8 @@ from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
 
-from langgraph_takeover.handoff.notes.tried_commands import describe_missing_programs, list_shell_steps
+from langgraph_takeover.handoff.notes.evidence import list_shell_steps
+from langgraph_takeover.handoff.notes.observed_fields import describe_missing_programs
 from langgraph_takeover.handoff.points.detectors import list_validations
 from langgraph_takeover.handoff.records.payload import DeadEnd, Payload, RanCommand, ReadFile
 from langgraph_takeover.handoff.records.record import EditedFile, HandoffRecord, TaskBrief

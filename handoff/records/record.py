@@ -96,6 +96,20 @@ class Claim(Frozen):
     events: FailFastTuple[int] = ()
 
 
+Answer = Literal["yes", "no", "unknown"]
+
+
+class StatedFields(Frozen):
+    """What a model states about the earlier work in a form that the record can check."""
+
+    changed_files: FailFastTuple[str] | None = None
+    """The files that differ from the base commit, as the model spells them; None if unknown."""
+    validation_passes: Answer = "unknown"
+    """Whether the latest validation of the current code passes."""
+    work_done: Answer = "unknown"
+    """Whether the model believes that the task is solved."""
+
+
 class Attachment(Frozen):
     """A value that is added to a record later, with its own digest."""
 
@@ -122,6 +136,8 @@ class Notes(Attachment):
     summary: str
     structured: dict[str, FailFastTuple[Claim]]
     """The model-filled fields of the structured note; fields without content are absent."""
+    stated: StatedFields = StatedFields()
+    """The stated fields of the structured note; the model's values, also where the record contradicts them."""
     malformed: bool = False
     """The reply for the fields could not be read."""
     retried: Literal["", "malformed", "contradicted"] = ""

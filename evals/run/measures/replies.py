@@ -158,7 +158,7 @@ def digest_notes(notes: Notes) -> dict[str, str | None]:
     """The digest of each note's content; None if the note was not requested."""
     content = {
         "summary": None if notes.summary == UNKNOWN else notes.summary,
-        "structured": notes.model_dump_json(include={"structured"})
+        "structured": notes.model_dump_json(include={"structured", "stated"})
         if notes.structured or notes.malformed
         else None,
     }
