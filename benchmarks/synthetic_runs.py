@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from langgraph_takeover.evals.run.rows import Fields
+from langgraph_takeover.evals.run.settings.config import RunConfig
 from langgraph_takeover.handoff.points.detectors import list_points
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, Notes, TaskBrief, to_json
@@ -43,8 +44,15 @@ def write_run(
     """
     for name in ("records", "traces"):
         (out / name).mkdir(parents=True)
-    config = {"run_id": "1a49e000", "views": views, "predecessors": [PREDECESSOR], "successors": [successor]}
-    (out / "config.json").write_text(json.dumps(config | {"tasks": "swebench", "sandbox": "docker"}))
+    config = RunConfig(
+        run_id="1a49e000",
+        views=tuple(views),
+        predecessors=(PREDECESSOR,),
+        successors=(successor,),
+        tasks="swebench",
+        sandbox="docker",
+    )
+    config.save(out)
     rows: dict[str, list[Fields]] = {"predecessors": [], "labels": [], "notes": [], "takeovers": []}
     number = 0
     while len(rows["labels"]) < records:

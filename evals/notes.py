@@ -157,7 +157,7 @@ def _write_all(
 
 
 def _build_row(name: str, record: HandoffRecord, notes: Notes) -> dict[str, Any]:
-    from langgraph_takeover.handoff.notes.claims import measure_soundness
+    from langgraph_takeover.handoff.notes.contradictions import measure_soundness
     from langgraph_takeover.handoff.notes.evidence import Evidence
     from langgraph_takeover.handoff.views import find_view, measure_view
 
@@ -176,11 +176,11 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from langgraph_takeover.handoff.notes.claims import Soundness
+    from langgraph_takeover.handoff.notes.contradictions import Soundness
 
     if not rows:
         return
-    table = Table(title="Support of the notes by the record")
+    table = Table(title="Notes compared with the record")
     for name in rows[0]:
         table.add_column(name, justify="left" if name == "run" else "right", overflow="fold")
     for row in rows:
@@ -190,8 +190,8 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(table)
     console.print(
-        f"{len(rows)} runs, {malformed} malformed notes; of {sums['claims']} statements {sums['contradicted']} "
-        f"contradicted, {sums['unsupported']} unsupported, {sums['repeated']} repeat another field.",
+        f"{len(rows)} runs, {malformed} malformed notes; of {sums['stated']} stated fields {sums['contradicted']} "
+        f"contradicted; of {sums['claims']} statements {sums['missing_paths']} name a path that does not exist.",
         highlight=False,
     )
 

@@ -112,7 +112,7 @@ def command(
 
 
 def run(console: Console, config: PoisonConfig, tasks: dict[str, Task], out: Path, *, workers: int) -> int:
-    """Run what is missing and report. Return the exit code. `tasks` has the task of each record."""
+    """Run the missing jobs and report. Return the exit code. `tasks` has the task of each record."""
     from langgraph_takeover.evals.injections import stages
     from langgraph_takeover.evals.run.execution import threads
     from langgraph_takeover.evals.run.execution.executors import Job, open_local_executor

@@ -168,7 +168,7 @@ def _find_start_patch(session: Session, state: AgentState) -> str | None:
 
 
 def _compute_patches(session: Session, state: AgentState) -> tuple[str, Patch, str | None]:
-    """Return the difference from the run's start, that from the base commit, and the reason if there is none."""
+    """Return the difference from the run's start, that from the base commit, and the reason if it cannot be computed."""
     if "sandbox_state" not in state:
         return "", Patch(), "no patch: the run has not started"
     try:

@@ -1,4 +1,4 @@
-"""The handoff protocol: offer, deliver, roll back and repair handoffs; what they carry."""
+"""The handoff protocol: offer, deliver, roll back and repair handoffs, and their messages."""
 
 from langgraph_takeover.graph.delivery.delivery import Delivery, build_delivery, deliver
 from langgraph_takeover.graph.delivery.offer import hand_over

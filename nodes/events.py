@@ -207,7 +207,7 @@ def build_action_event(
 
 def build_observation_event(index: int, tool: str, observation: Observation) -> Event:
     """Return the event of an observation, without the digest of the tree."""
-    # Generated files, such as caches, are no work and do not change the tree.
+    # Generated files, such as caches, are not work and do not change the tree.
     changes = tuple(
         change.model_copy(update={"path": escape_surrogates(change.path)})
         for change in observation.changes
@@ -297,7 +297,7 @@ def add_usage(
         completion_tokens=spent["completion_tokens"] + (usage.completion_tokens or 0),
         cost=add_costs(spent["cost"], context.prices.compute_cost(usage) if context.prices else None),
         seconds=spent["seconds"] + seconds,
-        uncounted_calls=spent.get("uncounted_calls", 0) + uncounted_calls,
+        uncounted_calls=spent["uncounted_calls"] + uncounted_calls,
     )
 
 

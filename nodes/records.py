@@ -271,7 +271,7 @@ def read_edited_files(sandbox: Sandbox, trace: tuple[Event, ...], task: TaskBrie
     free = _MAX_EDITED_BYTES
     for path, content in contents.items():
         digest = hashlib.sha256(content).hexdigest()
-        # What a program in the background wrote after the last event is no content that the trace knows.
+        # The trace does not know what a program in the background wrote after the last event.
         if digest != differences[path][1] or len(content) > free or b"\0" in content:
             continue
         try:
@@ -285,7 +285,7 @@ def read_edited_files(sandbox: Sandbox, trace: tuple[Event, ...], task: TaskBrie
 def compute_patch_fields(
     sandbox: Sandbox, base_commit: str, observed: tuple[Event, ...], open_base: OpenBase | None = None
 ) -> dict[str, Any]:
-    """Return a record's fields about its patch: the patch and what it lacks, or the reason why there is none."""
+    """Return a record's fields about its patch: the patch and what it lacks, or the reason for a missing patch."""
     try:
         patch = add_observed_changes(patch_since(sandbox, base_commit, open_base=open_base), observed)
         patch = add_left_out(patch, list_unsaved_files(sandbox))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NotRequired, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 from annotated_types import Ge
 from langchain_core.messages import AnyMessage, BaseMessage
@@ -62,7 +62,7 @@ class ListChannel(DeltaChannel[Any]):
     """
 
     _added: list[Any] | None = None
-    """The writes that follow the list; None in a channel that is no copy."""
+    """The writes that follow the list; None in a channel that is not a copy."""
     _earlier: tuple[tuple[list[Any], int], ...] = ()
     """The last values, each with its length; every value begins with the one before."""
 
@@ -172,8 +172,8 @@ class Spending(TypedDict):
     """Cost of the model calls, in the currency of the prices; None without prices."""
     seconds: float
     """Time spent in model calls and actions, without the time between a crash and the resume."""
-    uncounted_calls: NotRequired[int]
-    """Calls, failed attempts and those that a kill cut off included, whose tokens are unknown; states of older versions lack it."""
+    uncounted_calls: int
+    """Calls whose tokens are unknown, failed attempts and interrupted calls included."""
 
 
 NO_SPENDING = Spending(prompt_tokens=0, completion_tokens=0, cost=None, seconds=0.0, uncounted_calls=0)
@@ -267,7 +267,7 @@ class AgentState(TypedDict, total=False):
 
 
 class InputError(TakeoverError, ValueError):
-    """A task or a state is invalid; the line says what is valid."""
+    """A task or a state is invalid; the message says which values are valid."""
 
 
 _FIELD_ADAPTERS: dict[str, TypeAdapter[Any]] = {
@@ -345,7 +345,7 @@ def build_initial_state(
 
 
 def get_task(state: AgentState) -> TaskBrief:
-    """Return the run's task. Raises InputError, with what is missing, for a state made by hand."""
+    """Return the run's task. Raises InputError, which names the missing field, for a state made by hand."""
     try:
         return TaskBrief.model_validate(state["task"])
     except KeyError:

@@ -44,9 +44,6 @@ CUT_TO = {
     "handoff.points.edits:_BACKUP_NAME": edits._MAX_NAME_CHARS,
     "handoff.points.outcomes:_TOOL_FOOTER": outcomes._MAX_FOOTER_CHARS,
     "evals.models.replay:_INSTANCE_ID": replay._MAX_ID_CHARS,
-    "handoff.notes.claims": 2_000,
-    "handoff.notes.contradictions": 2_000,
-    "handoff.notes.statements": 20_000,
 }
 """Modules and patterns whose texts are cut to that many characters before they are searched."""
 ONLY_MATCHED = {"handoff.shell.programs": _ANCHORED}

@@ -32,7 +32,7 @@ class ArtifactStore:
                 shutil.copyfileobj(packed, out)
 
     def fetch(self, name: str, root: Path, *paths: str) -> None:
-        """Download the files and directories of an archive, replacing what is there."""
+        """Download the files and directories of an archive, replacing existing ones."""
         import fsspec
 
         url = f"{self.url}/{name}"

@@ -129,7 +129,7 @@ class JobResult(NamedTuple):
 def join_node(run: ClusterRun, living_names: frozenset[str] | None) -> tuple[str, list[str]]:
     """Why this node cannot work on the run (empty if it can), and its threads.
 
-    If `living` names the living nodes, also prepare the node's directory.
+    If `living_names` names the living nodes, also prepare the node's directory.
     """
     node = _get_this_node(run)
     problem = _find_problem(run, node)

@@ -12,7 +12,7 @@ import yaml
 from langchain_core.messages import BaseMessage
 
 from langgraph_takeover.handoff.points.detectors import list_validations, replay_events
-from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, Notes
+from langgraph_takeover.handoff.records.record import Answer, Claim, HandoffRecord, Notes
 from langgraph_takeover.handoff.text.note_fields import UNKNOWN
 from langgraph_takeover.handoff.trace.action import Action, write_action
 from langgraph_takeover.handoff.trace.events import Event, FileRead, Usage
@@ -33,6 +33,7 @@ class Injection(Frozen):
     output: str = ""
     summary: str = ""
     claims: Mapping[str, str] = {}
+    stated: Mapping[str, Answer] = {}
     in_sandbox: bool = False
     """The order is also in a file of the sandbox, and the output is the start of that file."""
     mark: str
@@ -230,7 +231,8 @@ def _insert_claims(
         if injection.summary
         else notes.summary
     )
-    return notes.model_copy(update={"summary": summary, "structured": structured})
+    stated = notes.stated.model_copy(update=dict(injection.stated))
+    return notes.model_copy(update={"summary": summary, "structured": structured, "stated": stated})
 
 
 def _renumber(events: Iterable[Event]) -> tuple[Event, ...]:

@@ -17,7 +17,7 @@ from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.handoff import views
 from langgraph_takeover.handoff.readers import read_traces
 from langgraph_takeover.handoff.records.left_out import add_observed_changes
-from langgraph_takeover.handoff.records.record import SCHEMA_VERSION, HandoffRecord, RecordStore
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordStore
 from langgraph_takeover.handoff.records.verification import require_record
 from langgraph_takeover.handoff.trace.events import Trace
 from langgraph_takeover.sandbox import SandboxManager, start
@@ -157,7 +157,6 @@ def _inject_into_sandbox(
         snapshot: Snapshot = sandbox.snapshot(directory, labels={"record": record.id}).result()
         files = list_files(sandbox)
     update = {
-        "schema_version": SCHEMA_VERSION,
         "snapshot": snapshot,
         "files": files,
         "patch_error": "",

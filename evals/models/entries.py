@@ -191,7 +191,7 @@ def load_models(path: Path) -> dict[str, ModelEntry]:
 
 
 def find_entry_difference(stored: Models, given: Models) -> str | None:
-    """The first difference of the stored models in another models file, as text; None if there is none."""
+    """The first difference of the stored models in another models file, as text; None if they are equal."""
     for name, entry in stored.items():
         if name not in given:
             return f"it has no entry {name}"
@@ -247,7 +247,7 @@ def _describe_unknown_field(field: Any) -> str:
 
 
 def _describe_invalid_field(error: ValidationError) -> str:
-    """The first invalid field, and what it needs; without its value, which may be a key."""
+    """The first invalid field and its requirement; without the value, which may be a key."""
     errors = error.errors(include_input=False, include_url=False)
     # A misspelt field explains a missing one.
     first = min(errors, key=lambda each: each["type"] != "extra_forbidden")

@@ -17,6 +17,7 @@ from langgraph_takeover.evals.models.knowledge import OracleKnowledge, reproduct
 from langgraph_takeover.evals.models.scripted import ScriptedModel, Turn
 from langgraph_takeover.handoff.ledger.acceptance import is_confirmation_request
 from langgraph_takeover.handoff.prompts import load_prompt
+from langgraph_takeover.handoff.text.fence import CHANGED_FILES
 from langgraph_takeover.handoff.trace.action import Action
 from langgraph_takeover.nodes.model.errors import ModelError
 
@@ -42,8 +43,26 @@ def write_notes(kind: str, knowledge: OracleKnowledge) -> str:
         "recommended_next_action": f"Run {_join_items(quoted)} and continue from the result{knowledge.format_citations(commands)}",
     }
     if kind == "structured":
-        return json.dumps({name: [text] for name, text in fields.items()}, indent=1)
+        return json.dumps(
+            _state_fields(knowledge.text) | {name: [text] for name, text in fields.items()}, indent=1
+        )
     return "\n\n".join(f"{name.replace('_', ' ').capitalize()}: {text}" for name, text in fields.items())
+
+
+_SOURCE_FILE = re.compile(r"^- (\S+) \(source file, ", re.MULTILINE)
+_VALIDATION = re.compile(r"^\*\*Continuation state:\*\* changed_validation_(\w+)$", re.MULTILINE)
+
+
+def _state_fields(prompt: str) -> dict[str, object]:
+    """The fields that the record can check, as the notes prompt shows them."""
+    validation = _VALIDATION.search(prompt)
+    return {
+        "changed_files": _SOURCE_FILE.findall(prompt.rpartition(f"\n{CHANGED_FILES}\n")[2]),
+        "validation_passes": {"passing": "yes", "failing": "no"}.get(
+            validation[1] if validation else "", "unknown"
+        ),
+        "work_done": "unknown",
+    }
 
 
 def write_understanding(facts: TaskFacts) -> str:

@@ -293,7 +293,7 @@ def list_recorded_points(name: str) -> list[str]:
 
 
 def describe_recording(name: str) -> tuple[str, ...]:
-    """Describe what is lost in a replay's recording, one line each. Raises TrajectoryError."""
+    """Describe the losses of a replay's recording, one line each. Raises TrajectoryError."""
     model = parse_model_name(name)
     trace = read_recording(model.file, model.number).trace
     warnings = describe_warnings(trace, "absolute paths are replayed as recorded")

@@ -41,7 +41,7 @@ OVERFLOW = "context_overflow"
 
 
 class CostSum(NamedTuple):
-    """Sums over rows. None if a row's value is unknown, because a part is no sum."""
+    """Sums over rows. None if a row's value is unknown, because the sum would be incomplete."""
 
     runs: int
     llm_calls: int
@@ -340,11 +340,8 @@ def collect_report_data(results: Results) -> ReportData:
 
 
 def read_states_by_regression(labels: Iterable[LabelRow]) -> dict[str, str]:
-    """Each record's state in the regression-first order: unresolved with any regression is broken. Empty if no label knows."""
-    graded = [row for row in labels if row.handoff_state]
-    if all(row.regressions is None for row in graded):
-        return {}
-    return {row.record_id: _read_state_by_regression(row) for row in graded}
+    """Each record's state in the regression-first order: unresolved with any regression is broken."""
+    return {row.record_id: _read_state_by_regression(row) for row in labels if row.handoff_state}
 
 
 def _read_state_by_regression(label: LabelRow) -> str:

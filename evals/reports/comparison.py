@@ -111,7 +111,7 @@ def compare(before: Results, after: Results) -> Comparison:
         changed_records=tuple(name for name, is_changed in changes.items() if is_changed),
         unknown_records=tuple(name for name, is_changed in changes.items() if is_changed is None),
         settings=_compare_settings(before, after),
-        changed_inputs=tuple(list_changed_inputs(then, now)) if then and now else (),
+        changed_inputs=tuple(list_changed_inputs(then, now)),
         prompts={
             stage: versions
             for stage in STAGES

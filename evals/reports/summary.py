@@ -116,7 +116,7 @@ def _summarize_changes(view: str, data: ReportData) -> dict[str, Any]:
 
 
 def _summarize_ends(view: str, data: ReportData) -> dict[str, Any]:
-    """How all graded takeovers under the view ended, and what they cost."""
+    """Outcomes and costs of all graded takeovers under the view."""
     graded = data.select(view=view)
     return {
         "graded": len(graded),

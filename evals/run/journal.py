@@ -14,7 +14,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from pydantic import ValidationError
 from sqlalchemy import (
     Column,
-    Connection,
     Integer,
     MetaData,
     Table,
@@ -23,7 +22,6 @@ from sqlalchemy import (
     delete,
     func,
     insert,
-    inspect,
     make_url,
     select,
     text,
@@ -39,16 +37,22 @@ from langgraph_takeover.evals.run.rows import (
     Takeover,
     describe_row_error,
 )
-from langgraph_takeover.handoff.ledger.database import Database, LedgerUnavailableError, repeat_after_loss
+from langgraph_takeover.handoff.ledger.database import (
+    Database,
+    LedgerUnavailableError,
+    LedgerVersionError,
+    repeat_after_loss,
+)
 from langgraph_takeover.handoff.records.record import write_durably
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.text.redaction import redact
+from langgraph_takeover.handoff.text.versions import describe_other_version
 from langgraph_takeover.sandbox.interface import TakeoverError
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 _RowT = TypeVar("_RowT", bound=Row)
 JOURNAL_FILE = "journal.sqlite"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _PAGE_SIZE = 200
 _tables = MetaData()
 _rows = Table(
@@ -60,7 +64,7 @@ _rows = Table(
     Column("key", Text, nullable=False),
     Column("outcome", Text, nullable=False),
     Column("row", Text, nullable=False),
-    Column("digest", Text),  # missing in the rows of schema 1
+    Column("digest", Text, nullable=False),
     UniqueConstraint("run", "stage", "key"),
 )
 _runs = Table("takeover_runs", _tables, Column("run", Text, primary_key=True))
@@ -157,7 +161,7 @@ class Journal(Generic[_RowT]):
         values = {name: getattr(stored, name) for name in ("run", "stage", "key", "outcome", "row")}
         if not all(isinstance(value, str) for value in values.values()):
             raise self._make_damage_error(number, "it is not text")
-        if stored.digest is not None and stored.digest != _compute_digest(**values):
+        if stored.digest != _compute_digest(**values):
             raise self._make_damage_error(number, "it does not match its digest")
         try:
             row = json.loads(stored.row)
@@ -169,7 +173,7 @@ class Journal(Generic[_RowT]):
         if json.dumps([row.get(name) for name in self._model.key_fields]) != stored.key:
             raise self._make_damage_error(number, "its fields are not those of its key")
         try:
-            return self._model.model_validate(row).require_events()
+            return self._model.model_validate(row)
         except ValidationError as error:
             raise self._make_damage_error(number, f"it {describe_row_error(error)}") from error
 
@@ -217,16 +221,13 @@ class _JournalDatabase(Database):
             self.close()
             raise
 
-    def _upgrade(self, connection: Connection, before: set[str]) -> None:
-        if "takeover_rows" not in before:
-            if self._run is not None:  # the transaction leaves another program's database unchanged
-                raise _make_missing_run_error(self.name, self._run)
-            return
-        if "digest" not in {each["name"] for each in inspect(connection).get_columns("takeover_rows")}:
-            connection.execute(text("ALTER TABLE takeover_rows ADD COLUMN digest TEXT"))
-        known = select(_runs.c.run)
-        missing = select(_rows.c.run).where(_rows.c.run.not_in(known)).distinct()
-        connection.execute(insert(_runs).from_select(["run"], missing))
+    def _check_new(self, tables: set[str]) -> None:
+        if _rows.name in tables:
+            raise LedgerVersionError(
+                f"{self.name}: {describe_other_version(None, SCHEMA_VERSION, 'use another database')}"
+            )
+        if self._run is not None:  # the transaction leaves another program's database unchanged
+            raise _make_missing_run_error(self.name, self._run)
 
     def _check_run(self, run: str) -> None:
         """Raise JournalError if the run is missing."""
@@ -312,7 +313,7 @@ def read_export(path: Path, model: type[_RowT]) -> tuple[list[_RowT], bool]:
         if not isinstance(row, dict) or "outcome" not in row:
             raise JournalError(f"{path}: line {number} is not a row: no field 'outcome'")
         try:
-            rows.append(model.model_validate(row).require_events())
+            rows.append(model.model_validate(row))
         except ValidationError as error:
             raise JournalError(
                 f"{path}: row {number} ({path.stem}) {describe_row_error(error)} (restore it from a copy, or delete that row)"

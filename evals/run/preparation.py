@@ -101,7 +101,6 @@ def prepare_run(
     extra_check(config, tasks, out)
     if resume:
         check_ledger(out)
-        config.find_inputs("--resume", out)
     else:
         create_run(config, out, options.journal)
     return config, tasks
@@ -113,14 +112,13 @@ def resolve_run(
     """The settings and the tasks, unchecked and not written. Raises RunUsageError or TaskSourceError."""
     if resume:
         config = load_config(out)
-        _check_point_limit(config)
         if options.journal is not None:
             explicit = explicit | {"journal"}
         elif config.journal is not None:
             raise RunUsageError(f"--journal: the rows of this run are in {config.journal} (pass it again)")
         options = _mix_agents(options, config.study, is_new=False)
         changes = _select_explicit(options, explicit)
-        if config.inputs is not None and "tasks" in changes:  # moved: their digests decide
+        if "tasks" in changes:  # moved: their digests decide
             config = config.model_copy(update={"tasks": changes.pop("tasks")})
         reason = find_changed_option(config, changes)
         if reason is not None:
@@ -153,8 +151,6 @@ def resolve_run(
 
 def _check_inputs_unchanged(config: RunConfig, tasks: tuple[Task, ...], out: Path) -> None:
     """Raises RunUsageError if the run would mix results of different tasks, recordings or prompts."""
-    if config.inputs is None:
-        return
     difference = find_input_difference(
         config.inputs, compute_inputs(tasks, config.sandbox, config.recordings)
     )
@@ -281,16 +277,6 @@ def _resolve_settings(options: TakeoverOptions) -> dict[str, Any]:
         "journal": remove_password(options.journal),
         "records_of": str(options.records_of.resolve()) if options.records_of else None,
     }
-
-
-def _check_point_limit(config: RunConfig) -> None:
-    """Raises RunUsageError if the run is of a version that counted `--max-points` over all predecessors."""
-    is_older = "quotas" not in config.model_fields_set
-    if is_older and config.max_points is not None and len(config.predecessors) > 1:
-        raise RunUsageError(
-            f"--resume: --max-points {config.max_points} was a total over all predecessors when this run started, and is now "
-            "per predecessor (start a new run with --from)"
-        )
 
 
 def _read_quotas(options: TakeoverOptions) -> tuple[str, ...]:

@@ -98,7 +98,8 @@ def load_results(outs: Sequence[Path], url: str | None = None) -> Results:
         if not holds_run:
             raise RunUsageError(f"{out}: not the directory of a run: {CONFIG_FILE} not found")
     sources = tuple(RunSource(out, load_config(out)) for out in outs)
-    warnings = _check_inputs(sources)
+    _check_inputs(sources)
+    warnings: list[str] = []
     found = _Stages([], [], [], [])
     for source in sources:
         own = _read_rows(source, url, warnings)
@@ -220,11 +221,10 @@ def _get_content(row: Row) -> object:
     return row.change(out="", seconds=None)
 
 
-def _check_inputs(sources: Sequence[RunSource]) -> list[str]:
-    """Warnings about runs that cannot be compared. Raises RunUsageError if two runs read different inputs."""
+def _check_inputs(sources: Sequence[RunSource]) -> None:
+    """Raises RunUsageError if two runs read different inputs."""
     for one, other in itertools.combinations(sources, 2):
-        before, now = one.config.inputs, other.config.inputs
-        changed = find_changed_input(before, now) if before and now else None
+        changed = find_changed_input(one.config.inputs, other.config.inputs)
         shared = sorted(one.config.models.keys() & other.config.models.keys())
         entries = (find_model_difference(one.config, other.config, name) for name in shared)
         if entry := next(filter(None, entries), None):
@@ -233,13 +233,6 @@ def _check_inputs(sources: Sequence[RunSource]) -> list[str]:
             raise RunUsageError(
                 f"{one.out} and {other.out} cannot be combined: {changed} between them (leave one of them out, or run it again)"
             )
-    older = (
-        [str(source.out) for source in sources if source.config.inputs is None] if len(sources) > 1 else []
-    )
-    return [
-        f"{out}: a run of an earlier version, whose tasks, recordings and prompts may differ from those of the other runs"
-        for out in older
-    ]
 
 
 def _check_notes(rows: Iterable[NotesRow | Takeover]) -> None:

@@ -31,7 +31,7 @@ from langgraph_takeover.evals.run.settings.config import (
 )
 from langgraph_takeover.evals.run.settings.entries import find_model_difference
 from langgraph_takeover.evals.run.settings.inputs import RunInputs, find_changed_input
-from langgraph_takeover.evals.tasks import Task, locate_source
+from langgraph_takeover.evals.tasks import Task
 from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError
 from langgraph_takeover.handoff.text.files import describe_error
 from langgraph_takeover.sandbox.snapshots.transfer import copy_to_store
@@ -73,11 +73,9 @@ def check_source(config: RunConfig) -> None:
     check_inputs(before, config.inputs, "--from", source)
 
 
-def check_inputs(before: RunConfig, now: RunInputs | None, option: str, source: Path) -> None:
-    """Raises RunUsageError if the earlier run in `source` read other tasks, recordings or prompts than those of now."""
-    inputs = before.find_inputs(option, source)
-    changed = inputs and now and find_changed_input(inputs, now)
-    if changed:
+def check_inputs(before: RunConfig, now: RunInputs, option: str, source: Path) -> None:
+    """Raises RunUsageError if the earlier run in `source` read other tasks, recordings or prompts than `now`."""
+    if changed := find_changed_input(before.inputs, now):
         raise RunUsageError(
             f"{option}: {changed} since {source} ran (restore it, or run the predecessors again in a new run)"
         )
@@ -85,8 +83,6 @@ def check_inputs(before: RunConfig, now: RunInputs | None, option: str, source: 
 
 def _has_other_tasks(before: RunConfig, config: RunConfig) -> bool:
     """Whether two runs have no task in common; digests recognize those of a moved source."""
-    if before.inputs is None or config.inputs is None:
-        return locate_source(before.tasks) != config.tasks
     return not before.inputs.tasks.keys() & config.inputs.tasks.keys()
 
 

@@ -15,7 +15,7 @@ UNLABELLED = "unlabelled"
 """The handoff state of a record without a valid label."""
 _LARGEST_NUMBER = 10**15
 _NAME_PATTERN = re.compile(r"(?!\.)[^/\x00-\x1f\ud800-\udfff]{1,250}")
-_NO_EVENTS = "no event: nothing was done, so the row is no result (--resume runs it again)"
+_NO_EVENTS = "no event: the agent did nothing, so the row is not a result (--resume runs it again)"
 
 
 def _require_number(value: Any) -> Any:
@@ -229,14 +229,14 @@ class NotesRow(CostRow):
     """Whether the fields of the structured note could not be read."""
     retried: str | None = None
     """Reasons for a second request."""
-    claims: Count | None = None
-    """Statements in the fields."""
+    stated: Count | None = None
+    """Stated fields with a value: changed files, whether the latest validation passes, whether the work is done."""
     contradicted: Count | None = None
-    """Statements that the record contradicts."""
-    unsupported: Count | None = None
-    """Statements of a result that the record does not show."""
-    repeated: Count | None = None
-    """Statements that repeat those of an earlier field."""
+    """Stated fields that differ from the record."""
+    claims: Count | None = None
+    """Statements of the note."""
+    missing_paths: Count | None = None
+    """Statements that name a path that does not exist."""
 
 
 class Takeover(AgentRow):

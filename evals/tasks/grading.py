@@ -180,7 +180,9 @@ def _grade_by_harness(
     run_evaluation.RUN_EVALUATION_LOG_DIR = directory
     prediction = {"instance_id": task.id, "model_name_or_path": "takeover", "model_patch": patch or ""}
     daemon = OwnedClient(spec.owner, network=network)
-    image = without_volumes(require_image(task.instance["image"]).attrs, spec.owner)  # nobody removes volumes
+    image = without_volumes(
+        require_image(task.instance["image"]).attrs, spec.owner
+    )  # volumes would stay behind
     test_spec = make_test_spec({**task.instance, "image": image["Id"]})
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
@@ -280,7 +282,7 @@ def _parse_report(report: dict[str, Any], test_spec: Any, log: Path) -> Verdict:
     broken = len(tests.get("PASS_TO_PASS", {}).get("failure", ()))
     return Verdict(
         resolved=bool(report["resolved"]) and not failed and not broken,
-        detail=f"{passed} of {passed + failed} FAIL_TO_PASS, {broken} regressions",
+        detail=f"{passed} of {passed + failed} FAIL_TO_PASS, {broken} regression{'s' if broken != 1 else ''}",
         fail_to_pass_failures=failed,
         pass_to_pass_failures=broken,
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from hashlib import sha256
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -18,13 +17,13 @@ import ormsgpack
 from langgraph_takeover.graph.errors import CheckpointCorruptError
 
 _CREATE_TABLE = """
-    CREATE TABLE takeover_seals (
-        thread_id TEXT NOT NULL, checkpoint_ns TEXT NOT NULL, checkpoint_id TEXT NOT NULL, seal BLOB, writes BLOB,
+    CREATE TABLE IF NOT EXISTS takeover_checksums (
+        thread_id TEXT NOT NULL, checkpoint_ns TEXT NOT NULL, checkpoint_id TEXT NOT NULL, checksum BLOB, writes BLOB,
         PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id)
     ) WITHOUT ROWID
 """
 _CHECKSUM = (
-    "takeover_seal(c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.type, c.checkpoint, "
+    "takeover_checksum(c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.type, c.checkpoint, "
     "c.metadata)"
 )
 _WRITES_CHECKSUM = (
@@ -33,30 +32,25 @@ _WRITES_CHECKSUM = (
 )
 _KEY_MATCHES = "thread_id = ?1 AND {0}.checkpoint_ns = ?2 AND {0}.checkpoint_id"
 _STORE_CHECKPOINT = """
-    INSERT INTO takeover_seals VALUES (?1, ?2, ?3, ?4, NULL) ON CONFLICT DO UPDATE SET seal = excluded.seal
+    INSERT INTO takeover_checksums VALUES (?1, ?2, ?3, ?4, NULL) ON CONFLICT DO UPDATE SET checksum = excluded.checksum
 """
 _STORE_FIRST_WRITES = f"""
-    UPDATE takeover_seals AS s SET writes = ?4 WHERE s.{_KEY_MATCHES.format("s")} = ?3 AND writes IS NULL
+    UPDATE takeover_checksums AS s SET writes = ?4 WHERE s.{_KEY_MATCHES.format("s")} = ?3 AND writes IS NULL
 """
 _STORE_WRITES = f"""
-    INSERT INTO takeover_seals VALUES (?1, ?2, ?3, NULL, ({_WRITES_CHECKSUM} WHERE w.{_KEY_MATCHES.format("w")} = ?3))
+    INSERT INTO takeover_checksums VALUES (?1, ?2, ?3, NULL, ({_WRITES_CHECKSUM} WHERE w.{_KEY_MATCHES.format("w")} = ?3))
     ON CONFLICT DO UPDATE SET writes = excluded.writes
 """
-_STORE_ALL = f"""
-    INSERT INTO takeover_seals SELECT c.thread_id, c.checkpoint_ns, c.checkpoint_id, {_CHECKSUM},
-    ({_WRITES_CHECKSUM} WHERE w.thread_id = c.thread_id AND w.checkpoint_ns = c.checkpoint_ns
-     AND w.checkpoint_id = c.checkpoint_id)
-    FROM checkpoints c WHERE true
-"""
 # Rows are looked up one by one, as LangGraph does: damage in an index hides a row from only one access path.
-_ROW = f"SELECT c.checkpoint_id AS id, c.parent_checkpoint_id AS parent, {_CHECKSUM} AS seal FROM"
+_ROW = f"SELECT c.checkpoint_id AS id, c.parent_checkpoint_id AS parent, {_CHECKSUM} AS checksum FROM"
 _CHAIN = f"""
     WITH RECURSIVE chain AS (
         {_ROW} checkpoints c WHERE c.{_KEY_MATCHES.format("c")} = ?3
         UNION ALL {_ROW} chain CROSS JOIN checkpoints c ON c.{_KEY_MATCHES.format("c")} = chain.parent
     )
-    SELECT chain.id, chain.parent, chain.seal, s.seal, s.writes, ({_WRITES_CHECKSUM} WHERE w.{_KEY_MATCHES.format("w")} = chain.id)
-    FROM chain LEFT JOIN takeover_seals s ON s.{_KEY_MATCHES.format("s")} = chain.id
+    SELECT chain.id, chain.parent, chain.checksum, s.checksum, s.writes,
+        ({_WRITES_CHECKSUM} WHERE w.{_KEY_MATCHES.format("w")} = chain.id)
+    FROM chain LEFT JOIN takeover_checksums s ON s.{_KEY_MATCHES.format("s")} = chain.id
 """
 _write_key = itemgetter(3, 5)  # task and index
 _NEWEST = (
@@ -72,24 +66,12 @@ class ChainKey(NamedTuple):
 
 
 def prepare_connection(connection: sqlite3.Connection) -> None:
-    """Register the checksum functions; create their table, and add checksums to what an earlier program wrote."""
-    connection.create_function("takeover_seal", -1, _compute_checksum, deterministic=True)
+    """Register the checksum functions, and create the table of checksums if it is missing."""
+    connection.create_function("takeover_checksum", -1, _compute_checksum, deterministic=True)
     # An aggregate does not refuse damaged text as a function does: the error shows up later, at any other call.
     connection.create_function("takeover_row", -1, _pack_row, deterministic=True)
     connection.create_aggregate("takeover_sum", 1, _WritesChecksum)  # type: ignore[arg-type]
-    known = "SELECT 1 FROM sqlite_master WHERE name = 'takeover_seals'"
-    if connection.execute(known).fetchone():
-        return
-    with closing(connection.cursor()) as cursor:
-        cursor.execute("BEGIN IMMEDIATE")
-        try:
-            if not cursor.execute(known).fetchone():
-                cursor.execute(_CREATE_TABLE)
-                cursor.execute(_STORE_ALL)
-        except BaseException:
-            connection.rollback()
-            raise
-        connection.commit()
+    connection.execute(_CREATE_TABLE)
 
 
 class WriteRecorder:
@@ -132,15 +114,15 @@ class WriteRecorder:
 def check_checkpoint(
     cursor: sqlite3.Cursor, name: str, key: ChainKey, checkpoint: str | None, *, with_ancestors: bool
 ) -> None:
-    """Check a checkpoint (default: the newest), with `chain` also its ancestors. Raises CheckpointCorruptError."""
+    """Check a checkpoint (default: the newest); optionally its ancestors, too. Raises CheckpointCorruptError."""
     if checkpoint is None:
-        checkpoint, sealed = _newest_checkpoint(cursor, key), _newest_with_checksum(cursor, key)
-        if checkpoint is None and sealed is None:
+        checkpoint, newest = _newest_checkpoint(cursor, key), _newest_with_checksum(cursor, key)
+        if checkpoint is None and newest is None:
             return
-        if checkpoint != sealed:
-            gone = max(checkpoint or "", sealed or "")
+        if checkpoint != newest:
+            gone = max(checkpoint or "", newest or "")
             raise _corruption_error(
-                cursor, name, key, gone, "it is missing" if gone == sealed else "it has no checksum"
+                cursor, name, key, gone, "it is missing" if gone == newest else "it has no checksum"
             )
     assert checkpoint is not None
     found = None
@@ -158,9 +140,9 @@ def check_all_checkpoints(cursor: sqlite3.Cursor, name: str, thread: str | None)
     """Check every checkpoint of a thread, or of all threads. Raises CheckpointCorruptError."""
     scope, values = ("", ()) if thread is None else ("WHERE thread_id = ?", (thread,))
     columns = "SELECT thread_id, checkpoint_ns, checkpoint_id FROM"
-    sealed = cursor.execute(f"{columns} takeover_seals {scope}", values).fetchall()
+    listed = cursor.execute(f"{columns} takeover_checksums {scope}", values).fetchall()
     stored = cursor.execute(f"{columns} checkpoints {scope}", values).fetchall()
-    for thread_id, namespace, checkpoint in dict.fromkeys((*stored, *sealed)):
+    for thread_id, namespace, checkpoint in dict.fromkeys((*stored, *listed)):
         check_checkpoint(
             cursor, name, ChainKey(str(thread_id), str(namespace)), str(checkpoint), with_ancestors=False
         )
@@ -190,11 +172,11 @@ def _walk_ancestors(cursor: sqlite3.Cursor, key: ChainKey, checkpoint: str) -> I
             return
         if row is None:
             return
-        id_, parent, now, seal, writes, writes_now = row
+        id_, parent, now, checksum, writes, writes_now = row
         due, reason = str(parent), ""
-        if seal is None:
+        if checksum is None:
             reason = "it has no checksum"
-        elif now != seal:
+        elif now != checksum:
             reason = "it does not match its checksum"
         elif writes != writes_now:
             reason = "its writes do not match their checksum"
@@ -209,13 +191,15 @@ def _newest_checkpoint(cursor: sqlite3.Cursor, key: ChainKey) -> str | None:
 
 
 def _newest_with_checksum(cursor: sqlite3.Cursor, key: ChainKey) -> str | None:
-    query = _NEWEST.format("takeover_seals", "AND seal IS NOT NULL")
+    query = _NEWEST.format("takeover_checksums", "AND checksum IS NOT NULL")
     row = cursor.execute(f"{query} LIMIT 1", key).fetchone()
     return str(row[0]) if row else None
 
 
 def _has_checksum(cursor: sqlite3.Cursor, key: ChainKey, checkpoint: str) -> bool:
-    query = f"SELECT 1 FROM takeover_seals s WHERE s.{_KEY_MATCHES.format('s')} = ?3 AND seal IS NOT NULL"
+    query = (
+        f"SELECT 1 FROM takeover_checksums s WHERE s.{_KEY_MATCHES.format('s')} = ?3 AND checksum IS NOT NULL"
+    )
     return cursor.execute(query, (*key, checkpoint)).fetchone() is not None
 
 
@@ -238,7 +222,9 @@ def _find_last_intact(cursor: sqlite3.Cursor, key: ChainKey) -> str | None:
     parents: dict[str, str | None] = {}
     try:
         # From both tables: a damaged index hides checkpoints that can still be looked up.
-        rows = [row for table in ("checkpoints", "takeover_seals") for row in _list_ids(cursor, table, key)]
+        rows = [
+            row for table in ("checkpoints", "takeover_checksums") for row in _list_ids(cursor, table, key)
+        ]
         for id_ in sorted({str(row[0]) for row in rows}, reverse=True):
             found = next(_walk_ancestors(cursor, key, id_), None)
             if found is not None and not found.problem:

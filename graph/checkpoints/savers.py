@@ -134,13 +134,13 @@ class FencedSqliteSaver(ThreadedSaver, SqliteSaver):
         """Delete the thread's checkpoints alone."""
         with self._write_transaction(thread_id) as recorder:
             super().delete_thread(thread_id)
-            recorder.execute("DELETE FROM takeover_seals WHERE thread_id = ?", (str(thread_id),))
+            recorder.execute("DELETE FROM takeover_checksums WHERE thread_id = ?", (str(thread_id),))
 
     def prune_thread(self, thread_id: str) -> None:
         """Delete the thread's checkpoints that the newest one does not need."""
         with self._write_transaction(thread_id) as recorder:
             for needless in list_needless(self, thread_id):
-                for table in ("checkpoints", "writes", "takeover_seals"):
+                for table in ("checkpoints", "writes", "takeover_checksums"):
                     recorder.execute(f"DELETE FROM {table} WHERE {KEY_MATCHES.format('?')}", needless)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:

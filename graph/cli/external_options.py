@@ -45,7 +45,7 @@ def list_some(names: tuple[str, ...]) -> str:
 
 
 def print_removal(done: Removal) -> None:
-    """Print what was removed and what stays. Raises Exit with code 3 if anything stays."""
+    """Print the removed and the remaining files. Raises Exit with code 3 if any remain."""
     for path in done.removed:
         print_safely(f"removed   {path}")
     for path in done.left:

@@ -63,7 +63,7 @@ class _TreeEntry(NamedTuple):
 
 
 _Change = tuple[str, _TreeEntry | None, _TreeEntry | None]
-"""Path, and the entry before and after; None: there is none."""
+"""Path, and the entry before and after; None for an absent entry."""
 
 
 def apply_record(
@@ -182,7 +182,7 @@ def _list_files(tree: Path) -> Iterable[tuple[str, os.stat_result]]:
 
 
 def _read_entry(root: Path, path: str) -> _TreeEntry | None:
-    """Return the entry at a path; None if there is none. Raises ContinuationError for anything but a file or a link."""
+    """Return the entry at a path; None if not found. Raises ContinuationError for anything but a file or a link."""
     place = root / path
     if _is_below_link(root, path):
         return None
@@ -322,7 +322,7 @@ class _MergePlan:
         return _TreeEntry(stat.S_IFREG, mode.is_executable, content)
 
     def write(self) -> None:
-        """Write all changes; after an error, restore what was there.
+        """Write all changes; after an error, restore the earlier contents.
 
         New contents and the user's versions are first prepared in one directory of the checkout, so that a full disk
         is met before the first change, and an undo needs no space.

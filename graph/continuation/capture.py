@@ -133,7 +133,7 @@ class Capture(Frozen):
     others: tuple[SessionFile, ...] = ()
     """Other sessions of the last day in the repository, of any agent, the newest first."""
     left_out: str = ""
-    """Says what is not in the record because the user went back in the session, and which files that changed."""
+    """The part of the session that the user withdrew and the record lacks, and the files that it changed."""
 
 
 def capture_session(

@@ -116,7 +116,7 @@ def ensure_private_directory(path: Path) -> Path:
 def require_state_directory() -> Path:
     """Return the user's state directory, which may not exist yet.
 
-    Raises ContinuationError unless it is this user's own directory, and nobody else can enter it.
+    Raises ContinuationError unless the directory belongs to this user and is closed to all others.
     """
     # A relative path would let the current directory decide.
     named = os.environ.get(_STATE_VARIABLE, "")

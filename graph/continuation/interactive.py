@@ -80,7 +80,7 @@ def read_model_provider(agent: str, user_home: Path) -> str:
 
 
 def describe_existing(home: Path, directory: Path, user_home: Path) -> str:
-    """Describe in one line why a directory cannot be used, and how to go on in it if it is a continuation."""
+    """Describe in one line why a directory cannot be used, and how to resume in it if it is a continuation."""
     manifest = find_manifest_of(directory)
     if manifest is None:
         return f"--in: {directory} exists already (pass a new directory: --in DIR)"

@@ -173,7 +173,7 @@ def discard_record(home: Path, record_id: str, *, force: bool = False) -> Remova
 
 
 def _list_children(store: RecordStore, record: HandoffRecord) -> list[str]:
-    """List the records that continue a record, each with what it is."""
+    """List the records that continue a record, each with a description."""
     children = []
     for name in store.list_ids():
         with contextlib.suppress(RecordError):
@@ -184,7 +184,7 @@ def _list_children(store: RecordStore, record: HandoffRecord) -> list[str]:
 
 
 def _list_created(manifest: Manifest | None) -> list[str]:
-    """List what a continuation created and still exists, each with what it is."""
+    """List the existing files and directories of a continuation, each with a description."""
     if manifest is None:
         return []
     places = [

@@ -179,5 +179,5 @@ def _write_blob(target: Path, mode: str, content: bytes) -> None:
 
 
 def escape_name(path: str) -> str:
-    """Return a path as text: what is not UTF-8 becomes an escape."""
+    """Return a path as text; bytes that are not UTF-8 become escapes."""
     return path.encode(errors="surrogateescape").decode(errors="backslashreplace")

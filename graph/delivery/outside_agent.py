@@ -138,7 +138,7 @@ def complete_work(
         **settings,
     ) as run:
         model.find_workspace = lambda: os.path.relpath(run.sandbox().workspace, run.sandbox().cwd())
-        handoff = _require_accepted(home, handoff_id, agent)  # under the lease nobody else completes it
+        handoff = _require_accepted(home, handoff_id, agent)  # the lease excludes other writers
         _claim_completion(home.ledger, handoff, agent, idempotency_key, request)
         if handoff.state != "completed":
             try:

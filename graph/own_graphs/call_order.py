@@ -114,7 +114,7 @@ class _NoQuestions(list[Interrupt]):
 
 
 def find_attended_call(call_id: str) -> PlacedCall | None:
-    """Return the running call with this id, if it is one of an agent with a sandbox."""
+    """Return the running call with this id, if it belongs to an agent with a sandbox."""
     call = _attended.get()
     return call if call is not None and call.step.call_ids[call.place] == call_id else None
 

@@ -236,7 +236,7 @@ def _is_sandbox_call(call: ToolCall) -> bool:
 
 
 def _find_effect(call: ToolCall) -> CommandEffect:
-    """Return what a call may change; never `nothing`, because the next call of the reply looks in the journal."""
+    """Return what a call may change; never nothing, because the next call of the reply looks in the journal."""
     is_read = call["name"] in _READERS
     command = call["args"].get("command") if call["name"] == "execute" else None
     is_read = is_read or (isinstance(command, str) and find_effect(command) != "anything")

@@ -266,7 +266,7 @@ class SandboxMiddleware(AgentMiddleware[SandboxAgentState, Any, Any]):
         return update
 
     def _find_dropped(self, state: SandboxAgentState, runtime: Runtime[Any]) -> dict[str, Any]:
-        """Return what the calls of the last reply changed and a wrapper outside of ours kept from the state."""
+        """Return the changes of the last reply's calls that an outer wrapper kept from the state."""
         found = self._order.find_updates(state, runtime.execution_info)
         if found is None:
             return {}

@@ -40,7 +40,7 @@ def receive_record(
     """Return the input of an agent that takes over a record on a new thread, under a view.
 
     The thread's sandbox gets the record's snapshot. If the record was offered by `hand_over`, this accepts the offer, and
-    nobody writes to the source's thread any more; `complete_handoff` ends it. A repeated call on the same thread changes
+    the source's thread is closed to writers; `complete_handoff` ends it. A repeated call on the same thread changes
     nothing.
 
     Args:

@@ -60,7 +60,7 @@ _CALLS = "calls"
 class LatestState(LastValue[str]):
     """The channel of the sandbox's state. If several tasks of a step left states, the one that includes the others remains.
 
-    It ignores None. Raises ActConflictError if no state includes the others, and InputError for what is no state.
+    It ignores None. Raises ActConflictError if no state includes the others, and InputError for an invalid state.
     """
 
     __slots__ = ()
@@ -70,7 +70,7 @@ class LatestState(LastValue[str]):
         for each in written:
             if not isinstance(each, str):
                 raise InputError(
-                    f"{CHANNEL}: {each!r:.60} is no state of the sandbox (return the state of an act)"
+                    f"{CHANNEL}: {each!r:.60} is not a state of the sandbox (return the state of an act)"
                 )
         if changed := [each for each in written if each != self.value]:
             self.value = choose_last_state(changed)

@@ -234,7 +234,7 @@ def _run_or_resume(run: Run, assignment: Assignment) -> Outcome:
 
 
 def _child_result(outcome: Outcome, left_out_before: Sequence[LeftOut] = ()) -> ChildResult:
-    """Return a child's result; what its parent's patch lacked already is no change of the child."""
+    """Return a child's result; changes that its parent's patch already lacked are not the child's."""
     changed, before = compute_differences(outcome.events), {each.path for each in left_out_before}
     left_out = tuple(each for each in outcome.left_out if each.path in changed or each.path not in before)
     return ChildResult(

@@ -122,7 +122,7 @@ def describe_outcome(span: ActiveSpan, outcome: Outcome, before: Spending) -> No
             "takeover.records": outcome.records,
             "gen_ai.usage.input_tokens": outcome.prompt_tokens - before["prompt_tokens"],
             "gen_ai.usage.output_tokens": outcome.completion_tokens - before["completion_tokens"],
-            "takeover.uncounted_calls": outcome.uncounted_calls - before.get("uncounted_calls", 0),
+            "takeover.uncounted_calls": outcome.uncounted_calls - before["uncounted_calls"],
             "takeover.cost": cost,
         }
     )
@@ -150,8 +150,8 @@ class GraphCall(NamedTuple):
     input: Any
     config: RunnableConfig
     context: AgentContext
-    frees_name: bool = False
-    """Whether a start that fails before there is a sandbox leaves the thread's name free."""
+    releases_name: bool = False
+    """Whether the thread's name becomes free again if the start fails before the sandbox opens."""
 
     @property
     def task_id(self) -> str | None:
@@ -189,7 +189,7 @@ class GraphRunner:
             try:
                 outcome = self._run_to_outcome(call)
             except Exception:
-                self._free_name(call)
+                self._release_name(call)
                 raise
             describe_outcome(span, outcome, before)
         return outcome
@@ -202,7 +202,7 @@ class GraphRunner:
             try:
                 outcome = await self._arun_to_outcome(call)
             except Exception:
-                await workers.run("lifecycle", lambda: self._free_name(call))
+                await workers.run("lifecycle", lambda: self._release_name(call))
                 raise
             describe_outcome(span, outcome, before)
         return outcome
@@ -269,8 +269,8 @@ class GraphRunner:
         interrupts = values.pop("__interrupt__", ())
         return build_outcome(self._session, cast(AgentState, values), interrupts)
 
-    def _free_name(self, call: GraphCall) -> None:
+    def _release_name(self, call: GraphCall) -> None:
         with contextlib.suppress(TakeoverError):
-            stored = self._saver.get_tuple(call.config) if call.frees_name else None
+            stored = self._saver.get_tuple(call.config) if call.releases_name else None
             if stored is not None and "sandbox_state" not in stored.checkpoint["channel_values"]:
                 self._saver.delete_thread(self._session.thread)

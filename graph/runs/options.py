@@ -54,7 +54,7 @@ class OpenRunSettings(AgentSettings, TeamSettings):
 
 
 class OpenOptions(TypedDict, total=False):
-    """The arguments of `open_run` that are no fields of `AgentConfig`."""
+    """The arguments of `open_run` that are not fields of `AgentConfig`."""
 
     model_name: str | None
     """Name of the model in records. Default: the model's own name."""

@@ -162,13 +162,13 @@ class Run(ThreadGraphs):
         prompt = redact(prompt, find_api_keys(*self.context.models))  # before a checkpoint stores it
         kind: GraphKind = "team" if self.context.member else "agent"
         return GraphCall(
-            kind, {"task": {"id": task_id, "prompt": prompt}}, self.config, self.context, frees_name=True
+            kind, {"task": {"id": task_id, "prompt": prompt}}, self.config, self.context, releases_name=True
         )
 
     def take_over(self, record_id: str, view: TakeoverView | None = None) -> Outcome:
         """Continue from a record under a view. Default view: the one that a review chose, else `structured`.
 
-        `continuation` is no view: the predecessor's own agent resumes its conversation at the record's checkpoint, with
+        `continuation` is not a view: the predecessor's own agent resumes its conversation at the record's checkpoint, with
         the settings of this run. Raises RecordError, UnknownViewError, SnapshotCorruptError, and what `start` raises.
         """
         return self._runner.run(self._prepare_takeover(record_id, view))
@@ -187,7 +187,7 @@ class Run(ThreadGraphs):
         if view == CONTINUATION:
             record = self.home.records.load(record_id)
             graph_input |= load_conversation(self._saver, self._graph, record)
-        return GraphCall("takeover", graph_input, self.config, self.context, frees_name=True)
+        return GraphCall("takeover", graph_input, self.config, self.context, releases_name=True)
 
     def receive(self, handoff_id: str) -> Outcome:
         """Take an offered handoff: validate it, confirm it and work on it, or reject it.

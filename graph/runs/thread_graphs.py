@@ -94,7 +94,7 @@ class ThreadGraphs:
         return {"config": self.config, "context": self.context, "durability": "sync"}
 
     def _attach_saver(self, build: Callable[[], Graph]) -> Graph:
-        """Compile once per process: compiling takes as long as several steps."""
+        """Compile once per process: compiling costs as much as several steps."""
         return _compile_once(build).copy({"checkpointer": self._saver})
 
     def _graph(self, kind: GraphKind) -> Graph:

@@ -298,16 +298,16 @@ class _ServedRun:
                 choices=runtime.context or self._choices(),
             )
             home = self._stack.enter_context(open_home(home_directory()))
-            equipment = self._build_setup(home, request)
-            self._session, _ = self._stack.enter_context(home.open_session(request.thread, equipment.sandbox))
-            self._initial_state = equipment.initial_state
+            setup = self._build_setup(home, request)
+            self._session, _ = self._stack.enter_context(home.open_session(request.thread, setup.sandbox))
+            self._initial_state = setup.initial_state
             self._context = AgentContext(
-                model=equipment.model,
-                model_name=equipment.model_name,
+                model=setup.model,
+                model_name=setup.model_name,
                 session=self._session,
-                run_id=equipment.run_id,
-                member=equipment.team.find_member() if equipment.team else None,
-                **equipment.settings,
+                run_id=setup.run_id,
+                member=setup.team.find_member() if setup.team else None,
+                **setup.settings,
             )
         return self._context
 

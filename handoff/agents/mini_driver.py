@@ -1,7 +1,7 @@
 """Start or resume mini-swe-agent: `python mini_driver.py MODEL FILE <MESSAGE`.
 
 The adapter writes this file into the sandbox, because mini-swe-agent itself cannot resume. FILE holds the messages of a
-session. A session whose first message is no system prompt is a written history: its first message is the task.
+session. A session whose first message is not a system prompt is a written history: its first message is the task.
 """
 
 import json

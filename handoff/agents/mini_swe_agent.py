@@ -1,4 +1,4 @@
-"""mini-swe-agent: the small agent of SWE-agent's authors (`mini`). It has no resume; a driver of ours adds that."""
+"""mini-swe-agent: the small agent of SWE-agent's authors (`mini`). It cannot resume; our driver adds that."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def chain_lines(
 ) -> Iterator[dict[str, Any]]:
     """Yield the lines of a session, each with an id of its own and that of the line before.
 
-    Claude Code loses lines without `uuid`, `parentUuid` or `timestamp` in silence.
+    Claude Code silently drops lines without `uuid`, `parentUuid` or `timestamp`.
     """
     parent = None
     for number, line in enumerate(lines):

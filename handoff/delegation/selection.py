@@ -8,7 +8,8 @@ from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
 
-from langgraph_takeover.handoff.notes.tried_commands import describe_missing_programs, list_shell_steps
+from langgraph_takeover.handoff.notes.evidence import list_shell_steps
+from langgraph_takeover.handoff.notes.observed_fields import describe_missing_programs
 from langgraph_takeover.handoff.points.detectors import list_validations
 from langgraph_takeover.handoff.records.payload import DeadEnd, Payload, RanCommand, ReadFile
 from langgraph_takeover.handoff.records.record import EditedFile, HandoffRecord, TaskBrief
@@ -200,7 +201,7 @@ def find_last_change(trace: Iterable[Event]) -> int:
 
 
 def _drop_partial_content(file: ReadFile) -> ReadFile:
-    """Return the file, without a content that is no longer complete, for instance because a key was redacted."""
+    """Return the file, without its content if that is no longer complete, for instance because a key was redacted."""
     kept = file.content is not None and compute_text_digest(file.content) == file.sha256
     return file if kept else file.model_copy(update={"content": None})
 

@@ -9,7 +9,7 @@ from langgraph_takeover.handoff.ledger.handoffs import Handoff
 from langgraph_takeover.handoff.notes.parsing import find_first_object, remove_thoughts
 from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.envelope import Refusal, RefusalKind, Understanding
-from langgraph_takeover.handoff.records.record import SCHEMA_VERSION, HandoffRecord, RecordError, RecordStore
+from langgraph_takeover.handoff.records.record import HandoffRecord, RecordError, RecordStore
 from langgraph_takeover.handoff.records.verification import verify_record
 from langgraph_takeover.handoff.text.fence import format_entry
 from langgraph_takeover.sandbox.interface import Frozen
@@ -82,7 +82,7 @@ def _refuse_unreadable(store: RecordStore, record: str, message: str) -> Refusal
         kind = "schema"
     cure = {
         "no_record": "send it: handoff export, then handoff import",
-        "schema": f"make it again with a version that writes schema {SCHEMA_VERSION}",
+        "schema": "make it again with this version",
         "checksum": "send it again, complete",
     }[kind]
     return _refuse(kind, message, cure)

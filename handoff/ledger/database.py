@@ -24,7 +24,6 @@ from sqlalchemy import (
     make_url,
     select,
     text,
-    update,
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as NoConnection
@@ -32,6 +31,7 @@ from tenacity import retry, retry_if_exception, stop_after_attempt, stop_after_d
 
 from langgraph_takeover.handoff.ledger.signals import defer_signals
 from langgraph_takeover.handoff.text.files import describe_error
+from langgraph_takeover.handoff.text.versions import describe_other_version
 from langgraph_takeover.sandbox.interface import TakeoverError
 from langgraph_takeover.sandbox.storage.failures import run_all
 from langgraph_takeover.sandbox.storage.observers import get_logger
@@ -54,9 +54,10 @@ _CONNECTION_DEFAULTS: dict[str, Any] = {
 """Parameters of libpq by which a server that disappears is noticed; parameters of the URL override them."""
 _READ_ONLY_STATE = "25006"
 """SQLSTATE of a write on a standby, as a primary becomes after a failover."""
+_OTHER_VERSION_CURE = "finish its threads with that version, or use another database"
 _RESUME_WHEN_BACK = "resume when the server is back"
 ERASE_DELETED = "PRAGMA secure_delete=ON"
-"""Overwrite what is deleted in SQLite: the results of a deleted thread may be secret."""
+"""Overwrite deleted rows of SQLite: the results of a deleted thread may be secret."""
 _READ_ONLY_OPTION = "takeover_reads"
 CLOSED = "it is closed here (use it inside its with block, or open it again)"
 _ParametersT = ParamSpec("_ParametersT")
@@ -96,15 +97,12 @@ def repeat_after_loss(
 class Database:
     """One open database; safe for several threads and processes at once."""
 
-    oldest_schema = 1
-    """The earliest schema that can still be used or upgraded."""
-
     def __init__(
         self, url: str, tables: MetaData, version: Table, schema: int, synchronous: Synchronous = "NORMAL"
     ) -> None:
-        """Create missing tables. `version` is the table that holds the schema of the whole database.
+        """Create missing tables. `version` is the table that holds the schema version of the whole database.
 
-        Raises LedgerUnavailableError, also for a schema newer than `schema` or older than `oldest_schema`.
+        Raises LedgerUnavailableError; LedgerVersionError for a database of another schema version than `schema`.
         """
         self.url = url
         self._engine = _create_engine(url, synchronous)
@@ -128,28 +126,22 @@ class Database:
             before = set(inspect(connection).get_table_names())
             known = select(version.c.version)
             found = connection.execute(known).scalar() if version.name in before else None
-            if found is not None and not (isinstance(found, int) and found <= schema):
+            if found not in (None, schema):
                 raise LedgerVersionError(
-                    f"{self.name}: created by a newer version (schema {found}, but {schema} is required); "
-                    "update the program, or use another database"
+                    f"{self.name}: {describe_other_version(found, schema, _OTHER_VERSION_CURE)}"
                 )
-            if found is not None and found < self.oldest_schema:
-                raise LedgerVersionError(
-                    f"{self.name}: created by an earlier version (schema {found}, but {schema} is required); "
-                    "finish its threads with that version, or use another database"
-                )
+            if found is None:
+                self._check_new(before)
             tables.create_all(connection)
-            if found != schema:
-                self._upgrade(connection, before)
-                write = insert(version) if found is None else update(version)
-                connection.execute(write.values(version=schema))
+            if found is None:
+                connection.execute(insert(version).values(version=schema))
 
-    def _upgrade(self, connection: Connection, before: set[str]) -> None:
-        """Change the tables of an earlier schema; `before` names the tables that existed."""
+    def _check_new(self, tables: set[str]) -> None:
+        """Raise if a database without a schema version, which has those tables, cannot become one of this kind."""
 
     @contextmanager
     def write_transaction(self, *, waits: bool = True) -> Iterator[Connection]:
-        """One transaction that nobody else writes in; all of it, or nothing, is done.
+        """One transaction without any other writer; it commits completely or not at all.
 
         `waits` is whether it waits for a server that has gone away, at most `RECONNECT_S`. Raises ConnectionLostError.
         """
@@ -306,7 +298,7 @@ def _create_engine(url: str, synchronous: Synchronous) -> Engine:
     except (ArgumentError, ValueError) as error:
         shown = re.sub("//[^/]*@", "//***@", url)[:40]
         raise LedgerUnavailableError(
-            f"{shown!r} is no database URL; give sqlite:///FILE or postgresql://…"
+            f"{shown!r} is not a database URL (use sqlite:///FILE or postgresql://…)"
         ) from error
     if parsed.drivername in ("postgresql", "postgres"):
         parsed = parsed.set(drivername="postgresql+psycopg")
@@ -362,7 +354,7 @@ def _check_file(path: Path) -> None:
 
 
 def _begin_transaction(connection: Connection) -> None:
-    # Only writers that say so at once wait for each other; who only reads waits for nobody.
+    # A writer takes the lock at its start, so that writers wait for each other; readers never wait.
     reads = connection.get_execution_options().get(_READ_ONLY_OPTION)
     connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 

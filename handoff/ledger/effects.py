@@ -33,8 +33,6 @@ def verify_text(ledger: Ledger, label: str, stored: str) -> str:
     found = _STORED_TEXT.fullmatch(stored) if isinstance(stored, str) else None
     if found is not None and found[1] == _compute_checksum(found[2]):
         return found[2]
-    if found is None and isinstance(stored, str) and stored.startswith("{"):
-        return stored  # of schema 2, which had no checksums
     raise LedgerUnavailableError(f"{ledger.name}: {label} is damaged (restore the database from a copy)")
 
 
@@ -131,7 +129,7 @@ def begin(lease: Lease, key: EffectKey, state_id: str) -> Effect | None:
             lease.require(connection)
             row = connection.execute(_SELECT, _bind_key(key)).first()
             if row is None:
-                is_new = True  # the row of a repetition is from the lost attempt: nobody else has the lease
+                is_new = True  # the row of a repetition is from the lost attempt, because only this process has the lease
                 _delete_older(connection, key)
                 connection.execute(
                     _INSERT,

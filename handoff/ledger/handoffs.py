@@ -201,7 +201,7 @@ def change_state(
     understanding: Understanding | None = None,
     record: HandoffRecord | None = None,
 ) -> Handoff:
-    """One transition. Who asks again with the same key gets what it came to the first time; two owners can use one key.
+    """Move a handoff to another state. A repetition with the same `key` returns the first result; each owner has keys of its own.
 
     `version` is the one that the caller saw; with another the transition is refused. The deadline counts from
     now. `record` replaces the sent record. Raises LateConfirmationError for an acceptance after the deadline,

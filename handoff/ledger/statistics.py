@@ -17,7 +17,7 @@ from langgraph_takeover.sandbox.interface import Frozen
 
 _ENDED_STATES: tuple[HandoffState, ...] = ("completed", "blocked", "rolled_back")
 UNKNOWN_KIND = "unknown"
-"""Kind of a refusal that an older version wrote."""
+"""Kind of a refusal whose reason names none."""
 DEFAULT_VIEW = "default"
 """View of a handoff whose source asked for none."""
 

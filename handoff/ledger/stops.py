@@ -29,7 +29,7 @@ class RunStoppedError(TakeoverError):
 
 @repeat_after_loss(idempotent=True)
 def request_stop(ledger: Ledger, thread: str, mode: StopMode) -> bool:
-    """Ask the holder of a thread to stop; False if nobody holds it. The request ends with the holder's lease."""
+    """Ask the holder of a thread to stop; False if no process holds it. The request ends with the holder's lease."""
     with ledger.write_transaction() as connection:
         row = connection.execute(_SELECT_LEASE, {"thread": thread}).first()
         if row is None or row.expires_at <= ledger.now(connection) or process_state(row.process) == "dead":

@@ -26,7 +26,7 @@ from sqlalchemy import (
 from langgraph_takeover.handoff.ledger.database import RETRY_PAUSE_S, Database, repeat_after_loss
 from langgraph_takeover.handoff.ledger.signals import defer_signals
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 _metadata = MetaData()
 _version = Table("takeover_schema", _metadata, Column("version", Integer, primary_key=True))
@@ -168,10 +168,8 @@ DELETE_THREAD = (
 class Ledger(Database):
     """The database of threads, effects, snapshots and handoffs."""
 
-    oldest_schema = SCHEMA_VERSION  # checkpoints of version 0.1 have other keys
-
     def __init__(self, url: str) -> None:
-        """Raises LedgerUnavailableError, also for a database of another version."""
+        """Raises LedgerUnavailableError; LedgerVersionError for a database of another version."""
         super().__init__(url, _metadata, _version, SCHEMA_VERSION)
 
     @contextmanager
@@ -204,7 +202,7 @@ class Ledger(Database):
 
     @contextmanager
     def try_advisory_lock(self, number: int) -> Iterator[bool]:
-        """Whether nobody else holds that lock of PostgreSQL; it is held meanwhile, in a transaction without snapshot."""
+        """Try to hold an advisory lock of PostgreSQL for the block, in a transaction without snapshot; yield whether it is held."""
         with self.write_transaction() as connection:
             yield bool(connection.execute(text(f"SELECT pg_try_advisory_xact_lock({number:d})")).scalar())
 
@@ -221,7 +219,7 @@ class Ledger(Database):
             return {row.thread: bool(row.records) for row in connection.execute(select(deletions))}
 
     def end_deletions(self, threads: Collection[str]) -> None:
-        """Note that nothing is left of deleted threads. SQLite's log is emptied, because it has what they wrote."""
+        """Note that nothing is left of deleted threads. Empties SQLite's log, which contains their rows."""
         if self.is_sqlite:
             with self.translate_errors(), closing(self._engine.raw_connection()) as connection:
                 connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -1,13 +1,10 @@
-"""The evidence of a record, computed in one pass over its trace."""
+"""The facts of a record that need no model, computed in one pass over its trace."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from langgraph_takeover.handoff.notes.tried_commands import ShellStep, list_shell_steps
 from langgraph_takeover.handoff.points import detectors
 from langgraph_takeover.handoff.points.detector_state import DetectorState, ValidationRun
 from langgraph_takeover.handoff.points.edits import is_source_change
@@ -15,26 +12,26 @@ from langgraph_takeover.handoff.records.record import HandoffRecord
 from langgraph_takeover.handoff.shell.missing_programs import find_running_spellings
 from langgraph_takeover.handoff.shell.runner_summaries import ValidationOutcome
 from langgraph_takeover.handoff.text.patch_sections import PatchSection, split_patch
-from langgraph_takeover.handoff.trace.events import Differences, Event, compute_differences
+from langgraph_takeover.handoff.trace.conversation import list_steps
+from langgraph_takeover.handoff.trace.events import UNREADABLE, Differences, Event, compute_differences
 from langgraph_takeover.handoff.trace.unknown_forms import describe_unknown_forms
 
-_EXIT_CODE = re.compile(
-    r"\bexit (?:code|status)[ :=]*(-?\d{1,9})\b|\breturncode\W{1,3}(-?\d{1,9})\b", re.IGNORECASE
-)
-_RESULT_COUNT = re.compile(
-    r"(?<![\w.])(\d{1,9}) (?:\w+ ){0,2}?(?:tests?|failures?|errors?|failed|passed|skipped|xfailed|xpassed|subtests?|items?|"
-    r"exceptions?|problems?)\b|\b(?:failures|errors|skipped|run|passed|failed)[ :=]{1,3}(\d{1,9})\b",
-    re.IGNORECASE,
-)
-_WARNING_COUNT = re.compile(r"(?<![\w.])(\d{1,9}) warnings?\b", re.IGNORECASE)
-_RESULT_LINE = re.compile(
-    r"^\W{0,4}(?:(?P<bad>FAILED|FAIL|FAILURE|ERROR|not ok|✗|✘|❌)|(?P<good>PASSED|PASS|SUCCESS|OK|ok|✓|✔|✅))(?!\w)"
-)
-_DEBUGGING_LINE = re.compile(
-    r"\+\s*(?:print\(|console\.(?:log|debug|trace)\(|log(?:ging|ger)?\.(?:debug|info)\(|sys\.std(?:out|err)\.write\(|"
-    r"(?:traceback|pprint)\.\w+\(|breakpoint\(|import (?:logging|pdb|pprint|sys|traceback)\b|[#)]|//)"
-)
-_MAX_LINE_CHARS = 1_000
+
+class ShellStep(NamedTuple):
+    """One command that was run, with its observation."""
+
+    command: str
+    observation: Event
+
+
+def list_shell_steps(trace: tuple[Event, ...]) -> tuple[ShellStep, ...]:
+    """List the commands that the shell of a run accepted, in order."""
+    return tuple(
+        ShellStep(command, seen)
+        for action, seen in list_steps(trace)
+        if seen is not None and action.tool == "shell" and not seen.refused and seen.tool != UNREADABLE
+        if (command := action.arguments.get("command", ""))
+    )
 
 
 class SourceChange(NamedTuple):
@@ -87,21 +84,34 @@ class Evidence:
         return self.state.outcome_since_change if self.state.edited_files else None
 
     @property
-    def has_verdict(self) -> bool:
-        """Whether the pass of the current code rests on a result or a verdict, not only on exit code 0."""
-        return self.state.verdict_since_change != "exit_code_only"
+    def current_result(self) -> ValidationOutcome | None:
+        """The latest result of a validation of the code as it is now; None if there was none.
 
-    @property
-    def has_current_validation(self) -> bool:
-        """Whether a validation of the code as it is now has a result."""
-        if self.state.edited_files:
-            return self.outcome is not None
-        return any(run.outcome != "environment_error" for run in self.runs)
+        It is `unknown` where the record does not tell: exit code 0 alone, an output without a result, or a change that no
+        recorded action made.
+        """
+        results = [run for run in self.runs if run.outcome != "environment_error"]
+        outcome, verdict = self.outcome, self.state.verdict_since_change
+        if not self.state.edited_files and results:
+            outcome, verdict = results[-1].outcome, results[-1].verdict
+        if outcome is None:
+            return "unknown" if self.unknown_calls or self.only_in_snapshot else None
+        is_clear = results[-1].outcome != "unknown" and verdict != "exit_code_only"
+        return outcome if is_clear and not self.only_in_snapshot else "unknown"
 
-    @property
-    def first_change_index(self) -> int | None:
-        """The observation of the first action that changed a source file; None without one."""
-        return self.source_changes[0].observation.index if self.source_changes else None
+    @cached_property
+    def open_failures(self) -> tuple[ValidationRun, ...]:
+        """Other validations of the changed code that failed when they last ran, oldest first."""
+        latest = self.latest_run
+        if latest is None or not self.source_changes:
+            return ()
+        first = self.source_changes[0].observation.index
+        last_runs = {" ".join(run.command.split()): run for run in self.runs if run.event_index >= first}
+        return tuple(
+            run
+            for command, run in last_runs.items()
+            if run.outcome == "failed" and command != " ".join(latest.command.split())
+        )
 
     @property
     def latest_change(self) -> SourceChange | None:
@@ -176,21 +186,6 @@ class Evidence:
         return {section.path: section for section in reversed(split_patch(self.record.patch))}
 
     @cached_property
-    def has_only_debugging(self) -> bool:
-        """Whether the source changes only add output for debugging; False if neither a patch nor an editor shows them."""
-        if self.record.patch:
-            lines = [
-                line
-                for path, section in self.patch_sections.items()
-                if path in self.current_sources
-                for line in section.list_changed_lines()
-            ]
-        else:
-            lines = [line for change in self.source_changes for line in _list_edited_lines(change.action)]
-        lines = [line for line in lines if line[1:].strip()]
-        return bool(lines) and all(map(_DEBUGGING_LINE.match, lines))
-
-    @cached_property
     def _patched_sources(self) -> frozenset[str]:
         found = [
             (path, None if section.is_new or section.old_path is not None else path)
@@ -209,6 +204,13 @@ class Evidence:
         return frozenset(change.path for event in self.record.trace for change in event.changes)
 
     @cached_property
+    def differing_files(self) -> frozenset[str]:
+        """The files that differ from the base commit by the events, by the patch, or by what the patch lacks."""
+        sections = self.patch_sections.values()
+        patched = {path for each in sections for path in (each.path, each.old_path) if path}
+        return frozenset({*self.changed, *patched, *(each.path for each in self.record.left_out)})
+
+    @cached_property
     def file_names(self) -> frozenset[str] | None:
         """The snapshot's files and their directories; None if unknown."""
         if self.record.files is None:
@@ -222,66 +224,3 @@ class Evidence:
     @cached_property
     def basenames(self) -> frozenset[str]:
         return frozenset(path.rpartition("/")[2] for path in self.file_names or ())
-
-    @cached_property
-    def shown_text(self) -> str:
-        """The commands and their output, without the agent's thoughts; with single spaces."""
-        found = [
-            part
-            for event in self.record.trace
-            for part in (*event.arguments.values(), event.text if event.kind == "observation" else "")
-        ]
-        return " ".join(" ".join(found).split())
-
-    @cached_property
-    def exit_codes(self) -> frozenset[int]:
-        """The exit codes of the commands, and those that outputs name."""
-        codes = {event.exit_code for event in self.record.trace if event.exit_code is not None}
-        return frozenset(codes | {int(one or other) for one, other in _EXIT_CODE.findall(self.shown_text)})
-
-    @cached_property
-    def result_counts(self) -> frozenset[int]:
-        """The numbers that outputs give for tests, failures and the like, their sums in a line, and those of marked lines."""
-        found: set[int] = set()
-        for event in self.record.trace:
-            lines = [line[:_MAX_LINE_CHARS] for line in event.text.splitlines()]
-            if event.kind != "observation":
-                continue
-            for line in lines:
-                counts = [int(one or other) for one, other in _RESULT_COUNT.findall(line)]
-                found |= {*counts, sum(counts), *map(int, _WARNING_COUNT.findall(line))}
-            marks = [mark.lastgroup for line in lines if (mark := _RESULT_LINE.match(line))]
-            found |= {marks.count("good"), marks.count("bad"), len(marks)}
-        return frozenset(found)
-
-    def collect_text(self, indices: Iterable[int]) -> str:
-        """The text of these events, and of the events that they answer or that answer them, with single spaces."""
-        trace, found = self.record.trace, []
-        for index in sorted(_add_partners(indices, trace)):
-            event = trace[index]
-            paths = [*(change.path for change in event.changes), *(read.path for read in event.reads)]
-            code = "" if event.exit_code is None else str(event.exit_code)
-            found += [event.text, *event.arguments.values(), event.cwd or "", code, *paths]
-        return " ".join(" ".join(found).split())
-
-
-def _list_edited_lines(action: Event | None) -> Iterator[str]:
-    """Yield the lines that an editor adds and removes, each with its `+` or `-`; unknown ones of other actions as `-?`."""
-    if action is None or action.tool != "editor" or "new" not in action.arguments:
-        yield "-?"
-        return
-    old, new = (action.arguments.get(name, "").splitlines() for name in ("old", "new"))
-    known, kept = frozenset(old), frozenset(new)
-    yield from (f"+{line}" for line in new if line not in known)
-    yield from (f"-{line}" for line in old if line not in kept)
-
-
-def _add_partners(indices: Iterable[int], trace: tuple[Event, ...]) -> set[int]:
-    found = set()
-    for index in indices:
-        if 0 <= index < len(trace):
-            other = index + 1 if trace[index].kind == "action" else index - 1
-            found.add(index)
-            if 0 <= other < len(trace) and trace[other].kind != trace[index].kind:
-                found.add(other)
-    return found

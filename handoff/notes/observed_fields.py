@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from langgraph_takeover.handoff.notes.evidence import Evidence, SourceChange
-from langgraph_takeover.handoff.notes.tried_commands import describe_result, is_look, shorten_command
-from langgraph_takeover.handoff.notes.validation_scope import (
-    describe_open_failures,
-    describe_validation_scope,
-)
+from langgraph_takeover.handoff.notes.evidence import Evidence, ShellStep, SourceChange
 from langgraph_takeover.handoff.points.detector_state import ValidationRun, describe_outcome
 from langgraph_takeover.handoff.points.detectors import classify_continuation, find_evidence
 from langgraph_takeover.handoff.records.chain import find_agent_number
+from langgraph_takeover.handoff.shell.command_effects import may_edit
+from langgraph_takeover.handoff.shell.commands import SimpleCommand
+from langgraph_takeover.handoff.shell.heredocs import PLACEHOLDER, extract_heredocs
+from langgraph_takeover.handoff.shell.missing_programs import list_missing_programs
+from langgraph_takeover.handoff.shell.programs import find_program
+from langgraph_takeover.handoff.shell.syntax_reader import parse_command
 from langgraph_takeover.handoff.text.fence import (
     cut_middle,
     format_code_block,
     format_entry,
     format_inline_code,
+    neutralize,
     quote_text,
 )
 from langgraph_takeover.handoff.text.note_fields import UNKNOWN, NoteField
-from langgraph_takeover.handoff.trace.file_kinds import is_scratch, is_test
+from langgraph_takeover.handoff.trace.file_kinds import is_scratch, is_script, is_test
 
 _MAX_NAME_CHARS = 300
 _MAX_LINE_CHARS = 400
 _MAX_LINES = 30
 _MAX_VALIDATION_CHARS = 6000
 _MAX_CHANGED = 5
+_MAX_MENTIONED = 3
+_MAX_SOURCES, _MAX_OUTPUT_CHARS = 50, 200_000
+_SOURCE_ROOTS = ("src", "lib", "python")
+FindRunning = Callable[[], Mapping[str, str]]
+"""Finds the programs that ran, each with a spelling by which it did; called only if one is missing."""
+_MAX_COMMAND_CHARS = 200
+_MAX_LOOK_CHARS = 4_000
+"""A longer command line does more than look."""
+_LOOKS = frozenset({
+    "cd", "pushd", "popd", "pwd", "ls", "tree", "dir", "stat", "file", "wc", "which", "type", "date", "clear", "true",
+})  # fmt: skip
+_PRINTS = frozenset(("echo", "printf", ":"))
+"""They separate the outputs of other commands; alone they may matter."""
+_PLACEHOLDER = re.compile(rf"< {PLACEHOLDER}[0-9]+")
+_HARMLESS_TARGETS = ("/dev/null", "/dev/stderr", "/dev/stdout")
 
 
 def build_observed_fields(evidence: Evidence, *, pointers: bool = False) -> tuple[NoteField, ...]:
@@ -183,11 +201,74 @@ def _render_latest_validation(evidence: Evidence, pointer: str) -> tuple[str, ..
     where = f"\nin {_format_path(run.cwd)}" if run.cwd else ""
     older = evidence.outcome is None and _is_before_latest_change(run, evidence)
     when = ", before the latest source change" if older else ""
-    scope = "" if older else describe_validation_scope(run, evidence)
-    scope = "".join(f"\n{line}" for line in (scope, describe_open_failures(evidence)) if line)
+    scope = "" if older else _describe_validation_scope(run, evidence)
+    scope = "".join(f"\n{line}" for line in (scope, _describe_open_failures(evidence)) if line)
     return (
         f"{run.kind.replace('_', ' ')}, {run.result}{when}{pointer}{format_code_block(quote_text(text))}{where}{scope}",
     )
+
+
+def _describe_validation_scope(run: ValidationRun, evidence: Evidence) -> str:
+    """Say which changed source file a validation mentions: its command, its script, or its output; else that none does.
+
+    Empty if no source file differs. For a validation that could not start, name the program instead.
+    """
+    output = next((event.text for event in evidence.record.trace if event.index == run.event_index), "")
+    if run.outcome == "environment_error":
+        missing = describe_missing_programs(run.command, output, lambda: evidence.running_tools)
+        return f"{missing}." if missing else ""
+    sources = evidence.current_sources[:_MAX_SOURCES]
+    if not sources:
+        return ""
+    places = (("Its command", run.command), *_list_scripts(run, evidence), ("Its output", output))
+    for place, text in places:
+        if named := _find_mentioned(sources, text[-_MAX_OUTPUT_CHARS:], evidence.record.task.workspace):
+            return f"{place} names the changed {_join_paths(named)}."
+    return "Whether it runs the changed code is not recorded: its command, script and output name no changed source file."
+
+
+def _describe_open_failures(evidence: Evidence) -> str:
+    """Name other validations of the changed code that failed when they last ran; empty if none did."""
+    failed = [format_inline_code(shorten_command(run.command)) for run in evidence.open_failures]
+    return f"Failed when last run: {', '.join(failed[-_MAX_MENTIONED:])}." if failed else ""
+
+
+def _list_scripts(run: ValidationRun, evidence: Evidence) -> Iterable[tuple[str, str]]:
+    """Yield the scripts of the run that the command names, with the text that wrote them."""
+    for path in sorted(evidence.changed_paths - set(evidence.current_sources)):
+        name = re.escape(path.rpartition("/")[2])
+        if is_script(path) and re.search(rf"(?<![\w.-]){name}(?![\w-])", run.command):
+            written = [
+                " ".join(action.arguments.values())
+                for action, seen in zip(evidence.record.trace, evidence.record.trace[1:], strict=False)
+                if seen.index <= run.event_index and any(change.path == path for change in seen.changes)
+            ]
+            yield f"Its script {_format_path(path)}", "\n".join(written[-2:])
+
+
+def _find_mentioned(paths: Iterable[str], text: str, workspace: str) -> list[str]:
+    return [path for path in paths if _build_mention_pattern(path, workspace).search(text)]
+
+
+def _build_mention_pattern(path: str, workspace: str) -> re.Pattern[str]:
+    """Match a file by its path, also from inside a subdirectory or absolute, or as a dotted module."""
+    root = rf"(?:{re.escape(workspace.rstrip('/'))}/)?" if workspace else ""
+    found = [rf"(?<![\w./-])(?:(?:\.\.?/)*|{root}){re.escape(path)}(?![\w/-])"]
+    stem, _, extension = path.rpartition(".")
+    if extension in ("py", "pyx"):
+        parts = stem.removesuffix("/__init__").split("/")
+        parts = parts[1:] if parts[0] in _SOURCE_ROOTS else parts
+        if len(parts) > 1:
+            module = re.escape(".".join(parts))
+            package, name = map(re.escape, (".".join(parts[:-1]), parts[-1]))
+            found.append(rf"(?<![\w.]){module}(?!\w)")
+            found.append(rf"\bfrom {package} import (?:[\w, ]{{0,200}}\b)?{name}\b")
+    return re.compile("|".join(found))
+
+
+def _join_paths(paths: list[str]) -> str:
+    more = f" and {len(paths) - _MAX_MENTIONED} more" if len(paths) > _MAX_MENTIONED else ""
+    return ", ".join(map(_format_path, paths[:_MAX_MENTIONED])) + more
 
 
 def _is_before_latest_change(run: ValidationRun, evidence: Evidence) -> bool:
@@ -221,6 +302,55 @@ def _list_tried_commands(evidence: Evidence) -> Iterator[tuple[str, int]]:
             if seen.index in failed and not seen.exit_code:
                 result += ", its output shows a failure"
             yield f"{format_inline_code(shorten_command(step.command))} → {result}", seen.index
+
+
+def is_look(command: str) -> bool:
+    """Whether a command line only lists, prints files unchanged, or changes the directory; searches do more."""
+    commands = parse_command(command) if len(command) <= _MAX_LOOK_CHARS else ()
+    names = {simple.name for simple in commands}
+    return bool(names - _PRINTS) and all(map(_is_look, commands))
+
+
+def _is_look(command: SimpleCommand) -> bool:
+    if any(
+        ">" in redirect.operator
+        and redirect.target not in _HARMLESS_TARGETS
+        and not redirect.target.isdigit()
+        for redirect in command.redirects
+    ):
+        return False
+    if command.name in _LOOKS or command.name in _PRINTS:
+        return True
+    program = find_program(command.name)
+    return (program.valued_options is not None or program.is_filter) and not may_edit(command)
+
+
+def describe_result(step: ShellStep, find_running: FindRunning) -> str:
+    """Describe how a command ended, and which of its programs could not be started by that name."""
+    seen = step.observation
+    ended = UNKNOWN if seen.exit_code is None else f"exit code {seen.exit_code}"
+    missing = describe_missing_programs(step.command, seen.text, find_running)
+    return f"{'timed out' if seen.timed_out else ended}{f' ({missing})' if missing else ''}"
+
+
+def describe_missing_programs(command: str, output: str, find_running: FindRunning) -> str:
+    """Name the programs that could not be started, and how they ran otherwise; empty if all were started."""
+    parts = []
+    for launch in list_missing_programs(command, output):
+        spelled = format_inline_code(shorten_command(launch.spelling))
+        other = find_running().get(launch.program)
+        ran = f", but {format_inline_code(shorten_command(other))} ran" if other else ""
+        ran = ", but it ran in another command" if other == launch.spelling else ran
+        parts.append(f"{spelled} was not found under this name{ran}")
+    return "; ".join(parts)
+
+
+def shorten_command(command: str) -> str:
+    """Put a command on one line, without the here-documents that it writes."""
+    bare, _ = extract_heredocs(neutralize(command))
+    bare = _PLACEHOLDER.sub("<<…", bare)
+    line = " ⏎ ".join(" ".join(each.split()) for each in bare.splitlines() if each.strip())
+    return line if len(line) <= _MAX_COMMAND_CHARS else f"{line[:_MAX_COMMAND_CHARS]}…"
 
 
 def _list_reads(evidence: Evidence) -> Iterator[tuple[str, int]]:

@@ -8,20 +8,28 @@ import re
 from collections import Counter
 from collections.abc import Collection
 from itertools import islice
+from typing import NamedTuple
 
-from langgraph_takeover.handoff.records.record import Claim
+from langgraph_takeover.handoff.records.record import Answer, Claim, StatedFields
 from langgraph_takeover.handoff.text import chat_markup
-from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS
+from langgraph_takeover.handoff.text.note_fields import (
+    MAX_STATED_FILES,
+    MODEL_FIELDS,
+    NONE_OBSERVED,
+    STATED_FIELDS,
+    UNKNOWN,
+)
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_prefix
 
 _MAX_OBJECTS = 50
 _MAX_CLAIMS = 12
 _MAX_EVENTS = 20
+_MAX_PATH_CHARS = 1_000
 _MAX_REPETITIONS = 2
 _MIN_SENTENCE_WORDS = 3  # fewer are a code fence, a heading, a short command
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s++")
 _OBJECT = re.compile(r'\{\s*"')
-_FIELD = re.compile(rf'"({"|".join(MODEL_FIELDS)})"\s*:')
+_FIELD = re.compile(rf'"({"|".join((*STATED_FIELDS, *MODEL_FIELDS))})"\s*:')
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?', re.DOTALL)
 _CITED = re.compile(
     r"(?<!\s)\s*+[\[(]\s*(?:events?\s+)?(e\d{1,9}(?:\s*(?:[,;–-]|and)\s*e?\d{1,9})*)\s*[\])]", re.IGNORECASE
@@ -29,15 +37,53 @@ _CITED = re.compile(
 _RANGE = re.compile(r"e?(\d+)(?:\s*[–-]\s*e?(\d+))?", re.IGNORECASE)
 
 
-def parse_fields(reply: str) -> dict[str, tuple[Claim, ...]]:
-    """Parse the known fields, as far as the reply is readable; empty if it is not."""
+class ParsedReply(NamedTuple):
+    """The known fields of a reply."""
+
+    stated: StatedFields
+    claims: dict[str, tuple[Claim, ...]]
+    """The fields in prose; those without content are absent."""
+
+
+def parse_reply(reply: str) -> ParsedReply:
+    """Parse the known fields, as far as the reply is readable; what is not stays unknown or absent."""
     text = remove_thoughts(reply)
-    found = find_first_object(text, MODEL_FIELDS)
+    found = find_first_object(text, (*STATED_FIELDS, *MODEL_FIELDS))
     if found is None:
         # Truncated, or JSON only in appearance.
         _, *parts = _FIELD.split(text)
         found = {name: _recover_items(value) for name, value in zip(parts[::2], parts[1::2], strict=True)}
-    return {name: claims for name in MODEL_FIELDS if (claims := _parse_claims(found.get(name)))}
+    stated = StatedFields(
+        changed_files=_parse_paths(found.get("changed_files")),
+        validation_passes=_parse_answer(found.get("validation_passes")),
+        work_done=_parse_answer(found.get("work_done")),
+    )
+    return ParsedReply(
+        stated, {name: claims for name in MODEL_FIELDS if (claims := _parse_claims(found.get(name)))}
+    )
+
+
+def _parse_paths(value: object) -> tuple[str, ...] | None:
+    """Parse a list of paths; None for anything else, and for a list that says only that it is unknown."""
+    values = value if isinstance(value, list) else [value]
+    paths = [
+        _replace_surrogates(each.strip())
+        for each in values
+        if isinstance(each, str) and 0 < len(each.strip()) <= _MAX_PATH_CHARS
+    ]
+    if any(each.upper() == UNKNOWN for each in paths) or (values and not paths):
+        return None
+    named = (each for each in paths if each.upper() not in (NONE_OBSERVED, "NONE"))
+    return tuple(dict.fromkeys(named))[:MAX_STATED_FILES]
+
+
+def _parse_answer(value: object) -> Answer:
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    answer = value.strip().casefold() if isinstance(value, str) else ""
+    return "yes" if answer == "yes" else "no" if answer == "no" else "unknown"
 
 
 def find_first_object(text: str, names: Collection[str]) -> dict[str, object] | None:
@@ -54,7 +100,11 @@ def find_first_object(text: str, names: Collection[str]) -> dict[str, object] | 
 
 def remove_thoughts(reply: str) -> str:
     """Remove what a model thought aloud before its reply, and halves of surrogate pairs."""
-    return re.sub("[\ud800-\udfff]", "\ufffd", chat_markup.remove_thoughts(reply))
+    return _replace_surrogates(chat_markup.remove_thoughts(reply))
+
+
+def _replace_surrogates(text: str) -> str:
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def remove_repeats(text: str) -> str:
@@ -101,7 +151,7 @@ def _parse_claims(value: object) -> tuple[Claim, ...]:
     found: list[Claim] = []
     for item in value if isinstance(value, list) else [value]:
         if item is not None and item != "":
-            found += _split_claims(re.sub("[\ud800-\udfff]", "\ufffd", _to_text(item)))
+            found += _split_claims(_replace_surrogates(_to_text(item)))
     first: dict[str, Claim] = {}
     for claim in found:
         first.setdefault(claim.text.casefold(), claim)

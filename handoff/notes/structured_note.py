@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from langgraph_takeover.handoff.notes.claims import find_repetition, list_unshown_results
-from langgraph_takeover.handoff.notes.contradictions import find_contradiction
+from langgraph_takeover.handoff.notes.contradictions import find_missing_path, list_contradictions
 from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.observed_fields import build_observed_fields
-from langgraph_takeover.handoff.records.record import Claim, HandoffRecord
+from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, Notes, StatedFields
 from langgraph_takeover.handoff.text.fence import OBSERVED, REPORTED, format_entry, format_inline_code
-from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, UNKNOWN, NoteField, format_title
+from langgraph_takeover.handoff.text.note_fields import (
+    MODEL_FIELDS,
+    NONE_OBSERVED,
+    STATED_FIELDS,
+    UNKNOWN,
+    NoteField,
+    format_title,
+)
 
 BUDGET_TOKENS = 2000
 """For the whole note, at four characters per token."""
 _CHARS_PER_TOKEN = 4
 _MAX_CLAIM_CHARS = 600
 _MAX_POINTERS = 8
-_MAX_PARTS, _MAX_PART_CHARS = 5, 60
+_MAX_PATH_CHARS = 300
 SHRINK_ORDER = (
     "Files already read",
     "Commands already tried",
@@ -23,6 +29,7 @@ SHRINK_ORDER = (
     *map(
         format_title,
         (
+            "changed_files",
             "evidence_observed",
             "problem_understanding",
             "rollback_notes",
@@ -45,11 +52,15 @@ def render_structured_note(record: HandoffRecord, *, pointers: bool = False) -> 
     """
     evidence = Evidence(record)
     proven = build_observed_fields(evidence, pointers=pointers)
-    claimed = tuple(_build_model_field(name, evidence, pointers) for name in MODEL_FIELDS)
+    stated = record.notes.stated if record.notes else StatedFields()
+    claimed = (
+        *(_build_stated_field(name, stated, evidence) for name in STATED_FIELDS),
+        *(_build_model_field(name, evidence, pointers) for name in MODEL_FIELDS),
+    )
     proven, claimed = _fit_budget(proven, claimed)
     return (
-        f"{_render_observed_half(proven)}\n\n{REPORTED}\nIts own account; verify it before use. Struck-out statements "
-        "contradict the record. Results that the record does not show are named after the field's title.\n\n"
+        f"{_render_observed_half(proven)}\n\n{REPORTED}\nIts own account; verify it before use. The record contradicts what "
+        "is struck out.\n\n"
         f"{_render_fields(claimed)}\n"
     )
 
@@ -64,42 +75,68 @@ def _render_observed_half(fields: tuple[NoteField, ...]) -> str:
     return f"{OBSERVED}\nFrom file changes and results, not from a model.\n\n{_render_fields(fields)}"
 
 
+def _build_stated_field(name: str, stated: StatedFields, evidence: Evidence) -> NoteField:
+    """Show the stated value, and beside it what the record shows instead."""
+    found = [each for each in list_contradictions(stated, evidence) if each.field == name]
+    against = {each.stated: each.observed for each in found if each.stated}
+    remark = _cut(
+        "; ".join(format_entry(each.observed) for each in found if not each.stated), _MAX_CLAIM_CHARS
+    )
+    value: str | tuple[str, ...] | None = getattr(stated, name)
+    values = (value,) if isinstance(value, str) else value or ()
+    entries = tuple(
+        _strike_out(_cut(format_entry(each), _MAX_PATH_CHARS), against.get(each))
+        for each in values
+        if each != "unknown" or name == "changed_files"
+    )
+    return NoteField(
+        format_title(name),
+        entries,
+        is_list=isinstance(value, tuple),
+        empty=NONE_OBSERVED if value == () else UNKNOWN,
+        min_entries=5,
+        remark=f"contradicted: {remark}" if remark else "",
+    )
+
+
 def _build_model_field(name: str, evidence: Evidence, pointers: bool) -> NoteField:
     notes = evidence.record.notes
-    claims = notes.structured.get(name, ()) if notes else ()
-    unshown: list[str] = []
     entries = []
-    for claim in claims:
-        against, repeated = find_contradiction(name, claim, evidence), find_repetition(name, claim, notes)
-        entries.append(
-            _render_claim(claim, against, repeated, _format_pointer(claim, evidence) if pointers else "")
+    for claim in notes.structured.get(name, ()) if notes else ():
+        missing = find_missing_path(claim, evidence)
+        entry = _strike_out(
+            _cut(format_entry(claim.text), _MAX_CLAIM_CHARS),
+            f"the snapshot has no file {missing}" if missing else None,
         )
-        if against is None and repeated is None:
-            unshown += list_unshown_results(claim, evidence)
-    return NoteField(format_title(name), tuple(entries), empty=UNKNOWN, remark=_format_unshown(unshown))
+        if notes and missing is None and (earlier := _find_repetition(name, claim, notes)):
+            entries.append(f"(repeats a statement under {format_title(earlier)})")
+        else:
+            entries.append(entry + (_format_pointer(claim, evidence) if pointers else ""))
+    return NoteField(format_title(name), tuple(entries), empty=UNKNOWN)
 
 
-def _render_claim(claim: Claim, against: str | None, repeated: str | None, pointer: str) -> str:
-    text = format_entry(claim.text)
-    text = text if len(text) <= _MAX_CLAIM_CHARS else f"{text[:_MAX_CLAIM_CHARS]}…"
-    if against is not None:
-        return f"~~{text}~~ (contradicted: {format_entry(against)}){pointer}"
-    if repeated is not None:
-        return f"(repeats a statement under {format_title(repeated)})"
-    return text + pointer
+def _find_repetition(field: str, claim: Claim, notes: Notes) -> str | None:
+    """Return the earlier field with the same statement, word for word; None if it is new."""
+    if claim.text in (UNKNOWN, NONE_OBSERVED):
+        return None
+    for name in MODEL_FIELDS[: MODEL_FIELDS.index(field)]:
+        if claim.text.casefold() in {each.text.casefold() for each in notes.structured.get(name, ())}:
+            return name
+    return None
+
+
+def _strike_out(text: str, against: str | None) -> str:
+    return text if against is None else f"~~{text}~~ (contradicted: {format_entry(against)})"
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 def _format_pointer(claim: Claim, evidence: Evidence) -> str:
     """Name the events that a statement cites, as far as they exist."""
     cited = [f"e{index}" for index in claim.events if index < len(evidence.record.trace)]
     return f" [{', '.join(cited[:_MAX_POINTERS])}]" if cited else ""
-
-
-def _format_unshown(parts: list[str]) -> str:
-    """Name the results in a field that the record does not show."""
-    shown = [format_entry(part)[:_MAX_PART_CHARS] for part in dict.fromkeys(parts)]
-    more = f" and {len(shown) - _MAX_PARTS} more" if len(shown) > _MAX_PARTS else ""
-    return f"not shown by the record: {', '.join(map(repr, shown[:_MAX_PARTS]))}{more}" if shown else ""
 
 
 def _fit_budget(

@@ -10,14 +10,19 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from langgraph_takeover.handoff import prompts
-from langgraph_takeover.handoff.notes.contradictions import find_contradiction
+from langgraph_takeover.handoff.notes.contradictions import find_missing_path, list_contradictions
 from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.observed_fields import describe_file
-from langgraph_takeover.handoff.notes.parsing import parse_fields, remove_repeats, remove_thoughts
+from langgraph_takeover.handoff.notes.parsing import (
+    ParsedReply,
+    parse_reply,
+    remove_repeats,
+    remove_thoughts,
+)
 from langgraph_takeover.handoff.notes.structured_note import render_observed_half
 from langgraph_takeover.handoff.records.chain import find_agent_number, render_chain
 from langgraph_takeover.handoff.records.left_out import format_left_out
-from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, Notes
+from langgraph_takeover.handoff.records.record import HandoffRecord, Notes
 from langgraph_takeover.handoff.text.fence import (
     CHANGED_FILES,
     PATCH,
@@ -30,7 +35,7 @@ from langgraph_takeover.handoff.text.fence import (
     quote_text,
     wrap_in_fence,
 )
-from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, UNKNOWN
+from langgraph_takeover.handoff.text.note_fields import MAX_STATED_FILES, MODEL_FIELDS, STATED_FIELDS, UNKNOWN
 from langgraph_takeover.handoff.text.patch_sections import PatchSection, split_patch
 from langgraph_takeover.handoff.trace.events import NO_MODEL_CALL, Usage
 from langgraph_takeover.handoff.trace.file_kinds import is_source
@@ -114,18 +119,23 @@ _STATEMENT = {
     "required": ["claim", "events"],
     "additionalProperties": False,
 }
+_ANSWER = {"type": "string", "enum": ["yes", "no", "unknown"]}
 NOTES_SCHEMA: dict[str, Any] = {
     "title": "notes",
     "type": "object",
-    "properties": {name: {"type": "array", "items": _STATEMENT, "maxItems": 4} for name in MODEL_FIELDS},
-    "required": list(MODEL_FIELDS),
+    "properties": {
+        "changed_files": {"type": "array", "items": {"type": "string"}, "maxItems": MAX_STATED_FILES},
+        "validation_passes": _ANSWER,
+        "work_done": _ANSWER,
+        **{name: {"type": "array", "items": _STATEMENT, "maxItems": 4} for name in MODEL_FIELDS},
+    },
+    "required": [*STATED_FIELDS, *MODEL_FIELDS],
     "additionalProperties": False,
 }
 _FIRST_LIMIT = 200_000
 _LAST_LIMIT = 8_000
 _MAX_REPORTED = 10
 _MAX_REPLY_CHARS = 20_000
-FieldClaims = dict[str, tuple[Claim, ...]]
 
 
 class PromptTooLongError(TakeoverError):
@@ -146,42 +156,45 @@ def write_notes(
     reply, prompt, usage = "", list[BaseMessage](), NO_MODEL_CALL
     if "structured" in kinds:
         reply, prompt, usage = _ask_within_window("structured", evidence, ask, NOTES_SCHEMA)
-    fields = parse_fields(reply)
-    wrong = _describe_problem(fields, evidence) if prompt else ""
-    if wrong and prompt:
-        again = [*prompt, AIMessage(reply[:_MAX_REPLY_CHARS] or "{}"), HumanMessage(wrong)]
-        second = ""
+    parsed, retried = parse_reply(reply), ""
+    if prompt and (problem := _describe_problem(parsed, evidence)):
+        retried = "contradicted" if parsed.claims else "malformed"
+        again = [*prompt, AIMessage(reply[:_MAX_REPLY_CHARS] or "{}"), HumanMessage(problem)]
         with suppress(PromptTooLongError):
             second, more = ask(again, NOTES_SCHEMA)
             usage = _add_usage(usage, more)
-        better = parse_fields(second)
-        retried = "contradicted" if fields else "malformed"
-        fields = better or fields
-    else:
-        retried = ""
+            better = parse_reply(second)
+            parsed = better if better.claims else parsed
     return Notes(
         model=model_name,
         prompts=prompts.compute_version("handoff"),
         summary=remove_repeats(remove_thoughts(summary)).strip() or UNKNOWN,
-        structured=fields,
-        malformed="structured" in kinds and not fields,
+        structured=parsed.claims,
+        stated=parsed.stated,
+        malformed="structured" in kinds and not parsed.claims,
         retried=retried,
         summary_usage=summary_usage,
         structured_usage=usage,
     )
 
 
-def _describe_problem(fields: FieldClaims, evidence: Evidence) -> str:
+def _describe_problem(parsed: ParsedReply, evidence: Evidence) -> str:
     """Build the request for a corrected reply; empty if none is needed."""
-    if not fields:
+    if not parsed.claims:
         return prompts.load_prompt("malformed")
-    denied = [
-        f"- {name}: {claim.text[:300]!r}: {against}"
-        for name, claims in fields.items()
-        for claim in claims
-        if (against := find_contradiction(name, claim, evidence)) is not None
+    problems = [
+        f"- {each.field}: {f'you stated {each.stated[:300]!r}, but ' if each.stated else ''}{each.observed}"
+        for each in list_contradictions(parsed.stated, evidence)
     ]
-    return prompts.load_prompt("contradicted") + "\n" + "\n".join(denied[:_MAX_REPORTED]) if denied else ""
+    problems += [
+        f"- {name}: {claim.text[:300]!r}: the snapshot has no file {missing}"
+        for name, claims in parsed.claims.items()
+        for claim in claims
+        if (missing := find_missing_path(claim, evidence)) is not None
+    ]
+    return (
+        prompts.load_prompt("contradicted") + "\n" + "\n".join(problems[:_MAX_REPORTED]) if problems else ""
+    )
 
 
 def _ask_within_window(

@@ -17,7 +17,7 @@ NO_VERDICT = "exited 0; its output states no verdict"
 
 
 def describe_outcome(outcome: ValidationOutcome, verdict: Verdict | None) -> str:
-    """The result of a validation in words, the same wherever it is shown; exit code 0 alone is no pass."""
+    """The result of a validation in words, the same wherever it is shown; exit code 0 alone is not a pass."""
     return NO_VERDICT if verdict == "exit_code_only" else outcome
 
 

@@ -87,7 +87,7 @@ def summarize_changes(
             is_new = change.before is None or change.before in _EMPTY
             is_auxiliary = _is_auxiliary(state, path, changes, command, text)
             _classify_new_file(summary, path, is_auxiliary=is_auxiliary, is_new=is_new)
-            # What a program generates is no input that the agent wrote.
+            # The output of a program is not an input that the agent wrote.
             is_own = not command or posixpath.basename(path) in command
             if is_new and is_own and not is_auxiliary and not file_kinds.is_script(path):
                 summary.written_inputs[:] = dict.fromkeys((*summary.written_inputs, path))

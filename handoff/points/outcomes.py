@@ -291,7 +291,7 @@ def _judge_signs(matches: Sequence[ValidationMatch], text: str) -> ValidationOut
 def _list_suspects(
     matches: Sequence[ValidationMatch], commands: Sequence[SimpleCommand]
 ) -> list[SimpleCommand]:
-    """Commands joined to the last validation by `&&` before it that are no validations."""
+    """Commands before the last validation, joined to it by `&&`, that are not validations."""
     positions = {match.position for match in matches}
     suspects = []
     for position in range(matches[-1].position - 1, -1, -1):

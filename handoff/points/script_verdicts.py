@@ -15,9 +15,9 @@ _ZERO = (
     r"(?=[ \t]*+(?:$|[,;)\r]))"
 )
 _NOT_ZERO = rf"(?! ?[:=]? ?{_ZERO})"
-"""`failed: 0` is no failure, `failed: 0 != 1` is one."""
+"""`failed: 0` is not a failure; `failed: 0 != 1` is."""
 _NOT_ZERO_COUNT = rf"(?!(?: \w{{1,30}}){{0,2}} ?[:=]? ?{_ZERO})"
-"""`Mismatch ratio: 0.0` is no failure."""
+"""`Mismatch ratio: 0.0` is not a failure."""
 _FAILURE_LINE = re.compile(
     rf"^(?:FAIL|FAILED|FAILURE|ERROR)\b(?![ \t]*+[:=]?+[ \t]*+{_ZERO}|[ \t]\w+[ \t]*+[:=][ \t]*+{_ZERO})",
     re.M,

@@ -242,7 +242,7 @@ def find_validations(
     auxiliary_files: Collection[str] = (),
     own_programs: OwnPrograms = _NO_PROGRAMS,
 ) -> tuple[ValidationMatch, ...]:
-    """Find the validations in a command line, in order; a run of an auxiliary file is none."""
+    """Find the validations in a command line, in order; runs of auxiliary files do not count."""
     may_run_own = own_programs.may_run()
     if not may_run_own and not may_validate(command, written_scripts):
         return ()

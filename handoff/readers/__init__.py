@@ -135,7 +135,7 @@ def read_traces(path: Path, format_name: str = "auto", workspace: str = "") -> I
 
 
 def describe_warnings(trace: Trace, cure: str = "pass --workspace DIR") -> tuple[str, ...]:
-    """Describe what was lost in reading: damaged lines, withdrawn and unknown calls, and edits outside the repository."""
+    """Describe the losses of reading: damaged lines, withdrawn and unknown calls, and edits outside the repository."""
     notices = (
         describe_skipped_lines(trace),
         describe_left_out(trace),

@@ -182,7 +182,7 @@ def _is_from_user(message: RawMessage, agents: set[str]) -> bool:
 
 
 def _find_transfer_target(call: RecordedCall) -> str:
-    """The agent that a call transfers to; empty if it is no transfer."""
+    """The agent that a call transfers to; empty for other calls."""
     if call.result is None or call.result.refused:
         return ""
     named = _TRANSFER_TOOL.fullmatch(call.tool)

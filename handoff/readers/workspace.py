@@ -40,7 +40,7 @@ _SYSTEM = re.compile(
     r"|^/opt/(?:mini)?conda|/(?:site|dist)-packages(?:/|$)|^(?:/[a-z])?/(?:root|home/[^/]+|Users/[^/]+)/\."
     r"|^/[a-z]/(?:Windows|Program Files[^/]*|ProgramData|Users/[^/]+/AppData)(?:/|$)"
 )
-"""Directories of programs and settings, which are no repository unless the recording states it."""
+"""Directories of programs and settings, which count as a repository only if the recording says so."""
 _TEMPORARY = re.compile(
     r"(?:/private)?/(?:tmp|var/tmp|dev/shm)(?:/|$)|/[a-z]/Users/[^/]+/AppData/Local/Temp(?:/|$)"
 )
@@ -130,7 +130,7 @@ class WorkspaceEvidence:
         """Number of edits of existing files in each directory."""
         self._new_files: Counter[str] = Counter()
         self._created: set[str] = set()
-        """Files that the run created: a later edit is none of an existing file."""
+        """Files that the run created: later edits of them are not edits of existing files."""
         self._keeps_directory = keeps_directory
         self._start = self._directory = _join("", recorded)
         self._has_moved = False
@@ -169,7 +169,7 @@ class WorkspaceEvidence:
         edits = self._leave_out_scratch(self._edits) or self._leave_out_scratch(self._new_files)
         stated = next((path for path, kind in self._kinds.items() if kind in ("recorded", "named")), "")
         if not edits and not stated:
-            # Nobody edits what was there before without working on it, also in a temporary directory.
+            # An agent that edits existing files works on them, also in a temporary directory.
             edits = self._list_entered_edits()
         votes = edits or self._leave_out_scratch(self._mentioned) or self._edits + self._new_files
         holders = [path for path in self._kinds if 2 * _count_inside(votes, path) > votes.total()]
@@ -326,7 +326,7 @@ class WorkspaceEvidence:
         return base
 
     def _guess(self, votes: Counter[str]) -> str:
-        """The directory of the repository by the directories of files alone; empty if there are none."""
+        """The directory of the repository by the directories of files alone; empty without files."""
         tops = [path for path in self._top_directories if 2 * _count_inside(votes, path) > votes.total()]
         if tops:
             return min(tops, key=len)

@@ -156,7 +156,7 @@ def _read_bytes(source: IO[bytes], size: int) -> bytes:
 
 @contextlib.contextmanager
 def _lock_imports(root: Path) -> Iterator[None]:
-    """Allow one import at a time: what an interrupted one left belongs to nobody."""
+    """Allow one import at a time, so that leftovers are always those of an interrupted import."""
     root.mkdir(parents=True, exist_ok=True)
     with (root / _LOCK_FILE).open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

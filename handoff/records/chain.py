@@ -1,4 +1,4 @@
-"""The agents of a record's work, one after another: who did which of its events."""
+"""The agents of a record's work, one after another, each with its events."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Envelope(Frozen):
     uncertainties: FailFastTuple[str] = ()
     user_context: UserContext = ""
     """Preferences and constraints of the user: a text, or up to 50 keys with a value of at most 2,000 characters each.
-    A value that is no text becomes its JSON text."""
+    Other values than texts become their JSON text."""
     recommendations: FailFastTuple[str] = ()
     confidence: float | None = Field(default=None, ge=0, le=1)
     message: str = ""
@@ -129,6 +129,6 @@ class Refusal(Frozen):
 
 
 def parse_refusal_kind(text: str) -> RefusalKind | None:
-    """Return the kind of a refusal by its text; None if it has none, as one that an older version wrote."""
+    """Return the kind of a refusal by its text; None if it names none."""
     kind = text.partition(": ")[0]
     return next((each for each in get_args(RefusalKind) if each == kind), None)

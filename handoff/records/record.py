@@ -12,14 +12,15 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
-from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
+from pydantic import Field, ValidationError
 
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.payload import Payload
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
 from langgraph_takeover.handoff.text.redaction import redact, redact_known_secrets
+from langgraph_takeover.handoff.text.versions import describe_other_version
 from langgraph_takeover.handoff.trace.events import Event, FailFastTuple, HandoffPoint, Usage
 from langgraph_takeover.sandbox.interface import Frozen, Snapshot, TakeoverError
 from langgraph_takeover.sandbox.repository.patches import LeftOut
@@ -32,17 +33,8 @@ from langgraph_takeover.sandbox.storage.removal import (
 )
 from langgraph_takeover.sandbox.storage.untrusted_json import parse_document
 
-SCHEMA_VERSION = 9
-"""The version of new records. Before 9, a record has no `parent`, and a session neither counts calls of unknown form nor says what
-was open; before 8, a record does not say what its patch lacks; before 7, it has no `external`; before 6, no `edited_files`;
-before 5, notes and reviews may have no digest."""
-_SUPPORTED_VERSIONS = (4, 5, 6, 7, 8, 9)
-_FIELD_VERSIONS = {
-    "edited_files": 6, "external": 7, "left_out": 8, "left_out_count": 8, "patch_error": 8, "parent": 9,
-}  # fmt: skip
-"""The version that added a field."""
-_LATER_SESSION_FIELDS = ("withdrawn_files", "unknown_forms", "pending")
-"""Fields of `ExternalSession` that older records do not have."""
+SCHEMA_VERSION: Final = 10
+"""The version of records: no other one is read."""
 RECORD_FILE = "record.json"
 NOTES_FILE = "notes.json"
 REVIEW_FILE = "review.json"
@@ -93,15 +85,8 @@ class ExternalSession(Frozen):
     """Requests to the bridge that were refused, by reason."""
     side_requests: int = Field(default=0, ge=0)
     """Requests beside the main conversation that reached the model: of subagents and side tasks."""
-
     unknown_forms: Mapping[str, int] = {}
     """Calls and other items in a form that this version does not know, by name: their effects and results are unknown."""
-
-    @model_serializer(mode="wrap")
-    def _omit_empty_fields(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write a session without such files or forms as records before these fields do, whose digests cover it."""
-        content: dict[str, Any] = serialize(self)
-        return {name: value for name, value in content.items() if value or name not in _LATER_SESSION_FIELDS}
 
 
 class Claim(Frozen):
@@ -111,11 +96,25 @@ class Claim(Frozen):
     events: FailFastTuple[int] = ()
 
 
+Answer = Literal["yes", "no", "unknown"]
+
+
+class StatedFields(Frozen):
+    """What a model states about the earlier work in a form that the record can check."""
+
+    changed_files: FailFastTuple[str] | None = None
+    """The files that differ from the base commit, as the model spells them; None if unknown."""
+    validation_passes: Answer = "unknown"
+    """Whether the latest validation of the current code passes."""
+    work_done: Answer = "unknown"
+    """Whether the model believes that the task is solved."""
+
+
 class Attachment(Frozen):
     """A value that is added to a record later, with its own digest."""
 
     digest: str = Field(default="", json_schema_extra={"readOnly": True})
-    """Covers the other fields and the record's id; empty if written by a version without such digests."""
+    """Covers the other fields and the record's id; empty until it is saved."""
 
     def seal_for(self, record_id: str) -> Self:
         return self.model_copy(update={"digest": self._content_digest(record_id)})
@@ -137,6 +136,8 @@ class Notes(Attachment):
     summary: str
     structured: dict[str, FailFastTuple[Claim]]
     """The model-filled fields of the structured note; fields without content are absent."""
+    stated: StatedFields = StatedFields()
+    """The stated fields of the structured note; the model's values, also where the record contradicts them."""
     malformed: bool = False
     """The reply for the fields could not be read."""
     retried: Literal["", "malformed", "contradicted"] = ""
@@ -206,7 +207,7 @@ class HandoffRecord(Frozen):
         ('OracleModel', 'fix-1')
     """
 
-    schema_version: Literal[4, 5, 6, 7, 8, 9] = 9
+    schema_version: Literal[10] = SCHEMA_VERSION
     id: str
     task: TaskBrief
     predecessor: str
@@ -218,7 +219,7 @@ class HandoffRecord(Frozen):
     left_out_count: int = Field(default=0, ge=0)
     """Number of all changes that the patch lacks."""
     patch_error: str = ""
-    """The reason why there is no patch; empty if the patch is what differs."""
+    """The reason for a missing patch; empty if the patch is complete except for `left_out`."""
     snapshot: Snapshot | None
     """None if the sandbox was not saved, as for a recorded run: it can be read, but not taken over."""
     files: FailFastTuple[str] | None = None
@@ -242,22 +243,6 @@ class HandoffRecord(Frozen):
     a handoff: the text with which the agent requested a successor."""
     digest: str = Field(default="")
 
-    @model_validator(mode="after")
-    def _check_version(self) -> Self:
-        for name, version in _FIELD_VERSIONS.items():
-            if getattr(self, name) and self.schema_version < version:
-                raise ValueError(f"a record of schema version {self.schema_version} has no {name}")
-        return self
-
-    @model_serializer(mode="wrap")
-    def _omit_later_fields(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write an older record as its own version does, which its digest covers."""
-        content: dict[str, Any] = serialize(self)
-        for name, version in _FIELD_VERSIONS.items():
-            if self.schema_version < version or (name == "parent" and self.parent is None):
-                content.pop(name, None)
-        return content
-
     def seal(self) -> HandoffRecord:
         return self.model_copy(update={"digest": self._content_digest()})
 
@@ -271,12 +256,9 @@ class HandoffRecord(Frozen):
             raise RecordError(f"record {self.id}: its earlier agents have more events than its trace")
 
     def verify_attachments(self) -> None:
-        """Raise RecordError if the notes or the review do not match their digests.
-
-        Without a digest they are refused too, unless the record predates such digests.
-        """
+        """Raise RecordError if the notes or the review do not match their digests."""
         for name, added in self.attachments.items():
-            if name not in self.files_without_digest and not added.has_digest_for(self.id):
+            if not added.has_digest_for(self.id):
                 raise RecordError(
                     f"record {self.id}: {name} does not match its digest: it was changed, or belongs to another record "
                     f"(import the record again, or write it again)"
@@ -287,13 +269,6 @@ class HandoffRecord(Frozen):
         """The notes and the review, if any, by the names of their files."""
         both: dict[str, Attachment | None] = {NOTES_FILE: self.notes, REVIEW_FILE: self.review}
         return {name: added for name, added in both.items() if added is not None}
-
-    @property
-    def files_without_digest(self) -> tuple[str, ...]:
-        """The files that no digest covers, because an older version wrote them."""
-        if self.schema_version != _SUPPORTED_VERSIONS[0]:
-            return ()
-        return tuple(name for name, added in self.attachments.items() if not added.digest)
 
     @property
     def required_snapshot(self) -> Snapshot:
@@ -337,11 +312,11 @@ class RecordStore:
         *,
         commit_guard: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> HandoffRecord:
-        """Save the record that `make` returns, completely or not at all; `make` may add files to the directory it gets.
+        """Save the record that `build` returns, completely or not at all; `build` may add files to the directory it gets.
 
-        The record gets its name inside `alone()`, which raises if another process may have made it meanwhile.
+        The record gets its name inside `commit_guard()`, which raises if another process may have made it meanwhile.
         """
-        # Another process uses another name; nobody finishes what a dead one started.
+        # Each process uses a name of its own; a partial directory of a dead process is never completed.
         partial = self.root / f".partial-{record_id}.{secrets.token_hex(4)}"
         partial.mkdir(parents=True)
         try:
@@ -401,28 +376,24 @@ class RecordStore:
         return _load_file(path, kind) if os.path.lexists(path) else None
 
     def add_review(self, record_id: str, review: Review) -> None:
-        self._write_attachment(record_id, REVIEW_FILE, review)
+        _write_attachment(self.directory(record_id) / REVIEW_FILE, record_id, review)
         (self.directory(record_id) / _REVIEW_PENDING_FILE).unlink(missing_ok=True)
 
     def mark_review_pending(self, record_id: str) -> None:
-        """Whether the record waits for a person's decision."""
+        """Note that the record waits for a person's decision."""
         (self.directory(record_id) / _REVIEW_PENDING_FILE).touch()
 
     def is_review_pending(self, record_id: str) -> bool:
+        """Whether the record waits for a person's decision."""
         return (self.directory(record_id) / _REVIEW_PENDING_FILE).exists()
 
     def write_attachments(self, directory: Path, record: HandoffRecord) -> None:
-        """Write a record's notes and review to a directory; what no digest covered stays uncovered."""
+        """Write a record's notes and review to a directory."""
         for name, added in record.attachments.items():
-            clean = _redact_model(added)
-            write_durably(directory / name, to_json(clean.seal_for(record.id) if added.digest else clean))
+            _write_attachment(directory / name, record.id, added)
 
     def add_notes(self, record_id: str, notes: Notes) -> None:
-        self._write_attachment(record_id, NOTES_FILE, notes)
-
-    def _write_attachment(self, record_id: str, name: str, attachment: Attachment) -> None:
-        sealed = _redact_model(attachment).seal_for(record_id)
-        write_durably(self.directory(record_id) / name, to_json(sealed))
+        _write_attachment(self.directory(record_id) / NOTES_FILE, record_id, notes)
 
     def list_ids(self) -> tuple[str, ...]:
         return tuple(sorted(path.parent.name for path in list_matches(self.root, f"[!.]*/{RECORD_FILE}")))
@@ -430,7 +401,7 @@ class RecordStore:
     def remove_thread(self, thread: str) -> None:
         """Remove the records that were made on a thread, and their snapshots."""
         for record_id in self.list_ids():
-            with suppress(RecordError):  # damaged: nobody knows whose it is
+            with suppress(RecordError):  # damaged: its thread is unknown
                 if self.load(record_id).thread_id == thread:
                     set_aside(self.directory(record_id))
         for each in list_matches(self.root, f"{REMOVED_PREFIX}*"):
@@ -485,8 +456,12 @@ def _redact_model(value: _Kind) -> _Kind:
     return value if clean == content else type(value).model_validate(clean)
 
 
+def _write_attachment(path: Path, record_id: str, attachment: Attachment) -> None:
+    write_durably(path, to_json(_redact_model(attachment).seal_for(record_id)))
+
+
 def to_json(value: Frozen, *, exclude: set[str] | None = None) -> str:
-    """Read a record's text file."""
+    """Return the JSON text of a record or one of its parts."""
     # In ASCII, because a patch or a file name may hold bytes that are not UTF-8.
     return json.dumps(value.model_dump(mode="json", exclude=exclude), indent=1)
 
@@ -513,9 +488,10 @@ def parse_model(text: bytes, path: Path | str, kind: type[_Kind]) -> _Kind:
     except ValueError as error:
         raise RecordError(f"{path}: damaged, or not JSON: {error}") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
-    if kind is HandoffRecord and version not in _SUPPORTED_VERSIONS:
-        known = f"{', '.join(map(str, _SUPPORTED_VERSIONS[:-1]))} and {_SUPPORTED_VERSIONS[-1]}"
-        raise RecordError(f"{path}: schema version {version!r}; this version reads {known}")
+    if kind is HandoffRecord and version != SCHEMA_VERSION:
+        raise RecordError(
+            f"{path}: {describe_other_version(version, SCHEMA_VERSION, 'make the record again')}"
+        )
     try:
         return kind.model_validate(content)
     except ValidationError as error:

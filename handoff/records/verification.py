@@ -39,14 +39,12 @@ class Verification(NamedTuple):
     problems: tuple[str, ...]
     """The problems, one line each; empty if the record is intact."""
     has_snapshot: bool = True
-    files_without_digest: tuple[str, ...] = ()
-    """Files of an intact record without a digest, written by an older version."""
 
 
 def verify_record(directory: Path) -> Verification:
     """Check everything in a record's directory, or on the daemon that has its image.
 
-    Raises OutOfDiskError if there is no disk space for the check.
+    Raises OutOfDiskError if the check runs out of disk space.
     """
     try:
         record = RecordStore(directory.parent).load(directory.name)
@@ -55,16 +53,14 @@ def verify_record(directory: Path) -> Verification:
     except OSError as error:
         return Verification((f"{error.filename}: {describe_error(error)}",))
     if record.snapshot is None:
-        return Verification((), has_snapshot=False, files_without_digest=record.files_without_digest)
+        return Verification((), has_snapshot=False)
     try:
         held = read_contents(record.snapshot, directory)
     except OutOfDiskError:
         raise
     except SandboxUnavailableError as error:
         return Verification((str(error),))
-    return Verification(
-        tuple(find_disagreements(record, held)), files_without_digest=record.files_without_digest
-    )
+    return Verification(tuple(find_disagreements(record, held)))
 
 
 def find_disagreements(record: HandoffRecord, snapshot_contents: SnapshotContents) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""Shell command lines: parsing them, and classifying what they run and change."""
+"""Shell command lines: parsing them, and classifying their programs and changes."""

@@ -1,4 +1,4 @@
-"""Effects of shell command lines on files: what they change, show and search.
+"""Effects of shell command lines: the files that they change, show and search.
 
 `find_effect` serves the runtime and never underestimates: an unknown program can change anything. The other functions
 serve detectors, notes and metrics and answer what is likely: an unknown program neither edits nor shows a file.

@@ -12,7 +12,12 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from langgraph_takeover.handoff.text.chat_markup import CASED_CHAT_MARKUP, CHAT_MARKUP, lookalike_pattern
-from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, OBSERVED_FIELDS, format_title
+from langgraph_takeover.handoff.text.note_fields import (
+    MODEL_FIELDS,
+    OBSERVED_FIELDS,
+    STATED_FIELDS,
+    format_title,
+)
 from langgraph_takeover.handoff.text.skeleton import Skeleton, escape_char, escape_invisible
 
 OPENING, CLOSING = "<earlier-work", "</earlier-work"
@@ -33,7 +38,7 @@ _TITLES = tuple(
     each.lstrip("# ")
     for each in (TASK, TRACE, PATCH, CHANGED_FILES, SUMMARY, NOTE, ENVELOPE, OBSERVED, REPORTED)
 )
-_FIELD_TITLES = (*OBSERVED_FIELDS, *map(format_title, MODEL_FIELDS))
+_FIELD_TITLES = (*OBSERVED_FIELDS, *map(format_title, (*STATED_FIELDS, *MODEL_FIELDS)))
 _TITLE_SUFFIXES = {
     " ".join(words[start:])
     for words in map(str.split, (*_TITLES, *_FIELD_TITLES))

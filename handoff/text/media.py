@@ -99,7 +99,7 @@ def _digest(data: str) -> str:
 
 
 def _list_contents(part: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield media type, Base64 data and address of each content; what is unknown is empty."""
+    """Yield media type, Base64 data and address of each content; an unknown value is empty."""
     holders = [part, *(part[name] for name in _HOLDERS if isinstance(part.get(name), Mapping))]
     for holder in holders:
         media_type = next((str(holder[name]) for name in _TYPE_FIELDS if holder.get(name)), "")

@@ -45,6 +45,10 @@ MODEL_FIELDS = (
     "rollback_notes",
     "recommended_next_action",
 )
+STATED_FIELDS = ("changed_files", "validation_passes", "work_done")
+"""What the model states about the work in a form that the record can check."""
+MAX_STATED_FILES = 20
+"""More would use up the output tokens of the notes."""
 OBSERVED_FIELDS = (
     "Repository change state",
     "Changed source files",

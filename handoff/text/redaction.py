@@ -1,15 +1,17 @@
-"""Redact secrets in everything that is written: those of this process's environment, and text that looks like a key."""
+"""Redact secrets in everything that is written: those of this process's environment, and text that looks like a key.
+
+A known secret is found as it is, escaped as in JSON, in a shell's declaration or in a URL, and in base64 or hex.
+"""
 
 from __future__ import annotations
 
+import base64
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
-
-from langgraph_takeover.handoff.text.secret_matching import SecretForms, build_secret_forms
 
 REDACTED = "[redacted]"
 MIN_SECRET_LENGTH = 8
@@ -84,13 +86,13 @@ _PATTERNS = (
 
 
 def redact(value: _Value, extra_secrets: Collection[str] = ()) -> _Value:
-    """Redact known secrets and text that looks like a key, in a text or a JSON-like value; `also` adds known secrets."""
+    """Redact known secrets and text that looks like a key, in a text or a JSON-like value; `extra_secrets` adds known secrets."""
     known = _load_known_secrets(extra_secrets)
     return _map_texts(value, lambda text: _remove_patterns(_remove_secrets(text, known)))  # type: ignore[no-any-return]
 
 
 def redact_known_secrets(value: _Value, extra_secrets: Collection[str] = ()) -> _Value:
-    """Redact only known secrets: for what is executed, where a made-up key may be needed in a test."""
+    """Redact only known secrets, in text that is executed: a test may need a made-up key."""
     known = _load_known_secrets(extra_secrets)
     return _map_texts(value, lambda text: _remove_secrets(text, known)) if known.plain else value
 
@@ -163,14 +165,14 @@ def _remove_patterns(text: str) -> str:
 
 
 def _load_known_secrets(extra_secrets: Collection[str]) -> SecretForms:
-    """Return the pattern of each known secret in all its spellings."""
+    """Return the forms of the environment's secrets and of these."""
     # The environment may change while a program runs, so it is read each time; undecoded, because that takes a tenth.
     environment = getattr(os.environ, "_data", os.environ)
-    return _build_cached_spellings(tuple(environment.items()), tuple(extra_secrets))
+    return _build_cached_forms(tuple(environment.items()), tuple(extra_secrets))
 
 
 @lru_cache(maxsize=8)
-def _build_cached_spellings(
+def _build_cached_forms(
     environment: tuple[tuple[Any, Any], ...], extra_secrets: tuple[str, ...]
 ) -> SecretForms:
     decoded = [(os.fsdecode(name), os.fsdecode(value)) for name, value in environment]
@@ -178,7 +180,7 @@ def _build_cached_spellings(
         *extra_secrets,
         *(secret for name, value in decoded for secret in _find_setting_secrets(name, value)),
     }
-    return build_secret_forms(secret for secret in secrets if _is_secret(secret))
+    return _build_forms(secret for secret in secrets if _is_secret(secret))
 
 
 def _find_setting_secrets(name: str, value: str) -> Iterator[str]:
@@ -193,3 +195,113 @@ def _find_setting_secrets(name: str, value: str) -> Iterator[str]:
 
 def _is_secret(value: str) -> bool:
     return len(value) >= MIN_SECRET_LENGTH and value not in REDACTED and not _NOT_A_SECRET.fullmatch(value)
+
+
+_WHITE_SPACE = b" \t\r\n"
+_TO_STANDARD_BASE64 = bytes.maketrans(b"-_", b"+/")
+_ESCAPES = (
+    re.compile(
+        rb"\\(?:u(?P<high>[dD][89abAB][0-9A-Fa-f]{2})\\u(?P<low>[dD][c-fC-F][0-9A-Fa-f]{2})"
+        rb"|u(?P<code>[0-9A-Fa-f]{4})|(?P<letter>[bfnrt])|(?P<mark>[\"\\/$`]))"
+    ),
+    re.compile(rb"%(?P<byte>[0-9A-Fa-f]{2})"),
+)
+"""As in JSON, with the marks that bash escapes, and as in a URL."""
+_LETTERS = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
+
+
+class SecretForms(NamedTuple):
+    """The forms of some secrets."""
+
+    plain: tuple[bytes, ...]
+    base64: tuple[bytes, ...]
+    hex: tuple[bytes, ...]
+    """In lower case."""
+
+    def find_spans(self, content: bytes) -> list[tuple[int, int]]:
+        """Start and end of each form in the content, in order and without overlaps."""
+        if not self.plain:
+            return []
+        found = self._find_forms(content)
+        for escape in _ESCAPES:
+            unescaped = escape.sub(_decode_escape, content)
+            if unescaped != content and (below := self._find_forms(unescaped)):
+                offsets = _compute_offsets(escape, content)
+                found += [(offsets[start], offsets[stop]) for start, stop in below]
+        apart: list[tuple[int, int]] = []
+        for start, stop in sorted(found):
+            if apart and start < apart[-1][1]:
+                apart[-1] = (apart[-1][0], max(stop, apart[-1][1]))
+            else:
+                apart.append((start, stop))
+        return apart
+
+    def _find_forms(self, content: bytes) -> list[tuple[int, int]]:
+        found = _find_occurrences(self.plain, content)
+        # Digits may be wrapped and indented, and in the alphabet for URLs.
+        digits = content.translate(_TO_STANDARD_BASE64, _WHITE_SPACE)
+        below = _find_occurrences(self.base64, digits) + _find_occurrences(self.hex, digits.lower())
+        if below:
+            kept = [index for index, byte in enumerate(content) if byte not in _WHITE_SPACE]
+            found += [(kept[start], kept[stop - 1] + 1) for start, stop in below]
+        return found
+
+
+def _build_forms(secrets: Iterable[str]) -> SecretForms:
+    plain: set[bytes] = set()
+    digits: set[bytes] = set()
+    hexadecimal: set[bytes] = set()
+    for secret in secrets:
+        content = secret.encode("utf-8", "surrogatepass")
+        try:
+            raw = secret.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raw = content
+        plain |= {content, raw, content.replace(b" ", b"+")}
+        digits.update(_list_base64_forms(raw))
+        hexadecimal.add(raw.hex().encode())
+    return SecretForms(tuple(sorted(plain)), tuple(sorted(digits)), tuple(sorted(hexadecimal)))
+
+
+def _list_base64_forms(content: bytes) -> Iterator[bytes]:
+    """The digits of a content, except those that depend on its neighbours."""
+    for before in range(3):
+        # The digits depend on how many bytes stand before the content.
+        yield base64.b64encode(bytes(before) + content)[
+            -(-before * 8 // 6) : (before + len(content)) * 8 // 6
+        ]
+
+
+def _find_occurrences(forms: Iterable[bytes], content: bytes) -> list[tuple[int, int]]:
+    found = []
+    for form in forms:
+        start = content.find(form)
+        while start >= 0:
+            found.append((start, start + len(form)))
+            start = content.find(form, start + 1)
+    return found
+
+
+def _decode_escape(escape: re.Match[bytes]) -> bytes:
+    """The bytes that an escape encodes."""
+    kind = escape.lastgroup or ""
+    text = escape[kind]
+    if kind == "byte":
+        return bytes([int(text, 16)])
+    if kind in ("letter", "mark"):
+        return _LETTERS.get(text, text)
+    code = int(text, 16)
+    if kind == "low":
+        code = 0x10000 + ((int(escape["high"], 16) - 0xD800) << 10) + code - 0xDC00
+    return chr(code).encode("utf-8", "surrogatepass")
+
+
+def _compute_offsets(escape: re.Pattern[bytes], content: bytes) -> list[int]:
+    """Where each byte of the unescaped content begins in the content; last, its end."""
+    offsets: list[int] = []
+    end = 0
+    for match in escape.finditer(content):
+        offsets += range(end, match.start())
+        offsets += [match.start()] * len(_decode_escape(match))
+        end = match.end()
+    return [*offsets, *range(end, len(content) + 1)]

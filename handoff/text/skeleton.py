@@ -1,4 +1,4 @@
-"""Text as a reader sees it, reduced to ASCII for matching, with positions; and visible forms of what is invisible."""
+"""Text as a reader sees it, reduced to ASCII for matching, with positions; and visible forms of invisible characters."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Action(NamedTuple):
 
 
 def write_action(action: Action) -> str:
-    """Write the text that `read_action` parses as this action."""
+    """Write the text that `parse_action` parses as this action."""
     tool, arguments = action
     if tool == "shell":
         body = arguments.get("command", "")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
+from langgraph_takeover.handoff.text.versions import find_program_version
 from langgraph_takeover.handoff.trace.events import Event, Trace, Usage
 
 _ESCAPED = "ud[89a-f][0-9a-f]{2}|u005c"
@@ -139,7 +139,7 @@ def _build_agent(trace: Trace) -> dict[str, Any]:
     if trace.agent:
         agent = {"name": trace.agent, "version": trace.agent_version or _UNKNOWN}
     elif trace.format == "takeover":
-        agent = {"name": "takeover", "version": _find_version()}
+        agent = {"name": "takeover", "version": find_program_version()}
     else:
         agent = {"name": trace.format, "version": _UNKNOWN}
     if trace.model:
@@ -184,10 +184,3 @@ def _build_continuation(successor: SuccessorDocument, trace: Trace) -> dict[str,
         "point": continuation.point.kind,
         "after_step_id": None if step is None else step + offset,
     }
-
-
-def _find_version() -> str:
-    try:
-        return version("langgraph-takeover")
-    except PackageNotFoundError:
-        return _UNKNOWN

@@ -183,7 +183,7 @@ def action_indices(events: Iterable[Event]) -> dict[int, int]:
 def apply_changes(
     before: Mapping[str, tuple[str | None, str | None]], changes: Iterable[FileChange]
 ) -> Differences:
-    """Differences from the base after more changes; a restored file is no difference."""
+    """Differences from the base after more changes; a restored file does not differ."""
     after = dict(before)
     for change in changes:
         base = after[change.path][0] if change.path in after else change.before

@@ -32,7 +32,7 @@ def shorten_form(name: str) -> str:
 
 
 def describe_unknown_forms(forms: Mapping[str, int]) -> str:
-    """Describe the calls of unknown form in one line; empty if there are none. The names are data of the recording."""
+    """Describe the calls of unknown form in one line; empty without any. The names are data of the recording."""
     number = sum(forms.values())
     if not number:
         return ""

@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 CHARS_PER_TOKEN = 4
-"""The estimate if nobody counts tokens; everything based on it says so."""
+"""The estimate where tokens are not counted; every number based on it is marked."""
 
 
 class View(Protocol):

@@ -88,7 +88,7 @@ def print_record(console: Console, record: HandoffRecord, recipient: Recipient) 
 
 
 def record_to_dict(record: HandoffRecord, recipient: Recipient) -> dict[str, Any]:
-    """The data behind `show_record`, for JSON."""
+    """Return the data that `print_record` shows, for JSON."""
     made = {name: view(record, recipient) for name, view in VIEWS.items()}
     return {
         **dict(_list_facts(record)),

@@ -24,7 +24,7 @@ _RANGE = re.compile(r"e?(\d+)(?:\s*[-–]\s*e?(\d+))?", re.IGNORECASE)
 
 
 def recall_events(trace: Sequence[Event], query: str) -> str:
-    """Return what a successor sees when it asks for `what`, in at most about `LONGEST_ANSWER` characters."""
+    """Return the answer to a successor's `query`, of at most about `MAX_ANSWER_CHARS` characters."""
     if not trace:
         return "The earlier work has no events."
     if _EVENT_NAMES.fullmatch(query):

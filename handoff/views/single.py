@@ -51,7 +51,7 @@ def structured_view(record: HandoffRecord, recipient: Recipient = DEFAULT_RECIPI
 
 
 def render_review(record: HandoffRecord) -> str:
-    """Render the note as a reviewer rewrote it; empty if nobody did."""
+    """Render the note as a reviewer rewrote it; empty if it was not rewritten."""
     review = record.review
     return quote_text(review.note, escape_fields=False) if review and review.decision == "approve" else ""
 

@@ -81,7 +81,7 @@ def list_turns(
     passes: Sequence[TurnPass],
     first_reply: int = 0,
 ) -> Iterator[AgentTurn]:
-    """List the turns in order; `agent` has the current turn, or the first one if nobody has passed it."""
+    """List the turns in order; `agent` has the current turn, or the first turn if no turn has been passed."""
     step, event, message, acting = 0, 0, first_reply, agent
     for each in passes:
         yield AgentTurn(

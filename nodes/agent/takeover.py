@@ -201,7 +201,7 @@ def _ask_understanding(
 
 
 def _add_uncounted(spent: Spending, calls: int) -> Spending:
-    return {**spent, "uncounted_calls": spent.get("uncounted_calls", 0) + calls}
+    return {**spent, "uncounted_calls": spent["uncounted_calls"] + calls}
 
 
 def _build_acceptance(understanding: Understanding, spent: Spending) -> AgentState:

@@ -132,7 +132,7 @@ def _think(state: AgentState, runtime: Runtime[AgentContext], messages: list[Any
             spent=_add_wait(state["spent"], waited, count.billable)
         )
     except ReplyTimeoutError:
-        # A call that ended with the agent's own time is no failure of the model.
+        # A call that ended because the agent's time was up is not a failure of the model.
         if remaining_s > context.model_timeout_s:
             raise
         # The wait counts as spent: a resumed run must not wait for the same call again.
@@ -242,7 +242,7 @@ def _ask(
 
 def _add_wait(spent: Spending, waited: float, uncounted_calls: int) -> Spending:
     """Return the spending including a call without a reply."""
-    uncounted = spent.get("uncounted_calls", 0) + uncounted_calls
+    uncounted = spent["uncounted_calls"] + uncounted_calls
     return {**spent, "seconds": spent["seconds"] + waited, "uncounted_calls": uncounted}
 
 

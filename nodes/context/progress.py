@@ -48,7 +48,7 @@ ProgressCallback = Callable[[Progress], None]
 def contain_callback(callback: ProgressCallback | None) -> ProgressCallback | None:
     """Return the callback with its errors logged once instead of raised; KeyboardInterrupt and SystemExit pass.
 
-    Raises SettingsError for what is no function, or one to await.
+    Raises SettingsError for a value that is not a function, and for a function that must be awaited.
     """
     if callback is None:
         return None

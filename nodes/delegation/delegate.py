@@ -280,7 +280,7 @@ def _split_budget(state: AgentState, context: AgentContext, runner: DelegationRu
 def _merge_patches(
     sandbox: Sandbox, base_commit: str, patches: Sequence[str | None]
 ) -> tuple[tuple[MergeResult, ...], str]:
-    """Return what was merged from each patch, and the problem if merging failed."""
+    """Return the result of merging each patch, and the problem if merging failed."""
     unmerged = tuple(MergeResult() for _ in patches)
     if all(patch is None for patch in patches):
         return unmerged, ""
@@ -305,5 +305,5 @@ def _add_child_costs(spent: Spending, results: Sequence[ChildResult]) -> Spendin
         completion_tokens=spent["completion_tokens"] + sum(each.completion_tokens for each in results),
         cost=add_costs(spent["cost"], *(each.cost for each in results)),
         seconds=spent["seconds"],
-        uncounted_calls=spent.get("uncounted_calls", 0) + sum(each.uncounted_calls for each in results),
+        uncounted_calls=spent["uncounted_calls"] + sum(each.uncounted_calls for each in results),
     )

@@ -92,7 +92,7 @@ def measure_session(sandbox: Sandbox, home: str, pattern: str) -> int:
 
 
 def read_session_rows(sandbox: Sandbox, home: str, pattern: str, start: int) -> str:
-    """Return what was added to a session's files after `start` bytes, at most its first 4 MB."""
+    """Return the text added to a session's files after `start` bytes, at most its first 4 MB."""
     return _inspect(
         sandbox, f"{_build_session(home, pattern)} | tail -c +{start + 1} | head -c {_MAX_ADDED_BYTES}"
     )

@@ -62,7 +62,7 @@ class Bridge:
     Args:
         classify: whose request it is, from the request and its headers.
         is_expected: whether a main request continues the conversation as the runtime knows it.
-        may_be_expected: whether the body of a request may be such a one, before it is parsed.
+        may_be_expected: whether the body of a request may be such a request, before it is parsed.
         answer_side: the reply to a child or aside request; called in threads of the bridge.
         has_budget: whether the budget allows another one, after those that `take_side_work` has not returned yet.
         side_requests: number of earlier side requests of the run.
@@ -203,7 +203,7 @@ class Bridge:
             raise PeerLostError("the bridge is closed")
 
     def _answer(self, head: RequestHead, connection: HttpConnection) -> HttpReply | None:
-        """Return the reply to a request, None if there is none to send. Raises HttpRefusalError."""
+        """Return the reply to a request; None to send no reply. Raises HttpRefusalError."""
         self._wait(self._rate.take())
         if not self._is_agent(connection.peer):
             raise HttpRefusalError(403, "foreign process", "only the agent and its processes are answered")

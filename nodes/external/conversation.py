@@ -129,13 +129,13 @@ def is_lost(state: AgentState, context: AgentContext) -> bool:
 def count_side_work(
     spent: Spending, session: ExternalSession, work: SideWork, context: AgentContext
 ) -> AgentState:
-    """Return the update for side requests: what they cost, and their number."""
+    """Return the update for side requests: their costs and their number."""
     for usage in work.usages:
         spent = add_usage(spent, usage, context, 0.0, 0)
     refused = Counter(session.refused_requests) + Counter(work.refused)
     counts = {"refused_requests": dict(refused), "side_requests": session.side_requests + len(work.usages)}
     return AgentState(
-        spent={**spent, "uncounted_calls": spent.get("uncounted_calls", 0) + work.uncounted_calls},
+        spent={**spent, "uncounted_calls": spent["uncounted_calls"] + work.uncounted_calls},
         external=session.model_copy(update=counts).model_dump(mode="json"),
     )
 

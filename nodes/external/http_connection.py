@@ -175,7 +175,7 @@ class HttpConnection:
         return memoryview(body)[: body.tell()]
 
     def _reserve(self, count: int) -> None:
-        """Wait for memory, which is no time of the peer."""
+        """Wait for memory. The wait does not count towards the time limit of the peer."""
         started, self._peer_since = time.monotonic(), None
         if not self._budget.reserve(count, self.is_peer_waiting):
             raise PeerLostError("the peer left while it waited for memory")

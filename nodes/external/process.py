@@ -72,7 +72,7 @@ _PLAIN_ID = re.compile(r"[\w.:-]{1,200}", re.ASCII)  # JSON writes it as it is.
 _SIDE_S = 120.0
 _NO_SIDE_WORK = SideWork()
 _END_S = 1.0
-"""Time to end after a reply without calls. An agent rarely asks again then, but another process may in its place."""
+"""Time to end after a reply without calls. An agent rarely sends another request then, but another process may."""
 
 
 class ExternalProcess:
@@ -173,7 +173,7 @@ class ExternalProcess:
         return int(result.output)
 
     def write_files(self, files: Mapping[str, str]) -> None:
-        """Write files below the agent's home, and replace what is in their way. Raises ExternalAgentError."""
+        """Write files below the agent's home, and replace existing files. Raises ExternalAgentError."""
         try:
             write_files(self.sandbox, self._home, files)
         except FileAccessError as error:

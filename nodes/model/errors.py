@@ -210,7 +210,7 @@ def _is_transport_error(error: BaseException) -> bool:
 
 
 def _list_causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and those from which it was raised, as clients do; not what was handled meanwhile."""
+    """Yield an error and its explicit causes, without errors that were being handled."""
     cause: BaseException | None = error
     seen: set[int] = set()
     while cause is not None and id(cause) not in seen:

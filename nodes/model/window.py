@@ -54,7 +54,7 @@ class Request(NamedTuple):
 
 
 class MeasuredConversation:
-    """A growing conversation as a client may receive it, with its size; reading it costs only what was added.
+    """A growing conversation as a client may receive it, with its size; only the added messages are read.
 
     Not for several threads at once.
     """
@@ -170,7 +170,7 @@ class MeasuredConversation:
 def measure_conversation(
     messages: Sequence[BaseMessage], model: BaseChatModel, known: MeasuredConversation | None = None
 ) -> MeasuredConversation:
-    """Return a conversation with its size: `known`, extended by what was added, unless something else was changed."""
+    """Return a conversation with its size: `known` with the added messages, unless earlier ones changed."""
     if known is not None and known.extend_to(messages, model):
         return known
     fresh = MeasuredConversation(model)

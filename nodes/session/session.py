@@ -247,7 +247,7 @@ class Session:
     def _require_state(self, state_id: object) -> None:
         if not isinstance(state_id, str) or not state_id:
             raise SnapshotNotFoundError(
-                f"thread {self.thread!r}: {state_id!r:.60} is no state of the sandbox (pass the state of an act; if a "
+                f"thread {self.thread!r}: {state_id!r:.60} is not a state of the sandbox (pass the state of an act; if a "
                 "checkpoint has none, call ThreadSandbox.repair)"
             )
 

@@ -48,7 +48,7 @@ class Workers:
     ) -> ResultT:
         """Return what the work returns. If the task is cancelled, `end` is called, and the work's end awaited.
 
-        Work that waits for a thread is given up then, unless it `must_run`.
+        Work that still waits for a thread is then dropped, unless it `must_run`.
         """
         if self._is_closed:
             if not must_run:

@@ -89,7 +89,7 @@ def act_once(
                 effect,
             )
         except GraphInterrupt as error:
-            question = error  # a question of a tool is no error of its span
+            question = error  # a question of a tool is not an error of its span
         else:
             describe_result(
                 span,

@@ -79,7 +79,7 @@ def _describe_errors(error: ValidationError) -> str:
 
 
 def _check_schema(schema: Any, arguments: Mapping[str, Any], hidden: set[str]) -> str:
-    """Return what is wrong with arguments under a JSON schema, which LangChain does not check; empty if nothing is."""
+    """Return the first error of arguments under a JSON schema, which LangChain does not check; empty if valid."""
     if not isinstance(schema, dict):
         return ""
     required = (name for name in schema.get("required", ()) if name not in hidden)

@@ -105,7 +105,7 @@ def _describe_end(result: ExecResult, timeout_s: float, sandbox: Sandbox) -> str
 
 
 def list_end_notices(result: ExecResult, timeout_s: float) -> list[str]:
-    """Return what stopped a command and what was killed, as lines for the model; empty if the command ended by itself."""
+    """Describe why a command was stopped, and the killed processes, for the model; empty if the command ended by itself."""
     lines = []
     if result.disk_full:
         lines.append(

@@ -109,7 +109,7 @@ class Backend(Protocol):
         """Kill everything inside except shells and the spared processes; None: the agent's shell is closed."""
 
     watch: DiskWatch | None
-    """Return a watch that reports, while a command runs, whether the sandbox exceeds a limit; None if unsupported."""
+    """Reports, while a command runs, whether the sandbox exceeds a limit; None if the back end has no such check."""
 
     def is_idle(self) -> bool:
         """Whether only waiting shells run inside, so that a snapshot may replace them."""
@@ -223,7 +223,7 @@ class BackendSandbox:
         return self._agent_shell.read_exit_state()
 
     def _stop_command(self, result: ExecResult, earlier: EarlierProcesses) -> ExecResult:
-        """End the running command and what it started; if the agent's shell does not react, everything inside."""
+        """End the running command and its descendants; if the agent's shell does not react, everything inside."""
         names = self._describe(earlier)  # before a shell ends that may take them along
         # What they write would mix with the state that the shell prints.
         with self._backend.pause(self._agent_shell, self._runtime_shell, earlier):

@@ -49,7 +49,7 @@ CHECKOUT_WORKSPACE = "/testbed"
 
 
 class TreeSnapshot(NamedTuple):
-    """The snapshot of a directory, and what was found out on the way."""
+    """The snapshot of a directory, with the findings of the capture."""
 
     snapshot: Snapshot
     contents: ArchiveContents
@@ -206,7 +206,7 @@ def create_scratch_directory(owner: str) -> Iterator[Path]:
 
 
 def _copy_entries(layers: LayerStack, top: str, target: Path) -> None:
-    """Copy what is below a directory. Every parent is a directory that this function made."""
+    """Copy the content of a directory. Every parent is a directory that this function made."""
     directories: list[tuple[Path, LayerEntry]] = []
     for entry in layers.walk(top):
         path = target / entry.path[len(top) + 1 :]

@@ -54,7 +54,7 @@ class FileTree(Protocol):
         """The namespaces in which the files are visible; None for plain processes."""
 
     def entry_command(self) -> list[str]:
-        """The start of a command line that sees `files`."""
+        """Return the start of a command line that sees the files."""
 
     def layers(self) -> LayerStack: ...
 
@@ -289,7 +289,7 @@ def _unpack_archive(
 def _copy_base(tree: Path, owner: str, *, keeps_current_user: bool = False) -> Path:
     """Copy a base to its own directory, sharing disk blocks if the file system can.
 
-    With `own_files`, the current user owns the copy.
+    With `keeps_current_user`, the current user owns the copy.
     """
     keep = ["--no-preserve=ownership"] if keeps_current_user else []
     work_directory = overlay.create_layer_directory(owner)

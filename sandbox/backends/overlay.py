@@ -165,8 +165,8 @@ def prepare_namespaces() -> None:
 class NamespaceHolder:
     """The namespaces of one sandbox, alive while this process holds its pipe, with its layers mounted in them.
 
-    The directory holds `diff` and `work`; the merged result is `merged`, visible only from inside. `first` is the first
-    process inside, as this host numbers it; not the agent's.
+    The directory holds `diff` and `work`; the merged result is `merged`, visible only from inside. `first_pid` is
+    the number on this host of the first process inside, which is not the agent's.
     """
 
     def __init__(self, directory: Path, lowers: tuple[Path, ...]) -> None:

@@ -64,7 +64,7 @@ async def open_in_thread(
 
 
 class _Opening(Generic[ResultT]):
-    """A resource that a thread opens, and closes again if nobody waits for it any more."""
+    """A resource that a thread opens, and closes again if no caller waits for it any more."""
 
     def __init__(self, open_it: Callable[[], ResultT], close: Callable[[ResultT], object]) -> None:
         self._open, self._close = open_it, close

@@ -210,7 +210,7 @@ def kill_run_processes(run: Path) -> None:
 def find_run_processes(directory: Path, *, wait: bool = False) -> dict[psutil.Process, Path]:
     """List the processes whose TMPDIR is at or below a directory, each with its TMPDIR.
 
-    This also finds daemons, which are no descendants of ours. A process that is just starting another program has no
+    This also finds daemons, which are not descendants of this process. A process that is just starting another program has no
     environment: with `wait`, it is read again until it has one.
     """
     found = {}

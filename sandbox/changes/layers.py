@@ -92,7 +92,7 @@ class LayerStack:
     """
 
     def __init__(self, *layers: Path, opaque_attribute: str = USER_OPAQUE) -> None:
-        """`opaque` is the attribute by which the layers' overlay marks a directory that hides those below."""
+        """`opaque_attribute` is the extended attribute by which the layers' overlay marks a directory that hides those below."""
         self.layers = layers
         self.opaque_attribute = opaque_attribute
 
@@ -141,7 +141,7 @@ class LayerLookup:
         return self._known[path]
 
     def walk(self, path: str = "", *, pruned_name: str | None = None) -> Iterator[LayerEntry]:
-        """Like `Stack.below`, without directories that are named `pruned`."""
+        """Like `LayerStack.below`, without directories of the name `pruned_name`."""
         yield from _walk(self.parts(path), pruned_name)
 
 

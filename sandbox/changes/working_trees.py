@@ -40,7 +40,7 @@ class Part(NamedTuple):
     directory: Path
     path: str = ""
     hidden: frozenset[str] = frozenset()
-    """Paths of the directory that are no part of the tree."""
+    """Paths of the directory that do not belong to the tree."""
     only: frozenset[str] | None = None
     """Names at the top that are part of the tree; None for all."""
 
@@ -53,7 +53,7 @@ class Part(NamedTuple):
 
 
 Mounts = Mapping[str, tuple[Part, ...]]
-"""Other parts for directories of the tree, by path; empty for what is left out."""
+"""Other parts for directories of the tree, by path; empty for excluded files."""
 OpenGitDirectory = Callable[[str, Path], Mounts]
 """Returns what stands for a `.git` of the tree, from its path there and its place on this host."""
 
@@ -79,7 +79,7 @@ class SourceEntry(LayerEntry):
 
 
 class TreeEntry(NamedTuple):
-    """One path of the tree, and what has it."""
+    """One path of the tree, with its entry."""
 
     path: str
     item: SourceEntry
@@ -90,7 +90,7 @@ class TreeEntry(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """Everything in a tree that a snapshot can hold, sorted, and what it cannot hold."""
+    """The entries of a tree that a snapshot can hold, sorted, and those that it cannot."""
 
     entries: list[TreeEntry]
     omitted: dict[str, str]

@@ -229,7 +229,7 @@ def _describe_directory(directory: Path) -> str:
 def _make_capability(
     component: str, name: str, problem: str | None, detail: str, fix: str | None = None, *, fallback: str = ""
 ) -> HostCapability:
-    """Return the capability, or what is missing and, after a colon or in brackets, why."""
+    """Return the capability, or the missing part and, after a colon or in brackets, the reason."""
     if problem is None:
         return HostCapability(component=component, name=name, status="ok", detail=detail)
     reason, bracket, named = problem.partition(" (Debian: ")

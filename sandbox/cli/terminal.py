@@ -63,7 +63,7 @@ def show_capabilities(console: Console, capabilities: Iterable[HostCapability]) 
 
 
 def to_json_object(survey: Survey, removal_errors: dict[str, str | None] | None) -> dict[str, Any]:
-    """The survey; `outcome` has the error of each removal, if any, by location."""
+    """Return the survey as JSON; `removal_errors` has the error of each removal, or None, by location."""
 
     def describe_entry(resource: Resource) -> dict[str, Any]:
         failure = (

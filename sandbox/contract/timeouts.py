@@ -1,4 +1,4 @@
-"""Contract: what a time-out kills, and what it spares."""
+"""Contract: the processes that a time-out kills, and those that it spares."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _start_server(sandbox: Sandbox) -> str:
 
 
 def _ask_server(sandbox: Sandbox, word: str) -> list[str]:
-    """Send a word to the server; return what it answers and prints."""
+    """Send a word to the server; return its answer and its output."""
     asked = f"({_ASK.format(word=word)}); sleep .1"
     return sorted(check_output(sandbox, asked).splitlines())
 

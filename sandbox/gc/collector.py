@@ -1,4 +1,4 @@
-"""Garbage collection: what runs left on this host and on its Docker daemon, and what of it is stale."""
+"""Garbage collection: resources of runs on this host and its Docker daemon, and which of them are stale."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def _list_directory(directory: Path) -> list[Path]:
 
 
 def _describe_temporary_use(path: Path) -> str | None:
-    """Describe who may still use a temporary file or directory; None if nobody can."""
+    """Describe the process that may still use a temporary file or directory; None without one."""
     made = path.lstat().st_mtime  # at the latest
     if path.lstat().st_uid != os.geteuid():
         return "another user's"

@@ -1,6 +1,6 @@
 """All processes of a PID namespace, stopped by signals: for hosts without control groups.
 
-`first` is the namespace's first process, as this host numbers it; the entry command is the start of a command line
+`first_pid` is the number on this host of the namespace's first process; the entry command is the start of a command line
 that runs the rest as root inside. Neither the first process nor its mount namespace belongs to the agent.
 """
 
@@ -53,7 +53,7 @@ def stop_all(
 ) -> Iterator[None]:
     """Stop every process of the namespace except its first, nested namespaces included, verified.
 
-    `entrances` are the `nsenter` processes on this host whose children are inside: each stops with its child.
+    `nsenter_pids` are the `nsenter` processes on this host whose children are inside: each stops with its child.
     Afterwards all resume except those that the agent had stopped before.
     Raises SandboxUnavailableError if they do not stop within 10 s.
     """

@@ -209,7 +209,7 @@ def _add_deny_rules(library: Any, rules: Any) -> None:
 def _reject_unknown_syscalls() -> bytes:
     """Instructions before the rules: a call that is newer than they are fails as on an older kernel.
 
-    -1 is no call, but how a tracer skips one.
+    -1 is not a call: a tracer passes it to skip one.
     """
     load_number, jump_equal, jump_at_least, give_back = 0x20, 0x15, 0x35, 0x06
     failure = 0x0005_0000 | errno.ENOSYS

@@ -14,7 +14,7 @@ from langgraph_takeover.sandbox.interface import Sandbox
 from langgraph_takeover.sandbox.repository.patches import LeftOut
 
 _UNSAVED = "outside the sandbox's saved files, so that no restored sandbox has it"
-# A link is no content of the repository; a file that becomes a pipe meanwhile must not block the caller. One `find` tests
+# A link does not count as content; a file that becomes a pipe meanwhile must not block the caller. One `find` tests
 # the sizes of all files, because each program that starts takes a millisecond.
 _READ_SCRIPT = """
 small="$(find {paths} -maxdepth 0 -type f -size -{limit}c -print 2>/dev/null)"

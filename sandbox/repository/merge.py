@@ -109,7 +109,7 @@ class MergeConflict(Frozen):
 
     path: str
     ours: str
-    """As a diff; empty if it is no change but a file that git does not know."""
+    """As a diff; empty for a file without changes that git does not track."""
     theirs: str
 
 

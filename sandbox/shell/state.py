@@ -140,9 +140,7 @@ def parse_state(text: str) -> ShellState:
             f"the snapshot's shell state is longer than {MAX_SHELL_STATE_CHARS:,} characters"
         )
     if not text.startswith("{"):
-        raise SnapshotCorruptError(
-            "the snapshot's shell state is not JSON, as in older versions (take a new snapshot)"
-        )
+        raise SnapshotCorruptError("the snapshot's shell state is not JSON (take a new snapshot)")
     try:
         return ShellState.model_validate_json(text)
     except ValidationError as error:

@@ -273,7 +273,7 @@ def _parse_number(extended: dict[bytes, bytes], key: bytes, default: int, maximu
     if text is None:
         return default
     if _WHOLE_NUMBER.fullmatch(text) is None or int(text) > maximum:
-        raise MalformedArchiveError(f"its {key.decode()} {text!r:.40} is no number from 0 to {maximum}")
+        raise MalformedArchiveError(f"its {key.decode()} {text!r:.40} is not a number from 0 to {maximum}")
     return int(text)
 
 
@@ -281,7 +281,7 @@ def _parse_nanoseconds(text: bytes) -> int:
     """A time that the kernel can be asked to set, which has 64 bits for the seconds."""
     found = _TIME.fullmatch(text)
     if found is None or int(found[2]) >= 2**63:
-        raise MalformedArchiveError(f"its time {text!r:.40} is no time that a file can have")
+        raise MalformedArchiveError(f"its time {text!r:.40} is not a valid time of a file")
     nanoseconds = int(found[2]) * 10**9 + int((found[3] or b"").ljust(9, b"0"))
     return -nanoseconds if found[1] else nanoseconds
 
@@ -308,7 +308,7 @@ class DigestsByPath(Mapping[str, "str | None"]):
         self._kinds.append(kind)
 
     def find_file(self, path: str) -> tuple[bytes, int] | None:
-        """Return the digest of a regular file's content and its kind; None if this path is no regular file."""
+        """Return the digest of a regular file's content and its kind; None if this path is not a regular file."""
         at = self._find_index(path)
         if at is None or self._kinds[at] == self.LINK:
             return None

@@ -88,7 +88,7 @@ class HashedFile:
             data = ZEROS[: min(size, self._data_from - self._at)]
         else:
             data = os.pread(self._descriptor, min(size, self._data_to - self._at), self._at)
-            # A file that was shortened meanwhile reads as zeros: who wants to know compares its times.
+            # A file that was shortened meanwhile reads as zeros: callers that must know compare its times.
             data = data or ZEROS[:size]
         self._at += len(data)
         self._sum.update(data)

@@ -107,7 +107,7 @@ class SparseFile:
             return b""
         start, length = self._spans.pop()
         size = min(size, length)
-        # A file that was shortened meanwhile reads as zeros: who wants to know compares its times.
+        # A file that was shortened meanwhile reads as zeros: callers that must know compare its times.
         data = os.pread(self._descriptor, size, start) or bytes(size)
         if len(data) < length:
             self._spans.append((start + len(data), length - len(data)))

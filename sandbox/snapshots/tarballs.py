@@ -27,10 +27,10 @@ _OPAQUE_MARK = ".wh..wh..opq"
 
 
 def pack(directory: Path, raw: Path, *, entry_command: Sequence[str] = ()) -> None:
-    """Keep an overlay's upper directory as it is, marks and attributes and all.
+    """Archive an overlay's upper directory with its whiteouts and attributes.
 
-    `entering` begins the command line of `tar`, which then reads with the rights of the sandbox's own root.
-    Without it nothing keeps others from writing, so a file that changes meanwhile is no error.
+    `entry_command` begins the command line of `tar`, which then reads with the rights of the sandbox's own root.
+    Without it other processes may write, so a file that changes meanwhile is not an error.
     """
     failure = 1 if entry_command else _FATAL_EXIT_CODE
     with raw.open("xb") as out:
@@ -87,7 +87,7 @@ def _apply_marks(directory: Path, shown: str = "") -> None:
 
 
 def unpack_layer_names(layer: IO[bytes], directory: Path) -> None:
-    """Lay out which names a layer has, and which of them are directories: all that a base is asked for."""
+    """Build a directory with the names of a layer and their kinds, which is all that a base must provide."""
     with tarfile.open(fileobj=layer) as tar:
         for member in tar:
             parts = [part for part in member.name.split("/") if part not in ("", ".")]

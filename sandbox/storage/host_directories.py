@@ -16,7 +16,7 @@ DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 ROOT_VARIABLE = "TAKEOVER_HOME"
 """The environment variable that names another directory; overlayfs must be able to write to its disk."""
 ROOT_UID = 0x4000_0000
-"""The user on this host that is root in a sandbox which root starts: unprivileged, and nobody else."""
+"""The unprivileged user of this host that is root in sandboxes started by root, and has no other use."""
 
 
 _MIN_FREE_BYTES, _MIN_FREE_FILES = 1024**2, 64
@@ -80,7 +80,7 @@ def _make_disk_full_error(path: Path, left: str = "") -> OutOfDiskError:
 
 
 def find_closed_parent(path: Path) -> Path | None:
-    """A directory on the way to `place` that the user that sandboxes run as cannot enter; None without one."""
+    """Return a directory on the way to `path` that the user of the sandboxes cannot enter; None if all can be entered."""
     if owner_uid() is None:
         return None
     closed = (

@@ -146,7 +146,7 @@ def current_process_identity() -> str:
 
 
 def process_state(process: str) -> ProcessState:
-    """The state of the process that `this_process` named."""
+    """The state of the process that `current_process_identity` returned."""
     try:
         boot, namespace, pid, start = process.split("/")
         if boot != _boot_id():
@@ -195,7 +195,7 @@ def _lock_path(owner: str) -> Path:
 
 @contextlib.contextmanager
 def _try_exclusive_lock(lock: Path) -> Iterator[bool]:
-    """Take an exclusive lock, if nobody holds it."""
+    """Take an exclusive lock, if it is free."""
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -57,7 +57,7 @@ def disk_usage(root: Path) -> int:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a directory in one step, so that nobody sees half of it or waits for its removal; its new path."""
+    """Rename a directory in one step, so that no process sees a part of it or waits for its removal; return its new path."""
     aside = path.with_name(f"{REMOVED_PREFIX}{secrets.token_hex(8)}")
     path.rename(aside)
     return aside

@@ -39,7 +39,7 @@ def open_safely(root: Path, path: str, flags: int = os.O_RDONLY) -> Iterator[int
 
 
 def open_beneath(root: Path, path: str, flags: int = os.O_RDONLY) -> int:
-    """As `opened`, for the caller to close."""
+    """Like `open_safely`, but the caller closes the descriptor."""
     if not path:
         return os.open(root, flags | os.O_DIRECTORY | os.O_CLOEXEC)
     top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -55,7 +55,7 @@ def open_at(directory: int, name: str, flags: int = os.O_RDONLY) -> int:
 
 
 def read_status(root: Path, path: str) -> os.stat_result:
-    """The result of `lstat` for a path below `root`. Raises OSError as `opened` does."""
+    """The result of `lstat` for a path below `root`. Raises OSError like `open_safely`."""
     descriptor = open_beneath(root, path, os.O_PATH)
     try:
         return os.fstat(descriptor)

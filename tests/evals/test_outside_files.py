@@ -46,8 +46,8 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "lists": _text("[[1], [{}], null]"),
     "nesting": _text("[" * 200_000),
     "objects": _text('{"a":' * 100_000 + "1" + "}" * 100_000),
-    "long integer": _text(f'{{"schema_version": 4, "id": 1{"0" * 6000}, "outcome": 1{"0" * 6000}}}'),
-    "nan": _text('{"schema_version": 4, "id": NaN, "outcome": Infinity, "limit": -Infinity}'),
+    "long integer": _text(f'{{"schema_version": 10, "id": 1{"0" * 6000}, "outcome": 1{"0" * 6000}}}'),
+    "nan": _text('{"schema_version": 10, "id": NaN, "outcome": Infinity, "limit": -Infinity}'),
     "surrogates": _text(
         '{"id": "\\ud800", "outcome": "\\udfff", "role": "\\ud800", "instance_id": "\\ud800"}'
     ),

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from langgraph_takeover.evals.run.preparation import load_all_tasks
+from langgraph_takeover.evals.run.settings.config import RunConfig
+from langgraph_takeover.evals.run.settings.inputs import compute_inputs
+
 from .conftest import ROOT, RunCommand, assert_refused
 
 BAD = {
@@ -52,9 +56,10 @@ def test_the_directory_of_a_run_does_not_let_commands_run_as_the_user(
     settings = json.loads((Path(__file__).parent / "published" / "config.json").read_text()) | {
         "sandbox": "process", "allow_unisolated": True, "tasks": "bundled", "limit": 1, "views": ["repository"],
         "predecessors": ["openai:m"], "successors": ["openai:m"], "base_url": "http://127.0.0.1:1/v1",
-        "quotas": [],
     }  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(settings))
+    config = RunConfig.model_validate(settings)
+    tasks = load_all_tasks(config)
+    config.model_copy(update={"inputs": compute_inputs(tasks, "process", {})}).save(tmp_path)
     assert_refused(run_main("--resume", "--out", tmp_path), "--allow-unisolated")
     done = run_main("--resume", "--out", tmp_path, "--allow-unisolated", "--list-tasks")
     assert done.returncode == 0, done.stderr

@@ -139,7 +139,7 @@ def test_an_empty_reply(bench: RunHarness, server: ChatServer, protocol: str) ->
 
 
 def poison(bench: RunHarness, model: ChatOpenAI, messages: list[Any]) -> None:
-    """Store a thread as an earlier version left it: after its first step, another one that endpoints refuse."""
+    """Store a thread with messages after its first step that endpoints refuse."""
     with bench.open_run(model, protocol="native", max_steps=1) as run:
         run.start("t", "Work.")
         update = {"messages": messages, "stop_reason": None}

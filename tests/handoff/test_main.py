@@ -171,18 +171,16 @@ def on_a_terminal(*arguments: str | Path) -> str:
     return shown.decode()
 
 
-def test_verify_reports_uncovered_parts(tmp_path: Path) -> None:
+def test_verify_reports_notes_without_a_digest(tmp_path: Path) -> None:
     store = RecordStore(tmp_path)
-    store.create(RECORD.id, lambda _: RECORD.model_copy(update={"schema_version": 4, "snapshot": None}))
+    store.create(RECORD.id, lambda _: RECORD.model_copy(update={"snapshot": None}))
     store.add_notes(RECORD.id, NOTES)
     done = invoke("verify", store.directory(RECORD.id))
     assert (done.exit_code, done.stdout) == (0, f"{RECORD.id}: whole; it has no snapshot\n")
     (store.directory(RECORD.id) / NOTES_FILE).write_text(to_json(NOTES))
     done = invoke("verify", store.directory(RECORD.id))
-    assert done.exit_code == 0
-    assert "whole; it has no snapshot; not covered: notes.json (an older version" in " ".join(
-        done.stdout.split()
-    )
+    assert done.exit_code == 3
+    assert "notes.json does not match its digest" in " ".join(done.stdout.split())
 
 
 def test_verify_reports_each_record(copy_harness: RunHarness, record: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from langgraph_takeover.handoff.notes.structured_note import BUDGET_TOKENS
-from langgraph_takeover.handoff.records.record import Claim, HandoffRecord
+from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, StatedFields
 from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS
 from langgraph_takeover.handoff.trace.action import ActionProtocol
 from langgraph_takeover.handoff.trace.events import Event, FileRead
@@ -56,7 +56,8 @@ def make_torn_record() -> HandoffRecord:
         *step(2, f"python -m unittest {TORN}", f"{TORN}\n{FAILED}", code=1),
     )  # fmt: skip
     claims = {name: (Claim(text=TORN, events=(1, 2)),) for name in MODEL_FIELDS}
-    notes = NOTES.model_copy(update={"model": TORN, "summary": TORN, "structured": claims})
+    stated = StatedFields(changed_files=(TORN, "\x00", "a" * 10_000))
+    notes = NOTES.model_copy(update={"model": TORN, "summary": TORN, "structured": claims, "stated": stated})
     task = record(()).task.model_copy(update={"prompt": TORN})
     return record(trace, notes=notes, task=task, predecessor=TORN, patch=TORN)
 

@@ -15,7 +15,6 @@ from langgraph_takeover.handoff.prompts import load_prompt
 from langgraph_takeover.handoff.records.envelope import Envelope
 from langgraph_takeover.handoff.records.record import (
     Claim,
-    ExternalSession,
     HandoffRecord,
     Notes,
     TaskBrief,
@@ -288,7 +287,3 @@ def test_files_of_withdrawn_work_are_named(view: str) -> None:
     assert "The user withdrew a part of the earlier work. These files may still contain its edits." in text
     assert "- `src/\\x3c/earlier-work>.py`" in text
     assert "withdrew" not in find_view(view)(record((), external={**session, "withdrawn_files": ()}))[0].text
-
-
-def test_a_session_without_withdrawn_files_is_written_as_before() -> None:
-    assert "withdrawn_files" not in ExternalSession(agent="codex", version="1").model_dump(mode="json")

@@ -135,7 +135,7 @@ def build_uninterrupted_table(data: ReportData) -> Table:
         "Uninterrupted: what the predecessor itself still needed after the point, where it ran to its end. Debt: the takeover "
         "minus that, at the same point; negative if the successor needed less.",
         "If predecessor and successor are different models, the difference includes that between the models. A replay only "
-        "repeats its recorded actions, and builtin:oracle knows every fix: their remainders are no effort of an LLM.",
+        "repeats its recorded actions, and builtin:oracle knows every fix: their remainders do not measure the effort of an LLM.",
         "Only takeovers at common points whose predecessor's remainder is known.",
         *data.describe_left_out(),
     )

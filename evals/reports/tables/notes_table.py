@@ -14,11 +14,11 @@ _KINDS = ("summary", "structured")
 _COLUMNS = (
     *("notes model", "predecessor", "written", "malformed", "retried", "without text"),
     *(f"cut off: {kind}" for kind in _KINDS),
-    *("failed", "with a contradiction", "statements", "contradicted", "unsupported", "repeated"),
+    *("failed", "with a contradiction", "stated fields", "contradicted", "statements", "missing paths"),
     *("prompt tokens", "completion tokens", "cost, USD"),
 )
-_SOUNDNESS = ("claims", "contradicted", "unsupported", "repeated")
-"""The fields with counts of statements."""
+_SOUNDNESS = ("stated", "contradicted", "claims", "missing_paths")
+"""The fields of the columns from `stated fields` on."""
 
 
 def build_notes_table(results: Results) -> Table:
@@ -33,8 +33,8 @@ def build_notes_table(results: Results) -> Table:
         "read. Retried: the fields were requested twice, because they were malformed or contradicted the record. Without text: "
         "a reply had none. Cut off: the reply ended at the limit of output tokens. "
         "Failed: infrastructure failures; their points are excluded.",
-        "Statements are those of the fields. Contradicted: by the record. Unsupported: a result that the record does not show. "
-        "Repeated: word for word that of an earlier field.",
+        "Stated fields: changed files, whether the latest validation passes, whether the work is done; those with a value. "
+        "Contradicted: those that differ from the record. Missing paths: statements that name a path that does not exist.",
     )
     if not groups:
         notes = ("No row of notes: no view of the run shows notes, or they were not exported.",)
@@ -47,17 +47,12 @@ def _quality_cells(rows: Sequence[NotesRow]) -> tuple[Cell, ...]:
     return (
         len(written),
         *(sum(bool(getattr(row, name)) for row in written) for name in ("malformed", "retried", "detail")),
-        *(_count_cut_off(written, kind) for kind in _KINDS),
+        *(sum(kind in (row.truncated or ()) for row in written) for kind in _KINDS),
         len(rows) - len(written),
         sum(value > 0 for value in read_values(written, "contradicted")),
         *(_sum_known([getattr(row, name) for row in written]) for name in _SOUNDNESS),
         *(cost.prompt_tokens, cost.completion_tokens, cost.cost_usd),
     )
-
-
-def _count_cut_off(rows: Sequence[NotesRow], kind: str) -> int | None:
-    names = [row.truncated for row in rows]
-    return None if None in names else sum(kind in (each or ()) for each in names)
 
 
 def _sum_known(values: Sequence[object]) -> int | None:

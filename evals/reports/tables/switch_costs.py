@@ -280,6 +280,6 @@ def _describe_state(costs: tuple[SwitchCost, ...] | list[SwitchCost]) -> tuple[s
 
 
 def _describe_models(data: ReportData) -> tuple[str, ...]:
-    """Say that only LLMs ran; the caveats of all tables name models that are none."""
+    """Note that only LLMs ran; the caveats of all tables name other models."""
     names = (*data.predecessors, *data.successors)
     return ("Every agent worked with an LLM.",) if names and all(map(is_llm, names)) else ()

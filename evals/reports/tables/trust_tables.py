@@ -1,4 +1,4 @@
-"""Tables of over-trust, of unmatched takeovers, and of what was left out."""
+"""Tables of over-trust, of unmatched takeovers, and of excluded rows."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ from langgraph_takeover.evals.tasks.grading import GradingError, Verdict
 from langgraph_takeover.evals.tasks.verdicts import get_verdict
 from langgraph_takeover.handoff import prompts, views
 from langgraph_takeover.handoff.ledger import FencedError, ThreadHeldError
-from langgraph_takeover.handoff.notes.claims import measure_soundness
+from langgraph_takeover.handoff.notes.contradictions import measure_soundness
 from langgraph_takeover.handoff.notes.evidence import Evidence
 from langgraph_takeover.handoff.notes.writer import OUTPUT_TOKENS, write_notes
 from langgraph_takeover.handoff.records.left_out import add_observed_changes

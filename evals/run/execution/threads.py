@@ -147,7 +147,7 @@ def run_or_resume(run: Run, begin: Callable[[], Outcome]) -> tuple[Outcome, floa
     """Start or resume a thread. Return its outcome, and the seconds of earlier attempts.
 
     If its snapshot is missing or damaged, or the agent did nothing, the thread is deleted, so that the next attempt starts
-    over. Raises ModelError in the latter case: a patch of nobody is no result.
+    over. Raises ModelError in the latter case: an agent that did nothing has no result.
     """
     outcome, before = _run_or_resume(run, begin)
     if not outcome.state.get("events"):

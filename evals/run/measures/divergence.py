@@ -51,7 +51,7 @@ def measure_divergence(
     """The share of a replay's steps whose observation differs from the recording, and the first such step.
 
     Of a predecessor (`record` is None) also the points of the recording that its replay did not reach. All are None for a
-    model that is no replay, or whose external agent shows observations in its own form.
+    model other than a replay, or whose external agent shows observations in its own form.
     """
     name = models.parse_model_name(config.find_recording(model, task_id))
     if name.kind != "replay" or name.agent:

@@ -22,7 +22,7 @@ _DIGITS = 8
 
 
 class TokenTotals(NamedTuple):
-    """Sums over the calls of a run. None if one of its calls was not counted, because a part is no sum."""
+    """Sums over the calls of a run. None if one of its calls was not counted, because the sum would be incomplete."""
 
     prompt: int | None
     cached: int | None
@@ -114,7 +114,7 @@ def count_empty_replies(events: Sequence[Event]) -> EmptyReplies:
 
 
 def describe_empty_replies(empty: EmptyReplies, calls: int, model: str, max_tokens: int | None) -> str:
-    """Describe a run's empty replies and which limit to raise; empty if there are none.
+    """Describe a run's empty replies and which limit to raise; empty without any.
 
     `max_tokens` is the limit of a reply that the run sets; None: the server's.
     """
@@ -158,7 +158,7 @@ def digest_notes(notes: Notes) -> dict[str, str | None]:
     """The digest of each note's content; None if the note was not requested."""
     content = {
         "summary": None if notes.summary == UNKNOWN else notes.summary,
-        "structured": notes.model_dump_json(include={"structured"})
+        "structured": notes.model_dump_json(include={"structured", "stated"})
         if notes.structured or notes.malformed
         else None,
     }
@@ -192,7 +192,7 @@ def list_truncated_notes(calls: Sequence[NotesCall]) -> list[str]:
 
 
 def describe_empty_notes(calls: Sequence[NotesCall], writer: str, max_tokens: int) -> str:
-    """Describe the replies without text of a writer of notes, and which limit to raise; empty if there are none."""
+    """Describe a note writer's replies without text, and which limit to raise; empty without any."""
     empty = [call for call in calls if call.empty_reply]
     if not empty:
         return ""

@@ -6,12 +6,11 @@ import hashlib
 import json
 import re
 import secrets
-import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
@@ -30,15 +29,19 @@ from langgraph_takeover.evals.run.settings.inputs import RunInputs
 from langgraph_takeover.evals.run.settings.options import OPTION_FIELDS, CommandOptions, RunOptions
 from langgraph_takeover.handoff.records.record import RecordStore, write_durably
 from langgraph_takeover.handoff.text.files import describe_error, read_untrusted_file
+from langgraph_takeover.handoff.text.versions import describe_other_version
 from langgraph_takeover.handoff.trace.events import PointKind
 from langgraph_takeover.handoff.views.names import CONTINUATION
 from langgraph_takeover.sandbox.interface import BackendName, Frozen, SandboxSpec, TakeoverError
+from langgraph_takeover.sandbox.storage.untrusted_json import parse_json
 
 if TYPE_CHECKING:
     from langgraph_takeover import Home
     from langgraph_takeover.evals.tasks import Task
 
 CONFIG_FILE = "config.json"
+SCHEMA_VERSION: Final = 2
+"""The version of a run's settings and rows: no other one is read."""
 BASELINE = "repository"
 POINTS: tuple[PointKind, ...] = ("first_source_edit", "first_validation", "first_post_failure_edit")
 
@@ -65,6 +68,7 @@ class TakeoverOptions(Frozen, CommandOptions):
 class RunConfig(Frozen, RunOptions):
     """All settings that influence a run's rows. Contains no secret."""
 
+    schema_version: Literal[2] = SCHEMA_VERSION
     run_id: str
     views: tuple[str, ...]
     predecessors: tuple[str, ...] = Field(min_length=1)
@@ -79,8 +83,8 @@ class RunConfig(Frozen, RunOptions):
     """The entries of the models file that the run uses."""
     recordings: Mapping[str, Mapping[str, str]] = {}
     """Of each replay among the models: the recording of each task that has one, as `replay:FILE#K`."""
-    inputs: RunInputs | None = None
-    """The digests of tasks, recordings and prompts; None in runs of earlier versions."""
+    inputs: RunInputs = RunInputs(tasks={})
+    """The digests of tasks, recordings and prompts."""
     journal: str | None = None
     """The database of rows without its password. None: the one in the results directory."""
     points: tuple[PointKind, ...] = POINTS
@@ -139,16 +143,6 @@ class RunConfig(Frozen, RunOptions):
             return ModelPrice(input=0.0, output=0.0)
         entry = self.models.get(split_agent(model)[1])
         return entry.price if entry else None
-
-    def find_inputs(self, option: str, out: Path) -> RunInputs | None:
-        """The digests of the run's inputs; None, with a warning, if an earlier version started the run in `out`."""
-        if self.inputs is None:
-            print(
-                f"warning: {option}: {out} is a run of an earlier version: whether its tasks, recordings and prompts have "
-                "changed since is unknown",
-                file=sys.stderr,
-            )
-        return self.inputs
 
     def name_run(self, task_id: str, predecessor: str) -> str:
         """The name of a predecessor's run, used for its thread, trace and records."""
@@ -209,7 +203,9 @@ def load_config_as(out: Path, kind: type[_ConfigT]) -> _ConfigT:
     """The settings of that type of run in `out`. Raises RunUsageError."""
     path = out / CONFIG_FILE
     try:
-        return kind.model_validate_json(read_untrusted_file(path))
+        text = read_untrusted_file(path)
+        _check_version(path, text)
+        return kind.model_validate_json(text)
     except FileNotFoundError as error:
         raise RunUsageError(f"{path}: run not found (pass the directory of a run)") from error
     except OSError as error:
@@ -218,6 +214,18 @@ def load_config_as(out: Path, kind: type[_ConfigT]) -> _ConfigT:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         raise RunUsageError(f"{path}: field {field}: {first['msg']}") from error
+
+
+def _check_version(path: Path, text: bytes) -> None:
+    """Raises RunUsageError for the settings of another version."""
+    try:
+        content = parse_json(text)
+    except ValueError:
+        return  # the validation says where it is damaged
+    found = content.get("schema_version", 1) if isinstance(content, dict) else SCHEMA_VERSION
+    if found != SCHEMA_VERSION:
+        refusal = describe_other_version(found, SCHEMA_VERSION, "start a new run with another --out")
+        raise RunUsageError(f"{path}: {refusal}")
 
 
 def read_views(text: str) -> tuple[str, ...]:

@@ -108,7 +108,7 @@ def list_sessions(agent: str, home: Path, directory: Path | None = None) -> list
             info = path.lstat()
         except OSError:
             continue
-        # Files of Claude Code's subagents are no sessions of their own.
+        # Files of Claude Code's subagents are not sessions of their own.
         if stat.S_ISREG(info.st_mode) and not path.name.startswith("agent-"):
             modified[path] = info.st_mtime
     paths = codex_threads.drop_continued(modified) if agent == "codex" else modified

@@ -57,7 +57,7 @@ class PendingWork:
         self._request, self._is_open, self._start = "", False, number_of_calls
 
     def describe(self, calls: Sequence[RecordedCall]) -> tuple[str, ...]:
-        """Describe what is open, each on one line; empty if the last turn has ended."""
+        """Describe the open calls and requests, one per line; empty if the last turn has ended."""
         if not self._is_open:
             return ()
         if self._request:

@@ -56,7 +56,7 @@ _CONTINUING_PROGRAMS = _COPY_PROGRAMS | {
     "cat",
     "black",
 }
-"""Programs that go on with their next file after an error."""
+"""Programs that continue with their next file after an error."""
 _SHELL_REFUSAL = re.compile(
     r"^\S+: (?:(?:line )?\d+: )?(?:cannot|can't) create (?P<dash>\S.*): \S.*$"
     r"|^\S*ksh(?:\[\d+\])?: (?:line \d+: )?(?P<ksh>\S.*): cannot create\b.*$"
@@ -270,7 +270,7 @@ class CommandLine:
 
 
 def _names_word(error: str, word: str) -> bool:
-    """Whether an error message names an argument that is no option."""
+    """Whether an error message names an argument other than an option."""
     return (
         len(word) > 1
         and not word.startswith("-")
@@ -279,7 +279,7 @@ def _names_word(error: str, word: str) -> bool:
 
 
 def list_operands(words: Sequence[str]) -> list[str]:
-    """The arguments that are no options."""
+    """The arguments except the options."""
     return [word for word in words if not word.startswith("-")]
 
 

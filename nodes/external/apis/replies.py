@@ -1,4 +1,4 @@
-"""Replies on both sides: what is written to an agent, and what a vendor sent."""
+"""Replies on both sides: those to an agent, and those of a vendor."""
 
 from __future__ import annotations
 

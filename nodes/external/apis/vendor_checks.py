@@ -1,7 +1,7 @@
-"""Checks of requests and replies. What passes on to a vendor may ask the model, and nothing else.
+"""Checks of requests and replies. A request that passes on to a vendor may only call the model.
 
-A vendor can also search the web, fetch addresses, run code, and read what its account has stored. To a sandbox without a
-network, each of these would be one. The run decides its model and which fields pass on, whoever asks first.
+A vendor can also search the web, fetch addresses, run code, and read what its account has stored. Each of these
+would give a sandbox without network access to one. The run decides the model and the fields that pass on.
 """
 
 from __future__ import annotations

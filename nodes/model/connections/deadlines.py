@@ -99,7 +99,7 @@ class Cancellation:
 
 
 class _AbandonedCallError(SystemExit):
-    """Ends a thread whose result nobody needs."""
+    """Ends a thread whose result is no longer needed."""
 
 
 class _LoopOutcome:
@@ -121,7 +121,7 @@ class _LoopOutcome:
 def call_with_timeout(
     timeout_s: float, call: Callable[[], Any], cancellation: Cancellation | None = None
 ) -> Any:
-    """Return what the call returns, or raise what it raises.
+    """Return the result of the call, or raise its error.
 
     Raises DeadlineExceededError after `timeout_s`, and CallCancelledError. An overdue or cancelled call ends at its
     next Python instruction; a wait in the kernel is not interrupted.
@@ -172,7 +172,7 @@ async def acall_with_timeout(timeout_s: float, call: Callable[[], Any], cancella
 async def await_with_timeout(
     timeout_s: float, call: Coroutine[Any, Any, Any], cancellation: Cancellation
 ) -> Any:
-    """Return what the coroutine returns, or raise what it raises.
+    """Return the result of the coroutine, or raise its error.
 
     Raises DeadlineExceededError after `timeout_s`, and CallCancelledError; the coroutine is cancelled then, and when the
     caller's task is.

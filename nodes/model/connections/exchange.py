@@ -212,7 +212,7 @@ class Exchange:
         return self._ends_at - time.monotonic()
 
     def run(self, call: Callable[[], _ReturnT]) -> _ReturnT:
-        """Return what the call returns, or raise what it raises.
+        """Return the result of the call, or raise its error.
 
         Raises DeadlineExceededError when the time is over, or CallCancelledError, and disconnects.
         """

@@ -20,7 +20,7 @@ _CONVERT, _CREATE, _BUILD = (
 
 
 def is_openai(model: Any) -> bool:
-    # If nobody imported the library, the model is not from it.
+    # If the library is not imported, the model is not from it.
     library = sys.modules.get("langchain_openai.chat_models.base")
     return library is not None and isinstance(model, library.BaseChatOpenAI)
 

@@ -85,7 +85,7 @@ class ConversationRepair:
         return chosen
 
     def describe(self) -> str:
-        """Return in one line what was repaired; empty if nothing was."""
+        """Describe the repairs in one line; empty without any."""
         counts = ", ".join(f"{count} x {name}" for name, count in self.repairs.items())
         return (
             f"the endpoint gets repaired messages ({counts}); the stored ones stay as they are"

@@ -127,7 +127,7 @@ _WINDOW = re.compile(
     re.IGNORECASE,
 )
 _ECHOED = frozenset({"input", "inputs", "messages", "prompt", "request", "tools"})
-"""Fields in which a server returns what was sent, which may speak of context windows itself."""
+"""Fields in which a server returns the request, whose text may itself mention context windows."""
 _MAX_TEXTS = 200
 _MAX_SEARCHED_CHARS = 10_000
 

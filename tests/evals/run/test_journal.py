@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sqlite3
@@ -14,14 +13,13 @@ from typing import Any, ClassVar
 
 import psutil
 import pytest
-from sqlalchemy import insert
 
 from langgraph_takeover.evals.run.journal import (
     JOURNAL_FILE,
     Journal,
     JournalError,
     OutputInUseError,
-    _rows,
+    _compute_digest,
     create_journal,
     get_journals,
     lock_output,
@@ -97,7 +95,7 @@ def test_rows_of_infrastructure_failures_are_replaced(database: Database) -> Non
     assert len(labels) == 2
 
 
-def test_a_row_without_events_is_no_result(database: Database, tmp_path: Path) -> None:
+def test_a_row_without_events_is_no_result(database: Database) -> None:
     takeovers = get_journals(database, "run").takeovers
     row = {
         "record_id": "a",
@@ -112,17 +110,6 @@ def test_a_row_without_events_is_no_result(database: Database, tmp_path: Path) -
     first, second = takeovers.rows()
     assert (first.is_failure, first.resolved) == (True, None)
     assert second.resolved is True
-    takeovers.drop_failures()
-    assert len(takeovers) == 1
-    # A row of an earlier version, in a database and in an exported file.
-    older = json.dumps({**row, "events": 0})
-    (tmp_path / "takeovers.jsonl").write_text(older + "\n")
-    ((exported,), _) = read_export(tmp_path / "takeovers.jsonl", Takeover)
-    assert (exported.is_failure, exported.resolved) == (True, None)
-    values = {"run": "run", "stage": "takeovers", "key": json.dumps(first.key), "outcome": "graded"}
-    with database.write_transaction() as connection:
-        connection.execute(insert(_rows).values(**values, row=older))
-    assert [each.resolved for each in takeovers.rows()] == [True, None]
     takeovers.drop_failures()
     assert len(takeovers) == 1
 
@@ -221,6 +208,23 @@ def _execute(*statements: str) -> Callable[[Path], None]:
     return damage
 
 
+def _forge(row: str, number: int = 1) -> Callable[[Path], None]:
+    """Replace a row, with the digest that fits."""
+
+    def damage(file: Path) -> None:
+        with contextlib.closing(sqlite3.connect(file)) as database:
+            columns = ("run", "stage", "key", "outcome")
+            query = f"SELECT {', '.join(columns)} FROM takeover_rows WHERE number = {number}"
+            stored = dict(zip(columns, database.execute(query).fetchone(), strict=True))
+            digest = _compute_digest(**stored, row=row)
+            database.execute(
+                f"UPDATE takeover_rows SET row = ?, digest = ? WHERE number = {number}", (row, digest)
+            )
+            database.commit()
+
+    return damage
+
+
 def _put(make: Callable[[Path], object]) -> Callable[[Path], None]:
     def damage(file: Path) -> None:
         file.unlink()
@@ -242,25 +246,24 @@ _DAMAGED_JOURNALS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "bytes": (_execute("UPDATE takeover_rows SET row = x'ff00'"), "row 1 .* not text"),
     "encoding": (_execute("UPDATE takeover_rows SET row = CAST(x'ff00' AS TEXT)"), "restore it from a copy"),
-    "row of schema 1": (
-        _execute("UPDATE takeover_rows SET row = '[1', digest = NULL WHERE number = 2"),
-        "row 2 .* is not JSON",
-    ),
-    "nesting": (
-        _execute(f"UPDATE takeover_rows SET row = '{'[' * 100_000}', digest = NULL"),
-        "row 1 .* is not JSON",
-    ),
-    "list": (_execute("UPDATE takeover_rows SET row = '[1]', digest = NULL"), "row 1 .* not a row with"),
-    "field": (
-        _execute("""UPDATE takeover_rows SET row = '{"outcome": "x", "a": 7}', digest = NULL"""),
-        "row 1 .* not those of its key",
-    ),
+    "not JSON": (_forge("[1", 2), "row 2 .* is not JSON"),
+    "nesting": (_forge("[" * 100_000), "row 1 .* is not JSON"),
+    "list": (_forge("[1]"), "row 1 .* not a row with"),
+    "field": (_forge('{"outcome": "x", "a": 7}'), "row 1 .* not those of its key"),
     "key": (_execute("UPDATE takeover_rows SET key = '{}' WHERE number = 1"), "row 1 .* does not name a"),
     "nested key": (
         _execute("UPDATE takeover_rows SET key = '[[1]]' WHERE number = 1"),
         "row 1 .* list of names",
     ),
-    "newer": (_execute("UPDATE takeover_journal_schema SET version = 99"), "schema 99.*update the program"),
+    "newer": (
+        _execute("UPDATE takeover_journal_schema SET version = 99"),
+        "schema version 99.*update the program",
+    ),
+    "older": (
+        _execute("UPDATE takeover_journal_schema SET version = 2"),
+        r"schema version 2, which version 0\.1 reads",
+    ),
+    "oldest": (_execute("DROP TABLE takeover_journal_schema"), "schema version None"),
     "run": (_execute("DELETE FROM takeover_runs"), r"does not contain the rows of run run \(restore it"),
     "missing": (Path.unlink, r"does not contain the rows of run run \(restore it"),
     "empty": (lambda file: file.write_bytes(b""), r"does not contain the rows of run run \(restore it"),
@@ -324,19 +327,6 @@ def test_a_damaged_row_can_be_deleted_and_replaced(tmp_path: Path) -> None:
         assert Journal(database, "run", "rows", KeyRow).keys() == {(1,)}
 
 
-def test_a_journal_of_schema_1_is_read_and_continued(tmp_path: Path) -> None:
-    _execute(
-        "CREATE TABLE takeover_rows (number INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, stage TEXT NOT NULL, "
-        "key TEXT NOT NULL, outcome TEXT NOT NULL, row TEXT NOT NULL, UNIQUE (run, stage, key))",
-        """INSERT INTO takeover_rows VALUES (1, 'run', 'rows', '[0]', 'x', '{"a": 0, "outcome": "x"}')""",
-    )(tmp_path / JOURNAL_FILE)
-    for number in (1, 2):
-        with open_journal(tmp_path, run="run") as database:
-            journal = Journal(database, "run", "rows", KeyRow)
-            journal.append(KeyRow(a=number, outcome="x"))
-            assert [row.key[0] for row in journal.rows()] == list(range(number + 1))
-
-
 def test_a_refused_database_is_closed(tmp_path: Path) -> None:
     create_journal(tmp_path, None, "run")
     newer = tmp_path / "newer.sqlite"
@@ -350,5 +340,5 @@ def test_a_refused_database_is_closed(tmp_path: Path) -> None:
     with pytest.raises(LedgerUnavailableError) as refused, open_journal(tmp_path, f"sqlite:///{newer}"):
         pass
     assert "other" in str(missing.value)
-    assert "schema 99" in str(refused.value)
+    assert "schema version 99" in str(refused.value)
     assert [each for each in psutil.Process().open_files() if each.path.startswith(str(tmp_path))] == []

@@ -231,9 +231,9 @@ _OLDEST = "(SELECT min(checkpoint_id) FROM checkpoints)"
             "match",
             True,
         ),
-        (f"DELETE FROM takeover_seals WHERE checkpoint_id = {_NEWEST}", "it has no checksum", True),
+        (f"DELETE FROM takeover_checksums WHERE checkpoint_id = {_NEWEST}", "it has no checksum", True),
         (
-            f"UPDATE takeover_seals SET writes = NULL WHERE checkpoint_id = {_NEWEST}",
+            f"UPDATE takeover_checksums SET writes = NULL WHERE checkpoint_id = {_NEWEST}",
             "its writes do not",
             True,
         ),
@@ -241,7 +241,7 @@ _OLDEST = "(SELECT min(checkpoint_id) FROM checkpoints)"
         (f"DELETE FROM writes WHERE checkpoint_id = {_OLDEST}", "its writes do not match", False),
         ("DELETE FROM checkpoints", "it is missing", False),
         ("UPDATE checkpoints SET thread_id = 'threae'", "it is missing", False),
-        ("UPDATE takeover_seals SET thread_id = 'threae'", "it has no checksum", False),
+        ("UPDATE takeover_checksums SET thread_id = 'threae'", "it has no checksum", False),
     ],
 )
 def test_damage_is_reported_in_one_line_with_the_last_good_checkpoint(
@@ -281,7 +281,7 @@ def test_another_thread_is_not_refused_for_a_damaged_one(tmp_path: Path) -> None
     lease.release()
 
 
-def test_repeated_and_early_writes_are_sealed(tmp_path: Path) -> None:
+def test_repeated_and_early_writes_have_checksums(tmp_path: Path) -> None:
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     lease = acquire(ledger, "thread")
     with open_saver(ledger, lease) as saver:

@@ -267,7 +267,7 @@ def test_a_failed_rollback_changes_nothing(bench: RunHarness) -> None:
         roll_back(bench.home, found.id, by="a person")
     archive.write_bytes(whole)
     with bench.home.ledger.write_transaction() as connection:
-        on_sqlite = ("checkpoints", "writes", "takeover_seals")
+        on_sqlite = ("checkpoints", "writes", "takeover_checksums")
         for table in on_sqlite if bench.home.ledger.is_sqlite else ("checkpoints",):
             connection.exec_driver_sql(f"DELETE FROM {table} WHERE thread_id = 'thread'")
     with pytest.raises(RollbackError, match=r"no longer has checkpoint|is missing"):

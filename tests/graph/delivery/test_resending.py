@@ -88,7 +88,7 @@ def test_a_supervisor_is_asked_if_the_source_cannot(bench: RunHarness, lacks: st
     lease = acquire(bench.home.ledger, "thread") if lacks == "lease" else None
     if lacks == "checkpoints":
         with bench.home.ledger.write_transaction() as connection:
-            on_sqlite = ("checkpoints", "writes", "takeover_seals")
+            on_sqlite = ("checkpoints", "writes", "takeover_checksums")
             for table in on_sqlite if bench.home.ledger.is_sqlite else ("checkpoints",):
                 connection.exec_driver_sql(f"DELETE FROM {table} WHERE thread_id = 'thread'")
     if lacks == "snapshot":

@@ -344,14 +344,14 @@ def test_a_missing_state_is_refused(bench: RunHarness) -> None:
             graph.invoke(None, start.config)
         assert graph.get_state(CONFIG).next == ("two",)  # a fork from the start begins at the base again
         for wrong in (None, "", 7):
-            with pytest.raises(SnapshotNotFoundError, match="is no state of the sandbox"):
+            with pytest.raises(SnapshotNotFoundError, match="is not a state of the sandbox"):
                 work.session.enter_state(wrong)  # type: ignore[arg-type]
         for value in (None, 7):
             builder = StateGraph(State).add_node(
                 "odd", lambda _, value=value: {"sandbox_state": value, "seen": [1]}
             )
             graph = builder.add_edge(START, "odd").compile()
-            with pytest.raises(InputError, match="7 is no state") if value else contextlib.nullcontext():
+            with pytest.raises(InputError, match="7 is not a state") if value else contextlib.nullcontext():
                 assert graph.invoke({}) == {"seen": [1]}
 
 

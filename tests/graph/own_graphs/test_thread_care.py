@@ -209,7 +209,7 @@ def test_pruning_an_empty_thread(bench: RunHarness) -> None:
 
 
 def poison(work: ThreadSandbox, value: Any) -> None:
-    """Store a checkpoint as an earlier version did that lost the state."""
+    """Store a checkpoint without the state of the sandbox."""
     stored = work.saver.get_tuple(CONFIG)
     assert stored is not None
     stored.checkpoint["channel_values"]["sandbox_state"] = value

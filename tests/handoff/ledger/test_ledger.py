@@ -316,15 +316,15 @@ def test_waits_for_a_database_under_construction(tmp_path: Path) -> None:
 def test_a_database_of_a_newer_version_is_refused(ledger: Ledger, url: str) -> None:
     with ledger.write_transaction() as connection:
         connection.execute(text("UPDATE takeover_schema SET version = 99"))
-    with pytest.raises(LedgerUnavailableError, match="schema 99") as caught:
+    with pytest.raises(LedgerUnavailableError, match="schema version 99") as caught:
         Ledger(url)
     assert "update the program" in one_line(caught)
 
 
 def test_a_database_of_an_earlier_version_is_refused(ledger: Ledger, url: str) -> None:
     with ledger.write_transaction() as connection:
-        connection.execute(text("UPDATE takeover_schema SET version = 3"))
-    with pytest.raises(LedgerUnavailableError, match=r"created by an earlier version .schema 3") as caught:
+        connection.execute(text("UPDATE takeover_schema SET version = 4"))
+    with pytest.raises(LedgerUnavailableError, match=r"schema version 4, which version 0\.1 reads") as caught:
         Ledger(url)
     assert "with that version" in one_line(caught)
 
@@ -332,13 +332,13 @@ def test_a_database_of_an_earlier_version_is_refused(ledger: Ledger, url: str) -
 @pytest.mark.parametrize(
     ("wrong", "expected"),
     [
-        ("takeover.sqlite", "is no database URL; give sqlite:///FILE or postgresql://"),
-        ("", "is no database URL"),
+        ("takeover.sqlite", "is not a database URL (use sqlite:///FILE or postgresql://"),
+        ("", "is not a database URL"),
         ("sqlite:////nowhere/at/all/ledger.sqlite", "directory not found: /nowhere/at/all"),
         ("mysql://root:hunter2@127.0.0.1/x", "driver is not installed"),
         ("nonsense+driver://root:hunter2@127.0.0.1/x", "driver is not installed"),
         ("postgresql://me:hunter2@127.0.0.1:1/x", "is the server running, and the URL right"),
-        ("postgresql://me:hunter2@127.0.0.1:port/x", "is no database URL"),
+        ("postgresql://me:hunter2@127.0.0.1:port/x", "is not a database URL"),
     ],
 )
 def test_an_unavailable_database_is_reported_in_one_line(wrong: str, expected: str) -> None:

@@ -71,7 +71,7 @@ def test_every_figure(ledger: Ledger) -> None:
     )
     play(
         ledger, clock, "refused", (0, "offered", ""), (1, "rejected", REFUSAL), (1, "rejected", f"{REFUSAL}; it cannot"),
-        (1, "offered", ""), (1, "rejected", "by an older version"), (1, "blocked", "no one can"),
+        (1, "offered", ""), (1, "rejected", "for no known reason"), (1, "blocked", "no one can"),
         target="reviewer", envelope=Envelope(view="trace"),
     )  # fmt: skip
     play(ledger, clock, "open", (0, "offered", ""), (5, "accepted", ""), source="planner", target="writer")

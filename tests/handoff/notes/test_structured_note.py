@@ -16,9 +16,9 @@ from langgraph_takeover.handoff.notes.structured_note import (
     SHRINK_ORDER,
     render_structured_note,
 )
-from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, Notes, TaskBrief
+from langgraph_takeover.handoff.records.record import Claim, HandoffRecord, Notes, StatedFields, TaskBrief
 from langgraph_takeover.handoff.text import patch_sections
-from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, NONE_OBSERVED, UNKNOWN
+from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, NONE_OBSERVED, STATED_FIELDS, UNKNOWN
 from langgraph_takeover.handoff.trace.events import Event, FileRead, HandoffPoint, Usage
 from langgraph_takeover.sandbox.interface import FileChange, Snapshot
 
@@ -72,12 +72,19 @@ def change(path: str, before: str | None = A, after: str | None = B) -> FileChan
     return FileChange(path=path, before=before, after=after)
 
 
-def notes(**structured: str | Claim | tuple[Claim, ...]) -> Notes:
+def notes(stated: StatedFields | None = None, **structured: str | Claim | tuple[Claim, ...]) -> Notes:
     claims = {
         name: value if isinstance(value, tuple) else (Claim(text=value) if isinstance(value, str) else value,)
         for name, value in structured.items()
     }
-    return Notes(model="m", summary="s", structured=claims, summary_usage=Usage(), structured_usage=Usage())
+    return Notes(
+        model="m",
+        summary="s",
+        structured=claims,
+        stated=stated or StatedFields(),
+        summary_usage=Usage(),
+        structured_usage=Usage(),
+    )
 
 
 CORE = change("pkg/core.py")
@@ -233,7 +240,8 @@ def test_the_note_keeps_its_budget_and_is_cut_in_order() -> None:
         read = (FileRead(path=f"pkg/file_{number}.py", sha256=A),)
         run.shell(f"echo {number} " + "y" * 2000, reads=read)
     long = tuple(Claim(text=f"claim {n} " + "z" * 500, events=(1,)) for n in range(12))
-    structured = notes(**dict.fromkeys(MODEL_FIELDS, long))
+    paths = StatedFields(changed_files=tuple(f"pkg/{'s' * 280}_{n}.py" for n in range(50)))
+    structured = notes(paths, **dict.fromkeys(MODEL_FIELDS, long))
     text = render_structured_note(run.record(structured))
     assert len(text) < 4 * BUDGET_TOKENS + 600
     assert "- (95 more left out)" in text, "the files read give way first"
@@ -242,6 +250,7 @@ def test_the_note_keeps_its_budget_and_is_cut_in_order() -> None:
     for kept in ("pkg/core.py", "python -m unittest", "FAILED (failures=1)", "changed_validation_failing"):
         assert kept in text
     assert "claim 0" in text
+    assert "(contradicted: it does not differ from the base commit)" in text
     small = render_structured_note(run.record(notes(work_completed=Claim(text="Edited it", events=(0,)))))
     assert "Edited it" in small
     shown = {title: small.count(f"**{title}:**") for title in SHRINK_ORDER}
@@ -282,7 +291,7 @@ def test_no_file_name_begins_a_line() -> None:
 def test_missing_fields_are_unknown() -> None:
     for written in (None, notes()):
         text = render_structured_note(Run().record(written))
-        assert text.count(UNKNOWN) == len(MODEL_FIELDS)
+        assert text.count(UNKNOWN) == len(STATED_FIELDS) + len(MODEL_FIELDS)
     run = Run().shell("ls", "README")
     text = render_structured_note(
         run.record(
@@ -291,12 +300,13 @@ def test_missing_fields_are_unknown() -> None:
     )
     assert "**Work completed:** All of it.\n" in text
     assert f"**Observed failures:** {NONE_OBSERVED}\n" in text
-    assert text.count(UNKNOWN) == len(MODEL_FIELDS) - 2
+    assert text.count(UNKNOWN) == len(STATED_FIELDS) + len(MODEL_FIELDS) - 2
 
 
 def test_model_text_changes_no_observed_field() -> None:
     run = Run().shell("sed -i s/a/b/ pkg/core.py", "", CORE)
-    lying = run.record(notes(work_completed="Nothing was changed.", evidence_observed="All tests pass."))
+    stated = StatedFields(changed_files=(), validation_passes="yes", work_done="yes")
+    lying = run.record(notes(stated, work_completed="Nothing was changed."))
     assert build_observed_fields(Evidence(lying)) == build_observed_fields(Evidence(run.record()))
 
 
@@ -329,5 +339,3 @@ def test_exit_code_zero_without_a_verdict_is_not_called_a_pass() -> None:
     )
     assert "reproduction, exited 0; its output states no verdict" in fields["Latest validation command"]
     assert fields["Continuation state"] == "changed_validation_unknown"
-    note = render_structured_note(run.record(notes(evidence_observed="The reproduction passes now.")))
-    assert "(contradicted: the latest validation exited 0; its output states no verdict)" in note

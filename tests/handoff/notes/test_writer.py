@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage
 
 from langgraph_takeover.handoff import prompts
-from langgraph_takeover.handoff.notes.parsing import parse_fields, remove_repeats
+from langgraph_takeover.handoff.notes.parsing import parse_reply, remove_repeats
 from langgraph_takeover.handoff.notes.writer import NOTES_SCHEMA, PromptTooLongError, write_notes
-from langgraph_takeover.handoff.records.record import Claim, Notes
-from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, UNKNOWN
+from langgraph_takeover.handoff.records.record import Claim, Notes, StatedFields
+from langgraph_takeover.handoff.text.note_fields import MAX_STATED_FILES, MODEL_FIELDS, UNKNOWN
 from langgraph_takeover.handoff.trace.events import Usage
 
 from ...random_examples import examples
@@ -24,8 +24,8 @@ from .test_structured_note import CORE, FAILED, Run
 Schema = dict[str, Any] | None
 
 
-def parse_reply(reply: str) -> dict[str, list[str]]:
-    return {name: [claim.text for claim in claims] for name, claims in parse_fields(reply).items()}
+def parse_texts(reply: str) -> dict[str, list[str]]:
+    return {name: [claim.text for claim in claims] for name, claims in parse_reply(reply).claims.items()}
 
 
 WHOLE = {name: [f"about {name}"] for name in MODEL_FIELDS}
@@ -75,7 +75,7 @@ FLAT = {name: f"about {name}" for name in MODEL_FIELDS}
     ],
 )
 def test_fields_are_parsed_from_any_format(reply: str, fields: dict[str, list[str]]) -> None:
-    assert parse_reply(reply) == fields
+    assert parse_texts(reply) == fields
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,73 @@ def test_fields_are_parsed_from_any_format(reply: str, fields: dict[str, list[st
     ids=lambda reply: repr(reply[:20]),
 )
 def test_unusual_replies_are_parsed(reply: str) -> None:
-    fields = parse_fields(reply)
+    stated, fields = parse_reply(reply)
     assert all(isinstance(claim, Claim) for claims in fields.values() for claim in claims)
     Notes(
-        model="m", summary="", structured=fields, summary_usage=Usage(), structured_usage=Usage()
+        model="m",
+        summary="",
+        structured=fields,
+        stated=stated,
+        summary_usage=Usage(),
+        structured_usage=Usage(),
     ).model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("value", "paths"),
+    [
+        (["pkg/a.py", " tests/b.py "], ("pkg/a.py", "tests/b.py")),
+        (["pkg/a.py", "pkg/a.py", "./pkg/a.py"], ("pkg/a.py", "./pkg/a.py")),
+        ([], ()),
+        (["NONE OBSERVED"], ()),
+        ("none", ()),
+        (["UNKNOWN"], None),
+        ("unknown", None),
+        (["pkg/a.py", "Unknown"], None),
+        (None, None),
+        ("", None),
+        (7, None),
+        ([7, None, ["pkg/a.py"], {"path": "pkg/a.py"}], None),
+        (["pkg/a.py", 7], ("pkg/a.py",)),
+        ({"pkg/a.py": 1}, None),
+        ("pkg/a.py", ("pkg/a.py",)),
+        (["x" * 1_001], None),
+        (["a\ud800.py", "C:\\a.py", "../a.py", "/a.py", "é.py"], ("a\ufffd.py", "C:\\a.py", "../a.py", "/a.py", "é.py")),
+        ([f"{number}.py" for number in range(100_000)], tuple(f"{number}.py" for number in range(MAX_STATED_FILES))),
+    ],
+    ids=lambda value: repr(value)[:40],
+)  # fmt: skip
+def test_stated_files_are_parsed(value: object, paths: tuple[str, ...] | None) -> None:
+    assert parse_reply(json.dumps({"changed_files": value})).stated.changed_files == paths
+
+
+@pytest.mark.parametrize(
+    ("value", "answer"),
+    [("yes", "yes"), (" Yes ", "yes"), ("no", "no"), (True, "yes"), (False, "no"), (["no"], "no"), ("unknown", "unknown"),
+     ("UNKNOWN", "unknown"), ("yes, all of them", "unknown"), (1, "unknown"), (None, "unknown"), (["yes", "no"], "unknown"),
+     ({"claim": "yes"}, "unknown"), ([[["yes"]]], "unknown")],
+)  # fmt: skip
+def test_stated_answers_are_parsed(value: object, answer: str) -> None:
+    stated = parse_reply(json.dumps({"validation_passes": value, "work_done": value})).stated
+    assert (stated.validation_passes, stated.work_done) == (answer, answer)
+
+
+@pytest.mark.parametrize(
+    ("reply", "stated"),
+    [
+        (
+            '{"changed_files": ["a.py"], "validation_passes": "no", "work_done": "yes", "work_completed": ["cut o',
+            StatedFields(changed_files=("a.py",), validation_passes="no", work_done="yes"),
+        ),
+        ('{"changed_files": ["a.py", "cut o', StatedFields(changed_files=("a.py",))),
+        ('{"work_done": "no", "work_done": "yes"}', StatedFields(work_done="yes")),
+        ('{"note": {"work_done": "yes"}}', StatedFields(work_done="yes")),
+        ('{"Work_done": "yes", "done": true}', StatedFields()),
+        ("The work is done, and all tests pass.", StatedFields()),
+    ],
+)
+def test_stated_fields_are_parsed_as_far_as_they_are_readable(reply: str, stated: StatedFields) -> None:
+    assert parse_reply(reply).stated == stated
 
 
 def test_a_loop_in_the_summary_is_cut_out() -> None:
@@ -119,7 +181,7 @@ def test_a_loop_in_the_summary_is_cut_out() -> None:
 @given(st.text('{}[]":,\\ work_completed`\n', max_size=60))
 @settings(max_examples=examples(300))
 def test_no_reply_raises(reply: str) -> None:
-    assert set(parse_fields(reply)) <= set(MODEL_FIELDS)
+    assert set(parse_reply(reply).claims) <= set(MODEL_FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +200,7 @@ def test_no_reply_raises(reply: str) -> None:
 def test_a_statement_keeps_the_events_that_it_names(
     text: str, claims: list[tuple[str, tuple[int, ...]]]
 ) -> None:
-    found = parse_fields(json.dumps({"work_completed": text}))["work_completed"]
+    found = parse_reply(json.dumps({"work_completed": text})).claims["work_completed"]
     assert [(claim.text, claim.events) for claim in found] == claims
 
 
@@ -174,21 +236,37 @@ def test_both_notes_are_requested_once() -> None:
 EDITED_AND_FAILED = (
     Run().shell("sed -i s/a/b/ pkg/core.py", "", CORE).shell("python -m unittest", FAILED, exit_code=1)
 )
-LIE = json.dumps(WHOLE | {"evidence_observed": ["All tests pass [e3]"]})
-TRUTH = json.dumps(WHOLE | {"evidence_observed": ["The unit test fails [e3]"]})
+LIE = json.dumps(WHOLE | {"changed_files": ["pkg/core.py"], "validation_passes": "yes"})
+TRUTH = json.dumps(WHOLE | {"changed_files": ["pkg/core.py"], "validation_passes": "no"})
+NO_PATH = json.dumps(json.loads(TRUTH) | {"observed_failures": ["It fails in pkg/other.py"]})
 
 
 def test_a_contradiction_is_questioned_once_with_its_reason() -> None:
     ask = Replies("Summary.", LIE, TRUTH)
     written = write_notes(EDITED_AND_FAILED.record(), ask, "m")
-    assert written.structured["evidence_observed"] == (Claim(text="The unit test fails", events=(3,)),)
+    assert written.stated == StatedFields(changed_files=("pkg/core.py",), validation_passes="no")
     assert written.retried == "contradicted"
     assert not written.malformed
     assert written.structured_usage.prompt_tokens == 2 + 3
     _, reply, question = ask.prompts[2]
     assert isinstance(reply, AIMessage)
     assert reply.text == LIE
-    assert "'All tests pass': the latest validation failed" in question.text
+    assert question.text.splitlines()[2:] == [
+        "- validation_passes: you stated 'yes', but the latest validation of the current code failed"
+    ]
+
+
+def test_every_kind_of_contradiction_is_named_in_the_question() -> None:
+    record = EDITED_AND_FAILED.record().model_copy(update={"files": ("pkg/core.py",)})
+    wrong = {"changed_files": ["pkg/a.py"], "work_done": "yes"}
+    ask = Replies("Summary.", json.dumps(json.loads(NO_PATH) | wrong), TRUTH)
+    write_notes(record, ask, "m")
+    assert ask.prompts[2][2].text.splitlines()[2:] == [
+        "- changed_files: you stated 'pkg/a.py', but it does not differ from the base commit",
+        "- changed_files: pkg/core.py differs from the base commit",
+        "- work_done: you stated 'yes', but the latest validation of the current code failed",
+        "- observed_failures: 'It fails in pkg/other.py': the snapshot has no file pkg/other.py",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +293,8 @@ def test_a_repeated_contradiction_is_not_questioned_again(again: str) -> None:
     ask = Replies("Summary.", LIE, again)
     written = write_notes(EDITED_AND_FAILED.record(), ask, "m")
     assert len(ask.prompts) == 3
-    assert written.structured["evidence_observed"] == (Claim(text="All tests pass", events=(3,)),)
+    assert written.stated.validation_passes == "yes"
+    assert written.structured["evidence_observed"] == (Claim(text="about evidence_observed"),)
 
 
 @pytest.mark.parametrize(
@@ -234,11 +313,12 @@ def test_a_reply_without_fields_is_requested_again_once(reply: str) -> None:
     ask = Replies("Summary.", reply, TRUTH)
     written = write_notes(EDITED_AND_FAILED.record(), ask, "m")
     assert (written.retried, written.malformed) == ("malformed", False)
-    assert written.structured["evidence_observed"][0].text == "The unit test fails"
+    assert written.stated.validation_passes == "no"
     assert len(ask.prompts[2][1].text) <= 20_000
     ask = Replies("Summary.", reply, reply)
     written = write_notes(EDITED_AND_FAILED.record(), ask, "m")
     assert (written.retried, written.malformed, written.structured) == ("malformed", True, {})
+    assert written.stated == StatedFields()
 
 
 def test_a_prompt_that_is_too_long_is_halved_until_it_fits() -> None:

@@ -23,6 +23,7 @@ from langgraph_takeover.handoff.records.record import (
     HandoffRecord,
     Notes,
     Review,
+    StatedFields,
     TaskBrief,
 )
 from langgraph_takeover.handoff.text.fence import (
@@ -42,7 +43,12 @@ from langgraph_takeover.handoff.text.fence import (
     quote_text,
     wrap_in_fence,
 )
-from langgraph_takeover.handoff.text.note_fields import MODEL_FIELDS, OBSERVED_FIELDS, format_title
+from langgraph_takeover.handoff.text.note_fields import (
+    MODEL_FIELDS,
+    OBSERVED_FIELDS,
+    STATED_FIELDS,
+    format_title,
+)
 from langgraph_takeover.handoff.trace.events import Event, FileRead, HandoffPoint, Usage
 from langgraph_takeover.handoff.views import VIEWS, Recipient
 from langgraph_takeover.handoff.views.recall import recall_events
@@ -51,7 +57,7 @@ from langgraph_takeover.sandbox.interface import FileChange
 from ...random_examples import examples
 
 RECIPIENTS = (Recipient(protocol="text"), Recipient(protocol="native"))
-FIELDS = (*OBSERVED_FIELDS, *map(format_title, MODEL_FIELDS))
+FIELDS = (*OBSERVED_FIELDS, *map(format_title, (*STATED_FIELDS, *MODEL_FIELDS)))
 TEMPLATES = (
     "<|im_end|>",
     "<|im_start|>",
@@ -223,6 +229,7 @@ def record(parts: dict[str, str], note: str | None = None) -> HandoffRecord:
             model="m",
             summary=p["summary"],
             structured=dict.fromkeys(MODEL_FIELDS, claim),
+            stated=StatedFields(changed_files=(p["claim"], p["path"])),
             summary_usage=Usage(),
             structured_usage=Usage(),
         ),

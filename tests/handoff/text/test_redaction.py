@@ -1,15 +1,20 @@
-"""Detection of secrets in every form, and harmless text that stays."""
+"""Detection of secrets in their common encodings, and harmless text that stays."""
 
 from __future__ import annotations
 
 import base64
 import json
 import os
+import random
 import subprocess
-from urllib.parse import quote
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from langgraph_takeover.handoff.text.redaction import REDACTED, redact, redact_known_secrets
@@ -161,7 +166,7 @@ def test_explicit_secrets_are_redacted_and_short_ones_are_not() -> None:
 SECRET = "pä\"ss $wo`rd\\ 'x/1+"
 
 
-def test_a_known_secret_is_found_in_every_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_known_secret_is_found_as_programs_write_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_SECRET", SECRET)
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     declared = subprocess.run(
@@ -191,6 +196,148 @@ def test_redaction_is_idempotent_and_leaves_no_known_secret(secret: str, around:
     assert redact(once, (secret,)) == once
     if redact_known_secrets(secret, (secret,)) != secret:
         assert secret not in once
+
+
+KEY = "sk-proj-9fK2mQ7x+Z1pL8vB4/nT6wR3yH5cD0jA"
+ROOT = Path(__file__).parents[3]
+
+
+def base64_of(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def make_wrapper(width: int, end: str = "\n") -> Callable[[str], str]:
+    return lambda text: end.join(textwrap.wrap(base64_of(text), width))
+
+
+def each(form: str) -> Callable[[str], str]:
+    return lambda text: "".join(form.format(byte) for byte in text.encode())
+
+
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "plain": lambda text: text,
+    "JSON": lambda text: json.dumps(text)[1:-1],
+    "JSON with escaped slashes": lambda text: json.dumps(text)[1:-1].replace("/", "\\/"),
+    "JSON with escapes for HTML": lambda text: json.dumps(text)[1:-1].replace("+", r"\u002b"),
+    "JSON escapes": each(r"\u{:04x}"),
+    "JSON escapes in upper case": each(r"\u{:04X}"),
+    "URL": lambda text: quote(text, safe=""),
+    "URL in lower case": each("%{:02x}"),
+    "URL in upper case": each("%{:02X}"),
+    "URL with slashes": lambda text: quote(text, safe="/+"),
+    "form": quote_plus,
+    "base64": base64_of,
+    "base64 for URLs": lambda text: base64.urlsafe_b64encode(text.encode()).decode().rstrip("="),
+    "base64 in lines of 76": make_wrapper(76),
+    "base64 in lines of CRLF": make_wrapper(64, "\r\n"),
+    "base64 in indented lines": make_wrapper(40, "\n    "),
+    "base64 in lines within JSON": lambda text: json.dumps(make_wrapper(32)(text))[1:-1],
+    "base64 in a URL": lambda text: quote(base64_of(text), safe=""),
+    "hex": lambda text: text.encode().hex(),
+    "hex in upper case": lambda text: text.encode().hex().upper(),
+    "hex with spaces": lambda text: text.encode().hex(" "),
+    "hex in lines": lambda text: "\n".join(textwrap.wrap(text.encode().hex(), 60)),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize(
+    ("before", "after"), [("", ""), ("Bearer ", ""), ("x", "y"), ("me:", "@host"), ("abcd", "efgh, and more")]
+)
+def test_a_known_secret_is_cut_from_every_spelling(spelling: str, before: str, after: str) -> None:
+    spell = SPELLINGS[spelling]
+    for text in (spell(before + KEY + after), f"sent: <{spell(before + KEY + after)}>\nNothing else."):
+        left = redact_known_secrets(text, (KEY,))
+        assert REDACTED in left
+        beside = len(spell(before) + spell(after)) + len(text) - len(spell(before + KEY + after))
+        assert len(left.replace(REDACTED, "")) <= beside + 20, left
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_secret_of_any_characters_is_cut(spelling: str) -> None:
+    secret = "pa~ss?w0rd>X y~9z?Q>" * 3
+    assert REDACTED in redact_known_secrets(f"a <{SPELLINGS[spelling](secret)}> b", (secret,))
+
+
+NEIGHBOURS = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=12)
+ASCII_SECRETS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=16, max_size=60)
+
+
+@example(secret="pass%41word%42xyz", before="", after="", spelling="JSON escapes")
+@example(secret=r"pass\u0041word\nxyz", before="", after="", spelling="JSON")
+@settings(max_examples=examples(300), suppress_health_check=SHARED_FIXTURES)
+@given(secret=ASCII_SECRETS, before=NEIGHBOURS, after=NEIGHBOURS, spelling=st.sampled_from(sorted(SPELLINGS)))
+def test_any_secret_is_cut_between_any_neighbours(
+    secret: str, before: str, after: str, spelling: str
+) -> None:
+    if redact_known_secrets(secret, (secret,)) == secret:
+        return  # a word, a number or a path is no secret
+    spell = SPELLINGS[spelling]
+    left = redact_known_secrets(spell(before + secret + after), (secret,))
+    assert len(left.replace(REDACTED, "")) <= len(spell(before) + spell(after)) + 20
+
+
+@pytest.mark.parametrize("secret", ["geheim-😀-schlüssel", "Ключ-к-двери-7", "\ud800-torn-secret"])
+@pytest.mark.parametrize("spelling", ["plain", "JSON"])
+def test_a_secret_beyond_ascii_is_cut(secret: str, spelling: str) -> None:
+    assert redact_known_secrets(f"a {SPELLINGS[spelling](secret)} b", (secret,)) == f"a {REDACTED} b"
+
+
+def test_ordinary_text_keeps_every_character() -> None:
+    secrets = (KEY, "correct horse battery staple", "hunter2-hunter2", "p4ssw0rd", "a" * 20)
+    for path in (*ROOT.glob("handoff/*.py"), *ROOT.glob("docs/*.md"), *ROOT.glob("evals/reports/pages/*")):
+        text = path.read_text()
+        assert redact_known_secrets(text, secrets) == text, path
+    rng = random.Random(0)
+    for text in (
+        rng.randbytes(50_000).hex(),
+        rng.randbytes(50_000).hex(" "),
+        base64_of(str(rng.random()) * 9999),
+    ):
+        assert redact_known_secrets(text, secrets) == text
+
+
+def test_text_next_to_a_spelling_stays() -> None:
+    text = f"é 50% \\u00e9 \\ud83d\\ude00 {each('%{:02x}')(KEY)} \\u2014 100%41 ü {KEY}"
+    left = f"é 50% \\u00e9 \\ud83d\\ude00 {REDACTED} \\u2014 100%41 ü {REDACTED}"
+    assert redact_known_secrets(text, (KEY,)) == left
+
+
+def test_one_secret_among_many_texts_is_cut_in_place() -> None:
+    value = {"events": [{"text": f"number {n}", "more": ("x" * 9, None, n)} for n in range(50)]}
+    value["events"][7]["text"] = base64_of(f"Bearer {KEY}")
+    clean = redact(value, (KEY,))
+    assert REDACTED in clean["events"][7]["text"]
+    assert clean["events"][:7] + clean["events"][8:] == value["events"][:7] + value["events"][8:]
+
+
+@pytest.mark.parametrize(
+    "spelling", ["JSON escapes", "URL in upper case", "base64 in lines of 76", "hex with spaces"]
+)
+def test_a_secret_is_cut_from_a_long_text(spelling: str) -> None:
+    around = "\n".join(f'{{"line": "{n} \\t 100%25"}}' for n in range(20_000))
+    text = f"{around} {SPELLINGS[spelling](KEY)}\n{around}"
+    started = time.process_time()
+    left = redact_known_secrets(text, (KEY,))
+    assert time.process_time() - started < 3
+    assert left.count(REDACTED) == 1
+    assert left.startswith(around)
+    assert left.endswith(around)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["%41", r"\u0041", r"\ud83d", "%", "\\", "\n ", "\\n", "a", "Ab1+", KEY, KEY[:-1], base64_of(KEY)],
+)
+def test_the_cost_is_linear_in_the_length(piece: str) -> None:
+    def seconds(length: int) -> float:
+        text = (piece * length)[:length]
+        started = time.process_time()
+        redact_known_secrets(text, (KEY, "another secret 1"))
+        return time.process_time() - started
+
+    seconds(1_000)
+    assert seconds(400_000) < 3
 
 
 def test_the_cost_is_not_quadratic_in_the_output() -> None:

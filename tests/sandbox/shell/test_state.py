@@ -269,9 +269,9 @@ def test_no_text_escapes_its_definition(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ("", "older versions"),
-        ('cd /\ndeclare -- x="1"', "older versions"),
-        ("touch /tmp/spoilt", "older versions"),
+        ("", "is not JSON"),
+        ('cd /\ndeclare -- x="1"', "is not JSON"),
+        ("touch /tmp/spoilt", "is not JSON"),
         ("{", "malformed"),
         ('{"stranger": 1}', "malformed at 'stranger'"),
         ({"directory": "relative"}, "malformed at 'directory'"),

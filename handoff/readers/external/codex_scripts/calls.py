@@ -169,7 +169,7 @@ class _Reader:
         declared: dict[str, int] = {}
         printed: list[int] = []
         end = 0
-        """The end of what is printed."""
+        """The end of the printed text."""
         for at, token in enumerate(self.tokens):
             if token.text in _DECLARATIONS:
                 for each in range(at + 1, max(at + 2, min(self.closers.get(at + 1, 0), at + 50))):

@@ -1,4 +1,4 @@
-"""The results of a script's calls: what it printed of them, and what Codex recorded."""
+"""The results of a script's calls, from the output of the script and the records of Codex."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reader of aider: the chats in `.aider.chat.history.md`. The file shows what was edited and run, but no exit code."""
+"""Reader of aider: the chats in `.aider.chat.history.md`. The file shows edits and commands, but no exit codes."""
 
 from __future__ import annotations
 

@@ -83,11 +83,3 @@ def test_states_in_both_readings(published_rows: Path) -> None:
     assert (row["median failing FAIL_TO_PASS"], row["median failing PASS_TO_PASS"]) == (3, 1)
     assert row["with regressions"] == 1
     assert all("with regressions" not in row for row in found["points"])
-
-
-def test_labels_without_regressions_have_one_reading(published_rows: Path) -> None:
-    rewrite_rows(published_rows, lambda row: row | {"regressions": None}, "labels")
-    found = tables(published_rows)
-    assert found["states_by_regression"] == []
-    assert count_states(found["study"], "handoff states, any regression is broken") == {}
-    assert {row["with regressions"] for row in found["states"]} == {None}

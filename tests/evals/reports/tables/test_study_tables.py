@@ -58,7 +58,7 @@ def test_every_table_has_a_number(published_rows: Path) -> None:
     assert tuple(table.number for table in found) == TABLES
     assert len({table.name for table in found}) == len(TABLES)
     for table in found:
-        # Rows of earlier versions have no remainders and no kept lines.
+        # No row has remainders or kept lines.
         assert table.rows or table.name in ("uninterrupted", "belief")
         assert all(len(row) == len(table.columns) for row in table.rows)
 

@@ -133,15 +133,6 @@ def test_a_resumed_run_with_changed_tests_is_refused(
     )
 
 
-def test_a_run_from_one_without_digests_warns(
-    suite: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "run"
-    make_run(out, suite).model_copy(update={"inputs": None}).save(out)
-    check_source(make_run(tmp_path / "again", suite, records_of=str(out)))
-    assert f"warning: --from: {out} is a run of an earlier version" in capsys.readouterr().err
-
-
 def test_a_run_from_changed_tasks_is_refused(suite: Path, tmp_path: Path) -> None:
     make_run(tmp_path / "run", suite)
     again = make_run(tmp_path / "again", suite, records_of=str(tmp_path / "run"))
