@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from langgraph_takeover.evals.run.journal import read_export
-from langgraph_takeover.evals.run.rows import STAGES
+from langgraph_takeover.evals.run.rows import STAGES, Takeover
 
 from .conftest import RunCommand, assert_refused, rewrite_rows
 
@@ -70,9 +70,9 @@ def test_a_report_is_rebuilt_from_the_journal(
 
 
 def rows_of(out: Path) -> list[str]:
-    rows, torn = read_export(out / "takeovers.jsonl")
+    rows, torn = read_export(out / "takeovers.jsonl", Takeover)
     assert not torn
-    return sorted(map(json.dumps, rows))
+    return sorted(row.model_dump_json() for row in rows)
 
 
 @pytest.mark.slow
