@@ -49,7 +49,7 @@ _MODULES = {
     "Run": "graph.runs.run",
     "RunStatus": "graph.outcome",
     "SandboxSpec": "sandbox.interface",
-    "TakeoverError": "sandbox.interface",
+    "TakeoverError": "base.values",
     "ViewName": "handoff.views.names",
     "build_agent": "graph.agent",
     "build_takeover": "graph.agent",

@@ -8,7 +8,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Literal, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from langgraph_takeover.base.values import Frozen, TakeoverError
 
 BackendName = Literal["docker", "host", "process"]
 OWNER_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,99}$"
@@ -16,25 +18,6 @@ OWNER_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,99}$"
 MAX_SHELL_STATE_CHARS = 8 * 1024 * 1024
 """Characters; of a longer shell state, a snapshot keeps only the directory."""
 _NAME_PATTERN = r"^([^/\x00.][^/\x00]*)?$"
-
-
-class Frozen(BaseModel):
-    """A value: immutable, and strict about its fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class TakeoverError(Exception):
-    """Base class of all errors that this project raises on purpose.
-
-    Example:
-        >>> from langgraph_takeover import TakeoverError, take_over
-        >>> try:
-        ...     take_over(home, "fix-3", record_id="unknown", model=model, sandbox=sandbox_spec)
-        ... except TakeoverError as error:
-        ...     print(type(error).__name__)
-        RecordError
-    """
 
 
 class SandboxUnavailableError(TakeoverError):

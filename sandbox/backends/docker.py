@@ -52,7 +52,6 @@ from langgraph_takeover.sandbox.storage import ownership
 from langgraph_takeover.sandbox.storage.ownership import OWNER_LABEL
 from langgraph_takeover.sandbox.storage.removal import remove_on_failure, remove_tree
 
-__all__ = ["OWNER_LABEL", "OwnedClient", "client", "require_image", "restore", "start"]
 
 _MAX_LAYERS = 100
 """The daemon accepts at most 125 layers per image."""
